@@ -1,0 +1,313 @@
+"""Every setting, its default, its meaning and its check.  No torch here.
+
+Settings come from TOML files and ``--set section.name=value``.  An unknown or invalid key is an
+error that names the nearest valid one; nothing is ignored.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import tomllib
+import types
+import typing
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from pipeline.ppo.config import PPOConfig
+
+
+def setting(default: Any, help: str) -> Any:
+    """A dataclass field that carries the sentence a user reads."""
+    return field(default=default, metadata={"help": help})
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise ValueError(message)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """Which language model the loop starts from."""
+
+    name: str = setting("demo", "A Hugging Face id, a local directory, or demo (embedded).")
+    dtype: Literal["auto", "float32", "bfloat16"] = setting(
+        "auto", "Precision of loaded weights; training always keeps float32 master weights."
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelingConfig:
+    """How much is asked of the annotators."""
+
+    labels: int = setting(200, "Judgments wanted in an iteration before training is suggested.")
+    overlap: float = setting(0.1, "Share of comparisons that two annotators judge, for agreement.")
+    auto_train: bool = setting(False, "Start training by itself once the labels are in.")
+
+    def __post_init__(self) -> None:
+        _require(self.labels >= 1, f"labeling.labels={self.labels} must be at least 1")
+        _require(0 <= self.overlap <= 1, f"labeling.overlap={self.overlap} must be in [0, 1]")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SFTConfig:
+    """Supervised fine-tuning on demonstrations; gives the frozen reference."""
+
+    enabled: bool = setting(True, "Run SFT when demonstrations were imported; else skip it.")
+    epochs: float = setting(1.0, "Passes over the demonstrations.")
+    lr: float = setting(2e-5, "Peak learning rate, cosine to a tenth after warm-up.")
+    batch: int = setting(16, "Demonstrations per optimizer step.")
+    warmup: float = setting(0.03, "Share of steps in which the learning rate rises.")
+    max_tokens: int = setting(2048, "Longest prompt plus response; longer ones are an error.")
+
+    def __post_init__(self) -> None:
+        _require(self.epochs > 0, f"sft.epochs={self.epochs} must be positive")
+        _require(self.lr > 0, f"sft.lr={self.lr} must be positive")
+        _require(self.batch >= 1, f"sft.batch={self.batch} must be at least 1")
+        _require(0 <= self.warmup < 1, f"sft.warmup={self.warmup} must be in [0, 1)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingConfig:
+    """Fresh completions for the annotators."""
+
+    surplus: float = setting(1.3, "Comparisons made per judgment wanted; spare ones cover skips.")
+    temperatures: tuple[float, ...] = setting((1.0, 0.8), "The two sides' sampling temperatures.")
+    top_p: float = setting(0.9, "Nucleus kept while sampling for annotators; 1 keeps everything.")
+    max_new_tokens: int = setting(256, "Longest completion in tokens.")
+    reference_share: float = setting(0.15, "Share of comparisons against the SFT reference.")
+    previous_share: float = setting(0.25, "Share against the previous policy, once there is one.")
+    near_duplicate: float = setting(0.9, "Pairs whose texts are this similar (0-1) are left out.")
+    batch: int = setting(32, "Completions sampled at once.")
+
+    def __post_init__(self) -> None:
+        _require(self.surplus >= 1, f"sampling.surplus={self.surplus} must be at least 1")
+        _require(
+            len(self.temperatures) == 2 and min(self.temperatures) > 0,
+            f"sampling.temperatures={list(self.temperatures)} must be two positive numbers",
+        )
+        _require(0 < self.top_p <= 1, f"sampling.top_p={self.top_p} must be in (0, 1]")
+        _require(
+            0 <= self.reference_share + self.previous_share <= 1,
+            "sampling.reference_share and sampling.previous_share must add up to at most 1",
+        )
+        _require(self.batch >= 1, f"sampling.batch={self.batch} must be at least 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewardConfig:
+    """The Bradley-Terry reward model."""
+
+    tie_model: Literal["rao_kupper", "drop", "half"] = setting(
+        "rao_kupper", "What ties teach: a learned tie threshold, nothing, or half a win each."
+    )
+    epochs: float = setting(1.0, "Passes over the judgments; a few hundred labels overfit fast.")
+    lr: float = setting(1e-5, "Peak learning rate of the reward model.")
+    theta_lr: float = setting(0.02, "Learning rate of the tie threshold.")
+    batch: int = setting(16, "Comparisons per optimizer step.")
+    held_out_share: float = setting(0.15, "Share of prompts whose judgments measure accuracy.")
+    max_tokens: int = setting(2048, "Longest prompt plus response; longer ones are an error.")
+    center: bool = setting(True, "Shift rewards so that SFT responses average 0.")
+
+    def __post_init__(self) -> None:
+        _require(self.epochs > 0, f"reward.epochs={self.epochs} must be positive")
+        _require(self.lr > 0, f"reward.lr={self.lr} must be positive")
+        _require(self.batch >= 1, f"reward.batch={self.batch} must be at least 1")
+        _require(
+            0 < self.held_out_share < 1,
+            f"reward.held_out_share={self.held_out_share} must be between 0 and 1",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateConfig:
+    """Policy against SFT and the previous policy on held-out prompts."""
+
+    prompts: int = setting(200, "Held-out prompts used (all, when there are fewer).")
+    completions: int = setting(1, "Completions sampled per prompt and policy.")
+    temperature: float = setting(1.0, "Sampling temperature, as in PPO.")
+    max_new_tokens: int = setting(256, "Longest completion in tokens.")
+    batch: int = setting(32, "Completions sampled at once.")
+
+    def __post_init__(self) -> None:
+        for name in ("prompts", "completions", "max_new_tokens", "batch"):
+            _require(getattr(self, name) >= 1, f"evaluate.{name} must be at least 1")
+        _require(self.temperature > 0, "evaluate.temperature must be positive")
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerConfig:
+    """How a job uses the machine."""
+
+    device: Literal["auto", "cuda", "mps", "cpu"] = setting(
+        "auto", "Where training runs: CUDA, then Apple's MPS, then the CPU."
+    )
+    threads: int = setting(0, "CPU threads of a job; 0 takes all cores but leaves labeling first.")
+    nice: int = setting(15, "Scheduling priority of a job (0 normal, 19 lowest).")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """All sections.  ``Config()`` suits a real model; ``configs/demo.toml`` the embedded one."""
+
+    seed: int = setting(0, "Seed of every random choice in the pipeline.")
+    model: ModelConfig = field(default_factory=ModelConfig)
+    labeling: LabelingConfig = field(default_factory=LabelingConfig)
+    sft: SFTConfig = field(default_factory=SFTConfig)
+    sampling: SamplingConfig = field(default_factory=SamplingConfig)
+    reward: RewardConfig = field(default_factory=RewardConfig)
+    ppo: PPOConfig = field(default_factory=PPOConfig)
+    evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
+    worker: WorkerConfig = field(default_factory=WorkerConfig)
+
+    @classmethod
+    def load(cls, files: Sequence[Path], overrides: Mapping[str, str] | None = None) -> Config:
+        """Settings from TOML files (later ones win), then overrides such as ppo.lr=1e-6."""
+        merged: dict[str, Any] = {}
+        for file in files:
+            try:
+                table = tomllib.loads(Path(file).read_text())
+            except FileNotFoundError:
+                raise ValueError(f"there is no settings file {file}") from None
+            except tomllib.TOMLDecodeError as error:
+                raise ValueError(f"{file} is not valid TOML: {error}") from None
+            for section, value in table.items():
+                known = merged.setdefault(section, {}) if isinstance(value, dict) else None
+                merged[section] = known | value if isinstance(value, dict) else value
+        return cls.from_dict(merged).override(overrides or {})
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Config:
+        """The inverse of `to_dict`; unknown keys and wrong types are errors."""
+        return _build(cls, data, prefix="")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain nested values, ready for JSON."""
+        return _plain(dataclasses.asdict(self))
+
+    def override(self, overrides: Mapping[str, Any]) -> Config:
+        """A copy with ``{"ppo.kl_weight": "0.1"}`` applied; text is read as the field's type."""
+        data = self.to_dict()
+        valid = {s.name: s for s in self.settings()}
+        for name, value in overrides.items():
+            if name not in valid:
+                raise ValueError(_unknown(name, list(valid)))
+            parsed = _parse(name, value, valid[name].type) if isinstance(value, str) else value
+            section, _, key = name.rpartition(".")
+            (data[section] if section else data)[key] = parsed
+        return Config.from_dict(data)
+
+    def settings(self) -> Iterator[SettingInfo]:
+        """Every setting as ``section.name`` with value, default, type and help."""
+        yield from _settings(self, prefix="")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SettingInfo:
+    """One setting as a user sees it."""
+
+    name: str
+    value: Any
+    default: Any
+    type: Any
+    help: str
+
+    @property
+    def choices(self) -> tuple[str, ...] | None:
+        return typing.get_args(self.type) if typing.get_origin(self.type) is Literal else None
+
+
+def _settings(section: Any, prefix: str) -> Iterator[SettingInfo]:
+    hints = typing.get_type_hints(type(section))
+    for f in dataclasses.fields(section):
+        value = getattr(section, f.name)
+        if dataclasses.is_dataclass(value):
+            yield from _settings(value, prefix=f"{f.name}.")
+        else:
+            yield SettingInfo(
+                name=prefix + f.name,
+                value=value,
+                default=f.default,
+                type=hints[f.name],
+                help=f.metadata.get("help", ""),
+            )
+
+
+def _build(cls: Any, data: Mapping[str, Any], prefix: str) -> Any:
+    hints = typing.get_type_hints(cls)
+    arguments = {}
+    for key, value in data.items():
+        if key not in hints:
+            raise ValueError(_unknown(prefix + key, [prefix + name for name in hints]))
+        hint = hints[key]
+        if dataclasses.is_dataclass(hint):
+            if not isinstance(value, Mapping):
+                raise ValueError(f"{prefix}{key} is a section; write [{key}] and its settings")
+            arguments[key] = _build(hint, value, prefix=f"{key}.")
+        else:
+            arguments[key] = _checked(prefix + key, value, hint)
+    return cls(**arguments)
+
+
+def _checked(name: str, value: Any, hint: Any) -> Any:
+    """`value` as the field's type, or an error that says what would be right."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        if value is None and type(None) in arguments:
+            return None
+        others = [a for a in arguments if a is not type(None)]
+        return _checked(name, value, others[0])
+    if origin is Literal:
+        if value not in arguments:
+            raise ValueError(f"{name}={value!r} must be one of {', '.join(map(str, arguments))}")
+        return value
+    if origin is tuple:
+        if not isinstance(value, (list, tuple)):
+            raise ValueError(f"{name}={value!r} must be a list")
+        return tuple(_checked(name, item, arguments[0]) for item in value)
+    if origin is dict:
+        if not isinstance(value, Mapping):
+            raise ValueError(f"{name}={value!r} must be a table")
+        return {str(k): _checked(f"{name}.{k}", v, arguments[1]) for k, v in value.items()}
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if not isinstance(value, hint) or (hint is not bool and isinstance(value, bool)):
+        raise ValueError(f"{name}={value!r} must be {_TYPE_NAMES.get(hint, hint)}")
+    return value
+
+
+_TYPE_NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+
+
+def _parse(name: str, text: str, hint: Any) -> Any:
+    """Read text as TOML would; words that are not TOML count as text."""
+    if hint is str or typing.get_origin(hint) is Literal:
+        return text
+    if text.strip().lower() in ("none", "null", "") and type(None) in typing.get_args(hint):
+        return None
+    try:
+        return tomllib.loads(f"value = {text.strip()}")["value"]
+    except tomllib.TOMLDecodeError:
+        return _parse_float(text)
+
+
+def _parse_float(text: str) -> float | str:
+    # TOML wants 1.0e-5 where people type 1e-5 or .5
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def _unknown(name: str, valid: list[str]) -> str:
+    near = difflib.get_close_matches(name, valid, n=1, cutoff=0.4)
+    return f"there is no setting {name!r}" + (f"; did you mean {near[0]!r}?" if near else "")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _plain(v) for k, v in value.items()}
+    return list(value) if isinstance(value, tuple) else value

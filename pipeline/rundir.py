@@ -1,0 +1,238 @@
+"""A run directory: the whole contract between the web process and a worker.
+
+::
+
+    RUN_DIR/job.json         written once, before the worker starts
+            inputs/*.parquet what the stage reads
+            lock             flocked by the worker for as long as it lives
+            events.jsonl     progress, metrics and notes; one line each, numbered by `seq`
+            log.txt          everything the worker prints
+            checkpoint/      what a resume starts from
+            outputs/*.parquet, model/
+            error.json       why the stage failed, in one sentence
+            result.json      written last, by rename: the stage succeeded
+
+No `result.json` and no lock means the stage failed, whatever else is there.  A process id proves
+nothing (ids recur after a reboot); the lock does, because the kernel drops it with its holder.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from pipeline.config import Config
+from storage.records import Stage
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What a worker is asked to do.  `models` maps policy, reference, previous and reward to
+    absolute paths (or hub ids); `names` maps the same keys to model ids for lineage."""
+
+    run: str
+    stage: Stage
+    iteration: int
+    config: Config
+    attempt: int = 1
+    seed: int = 0
+    resume: bool = False
+    models: Mapping[str, str | None] = field(default_factory=dict)
+    names: Mapping[str, str | None] = field(default_factory=dict)
+
+    def model(self, key: str) -> str:
+        """The path of a model this stage cannot do without."""
+        path = self.models.get(key)
+        if not path:
+            raise ValueError(f"the {self.stage} stage of {self.run} was given no {key} model")
+        return path
+
+
+class RunDirectory:
+    """Paths and state of one run."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = Path(path)
+        self.inputs = self.path / "inputs"
+        self.outputs = self.path / "outputs"
+        self.checkpoint = self.path / "checkpoint"
+        self.model = self.path / "model"
+        self.events = self.path / "events.jsonl"
+        self.log = self.path / "log.txt"
+
+    @classmethod
+    def create(cls, path: Path, job: Job) -> RunDirectory:
+        """Make the directory and its job.json; `inputs/` is the caller's to fill."""
+        directory = cls(path)
+        for folder in (directory.inputs, directory.outputs):
+            folder.mkdir(parents=True, exist_ok=True)
+        directory.write_job(job)
+        return directory
+
+    def write_job(self, job: Job) -> None:
+        data = asdict(job) | {"config": job.config.to_dict()}
+        write_atomically(self.path / "job.json", json.dumps(data, indent=2))
+
+    def job(self) -> Job:
+        data = json.loads((self.path / "job.json").read_text())
+        return Job(**(data | {"config": Config.from_dict(data["config"])}))
+
+    def is_running(self) -> bool:
+        """Whether a worker lives, told by its lock."""
+        try:
+            with (self.path / "lock").open("rb") as handle:
+                fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except FileNotFoundError:
+            return False
+        except BlockingIOError:
+            return True
+        return False
+
+    def hold_lock(self) -> io.IOBase:
+        """Take the worker's lock; keep the returned handle alive.  One worker a directory."""
+        handle = (self.path / "lock").open("ab")
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            handle.close()
+            raise RuntimeError(f"another worker is already running in {self.path}") from None
+        return handle
+
+    def result(self) -> dict[str, Any] | None:
+        """The summary of a stage that succeeded, else None."""
+        return _read_json(self.path / "result.json")
+
+    def write_result(self, summary: Mapping[str, Any]) -> None:
+        """The last thing a successful worker does."""
+        write_atomically(self.path / "result.json", json.dumps(summary, indent=2, default=str))
+
+    def write_error(self, reason: str, traceback: str = "") -> None:
+        text = json.dumps({"reason": reason, "traceback": traceback}, indent=2)
+        write_atomically(self.path / "error.json", text)
+
+    def failure(self) -> str:
+        """Why a run that has neither a lock nor a result ended, in one sentence."""
+        error = _read_json(self.path / "error.json")
+        if error:
+            return str(error["reason"])
+        last = self.log_tail(1).strip()
+        return "the worker ended without a result" + (f"; its last words: {last}" if last else "")
+
+    def clear_outcome(self) -> None:
+        """Forget an earlier failure before the next attempt."""
+        for name in ("error.json", "result.json"):
+            (self.path / name).unlink(missing_ok=True)
+
+    def has_checkpoint(self) -> bool:
+        return self.checkpoint.is_dir() and any(self.checkpoint.iterdir())
+
+    def log_tail(self, lines: int = 200) -> str:
+        """The end of log.txt (at most the last 256 KiB are read)."""
+        with suppress(FileNotFoundError), self.log.open("rb") as handle:
+            handle.seek(max(0, self.log.stat().st_size - 262_144))
+            return "\n".join(handle.read().decode("utf-8", "replace").splitlines()[-lines:])
+        return ""
+
+    def events_after(self, attempt: int, seq: int) -> Iterator[dict[str, Any]]:
+        """Complete event lines newer than (attempt, seq); a torn last line waits for its end."""
+        with suppress(FileNotFoundError), self.events.open("rb") as handle:
+            for line in handle:
+                if not line.endswith(b"\n"):
+                    return
+                event = json.loads(line)
+                if (event["attempt"], event["seq"]) > (attempt, seq):
+                    yield event
+
+
+class Report:
+    """How a stage tells the world what it does; each call is one event line.
+
+    Events carry `attempt` and `seq`.  After a resume, `rewind(seq)` truncates the file to the
+    checkpoint, so that no step is reported twice; what follows has the new attempt's number.
+    """
+
+    def __init__(self, directory: RunDirectory, *, attempt: int = 1) -> None:
+        self._directory = directory
+        self._attempt = attempt
+        directory.path.mkdir(parents=True, exist_ok=True)
+        self.seq = self._drop_torn_line()
+        self._handle = directory.events.open("ab", buffering=0)
+
+    def progress(self, done: float, total: float, message: str = "") -> None:
+        self._emit(kind="progress", done=done, total=total, message=message)
+
+    def metrics(self, step: int, values: Mapping[str, float]) -> None:
+        self._emit(kind="metrics", step=step, values=dict(values))
+
+    def note(self, kind: str, name: str, message: str, *, step: int = 0, **payload: Any) -> None:
+        """`kind` is flag (a red flag), warning or sample."""
+        self._emit(kind="note", note=kind, name=name, message=message, step=step, payload=payload)
+
+    def log(self, text: str) -> None:
+        """A line for log.txt; the worker's standard output goes to the same file."""
+        stamp = datetime.now(UTC).strftime("%H:%M:%S")
+        with self._directory.log.open("a", encoding="utf-8") as handle:
+            handle.write(f"{stamp} {text}\n")
+
+    def rewind(self, seq: int) -> None:
+        """Forget every event after `seq`."""
+        kept = 0
+        with self._directory.events.open("rb+") as handle:
+            for line in handle:
+                if json.loads(line)["seq"] > seq:
+                    break
+                kept += len(line)
+            handle.truncate(kept)
+        self.seq = seq
+
+    def close(self) -> None:
+        self._handle.close()
+
+    def _emit(self, **event: Any) -> None:
+        self.seq += 1
+        line = {"seq": self.seq, "attempt": self._attempt, "time": time.time()} | event
+        self._handle.write((json.dumps(line, default=_plain) + "\n").encode())
+
+    def _drop_torn_line(self) -> int:
+        """Truncate a half-written last line and return the last sequence number."""
+        seq = kept = 0
+        with suppress(FileNotFoundError), self._directory.events.open("rb+") as handle:
+            for line in handle:
+                if not line.endswith(b"\n"):
+                    break
+                kept += len(line)
+                seq = json.loads(line)["seq"]
+            handle.truncate(kept)
+        return seq
+
+
+def _plain(value: Any) -> Any:
+    """numpy and torch scalars as Python numbers."""
+    if hasattr(value, "item"):
+        return value.item()
+    raise TypeError(f"{type(value).__name__} does not belong in an event")
+
+
+def _read_json(path: Path) -> dict[str, Any] | None:
+    with suppress(FileNotFoundError):
+        return json.loads(path.read_text())
+    return None
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a sibling, fsync it, rename: a reader sees the old file or the new one."""
+    temporary = path.with_name(path.name + ".tmp")
+    with temporary.open("w", encoding="utf-8") as handle:
+        handle.write(text)
+        handle.flush()
+        os.fsync(handle.fileno())
+    temporary.replace(path)
