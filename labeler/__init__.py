@@ -1,0 +1,5 @@
+"""The web application: the annotator's page, the researcher's pages, and the gate before both.
+
+`app.create_app` puts it together.  Of this project only `storage` is imported here; what the
+pages ask of the training pipeline goes through the `Loop` protocol of `ports`.
+"""

@@ -1,0 +1,68 @@
+"""What the pages may ask of the training pipeline: a protocol, so that neither imports the other.
+
+The composition root hands `app.create_app` an object that fulfils `Loop`.  Every error meant
+for a person is a ``ValueError`` whose message is one sentence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+SettingKind = Literal["int", "float", "str", "bool"]
+SettingValue = int | float | str | bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """One setting of the pipeline as the "Train" form shows it.
+
+    `name` is the dotted key (``ppo.kl_weight``), `value` what holds now, `default` what the
+    project ships.  `choices` lists the permitted values of a closed setting, else None.
+    `basic` settings stand in the form; the others under "All settings".
+    """
+
+    name: str
+    value: SettingValue
+    default: SettingValue
+    help: str
+    choices: Sequence[str] | None = None
+    kind: SettingKind = "str"
+    basic: bool = False
+
+
+class Loop(Protocol):
+    """The pipeline as seen from the researcher's page."""
+
+    def settings(self) -> list[Setting]:
+        """Every setting with its current value, in the order to show them."""
+        ...
+
+    def can_train(self) -> str | None:
+        """None when training may start now, else the sentence that says why not."""
+        ...
+
+    def train(self, overrides: dict[str, str]) -> None:
+        """Start training on the labels so far; ``ValueError`` on a bad override or a bad moment."""
+        ...
+
+    def cancel(self, run: str) -> None:
+        """Stop a running stage and everything it started."""
+        ...
+
+    def resume(self, run: str) -> None:
+        """Continue a stopped or failed stage from its last checkpoint."""
+        ...
+
+    def retry(self, run: str) -> None:
+        """Run a stopped or failed stage again from scratch."""
+        ...
+
+    def log(self, run: str, tail: int = 200) -> str:
+        """The last `tail` lines of the stage's log."""
+        ...
+
+    def metric_help(self) -> dict[str, str]:
+        """Metric name → its definition in one sentence."""
+        ...
