@@ -195,7 +195,7 @@ class Config:
         for name, value in overrides.items():
             if name not in valid:
                 raise ValueError(_unknown(name, list(valid)))
-            parsed = _parse(name, value, valid[name].type) if isinstance(value, str) else value
+            parsed = _parse(value, valid[name].type) if isinstance(value, str) else value
             section, _, key = name.rpartition(".")
             (data[section] if section else data)[key] = parsed
         return Config.from_dict(data)
@@ -214,10 +214,7 @@ class SettingInfo:
     default: Any
     type: Any
     help: str
-
-    @property
-    def choices(self) -> tuple[str, ...] | None:
-        return typing.get_args(self.type) if typing.get_origin(self.type) is Literal else None
+    choices: tuple[str, ...] | None
 
 
 def _settings(section: Any, prefix: str) -> Iterator[SettingInfo]:
@@ -227,12 +224,15 @@ def _settings(section: Any, prefix: str) -> Iterator[SettingInfo]:
         if dataclasses.is_dataclass(value):
             yield from _settings(value, prefix=f"{f.name}.")
         else:
+            hint = hints[f.name]
+            literal = typing.get_args(hint) if typing.get_origin(hint) is Literal else None
             yield SettingInfo(
                 name=prefix + f.name,
                 value=value,
                 default=f.default,
-                type=hints[f.name],
+                type=hint,
                 help=f.metadata.get("help", ""),
+                choices=literal or f.metadata.get("choices"),
             )
 
 
@@ -282,7 +282,7 @@ def _checked(name: str, value: Any, hint: Any) -> Any:
 _TYPE_NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 
 
-def _parse(name: str, text: str, hint: Any) -> Any:
+def _parse(text: str, hint: Any) -> Any:
     """Read text as TOML would; words that are not TOML count as text."""
     if hint is str or typing.get_origin(hint) is Literal:
         return text

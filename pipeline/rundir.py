@@ -34,6 +34,9 @@ from pipeline.config import Config
 from storage.records import Stage
 
 
+LOCK_FD = "KITESTRING_LOCK_FD"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Job:
     """What a worker is asked to do.  `models` maps policy, reference, previous and reward to
@@ -98,7 +101,14 @@ class RunDirectory:
         return False
 
     def hold_lock(self) -> io.IOBase:
-        """Take the worker's lock; keep the returned handle alive.  One worker a directory."""
+        """Take the lock; keep the returned handle alive.  One worker a directory.
+
+        The starter takes it first and hands it down (`LOCK_FD`), so that there is no moment
+        between start and lock in which a healthy worker looks dead.
+        """
+        inherited = os.environ.pop(LOCK_FD, None)
+        if inherited is not None:
+            return os.fdopen(int(inherited), "ab")
         handle = (self.path / "lock").open("ab")
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
