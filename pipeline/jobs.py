@@ -1,0 +1,231 @@
+"""Worker processes: start, follow, cancel, resume.  The web process's side of a run directory.
+
+A worker outlives a restart of the web process: `poll` looks at the run directories of every run
+that is stored as running, whoever started it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import math
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pipeline.rundir import LOCK_FD, Job, RunDirectory
+from storage import runs
+from storage.database import Database
+from storage.records import Metric, Run, RunNote, now
+
+FREE_BYTES_NEEDED = 500 * 1024 * 1024
+"""A stage is not started with less free disk than this; checkpoints come on top."""
+
+
+class Jobs:
+    """The runs of one workspace."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+        self._children: dict[str, subprocess.Popen[bytes]] = {}
+
+    def directory(self, run: Run) -> RunDirectory:
+        return RunDirectory(self._db.workspace / run.directory)
+
+    def start(self, job: Job, *, fill: Callable[[Path], Any]) -> Run:
+        """Make the run directory, let `fill(inputs)` write what the stage reads, start a worker.
+
+        A failure to prepare is stored as a failed run with its reason, like any other.
+        """
+        run = Run(
+            id=job.run,
+            stage=job.stage,
+            iteration=job.iteration,
+            status="running",
+            directory=f"runs/{job.run}",
+            config=job.config.to_dict(),
+        )
+        directory = RunDirectory.create(self._db.workspace / run.directory, job)
+        try:
+            _check_free_space(self._db.workspace, job)
+            fill(directory.inputs)
+        except (ValueError, OSError) as error:
+            directory.write_error(str(error))
+            return self._finish(run, "failed", str(error))
+        # Stored before the worker lives: a crash in between leaves a failed run to retry,
+        # never a worker nobody knows of.
+        runs.save(self._db, run)
+        self._spawn(run, directory)
+        return run
+
+    def poll(self) -> list[Run]:
+        """Read new events of every running run; return the runs that ended since."""
+        ended = []
+        for run in runs.listing(self._db):
+            if run.status != "running":
+                continue
+            directory = self.directory(run)
+            child = self._children.get(run.id)
+            if child is not None:
+                child.poll()  # reaps it
+            # Looked at before the events are read: what it wrote until its end is then read too.
+            alive = directory.is_running()
+            run = self._ingest(run, directory)
+            if not alive:
+                ended.append(self._conclude(run, directory))
+        return ended
+
+    def cancel(self, run_id: str, *, patience: float = 10.0) -> Run:
+        """Ask the worker's whole process group to stop, then insist."""
+        run = runs.get(self._db, run_id)
+        if run.status != "running":
+            raise ValueError(f"{run_id} is not running; it has {run.status}")
+        directory = self.directory(run)
+        for signum in (signal.SIGTERM, signal.SIGKILL):
+            # The lock proves the worker lives, so the recorded group id is still its own.
+            if not directory.is_running():
+                break
+            with suppress(ProcessLookupError, FileNotFoundError):
+                os.killpg(int((directory.path / "pid").read_text()), signum)
+            _wait_until(lambda: not directory.is_running(), seconds=patience)
+        run = self._ingest(run, directory)
+        return self._finish(run, "cancelled", "cancelled by the researcher")
+
+    def resume(self, run_id: str) -> Run:
+        """Continue a run that failed or was cancelled from its last checkpoint."""
+        run = self._stopped(run_id)
+        if not self.directory(run).has_checkpoint():
+            raise ValueError(f"{run_id} has no checkpoint yet; retry it from the start instead")
+        return self._again(run, resume=True)
+
+    def retry(self, run_id: str) -> Run:
+        """Run a stage that failed or was cancelled again from scratch, on the same inputs."""
+        run = self._stopped(run_id)
+        directory = self.directory(run)
+        for leftover in (directory.checkpoint, directory.outputs, directory.model):
+            shutil.rmtree(leftover, ignore_errors=True)
+        directory.outputs.mkdir()
+        return self._again(run, resume=False)
+
+    def shut_down(self) -> None:
+        """Let go of the children without stopping them."""
+        for child in self._children.values():
+            child.poll()
+            child.returncode = child.returncode or 0  # no "still running" warning at exit
+        self._children.clear()
+
+    def _stopped(self, run_id: str) -> Run:
+        run = runs.get(self._db, run_id)
+        if run.status not in ("failed", "cancelled"):
+            raise ValueError(f"{run_id} has {run.status}; only a stopped run can go on")
+        return run
+
+    def _again(self, run: Run, *, resume: bool) -> Run:
+        directory = self.directory(run)
+        job = replace(directory.job(), attempt=run.attempt + 1, resume=resume)
+        _check_free_space(self._db.workspace, job)
+        directory.clear_outcome()
+        directory.write_job(job)
+        run = replace(
+            run,
+            status="running",
+            attempt=run.attempt + 1,
+            reason=None,
+            finished_at=None,
+            ingested_seq=0,
+        )
+        runs.save(self._db, run)
+        self._spawn(run, directory)
+        return run
+
+    def _spawn(self, run: Run, directory: RunDirectory) -> None:
+        with directory.log.open("ab") as log, (directory.path / "lock").open("ab") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            child = subprocess.Popen(
+                [sys.executable, "-m", "pipeline.worker", str(directory.path)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                pass_fds=[lock.fileno()],
+                cwd=Path(__file__).parent.parent,
+                env=os.environ | {LOCK_FD: str(lock.fileno())},
+            )
+        (directory.path / "pid").write_text(str(child.pid))
+        self._children[run.id] = child
+
+    def _ingest(self, run: Run, directory: RunDirectory) -> Run:
+        """Store the events after `run.ingested_seq` and return the run as it then stands."""
+        events = list(directory.events_after(run.attempt, run.ingested_seq))
+        if not events:
+            return run
+        metrics: list[Metric] = []
+        notes: list[RunNote] = []
+        for event in events:
+            kind, seq = event["kind"], event["seq"]
+            if kind == "metrics":
+                metrics += [
+                    Metric(run=run.id, seq=seq, step=event["step"], name=name, value=float(value))
+                    for name, value in event["values"].items()
+                    if value is not None and math.isfinite(value)
+                ]
+            elif kind == "note":
+                notes.append(
+                    RunNote(
+                        run=run.id,
+                        seq=seq,
+                        step=event["step"],
+                        kind=event["note"],
+                        name=event["name"],
+                        message=event["message"],
+                        payload=event["payload"],
+                    )
+                )
+            else:
+                done = event["done"] / event["total"] if event["total"] else 0.0
+                run = replace(run, progress=done, message=event["message"])
+        # The first events of a new attempt take the place of what came after its checkpoint.
+        replace_from = events[0]["seq"] if run.ingested_seq == 0 and run.attempt > 1 else None
+        run = replace(run, ingested_seq=events[-1]["seq"])
+        runs.ingest(self._db, run, metrics, notes, replace_from=replace_from)
+        return run
+
+    def _conclude(self, run: Run, directory: RunDirectory) -> Run:
+        self._children.pop(run.id, None)
+        if directory.result() is not None:
+            return self._finish(replace(run, progress=1.0), "succeeded", None)
+        return self._finish(run, "failed", directory.failure())
+
+    def _finish(self, run: Run, status: Any, reason: str | None) -> Run:
+        run = replace(run, status=status, reason=reason, finished_at=now())
+        runs.save(self._db, run)
+        return run
+
+
+def _check_free_space(workspace: Path, job: Job) -> None:
+    """Weights, optimizer and two checkpoints of the policy must fit on the disk beside it."""
+    policy = Path(job.models.get("policy") or "")
+    size = (
+        sum(f.stat().st_size for f in policy.rglob("*") if f.is_file())
+        if job.models.get("policy") and policy.is_dir()
+        else 0
+    )
+    needed, free = FREE_BYTES_NEEDED + 8 * size, shutil.disk_usage(workspace).free
+    if free < needed:
+        raise ValueError(
+            f"the {job.stage} stage needs about {needed / 1e9:.1f} GB of free disk beside "
+            f"{workspace}, and {free / 1e9:.1f} GB are left; free some and retry"
+        )
+
+
+def _wait_until(done: Callable[[], bool], *, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not done() and time.monotonic() < deadline:
+        time.sleep(0.05)

@@ -1,0 +1,169 @@
+"""What goes to a worker and what comes back: parquet in `inputs/`, parquet from `outputs/`.
+
+Every `take_*` function may be called again after a crash; ids decide what is new.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from storage import completions, comparisons, prompts
+from storage.database import Database
+from storage.records import Comparison, Completion, Iteration, Prompt, digest, messages_json
+
+_SAMPLED_SO_FAR = "SELECT prompt, count(*) AS n FROM comparisons GROUP BY prompt"
+
+_JUDGMENTS = """
+    SELECT j.id AS judgment, j.comparison, c.prompt, p.messages::VARCHAR AS messages,
+           c.first, c.second, f.text AS first_text, s.text AS second_text,
+           j.outcome, j.strength, j.annotator, j.shown_swapped, c.arm
+    FROM current_judgments AS j
+    JOIN comparisons AS c ON c.id = j.comparison
+    JOIN prompts AS p ON p.id = c.prompt
+    JOIN completions AS f ON f.id = c.first
+    JOIN completions AS s ON s.id = c.second
+    WHERE p.role <> 'held-out'
+    ORDER BY j.id
+"""
+
+_DEMONSTRATIONS = """
+    SELECT p.messages::VARCHAR AS messages, c.text AS response
+    FROM completions AS c JOIN prompts AS p ON p.id = c.prompt
+    WHERE c.policy = 'demonstrations' ORDER BY c.id
+"""
+
+
+def has_demonstrations(db: Database) -> bool:
+    """Whether there is anything to fine-tune on."""
+    return bool(db.read("SELECT 1 FROM completions WHERE policy = 'demonstrations' LIMIT 1"))
+
+
+def give_demonstrations(db: Database, inputs: Path) -> int:
+    """Write examples.parquet for SFT; return its number of rows."""
+    return db.copy_to_parquet(_DEMONSTRATIONS, inputs / "examples.parquet")
+
+
+def give_prompts(
+    db: Database, inputs: Path, *, role: str, limit: int | None = None, seed: int = 0
+) -> int:
+    """Write prompts.parquet with prompts of one role in a seeded random order."""
+    chosen = _shuffled(prompts.listing(db, role=role), seed)[:limit]
+    if not chosen:
+        raise ValueError(f"there are no {role} prompts; import some with `launch.py import`")
+    _write(inputs / "prompts.parquet", [_row(p) for p in chosen])
+    return len(chosen)
+
+
+def give_sampling_plan(
+    db: Database, inputs: Path, *, pairs: int, shares: dict[str, float], seed: int
+) -> int:
+    """Write prompts.parquet: which prompts to sample, for which arm, how many pairs of each.
+
+    Prompts compared least often come first, in a seeded order; `shares` gives each arm other
+    than `random` its part of the pairs.
+    """
+    used = {row["prompt"]: row["n"] for row in db.read(_SAMPLED_SO_FAR)}
+    candidates = _shuffled(prompts.listing(db, role="train"), seed)
+    if not candidates:
+        raise ValueError("there are no train prompts; import some with `launch.py import`")
+    candidates.sort(key=lambda p: used.get(p.id, 0))
+    # Whole laps round the prompts, so that no prompt is asked twice before all are asked once.
+    chosen = [candidates[i % len(candidates)] for i in range(pairs)]
+    arms: list[str] = []
+    for arm, share in shares.items():
+        arms += [arm] * round(share * pairs)
+    arms += ["random"] * (pairs - len(arms))
+    order = sorted(range(pairs), key=lambda i: digest("arm", str(seed), str(i)))
+    arms = [arms[i] for i in order]
+    plan: dict[tuple[str, str], dict[str, Any]] = {}
+    for prompt, arm in zip(chosen, arms, strict=True):
+        row = plan.setdefault((prompt.id, arm), _row(prompt) | {"arm": arm, "pairs": 0})
+        row["pairs"] += 1
+    _write(inputs / "prompts.parquet", list(plan.values()))
+    return pairs
+
+
+def take_comparisons(
+    db: Database, outputs: Path, *, iteration: int, overlap: float, seed: int
+) -> int:
+    """Store what the sampling stage made; return the number of new comparisons.
+
+    A share `overlap` of them is wanted twice.  Which ones, and the order in the queue, follow
+    from the seed and the id alone.
+    """
+    take_completions(db, outputs)
+    new = [
+        Comparison(
+            id=row["id"],
+            prompt=row["prompt"],
+            first=row["first"],
+            second=row["second"],
+            iteration=iteration,
+            arm=row["arm"],
+            wanted=2 if _coin("overlap", seed, row["id"]) < overlap else 1,
+            position=int(_coin("position", seed, row["id"]) * 2**62),
+        )
+        for row in _rows(outputs / "comparisons.parquet")
+    ]
+    if not new:
+        raise ValueError(
+            "sampling gave no two completions that differ enough to compare; raise "
+            "sampling.temperatures or sampling.near_duplicate and retry"
+        )
+    return comparisons.add(db, new)
+
+
+def take_completions(db: Database, outputs: Path) -> int:
+    """Store outputs/completions.parquet; return the number of new completions."""
+    return completions.add(
+        db, [Completion(**row) for row in _rows(outputs / "completions.parquet")]
+    )
+
+
+def give_judgments(db: Database, inputs: Path, *, iteration: int) -> tuple[str, list[str]]:
+    """Write judgments.parquet: every current judgment but those on held-out prompts.
+
+    Returns the snapshot's hash (of the sorted judgment ids) and the ids themselves.
+    """
+    path = inputs / "judgments.parquet"
+    if not db.copy_to_parquet(_JUDGMENTS, path):
+        raise ValueError("there are no judgments to train a reward model on; label some first")
+    ids = pd.read_parquet(path, columns=["judgment"])["judgment"].tolist()
+    h = hashlib.sha256("\n".join(sorted(ids)).encode()).hexdigest()[:16]
+    return f"s-{iteration}-{h}", ids
+
+
+def labels_in(db: Database, iteration: Iteration) -> int:
+    """Current judgments on this iteration's comparisons."""
+    return db.read(
+        "SELECT count(*) AS n FROM current_judgments AS j JOIN comparisons AS c"
+        " ON c.id = j.comparison WHERE c.iteration = $number",
+        number=iteration.number,
+    )[0]["n"]
+
+
+def _row(prompt: Prompt) -> dict[str, Any]:
+    return {"id": prompt.id, "messages": messages_json(prompt.messages)}
+
+
+def _shuffled(records: list[Prompt], seed: int) -> list[Prompt]:
+    return sorted(records, key=lambda p: digest("order", str(seed), p.id))
+
+
+def _coin(name: str, seed: int, id: str) -> float:
+    """A uniform number in [0, 1) that depends on nothing but its arguments."""
+    return int(digest(name, str(seed), id), 16) / 2**64
+
+
+def _write(path: Path, rows: list[dict[str, Any]]) -> None:
+    pd.DataFrame(rows).to_parquet(path, index=False)
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    """Rows of a parquet file with None where a value is missing."""
+    frame = pd.read_parquet(path)
+    return frame.astype(object).where(frame.notna(), None).to_dict("records")
