@@ -363,3 +363,13 @@ class RunNote:
     name: str
     message: str
     payload: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Snapshot:
+    """The judgments one reward model was trained on; `hash` follows from their ids."""
+
+    hash: str
+    iteration: int
+    judgments: tuple[str, ...]
+    created_at: datetime = field(default_factory=now)

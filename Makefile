@@ -1,0 +1,48 @@
+# Kitestring.  `make run` opens the studio; `make test` proves it.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: all install run test test-all lint format bench demo-model clean
+.DEFAULT_GOAL := all
+
+all: lint test
+
+install: $(STAMP)
+
+# CONSTRAINTS=  (empty) takes the newest versions that pyproject.toml allows.
+# TORCH_INDEX=https://…/whl/cpu  picks the CPU build of torch where pip would fetch CUDA.
+CONSTRAINTS ?= -c constraints.txt
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) $(CONSTRAINTS) -e '.[dev]'
+	touch $(STAMP)
+
+run: install
+	$(BIN)/python launch.py serve $(ARGS)
+
+test: install
+	$(BIN)/python -m pytest -q
+
+test-all: install
+	$(BIN)/python -m pytest -q -m slow
+
+lint: install
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright
+
+format: install
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: install
+	$(BIN)/python -m benchmarks
+
+demo-model: install
+	$(BIN)/python -m pipeline.demo.build
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache

@@ -1,0 +1,384 @@
+"""The loop as a state machine: sampling → labeling → reward → ppo → evaluating → done → next.
+
+`advance` looks at the stored phase of the current iteration, does one step and stores it.  It
+may be called again after a crash at any point: every step is idempotent, and a stage's outputs
+are taken over only once the stage has succeeded.  A timer calls it in the app; `launch.py
+iterate` calls it in a terminal.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from pipeline.config import Config
+from pipeline.jobs import Jobs
+from pipeline.ppo.metrics import METRICS
+from pipeline.rundir import Job
+from storage import handover, iterations, models, runs
+from storage.database import Database
+from storage.records import Iteration, ModelVersion, Phase, Run, Snapshot, Stage, new_id, now
+
+BASIC_SETTINGS = (
+    "labeling.labels",
+    "reward.tie_model",
+    "reward.epochs",
+    "reward.lr",
+    "ppo.updates",
+    "ppo.kl_weight",
+    "ppo.lr",
+    "ppo.epochs",
+    "ppo.rollouts",
+    "ppo.target_kl",
+    "ppo.start_from",
+)
+"""What the "Train" form shows unfolded."""
+
+STAGE_OF: dict[Phase, Stage] = {
+    "sampling": "sampling",
+    "reward": "reward",
+    "ppo": "ppo",
+    "evaluating": "evaluate",
+}
+"""The stage that must succeed before the phase ends; labeling is done by people."""
+
+STAGE_METRICS = {
+    "train/loss": "Mean cross-entropy per response token in nats (SFT), or negative log-likelihood "
+    "per judgment (reward model).",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """A setting as the researcher's form shows it (fulfils labeler.ports.Setting)."""
+
+    name: str
+    value: Any
+    default: Any
+    help: str
+    choices: tuple[str, ...] | None
+    kind: Literal["int", "float", "str", "bool"]
+    basic: bool
+
+
+class Loop:
+    """One workspace's loop.  Every public method may be called from any thread."""
+
+    def __init__(self, db: Database, config: Config) -> None:
+        self._db = db
+        self._config = config
+        self._jobs = Jobs(db)
+        self._lock = threading.RLock()
+
+    # --- what the researcher's page asks -----------------------------------------------------
+
+    def settings(self) -> list[Setting]:
+        """Every setting; those given to the current iteration show as its values."""
+        current = iterations.latest(self._db)
+        config = self._config_of(current) if current else self._config
+        listed = [
+            Setting(
+                name=s.name,
+                value=s.value if isinstance(s.value, (int, float, str, bool)) else repr(s.value),
+                default=s.default,
+                help=s.help,
+                choices=s.choices,
+                kind=_kind(s.value),
+                basic=s.name in BASIC_SETTINGS,
+            )
+            for s in config.settings()
+        ]
+        order = {name: i for i, name in enumerate(BASIC_SETTINGS)}
+        return sorted(listed, key=lambda s: order.get(s.name, len(order)))
+
+    def can_train(self) -> str | None:
+        """None when `train` would be accepted, else the reason why not."""
+        current = iterations.latest(self._db)
+        if current is None:
+            return "The loop has not started: import prompts first."
+        if current.phase != "labeling":
+            return f"Iteration {current.number} is in its {current.phase} phase."
+        if not handover.labels_in(self._db, current):
+            return "There are no labels in this iteration yet."
+        return None
+
+    def train(self, overrides: Mapping[str, str]) -> None:
+        """Leave labeling and train on every judgment so far, with `overrides` for this iteration."""
+        with self._lock:
+            reason = self.can_train()
+            if reason:
+                raise ValueError(reason)
+            current = self._current()
+            merged = dict(current.settings) | dict(overrides)
+            self._config.override(merged)  # an invalid one is refused before anything changes
+            iterations.save(self._db, replace(current, phase="reward", settings=merged))
+
+    def cancel(self, run: str) -> None:
+        with self._lock:
+            self._jobs.cancel(run)
+
+    def resume(self, run: str) -> None:
+        with self._lock:
+            self._jobs.resume(run)
+
+    def retry(self, run: str) -> None:
+        with self._lock:
+            self._jobs.retry(run)
+
+    def log(self, run: str, tail: int = 200) -> str:
+        """The end of a run's log."""
+        return self._jobs.directory(runs.get(self._db, run)).log_tail(tail)
+
+    def metric_help(self) -> dict[str, str]:
+        return dict(METRICS) | STAGE_METRICS
+
+    # --- the state machine -------------------------------------------------------------------
+
+    def advance(self) -> Phase:
+        """Do one step if one is due; return the phase the loop is in afterwards."""
+        with self._lock:
+            self._jobs.poll()
+            current = iterations.latest(self._db)
+            if current is None or current.phase == "done":
+                current = self._begin(current)
+            if current.phase == "labeling":
+                return self._label(current)
+            # The reference has to exist before anything can be sampled.
+            if current.phase == "sampling" and not self._reference():
+                self._make_reference(current)
+                return current.phase
+            run = self._run_of(current, STAGE_OF[current.phase])
+            if run is None:
+                self._start(current)
+            elif run.status == "succeeded":
+                current = self._take(current, run)
+                iterations.save(self._db, current)
+            return current.phase
+
+    def blocked_by(self) -> Run | None:
+        """The stopped run that keeps the loop from going on until somebody resumes or retries."""
+        current = iterations.latest(self._db)
+        if current is None or current.phase in ("labeling", "done"):
+            return None
+        stage = STAGE_OF[current.phase]
+        run = self._run_of(current, stage) or self._run_of(current, "sft")
+        return run if run and run.status in ("failed", "cancelled") else None
+
+    def shut_down(self) -> None:
+        """Let go of running workers without stopping them."""
+        self._jobs.shut_down()
+
+    def _begin(self, previous: Iteration | None) -> Iteration:
+        number = previous.number + 1 if previous else 1
+        current = Iteration(
+            number=number,
+            phase="sampling",
+            policy_sampled=previous.policy_produced if previous else None,
+            labels_wanted=self._config.labeling.labels,
+        )
+        iterations.save(self._db, current)
+        return current
+
+    def _label(self, current: Iteration) -> Phase:
+        enough = handover.labels_in(self._db, current) >= current.labels_wanted
+        if enough and self._config_of(current).labeling.auto_train:
+            self.train({})
+            return "reward"
+        return "labeling"
+
+    def _make_reference(self, current: Iteration) -> None:
+        """Fine-tune on demonstrations when there are any, else take the base model as it is."""
+        base = base_model_path(self._config.model.name)
+        if not (self._config.sft.enabled and handover.has_demonstrations(self._db)):
+            # `demo` stays a word, so that a workspace survives a move of the installation.
+            path = "demo" if self._config.model.name == "demo" else base
+            name = f"{self._config.model.name} (as it is)"
+            models.add(
+                self._db, ModelVersion(id="sft-1", role="sft", name=name, path=path, iteration=0)
+            )
+            return
+        run = self._run_of(current, "sft")
+        if run is None:
+            job = self._job(current, "sft", policy=base)
+            self._jobs.start(
+                job, fill=lambda inputs: handover.give_demonstrations(self._db, inputs)
+            )
+        elif run.status == "succeeded":
+            self._adopt(run, role="sft", id="sft-1", name="SFT", parent=None)
+
+    def _start(self, current: Iteration) -> None:
+        config, stage = self._config_of(current), STAGE_OF[current.phase]
+        seed = config.seed + current.number
+        fill: Callable[[Path], Any]
+        if stage == "sampling":
+            fill = lambda inputs: self._plan_sampling(current, inputs)  # noqa: E731
+        elif stage == "reward":
+            fill = lambda inputs: self._give_judgments(current, inputs)  # noqa: E731
+        elif stage == "ppo":
+            fill = lambda inputs: handover.give_prompts(  # noqa: E731
+                self._db, inputs, role="train", seed=seed
+            )
+        else:
+            fill = lambda inputs: handover.give_prompts(  # noqa: E731
+                self._db, inputs, role="held-out", limit=config.evaluate.prompts
+            )
+        self._jobs.start(self._job(current, stage), fill=fill)
+
+    def _take(self, current: Iteration, run: Run) -> Iteration:
+        """Take over the outputs of a stage that succeeded; return the iteration one phase on."""
+        config, directory = self._config_of(current), self._jobs.directory(run)
+        summary = directory.result() or {}
+        if run.stage == "sampling":
+            handover.take_comparisons(
+                self._db,
+                directory.outputs,
+                iteration=current.number,
+                overlap=config.labeling.overlap,
+                seed=config.seed,
+            )
+            policy = current.policy_sampled or self._require_reference().id
+            return replace(current, phase="labeling", policy_sampled=policy)
+        if run.stage == "reward":
+            made = self._adopt(run, role="reward", id=f"reward-{current.number}", summary=summary)
+            return replace(current, phase="ppo", reward_model=made.id)
+        if run.stage == "ppo":
+            made = self._adopt(run, role="policy", id=f"policy-{current.number}", summary=summary)
+            return replace(current, phase="evaluating", policy_produced=made.id)
+        handover.take_completions(self._db, directory.outputs)
+        return replace(current, phase="done", evaluation=summary, finished_at=now())
+
+    # --- pieces ------------------------------------------------------------------------------
+
+    def _plan_sampling(self, current: Iteration, inputs: Path) -> int:
+        config = self._config_of(current)
+        pairs = round(
+            current.labels_wanted * config.sampling.surplus / (1 + config.labeling.overlap)
+        )
+        shares: dict[str, float] = {}
+        if current.number > 1:  # before that, policy, previous and reference are one model
+            shares["reference"] = config.sampling.reference_share
+            if self._previous(current) not in (None, self._require_reference().id):
+                shares["previous"] = config.sampling.previous_share
+        return handover.give_sampling_plan(
+            self._db,
+            inputs,
+            pairs=max(1, pairs),
+            shares=shares,
+            seed=config.seed + current.number,
+        )
+
+    def _give_judgments(self, current: Iteration, inputs: Path) -> None:
+        snapshot, ids = handover.give_judgments(self._db, inputs, iteration=current.number)
+        (inputs / "snapshot.txt").write_text(snapshot)
+        record = Snapshot(hash=snapshot, iteration=current.number, judgments=tuple(ids))
+        self._db.write(lambda tx: tx.store(record))
+        handover.give_prompts(self._db, inputs, role="train", limit=64)
+
+    def _job(self, current: Iteration, stage: Stage, *, policy: str | None = None) -> Job:
+        """A job with the models its stage may need: sampled or trained policy, reference, …"""
+        config, reference = self._config_of(current), self._reference()
+        names: dict[str, str | None] = {"policy": None, "reference": None, "previous": None}
+        if reference:
+            names["reference"] = reference.id
+            names["policy"] = current.policy_sampled or reference.id
+            names["previous"] = self._previous(current)
+            names["reward"] = current.reward_model
+            if stage == "ppo" and config.ppo.start_from == "sft":
+                names["policy"] = reference.id
+            if stage == "evaluate":
+                names["policy"], names["previous"] = current.policy_produced, names["policy"]
+        paths = {key: self._path(id) if id else None for key, id in names.items()}
+        return Job(
+            run=new_id("run"),
+            stage=stage,
+            iteration=current.number,
+            config=config,
+            seed=config.seed + current.number,
+            models=paths | ({"policy": policy} if policy else {}),
+            names=names,
+        )
+
+    def _adopt(
+        self,
+        run: Run,
+        *,
+        role: Literal["sft", "reward", "policy"],
+        id: str,
+        name: str | None = None,
+        parent: str | None = "",
+        summary: Mapping[str, Any] | None = None,
+    ) -> ModelVersion:
+        """Move a run's model into `models/` and register it with its lineage."""
+        source, target = self._jobs.directory(run).model, self._db.workspace / "models" / id
+        if not target.exists():
+            target.parent.mkdir(exist_ok=True)
+            source.rename(target)
+        job = self._jobs.directory(run).job()
+        snapshot = self._jobs.directory(run).inputs / "snapshot.txt"
+        made = ModelVersion(
+            id=id,
+            role=role,
+            name=name or id,
+            path=f"models/{id}",
+            parent=job.names.get("policy") if parent == "" else parent,
+            iteration=run.iteration,
+            run=run.id,
+            reward_model=job.names.get("reward") if role == "policy" else None,
+            snapshot=snapshot.read_text() if snapshot.exists() else None,
+            summary=summary or {},
+        )
+        models.add(self._db, made)
+        shutil.rmtree(self._jobs.directory(run).checkpoint, ignore_errors=True)
+        return made
+
+    def _current(self) -> Iteration:
+        current = iterations.latest(self._db)
+        if current is None:
+            raise ValueError("The loop has not started: import prompts first.")
+        return current
+
+    def _config_of(self, current: Iteration) -> Config:
+        return self._config.override(current.settings)
+
+    def _reference(self) -> ModelVersion | None:
+        found = models.listing(self._db, role="sft")
+        return found[-1] if found else None
+
+    def _require_reference(self) -> ModelVersion:
+        reference = self._reference()
+        if reference is None:
+            raise RuntimeError("no SFT reference is registered; sampling makes one first")
+        return reference
+
+    def _previous(self, current: Iteration) -> str | None:
+        """The policy sampled one iteration earlier."""
+        if current.number == 1:
+            return None
+        return iterations.get(self._db, current.number - 1).policy_sampled
+
+    def _path(self, model_id: str) -> str:
+        path = models.get(self._db, model_id).path
+        local = self._db.workspace / path
+        return str(local.resolve()) if local.exists() else base_model_path(path)
+
+    def _run_of(self, current: Iteration, stage: Stage) -> Run | None:
+        found = [r for r in runs.listing(self._db, iteration=current.number) if r.stage == stage]
+        return found[-1] if found else None
+
+
+def base_model_path(name: str) -> str:
+    """`demo` is the embedded model; a local directory becomes absolute; the rest is a hub id."""
+    if name == "demo":
+        return str(Path(__file__).parent / "demo" / "model")
+    return str(Path(name).resolve()) if Path(name).is_dir() else name
+
+
+def _kind(value: Any) -> Literal["int", "float", "str", "bool"]:
+    for kind, name in ((bool, "bool"), (int, "int"), (float, "float")):
+        if isinstance(value, kind):
+            return name  # type: ignore[return-value]
+    return "str"

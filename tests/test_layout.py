@@ -1,0 +1,104 @@
+"""The dependency rules: who may import whom, and what loads no torch."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = ("labeler", "pipeline", "storage", "launch")
+MAY_USE_STORAGE = {Path("pipeline/loop.py"), Path("pipeline/jobs.py")}
+
+
+def imports(path: Path) -> set[str]:
+    """Every module named in an import statement of the file, wherever it stands."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            # `from storage import queue` names the module storage.queue
+            found |= {f"{node.module}.{alias.name}" for alias in node.names} | {node.module}
+    return found
+
+
+def ours(modules: set[str], package: str) -> set[str]:
+    return {m for m in modules if m == package or m.startswith(package + ".")}
+
+
+def sources(package: str) -> list[Path]:
+    return sorted((ROOT / package).rglob("*.py"))
+
+
+@pytest.mark.parametrize("package", ["labeler", "pipeline", "storage"])
+def test_every_package_has_sources(package: str) -> None:
+    assert len(sources(package)) > 5  # the rules below must have something to check
+
+
+def test_labeler_imports_storage_only() -> None:
+    for path in sources("labeler"):
+        used = imports(path)
+        assert not ours(used, "pipeline") | ours(used, "launch"), path
+
+
+def test_storage_imports_nothing_of_ours() -> None:
+    for path in sources("storage"):
+        used = imports(path)
+        assert not ours(used, "pipeline") | ours(used, "launch") | ours(used, "labeler"), path
+
+
+def test_pipeline_reaches_storage_through_records_except_in_loop_and_jobs() -> None:
+    for path in sources("pipeline"):
+        used = imports(path)
+        assert not ours(used, "labeler") | ours(used, "launch"), path
+        if path.relative_to(ROOT) not in MAY_USE_STORAGE:
+            foreign = {
+                m
+                for m in ours(used, "storage")
+                if m != "storage.records" and not m.startswith("storage.records.")
+            }
+            assert not foreign, f"{path} imports {foreign}"
+
+
+def test_ppo_stands_alone() -> None:
+    allowed_of_ours = "pipeline.ppo"
+    for path in sources("pipeline/ppo"):
+        used = imports(path)
+        for package in ("trl", "gradio", "duckdb", "storage", "labeler", "launch", "datasets"):
+            assert not ours(used, package), path
+        for module in ours(used, "pipeline"):
+            assert module.startswith(allowed_of_ours) or module == "pipeline", path
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "labeler.app",
+        "labeler.research.pages",
+        "storage.database",
+        "storage.importing",
+        "storage.exporting",
+        "pipeline.config",
+        "pipeline.loop",
+        "pipeline.jobs",
+        "pipeline.simulate",
+        "pipeline.demo.corpus",
+        "launch",
+    ],
+)
+def test_importing_loads_no_torch(module: str) -> None:
+    code = f"import sys, {module}; sys.exit('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], cwd=ROOT, timeout=120)
+    assert done.returncode == 0
+
+
+def test_files_stay_readable() -> None:
+    long = {
+        str(path.relative_to(ROOT)): lines
+        for package in ("labeler", "pipeline", "storage")
+        for path in sources(package)
+        if (lines := len(path.read_text().splitlines())) > 400
+    }
+    assert long == {}
