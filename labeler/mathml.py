@@ -1,0 +1,66 @@
+"""LaTeX → MathML that may be put into a page, though a stranger wrote the LaTeX.
+
+The converter is not safe by itself: ``\\text{<img onerror=…>}`` comes out as live markup,
+``\\href`` and ``\\style`` as attributes, ``\\hspace{-99em}`` moves text over its neighbours and
+``\\def`` recurses.  So its element tree is rewritten here with an allow-list, and whatever is
+too long, too deep or unknown is shown as source.
+"""
+
+from __future__ import annotations
+
+import html
+from xml.etree.ElementTree import Element
+
+from latex2mathml.converter import convert_to_element
+
+LONGEST = 1_000
+DEEPEST = 30
+
+_ELEMENTS = """
+    math mrow mi mn mo ms mtext mspace mfrac msqrt mroot msub msup msubsup munder mover munderover
+    mmultiscripts mprescripts mtable mtr mtd mstyle mpadded mphantom menclose merror
+"""
+# No href, style, class or id; no widths, heights or offsets; no colours.
+_ATTRIBUTES = """
+    display displaystyle scriptlevel mathvariant stretchy fence separator form accent accentunder
+    linethickness columnalign rowalign movablelimits largeop symmetric
+"""
+ALLOWED_ELEMENTS = frozenset(_ELEMENTS.split())
+ALLOWED_ATTRIBUTES = frozenset(_ATTRIBUTES.split())
+_MACROS = ("\\def", "\\newcommand", "\\renewcommand", "\\let", "\\providecommand", "\\newenv")
+
+
+def mathml(latex: str, *, block: bool) -> str:
+    """`latex` as a ``<math>`` element, or its escaped source in ``<code>``."""
+    source = f"<code>{html.escape(latex)}</code>"
+    if len(latex) > LONGEST or latex.count("{") > 200 or any(m in latex for m in _MACROS):
+        return source
+    try:
+        tree = convert_to_element(latex, display="block" if block else "inline")
+        return _serialise(tree, depth=0)
+    # The converter raises whatever its parsing runs into (IndexError, KeyError, its own bare
+    # Exceptions): any of them only means that this is not LaTeX it can show.
+    except Exception:
+        return source
+
+
+def _serialise(element: Element, *, depth: int) -> str:
+    if depth > DEEPEST:
+        raise ValueError("formula nested too deeply")
+    name = element.tag.rsplit("}", 1)[-1]
+    if name not in ALLOWED_ELEMENTS:
+        raise ValueError(f"element {name} is not allowed in a formula")
+    attributes = "".join(
+        f' {key}="{_escape(value)}"'
+        for key, value in element.attrib.items()
+        if key in ALLOWED_ATTRIBUTES and value is not None
+    )
+    inside = _escape(element.text) + "".join(
+        _serialise(child, depth=depth + 1) + _escape(child.tail) for child in element
+    )
+    return f"<{name}{attributes}>{inside}</{name}>"
+
+
+def _escape(text: str | None) -> str:
+    """The converter writes entities into its tree (``&#x02192;``): decode first, then escape."""
+    return html.escape(html.unescape(text or ""))
