@@ -1,0 +1,160 @@
+"""Annotators over HTTP: what the page in the browser does, for programs.
+
+See docs/http-api.md.  A client sees what a person sees (a conversation and two responses on the
+left and the right), answers with *a*, *b*, *tie* or *both_bad*, and sends an answer again under
+the same id until the server has said that it is saved.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import httpx
+
+from pipeline.population import Verdict
+
+_ATTEMPTS = 6
+_FIRST_PAUSE = 0.25  # seconds; doubles from attempt to attempt
+
+
+class Refused(RuntimeError):
+    """The server refused a request for good; the message is its reason."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownPair:
+    """A pair as it stands on the screen; `prompt` is the conversation as one text."""
+
+    id: str
+    prompt: str
+    left: str
+    right: str
+
+    @property
+    def words(self) -> int:
+        """Words on the screen."""
+        return sum(len(text.split()) for text in (self.prompt, self.left, self.right))
+
+
+def conversation(messages: Sequence[Mapping[str, str]]) -> str:
+    """A lone user turn as its text; a longer chat as "role: content" paragraphs."""
+    if len(messages) == 1:
+        return messages[0]["content"]
+    return "\n\n".join(f"{m['role']}: {m['content']}" for m in messages)
+
+
+class LabelClient:
+    """One annotator's connection; a context manager.  Not shared between threads."""
+
+    def __init__(self, base_url: str, token: str, *, timeout: float = 30.0) -> None:
+        headers = {"Authorization": f"Bearer {token}"}
+        self._http = httpx.Client(base_url=base_url, headers=headers, timeout=timeout)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._http.close()
+
+    def next(self, count: int) -> list[ShownPair]:
+        """Up to `count` pairs leased to this annotator; none when nothing waits for him."""
+        reply = self._send("GET", "/label/api/next", params={"n": count})
+        return [_shown(pair) for pair in reply["pairs"]]
+
+    def judge(self, comparison: str, verdict: Verdict, *, id: str | None = None) -> None:
+        """Store a judgment; returns once the server says it is saved."""
+        self._send(
+            "POST",
+            "/label/api/judgments",
+            json={
+                "id": id or str(uuid.uuid4()),
+                "comparison": comparison,
+                "outcome": verdict.outcome,
+                "milliseconds": verdict.milliseconds,
+            },
+        )
+
+    def _send(self, method: str, path: str, **request: Any) -> Any:
+        """The JSON of a reply; sends again (judgments carry their id) while the server is away."""
+        for attempt in range(_ATTEMPTS):
+            last = attempt == _ATTEMPTS - 1
+            try:
+                reply = self._http.request(method, path, **request)
+            except httpx.TransportError:
+                if last:
+                    raise
+            else:
+                if reply.is_success:
+                    return reply.json()
+                if reply.status_code != httpx.codes.SERVICE_UNAVAILABLE or last:
+                    raise Refused(f"{method} {path}: {reason(reply)}")
+            time.sleep(_FIRST_PAUSE * 2**attempt)
+        raise AssertionError("unreachable: the last attempt returns or raises")
+
+
+class Tally:
+    """How many judgments are still to be made, shared by the clients of one iteration."""
+
+    def __init__(self, wanted: int, names: Sequence[str]) -> None:
+        self._lock = threading.Lock()
+        self._wanted = wanted
+        self._claimed = self.saved = 0
+        self._empty_handed_at = dict.fromkeys(names, -1)
+
+    def claim(self) -> bool:
+        """Reserve one judgment; False when all are spoken for."""
+        with self._lock:
+            if self._claimed == self._wanted:
+                return False
+            self._claimed += 1
+            return True
+
+    def count(self) -> None:
+        """A claimed judgment has been saved."""
+        with self._lock:
+            self.saved += 1
+
+    def all_claimed(self) -> bool:
+        with self._lock:
+            return self._claimed == self._wanted
+
+    def empty_handed(self, name: str) -> bool:
+        """Note that nothing waits for `name`; True when nothing waits for anybody.
+
+        A judgment saved since may have opened a pair to a second annotator, so only those who
+        came back empty-handed after the last one count.
+        """
+        with self._lock:
+            self._empty_handed_at[name] = self.saved
+            nothing_open = self._claimed == self.saved
+            return nothing_open and all(at == self.saved for at in self._empty_handed_at.values())
+
+    def close(self) -> None:
+        """Let everybody stop: a client has failed."""
+        with self._lock:
+            self._claimed = self._wanted
+
+
+def reason(reply: httpx.Response) -> str:
+    """Why the server refused: the sentence in its reply, else the status line."""
+    try:
+        body = reply.json()
+    except ValueError:
+        return f"{reply.status_code} {reply.reason_phrase}"
+    if not isinstance(body, dict):
+        return f"{reply.status_code} {body}"
+    return f"{reply.status_code} {body.get('error') or body.get('detail') or body}"
+
+
+def _shown(pair: Mapping[str, Any]) -> ShownPair:
+    return ShownPair(
+        id=pair["id"],
+        prompt=conversation(pair["prompt"]),
+        left=pair["left"],
+        right=pair["right"],
+    )

@@ -1,0 +1,125 @@
+"""Simulated annotators: people-like noise around a hidden preference.
+
+Everybody follows one formula and differs in its numbers.  With left and right scores l and r,
+
+    z = slope · (l − r) + left_bias
+    P(a) = σ(z − θ)   P(b) = σ(−z − θ)   P(tie) = 1 − P(a) − P(b)          (Rao and Kupper 1967)
+
+and before that, with probability σ(4 · (standard − max(l, r))), *both bad*: not even the better
+one is good enough.  Scores have a standard deviation of about 1 over ordinary responses.  A
+careless annotator has slope 0, an inverted one a negative slope, and so on.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from storage.records import ScreenOutcome
+
+Temper = Literal["careful", "careless", "side-biased", "noisy", "inverted"]
+
+BAD_TEMPERS: tuple[Temper, ...] = ("careless", "side-biased", "noisy", "inverted")
+"""The order in which the bad share is filled: 2 bad annotators are one careless, one side-biased."""
+
+# Chosen so that on standard-normal scores careful annotators side with the gold in 3 of 4
+# decisive judgments and press tie or both bad in 1 of 6 (InstructGPT reports 73% agreement).
+_SLOPE = 1.1
+_TIE = 0.35
+_STANDARD = -1.2
+_STANDARD_SHARPNESS = 4.0
+
+_READING_MS_PER_WORD = 252.0  # 238 words a minute: Brysbaert 2019, J. Mem. Lang. 109
+_DECISION_MS = 1500.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What was pressed, and how long the pair was on the screen."""
+
+    outcome: ScreenOutcome
+    milliseconds: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulatedAnnotator:
+    """One annotator; the numbers are those of the module's formula.
+
+    `pace` multiplies the time a careful reader of average speed takes.
+    """
+
+    name: str
+    temper: Temper
+    slope: float
+    tie: float
+    left_bias: float = 0.0
+    standard: float = -math.inf
+    pace: float = 1.0
+
+    def judge(self, *, left: float, right: float, words: int, coin: np.random.Generator) -> Verdict:
+        """Judge a pair with these scores; `words` are on the screen in all."""
+        took = self.pace * (_DECISION_MS + words * _READING_MS_PER_WORD)
+        milliseconds = int(took * math.exp(coin.normal(0, 0.35)))
+        bar = _STANDARD_SHARPNESS * (self.standard - max(left, right))
+        if coin.random() < _sigmoid(bar):
+            return Verdict(outcome="both_bad", milliseconds=milliseconds)
+        a, b = self.preference(left=left, right=right)
+        toss = coin.random()
+        outcome: ScreenOutcome = "a" if toss < a else "b" if toss < a + b else "tie"
+        return Verdict(outcome=outcome, milliseconds=milliseconds)
+
+    def preference(self, *, left: float, right: float) -> tuple[float, float]:
+        """The probabilities of pressing A and B, once it is not both bad."""
+        z = self.slope * (left - right) + self.left_bias
+        return _sigmoid(z - self.tie), _sigmoid(-z - self.tie)
+
+
+def population(count: int, *, bad: float, seed: int) -> list[SimulatedAnnotator]:
+    """`count` annotators named sim-01…, of whom the rounded share `bad` are bad.
+
+    The seed draws who is bad and how careful annotators differ: slopes and thresholds spread by
+    a factor of about 1.25, speeds by 1.4.
+    """
+    if count < 1:
+        raise ValueError(f"annotators={count} must be at least 1")
+    if not 0 <= bad <= 1:
+        raise ValueError(f"bad={bad} must be a share between 0 and 1")
+    coin = np.random.default_rng([seed, 1])
+    number_bad = round(count * bad)
+    careful: list[Temper] = ["careful"] * (count - number_bad)
+    tempers = [BAD_TEMPERS[i % len(BAD_TEMPERS)] for i in range(number_bad)] + careful
+    order = coin.permutation(count)
+    return [_annotator(f"sim-{n:02d}", tempers[i], coin) for n, i in enumerate(order, start=1)]
+
+
+def _annotator(name: str, temper: Temper, coin: np.random.Generator) -> SimulatedAnnotator:
+    slope = _SLOPE * math.exp(coin.normal(0, 0.22))
+    tie = _TIE * math.exp(coin.normal(0, 0.22))
+    pace = math.exp(coin.normal(0, 0.35))
+    standard = -math.inf if temper == "careless" else _STANDARD
+    factor, left_bias, haste = {
+        "careful": (1.0, 0.0, 1.0),
+        "careless": (0.0, 0.0, 0.1),
+        "side-biased": (0.4, 1.5, 0.5),
+        "noisy": (0.25, 0.0, 0.8),
+        "inverted": (-1.0, 0.0, 1.0),
+    }[temper]
+    return SimulatedAnnotator(
+        name=name,
+        temper=temper,
+        slope=slope * factor,
+        tie=tie,
+        left_bias=left_bias,
+        standard=standard,
+        pace=pace * haste,
+    )
+
+
+def _sigmoid(x: float) -> float:
+    # Written on the side where exp cannot overflow.
+    if x >= 0:
+        return 1 / (1 + math.exp(-x))
+    return math.exp(x) / (1 + math.exp(x))

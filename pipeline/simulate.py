@@ -1,0 +1,300 @@
+"""Whole iterations driven over HTTP by simulated annotators, and how far gold approves.
+
+The annotators know a hidden gold preference and nothing of the pipeline; the pipeline sees their
+judgments and nothing of the gold.  Everything goes the way people go: accounts and "Train" through
+the admin interface, pairs and judgments through ``/label/api``, several clients at once.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import numpy as np
+
+from pipeline import gold as builtin
+from pipeline.clients import LabelClient, ShownPair, Tally, conversation, reason
+from pipeline.gold import Gold
+from pipeline.population import SimulatedAnnotator, Verdict, population
+from pipeline.winrate import outcome, win_rate
+from storage.records import digest
+
+AdminClient = Callable[[str, dict[str, Any]], Any]
+"""(command, arguments) → its result; ``ValueError`` with a sentence when it is refused."""
+
+_PAIRS_IN_HAND = 4  # as many as the page keeps
+_PAUSE_WHEN_EMPTY = 0.05  # seconds
+_TINY_LABELS, _TINY_ANNOTATORS = 40, 4
+
+
+class SimulationFailed(RuntimeError):
+    """The loop stopped before the simulation was through; the message says where and why."""
+
+
+def admin_client(base_url: str, token: str) -> AdminClient:
+    """The admin interface of the server at `base_url` (address and token are in server.json)."""
+    headers = {"Authorization": f"Bearer {token}"}
+
+    def call(command: str, arguments: dict[str, Any]) -> Any:
+        body = {"command": command, "arguments": arguments}
+        reply = httpx.post(f"{base_url}/admin/api/call", json=body, headers=headers, timeout=60)
+        if reply.is_success:
+            return reply.json()["result"]
+        raise ValueError(f"{command}: {reason(reply)}")
+
+    return call
+
+
+def simulate(
+    base_url: str,
+    admin: AdminClient,
+    *,
+    iterations: int = 1,
+    labels: int = 400,
+    annotators: int = 8,
+    bad: float = 0.25,
+    seed: int = 0,
+    gold: Gold = builtin.score,
+    shuffle_labels: bool = False,
+    tiny: bool = False,
+    progress: Callable[[str], None] | None = None,
+    timeout: float = 3600.0,
+    poll: float = 0.5,
+) -> dict[str, Any]:
+    """Label and train `iterations` times; the report is JSON-able.
+
+    Every iteration gets exactly `labels` judgments by `annotators` of whom the share `bad` is
+    bad.  With `shuffle_labels` every judgment is the one meant for another pair: the control in
+    which nothing can be learned.  `tiny` caps labels at 40 an iteration and annotators at 4.
+
+    Each iteration reports the win rate of its policy against SFT under `gold` on the held-out
+    prompts and, under "yardsticks", the same under the built-in gold and under length.  A phase
+    longer than `timeout` seconds counts as failed; `poll` is the pause between looks at it.
+
+    Raises ``ValueError`` in a workspace that holds judgments by people, `SimulationFailed` when
+    a stage fails or the pairs run out.
+    """
+    if iterations < 1 or labels < 1:
+        raise ValueError(f"iterations={iterations} and labels={labels} must be at least 1")
+    refuse_people(admin("status", {}))
+    if tiny:
+        labels, annotators = min(labels, _TINY_LABELS), min(annotators, _TINY_ANNOTATORS)
+    driver = _Driver(
+        base_url=base_url,
+        admin=admin,
+        annotators=population(annotators, bad=bad, seed=seed),
+        labels=labels,
+        seed=seed,
+        gold=gold,
+        shuffle_labels=shuffle_labels,
+        progress=progress or (lambda _: None),
+        timeout=timeout,
+        poll=poll,
+    )
+    tokens = driver.sign_up()
+    return {"seed": seed, "iterations": [driver.iterate(tokens) for _ in range(iterations)]}
+
+
+def refuse_people(status: Mapping[str, Any]) -> None:
+    """``ValueError`` when the workspace holds judgments that are not simulated."""
+    others = {k: n for k, n in status["judgments_by_kind"].items() if n and k != "simulated"}
+    if others:
+        counts = ", ".join(f"{kind}: {n}" for kind, n in sorted(others.items()))
+        raise ValueError(
+            f"this workspace holds judgments that are not simulated ({counts}); "
+            "simulate in a fresh one with --workspace DIR"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Driver:
+    """One simulation under way; the fields are `simulate`'s arguments."""
+
+    base_url: str
+    admin: AdminClient
+    annotators: Sequence[SimulatedAnnotator]
+    labels: int
+    seed: int
+    gold: Gold
+    shuffle_labels: bool
+    progress: Callable[[str], None]
+    timeout: float
+    poll: float
+
+    def sign_up(self) -> list[str]:
+        """An API token for each annotator; `users.add` gives a known one a further token."""
+        account = {"role": "annotator", "kind": "simulated", "token": True}
+        return [
+            self.admin("users.add", account | {"name": annotator.name})["token"]
+            for annotator in self.annotators
+        ]
+
+    def iterate(self, tokens: Sequence[str]) -> dict[str, Any]:
+        """One whole iteration: label, train, wait, measure."""
+        number = self._wait_for("labeling")
+        started = time.monotonic()
+        self._label(tokens)
+        seconds = round(time.monotonic() - started, 1)
+        self.progress(f"iteration {number}: {self.labels} judgments in {seconds} s; training")
+        self.admin("train", {"overrides": {}})
+        self._wait_for("done", number)
+        record = self.admin("iteration", {"number": number})
+        rows = self.admin("evaluation.completions", {"iteration": number})
+        report = _report(record, rows, self.gold)
+        report["seconds"] = {"labeling": seconds} | report["seconds"]
+        won = report["gold"]
+        self.progress(
+            f"iteration {number}: gold win rate against SFT {won['win_rate']:.3f} "
+            f"[{won['low']:.3f}, {won['high']:.3f}]"
+        )
+        return report
+
+    def _label(self, tokens: Sequence[str]) -> None:
+        tally = Tally(self.labels, [annotator.name for annotator in self.annotators])
+        with ThreadPoolExecutor(len(self.annotators)) as pool:
+            sessions = [
+                pool.submit(self._label_as, annotator, token, tally)
+                for annotator, token in zip(self.annotators, tokens, strict=True)
+            ]
+        for session in sessions:
+            session.result()
+        if tally.saved < self.labels:
+            raise SimulationFailed(
+                f"the pairs ran out after {tally.saved} of {self.labels} judgments; "
+                f"ask for more with --set labeling.labels={self.labels}"
+            )
+
+    def _label_as(self, annotator: SimulatedAnnotator, token: str, tally: Tally) -> None:
+        """One annotator's session: judge pair after pair until the tally is full."""
+        judge = PairJudge(annotator, self.gold, seed=self.seed, shuffle=self.shuffle_labels)
+        try:
+            with LabelClient(self.base_url, token) as client:
+                while not tally.all_claimed():
+                    pairs = client.next(_PAIRS_IN_HAND)
+                    for pair in pairs:
+                        if not tally.claim():
+                            return
+                        client.judge(pair.id, judge(pair))
+                        tally.count()
+                    if not pairs:
+                        if tally.empty_handed(annotator.name):
+                            return
+                        time.sleep(_PAUSE_WHEN_EMPTY)
+        except BaseException:
+            tally.close()  # the others would wait for the claimed judgment that never comes
+            raise
+
+    def _wait_for(self, phase: str, number: int | None = None) -> int:
+        """The current iteration's number once it is in `phase`.
+
+        With a `number`, a later iteration will do too: the loop goes on by itself.
+        """
+        deadline, seen = time.monotonic() + self.timeout, None
+        while time.monotonic() < deadline:
+            status = self.admin("status", {})
+            here: tuple[int, str] = (status["iteration"] or 0, status["phase"] or "not started")
+            if here != seen:
+                deadline, seen = time.monotonic() + self.timeout, here
+                self.progress(f"iteration {here[0]}: {here[1]}")
+            if number is not None and here[0] > number:
+                return number
+            if here[1] == phase:
+                return here[0]
+            if blocked := status["blocked"]:
+                raise SimulationFailed(
+                    f"the {blocked['stage']} stage of iteration {here[0]} stopped: "
+                    f"{blocked['reason']}"
+                )
+            time.sleep(self.poll)
+        raise SimulationFailed(f"nothing moved for {self.timeout:.0f} s, waiting for {phase}")
+
+
+class PairJudge:
+    """How one annotator comes to a verdict on the pairs that he is shown.
+
+    His noise depends on the seed, him and the pair alone, not on the order of pairs.  With
+    `shuffle` he says of each pair what he would have said of the one before.
+    """
+
+    def __init__(
+        self, annotator: SimulatedAnnotator, gold: Gold, *, seed: int, shuffle: bool
+    ) -> None:
+        self._annotator, self._gold, self._seed, self._shuffle = annotator, gold, seed, shuffle
+        left, right = self._coin("first").normal(size=2)
+        self._held = (float(left), float(right))
+
+    def __call__(self, pair: ShownPair) -> Verdict:
+        scores = _scored(self._gold, pair.prompt, (pair.left, pair.right))
+        if self._shuffle:
+            scores, self._held = self._held, scores
+        left, right = scores
+        coin = self._coin(pair.id)
+        return self._annotator.judge(left=left, right=right, words=pair.words, coin=coin)
+
+    def _coin(self, pair: str) -> np.random.Generator:
+        return np.random.default_rng([self._seed, int(digest(self._annotator.name, pair), 16)])
+
+
+def compare(rows: Iterable[Mapping[str, Any]], gold: Gold) -> dict[str, float]:
+    """The new policy against SFT under `gold`: mean scores, win rate and its 95% interval.
+
+    `rows` are held-out completions with prompt (id), messages, policy_role and text.  Every
+    completion of the policy meets every one of the reference's on the same prompt.
+    """
+    scores: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for row in rows:
+        text = conversation(row["messages"])
+        scores[row["prompt"]][row["policy_role"]] += _scored(gold, text, (row["text"],))
+    meetings = [
+        (prompt, outcome(ours, theirs))
+        for prompt, by_role in scores.items()
+        for ours in by_role["policy"]
+        for theirs in by_role["reference"]
+    ]
+    if not meetings:
+        raise SimulationFailed("the evaluation left no held-out completions to compare")
+    rate = win_rate([o for _, o in meetings], [prompt for prompt, _ in meetings])
+    sft, policy = (
+        float(np.mean([score for by_role in scores.values() for score in by_role[role]]))
+        for role in ("reference", "policy")
+    )
+    return {
+        "sft": sft,
+        "policy": policy,
+        "win_rate": rate.win_rate,
+        "low": rate.low,
+        "high": rate.high,
+    }
+
+
+def _report(
+    record: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], gold: Gold
+) -> dict[str, Any]:
+    """One iteration of the JSON report, from its record and held-out completions."""
+    reached = record["evaluation"]["policy"]
+    fitted = record["reward_model_summary"]
+    return {
+        "iteration": record["number"],
+        "gold": compare(rows, gold),
+        "yardsticks": {
+            "built-in gold": compare(rows, builtin.score),
+            "longest": compare(rows, builtin.longest),
+        },
+        "reward_model": {"accuracy": fitted["accuracy"], "ece": fitted["ece"]},
+        "kl": reached["kl"],
+        "length": reached["length"],
+        "seconds": dict(record["seconds"]),
+    }
+
+
+def _scored(gold: Gold, prompt: str, responses: Sequence[str]) -> tuple[float, ...]:
+    scores = tuple(float(gold(prompt, response)) for response in responses)
+    if not all(math.isfinite(score) for score in scores):
+        raise ValueError(f"the gold preference gave {scores} on the prompt {prompt[:80]!r}")
+    return scores
