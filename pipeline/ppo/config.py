@@ -1,0 +1,264 @@
+"""Settings of the PPO engine.  Loads no torch.
+
+Each field carries its documentation as data (`field.metadata`: `help`, `source`
+and, where they apply, `low`, `high`, `above`, `choices`), so that a form, a
+`--help` text and the check in `__post_init__` all read the same words.
+"""
+
+import math
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+
+def _setting(
+    default: Any,
+    help: str,
+    *,
+    source: str = "",
+    low: float | None = None,
+    high: float | None = None,
+    above: float | None = None,
+    choices: tuple[str, ...] = (),
+) -> Any:
+    """A field that documents itself: `low <= value <= high`, `value > above`."""
+    bounds = {"low": low, "high": high, "above": above}
+    metadata: dict[str, Any] = {"help": help, "source": source}
+    metadata |= {name: bound for name, bound in bounds.items() if bound is not None}
+    if choices:
+        metadata["choices"] = choices
+    return field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PPOConfig:
+    """Everything that decides a PPO run, checked when it is made.
+
+    Raises `ValueError` with one sentence that names the field, its value and
+    what would be accepted.  A limit of 0 means "off" wherever the help says so.
+    """
+
+    # How much is sampled, and how it is cut up.
+    updates: int = _setting(
+        100, "Policy updates in the run; each samples, scores and trains once.", low=1
+    )
+    rollouts: int = _setting(
+        64, "Responses sampled for each update.", source="InstructGPT 512, TRL 64", low=1
+    )
+    minibatch: int = _setting(
+        16, "Responses in one optimizer step; divides `rollouts`.", source="4 minibatches", low=1
+    )
+    micro_batch_tokens: int = _setting(
+        16384,
+        "Padded tokens in one forward and backward pass.  Bounds memory, never the result.",
+        low=1,
+    )
+    rollout_batch: int = _setting(
+        0, "Responses decoded side by side; 0 decodes all `rollouts` together.", low=0
+    )
+    epochs: int = _setting(
+        4, "Passes over the sampled responses in one update.", source="PPO, InstructGPT", low=1
+    )
+
+    # The optimizer.
+    lr: float = _setting(
+        3e-6,
+        "Peak learning rate of AdamW.  Small models want more: 5e-5 at two million parameters.",
+        source="Llama 2: 1e-6; N+ implementation details: 3e-6",
+        above=0,
+    )
+    schedule: str = _setting(
+        "linear",
+        "Learning rate over the run: linear to 0, or constant (hovers off the optimum).",
+        source="N+ implementation details",
+        choices=("linear", "constant"),
+    )
+    adam_eps: float = _setting(
+        1e-5, "Adam's epsilon.", source="PPO implementation details", above=0
+    )
+    max_grad_norm: float = _setting(
+        1.0, "Gradients longer than this L2 norm are scaled down to it.", source="TRL", above=0
+    )
+
+    # The objective.
+    clip: float = _setting(
+        0.2,
+        "How far the probability ratio may leave 1 before its gain stops counting.",
+        source="PPO (Schulman 2017)",
+        above=0,
+        high=1,
+    )
+    value_clip: float = _setting(
+        0.2,
+        "How far a value may move from its rollout value before its gain stops counting, "
+        "in reward units; 0 is off.",
+        source="OpenAI baselines, TRL",
+        low=0,
+    )
+    value_weight: float = _setting(
+        0.1, "Weight of the value error in the loss.", source="InstructGPT, TRL", low=0
+    )
+    entropy_weight: float = _setting(
+        0.0, "Weight of the entropy bonus, reward units per nat; 0 is off.", source="TRL", low=0
+    )
+    gamma: float = _setting(1.0, "Discount per token.", source="InstructGPT", above=0, high=1)
+    lam: float = _setting(
+        0.95, "GAE's λ: 0 trusts the values, 1 the sampled return.", source="GAE", low=0, high=1
+    )
+    whiten_advantages: bool = _setting(
+        True, "Shift and scale advantages to mean 0, variance 1 over all sampled tokens."
+    )
+
+    # The KL penalty.
+    kl_weight: float = _setting(
+        0.05,
+        "β: reward paid per nat of divergence from the reference; the start value when adaptive.",
+        source="InstructGPT .02, Llama 2 .01, TRL .05",
+        low=0,
+    )
+    kl_estimator: str = _setting(
+        "k1",
+        "Per-token divergence in the reward: k1 log-ratio (unbiased), k2 half its square, k3 "
+        "(unbiased, ≥ 0), abs, or full (exact, sums over the vocabulary).",
+        source="Schulman, Approximating KL divergence (2020)",
+        choices=("k1", "k2", "k3", "abs", "full"),
+    )
+    kl_control: str = _setting(
+        "fixed",
+        "Keep β fixed, or let it follow `kl_target`.",
+        source="Ziegler et al. (2019)",
+        choices=("fixed", "adaptive"),
+    )
+    kl_target: float = _setting(
+        6.0,
+        "Nats per response that an adaptive β steers to.",
+        source="Ziegler et al. (2019)",
+        above=0,
+    )
+    kl_horizon: int = _setting(
+        10_000,
+        "Responses over which an adaptive β reacts; more is slower.",
+        source="Ziegler et al. (2019)",
+        low=1,
+    )
+    kl_weight_min: float = _setting(0.001, "An adaptive β never falls below this.", above=0)
+    kl_weight_max: float = _setting(10.0, "An adaptive β never rises above this.", above=0)
+    target_kl: float = _setting(
+        0.0,
+        "Ends an update early once a minibatch's policy has moved this far from the rollout "
+        "policy, nats per token; 0 is off.",
+        source="Spinning Up; .04 in the demo",
+        low=0,
+    )
+    kl_budget: float = _setting(
+        0.0,
+        "Ends the run once the KL to the reference exceeds this, nats per response; 0 is off.",
+        low=0,
+    )
+
+    # The score.
+    missing_eos_penalty: float = _setting(
+        1.0,
+        "Subtracted from the score of a response cut off at `max_new_tokens`.",
+        source="TRL, N+ implementation details",
+        low=0,
+    )
+    score_scaling: str = _setting(
+        "none",
+        "Standardise scores by this batch's moments, by running ones, or not at all.",
+        source="OpenRLHF, trlX",
+        choices=("none", "batch", "running"),
+    )
+    score_clip: float = _setting(
+        0.0, "Scores are clipped to ± this after scaling; 0 is off.", source="trlX: 10", low=0
+    )
+    whiten_rewards: bool = _setting(
+        False,
+        "Divide per-token rewards by their standard deviation; the mean stays.",
+        source="N+ implementation details",
+    )
+
+    # Sampling.
+    temperature: float = _setting(
+        1.0,
+        "Sampling temperature; log-probabilities of policy and reference are taken at it.",
+        above=0,
+    )
+    top_k: int = _setting(
+        0, "Sample among this many likeliest tokens; 0 is off.  Log-probabilities ignore it.", low=0
+    )
+    top_p: float = _setting(
+        1.0,
+        "Sample among the likeliest tokens holding this mass; 1 is off.  Log-probabilities "
+        "ignore it, so PPO is exact only at 1.",
+        above=0,
+        high=1,
+    )
+    max_new_tokens: int = _setting(64, "Longest response, tokens, end-of-text included.", low=1)
+    min_new_tokens: int = _setting(0, "End-of-text is not sampled before this many tokens.", low=0)
+    max_prompt_tokens: int = _setting(512, "A longer prompt is refused, never cut.", low=1)
+
+    # The run.
+    seed: int = _setting(0, "Seed of prompt order, sampling and minibatches.", low=0)
+    checkpoint_every: int = _setting(10, "Updates between checkpoints; 0 writes none.", low=0)
+    start_from: str = _setting(
+        "sft",
+        "Weights the policy starts from: the SFT model, or the previous iteration's policy.  "
+        "The reference is the SFT model either way.",
+        choices=("sft", "previous"),
+    )
+    precision: str = _setting(
+        "auto",
+        "bf16 is autocast over fp32 weights; auto takes it on a GPU that has it, else fp32.",
+        choices=("auto", "bf16", "fp32"),
+    )
+    lora_rank: int = _setting(
+        0, "Rank of LoRA adapters; 0 trains all weights.", source="LoRA: 16", low=0
+    )
+    lora_alpha: float = _setting(
+        32.0, "LoRA's α; adapters are scaled by α / rank.", source="LoRA: 2 × rank", above=0
+    )
+
+    def __post_init__(self) -> None:
+        for item in fields(self):
+            _check(item.name, getattr(self, item.name), type(item.default), item.metadata)
+        if self.rollouts % self.minibatch:
+            raise ValueError(
+                f"ppo.minibatch={self.minibatch} must divide ppo.rollouts={self.rollouts}"
+            )
+        if self.min_new_tokens > self.max_new_tokens:
+            raise ValueError(
+                f"ppo.min_new_tokens={self.min_new_tokens} must not exceed "
+                f"ppo.max_new_tokens={self.max_new_tokens}"
+            )
+        if self.kl_weight_min > self.kl_weight_max:
+            raise ValueError(
+                f"ppo.kl_weight_min={self.kl_weight_min} must not exceed "
+                f"ppo.kl_weight_max={self.kl_weight_max}"
+            )
+        if self.kl_control == "adaptive" and not (
+            self.kl_weight_min <= self.kl_weight <= self.kl_weight_max
+        ):
+            raise ValueError(
+                f"ppo.kl_weight={self.kl_weight} must lie between ppo.kl_weight_min="
+                f"{self.kl_weight_min} and ppo.kl_weight_max={self.kl_weight_max} when "
+                "ppo.kl_control='adaptive'"
+            )
+
+
+def _check(name: str, value: Any, kind: type, rules: Any) -> None:
+    """Raise one clear sentence unless `value` has the type and range of its field."""
+    said = f"ppo.{name}={value!r}"
+    # bool is an int to Python, but `updates=True` is a mistake.
+    accepted = (int, float) if kind is float else (kind,)
+    if not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool):
+        raise ValueError(f"{said} must be of type {kind.__name__}")
+    if kind is float and not math.isfinite(value):
+        raise ValueError(f"{said} must be a finite number")
+    if "choices" in rules and value not in rules["choices"]:
+        raise ValueError(f"{said} must be one of {', '.join(rules['choices'])}")
+    if "low" in rules and value < rules["low"]:
+        raise ValueError(f"{said} must be at least {rules['low']}")
+    if "above" in rules and value <= rules["above"]:
+        raise ValueError(f"{said} must be greater than {rules['above']}")
+    if "high" in rules and value > rules["high"]:
+        raise ValueError(f"{said} must be at most {rules['high']}")

@@ -1,0 +1,219 @@
+"""Forward passes over whole texts, and the optimizer steps that an update makes of them."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from pipeline.ppo.config import PPOConfig
+from pipeline.ppo.experience import Experience, Texts, micro_batches, to_tokens
+from pipeline.ppo.functional import PPOLoss, full_kl, ppo_loss
+from pipeline.ppo.model import ActorCritic, autocast, entropy, run_model, token_logprobs
+
+# Padded tokens that cost about as much as starting one more forward and backward pass.
+_SLACK = {"cpu": 64, "cuda": 4096, "mps": 1024}
+
+
+class NonFiniteError(RuntimeError):
+    """A loss, gradient or log-probability is NaN or infinite; no step was taken on it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scored:
+    """What the frozen pass over the rollouts found, each (B, T), 0 on padding.
+
+    `kl` is the exact per-token KL and None unless it was asked for; the policy's own
+    entries are None unless they had to be computed again.
+    """
+
+    reference_logprobs: Tensor
+    logprobs: Tensor | None
+    values: Tensor | None
+    kl: Tensor | None
+
+
+class Learner:
+    """Owns the optimizer; turns texts and advantages into a better policy."""
+
+    def __init__(
+        self,
+        model: ActorCritic,
+        config: PPOConfig,
+        *,
+        precision: str,
+        device: torch.device,
+        generator: torch.Generator,
+    ) -> None:
+        self.model = model
+        self.config = config
+        self.precision = precision
+        self.device = device
+        self.generator = generator
+        self.parameters = [p for p in model.parameters() if p.requires_grad]
+        self.optimizer = torch.optim.AdamW(
+            self.parameters, lr=config.lr, eps=config.adam_eps, weight_decay=0.0, fused=True
+        )
+
+    def logits(self, model: nn.Module, texts: Texts) -> tuple[Tensor, Tensor | None]:
+        """Logits (N, V) at the sampling temperature, and values (N,), of all sampled tokens."""
+        with autocast(self.precision, self.device):
+            output = run_model(model, texts.input_ids, texts.positions, use_cache=False)
+        return output.logits / self.config.temperature, output.values
+
+    def split(self, texts: Texts, rows: list[int]) -> list[list[int]]:
+        """Micro-batches of these rows."""
+        lengths = (texts.prompt_lengths + texts.lengths).tolist()
+        return micro_batches(
+            rows,
+            lengths,
+            token_budget=self.config.micro_batch_tokens,
+            slack=_SLACK[self.device.type],
+        )
+
+    @torch.no_grad()
+    def score(self, texts: Texts, reference: nn.Module) -> Scored:
+        """Log-probabilities of the rollouts under the reference, in one frozen pass.
+
+        The policy passes too where bf16 made its sampled log-probabilities too coarse (off by
+        up to 3e-2), or where the exact KL needs its whole distribution.
+        """
+        exact = self.config.kl_estimator == "full"
+        again = exact or self.precision != "fp32"
+        shape, device = texts.tokens.shape, texts.tokens.device
+        found = {
+            name: torch.zeros(shape, device=device)
+            for name in ("reference_logprobs", "logprobs", "values", "kl")
+        }
+        for rows in self.split(texts, list(range(shape[0]))):
+            part = texts.take(rows)
+            mask, sampled = part.mask, part.tokens[part.mask]
+            reference_logits, _ = self.logits(reference, part)
+            results = {"reference_logprobs": token_logprobs(reference_logits, sampled)}
+            if again:
+                logits, values = self.logits(self.model, part)
+                assert values is not None
+                results |= {"logprobs": token_logprobs(logits, sampled), "values": values}
+                if exact:
+                    results["kl"] = full_kl(logits, reference_logits)
+            for name, flat in results.items():
+                found[name][rows, : mask.shape[1]] = to_tokens(flat, mask)
+        return Scored(
+            reference_logprobs=found["reference_logprobs"],
+            logprobs=found["logprobs"] if again else None,
+            values=found["values"] if again else None,
+            kl=found["kl"] if exact else None,
+        )
+
+    def learn(self, texts: Texts, experience: Experience, *, lr: float) -> dict[str, float]:
+        """Make the update's optimizer steps; return its metrics.
+
+        Stops early, before the step, once a minibatch shows the policy further than
+        `target_kl` from where it sampled.  Raises NonFiniteError before a bad step.
+        """
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+        self.model.eval()  # Dropout would make two passes over one text disagree.
+        tally = _Tally()
+        for epoch, rows in self._minibatches(texts.tokens.shape[0]):
+            tally.epochs = epoch + 1
+            tokens = int(texts.lengths[rows].sum())
+            losses = self._gradients(texts, experience, rows, tokens)
+            tally.add(losses, tokens)
+            if self.config.target_kl and tally.last_kl > self.config.target_kl:
+                break
+            norm = nn.utils.clip_grad_norm_(self.parameters, self.config.max_grad_norm).item()
+            if not math.isfinite(norm):
+                raise NonFiniteError(f"the gradient norm is {norm}")
+            self.optimizer.step()
+            tally.norms.append(norm)
+        self.optimizer.zero_grad(set_to_none=True)
+        return tally.metrics() | {"optim/lr": lr}
+
+    def _minibatches(self, count: int) -> Iterator[tuple[int, list[int]]]:
+        """(epoch, rows) of every planned step, shuffled anew in each epoch."""
+        for epoch in range(self.config.epochs):
+            order = torch.randperm(count, generator=self.generator).tolist()
+            for start in range(0, count, self.config.minibatch):
+                yield epoch, order[start : start + self.config.minibatch]
+
+    def _gradients(
+        self, texts: Texts, experience: Experience, rows: list[int], tokens: int
+    ) -> list[PPOLoss]:
+        """Accumulate the gradient of the mean loss over the minibatch's tokens."""
+        self.optimizer.zero_grad(set_to_none=True)
+        losses = []
+        for micro in self.split(texts, rows):
+            part = texts.take(micro)
+            loss = self._loss(part, experience.take(micro, part.tokens.shape[1]), tokens)
+            if not torch.isfinite(loss.total):
+                raise NonFiniteError(f"the loss is {loss.total.item()}")
+            loss.total.backward()
+            losses.append(loss._replace(total=loss.total.detach()))
+        return losses
+
+    def _loss(self, texts: Texts, experience: Experience, tokens: int) -> PPOLoss:
+        config, mask = self.config, texts.mask
+        logits, values = self.logits(self.model, texts)
+        assert values is not None
+        return ppo_loss(
+            logprobs=to_tokens(token_logprobs(logits, texts.tokens[mask]), mask),
+            old_logprobs=experience.logprobs,
+            values=to_tokens(values, mask),
+            old_values=experience.values,
+            advantages=experience.advantages,
+            returns=experience.returns,
+            mask=mask,
+            tokens=tokens,
+            clip=config.clip,
+            value_clip=config.value_clip,
+            value_weight=config.value_weight,
+            entropy=to_tokens(entropy(logits), mask) if config.entropy_weight else None,
+            entropy_weight=config.entropy_weight,
+        )
+
+
+class _Tally:
+    """Sums over the minibatches of an update, weighted by their tokens."""
+
+    def __init__(self) -> None:
+        self.tokens = 0
+        self.sums = dict.fromkeys(("policy", "value", "approx_kl"), 0.0)
+        self.counts = dict.fromkeys(("clipped", "value_clipped"), 0.0)
+        self.norms: list[float] = []
+        self.ratio_max = 0.0
+        self.first_ratio_error: float | None = None
+        self.last_kl = 0.0
+        self.epochs = 0
+
+    def add(self, losses: list[PPOLoss], tokens: int) -> None:
+        """Take in the micro-batches of one minibatch."""
+        rows = torch.stack(
+            [torch.stack([x.float() for x in loss]) for loss in losses]
+        )  # (micro-batches, fields): one transfer from the device a minibatch
+        by_name = dict(zip(PPOLoss._fields, rows.unbind(1), strict=True))
+        self.tokens += tokens
+        for name in self.sums:
+            self.sums[name] += by_name[name].sum().item() * tokens
+        for name in self.counts:
+            self.counts[name] += by_name[name].sum().item()
+        self.last_kl = by_name["approx_kl"].sum().item()
+        self.ratio_max = max(self.ratio_max, by_name["ratio_max"].max().item())
+        if self.first_ratio_error is None:
+            self.first_ratio_error = by_name["ratio_error"].max().item()
+
+    def metrics(self) -> dict[str, float]:
+        assert self.first_ratio_error is not None
+        return {
+            "policy/loss": self.sums["policy"] / self.tokens,
+            "policy/approx_kl": self.sums["approx_kl"] / self.tokens,
+            "policy/clip_fraction": self.counts["clipped"] / self.tokens,
+            "policy/ratio_max": self.ratio_max,
+            "policy/first_ratio_error": self.first_ratio_error,
+            "value/loss": self.sums["value"] / self.tokens,
+            "value/clip_fraction": self.counts["value_clipped"] / self.tokens,
+            "optim/grad_norm": sum(self.norms) / max(len(self.norms), 1),
+            "optim/steps": float(len(self.norms)),
+            "optim/epochs": float(self.epochs),
+        }

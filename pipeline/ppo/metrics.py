@@ -1,0 +1,296 @@
+"""What PPO logs, one definition each, and the red flags read off it.  Loads no torch."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+METRICS: dict[str, str] = {
+    "reward/mean": "Mean score of the responses, before scaling, clipping, KL and penalties.",
+    "reward/std": "Standard deviation of those scores over the responses.",
+    "reward/min": "Lowest score among the responses.",
+    "reward/max": "Highest score among the responses.",
+    "reward/<component>": "Mean of a named component of the score, before its weight.",
+    "reward/total": "Mean per response of all rewards paid: shaped score less the KL penalty.",
+    "kl/reference": "Mean over responses of Σ (log π − log π_ref) over their tokens, nats.",
+    "kl/penalty": "Mean per response of the KL estimate that the reward charges for, nats.",
+    "kl/coefficient": "β in force while these responses were rewarded.",
+    "reference/changed": "1 when a weight of the frozen reference was written to, else 0.",
+    "policy/entropy": "Mean entropy of the sampling distribution over sampled tokens, nats.",
+    "policy/approx_kl": "Mean of ρ − 1 − log ρ over the update's tokens, ρ = π / π_rollout; nats.",
+    "policy/clip_fraction": "Share of the update's tokens whose clipped gain was the smaller.",
+    "policy/ratio_max": "Largest π / π_rollout of the update.",
+    "policy/first_ratio_error": "Largest |π / π_rollout − 1| before the update's first step.",
+    "policy/loss": "Clipped surrogate loss, mean over the update's tokens.",
+    "value/loss": "Half the (clipped) squared value error, mean over the update's tokens.",
+    "value/clip_fraction": "Share of the update's tokens whose clipped value error was the larger.",
+    "value/explained_variance": "1 − Var(return − value) / Var(return), values at rollout time.",
+    "value/mean": "Mean value over sampled tokens at rollout time.",
+    "returns/mean": "Mean return (advantage + value) over sampled tokens.",
+    "returns/var": "Variance of returns over sampled tokens.",
+    "advantages/std": "Standard deviation of advantages over sampled tokens, before whitening.",
+    "optim/grad_norm": "L2 norm of the gradient before clipping, mean over optimizer steps.",
+    "optim/lr": "Learning rate of the update.",
+    "optim/steps": "Optimizer steps taken; fewer than planned after a target-KL stop.",
+    "optim/epochs": "Passes over the responses that were begun.",
+    "completion/length_mean": "Mean response length, tokens, end-of-text included.",
+    "completion/length_std": "Standard deviation of response lengths, tokens.",
+    "completion/eos_rate": "Share of responses that ended themselves.",
+    "completion/unique": "Distinct responses (as token sequences) over all responses.",
+    "completion/repeated_ngrams": "Share of a response's token trigrams seen earlier in it; mean.",
+    "speed/tokens_per_second": "Sampled tokens over the whole update's wall-clock seconds.",
+    "speed/rollout_seconds": "Wall-clock seconds spent sampling.",
+    "speed/score_seconds": "Wall-clock seconds spent in the reward callable and the reference.",
+    "speed/update_seconds": "Wall-clock seconds spent in forward, backward and optimizer steps.",
+    "memory/peak_mb": "Peak memory, MB: allocated on the GPU, else resident in the process.",
+}
+"""Every metric of an update, in one sentence each; `docs/algorithm.md` has the formulas."""
+
+RESERVED_COMPONENTS = frozenset(
+    name.removeprefix("reward/") for name in METRICS if name.startswith("reward/")
+)
+"""Names a reward component may not take, since they are metrics already."""
+
+
+def repeated_ngrams(tokens: Sequence[int], n: int = 3) -> float:
+    """Share of the n-grams of `tokens` that occurred earlier in it; 0 when it has none."""
+    grams = [tuple(tokens[i : i + n]) for i in range(len(tokens) - n + 1)]
+    return 1 - len(set(grams)) / len(grams) if grams else 0.0
+
+
+def unique_share(responses: Sequence[Sequence[int]]) -> float:
+    """Distinct responses over all responses."""
+    return len({tuple(response) for response in responses}) / len(responses)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flag:
+    """Something in the metrics that a person should look at now."""
+
+    name: str
+    level: str
+    """"warn", or "stop" where going on is hardly worth the electricity."""
+    seen: str
+    """What was observed, with its figure."""
+    why: str
+    """Why it matters."""
+    remedy: str
+    """The first thing to try."""
+
+
+def red_flags(history: Sequence[Mapping[str, float]]) -> list[Flag]:
+    """Return what is wrong at the last of these updates, worst first.
+
+    `history` holds the metrics of every update so far, oldest first.  Pure: the
+    same history gives the same flags, live or read back from a log.
+    """
+    if not history:
+        return []
+    flags = [flag for rule in _RULES if (flag := rule(history)) is not None]
+    return sorted(flags, key=lambda flag: flag.level != "stop")
+
+
+def _run_of(history: Sequence[Mapping[str, float]], name: str, below: float, n: int = 3) -> bool:
+    """Whether the metric was below the bound on each of the last n updates."""
+    return len(history) >= n and all(update[name] < below for update in history[-n:])
+
+
+def _reference_changed(history: Sequence[Mapping[str, float]]) -> Flag | None:
+    if not history[-1]["reference/changed"]:
+        return None
+    return Flag(
+        name="reference_changed",
+        level="stop",
+        seen="A weight of the reference model was written to.",
+        why="The KL is measured from a moving point and no longer holds the policy back.",
+        remedy="Give the reference its own copy of the weights, and find who writes to it.",
+    )
+
+
+def _ratio_not_one(history: Sequence[Mapping[str, float]]) -> Flag | None:
+    error = history[-1]["policy/first_ratio_error"]
+    if error <= 0.1:  # bf16 passes of different shapes differ by a few hundredths
+        return None
+    return Flag(
+        name="ratio_not_one",
+        level="stop",
+        seen=f"Before the first step the probability ratio was off 1 by up to {error:.3g}.",
+        why="Sampling and training disagree on the policy, so every gradient is wrong.",
+        remedy="Look for a temperature applied on one side only, dropout, or padding in the mask.",
+    )
+
+
+def _kl_high(history: Sequence[Mapping[str, float]]) -> Flag | None:
+    kl = history[-1]["kl/reference"]
+    if kl <= 10:
+        return None
+    return Flag(
+        name="kl_high",
+        level="stop" if kl > 15 else "warn",
+        seen=f"KL to the reference is {kl:.1f} nats per response.",
+        why="Far from the reference the reward model is guessing and text tends to garble.",
+        remedy="Raise kl_weight or lower lr; set kl_budget to stop in time.",
+    )
+
+
+def _kl_negative(history: Sequence[Mapping[str, float]]) -> Flag | None:
+    if not _run_of(history, "kl/reference", below=-0.05):
+        return None
+    return Flag(
+        name="kl_negative",
+        level="warn",
+        seen=f"KL to the reference has been negative for 3 updates, now "
+        f"{history[-1]['kl/reference']:.2f}.",
+        why="A divergence cannot be negative on average: responses are not drawn from the policy "
+        "whose log-probabilities are used.",
+        remedy="Set top_k=0 and top_p=1, and check that one temperature serves both models.",
+    )
+
+
+def _entropy_collapse(history: Sequence[Mapping[str, float]]) -> Flag | None:
+    entropy, first = history[-1]["policy/entropy"], history[0]["policy/entropy"]
+    if entropy >= 0.02 and entropy >= 0.2 * first:
+        return None
+    return Flag(
+        name="entropy_collapse",
+        level="warn",
+        seen=f"Entropy is {entropy:.3f} nats per token; it began at {first:.3f}.",
+        why="A policy that always says the same explores no longer and cannot improve.",
+        remedy="Lower lr or epochs, raise kl_weight, or set a small entropy_weight.",
+    )
+
+
+def _clip_fraction(history: Sequence[Mapping[str, float]]) -> Flag | None:
+    share = history[-1]["policy/clip_fraction"]
+    if share <= 0.5:
+        return None
+    return Flag(
+        name="clip_fraction_high",
+        level="warn",
+        seen=f"{share:.0%} of the update's tokens hit the clip.",
+        why="Most tokens give no gradient: the update has walked out of its trust region.",
+        remedy="Lower lr or epochs, or set target_kl.",
+    )
+
+
+def _explained_variance(history: Sequence[Mapping[str, float]]) -> Flag | None:
+    if not _run_of(history, "value/explained_variance", below=0):
+        return None
+    return Flag(
+        name="explained_variance_negative",
+        level="warn",
+        seen=f"Explained variance has been below 0 for 3 updates, now "
+        f"{history[-1]['value/explained_variance']:.2f}.",
+        why="The value head guesses worse than a constant and adds noise to the advantages.",
+        remedy="Raise value_weight or value_clip, or scale the scores (score_scaling).",
+    )
+
+
+def _reward_flat(history: Sequence[Mapping[str, float]]) -> Flag | None:
+    std = history[-1]["reward/std"]
+    if std >= 0.01:
+        return None
+    return Flag(
+        name="reward_flat",
+        level="warn",
+        seen=f"Scores differ by a standard deviation of only {std:.2g}.",
+        why="Responses that score alike leave nothing to learn but the KL penalty.",
+        remedy="Check that the reward sees the response, or train the reward model on more labels.",
+    )
+
+
+def _reward_low(history: Sequence[Mapping[str, float]]) -> Flag | None:
+    mean = history[-1]["reward/mean"]
+    if mean >= -10:
+        return None
+    return Flag(
+        name="reward_low",
+        level="warn",
+        seen=f"Mean score is {mean:.1f}.",
+        why="Scores this low mean an uncentred reward model, a wrong sign or broken text.",
+        remedy="Read the samples; centre the reward model on SFT responses.",
+    )
+
+
+def _falling_reward(history: Sequence[Mapping[str, float]]) -> Flag | None:
+    if len(history) < 10:
+        return None
+    first, last = (fmean(u["reward/mean"] for u in part) for part in (history[:5], history[-5:]))
+    spread = fmean(update["reward/std"] for update in history[:5])
+    if last >= first - max(spread, 0.01):
+        return None
+    return Flag(
+        name="reward_falling",
+        level="warn",
+        seen=f"Mean score fell from {first:.2f} (first 5 updates) to {last:.2f} (last 5).",
+        why="PPO should raise it: the sign may be turned around, or training has collapsed.",
+        remedy="Check the sign of the reward, then lower lr.",
+    )
+
+
+def _duplicates(history: Sequence[Mapping[str, float]]) -> Flag | None:
+    share = history[-1]["completion/unique"]
+    if share >= 0.5:
+        return None
+    return Flag(
+        name="duplicates",
+        level="warn",
+        seen=f"Only {share:.0%} of the responses are distinct.",
+        why="The policy has narrowed to a few texts, or the prompts are too few.",
+        remedy="Raise kl_weight, lower lr, or add prompts.",
+    )
+
+
+def _length_drift(history: Sequence[Mapping[str, float]]) -> Flag | None:
+    length, first = (history[i]["completion/length_mean"] for i in (-1, 0))
+    if first / 2 <= length <= first * 2:
+        return None
+    return Flag(
+        name="length_drift",
+        level="warn",
+        seen=f"Mean length went from {first:.0f} to {length:.0f} tokens.",
+        why="Reward models often pay for length itself; the text may be padded or cut short.",
+        remedy="Read the samples; score length as a component of its own.",
+    )
+
+
+def _many_epochs(history: Sequence[Mapping[str, float]]) -> Flag | None:
+    epochs = history[-1]["optim/epochs"]
+    if epochs <= 4:
+        return None
+    return Flag(
+        name="many_epochs",
+        level="warn",
+        seen=f"{epochs:.0f} passes were made over the same responses.",
+        why="Beyond four, the responses no longer come from the policy being trained.",
+        remedy="Set epochs to 4 or fewer, or set target_kl.",
+    )
+
+
+def _cut_string(history: Sequence[Mapping[str, float]]) -> Flag | None:
+    if history[-1]["kl/coefficient"] > 0:
+        return None
+    return Flag(
+        name="no_kl_penalty",
+        level="warn",
+        seen="The KL coefficient is 0.",
+        why="Nothing holds the policy to the reference; it will exploit the reward model.",
+        remedy="Set kl_weight to 0.05.",
+    )
+
+
+_RULES = (
+    _reference_changed,
+    _ratio_not_one,
+    _kl_high,
+    _kl_negative,
+    _entropy_collapse,
+    _clip_fraction,
+    _explained_variance,
+    _reward_flat,
+    _reward_low,
+    _falling_reward,
+    _duplicates,
+    _length_drift,
+    _many_epochs,
+    _cut_string,
+)

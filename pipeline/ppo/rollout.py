@@ -1,0 +1,255 @@
+"""Sampling: a KV-cache loop that keeps what PPO needs while it samples."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pipeline.ppo.functional import length_mask
+from pipeline.ppo.model import entropy, run_model, token_logprobs
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rollout:
+    """B responses of up to T tokens, in the order of their prompts.
+
+    `tokens` (B, T) is right-padded; `lengths` (B,) counts sampled tokens, the
+    end-of-text included, and is the only source of masks.  `logprobs` (B, T) are
+    of the full distribution at the sampling temperature; `entropies` (B, T)
+    likewise; `values` (B, T) are of the state before each token, or None without
+    a value head.  All are 0 on padding.
+    """
+
+    tokens: Tensor
+    lengths: Tensor
+    logprobs: Tensor
+    entropies: Tensor
+    values: Tensor | None
+    finish_reasons: list[str]
+    """"stop" for a response that ended itself, "length" for one that was cut off."""
+
+    @property
+    def mask(self) -> Tensor:
+        """(B, T), True on sampled tokens."""
+        return length_mask(self.lengths, self.tokens.shape[1])
+
+    def token_lists(self) -> list[list[int]]:
+        """The responses without padding; an end-of-text that was sampled is still there."""
+        rows = zip(self.tokens.tolist(), self.lengths.tolist(), strict=True)
+        return [row[:length] for row, length in rows]
+
+
+@torch.no_grad()
+def generate(
+    model: nn.Module,
+    prompts: Sequence[Sequence[int]],
+    *,
+    eos_token_ids: Sequence[int],
+    pad_token_id: int,
+    max_new_tokens: int,
+    temperature: float = 1.0,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    min_new_tokens: int = 0,
+    generator: torch.Generator | None = None,
+    batch_size: int = 0,
+) -> Rollout:
+    """Sample one response to each prompt of token ids; repeat a prompt for more.
+
+    `model` is an `ActorCritic` or any causal LM on one device; the caller sets
+    autocast.  Nothing is taken from the model's `generation_config`.
+    `temperature=0` is greedy, with log-probabilities at temperature 1.
+    `top_k=0` and `top_p=1` are off; neither these nor `min_new_tokens` changes
+    the recorded log-probabilities, which are of the full distribution.
+
+    `generator` lives on the CPU on every device, and each row has random
+    numbers of its own drawn beforehand, so a response does not depend on what is
+    decoded beside it.  `batch_size=0` decodes all rows together.
+
+    Raises ValueError for no prompts or an empty one, or for settings out of range.
+    """
+    _check_request(prompts, eos_token_ids, max_new_tokens, temperature, top_k, top_p)
+    uniforms = torch.rand(len(prompts), max_new_tokens, generator=generator)
+    was_training = model.training
+    model.eval()
+    try:
+        parts = []
+        step = batch_size or len(prompts)
+        for start in range(0, len(prompts), step):
+            decoder = _Decoder(
+                model, prompts[start : start + step], uniforms[start : start + step], pad_token_id
+            )
+            decoder.temperature, decoder.top_k, decoder.top_p = temperature, top_k, top_p
+            decoder.decode(torch.tensor(sorted(set(eos_token_ids))), min_new_tokens)
+            parts.append(decoder)
+    finally:
+        model.train(was_training)
+    return _joined(parts)
+
+
+class _Decoder:
+    """Decodes rows side by side, dropping each from the batch once it has ended."""
+
+    temperature: float
+    top_k: int
+    top_p: float
+
+    def __init__(
+        self, model: nn.Module, prompts: Sequence[Sequence[int]], uniforms: Tensor, pad: int
+    ) -> None:
+        self.model = model
+        self.device = next(model.parameters()).device
+        self.uniforms = uniforms.to(self.device)
+        rows, steps = uniforms.shape
+        self.input_ids, self.attention_mask = _left_padded(prompts, pad, self.device)
+        self.tokens = torch.full((rows, steps), pad, device=self.device)
+        self.lengths = torch.full((rows,), steps, device=self.device)
+        self.ended = torch.zeros(rows, dtype=torch.bool, device=self.device)
+        self.logprobs = torch.zeros(rows, steps, device=self.device)
+        self.entropies = torch.zeros(rows, steps, device=self.device)
+        self.values: Tensor | None = None
+
+    def decode(self, eos: Tensor, min_new_tokens: int) -> None:
+        """Fill the result tensors, one column a step, until every row has ended."""
+        eos = eos.to(self.device)
+        live = torch.arange(len(self.tokens), device=self.device)
+        ids, mask, cache = self.input_ids, self.attention_mask, None
+        for step in range(self.tokens.shape[1]):
+            cache = self._forward(ids, mask, cache, live, step)
+            drawn = self._draw(live, step, forbidden=eos if step < min_new_tokens else None)
+            stopped = torch.isin(drawn, eos)
+            self.tokens[live, step] = drawn
+            self.lengths[live[stopped]] = step + 1
+            self.ended[live[stopped]] = True
+            if stopped.any():
+                keep = (~stopped).nonzero().squeeze(1)
+                if not len(keep):
+                    return
+                live, drawn, mask = live[keep], drawn[keep], mask[keep]
+                # The one way to pick rows that every kind of cache layer knows.
+                cache.reorder_cache(keep)
+            ids = drawn.unsqueeze(1)
+            mask = torch.cat([mask, mask.new_ones(len(live), 1)], dim=1)
+
+    def _forward(self, ids: Tensor, mask: Tensor, cache: Any, live: Tensor, step: int) -> Any:
+        """Run the model on new tokens; keep logits, entropies and values of column `step`."""
+        positions = torch.zeros_like(ids, dtype=torch.bool)
+        positions[:, -1] = True
+        # Left padding shifts a row, so positions count its real tokens only.
+        position_ids = (mask.cumsum(1) - 1).clamp_min(0)[:, -ids.shape[1] :]
+        output = run_model(
+            self.model,
+            ids,
+            positions,
+            attention_mask=mask,
+            position_ids=position_ids,
+            past_key_values=cache,
+            use_cache=True,
+        )
+        self.logits = output.logits / (self.temperature or 1.0)
+        self.entropies[live, step] = entropy(self.logits)
+        if output.values is not None:
+            if self.values is None:
+                self.values = torch.zeros_like(self.logprobs)
+            self.values[live, step] = output.values
+        return output.cache
+
+    def _draw(self, live: Tensor, step: int, forbidden: Tensor | None) -> Tensor:
+        """Choose the next token of each live row and record its log-probability."""
+        allowed = self.logits
+        if forbidden is not None:
+            allowed = allowed.index_fill(1, forbidden, -torch.inf)
+        if self.temperature == 0:
+            drawn = allowed.argmax(-1)
+        else:
+            allowed = truncate(allowed, top_k=self.top_k, top_p=self.top_p)
+            drawn = sample_tokens(allowed.softmax(-1), self.uniforms[live, step])
+        self.logprobs[live, step] = token_logprobs(self.logits, drawn)
+        return drawn
+
+
+def sample_tokens(probs: Tensor, uniforms: Tensor) -> Tensor:
+    """Draw a token from each row of (B, V) by inverting its distribution at `uniforms` (B,).
+
+    Twenty times faster than `torch.multinomial` on a CPU, and each row has a
+    random number of its own.
+    """
+    # fp32 sums over a large vocabulary lose its rare tokens; MPS has no fp64.
+    precise = torch.float32 if probs.device.type == "mps" else torch.float64
+    cumulative = probs.cumsum(-1, dtype=precise)
+    # The last sum, not 1, is the total; right=True passes over tokens of probability 0.
+    target = uniforms.to(precise).unsqueeze(1) * cumulative[:, -1:]
+    drawn = torch.searchsorted(cumulative, target, right=True).squeeze(1)
+    return drawn.clamp_max(probs.shape[1] - 1)
+
+
+def truncate(logits: Tensor, *, top_k: int, top_p: float) -> Tensor:
+    """Set to −∞ all but the `top_k` likeliest tokens, then all but the `top_p` nucleus.
+
+    The nucleus is the smallest set of likeliest tokens that holds at least
+    `top_p` of the mass; the likeliest is always in it.
+    """
+    if 0 < top_k < logits.shape[-1]:
+        smallest = logits.topk(top_k, dim=-1).values[:, -1:]
+        logits = logits.masked_fill(logits < smallest, -torch.inf)
+    if top_p < 1:
+        ordered, order = logits.sort(dim=-1, descending=True)
+        probs = ordered.softmax(-1)
+        outside = probs.cumsum(-1) - probs >= top_p
+        logits = logits.masked_fill(outside.scatter(1, order, outside), -torch.inf)
+    return logits
+
+
+def _left_padded(
+    prompts: Sequence[Sequence[int]], pad: int, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """(B, P) ids with padding on the left, and the (B, P) mask of what is real, as 0 and 1."""
+    width = max(map(len, prompts))
+    ids = torch.tensor([[pad] * (width - len(p)) + list(p) for p in prompts], device=device)
+    lengths = torch.tensor([len(p) for p in prompts], device=device)
+    return ids, length_mask(lengths, width).flip(1).long()
+
+
+def _check_request(
+    prompts: Sequence[Sequence[int]],
+    eos_token_ids: Sequence[int],
+    max_new_tokens: int,
+    temperature: float,
+    top_k: int,
+    top_p: float,
+) -> None:
+    if not prompts:
+        raise ValueError("generate needs at least one prompt")
+    for index, prompt in enumerate(prompts):
+        if not prompt:
+            raise ValueError(f"prompt {index} is empty; give it at least one token")
+    if not eos_token_ids:
+        raise ValueError("generate needs at least one end-of-text id in eos_token_ids")
+    if max_new_tokens < 1:
+        raise ValueError(f"max_new_tokens={max_new_tokens} must be at least 1")
+    if temperature < 0 or top_k < 0 or not 0 < top_p <= 1:
+        raise ValueError(
+            f"temperature={temperature}, top_k={top_k}, top_p={top_p}: temperature and top_k "
+            "must not be negative, and top_p must be above 0 and at most 1"
+        )
+
+
+def _joined(parts: list[_Decoder]) -> Rollout:
+    """The parts as one rollout, as wide as its longest response."""
+    lengths = torch.cat([part.lengths for part in parts])
+    width = int(lengths.max())
+
+    def columns(name: str) -> Tensor:
+        return torch.cat([getattr(part, name) for part in parts])[:, :width]
+
+    ended = torch.cat([part.ended for part in parts]).tolist()
+    return Rollout(
+        tokens=columns("tokens"),
+        lengths=lengths,
+        logprobs=columns("logprobs"),
+        entropies=columns("entropies"),
+        values=None if parts[0].values is None else columns("values"),
+        finish_reasons=["stop" if done else "length" for done in ended],
+    )

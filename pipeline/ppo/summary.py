@@ -1,0 +1,93 @@
+"""An update in numbers: tensors and clocks to the metrics that `metrics.METRICS` defines."""
+
+import resource
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from pipeline.ppo.functional import explained_variance, masked_mean, masked_var
+from pipeline.ppo.metrics import repeated_ngrams, unique_share
+from pipeline.ppo.rollout import Rollout
+
+
+def summarize(
+    *,
+    rollout: Rollout,
+    scores: Tensor,
+    components: dict[str, float],
+    rewards: Tensor,
+    kl: Tensor,
+    penalty: Tensor,
+    raw_advantages: Tensor,
+    returns: Tensor,
+) -> dict[str, float]:
+    """Metrics of what was sampled and how it was paid.
+
+    `scores` is (B,); the rest is (B, T), 0 on padding.  `kl` is the per-token log-ratio,
+    `penalty` the estimate of it that was charged.
+    """
+    assert rollout.values is not None
+    mask, values = rollout.mask, rollout.values
+    lengths = rollout.lengths.float()
+    responses = rollout.token_lists()
+    tensors = {
+        "reward/mean": scores.mean(),
+        "reward/std": scores.std(correction=0),
+        "reward/min": scores.min(),
+        "reward/max": scores.max(),
+        "reward/total": rewards.sum(1).mean(),
+        "kl/reference": kl.sum(1).mean(),
+        "kl/penalty": penalty.sum(1).mean(),
+        "policy/entropy": masked_mean(rollout.entropies, mask),
+        "value/explained_variance": explained_variance(values, returns, mask),
+        "value/mean": masked_mean(values, mask),
+        "returns/mean": masked_mean(returns, mask),
+        "returns/var": masked_var(returns, mask),
+        "advantages/std": masked_var(raw_advantages, mask).sqrt(),
+        "completion/length_mean": lengths.mean(),
+        "completion/length_std": lengths.std(correction=0),
+    }
+    metrics = {name: tensor.item() for name, tensor in tensors.items()}
+    metrics |= {f"reward/{name}": mean for name, mean in components.items()}
+    count = len(responses)
+    metrics["completion/eos_rate"] = rollout.finish_reasons.count("stop") / count
+    metrics["completion/unique"] = unique_share(responses)
+    metrics["completion/repeated_ngrams"] = sum(map(repeated_ngrams, responses)) / count
+    return metrics
+
+
+class Stopwatch:
+    """Times the phases of an update and reads its peak memory."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.start = time.perf_counter()
+        self.laps: dict[str, float] = {}
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
+
+    @contextmanager
+    def lap(self, name: str) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)  # Else a phase is charged with the one before.
+        self.laps[name] = time.perf_counter() - start
+
+    def metrics(self, *, sampled: int) -> dict[str, float]:
+        """Speed and memory, given the number of tokens sampled."""
+        seconds = time.perf_counter() - self.start
+        return self.laps | {
+            "speed/tokens_per_second": sampled / seconds,
+            "memory/peak_mb": self._peak_bytes() / 1e6,
+        }
+
+    def _peak_bytes(self) -> float:
+        if self.device.type == "cuda":
+            return torch.cuda.max_memory_allocated(self.device)
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else peak * 1024  # macOS counts bytes, Linux KiB
