@@ -1,6 +1,6 @@
 """Annotators over HTTP: what the page in the browser does, for programs.
 
-See docs/http-api.md.  A client sees what a person sees (a conversation and two responses on the
+See docs/http.md.  A client sees what a person sees (a conversation and two responses on the
 left and the right), answers with *a*, *b*, *tie* or *both_bad*, and sends an answer again under
 the same id until the server has said that it is saved.
 """
@@ -18,8 +18,7 @@ import httpx
 
 from pipeline.population import Verdict
 
-_ATTEMPTS = 6
-_FIRST_PAUSE = 0.25  # seconds; doubles from attempt to attempt
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0  # seconds; doubles from attempt to attempt
 
 
 class Refused(RuntimeError):
@@ -49,11 +48,18 @@ def conversation(messages: Sequence[Mapping[str, str]]) -> str:
 
 
 class LabelClient:
-    """One annotator's connection; a context manager.  Not shared between threads."""
+    """One annotator's connection; a context manager.  Not shared between threads.
 
-    def __init__(self, base_url: str, token: str, *, timeout: float = 30.0) -> None:
+    While the server is away or out of disk space, requests are sent again for `patience`
+    seconds; `timeout` seconds is the longest wait for one reply.
+    """
+
+    def __init__(
+        self, base_url: str, token: str, *, timeout: float = 30.0, patience: float = 10.0
+    ) -> None:
         headers = {"Authorization": f"Bearer {token}"}
         self._http = httpx.Client(base_url=base_url, headers=headers, timeout=timeout)
+        self._patience = patience
 
     def __enter__(self) -> Self:
         return self
@@ -81,8 +87,9 @@ class LabelClient:
 
     def _send(self, method: str, path: str, **request: Any) -> Any:
         """The JSON of a reply; sends again (judgments carry their id) while the server is away."""
-        for attempt in range(_ATTEMPTS):
-            last = attempt == _ATTEMPTS - 1
+        give_up, pause = time.monotonic() + self._patience, _FIRST_PAUSE
+        while True:
+            last = time.monotonic() + pause > give_up
             try:
                 reply = self._http.request(method, path, **request)
             except httpx.TransportError:
@@ -93,8 +100,8 @@ class LabelClient:
                     return reply.json()
                 if reply.status_code != httpx.codes.SERVICE_UNAVAILABLE or last:
                     raise Refused(f"{method} {path}: {reason(reply)}")
-            time.sleep(_FIRST_PAUSE * 2**attempt)
-        raise AssertionError("unreachable: the last attempt returns or raises")
+            time.sleep(pause)
+            pause = min(_LONGEST_PAUSE, 2 * pause)
 
 
 class Tally:
@@ -152,9 +159,10 @@ def reason(reply: httpx.Response) -> str:
 
 
 def _shown(pair: Mapping[str, Any]) -> ShownPair:
+    turns = [{"role": turn["role"], "content": turn["text"]} for turn in pair["prompt"]]
     return ShownPair(
         id=pair["id"],
-        prompt=conversation(pair["prompt"]),
-        left=pair["left"],
-        right=pair["right"],
+        prompt=conversation(turns),
+        left=pair["a"]["text"],
+        right=pair["b"]["text"],
     )

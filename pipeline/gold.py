@@ -215,11 +215,18 @@ _GARBLE = re.compile(
 def _claims(topic: Topic) -> tuple[tuple[str, ...], ...]:
     """Stems of answer, curt answer, detail, tip and false claim, without the topic's keywords.
 
-    Keywords stand in every claim of a topic, so they tell none of them apart.
+    Keywords stand in every claim of a topic, so they tell none of them apart; they stay only
+    where hardly anything else is said.
     """
-    texts = (topic.answer, topic.curt, topic.detail, topic.tip, topic.wrong)
     keywords = _keyword_stems(topic)
-    return tuple(tuple(s for s in _stems(text) if s not in keywords) for text in texts)
+
+    def telling(text: str) -> tuple[str, ...]:
+        stems = _stems(text)
+        rest = tuple(stem for stem in stems if stem not in keywords)
+        return rest if len(rest) >= 2 else tuple(stems)
+
+    texts = (topic.answer, topic.curt, topic.detail, topic.tip, topic.wrong)
+    return tuple(telling(text) for text in texts)
 
 
 @lru_cache(maxsize=4096)

@@ -104,7 +104,7 @@ def _annotator(name: str, temper: Temper, coin: np.random.Generator) -> Simulate
         "careful": (1.0, 0.0, 1.0),
         "careless": (0.0, 0.0, 0.1),
         "side-biased": (0.4, 1.5, 0.5),
-        "noisy": (0.25, 0.0, 0.8),
+        "noisy": (0.2, 0.0, 0.8),
         "inverted": (-1.0, 0.0, 1.0),
     }[temper]
     return SimulatedAnnotator(
