@@ -1,0 +1,116 @@
+"""Whether a named model can be had, answered in one sentence.  Loads no torch.
+
+A name is a local directory or a Hugging Face id such as ``Qwen/Qwen3-0.6B``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from huggingface_hub import HfApi, try_to_load_from_cache
+from huggingface_hub.errors import (
+    EntryNotFoundError,
+    GatedRepoError,
+    HFValidationError,
+    HfHubHTTPError,
+    LocalEntryNotFoundError,
+    OfflineModeIsEnabled,
+    RepositoryNotFoundError,
+)
+
+_WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin*")
+_TOKENIZER = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "tokenizer_config.json")
+
+
+class ModelUnavailable(ValueError):
+    """A model cannot be loaded; the message says why and what to do."""
+
+
+def is_local(name: str) -> bool:
+    """Whether `name` is meant as a path: it exists, or no hub id is written like that."""
+    looks_like_path = name.startswith(("/", ".", "~")) or name.count("/") > 1 or "\\" in name
+    return looks_like_path or Path(name).is_dir()
+
+
+def require_model(name: str) -> str:
+    """`name` as libraries take it (``~`` expanded); `ModelUnavailable` unless it can be had.
+
+    Asks the hub only whether the account may read it; nothing is downloaded.
+    """
+    if not name.strip():
+        raise ModelUnavailable("a model needs a name: a local directory or a Hugging Face id")
+    if is_local(name):
+        path = Path(name).expanduser()
+        _require_directory(path)
+        return str(path)
+    try:
+        if isinstance(try_to_load_from_cache(name, "config.json"), str):
+            return name  # an earlier download, which serves without a network too
+        HfApi().auth_check(name)
+    except Exception as error:
+        raise ModelUnavailable(explain(name, error)) from error
+    return name
+
+
+def explain(name: str, error: BaseException) -> str:
+    """Why loading the model `name` failed, as a sentence for people."""
+    match _root(error):
+        case GatedRepoError():
+            return (
+                f"the model {name} is gated: accept its terms at https://huggingface.co/{name} "
+                "and set HF_TOKEN to an access token of the account that did"
+            )
+        case RepositoryNotFoundError():
+            return (
+                f"the Hugging Face hub has no model {name}, or it is private: check the spelling, "
+                "or set HF_TOKEN to an access token that may read it"
+            )
+        case HFValidationError():
+            return f"{name!r} is neither a local directory nor a Hugging Face id (owner/name)"
+        case LocalEntryNotFoundError() | OfflineModeIsEnabled():
+            return _unreachable(name)
+        case EntryNotFoundError():
+            return f"{name} on the Hugging Face hub has no config.json, so it is no model"
+        case HfHubHTTPError():
+            return f"the Hugging Face hub refused the model {name}: {_first_line(error)}"
+        case ConnectionError() | TimeoutError():
+            return _unreachable(name)
+    # The hub's HTTP library changed its name between versions; its errors are of the network.
+    if type(error).__module__.startswith("httpx"):
+        return _unreachable(name)
+    return f"the model {name} cannot be loaded: {_first_line(error)}"
+
+
+def _unreachable(name: str) -> str:
+    return (
+        f"the model {name} is not on this machine and the Hugging Face hub cannot be reached: "
+        "check the network (and HF_HUB_OFFLINE), or give the path of a local copy"
+    )
+
+
+def _require_directory(path: Path) -> None:
+    if not path.is_dir():
+        raise ModelUnavailable(f"there is no model directory {path}")
+    if not (path / "config.json").is_file():
+        raise ModelUnavailable(f"{path} holds no config.json, so it is no Hugging Face model")
+    if not any(any(path.glob(pattern)) for pattern in _WEIGHTS):
+        raise ModelUnavailable(f"{path} holds no weights (model.safetensors)")
+    if not any((path / file).is_file() for file in _TOKENIZER):
+        raise ModelUnavailable(f"{path} holds no tokenizer (tokenizer.json)")
+
+
+def _root(error: BaseException) -> BaseException:
+    """The hub's own error under those that libraries wrap around it."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, (HfHubHTTPError, HFValidationError, EntryNotFoundError)):
+            return seen
+        if isinstance(seen, (LocalEntryNotFoundError, OfflineModeIsEnabled)):
+            return seen
+        seen = seen.__cause__ or seen.__context__
+    return error
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
