@@ -26,7 +26,7 @@ run: install
 test: install
 	$(BIN)/python -m pytest -q
 
-test-all: install
+test-all: test
 	$(BIN)/python -m pytest -q -m slow
 
 lint: install

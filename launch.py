@@ -1,0 +1,389 @@
+"""Kitestring's command line and composition root: the only module that sees all others.
+
+Commands run on a `Studio` (an open workspace).  While `serve` holds the workspace, the same
+commands go to it over HTTP, through the address and token in WORKSPACE/server.json.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Annotated, Any
+
+import httpx
+import typer
+
+from pipeline import demo, hub
+from pipeline.config import Config
+from pipeline.gold import load_gold
+from pipeline.loop import Loop
+from pipeline.rundir import write_atomically
+from pipeline.simulate import SimulationFailed, admin_client, simulate
+from storage import annotators, cli, prompts
+from storage.cli import DEFAULT, AsJson, Target, Workspace, show
+from storage.commands import Commands
+from storage.database import Database
+from storage.errors import NotFound, WorkspaceLocked
+from storage.records import Annotator, Prompt, new_id
+
+CONFIGS = Path(__file__).parent / "configs"
+OWNER = "owner"
+
+app = typer.Typer(
+    help="Kitestring: label, train a reward model, run PPO, label again.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+Sets = Annotated[
+    list[str], typer.Option("--set", help="A setting, e.g. ppo.kl_weight=0.05; repeatable.")
+]
+ConfigFiles = Annotated[list[Path], typer.Option("--config", help="A TOML settings file.")]
+Model = Annotated[
+    str | None, typer.Option(help="Hugging Face id or local directory; the demo when left out.")
+]
+
+
+class Studio:
+    """An open workspace with its loop."""
+
+    def __init__(self, workspace: Path, config: Config) -> None:
+        self.db = Database.open(workspace, create=False)
+        self.loop = Loop(self.db, config)
+        self.trouble: str | None = None
+        self._commands = Commands(self.db)
+        self._commands.register("train", lambda overrides: self.loop.train(overrides))
+        self._commands.register("advance", lambda: self.advance())
+
+    def call(self, command: str, **arguments: Any) -> Any:
+        return self._commands.call(command, arguments)
+
+    def advance(self) -> dict[str, Any]:
+        """One step of the loop and where it stands now."""
+        self.loop.advance()
+        return self.loop.state() | {"trouble": self.trouble}
+
+    def fill_demo(self, config: Config) -> None:
+        """Give a workspace on the embedded model the demo's prompts, once."""
+        if config.model.name == "demo" and not prompts.counts(self.db):
+            shipped = demo.corpus.prompts()
+            prompts.add(
+                self.db,
+                [Prompt.make(m, role=r, category=c, source="demo") for r, m, c in shipped],
+            )
+
+    def owner(self) -> Annotator:
+        """The account behind the link that `serve` prints."""
+        known = annotators.by_name(self.db, OWNER)
+        if known is None:
+            known = Annotator(id=new_id("a"), name=OWNER, role="researcher")
+            annotators.add(self.db, known)
+        return known
+
+    def close(self) -> None:
+        self.loop.shut_down()
+        self.db.close()
+
+
+class Remote:
+    """A live server that has the workspace open."""
+
+    def __init__(self, workspace: Path) -> None:
+        server = json.loads((workspace / "server.json").read_text())
+        self.url, self.token = server["url"], server["token"]
+        self._call = admin_client(self.url, self.token)
+
+    def call(self, command: str, **arguments: Any) -> Any:
+        return self._call(command, arguments)
+
+
+@contextmanager
+def connect(workspace: Path, sets: list[str] | None = None) -> Iterator[Target]:
+    """The workspace itself, or the server that has it open."""
+    try:
+        studio = Studio(workspace, settings_of(workspace, [], sets or []))
+    except WorkspaceLocked:
+        if not (workspace / "server.json").exists():
+            raise
+        yield Remote(workspace)
+        return
+    try:
+        yield studio
+    finally:
+        studio.close()
+
+
+def settings_of(workspace: Path, files: list[Path], sets: list[str]) -> Config:
+    """The workspace's own settings, then further files, then --set."""
+    own = workspace / "config.toml"
+    return Config.load([*([own] if own.exists() else []), *files], pairs(sets))
+
+
+def pairs(sets: list[str]) -> dict[str, str]:
+    """``["ppo.lr=1e-6"]`` as a mapping."""
+    for item in sets:
+        if "=" not in item:
+            raise ValueError(f"--set {item} needs a value, as in --set ppo.kl_weight=0.05")
+    return {name.strip(): value for name, _, value in (item.partition("=") for item in sets)}
+
+
+def prepare(workspace: Path, model: str | None, files: list[Path], sets: list[str]) -> Config:
+    """Make the workspace with its config.toml unless it exists; return its settings."""
+    own = workspace / "config.toml"
+    if own.exists():
+        config = settings_of(workspace, files, sets)
+        if model and model != config.model.name:
+            raise ValueError(
+                f"{workspace} was made for the model {config.model.name}; "
+                f"give --workspace another directory for {model}"
+            )
+        return config
+    preset = CONFIGS / ("default.toml" if model and model != "demo" else "demo.toml")
+    chosen = pairs(sets) | ({"model.name": model} if model else {})
+    config = Config.load([preset, *files], chosen)
+    if config.model.name != "demo":
+        hub.require_model(config.model.name)
+    workspace.mkdir(parents=True, exist_ok=True)
+    write_atomically(own, config.to_toml())
+    return config
+
+
+# --- commands ----------------------------------------------------------------------------------
+
+
+@app.command()
+def init(
+    workspace: Workspace = DEFAULT,
+    model: Model = None,
+    config: ConfigFiles = [],  # noqa: B006 (typer copies it)
+    sets: Sets = [],  # noqa: B006
+) -> None:
+    """Make a workspace: its settings file and an empty database."""
+    if (workspace / "config.toml").exists():
+        raise ValueError(f"{workspace} is a workspace already; edit {workspace / 'config.toml'}")
+    settings = prepare(workspace, model, config, sets)
+    Database.open(workspace).close()
+    print(f"{workspace} is ready for {settings.model.name}; its settings: {workspace}/config.toml")
+
+
+@app.command()
+def serve(
+    workspace: Workspace = DEFAULT,
+    model: Model = None,
+    prompts_file: Annotated[Path | None, typer.Option("--prompts", help="Prompts (JSONL).")] = None,
+    sft: Annotated[Path | None, typer.Option(help="Demonstrations for SFT (JSONL).")] = None,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port; 0 picks a free one.")] = 7860,
+    public_url: Annotated[str | None, typer.Option(help="The address behind a proxy.")] = None,
+    config: ConfigFiles = [],  # noqa: B006
+    sets: Sets = [],  # noqa: B006
+) -> None:
+    """Open the studio in the browser; labels come in and the loop goes on while it runs."""
+    settings = prepare(workspace, model, config, sets)
+    Database.open(workspace).close()  # makes it; raises when another process has it
+    listener = listen(host, port)
+    studio = Studio(workspace, settings)
+    try:
+        for kind, file in (("prompts", prompts_file), ("sft", sft)):
+            if file:
+                studio.call("import", kind=kind, file=str(file.resolve()))
+        if prompts_file is None:
+            studio.fill_demo(settings)
+        run_server(studio, listener, host=host, public_url=public_url)
+    finally:
+        studio.close()
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket, or one sentence why not."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        raise ValueError(
+            f"cannot listen on {host}:{port} ({error.strerror}); try --port 0"
+        ) from None
+    return listener
+
+
+def run_server(
+    studio: Studio, listener: socket.socket, *, host: str, public_url: str | None
+) -> None:
+    """Serve until interrupted; a timer thread moves the loop meanwhile."""
+    # Gradio takes seconds to import; only this command needs it.
+    import uvicorn  # noqa: PLC0415
+
+    from labeler.app import create_app  # noqa: PLC0415
+
+    workspace, token = studio.db.workspace, secrets.token_urlsafe(32)
+    local = f"http://{host}:{listener.getsockname()[1]}"
+    web = create_app(
+        studio.db,
+        loop=studio.loop,
+        admin=lambda command, arguments: studio.call(command, **arguments),
+        admin_token=token,
+        public_url=public_url,
+        accounts_required=host not in ("127.0.0.1", "localhost", "::1"),
+    )
+    server = uvicorn.Server(uvicorn.Config(web, log_level="warning", timeout_graceful_shutdown=3))
+    stop = threading.Event()
+    timer = threading.Thread(target=keep_going, args=(studio, stop), daemon=True)
+    timer.start()
+    write_private(workspace / "server.json", json.dumps({"url": local, "token": token}))
+    link = web.state.sign_in_url(studio.owner())
+    print(f"\n  Kitestring is open:\n\n    {link if public_url else local + link}\n", flush=True)
+    try:
+        server.run(sockets=[listener])
+    finally:
+        (workspace / "server.json").unlink(missing_ok=True)
+        stop.set()
+        timer.join()
+
+
+def write_private(path: Path, text: str) -> None:
+    """A file that nobody else can read, not even for a moment."""
+    path.unlink(missing_ok=True)
+    path.touch(mode=0o600)
+    path.write_text(text)
+
+
+def keep_going(studio: Studio, stop: threading.Event, *, every: float = 1.0) -> None:
+    """Advance the loop until `stop`; an unexpected error is told once and shown in the status."""
+    while not stop.wait(every):
+        try:
+            studio.loop.advance()
+            studio.trouble = None
+        except Exception as error:
+            if studio.trouble != str(error):
+                traceback.print_exc()
+            studio.trouble = str(error)
+
+
+@app.command()
+def iterate(workspace: Workspace = DEFAULT, sets: Sets = []) -> None:  # noqa: B006
+    """Train on the labels so far and sample the next pairs: one whole iteration, no browser."""
+    with connect(workspace) as target:
+        state = follow(target, until="labeling")
+        target.call("train", overrides=pairs(sets))
+        follow(target, until="labeling", after=state["iteration"])
+        print(
+            json.dumps(target.call("iteration", number=state["iteration"])["evaluation"], indent=2)
+        )
+
+
+def follow(target: Target, *, until: str, after: int = 0) -> dict[str, Any]:
+    """Move the loop, telling each step, until a phase of an iteration later than `after`."""
+    told = ""
+    while True:
+        state = target.call("advance")
+        if state["blocked"]:
+            raise RuntimeError(
+                f"the {state['blocked']['stage']} stage stopped: {state['blocked']['reason']}"
+            )
+        if state["iteration"] is None:
+            raise ValueError("there are no prompts yet; import some with `launch.py import`")
+        line = f"iteration {state['iteration']}: {state['phase']} {state['message']}".strip()
+        if line != told:
+            print(line, file=sys.stderr, flush=True)
+            told = line
+        if state["phase"] == until and state["iteration"] > after:
+            return state
+        time.sleep(0.5)
+
+
+@app.command("simulate")
+def simulate_command(
+    workspace: Workspace = DEFAULT,
+    iterations: Annotated[int, typer.Option(help="Whole iterations to drive.")] = 1,
+    labels: Annotated[int, typer.Option(help="Judgments an iteration.")] = 400,
+    annotators_: Annotated[int, typer.Option("--annotators", help="Simulated annotators.")] = 8,
+    bad: Annotated[float, typer.Option(help="Share of careless or biased annotators.")] = 0.25,
+    seed: Annotated[int, typer.Option(help="Seed of annotators and pipeline.")] = 0,
+    gold: Annotated[
+        str | None, typer.Option(help="module:function, (prompt, response) -> float")
+    ] = None,
+    shuffle_labels: Annotated[
+        bool, typer.Option(help="Control: judgments without meaning.")
+    ] = False,
+    tiny: Annotated[bool, typer.Option(help="The same in under a minute, for tests.")] = False,
+    sets: Sets = [],  # noqa: B006
+    as_json: AsJson = False,
+) -> None:
+    """Drive the whole loop with simulated annotators that judge by a hidden gold preference."""
+    files = [CONFIGS / "tiny.toml"] if tiny else []
+    if tiny:
+        labels, annotators_ = min(labels, 40), min(annotators_, 4)
+    chosen = [f"labeling.labels={labels}", f"seed={seed}", *sets]
+    with server_for(workspace, files, chosen) as server:
+        report = simulate(
+            server.url,
+            admin_client(server.url, server.token),
+            iterations=iterations,
+            labels=labels,
+            annotators=annotators_,
+            bad=bad,
+            seed=seed,
+            **({"gold": load_gold(gold)} if gold else {}),
+            shuffle_labels=shuffle_labels,
+            tiny=tiny,
+            progress=lambda line: print(line, file=sys.stderr, flush=True),
+        )
+    show(report, as_json)
+
+
+@contextmanager
+def server_for(workspace: Path, files: list[Path], sets: list[str]) -> Iterator[Remote]:
+    """The live server of a workspace, or one of our own for as long as it is needed."""
+    prepare(workspace, None, files, sets)
+    try:
+        Database.open(workspace).close()
+    except WorkspaceLocked:
+        yield Remote(workspace)
+        return
+    options = [f"--config={file}" for file in files] + [f"--set={item}" for item in sets]
+    command = [sys.executable, __file__, "serve", f"--workspace={workspace}", "--port=0", *options]
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
+    try:
+        while server.poll() is None and not is_up(workspace):
+            time.sleep(0.1)
+        if server.poll() is not None:
+            raise RuntimeError(f"the server did not start (exit status {server.returncode})")
+        yield Remote(workspace)
+    finally:
+        server.send_signal(signal.SIGINT)
+        server.wait(timeout=30)
+
+
+def is_up(workspace: Path) -> bool:
+    with suppress(FileNotFoundError, KeyError, httpx.TransportError, json.JSONDecodeError):
+        return httpx.get(f"{Remote(workspace).url}/healthz", timeout=2).is_success
+    return False
+
+
+cli.add_data_commands(app, connect=connect, prepare=lambda where: prepare(where, None, [], []))
+
+
+def main() -> None:
+    """Run the command line; what a user can mend is one sentence, not a traceback."""
+    try:
+        app()
+    except (ValueError, NotFound, WorkspaceLocked, SimulationFailed, RuntimeError) as error:
+        print(f"kitestring: {error}", file=sys.stderr)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import json
 import tomllib
 import types
 import typing
@@ -187,6 +188,22 @@ class Config:
     def to_dict(self) -> dict[str, Any]:
         """Plain nested values, ready for JSON."""
         return _plain(dataclasses.asdict(self))
+
+    def to_toml(self) -> str:
+        """The settings that differ from the defaults, as a file a person may edit."""
+        sections: dict[str, list[str]] = {}
+        for s in self.settings():
+            if s.value != s.default:
+                section, _, key = s.name.rpartition(".")
+                # JSON's numbers, text, lists, true and false are TOML's too.
+                value = json.dumps(_plain(s.value), ensure_ascii=False)
+                sections.setdefault(section, []).append(f"{key} = {value}")
+        head = "# Settings of this workspace; what is left out has its default.\n"
+        tables = [
+            (f"\n[{name}]\n" if name else "") + "\n".join(lines) + "\n"
+            for name, lines in sorted(sections.items())
+        ]
+        return head + "".join(tables)
 
     def override(self, overrides: Mapping[str, Any]) -> Config:
         """A copy with ``{"ppo.kl_weight": "0.1"}`` applied; text is read as the field's type."""

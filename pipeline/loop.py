@@ -19,7 +19,7 @@ from pipeline.config import Config
 from pipeline.jobs import Jobs
 from pipeline.ppo.metrics import METRICS
 from pipeline.rundir import Job
-from storage import handover, iterations, models, runs
+from storage import handover, iterations, models, prompts, runs
 from storage.database import Database
 from storage.records import Iteration, ModelVersion, Phase, Run, Snapshot, Stage, new_id, now
 
@@ -138,11 +138,13 @@ class Loop:
 
     # --- the state machine -------------------------------------------------------------------
 
-    def advance(self) -> Phase:
+    def advance(self) -> Phase | None:
         """Do one step if one is due; return the phase the loop is in afterwards."""
         with self._lock:
             self._jobs.poll()
             current = iterations.latest(self._db)
+            if current is None and not prompts.counts(self._db).get("train"):
+                return None  # nothing to sample on yet
             if current is None or current.phase == "done":
                 current = self._begin(current)
             if current.phase == "labeling":
@@ -158,6 +160,22 @@ class Loop:
                 current = self._take(current, run)
                 iterations.save(self._db, current)
             return current.phase
+
+    def state(self) -> dict[str, Any]:
+        """Where the loop stands: iteration, phase, what the running stage says, what blocks it."""
+        current, blocked = iterations.latest(self._db), self.blocked_by()
+        if current is None:
+            return {"iteration": None, "phase": None, "message": "", "blocked": None}
+        running = [r for r in runs.listing(self._db) if r.status == "running"]
+        done = f"{running[-1].progress:.0%} {running[-1].message}" if running else ""
+        return {
+            "iteration": current.number,
+            "phase": current.phase,
+            "message": f"{running[-1].stage} {done}".strip() if running else "",
+            "blocked": {"run": blocked.id, "stage": blocked.stage, "reason": blocked.reason}
+            if blocked
+            else None,
+        }
 
     def blocked_by(self) -> Run | None:
         """The stopped run that keeps the loop from going on until somebody resumes or retries."""

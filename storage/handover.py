@@ -5,13 +5,14 @@ Every `take_*` function may be called again after a crash; ids decide what is ne
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from storage import completions, comparisons, prompts
+from storage import comparisons, completions, iterations, models, prompts, runs
 from storage.database import Database
 from storage.records import Comparison, Completion, Iteration, Prompt, digest, messages_json
 
@@ -135,6 +136,36 @@ def give_judgments(db: Database, inputs: Path, *, iteration: int) -> tuple[str, 
     ids = pd.read_parquet(path, columns=["judgment"])["judgment"].tolist()
     h = hashlib.sha256("\n".join(sorted(ids)).encode()).hexdigest()[:16]
     return f"s-{iteration}-{h}", ids
+
+
+def evaluated(db: Database, iteration: int) -> list[dict[str, Any]]:
+    """Held-out completions of an iteration's evaluation, each with the role of its policy.
+
+    Rows have prompt, messages, policy_role (policy | reference | previous), policy, text, reward.
+    """
+    found = [r for r in runs.listing(db, iteration=iteration) if r.stage == "evaluate"]
+    if not found or found[-1].status != "succeeded":
+        raise ValueError(f"iteration {iteration} has not been evaluated")
+    outputs = db.workspace / found[-1].directory / "outputs"
+    record = iterations.get(db, iteration)
+    references = {m.id for m in models.listing(db, role="sft")}
+    rewards = {row["completion"]: row["reward"] for row in _rows(outputs / "scores.parquet")}
+    asked = {p.id: p for p in prompts.listing(db, role="held-out")}
+    return [
+        {
+            "prompt": row["prompt"],
+            "messages": [dataclasses.asdict(m) for m in asked[row["prompt"]].messages],
+            "policy_role": "policy"
+            if row["policy"] == record.policy_produced
+            else "reference"
+            if row["policy"] in references
+            else "previous",
+            "policy": row["policy"],
+            "text": row["text"],
+            "reward": rewards.get(row["id"]),
+        }
+        for row in _rows(outputs / "completions.parquet")
+    ]
 
 
 def labels_in(db: Database, iteration: Iteration) -> int:

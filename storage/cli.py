@@ -1,0 +1,206 @@
+"""The commands on data: import, export, status, lineage, backup, rebuild, restore, users.
+
+They need nothing but a `Target` (an open workspace or a live server); the composition root says
+how to come by one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, suppress
+from pathlib import Path
+from typing import Annotated, Any, Literal, Protocol
+
+import typer
+
+from storage import backup
+from storage.database import Database
+from storage.errors import WorkspaceLocked
+
+Workspace = Annotated[Path, typer.Option("--workspace", help="Directory of the project's data.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+DEFAULT = Path("workspace")
+
+
+class Target(Protocol):
+    """Where commands go: an open workspace or a live server."""
+
+    def call(self, command: str, **arguments: Any) -> Any:
+        """Run a command of `storage.commands`; ``ValueError`` when it is refused."""
+        ...
+
+
+Connect = Callable[[Path], AbstractContextManager[Target]]
+
+
+def show(result: Any, as_json: bool) -> None:
+    """Print one JSON object, or the same as indented lines."""
+    text = json.dumps(result, indent=2, default=str) if as_json else "\n".join(_lines(result))
+    typer.echo(text)
+
+
+def _lines(value: Any, indent: str = "") -> Iterator[str]:
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            if isinstance(item, (Mapping, list)) and item:
+                yield f"{indent}{key}:"
+                yield from _lines(item, indent + "  ")
+            else:
+                yield f"{indent}{key}: {item if item not in ({}, [], None, '') else '–'}"
+    elif isinstance(value, list):
+        for item in value:
+            yield from _lines(item, indent)
+    else:
+        yield f"{indent}{value}"
+
+
+def add_data_commands(
+    app: typer.Typer, *, connect: Connect, prepare: Callable[[Path], Any]
+) -> None:
+    """Register the commands; `prepare` makes a workspace that does not exist yet."""
+    _add_import(app, connect, prepare)
+    _add_export(app, connect)
+    _add_reports(app, connect)
+    _add_safekeeping(app, connect)
+    _add_users(app, connect, prepare)
+
+
+def _add_import(app: typer.Typer, connect: Connect, prepare: Callable[[Path], Any]) -> None:
+    File = Path | None
+
+    @app.command("import")
+    def import_command(
+        workspace: Workspace = DEFAULT,
+        prompts: Annotated[File, typer.Option(help="Prompts: text or chat messages.")] = None,
+        sft: Annotated[File, typer.Option(help="Demonstrations: prompt and response.")] = None,
+        judgments: Annotated[File, typer.Option(help="Judgments of two responses.")] = None,
+        preferences: Annotated[File, typer.Option(help="A TRL preference dataset.")] = None,
+        role: Annotated[str | None, typer.Option(help="One role for all --prompts.")] = None,
+        skip_bad: Annotated[bool, typer.Option(help="Leave bad rows out, saying which.")] = False,
+        as_json: AsJson = False,
+    ) -> None:
+        """Import JSONL, CSV or parquet; bad rows are all reported and nothing is half-imported."""
+        given = {"prompts": prompts, "sft": sft, "judgments": judgments, "preferences": preferences}
+        chosen = {kind: file for kind, file in given.items() if file}
+        if not chosen:
+            raise ValueError("name a file: --prompts, --sft, --judgments or --preferences FILE")
+        _make(workspace, prepare)
+        with connect(workspace) as target:
+            for kind, file in chosen.items():
+                options: dict[str, Any] = {"kind": kind, "file": str(file.resolve())}
+                if kind == "prompts" and role:
+                    options["role"] = role
+                show(target.call("import", skip_bad=skip_bad, **options), as_json)
+
+
+def _add_export(app: typer.Typer, connect: Connect) -> None:
+    Format = Literal["trl", "trl-conversational", "trl-unpaired", "raw"]
+
+    @app.command("export")
+    def export_command(
+        workspace: Workspace = DEFAULT,
+        format: Annotated[Format, typer.Option(help="See docs/data.md.")] = "trl",
+        ties: Annotated[
+            Literal["drop", "split", "keep"], typer.Option(help="What becomes of ties.")
+        ] = "drop",
+        out: Annotated[
+            str, typer.Option(help="FILE.jsonl, .parquet or .csv, a directory, or hf://…")
+        ] = "export.jsonl",
+        names: Annotated[bool, typer.Option(help="Real names instead of pseudonyms.")] = False,
+        public: Annotated[bool, typer.Option(help="Make a pushed dataset public.")] = False,
+        as_json: AsJson = False,
+    ) -> None:
+        """Export judgments as a preference dataset, with a dataset card beside it."""
+        where = out if "://" in out else str(Path(out).resolve())
+        options = {"format": format, "ties": ties, "names": names, "private": not public}
+        with connect(workspace) as target:
+            show(target.call("export", out=where, **options), as_json)
+
+
+def _add_reports(app: typer.Typer, connect: Connect) -> None:
+    @app.command("status")
+    def status_command(workspace: Workspace = DEFAULT, as_json: AsJson = False) -> None:
+        """Labels, agreement, models and where the loop stands."""
+        with connect(workspace) as target:
+            show(target.call("status"), as_json)
+
+    @app.command("lineage")
+    def lineage_command(
+        policy: str, workspace: Workspace = DEFAULT, as_json: AsJson = False
+    ) -> None:
+        """Which judgments shaped a policy, and whose answers they judged."""
+        with connect(workspace) as target:
+            found = target.call("lineage", policy=policy)
+        typer.echo(json.dumps(found["lineage"], indent=2) if as_json else found["text"])
+
+
+def _add_safekeeping(app: typer.Typer, connect: Connect) -> None:
+    @app.command("backup")
+    def backup_command(
+        target: Annotated[Path, typer.Argument(help="Directory to make.")],
+        workspace: Workspace = DEFAULT,
+        as_json: AsJson = False,
+    ) -> None:
+        """Copy database and journal while labeling goes on."""
+        with connect(workspace) as studio:
+            show(studio.call("backup", target=str(target.resolve())), as_json)
+
+    @app.command("rebuild")
+    def rebuild_command(workspace: Workspace = DEFAULT, as_json: AsJson = False) -> None:
+        """Make the database again from the journal alone; the old one is kept aside.
+
+        Beside a live server the rebuilt tables are compared with the server's and nothing is
+        replaced.
+        """
+        try:
+            show(backup.rebuild(workspace), as_json)
+        except WorkspaceLocked:
+            with connect(workspace) as target:
+                show(target.call("verify"), as_json)
+
+    @app.command("restore")
+    def restore_command(
+        source: Annotated[Path, typer.Argument(help="A directory that `backup` made.")],
+        workspace: Workspace = DEFAULT,
+    ) -> None:
+        """Put a backup in place of a workspace's database and journal; those are kept aside."""
+        backup.restore(source, workspace)
+        typer.echo(f"{workspace} is as it was when {source} was made")
+
+
+def _add_users(app: typer.Typer, connect: Connect, prepare: Callable[[Path], Any]) -> None:
+    users = typer.Typer(help="Accounts of annotators and researchers.", no_args_is_help=True)
+    app.add_typer(users, name="users")
+
+    @users.command("add")
+    def add(
+        name: str,
+        role: Annotated[Literal["annotator", "researcher"], typer.Option()] = "annotator",
+        token: Annotated[bool, typer.Option(help="An API token for scripts.")] = False,
+        workspace: Workspace = DEFAULT,
+        as_json: AsJson = False,
+    ) -> None:
+        """Add somebody; prints an invite link for a browser, or an API token with --token."""
+        _make(workspace, prepare)
+        with connect(workspace) as target:
+            show(target.call("users.add", name=name, role=role, token=token), as_json)
+
+    @users.command("list")
+    def list_(workspace: Workspace = DEFAULT, as_json: AsJson = False) -> None:
+        """Everybody with an account."""
+        with connect(workspace) as target:
+            show(target.call("users.list"), as_json)
+
+    @users.command("disable")
+    def disable(name: str, workspace: Workspace = DEFAULT, as_json: AsJson = False) -> None:
+        """Close an account at once; its judgments stay."""
+        with connect(workspace) as target:
+            show(target.call("users.disable", name=name), as_json)
+
+
+def _make(workspace: Path, prepare: Callable[[Path], Any]) -> None:
+    """Settings and database of a workspace that is not there yet."""
+    prepare(workspace)
+    with suppress(WorkspaceLocked):
+        Database.open(workspace).close()

@@ -1,0 +1,135 @@
+"""What the command line and the administrator's route may ask of an open database.
+
+Arguments and results are plain JSON, so that a command does the same whether it opened the
+workspace itself or reached a live server.  Paths are absolute: both ends share the machine.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from storage import (
+    annotators,
+    backup,
+    exporting,
+    handover,
+    importing,
+    iterations,
+    lineage,
+    models,
+    runs,
+    status,
+    tokens,
+)
+from storage.database import Database
+from storage.records import Annotator, new_id
+
+INVITE_LIFETIME = timedelta(days=7)
+
+
+class Commands:
+    """Named commands on one database; `call` is the only door."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+        self._table: dict[str, Callable[..., Any]] = {
+            "status": lambda: status.status(db),
+            "lineage": self._lineage,
+            "import": self._import,
+            "export": self._export,
+            "backup": lambda target: {"backup": str(backup.backup(db, Path(target)))},
+            "verify": lambda: backup.verify(db.workspace),
+            "iteration": self._iteration,
+            "evaluation.completions": lambda iteration: handover.evaluated(db, iteration),
+            "users.add": self._add_user,
+            "users.list": lambda: [_public(a) for a in annotators.listing(db)],
+            "users.disable": self._disable_user,
+        }
+
+    def register(self, name: str, command: Callable[..., Any]) -> None:
+        """Add a command that storage alone cannot do."""
+        self._table[name] = command
+
+    def call(self, name: str, arguments: dict[str, Any]) -> Any:
+        """Run a command; ``ValueError`` with a sentence when there is none of that name."""
+        if name not in self._table:
+            raise ValueError(f"there is no command {name!r}; known: {', '.join(self._table)}")
+        return self._table[name](**arguments)
+
+    def _lineage(self, policy: str) -> dict[str, Any]:
+        found = lineage.lineage(self._db, policy)
+        return {"lineage": found, "text": lineage.render(found)}
+
+    def _import(self, kind: str, file: str, skip_bad: bool = False, **options: Any) -> Any:
+        importers = {
+            "prompts": importing.import_prompts,
+            "sft": importing.import_sft,
+            "judgments": importing.import_judgments,
+            "preferences": importing.import_preferences,
+        }
+        report = importers[kind](self._db, Path(file), skip_bad=skip_bad, **options)
+        return dataclasses.asdict(report)
+
+    def _export(self, **arguments: Any) -> Any:
+        return _plain(exporting.export(self._db, **arguments))
+
+    def _iteration(self, number: int) -> dict[str, Any]:
+        """The stored iteration, its reward model's figures and the seconds each stage took."""
+        found = iterations.get(self._db, number)
+        fitted = models.get(self._db, found.reward_model).summary if found.reward_model else {}
+        seconds: dict[str, float] = {}
+        for run in runs.listing(self._db, iteration=number):
+            if run.finished_at:
+                spent = (run.finished_at - run.created_at).total_seconds()
+                seconds[run.stage] = seconds.get(run.stage, 0.0) + spent
+        return _plain(found) | {"seconds": seconds, "reward_model_summary": dict(fitted)}
+
+    def _add_user(
+        self, name: str, role: str = "annotator", kind: str = "person", token: bool = False
+    ) -> dict[str, Any]:
+        """An account with an API token for scripts, or with an invite for a browser.
+
+        A known name of the same role gets a further token or invite.
+        """
+        user = annotators.by_name(self._db, name)
+        if user and (user.role, user.kind) != (role, kind):
+            raise ValueError(
+                f"{name!r} is already a {user.role} ({user.kind}); choose another name"
+            )
+        if user and user.disabled:
+            raise ValueError(f"{name!r} is disabled; choose another name")
+        if user is None:
+            user = Annotator(id=new_id("a"), name=name, role=role, kind=kind)  # type: ignore[arg-type]
+            annotators.add(self._db, user)
+        if token:
+            return _public(user) | {"token": tokens.issue(self._db, user.id, "api", lifetime=None)}
+        secret = tokens.issue(self._db, user.id, "invite", lifetime=INVITE_LIFETIME)
+        return _public(user) | {"invite": secret}
+
+    def _disable_user(self, name: str) -> dict[str, Any]:
+        """Close an account: its sessions and tokens end, its judgments stay."""
+        user = annotators.by_name(self._db, name)
+        if user is None:
+            known = ", ".join(a.name for a in annotators.listing(self._db)) or "nobody"
+            raise ValueError(f"there is no user called {name!r}; there are: {known}")
+        annotators.replace(self._db, dataclasses.replace(user, disabled=True))
+        tokens.revoke_all(self._db, user.id)
+        return _public(user) | {"disabled": True}
+
+
+def _public(user: Annotator) -> dict[str, Any]:
+    shown = _plain(user)
+    del shown["password_hash"]
+    return shown
+
+
+def _plain(record: Any) -> dict[str, Any]:
+    """A record as JSON values: times in ISO 8601."""
+    return {
+        key: value.isoformat() if hasattr(value, "isoformat") else value
+        for key, value in dataclasses.asdict(record).items()
+    }
