@@ -1,0 +1,50 @@
+// One cursor through every chart of a group, and the values under it.
+const hide = (group) => {
+  group.querySelectorAll(".ks-cursor").forEach((node) => node.remove());
+};
+
+const nearest = (steps, step) => {
+  let low = 0, high = steps.length - 1;
+  while (high - low > 1) {
+    const middle = (low + high) >> 1;
+    if (steps[middle] < step) low = middle; else high = middle;
+  }
+  return Math.abs(steps[low] - step) <= Math.abs(steps[high] - step) ? low : high;
+};
+
+const show = (group, share) => {
+  hide(group);
+  const low = +group.dataset.low, high = +group.dataset.high;
+  const step = low + share * (high - low);
+  group.querySelectorAll(".ks-canvas").forEach((canvas) => {
+    const series = JSON.parse(canvas.dataset.series).filter((s) => s.x.length);
+    if (!series.length) return;
+    const at = series[0].x[nearest(series[0].x, step)];
+    const left = (100 * (at - low)) / (high - low);
+    const cursor = document.createElement("div");
+    cursor.className = "ks-cursor" + (left > 60 ? " ks-flip" : "");
+    cursor.style.left = left + "%";
+    const tip = document.createElement("div");
+    tip.className = "ks-tip";
+    tip.append(`${group.dataset.unit} ${at}`);
+    series.forEach((s, i) => {
+      const value = s.y[nearest(s.x, at)];
+      const row = document.createElement("div");
+      row.className = "ks-key ks-s" + i;
+      row.append(document.createElement("i"), (series.length > 1 ? s.name + " " : "") + (value ?? "–"));
+      tip.append(row);
+    });
+    cursor.append(tip);
+    canvas.append(cursor);
+  });
+};
+
+element.addEventListener("pointermove", (event) => {
+  const canvas = event.target.closest(".ks-canvas");
+  if (!canvas) return;
+  const box = canvas.getBoundingClientRect();
+  show(canvas.closest(".ks-charts"), Math.min(1, Math.max(0, (event.clientX - box.left) / box.width)));
+});
+element.addEventListener("pointerleave", () => {
+  element.querySelectorAll(".ks-charts").forEach(hide);
+});

@@ -1,0 +1,187 @@
+"""What the researcher's pages read from the database, as typed snapshots."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from storage import annotators, iterations, models, prompts, runs
+from storage.database import Database
+from storage.records import Annotator, Iteration, ModelVersion, Run
+
+_LABELS = """
+    SELECT count(*) AS labels, max(j.created_at) AS latest,
+           count(*) FILTER (j.created_at >= $midnight) AS today
+    FROM current_judgments AS j JOIN comparisons AS c ON c.id = j.comparison
+    WHERE c.iteration = $iteration
+"""
+
+_PER_ANNOTATOR = """
+    SELECT annotator, count(*) AS judged,
+           count(*) FILTER (created_at >= $midnight) AS today,
+           median(milliseconds) AS median_milliseconds,
+           count(*) FILTER (outcome IN ('first', 'second')) AS decided,
+           count(*) FILTER ((outcome = 'first') <> shown_swapped
+                            AND outcome IN ('first', 'second')) AS left_wins,
+           count(*) FILTER (outcome = 'tie') AS ties,
+           count(*) FILTER (outcome = 'both_bad') AS both_bad,
+           max(created_at) AS latest
+    FROM current_judgments GROUP BY annotator
+"""
+
+_SKIPS = "SELECT annotator, count(*) AS skips FROM open_skips GROUP BY annotator"
+
+_FLAGS = """
+    SELECT f.id, f.comment, f.created_at, a.name AS annotator, p.messages::VARCHAR AS messages,
+           x.text AS first, y.text AS second
+    FROM open_flags AS f
+    JOIN comparisons AS c ON c.id = f.comparison
+    JOIN prompts AS p ON p.id = c.prompt
+    JOIN completions AS x ON x.id = c.first
+    JOIN completions AS y ON y.id = c.second
+    LEFT JOIN annotators AS a ON a.id = f.annotator
+    ORDER BY f.created_at DESC LIMIT $limit
+"""
+
+_COUNT = {
+    "judgments": "SELECT count(*) AS n FROM current_judgments",
+    "flags": "SELECT count(*) AS n FROM open_flags",
+}
+
+# Changes with every act of an annotator; what is expensive is computed again only then.
+_VERSION = """
+    SELECT (SELECT count(*) FROM judgments) + (SELECT count(*) FROM withdrawals) AS acts
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class State:
+    """The loop at a glance."""
+
+    iteration: Iteration | None
+    labels: int
+    labels_today: int
+    latest_label: datetime | None
+    judgments: int
+    open_flags: int
+    prompts: Mapping[str, int]
+    policy: ModelVersion | None
+    reward_model: ModelVersion | None
+    run: Run | None
+    """The latest run of the current iteration: running, stopped or done."""
+    previous: Iteration | None
+    """The last finished iteration, for its evaluation."""
+
+    @property
+    def wanted(self) -> int:
+        return self.iteration.labels_wanted if self.iteration else 0
+
+
+def state(db: Database, *, midnight: datetime) -> State:
+    """The loop now; `midnight` is when today began."""
+    listed = iterations.listing(db)
+    current = max(listed, key=lambda i: i.number, default=None)
+    finished = [i for i in listed if i.phase == "done"]
+    versions = {m.id: m for m in models.listing(db)}
+    labels = _labels(db, current, midnight)
+    of_iteration = runs.listing(db, iteration=current.number) if current else []
+    return State(
+        iteration=current,
+        labels=labels["labels"],
+        labels_today=labels["today"],
+        latest_label=labels["latest"],
+        judgments=_count(db, "judgments"),
+        open_flags=_count(db, "flags"),
+        prompts=prompts.counts(db),
+        policy=_policy(current, versions),
+        reward_model=_reward_model(current, versions),
+        run=max(of_iteration, key=lambda r: r.created_at, default=None),
+        previous=max(finished, key=lambda i: i.number, default=None),
+    )
+
+
+def _labels(db: Database, current: Iteration | None, midnight: datetime) -> dict[str, Any]:
+    number = current.number if current else -1
+    return db.read(_LABELS, iteration=number, midnight=midnight)[0]
+
+
+def _count(db: Database, what: str) -> int:
+    return db.read(_COUNT[what])[0]["n"]
+
+
+def _policy(current: Iteration | None, versions: Mapping[str, ModelVersion]) -> ModelVersion | None:
+    """The newest policy there is: produced, else sampled, else the SFT reference."""
+    if current:
+        for name in (current.policy_produced, current.policy_sampled):
+            if name and name in versions:
+                return versions[name]
+    references = [m for m in versions.values() if m.role == "sft"]
+    return references[-1] if references else None
+
+
+def _reward_model(
+    current: Iteration | None, versions: Mapping[str, ModelVersion]
+) -> ModelVersion | None:
+    name = current.reward_model if current else None
+    if name and name in versions:
+        return versions[name]
+    made = [m for m in versions.values() if m.role == "reward"]
+    return max(made, key=lambda m: m.created_at, default=None)
+
+
+def acts(db: Database) -> int:
+    """A number that changes whenever an annotator does something."""
+    return db.read(_VERSION)[0]["acts"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """What one annotator has done, over all iterations.
+
+    `left_rate` is the share of decided judgments that went to the response on the left; sides
+    are tossed fairly, so it should be near one half.
+    """
+
+    annotator: Annotator
+    judged: int = 0
+    today: int = 0
+    median_seconds: float | None = None
+    left_rate: float | None = None
+    decided: int = 0
+    tie_rate: float | None = None
+    both_bad_rate: float | None = None
+    skips: int = 0
+    latest: datetime | None = None
+
+
+def work(db: Database, *, midnight: datetime) -> list[Work]:
+    """Every person's work, the busiest first; those who have done nothing last."""
+    judged = {row["annotator"]: row for row in db.read(_PER_ANNOTATOR, midnight=midnight)}
+    skips = {row["annotator"]: row["skips"] for row in db.read(_SKIPS)}
+    found = [_work(a, judged.get(a.id), skips.get(a.id, 0)) for a in annotators.listing(db)]
+    return sorted(found, key=lambda w: (w.annotator.disabled, -w.judged, w.annotator.name))
+
+
+def _work(annotator: Annotator, row: Mapping[str, Any] | None, skips: int) -> Work:
+    if row is None:
+        return Work(annotator=annotator, skips=skips)
+    judged, decided, median = row["judged"], row["decided"], row["median_milliseconds"]
+    return Work(
+        annotator=annotator,
+        judged=judged,
+        today=row["today"],
+        median_seconds=None if median is None else median / 1000,
+        left_rate=row["left_wins"] / decided if decided else None,
+        decided=decided,
+        tie_rate=row["ties"] / judged,
+        both_bad_rate=row["both_bad"] / judged,
+        skips=skips,
+        latest=row["latest"],
+    )
+
+
+def flags(db: Database, *, limit: int = 100) -> list[dict[str, Any]]:
+    """Problems that annotators reported and nobody has cleared, the newest first."""
+    return db.read(_FLAGS, limit=limit)
