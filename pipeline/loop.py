@@ -11,32 +11,18 @@ from __future__ import annotations
 import shutil
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 from pipeline.config import Config
+from pipeline.form import STAGE_METRICS, Setting, form
 from pipeline.jobs import Jobs
 from pipeline.ppo.metrics import METRICS
 from pipeline.rundir import Job
 from storage import handover, iterations, models, prompts, runs
 from storage.database import Database
 from storage.records import Iteration, ModelVersion, Phase, Run, Snapshot, Stage, new_id, now
-
-BASIC_SETTINGS = (
-    "labeling.labels",
-    "reward.tie_model",
-    "reward.epochs",
-    "reward.lr",
-    "ppo.updates",
-    "ppo.kl_weight",
-    "ppo.lr",
-    "ppo.epochs",
-    "ppo.rollouts",
-    "ppo.target_kl",
-    "ppo.start_from",
-)
-"""What the "Train" form shows unfolded."""
 
 STAGE_OF: dict[Phase, Stage] = {
     "sampling": "sampling",
@@ -45,24 +31,6 @@ STAGE_OF: dict[Phase, Stage] = {
     "evaluating": "evaluate",
 }
 """The stage that must succeed before the phase ends; labeling is done by people."""
-
-STAGE_METRICS = {
-    "train/loss": "Mean cross-entropy per response token in nats (SFT), or negative log-likelihood "
-    "per judgment (reward model).",
-}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Setting:
-    """A setting as the researcher's form shows it (fulfils labeler.ports.Setting)."""
-
-    name: str
-    value: Any
-    default: Any
-    help: str
-    choices: tuple[str, ...] | None
-    kind: Literal["int", "float", "str", "bool"]
-    basic: bool
 
 
 class Loop:
@@ -80,20 +48,7 @@ class Loop:
         """Every setting; those given to the current iteration show as its values."""
         current = iterations.latest(self._db)
         config = self._config_of(current) if current else self._config
-        listed = [
-            Setting(
-                name=s.name,
-                value=s.value if isinstance(s.value, (int, float, str, bool)) else repr(s.value),
-                default=s.default,
-                help=s.help,
-                choices=s.choices,
-                kind=_kind(s.value),
-                basic=s.name in BASIC_SETTINGS,
-            )
-            for s in config.settings()
-        ]
-        order = {name: i for i, name in enumerate(BASIC_SETTINGS)}
-        return sorted(listed, key=lambda s: order.get(s.name, len(order)))
+        return form(config)
 
     def can_train(self) -> str | None:
         """None when `train` would be accepted, else the reason why not."""
@@ -393,10 +348,3 @@ def base_model_path(name: str) -> str:
     if name == "demo":
         return str(Path(__file__).parent / "demo" / "model")
     return str(Path(name).resolve()) if Path(name).is_dir() else name
-
-
-def _kind(value: Any) -> Literal["int", "float", "str", "bool"]:
-    for kind, name in ((bool, "bool"), (int, "int"), (float, "float")):
-        if isinstance(value, kind):
-            return name  # type: ignore[return-value]
-    return "str"

@@ -28,11 +28,10 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from pipeline.config import Config
 from storage.records import Stage
-
 
 LOCK_FD = "KITESTRING_LOCK_FD"
 
@@ -206,6 +205,12 @@ class Report:
 
     def close(self) -> None:
         self._handle.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
 
     def _emit(self, **event: Any) -> None:
         self.seq += 1

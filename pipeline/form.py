@@ -1,0 +1,67 @@
+"""Settings and metrics as the researcher's pages show them.  No torch here."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pipeline.config import Config
+
+BASIC_SETTINGS = (
+    "labeling.labels",
+    "reward.tie_model",
+    "reward.epochs",
+    "reward.lr",
+    "ppo.updates",
+    "ppo.kl_weight",
+    "ppo.lr",
+    "ppo.epochs",
+    "ppo.rollouts",
+    "ppo.target_kl",
+    "ppo.start_from",
+)
+"""What the "Train" form shows unfolded."""
+
+STAGE_METRICS = {
+    "train/loss": "Mean cross-entropy per response token in nats (SFT), or negative log-likelihood "
+    "per judgment (reward model).",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """A setting as the researcher's form shows it (fulfils labeler.ports.Setting)."""
+
+    name: str
+    value: Any
+    default: Any
+    help: str
+    choices: tuple[str, ...] | None
+    kind: Literal["int", "float", "str", "bool"]
+    basic: bool
+
+
+def form(config: Config) -> list[Setting]:
+    """Every setting with its current value; those of the unfolded form come first."""
+    listed = [
+        Setting(
+            name=s.name,
+            value=s.value if isinstance(s.value, (int, float, str, bool)) else json.dumps(s.value),
+            default=s.default,
+            help=s.help,
+            choices=s.choices,
+            kind=_kind(s.value),
+            basic=s.name in BASIC_SETTINGS,
+        )
+        for s in config.settings()
+    ]
+    order = {name: i for i, name in enumerate(BASIC_SETTINGS)}
+    return sorted(listed, key=lambda s: order.get(s.name, len(order)))
+
+
+def _kind(value: Any) -> Literal["int", "float", "str", "bool"]:
+    for kind, name in ((bool, "bool"), (int, "int"), (float, "float")):
+        if isinstance(value, kind):
+            return name  # type: ignore[return-value]
+    return "str"

@@ -1,0 +1,97 @@
+"""Settings: files, overrides, and what happens to a typo."""
+
+from pathlib import Path
+
+import pytest
+
+from pipeline.config import Config
+from pipeline.form import BASIC_SETTINGS, form
+
+CONFIGS = sorted((Path(__file__).parent.parent / "configs").glob("*.toml"))
+
+
+@pytest.mark.parametrize("file", CONFIGS, ids=lambda f: f.stem)
+def test_every_shipped_file_is_valid(file: Path) -> None:
+    assert Config.load([file]) != Config()
+
+
+def test_later_files_and_overrides_win(tmp_path: Path) -> None:
+    first, second = tmp_path / "a.toml", tmp_path / "b.toml"
+    first.write_text("[reward]\nlr = 1e-4\nepochs = 3\n")
+    second.write_text("seed = 7\n[reward]\nlr = 2e-4\n")
+    config = Config.load([first, second], {"reward.batch": "4"})
+    assert (config.seed, config.reward.lr, config.reward.epochs, config.reward.batch) == (
+        7,
+        2e-4,
+        3.0,
+        4,
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("ppo.kl_wieght", "1", "did you mean 'ppo.kl_weight'?"),
+        ("reward.tie_model", "coin", "reward.tie_model='coin' must be one of rao_kupper"),
+        ("labeling.labels", "many", "labeling.labels='many' must be a whole number"),
+        ("labeling.labels", "0", "labeling.labels=0 must be at least 1"),
+        ("labeling.overlap", "1.5", "labeling.overlap=1.5 must be in [0, 1]"),
+        ("sft.enabled", "1", "sft.enabled=1 must be true or false"),
+        ("sampling.temperatures", "[1.0]", "must be two positive numbers"),
+        ("ppo.minibatch", "10", "ppo.minibatch=10 must divide ppo.rollouts=64"),
+    ],
+)
+def test_a_bad_override_says_what_would_be_right(name: str, value: str, message: str) -> None:
+    with pytest.raises(ValueError) as error:
+        Config().override({name: value})
+    assert message in str(error.value)
+
+
+def test_text_is_read_as_the_settings_type() -> None:
+    config = Config().override(
+        {
+            "ppo.lr": "1e-6",
+            "ppo.kl_weight": ".5",
+            "sft.enabled": "false",
+            "sampling.temperatures": "[0.9, 1.1]",
+            "model.name": "123",
+        }
+    )
+    assert config.ppo.lr == 1e-6
+    assert config.ppo.kl_weight == 0.5
+    assert config.sft.enabled is False
+    assert config.sampling.temperatures == (0.9, 1.1)
+    assert config.model.name == "123"
+
+
+def test_unknown_key_in_a_file_is_an_error(tmp_path: Path) -> None:
+    file = tmp_path / "typo.toml"
+    file.write_text("[samplign]\ntop_p = 0.5\n")
+    with pytest.raises(ValueError, match="did you mean 'sampling'"):
+        Config.load([file])
+
+
+def test_a_section_given_as_a_value_is_an_error() -> None:
+    with pytest.raises(ValueError, match=r"ppo is a section; write \[ppo\]"):
+        Config.from_dict({"ppo": 3})
+
+
+def test_written_settings_read_back_the_same(tmp_path: Path) -> None:
+    config = Config().override(
+        {"model.name": 'a "quoted" näme', "seed": "3", "sampling.temperatures": "[0.5, 1.5]"}
+    )
+    file = tmp_path / "config.toml"
+    file.write_text(config.to_toml())
+    assert Config.load([file]) == config
+    assert "reward" not in file.read_text()  # only what differs from the defaults
+
+
+def test_every_setting_explains_itself() -> None:
+    unexplained = [s.name for s in Config().settings() if not s.help.endswith((".", ")"))]
+    assert unexplained == []
+
+
+def test_form_starts_with_the_settings_that_matter() -> None:
+    names = [s.name for s in form(Config())]
+    assert tuple(names[: len(BASIC_SETTINGS)]) == BASIC_SETTINGS
+    assert len(names) == len(set(names)) == len(list(Config().settings()))

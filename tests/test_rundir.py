@@ -1,0 +1,105 @@
+"""The files between the web process and a worker."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipeline.config import Config
+from pipeline.rundir import Job, Report, RunDirectory
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> RunDirectory:
+    job = Job(run="run-1", stage="ppo", iteration=2, config=Config(), models={"policy": "/m"})
+    return RunDirectory.create(tmp_path / "run-1", job)
+
+
+def test_a_job_reads_back_as_written(directory: RunDirectory) -> None:
+    job = directory.job()
+    assert job.config == Config()
+    assert (job.stage, job.iteration, job.model("policy")) == ("ppo", 2, "/m")
+    with pytest.raises(ValueError, match="was given no reward model"):
+        job.model("reward")
+
+
+def test_events_are_numbered_and_read_from_where_one_left_off(directory: RunDirectory) -> None:
+    with Report(directory) as report:
+        report.progress(1, 4, "sampling")
+        report.metrics(1, {"reward/mean": 0.5})
+        report.note("flag", "kl_high", "KL is 12", step=1, kl=12.0)
+    events = list(directory.events_after(1, 0))
+    assert [e["seq"] for e in events] == [1, 2, 3]
+    assert events[1]["values"] == {"reward/mean": 0.5}
+    assert events[2]["payload"] == {"kl": 12.0}
+    assert [e["seq"] for e in directory.events_after(1, 2)] == [3]
+
+
+def test_a_torn_last_line_waits_and_is_dropped_by_the_next_worker(directory: RunDirectory) -> None:
+    with Report(directory) as report:
+        report.progress(1, 2)
+    with directory.events.open("ab") as handle:
+        handle.write(b'{"seq": 2, "attempt": 1, "ki')
+    assert [e["seq"] for e in directory.events_after(1, 0)] == [1]
+    with Report(directory, attempt=2) as again:
+        again.progress(2, 2)
+    assert [(e["attempt"], e["seq"]) for e in directory.events_after(0, 0)] == [(1, 1), (2, 2)]
+
+
+def test_rewind_forgets_what_came_after_the_checkpoint(directory: RunDirectory) -> None:
+    with Report(directory) as report:
+        for step in range(5):
+            report.metrics(step, {"x": step})
+    with Report(directory, attempt=2) as again:
+        again.rewind(3)
+        again.metrics(3, {"x": 30})
+    lines = [json.loads(line) for line in directory.events.read_text().splitlines()]
+    assert [(e["attempt"], e["seq"], e["values"]["x"]) for e in lines] == [
+        (1, 1, 0),
+        (1, 2, 1),
+        (1, 3, 2),
+        (2, 4, 30),
+    ]
+    # A reader that had followed the first attempt to its end sees only the new line.
+    assert [e["seq"] for e in directory.events_after(2, 0)] == [4]
+
+
+def test_running_is_told_by_the_lock_and_ends_with_its_holder(directory: RunDirectory) -> None:
+    assert not directory.is_running()
+    code = (
+        "import sys; from pathlib import Path; from pipeline.rundir import RunDirectory;"
+        "handle = RunDirectory(Path(sys.argv[1])).hold_lock(); print('held', flush=True);"
+        "sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(directory.path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=Path(__file__).parent.parent,
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
+        assert directory.is_running()
+        with pytest.raises(RuntimeError, match="another worker is already running"):
+            directory.hold_lock()
+        holder.kill()
+    assert not directory.is_running()
+
+
+def test_why_a_run_failed(directory: RunDirectory) -> None:
+    assert directory.failure() == "the worker ended without a result"
+    directory.log.write_text("starting\nKilled by the kernel\n")
+    assert directory.failure().endswith("its last words: Killed by the kernel")
+    directory.write_error("the tokenizer has no end-of-text token")
+    assert directory.failure() == "the tokenizer has no end-of-text token"
+    directory.clear_outcome()
+    assert directory.failure().startswith("the worker ended without a result")
+
+
+def test_a_result_appears_whole(directory: RunDirectory) -> None:
+    assert directory.result() is None
+    directory.write_result({"accuracy": 0.75})
+    assert directory.result() == {"accuracy": 0.75}
+    assert not list(directory.path.glob("*.tmp"))
