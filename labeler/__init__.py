@@ -3,3 +3,8 @@
 `app.create_app` puts it together.  Of this project only `storage` is imported here; what the
 pages ask of the training pipeline goes through the `Loop` protocol of `ports`.
 """
+
+import os
+
+# Gradio reads this at import; nothing about a workspace is to be reported to anybody.
+os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"

@@ -1,0 +1,169 @@
+"""Who is asking: session cookies, bearer tokens, sign-in links, invites and passwords.
+
+Secrets live in `storage.tokens` (only their hashes are stored).  The one exception is the
+sign-in link that `serve` prints: it is valid for the life of the process, so it is kept in memory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from http.cookies import CookieError, SimpleCookie
+from urllib.parse import quote, urlsplit
+
+from labeler.passwords import Lockout, check_password, hash_password
+from storage import annotators, tokens
+from storage.database import Database
+from storage.records import Annotator, digest
+
+SESSION_LIFETIME = timedelta(days=30)
+INVITE_LIFETIME = timedelta(days=7)
+
+
+class Refused(PermissionError):
+    """A sign-in that failed; the message is a sentence for the person."""
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Who a request comes from; `bearer` is True when a script's token said so, not the cookie."""
+
+    annotator: Annotator
+    bearer: bool
+
+
+class Auth:
+    """Everything that turns secrets into people.  Thread-safe."""
+
+    def __init__(
+        self, db: Database, *, accounts_required: bool, public_url: str | None = None
+    ) -> None:
+        self.db = db
+        self.accounts_required = accounts_required
+        self.public_url = public_url.rstrip("/") if public_url else None
+        self.lockout = Lockout()
+        # Browsers share cookies between the ports of a host: two workspaces need two names.
+        self.cookie = f"kitestring-{digest(str(db.workspace.resolve()))[:8]}"
+        self._links: dict[str, str] = {}  # hash of the secret → annotator id
+
+    # Requests
+
+    def identify(self, headers: Mapping[str, str]) -> Identity | None:
+        """The person behind a request with these (lower-case) headers, or None.
+
+        A bearer token wins over a cookie; a wrong one is not rescued by a cookie.
+        """
+        authorization = headers.get("authorization")
+        if authorization is not None:
+            scheme, _, secret = authorization.partition(" ")
+            found = self._check(secret.strip(), "api") if scheme.lower() == "bearer" else None
+            return Identity(found, bearer=True) if found else None
+        found = self._check(self.session_secret(headers), "session")
+        return Identity(found, bearer=False) if found else None
+
+    def session_secret(self, headers: Mapping[str, str]) -> str:
+        """The session cookie's value, or an empty string."""
+        try:
+            morsel = SimpleCookie(headers.get("cookie", "")).get(self.cookie)
+        except CookieError:
+            return ""
+        return morsel.value if morsel else ""
+
+    def _check(self, secret: str, kind: str) -> Annotator | None:
+        found = tokens.check(self.db, secret, (kind,)) if secret else None
+        return found if found and not found.disabled else None
+
+    # Links
+
+    def sign_in_url(self, annotator: Annotator, *, landing: str = "/label/") -> str:
+        """A link that signs `annotator` in for as long as this process runs.
+
+        Where accounts are required it is an invite instead (he chooses a password), or the plain
+        sign-in page once he has one.  Without a public URL it starts with "/".
+        """
+        if self.accounts_required:
+            if annotator.password_hash:
+                return f"{self.public_url or ''}/sign-in?next={quote(landing)}"
+            return self.invite_url(annotator)
+        secret = secrets.token_urlsafe(24)
+        self._links[_hash(secret)] = annotator.id
+        return f"{self.public_url or ''}/sign-in?token={secret}&next={quote(landing)}"
+
+    def invite_url(self, annotator: Annotator) -> str:
+        """A link with which `annotator` sets a (new) password; valid once, for a week."""
+        secret = tokens.issue(self.db, annotator.id, "invite", lifetime=INVITE_LIFETIME)
+        return f"{self.public_url or ''}/invite?token={quote(secret)}"
+
+    def link_owner(self, secret: str) -> Annotator | None:
+        """Whom a sign-in link belongs to; None for a wrong or outdated one."""
+        owner = self._links.get(_hash(secret))
+        found = annotators.get(self.db, owner) if owner else None
+        return found if found and not found.disabled else None
+
+    def invited(self, secret: str) -> Annotator | None:
+        """Whom an invite belongs to; None for a wrong, used or expired one."""
+        return self._check(secret, "invite")
+
+    # Sessions
+
+    def start_session(self, annotator: Annotator) -> str:
+        """The value for the session cookie."""
+        return tokens.issue(self.db, annotator.id, "session", lifetime=SESSION_LIFETIME)
+
+    def end_session(self, secret: str) -> None:
+        """Sign out: the cookie is worth nothing from now on, wherever it was copied to."""
+        if secret:
+            tokens.revoke(self.db, secret)
+
+    def sign_in_with_password(self, name: str, password: str) -> Annotator:
+        """The annotator with this name and password; `Refused` otherwise.
+
+        The answer to an unknown name, a wrong password and a disabled account is the same.
+        """
+        wait = self.lockout.wait(name)
+        if wait > 0:
+            minutes = max(1, round(wait / 60))
+            raise Refused(
+                f"Too many failed attempts. Wait {minutes} min, or ask for a new invite link."
+            )
+        found = annotators.by_name(self.db, name)
+        if not check_password(password, found.password_hash if found else None):
+            self.lockout.failed(name)
+            raise Refused("That name and password do not match.")
+        if found is None or found.disabled:
+            raise Refused("That name and password do not match.")
+        self.lockout.succeeded(name)
+        return found
+
+    def set_password(self, invite: str, password: str) -> Annotator:
+        """Use up an invite.  Every older session and token of the person ends with it."""
+        found = self.invited(invite)
+        if found is None:
+            raise Refused("This invite link was used already or has expired. Ask for a new one.")
+        changed = replace(found, password_hash=hash_password(password))
+        annotators.replace(self.db, changed)
+        tokens.revoke_all(self.db, changed.id)
+        self.lockout.succeeded(changed.name)
+        return changed
+
+    # Origins
+
+    def same_origin(self, headers: Mapping[str, str]) -> bool:
+        """Whether the request comes from a page of ours, by its Origin header.
+
+        Browsers send Origin with every POST, so its absence is a refusal too.  The scheme is not
+        compared: behind a proxy that ends TLS the server does not know it.
+        """
+        origin = headers.get("origin", "")
+        host = urlsplit(origin).netloc.lower()
+        ours = {headers.get("host", "").lower()}
+        if self.public_url:
+            ours.add(urlsplit(self.public_url).netloc.lower())
+        return bool(host) and host in ours
+
+
+def _hash(secret: str) -> str:
+    return hashlib.sha256(secret.encode()).hexdigest()

@@ -1,0 +1,180 @@
+"""The annotator's HTTP interface (docs/http.md); every rule lives in `session`, none here."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+from fastapi import APIRouter, Depends, FastAPI, Header, HTTPException, Query, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.exceptions import HTTPException as StarletteHTTPException
+
+from labeler.auth import Identity
+from labeler.session import LabelSession, Verdict
+from storage.errors import Conflict, NotFound, NotLeased, StorageFull
+from storage.records import Annotator, ScreenOutcome
+
+LONGEST_COMMENT = 5_000
+"""Characters."""
+LONGEST_TIME = 7 * 24 * 3600 * 1000
+"""Milliseconds somebody may look at a pair; a forgotten tab is not a week of thought."""
+
+
+class Act(BaseModel):
+    """Whatever an annotator does carries an id of its own, made before it is sent."""
+
+    model_config = ConfigDict(extra="forbid")
+    id: UUID
+
+
+class JudgmentBody(Act):
+    """``POST /label/api/judgments``."""
+
+    comparison: str = Field(min_length=1, max_length=200)
+    outcome: ScreenOutcome
+    strength: Literal[1, 2, 3] | None = None
+    criteria: dict[
+        Literal["helpful", "truthful", "harmless", "clear"], Literal["a", "b", "tie"]
+    ] = {}
+    comment: str = Field(default="", max_length=LONGEST_COMMENT)
+    milliseconds: int | None = Field(default=None, ge=0, le=LONGEST_TIME)
+    replaces: UUID | None = None
+
+    def verdict(self) -> Verdict:
+        """The same without HTTP."""
+        return Verdict(
+            id=str(self.id),
+            comparison=self.comparison,
+            outcome=self.outcome,
+            strength=self.strength,
+            criteria={str(name): side for name, side in self.criteria.items()},
+            comment=self.comment,
+            milliseconds=self.milliseconds,
+            replaces=str(self.replaces) if self.replaces else None,
+        )
+
+
+class SkipBody(Act):
+    """``POST /label/api/skip``."""
+
+    comparison: str = Field(min_length=1, max_length=200)
+
+
+class FlagBody(SkipBody):
+    """``POST /label/api/flag``."""
+
+    comment: str = Field(default="", max_length=LONGEST_COMMENT)
+
+
+class UndoBody(Act):
+    """``POST /label/api/undo``; `replaces` is the id of the act to take back."""
+
+    replaces: UUID | None = None
+
+
+# async: FastAPI would send a plain function to a thread for this one line
+async def _current_annotator(
+    request: Request, x_kitestring_annotator: Annotated[str | None, Header()] = None
+) -> Annotator:
+    identity: Identity | None = request.state.identity
+    if identity is None:
+        raise HTTPException(401, "Sign in first.")
+    # A shared browser: the page still belongs to the one who opened it, the cookie no longer.
+    if x_kitestring_annotator not in (None, identity.annotator.id):
+        raise HTTPException(403, "Somebody else has signed in in this browser. Reload the page.")
+    return identity.annotator
+
+
+Who = Annotated[Annotator, Depends(_current_annotator)]
+
+
+def label_routes(session: LabelSession) -> APIRouter:
+    """The routes under ``/label/api``.  Plain functions: the database answers in threads."""
+    routes = APIRouter(prefix="/label/api")
+
+    @routes.get("/next")
+    def next_pairs(
+        who: Who, n: int = 4, holding: Annotated[list[str] | None, Query()] = None
+    ) -> dict[str, Any]:
+        held = [id for part in holding or [] for id in part.split(",") if id]
+        pairs = session.next(who, n, held)
+        return {
+            "pairs": [asdict(pair) for pair in pairs],
+            "waiting_for": None if pairs else session.waiting_for(),
+        }
+
+    @routes.post("/judgments")
+    def judge(body: JudgmentBody, who: Who) -> dict[str, Any]:
+        # Answers only after the commit: "saved" on the screen must be true.
+        return {"id": session.judge(who, body.verdict()), "saved": True}
+
+    @routes.post("/skip")
+    def skip(body: SkipBody, who: Who) -> dict[str, Any]:
+        return {
+            "id": session.skip(who, id=str(body.id), comparison=body.comparison),
+            "saved": True,
+        }
+
+    @routes.post("/flag")
+    def flag(body: FlagBody, who: Who) -> dict[str, Any]:
+        id = session.flag(who, id=str(body.id), comparison=body.comparison, comment=body.comment)
+        return {"id": id, "saved": True}
+
+    @routes.post("/undo")
+    def undo(body: UndoBody, who: Who) -> dict[str, Any]:
+        replaces = str(body.replaces) if body.replaces else None
+        undone = session.undo(who, id=str(body.id), replaces=replaces)
+        return {"id": str(body.id), "saved": True, "undone": asdict(undone)}
+
+    @routes.get("/progress")
+    def progress(who: Who) -> dict[str, Any]:
+        person = {"id": who.id, "name": who.name, "role": who.role}
+        return {"annotator": person, **session.progress(who)}
+
+    @routes.get("/guidelines")
+    def guidelines(who: Who) -> dict[str, str]:  # noqa: ARG001 (asks for a signed-in person)
+        return session.guidelines()
+
+    return routes
+
+
+def explain_errors(app: FastAPI) -> None:
+    """Every refusal is ``{"error": "a sentence"}`` with the status that says what to do.
+
+    4xx: sending the same again is pointless.  503: nothing was stored, try again later.
+    """
+
+    def answer(status: int) -> Any:
+        def handler(_request: Request, error: Exception) -> JSONResponse:
+            headers = {"Retry-After": "5"} if status == 503 else None
+            return JSONResponse({"error": _sentence(error)}, status, headers)
+
+        return handler
+
+    for kind, status in {
+        ValueError: 422,
+        Conflict: 409,
+        NotLeased: 409,
+        NotFound: 404,
+        StorageFull: 503,
+        RequestValidationError: 422,
+    }.items():
+        app.add_exception_handler(kind, answer(status))
+
+    def http_error(_request: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, StarletteHTTPException)
+        return JSONResponse({"error": str(error.detail)}, error.status_code, error.headers)
+
+    app.add_exception_handler(StarletteHTTPException, http_error)
+
+
+def _sentence(error: Exception) -> str:
+    if not isinstance(error, RequestValidationError):
+        return str(error)
+    return " ".join(
+        f"{'.'.join(str(part) for part in problem['loc'][1:]) or 'The body'}: {problem['msg']}."
+        for problem in error.errors()
+    )

@@ -1,0 +1,183 @@
+"""The rules of labeling, without a word of HTTP or HTML pages.
+
+An annotator sees a pair *blind*: two texts called A and B, no model names, no scores, nothing that
+tells a policy.  Which completion is A is decided from (annotator, comparison), so a reload cannot
+swap them.  Whatever is returned here as done is committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from labeler.rendering import render
+from storage import comparisons, completions, iterations, judgments, prompts, queue, settings
+from storage.database import Database
+from storage.queue import LeasedPair
+from storage.records import (
+    Annotator,
+    Flag,
+    Judgment,
+    Message,
+    ScreenOutcome,
+    Skip,
+    digest,
+    shown_swapped,
+)
+
+MOST_AT_ONCE = 20
+"""Pairs handed out by one request."""
+
+DEFAULT_GUIDELINES = """\
+Choose the response you would rather get if you had asked.
+
+* **Helpful**: it does what was asked, completely and without padding.
+* **Truthful**: what it says is right; it does not sound surer than it is.
+* **Harmless**: nobody is worse off for following it.
+* **Clear**: well put, easy to follow, the right length.
+
+Longer is not better, and agreeing with the person is not better. When both are equally good, say
+*tie*; when neither is acceptable, *both bad*. Skip what you cannot judge; flag what should not be
+here (broken text, private data, abuse).
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownText:
+    """A text as written and as safe HTML."""
+
+    text: str
+    html: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownMessage(ShownText):
+    """One turn of the conversation."""
+
+    role: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownPair:
+    """A comparison as one annotator sees it; `a` stands left or above, `b` right or below."""
+
+    id: str
+    prompt: tuple[ShownMessage, ...]
+    a: ShownText
+    b: ShownText
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What was pressed.  `id` is made by the client: sending it twice changes nothing.
+
+    `criteria` maps a criterion to "a", "b" or "tie", as `outcome` in terms of the screen.
+    """
+
+    id: str
+    comparison: str
+    outcome: ScreenOutcome
+    strength: int | None = None
+    criteria: Mapping[str, str] = field(default_factory=dict)
+    comment: str = ""
+    milliseconds: int | None = None
+    replaces: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Undone:
+    """The act that was taken back, and its pair to judge again."""
+
+    id: str
+    kind: str
+    pair: ShownPair
+
+
+class LabelSession:
+    """What annotators can do; one object serves all of them.  Thread-safe."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+
+    def next(self, who: Annotator, n: int, holding: Sequence[str] = ()) -> list[ShownPair]:
+        """Up to `n` pairs to judge, leased to `who`, without those he is `holding`."""
+        if not 1 <= n <= MOST_AT_ONCE:
+            raise ValueError(f"n={n} must be between 1 and {MOST_AT_ONCE}.")
+        leased = queue.lease_next(self._db, who.id, n, holding=list(holding))
+        return [_shown(pair) for pair in leased]
+
+    def waiting_for(self) -> str:
+        """The phase of the current iteration, or "nothing" before the first: why a queue is empty."""
+        latest = iterations.latest(self._db)
+        return latest.phase if latest else "nothing"
+
+    def judge(self, who: Annotator, verdict: Verdict) -> str:
+        """Store the verdict and return its id; the errors are those of `judgments.judge`."""
+        stored = judgments.judge(
+            self._db,
+            id=verdict.id,
+            comparison=verdict.comparison,
+            annotator=who.id,
+            outcome=verdict.outcome,
+            strength=verdict.strength,
+            criteria=dict(verdict.criteria),
+            comment=verdict.comment,
+            milliseconds=verdict.milliseconds,
+            replaces=verdict.replaces,
+        )
+        return stored.id
+
+    def skip(self, who: Annotator, *, id: str, comparison: str) -> str:
+        """Pass on a pair for good."""
+        judgments.skip(self._db, id=id, comparison=comparison, annotator=who.id)
+        return id
+
+    def flag(self, who: Annotator, *, id: str, comparison: str, comment: str) -> str:
+        """Report a pair; it leaves everybody's queue until a researcher clears it."""
+        judgments.flag(self._db, id=id, comparison=comparison, annotator=who.id, comment=comment)
+        return id
+
+    def undo(self, who: Annotator, *, id: str, replaces: str | None = None) -> Undone:
+        """Take back the act `replaces`, or his latest one; its pair comes back, sides as before."""
+        undone = judgments.undo(self._db, id=id, annotator=who.id, replaces=replaces)
+        return Undone(
+            id=undone.id, kind=_kind(undone), pair=self._pair(who, comparison=undone.comparison)
+        )
+
+    def progress(self, who: Annotator) -> dict[str, Any]:
+        """``judged`` in all, ``today`` (UTC), ``remaining`` for him now, and the ``iteration``."""
+        return dict(queue.progress(self._db, who.id))
+
+    def guidelines(self) -> dict[str, str]:
+        """The guidelines as written and rendered; ``version`` changes with the text."""
+        text = str(settings.get(self._db, "guidelines", DEFAULT_GUIDELINES))
+        return {"version": digest(text), "text": text, "html": render(text)}
+
+    def _pair(self, who: Annotator, *, comparison: str) -> ShownPair:
+        found = comparisons.get(self._db, comparison)
+        first = completions.get(self._db, found.first).text
+        second = completions.get(self._db, found.second).text
+        swapped = shown_swapped(who.id, comparison)
+        left, right = (second, first) if swapped else (first, second)
+        prompt = prompts.get(self._db, found.prompt)
+        return _shown(
+            LeasedPair(comparison=found, prompt=prompt, left=left, right=right, swapped=swapped)
+        )
+
+
+def _kind(act: Judgment | Skip | Flag) -> str:
+    return type(act).__name__.lower()
+
+
+def _shown(pair: LeasedPair) -> ShownPair:
+    return ShownPair(
+        id=pair.comparison.id,
+        prompt=tuple(_message(message) for message in pair.prompt.messages),
+        a=ShownText(text=pair.left, html=render(pair.left)),
+        b=ShownText(text=pair.right, html=render(pair.right)),
+    )
+
+
+def _message(message: Message) -> ShownMessage:
+    return ShownMessage(role=message.role, text=message.content, html=render(message.content))
