@@ -1,0 +1,60 @@
+"""Annotators and researchers: the people (and simulated ones) who sign in."""
+
+from __future__ import annotations
+
+from storage import lookup
+from storage.database import Database
+from storage.errors import Conflict, NotFound
+from storage.records import Annotator
+from storage.transaction import Transaction
+
+_BY_NAME = "SELECT * FROM annotators WHERE name = $name"
+_LISTING = "SELECT * FROM annotators ORDER BY created_at, id"
+_EXISTS = "SELECT 1 FROM annotators WHERE id = $id"
+_NAME_TAKEN = "SELECT 1 FROM annotators WHERE name = $name AND id <> $id"
+
+
+def add(db: Database, annotator: Annotator) -> Annotator:
+    """Store a new annotator; Conflict when the name is taken or the id says something else."""
+
+    def operation(tx: Transaction) -> Annotator:
+        if tx.rows(_EXISTS, id=annotator.id):
+            raise Conflict(f"there is already an annotator {annotator.id!r}; replace it instead")
+        _save(tx, annotator)
+        return annotator
+
+    return db.write(operation)
+
+
+def replace(db: Database, annotator: Annotator) -> Annotator:
+    """Store the annotator in place of the one with the same id, or NotFound."""
+
+    def operation(tx: Transaction) -> Annotator:
+        if not tx.rows(_EXISTS, id=annotator.id):
+            raise NotFound(f"there is no annotator {annotator.id!r}")
+        _save(tx, annotator)
+        return annotator
+
+    return db.write(operation)
+
+
+def _save(tx: Transaction, annotator: Annotator) -> None:
+    if tx.rows(_NAME_TAKEN, name=annotator.name, id=annotator.id):
+        raise Conflict(f"the name {annotator.name!r} is taken; choose another")
+    tx.store(annotator)
+
+
+def get(db: Database, annotator: str) -> Annotator:
+    """The annotator with this id, or NotFound."""
+    return lookup.by_key(db, Annotator, annotator)
+
+
+def by_name(db: Database, name: str) -> Annotator | None:
+    """The annotator with this name, or None."""
+    found = lookup.select(db, Annotator, _BY_NAME, name=name)
+    return found[0] if found else None
+
+
+def listing(db: Database) -> list[Annotator]:
+    """Everybody, oldest first."""
+    return lookup.select(db, Annotator, _LISTING)

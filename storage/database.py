@@ -1,0 +1,328 @@
+"""The workspace's database: one writer thread, readers with a cursor of their own, a journal.
+
+A write is an operation (a function of a `Transaction`).  The writer thread takes all that
+wait, runs them in one DuckDB transaction and finishes the group in this order::
+
+    validate ─▶ tables ─▶ journal + fsync ─▶ COMMIT ─▶ acknowledge
+
+so whatever was acknowledged is in both.  Nothing here ever opens, copies or hashes the .duckdb
+file: closing any handle to it inside this process would drop DuckDB's lock on it.
+"""
+
+from __future__ import annotations
+
+import errno
+import queue
+import threading
+import weakref
+from collections.abc import Callable
+from concurrent.futures import Future
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import duckdb
+
+from storage.desk import Desk
+from storage.errors import (
+    Conflict,
+    NotFound,
+    NotLeased,
+    StorageDamaged,
+    StorageFull,
+    WorkspaceLocked,
+)
+from storage.journal import Journal
+from storage.migrations import migrate
+from storage.reconcile import reconcile
+from storage.transaction import Clock, Tables, Transaction, fetch
+from storage.workspace import DATABASE, JOURNAL, keep_wal_aside, lock_workspace, make_workspace
+
+if TYPE_CHECKING:
+    import pandas
+
+T = TypeVar("T")
+Operation = Callable[[Transaction], Any]
+_GROUP = 256
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
+
+class Database:
+    """An open workspace.  Any thread may call `read` and `write`; `close` once at the end."""
+
+    def __init__(self, workspace: Path, *, lock: Any) -> None:
+        self.workspace = workspace
+        self.clock: Callable[[], datetime] = Clock()
+        self._lock = lock
+        self._desk = Desk()
+        self._local = threading.local()
+        self._cursors: weakref.WeakSet[duckdb.DuckDBPyConnection] = weakref.WeakSet()
+        self._waiting: queue.SimpleQueue[tuple[Operation, Future[Any]] | None] = queue.SimpleQueue()
+        self._gate = threading.Lock()
+        self._closed = False
+        self._generation = 0
+        self._connection: duckdb.DuckDBPyConnection | None = None
+        self.journal = Journal(workspace / JOURNAL)
+        try:
+            self._connect()
+        except BaseException:
+            self.journal.close()
+            raise
+        self._writer = threading.Thread(
+            target=self._write_groups, name="storage-writer", daemon=True
+        )
+        self._writer.start()
+
+    @classmethod
+    def open(cls, workspace: Path, *, create: bool = True) -> Database:
+        """Open a workspace for reading and writing.
+
+        Takes its lock, brings the schema up to date and makes journal and tables agree.
+        Raises WorkspaceLocked, NotFound (no such workspace and not `create`) or StorageDamaged.
+        """
+        workspace = Path(workspace).absolute()
+        make_workspace(workspace, create=create)
+        lock = lock_workspace(workspace)
+        try:
+            return cls(workspace, lock=lock)
+        except BaseException:
+            lock.close()
+            raise
+
+    # -- reading ---------------------------------------------------------------------------
+
+    def cursor(self) -> duckdb.DuckDBPyConnection:
+        """This thread's own cursor; a connection shared by threads returns wrong rows."""
+        if self._closed:
+            raise RuntimeError("the workspace is closed")
+        cursor, generation = getattr(self._local, "cursor", (None, -1))
+        if cursor is None or generation != self._generation:
+            with self._gate:
+                if self._connection is None:
+                    raise StorageFull("the database is closed until the disk takes writes again")
+                cursor = self._connection.cursor()
+                self._cursors.add(cursor)
+                self._local.cursor = (cursor, self._generation)
+        return cursor
+
+    def read(self, sql: str, /, **parameters: Any) -> list[dict[str, Any]]:
+        """Rows as dicts, with $name parameters; JSON columns come as text."""
+        return fetch(self.cursor(), sql, parameters)
+
+    def read_df(self, sql: str, /, **parameters: Any) -> pandas.DataFrame:
+        """The same as a DataFrame."""
+        return self.cursor().execute(sql, parameters).df()
+
+    def copy_to_parquet(self, sql: str, path: Path, /, **parameters: Any) -> int:
+        """Write the rows of a query to a parquet file; returns how many there are."""
+        target = str(path).replace("'", "''")
+        statement = f"COPY ({sql}) TO '{target}' (FORMAT parquet)"
+        return int(self.cursor().execute(statement, parameters).fetchall()[0][0])
+
+    # -- writing ---------------------------------------------------------------------------
+
+    def write(self, operation: Callable[[Transaction], T]) -> T:
+        """Run `operation` in the writer thread; returns when it is journaled and committed.
+
+        What it raises is raised here, and then nothing of it is stored.  It may be run again
+        when a neighbour in its group fails, so it must not change anything outside the
+        transaction.  Raises StorageFull when the disk refuses: repeat it when there is space.
+        """
+        if threading.current_thread() is self._writer:
+            raise RuntimeError("an operation must use its own transaction, not db.write")
+        future: Future[T] = Future()
+        with self._gate:
+            if self._closed:
+                raise RuntimeError("the workspace is closed")
+            self._waiting.put((operation, future))
+        return future.result()
+
+    def close(self) -> None:
+        """Finish waiting writes, fold the write-ahead log in and release the lock."""
+        with self._gate:
+            if self._closed:
+                return
+            self._closed = True
+            self._waiting.put(None)
+        self._writer.join()
+        self._disconnect()
+        self.journal.close()
+        self._lock.close()
+
+    def __enter__(self) -> Database:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- the writer thread -----------------------------------------------------------------
+
+    def _write_groups(self) -> None:
+        while (first := self._waiting.get()) is not None:
+            group = [first]
+            while len(group) < _GROUP and not self._waiting.empty():
+                item = self._waiting.get()
+                if item is None:
+                    self._run_group(group)
+                    return
+                group.append(item)
+            self._run_group(group)
+
+    def _run_group(self, group: list[tuple[Operation, Future[Any]]]) -> None:
+        """Answer every operation of a group: together, or one by one when one of them fails."""
+        outcomes: list[_Done | BaseException]
+        try:
+            outcomes = [*self._attempt([operation for operation, _ in group], careful=False)]
+        except StorageFull as error:
+            outcomes = [error] * len(group)
+        except BaseException:
+            outcomes = [self._attempt_alone(operation) for operation, _ in group]
+        for (_, future), outcome in zip(group, outcomes, strict=True):
+            if isinstance(outcome, _Done):
+                future.set_result(outcome.value)
+            else:
+                future.set_exception(outcome)
+
+    def _attempt_alone(self, operation: Operation) -> _Done | BaseException:
+        try:
+            return self._attempt([operation], careful=True)[0]
+        except BaseException as error:  # whatever it is belongs to the caller, not to this thread
+            return error
+
+    def _attempt(
+        self, operations: list[Operation], *, careful: bool
+    ) -> list[_Done | BaseException]:
+        """One transaction; returns only after the commit, or raises with nothing stored.
+
+        An operation that raises before it has written anything is that operation's own affair;
+        after it has written, the whole transaction has to go.
+        """
+        tables = self._begin()
+        transaction = Transaction(tables, self._desk, now=self.clock, careful=careful)
+        start = self.journal.size
+        try:
+            outcomes: list[_Done | BaseException] = []
+            wrote = False
+            for operation in operations:
+                transaction.wrote = False
+                try:
+                    outcomes.append(_Done(operation(transaction)))
+                except Exception as error:
+                    if transaction.wrote or transaction.broken:
+                        raise
+                    outcomes.append(error)
+                wrote = wrote or transaction.wrote
+                if transaction.broken:
+                    raise RuntimeError("an operation went on after its SQL had failed")
+            transaction.flush()
+            self._finish(tables, transaction, wrote=wrote)
+        except BaseException as error:
+            self._undo(start, error)
+            raise self._translated(error) from error
+        return outcomes
+
+    def _finish(self, tables: Tables, transaction: Transaction, *, wrote: bool) -> None:
+        """Journal, then commit: the order that makes an acknowledged write safe twice."""
+        if not wrote:
+            tables.connection.execute("ROLLBACK")
+            return
+        if transaction.lines:
+            length = sum(map(len, transaction.lines))
+            transaction.mark_applied(self.journal.size + length)
+            self.journal.append(transaction.lines)
+        self._commit(tables.connection)
+
+    def _commit(self, connection: duckdb.DuckDBPyConnection) -> None:
+        connection.execute("COMMIT")
+
+    def _begin(self) -> Tables:
+        if self._connection is None:
+            self._reconnect()
+        self._tables.connection.execute("BEGIN")
+        return self._tables
+
+    def _undo(self, journal_size: int, error: BaseException) -> None:
+        """Roll the tables, the journal and the desk's memory back to before the group."""
+        self._desk.forget()
+        if self.journal.size != journal_size:
+            self.journal.truncate(journal_size)
+        try:
+            self._tables.connection.execute("ROLLBACK")
+        except duckdb.Error:
+            # DuckDB closes itself to writes after a failed commit: start it afresh.
+            self._disconnect()
+        if isinstance(error, duckdb.FatalException | duckdb.InternalException | duckdb.IOException):
+            self._disconnect()
+
+    def _translated(self, error: BaseException) -> BaseException:
+        refused = isinstance(error, OSError) and error.errno in _FULL
+        if refused or isinstance(error, duckdb.IOException | duckdb.FatalException):
+            return StorageFull(
+                f"the disk of {self.workspace} takes no more writes ({error}); nothing was stored. "
+                "Free some space and try again"
+            )
+        return error
+
+    # -- the connection --------------------------------------------------------------------
+
+    def _connect(self) -> None:
+        path = self.workspace / DATABASE
+        unclean = keep_wal_aside(self.workspace)
+        try:
+            connection = duckdb.connect(str(path), config={"autoinstall_known_extensions": "false"})
+            connection.execute("SET GLOBAL TimeZone = 'UTC'")
+        except duckdb.IOException as error:
+            if "lock" in str(error):
+                raise WorkspaceLocked(f"another program has {path} open: {error}") from error
+            raise StorageFull(f"{path} cannot be opened: {error}") from error
+        except duckdb.Error as error:
+            raise StorageDamaged(
+                f"{path} cannot be read ({error}). `python launch.py rebuild` makes it again "
+                "from the journal"
+            ) from error
+        try:
+            migrate(connection)
+            reconcile(connection, self.journal, thorough=unclean)
+        except BaseException:
+            connection.close()
+            raise
+        with self._gate:
+            self._connection = connection
+            self._tables = Tables(connection)
+            self._generation += 1
+
+    def _disconnect(self) -> None:
+        with self._gate:
+            connection, self._connection = self._connection, None
+            # DuckDB keeps one instance for each file until its last cursor is closed.
+            for cursor in list(self._cursors):
+                cursor.close()
+            if connection is not None:
+                connection.close()
+
+    def _reconnect(self) -> None:
+        try:
+            self._connect()
+        except (duckdb.Error, OSError) as error:
+            raise StorageFull(f"{self.workspace} cannot be opened again yet: {error}") from error
+
+
+class _Done:
+    """The result of an operation, told apart from an exception it might have returned."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+__all__ = [
+    "Conflict",
+    "Database",
+    "NotFound",
+    "NotLeased",
+    "StorageDamaged",
+    "StorageFull",
+    "Transaction",
+    "WorkspaceLocked",
+]

@@ -1,0 +1,263 @@
+"""What the writer thread remembers of the labeling desk, so that handing out work is quick.
+
+A memory of the tables, never the truth: it is filled from them, follows each record that is
+stored, and is forgotten when a transaction is rolled back.  It holds the comparisons of the
+iteration being labeled, and any other one for which an answer arrives.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Protocol
+
+from storage.codec import from_row
+from storage.errors import NotFound
+from storage.records import Comparison, Flag, Iteration, Judgment, Skip, Withdrawal
+
+Act = Judgment | Skip | Flag
+
+_LABELING = """
+    SELECT number FROM iterations
+    QUALIFY number = max(number) OVER () AND phase = 'labeling'
+"""
+_OF_ITERATION = "SELECT id FROM comparisons WHERE iteration = $iteration AND arm <> 'imported'"
+_COMPARISONS = "SELECT * FROM comparisons WHERE id IN (SELECT unnest($ids))"
+_JUDGMENTS = "SELECT * FROM judgments WHERE comparison IN (SELECT unnest($ids)) ORDER BY created_at"
+_SKIPS = "SELECT * FROM skips WHERE comparison IN (SELECT unnest($ids)) ORDER BY created_at"
+_FLAGS = "SELECT * FROM flags WHERE comparison IN (SELECT unnest($ids)) ORDER BY created_at"
+_WITHDRAWALS = "SELECT * FROM withdrawals WHERE replaces IN (SELECT unnest($acts))"
+_LEASES = "SELECT * FROM leases WHERE comparison IN (SELECT unnest($ids))"
+
+
+class Reader(Protocol):
+    """What the desk reads the tables with."""
+
+    def rows(self, sql: str, /, **parameters: Any) -> list[dict[str, Any]]: ...
+
+
+@dataclass(slots=True)
+class Lease:
+    """When a comparison was given to an annotator and until when nobody else gets it."""
+
+    granted: datetime
+    expires: datetime
+
+
+@dataclass(slots=True)
+class Card:
+    """One comparison on the desk, with everything that happened to it.
+
+    `judged` maps each annotator with a current judgment to its id; `skipped` are those who
+    passed; `flags` are the reports nobody has cleared.
+    """
+
+    comparison: Comparison
+    leases: dict[str, Lease] = field(default_factory=dict)
+    acts: dict[str, Act] = field(default_factory=dict)
+    closed: set[str] = field(default_factory=set)
+    judged: dict[str, str] = field(default_factory=dict)
+    skipped: set[str] = field(default_factory=set)
+    flags: set[str] = field(default_factory=set)
+
+    def add(self, act: Act) -> None:
+        """Count an act."""
+        self.acts[act.id] = act
+        if isinstance(act, Judgment) and act.replaces is not None:
+            self.closed.add(act.replaces)
+        self._recount()
+
+    def close(self, act: str) -> None:
+        """Take back the act with this id."""
+        self.closed.add(act)
+        self._recount()
+
+    def _recount(self) -> None:
+        standing = [act for act in self.acts.values() if act.id not in self.closed]
+        self.judged = {a.annotator: a.id for a in standing if isinstance(a, Judgment)}
+        self.skipped = {a.annotator for a in standing if isinstance(a, Skip)}
+        self.flags = {a.id for a in standing if isinstance(a, Flag)}
+
+    def may_go_to(self, annotator: str, moment: datetime) -> bool:
+        """Whether this annotator may be given the comparison now.
+
+        Not twice to one annotator, not while flagged, and not to more annotators at a time
+        than judgments are still wanted.
+        """
+        if self.flags or annotator in self.judged or annotator in self.skipped:
+            return False
+        out = sum(
+            who != annotator and who not in self.judged and who not in self.skipped
+            and lease.expires > moment
+            for who, lease in self.leases.items()
+        )  # fmt: skip
+        return len(self.judged) + out < self.comparison.wanted
+
+
+class Desk:
+    """The cards, and the order in which unfinished ones are handed out."""
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Drop everything; the next question reads the tables again."""
+        self.iteration: int | None = None
+        self._loaded = False
+        self._cards: dict[str, Card] = {}
+        self._card_of_act: dict[str, str] = {}
+        self._hands: dict[str, set[str]] = {}
+        # Unfinished comparisons of the iteration as (position, id), in order.
+        self._untouched: list[tuple[int, str]] = []
+        self._started: list[tuple[int, str]] = []
+
+    def load(self, reader: Reader) -> None:
+        """Fill the desk with the iteration that is being labeled, unless it is filled."""
+        if self._loaded:
+            return
+        self.forget()
+        labeling = reader.rows(_LABELING)
+        if labeling:
+            self.iteration = labeling[0]["number"]
+            rows = reader.rows(_OF_ITERATION, iteration=self.iteration)
+            self._read(reader, [row["id"] for row in rows])
+        self._loaded = True
+
+    def card(self, reader: Reader, comparison: str) -> Card:
+        """The card of a comparison of any iteration; NotFound when there is none."""
+        self.load(reader)
+        if comparison not in self._cards:
+            self._read(reader, [comparison])
+        if comparison not in self._cards:
+            raise NotFound(f"there is no comparison {comparison!r}")
+        return self._cards[comparison]
+
+    def in_hand(self, annotator: str, moment: datetime) -> list[Card]:
+        """What he holds a live lease on and still owes an answer, the latest given first.
+
+        Others may have been given it too by then (he passed, they got it, he undid): it is
+        his all the same.
+        """
+        held = [self._cards[name] for name in self._hands.get(annotator, ())]
+        owed = [
+            card
+            for card in held
+            if card.leases[annotator].expires > moment
+            and card.comparison.iteration == self.iteration
+            and not card.flags
+            and annotator not in card.judged
+            and annotator not in card.skipped
+        ]
+        return sorted(
+            owed, key=lambda c: (-c.leases[annotator].granted.timestamp(), c.comparison.position)
+        )
+
+    def available(self, annotator: str, moment: datetime) -> Iterator[Card]:
+        """Cards he may be given: half-finished ones first, then by position."""
+        for _, name in self._started:
+            if self._cards[name].may_go_to(annotator, moment):
+                yield self._cards[name]
+        for _, name in self._untouched:
+            if self._cards[name].may_go_to(annotator, moment):
+                yield self._cards[name]
+
+    # -- following what is stored ------------------------------------------------------------
+
+    def apply(self, record: object) -> None:
+        """Follow a record that has just been stored."""
+        if isinstance(record, Iteration):
+            self._loaded = False
+        elif isinstance(record, Comparison):
+            if self._loaded and record.iteration == self.iteration and record.arm != "imported":
+                self._put(Card(record))
+        elif isinstance(record, Judgment | Skip | Flag):
+            card = self._cards.get(record.comparison)
+            if card is not None:
+                self._card_of_act[record.id] = record.comparison
+                self._change(card, lambda: card.add(record))
+        elif isinstance(record, Withdrawal):
+            name = self._card_of_act.get(record.replaces)
+            if name is not None:
+                card = self._cards[name]
+                self._change(card, lambda: card.close(record.replaces))
+
+    def lease(self, comparison: str, annotator: str, granted: datetime, expires: datetime) -> bool:
+        """Note a lease on a loaded card; returns whether he ever had one on it."""
+        leases = self._cards[comparison].leases
+        known = annotator in leases
+        leases[annotator] = Lease(granted, expires)
+        self._hands.setdefault(annotator, set()).add(comparison)
+        return known
+
+    # -- keeping the order -------------------------------------------------------------------
+
+    def _change(self, card: Card, change: Any) -> None:
+        self._take_out(card)
+        change()
+        self._put_in_order(card)
+
+    def _put(self, card: Card) -> None:
+        self._cards[card.comparison.id] = card
+        self._put_in_order(card)
+
+    def _put_in_order(self, card: Card) -> None:
+        self._note_hands(card)
+        if self._is_queued(card):
+            insort(self._order_of(card), _place(card))
+
+    def _take_out(self, card: Card) -> None:
+        if self._is_queued(card):
+            order = self._order_of(card)
+            del order[bisect_left(order, _place(card))]
+
+    def _order_of(self, card: Card) -> list[tuple[int, str]]:
+        return self._started if card.judged else self._untouched
+
+    def _note_hands(self, card: Card) -> None:
+        for annotator in card.leases:
+            hand = self._hands.setdefault(annotator, set())
+            if annotator in card.judged:
+                hand.discard(card.comparison.id)
+            else:
+                hand.add(card.comparison.id)
+
+    def _is_queued(self, card: Card) -> bool:
+        ours = card.comparison.iteration == self.iteration and card.comparison.arm != "imported"
+        return ours and not card.flags and len(card.judged) < card.comparison.wanted
+
+    # -- reading the tables ------------------------------------------------------------------
+
+    def _read(self, reader: Reader, ids: list[str]) -> None:
+        cards = {
+            row["id"]: Card(from_row(Comparison, row)) for row in reader.rows(_COMPARISONS, ids=ids)
+        }
+        acts: list[Act] = [
+            *(from_row(Judgment, row) for row in reader.rows(_JUDGMENTS, ids=ids)),
+            *(from_row(Skip, row) for row in reader.rows(_SKIPS, ids=ids)),
+            *(from_row(Flag, row) for row in reader.rows(_FLAGS, ids=ids)),
+        ]
+        for act in acts:
+            self._card_of_act[act.id] = act.comparison
+            cards[act.comparison].add(act)
+        for row in reader.rows(_WITHDRAWALS, acts=[act.id for act in acts]):
+            cards[self._card_of_act[row["replaces"]]].close(row["replaces"])
+        for row in reader.rows(_LEASES, ids=ids):
+            card = cards[row["comparison"]]
+            card.leases[row["annotator"]] = Lease(row["granted_at"], row["expires_at"])
+        self._put_all(cards.values())
+
+    def _put_all(self, cards: Iterable[Card]) -> None:
+        """Many at once: sorted afterwards, where one by one would cost a shift for each."""
+        for card in cards:
+            self._cards[card.comparison.id] = card
+            self._note_hands(card)
+            if self._is_queued(card):
+                self._order_of(card).append(_place(card))
+        self._untouched.sort()
+        self._started.sort()
+
+
+def _place(card: Card) -> tuple[int, str]:
+    return card.comparison.position, card.comparison.id

@@ -1,0 +1,117 @@
+"""Runs of worker processes, with the metrics and notes they report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from storage import lookup
+from storage.codec import to_entry
+from storage.database import Database
+from storage.records import Metric, Run, RunNote
+from storage.transaction import Transaction
+
+if TYPE_CHECKING:
+    import pandas
+
+_LISTING = """
+    SELECT * FROM runs WHERE $iteration IS NULL OR iteration = $iteration
+    ORDER BY created_at, id
+"""
+_DROP_METRICS = "DELETE FROM metrics WHERE run = $run AND seq > $seq"
+_DROP_NOTES = "DELETE FROM run_notes WHERE run = $run AND seq > $seq"
+_INGESTED = "SELECT ingested_seq FROM runs WHERE id = $run"
+_PROGRESS = """
+    UPDATE runs SET progress = $progress, message = $message, ingested_seq = $seq
+    WHERE id = $run
+"""
+# Every point where there are few; otherwise the last of each of `points` stretches of steps,
+# and always the last of all.
+_METRICS = """
+    WITH chosen AS (
+        SELECT step, name, value, seq FROM metrics
+        WHERE run = $run AND ($names IS NULL OR list_contains($names, name))
+        QUALIFY row_number() OVER (PARTITION BY name, step ORDER BY seq DESC) = 1),
+    numbered AS (
+        SELECT *, row_number() OVER (PARTITION BY name ORDER BY step) AS place,
+               count(*) OVER (PARTITION BY name) AS many
+        FROM chosen)
+    SELECT step, name, value FROM numbered
+    QUALIFY row_number() OVER (
+        PARTITION BY name, CASE WHEN many <= $points THEN place
+                                ELSE (place - 1) * $points // many END
+        ORDER BY step DESC) = 1
+    ORDER BY name, step
+"""
+_NOTES = """
+    SELECT * FROM run_notes WHERE run = $run AND ($kind IS NULL OR kind = $kind) ORDER BY seq
+"""
+
+
+def save(db: Database, run: Run) -> Run:
+    """Store a run in place of the one with the same id.
+
+    The count of ingested events of a stored run stays: it belongs to `ingest`.
+    """
+    db.write(lambda tx: tx.store(run))
+    return run
+
+
+def get(db: Database, run: str) -> Run:
+    """The run with this id, or NotFound."""
+    return lookup.by_key(db, Run, run)
+
+
+def listing(db: Database, iteration: int | None = None) -> list[Run]:
+    """All runs, or those of one iteration, oldest first."""
+    return lookup.select(db, Run, _LISTING, iteration=iteration)
+
+
+def update_progress(db: Database, run: Run) -> None:
+    """Store how far a run is (progress, message, ingested_seq); not journaled."""
+    db.write(lambda tx: _update_progress(tx, run, run.ingested_seq))
+
+
+def ingest(
+    db: Database,
+    run: Run,
+    metrics: Sequence[Metric],
+    notes: Sequence[RunNote],
+    *,
+    replace_from: int | None = None,
+) -> None:
+    """Store what a run has reported up to the event `run.ingested_seq`, with its progress.
+
+    May be repeated: what was ingested before is left out.  `replace_from` first forgets every
+    event after that one, as when a worker resumed from an earlier checkpoint (0 forgets all).
+    """
+
+    def operation(tx: Transaction) -> None:
+        rows = tx.rows(_INGESTED, run=run.id)
+        ingested = rows[0]["ingested_seq"] if rows else 0
+        if replace_from is not None:
+            tx.execute(_DROP_METRICS, run=run.id, seq=replace_from)
+            tx.execute(_DROP_NOTES, run=run.id, seq=replace_from)
+            ingested = min(ingested, replace_from)
+        tx.insert("metrics", [to_entry(m) for m in metrics if m.seq > ingested])
+        tx.insert("run_notes", [to_entry(note) for note in notes if note.seq > ingested])
+        _update_progress(tx, run, max(ingested, run.ingested_seq))
+
+    db.write(operation)
+
+
+def _update_progress(tx: Transaction, run: Run, seq: int) -> None:
+    tx.execute(_PROGRESS, run=run.id, progress=run.progress, message=run.message, seq=seq)
+
+
+def metrics(
+    db: Database, run: str, names: Sequence[str] | None = None, points: int = 400
+) -> pandas.DataFrame:
+    """Metrics as columns step, name, value; at most `points` of each name, evenly thinned."""
+    chosen = None if names is None else list(names)
+    return db.read_df(_METRICS, run=run, names=chosen, points=points)
+
+
+def notes(db: Database, run: str, kind: str | None = None) -> list[RunNote]:
+    """Red flags, warnings and samples in the order they were reported."""
+    return lookup.select(db, RunNote, _NOTES, run=run, kind=kind)

@@ -1,0 +1,28 @@
+"""Snapshots: which judgments a reward model was trained on.
+
+A judgment undone later stays in the snapshots it is in; the next one differs.
+"""
+
+from __future__ import annotations
+
+from storage.codec import from_row
+from storage.database import Database
+from storage.errors import NotFound
+from storage.records import Snapshot
+
+_MEMBERS = "SELECT judgment FROM snapshot_judgments WHERE snapshot = $hash ORDER BY judgment"
+_ROW = "SELECT * FROM snapshots WHERE hash = $hash"
+
+
+def add(db: Database, snapshot: Snapshot) -> int:
+    """Store a snapshot; taking the same one again changes nothing."""
+    return db.write(lambda tx: tx.store(snapshot))
+
+
+def get(db: Database, snapshot: str) -> Snapshot:
+    """The snapshot with this hash, its judgments' ids in order, or NotFound."""
+    rows = db.read(_ROW, hash=snapshot)
+    if not rows:
+        raise NotFound(f"there is no snapshot {snapshot!r}")
+    members = tuple(row["judgment"] for row in db.read(_MEMBERS, hash=snapshot))
+    return from_row(Snapshot, {**rows[0], "judgments": members})

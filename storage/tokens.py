@@ -1,0 +1,77 @@
+"""Secrets that sign somebody in: issued once in clear, kept as their SHA-256."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Collection
+from dataclasses import replace
+from datetime import timedelta
+from typing import Literal
+
+from storage import lookup
+from storage.codec import from_row
+from storage.database import Database
+from storage.errors import NotFound
+from storage.records import Annotator, Token, now
+from storage.transaction import Transaction
+
+TokenKind = Literal["session", "api", "invite"]
+
+_CHECK = """
+    SELECT a.* FROM tokens AS t JOIN annotators AS a ON a.id = t.annotator
+    WHERE t.hash = $hash AND list_contains($kinds, t.kind) AND NOT t.revoked AND NOT a.disabled
+      AND (t.expires_at IS NULL OR t.expires_at > $now)
+"""
+_ANNOTATOR = "SELECT 1 FROM annotators WHERE id = $id"
+_LIVE = "SELECT * FROM tokens WHERE annotator = $annotator AND NOT revoked"
+_BY_HASH = "SELECT * FROM tokens WHERE hash = $hash"
+
+
+def issue(db: Database, annotator: str, kind: TokenKind, *, lifetime: timedelta | None) -> str:
+    """A new secret for this annotator; `lifetime` None never expires.  NotFound without him."""
+    secret = secrets.token_urlsafe(32)
+    created = now()
+    token = Token(
+        hash=_hash(secret),
+        annotator=annotator,
+        kind=kind,
+        created_at=created,
+        expires_at=None if lifetime is None else created + lifetime,
+    )
+
+    def operation(tx: Transaction) -> None:
+        if not tx.rows(_ANNOTATOR, id=annotator):
+            raise NotFound(f"there is no annotator {annotator!r}")
+        tx.store(token)
+
+    db.write(operation)
+    return secret
+
+
+def check(db: Database, secret: str, kinds: Collection[TokenKind]) -> Annotator | None:
+    """Whose secret this is, or None when it is unknown, spent, revoked or its owner disabled."""
+    found = lookup.select(db, Annotator, _CHECK, hash=_hash(secret), kinds=list(kinds), now=now())
+    return found[0] if found else None
+
+
+def revoke(db: Database, secret: str) -> None:
+    """End one secret; nothing happens when it is unknown."""
+    _revoke(db, _BY_HASH, hash=_hash(secret))
+
+
+def revoke_all(db: Database, annotator: str) -> None:
+    """End every secret of an annotator."""
+    _revoke(db, _LIVE, annotator=annotator)
+
+
+def _revoke(db: Database, sql: str, **parameters: str) -> None:
+    def operation(tx: Transaction) -> None:
+        live = [from_row(Token, row) for row in tx.rows(sql, **parameters)]
+        tx.store(*(replace(token, revoked=True) for token in live))
+
+    db.write(operation)
+
+
+def _hash(secret: str) -> str:
+    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
