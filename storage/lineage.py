@@ -1,0 +1,156 @@
+"""From a policy back to the votes that shaped it: policy, reward model, snapshot, judgments,
+the policies whose answers were judged, and so on to the SFT reference."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from storage import models
+from storage.database import Database
+from storage.errors import NotFound
+from storage.records import ModelVersion
+
+_ANSWERS = "SELECT count(*) AS completions FROM completions WHERE policy = $policy"
+_JUDGED = """
+    WITH shown AS (
+        SELECT c.id FROM comparisons AS c
+        WHERE c.first IN (SELECT id FROM completions WHERE policy = $policy)
+           OR c.second IN (SELECT id FROM completions WHERE policy = $policy))
+    SELECT (SELECT count(*) FROM shown) AS comparisons,
+           (SELECT count(*) FROM current_judgments WHERE comparison IN (FROM shown)) AS judgments
+"""
+_SNAPSHOT = """
+    SELECT s.hash, s.iteration, s.judgments, count(DISTINCT j.annotator) AS annotators
+    FROM snapshots AS s
+    LEFT JOIN snapshot_judgments AS m ON m.snapshot = s.hash
+    LEFT JOIN judgments AS j ON j.id = m.judgment
+    WHERE s.hash = $hash GROUP BY ALL
+"""
+# A judgment between two policies counts for both.
+_JUDGED_POLICIES = """
+    WITH seen AS (
+        SELECT m.judgment, unnest([c.first, c.second]) AS completion
+        FROM snapshot_judgments AS m
+        JOIN judgments AS j ON j.id = m.judgment
+        JOIN comparisons AS c ON c.id = j.comparison
+        WHERE m.snapshot = $hash)
+    SELECT k.policy, count(DISTINCT seen.judgment) AS judgments
+    FROM seen JOIN completions AS k ON k.id = seen.completion
+    GROUP BY k.policy ORDER BY judgments DESC, k.policy
+"""
+
+
+def lineage(db: Database, model: str) -> dict[str, Any]:
+    """Where a model comes from, as a JSON-able tree; `model` is an id, or a name only one has.
+
+    A node has the model's ``id, role, name, iteration, run``, how many ``completions`` it gave and
+    the ``comparisons`` and current ``judgments`` on them, and then
+
+    * ``parent``: the node of the model its training started from, or None;
+    * ``reward_model``: for a policy, the node of the model that rewarded it;
+    * ``snapshot``: for a reward model, ``hash, judgments, annotators`` and ``judged``: for each
+      policy whose answers the judgments compare, their number and the policy's node.
+
+    A model met before is only named, with ``"above": true``.  Raises `NotFound`, naming the
+    nearest ids.
+    """
+    versions = {version.id: version for version in models.listing(db)}
+    return _Tree(db, versions).node(_find(versions, model))
+
+
+def _find(versions: Mapping[str, ModelVersion], model: str) -> str:
+    if model in versions:
+        return model
+    named = [version.id for version in versions.values() if version.name == model]
+    if len(named) == 1:
+        return named[0]
+    if named:
+        raise NotFound(f"{len(named)} models are called {model!r}; use an id: {', '.join(named)}")
+    known = [*versions, *(version.name for version in versions.values())]
+    near = list(dict.fromkeys(difflib.get_close_matches(model, known, 3, 0.3)))
+    if not versions:
+        raise NotFound(f"there is no model {model!r}: this workspace has none yet")
+    raise NotFound(f"there is no model {model!r}; the nearest are {', '.join(near or versions)}")
+
+
+class _Tree:
+    def __init__(self, db: Database, versions: Mapping[str, ModelVersion]) -> None:
+        self._db = db
+        self._versions = versions
+        self._seen: set[str] = set()
+
+    def node(self, id: str) -> dict[str, Any]:
+        version = self._versions.get(id)
+        if version is None:
+            return {"id": id, "missing": True}
+        named = {"id": id, "role": version.role, "name": version.name}
+        if id in self._seen:
+            return named | {"above": True}
+        self._seen.add(id)
+        node: dict[str, Any] = named | {"iteration": version.iteration, "run": version.run}
+        if version.role != "reward":
+            node |= self._db.read(_ANSWERS, policy=id)[0] | self._db.read(_JUDGED, policy=id)[0]
+        node["parent"] = self.node(version.parent) if version.parent else None
+        if version.reward_model:
+            node["reward_model"] = self.node(version.reward_model)
+        if version.snapshot:
+            node["snapshot"] = self._snapshot(version.snapshot)
+        return node
+
+    def _snapshot(self, hash: str) -> dict[str, Any]:
+        found = self._db.read(_SNAPSHOT, hash=hash)
+        if not found:
+            return {"hash": hash, "missing": True}
+        judged = [
+            {"judgments": row["judgments"], "policy": self.node(row["policy"])}
+            for row in self._db.read(_JUDGED_POLICIES, hash=hash)
+        ]
+        return found[0] | {"judged": judged}
+
+
+def render(tree: Mapping[str, Any]) -> str:
+    """The tree of `lineage` as indented text, one fact a line."""
+    return "\n".join(_lines(tree, indent="", label=""))
+
+
+def _lines(node: Mapping[str, Any], *, indent: str, label: str) -> Iterator[str]:
+    yield f"{indent}{label}{_title(node)}"
+    deeper = indent + "  "
+    if node.get("completions"):
+        yield (
+            f"{deeper}gave {_many(node['completions'], 'completion')}, in "
+            f"{_many(node['comparisons'], 'comparison')} with {_many(node['judgments'], 'judgment')}"
+        )
+    if node.get("parent"):
+        yield from _lines(node["parent"], indent=deeper, label="started from ")
+    if node.get("reward_model"):
+        yield from _lines(node["reward_model"], indent=deeper, label="rewarded by ")
+    snapshot = node.get("snapshot")
+    if not snapshot:
+        return
+    if snapshot.get("missing"):
+        yield f"{deeper}trained on snapshot {snapshot['hash']}, which is not in this workspace"
+        return
+    yield (
+        f"{deeper}trained on snapshot {snapshot['hash']}: "
+        f"{_many(snapshot['judgments'], 'judgment')} by {_many(snapshot['annotators'], 'annotator')}"
+    )
+    for judged in snapshot["judged"]:
+        label = f"{_many(judged['judgments'], 'judgment')} on answers of "
+        yield from _lines(judged["policy"], indent=deeper + "  ", label=label)
+
+
+def _title(node: Mapping[str, Any]) -> str:
+    if node.get("missing"):
+        return f"{node['id']} (not in this workspace)"
+    name = "" if node["name"] == node["id"] else f" {node['name']!r}"
+    if node.get("above"):
+        return f"{node['id']}{name} (see above)"
+    turn = "" if node["iteration"] is None else f", iteration {node['iteration']}"
+    return f"{node['id']}{name} ({node['role']}{turn})"
+
+
+def _many(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

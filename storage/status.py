@@ -1,0 +1,85 @@
+"""The state of a workspace at a glance, as JSON."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from storage import handover, iterations, models, prompts, runs
+from storage.agreement import agreement
+from storage.database import Database
+from storage.records import Iteration, Run
+
+_COUNTS = """
+    SELECT (SELECT count(*) FROM current_judgments) AS judgments,
+           (SELECT count(*) FROM comparisons) AS comparisons,
+           (SELECT count(DISTINCT annotator) FROM current_judgments) AS annotators
+"""
+_BY_KIND = """
+    SELECT a.kind, count(*) AS n
+    FROM judgments AS j JOIN annotators AS a ON a.id = j.annotator
+    GROUP BY a.kind ORDER BY a.kind
+"""
+
+
+def status(db: Database) -> dict[str, Any]:
+    """What `launch.py status --json` prints.
+
+    `judgments` counts current ones, `annotators` those who gave them, `judgments_by_kind` all
+    that were ever made (revised and withdrawn too) by person, simulated or model.  `iteration`
+    is the newest or None, `runs` are its runs, `policy` and `reward_model` the ones in use.
+    """
+    current = iterations.latest(db)
+    return {
+        **db.read(_COUNTS)[0],
+        "judgments_by_kind": {row["kind"]: row["n"] for row in db.read(_BY_KIND)},
+        "agreement": agreement(db),
+        "prompts": dict(prompts.counts(db)),
+        "iteration": _iteration(db, current) if current else None,
+        "policy": _policy(db, current),
+        "reward_model": _reward_model(db),
+        "runs": [_run(r) for r in runs.listing(db, iteration=current.number)] if current else [],
+    }
+
+
+def _iteration(db: Database, current: Iteration) -> dict[str, Any]:
+    return {
+        "number": current.number,
+        "phase": current.phase,
+        "labels_wanted": current.labels_wanted,
+        "labels": handover.labels_in(db, current),
+        "verdict": current.verdict,
+    }
+
+
+def _policy(db: Database, current: Iteration | None) -> dict[str, Any] | None:
+    """The newest policy; before the first one, the SFT reference."""
+    named = (current.policy_produced or current.policy_sampled) if current else None
+    found = [m for role in ("sft", "policy") for m in models.listing(db, role=role)]
+    chosen = next((m for m in found if m.id == named), found[-1] if found else None)
+    if chosen is None:
+        return None
+    return {"id": chosen.id, "name": chosen.name, "role": chosen.role}
+
+
+def _reward_model(db: Database) -> dict[str, Any] | None:
+    """The newest reward model; `accuracy`, `log_loss` and `ece` were measured on held-out pairs."""
+    found = models.listing(db, role="reward")
+    if not found:
+        return None
+    newest = found[-1]
+    measured = ("accuracy", "log_loss", "ece", "held_out_pairs")
+    figures = {name: newest.summary.get(name) for name in measured}
+    return {"id": newest.id, "iteration": newest.iteration, **figures}
+
+
+def _run(run: Run) -> dict[str, Any]:
+    return {
+        "id": run.id,
+        "stage": run.stage,
+        "iteration": run.iteration,
+        "status": run.status,
+        "attempt": run.attempt,
+        "progress": run.progress,
+        "message": run.message,
+        "reason": run.reason,
+    }
