@@ -99,7 +99,7 @@ class LabelClient:
                 if reply.is_success:
                     return reply.json()
                 if reply.status_code != httpx.codes.SERVICE_UNAVAILABLE or last:
-                    raise Refused(f"{method} {path}: {reason(reply)}")
+                    raise Refused(f"{method} {path}: {reply.status_code} {reason(reply)}")
             time.sleep(pause)
             pause = min(_LONGEST_PAUSE, 2 * pause)
 
@@ -148,14 +148,12 @@ class Tally:
 
 
 def reason(reply: httpx.Response) -> str:
-    """Why the server refused: the sentence in its reply, else the status line."""
+    """Why the server refused: the sentence in its reply, else the name of the status."""
     try:
         body = reply.json()
     except ValueError:
-        return f"{reply.status_code} {reply.reason_phrase}"
-    if not isinstance(body, dict):
-        return f"{reply.status_code} {body}"
-    return f"{reply.status_code} {body.get('error') or body.get('detail') or body}"
+        return reply.reason_phrase
+    return str(body.get("error", body)) if isinstance(body, dict) else str(body)
 
 
 def _shown(pair: Mapping[str, Any]) -> ShownPair:

@@ -46,7 +46,7 @@ def admin_client(base_url: str, token: str) -> AdminClient:
         reply = httpx.post(f"{base_url}/admin/api/call", json=body, headers=headers, timeout=60)
         if reply.is_success:
             return reply.json()["result"]
-        raise ValueError(f"{command}: {reason(reply)}")
+        raise ValueError(reason(reply))
 
     return call
 
@@ -198,7 +198,8 @@ class _Driver:
         deadline, seen = time.monotonic() + self.timeout, None
         while time.monotonic() < deadline:
             status = self.admin("status", {})
-            here: tuple[int, str] = (status["iteration"] or 0, status["phase"] or "not started")
+            current = status["iteration"] or {"number": 0, "phase": "not started"}
+            here = (current["number"], current["phase"])
             if here != seen:
                 deadline, seen = time.monotonic() + self.timeout, here
                 self.progress(f"iteration {here[0]}: {here[1]}")
@@ -206,13 +207,15 @@ class _Driver:
                 return number
             if here[1] == phase:
                 return here[0]
-            if blocked := status["blocked"]:
+            if stopped := _stopped(status["runs"]):
                 raise SimulationFailed(
-                    f"the {blocked['stage']} stage of iteration {here[0]} stopped: "
-                    f"{blocked['reason']}"
+                    f"the {stopped['stage']} stage of iteration {here[0]} {stopped['status']}: "
+                    f"{stopped['reason']}"
                 )
             time.sleep(self.poll)
-        raise SimulationFailed(f"nothing moved for {self.timeout:.0f} s, waiting for {phase}")
+        raise SimulationFailed(
+            f"the loop stood still for {self.timeout:.0f} s before it came to {phase}: {seen}"
+        )
 
 
 class PairJudge:
@@ -291,6 +294,12 @@ def _report(
         "length": reached["length"],
         "seconds": dict(record["seconds"]),
     }
+
+
+def _stopped(runs: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """The newest run when it failed or was cancelled: the loop waits for somebody to mend it."""
+    newest = runs[-1] if runs else None
+    return newest if newest and newest["status"] in ("failed", "cancelled") else None
 
 
 def _scored(gold: Gold, prompt: str, responses: Sequence[str]) -> tuple[float, ...]:

@@ -1,0 +1,144 @@
+"""Does the loop improve the policy?  Simulated iterations over seeds, and two controls.
+
+    python benchmarks/simulate_seeds.py [--seeds 0 1 2] [--iterations 2] [--labels 400] [--json FILE]
+
+Runs ``launch.py simulate`` in fresh workspaces, one after another: each seed with the built-in
+gold, then (on the first seed) labels shuffled, and labels by "longest wins".  Every row is measured
+by the same yardstick, the built-in gold.  Prints a Markdown table; the exit status is 1 when an
+expectation fails:
+
+* the last iteration's win rate against SFT is at least .65 with its interval above .5;
+* the interval of the shuffled control covers .5;
+* "longest wins" ends below every seed of the gold.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+YARDSTICK = "built-in gold"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arm:
+    """One run of `simulate`: what judges, on which seed."""
+
+    name: str
+    seed: int
+    options: tuple[str, ...] = ()
+
+
+def arms(seeds: list[int]) -> list[Arm]:
+    """Every seed with the gold, then the controls on the first seed."""
+    return [
+        *(Arm(name="gold", seed=seed) for seed in seeds),
+        Arm(name="shuffled", seed=seeds[0], options=("--shuffle-labels",)),
+        Arm(name="longest", seed=seeds[0], options=("--gold", "pipeline.gold:longest")),
+    ]
+
+
+def run(arm: Arm, args: argparse.Namespace) -> dict[str, Any]:
+    """The report of one run in a workspace of its own, with its wall-clock seconds."""
+    with tempfile.TemporaryDirectory(prefix="kitestring-simulate-") as workspace:
+        command = [
+            sys.executable,
+            str(ROOT / "launch.py"),
+            "simulate",
+            *("--workspace", workspace),
+            *("--iterations", str(args.iterations)),
+            *("--labels", str(args.labels)),
+            *("--annotators", str(args.annotators)),
+            *("--bad", str(args.bad)),
+            *("--seed", str(arm.seed)),
+            *arm.options,
+            *args.extra,
+            "--json",
+        ]
+        started = time.monotonic()
+        done = subprocess.run(
+            command, cwd=ROOT, stdout=subprocess.PIPE, text=True, timeout=args.timeout
+        )
+    if done.returncode:
+        sys.exit(f"{arm.name}, seed {arm.seed}: simulate ended with status {done.returncode}")
+    return json.loads(done.stdout) | {
+        "arm": arm.name,
+        "wall": round(time.monotonic() - started, 1),
+    }
+
+
+def failures(reports: list[dict[str, Any]]) -> list[str]:
+    """The expectations that the reports do not meet, as sentences."""
+    last = [(r, r["iterations"][-1]["yardsticks"][YARDSTICK]) for r in reports]
+    gold = [rate for report, rate in last if report["arm"] == "gold"]
+    found = [
+        f"gold, seed {report['seed']}: {rate['win_rate']:.3f} [{rate['low']:.3f}, …]"
+        for report, rate in last
+        if report["arm"] == "gold" and (rate["win_rate"] < 0.65 or rate["low"] <= 0.5)
+    ]
+    for report, rate in last:
+        if report["arm"] == "shuffled" and not rate["low"] <= 0.5 <= rate["high"]:
+            found.append(f"shuffled labels: [{rate['low']:.3f}, {rate['high']:.3f}] misses .5")
+        if report["arm"] == "longest" and rate["win_rate"] >= min(g["win_rate"] for g in gold):
+            found.append(f"longest wins reaches {rate['win_rate']:.3f}")
+    return found
+
+
+def table(reports: list[dict[str, Any]]) -> str:
+    """One row per iteration, in Markdown."""
+    lines = [
+        "| labels by | seed | iteration | gold win rate vs SFT (95%) | gold SFT → policy "
+        "| longer than SFT | RM accuracy | RM ECE | KL | length | seconds |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for report in reports:
+        for row in report["iterations"]:
+            rate, length = row["yardsticks"][YARDSTICK], row["yardsticks"]["longest"]
+            fitted, seconds = row["reward_model"], sum(row["seconds"].values())
+            lines.append(
+                f"| {report['arm']} | {report['seed']} | {row['iteration']} "
+                f"| {rate['win_rate']:.3f} [{rate['low']:.3f}, {rate['high']:.3f}] "
+                f"| {rate['sft']:+.2f} → {rate['policy']:+.2f} | {length['win_rate']:.2f} "
+                f"| {fitted['accuracy']:.3f} | {fitted['ece']:.3f} | {row['kl']:.2f} "
+                f"| {row['length']:.1f} | {seconds:.0f} |"
+            )
+        lines.append(
+            f"| {report['arm']} | {report['seed']} | all | | | | | | | | {report['wall']:.0f} |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Simulated iterations over seeds, with controls.")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--iterations", type=int, default=2)
+    parser.add_argument("--labels", type=int, default=400)
+    parser.add_argument("--annotators", type=int, default=8)
+    parser.add_argument("--bad", type=float, default=0.25)
+    parser.add_argument("--timeout", type=float, default=3600, help="seconds a run may take")
+    parser.add_argument("--json", type=Path, help="also write the reports to this file")
+    parser.add_argument("extra", nargs="*", help="further options of simulate, after --")
+    args = parser.parse_args()
+    reports = []
+    for arm in arms(args.seeds):
+        reports.append(run(arm, args))
+        print(f"{arm.name}, seed {arm.seed}: {reports[-1]['wall']} s", file=sys.stderr)
+    if args.json:
+        args.json.write_text(json.dumps(reports, indent=2))
+    print(table(reports))
+    missed = failures(reports)
+    for sentence in missed:
+        print(f"FAILED: {sentence}", file=sys.stderr)
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

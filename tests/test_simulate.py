@@ -1,0 +1,356 @@
+"""The simulation against the real labeling routes and a real workspace; only training is scripted."""
+
+import json
+import socket
+import threading
+import time
+from collections import Counter
+from contextlib import contextmanager
+from dataclasses import replace
+
+import httpx
+import pytest
+import uvicorn
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse
+
+from labeler.auth import Identity
+from labeler.routes import explain_errors, label_routes
+from labeler.session import LabelSession
+from pipeline.clients import LabelClient, Refused, ShownPair, conversation
+from pipeline.population import SimulatedAnnotator, Verdict, population
+from pipeline.simulate import PairJudge, SimulationFailed, compare, simulate
+from storage import (
+    annotators,
+    comparisons,
+    completions,
+    iterations,
+    judgments,
+    models,
+    queue,
+    runs,
+    tokens,
+)
+from storage import prompts as prompt_store
+from storage.commands import Commands
+from storage.database import Database
+from storage.records import (
+    Annotator,
+    Comparison,
+    Completion,
+    Iteration,
+    ModelVersion,
+    Prompt,
+    Run,
+    new_id,
+)
+
+PAIRS = 90
+
+
+def kindness(prompt: str, response: str) -> float:
+    """A gold for these tests: the number after "kind", about standard over the texts below."""
+    assert prompt.startswith("Question")
+    return float(response.rsplit(" ", 1)[1])
+
+
+class ScriptedStudio:
+    """A workspace whose training takes no time; its new policy always says "kind 2.0"."""
+
+    def __init__(self, db: Database, *, pairs: int = PAIRS, fails: bool = False) -> None:
+        self.db, self.pairs, self.fails = db, pairs, fails
+        self.commands = Commands(db)
+        self.commands.register("train", self.train)
+        self.commands.register("evaluation.completions", self.evaluated)
+        models.add(db, ModelVersion(id="sft-1", role="sft", name="SFT", path="demo"))
+        models.add(
+            db,
+            ModelVersion(
+                id="reward-1", role="reward", name="RM", summary={"accuracy": 0.7, "ece": 0.04}
+            ),
+        )
+        self.begin(1)
+
+    def admin(self, command, arguments):
+        return self.commands.call(command, arguments)
+
+    def begin(self, number: int) -> None:
+        made, texts, pairs = [], [], []
+        for n in range(self.pairs):
+            prompt = Prompt.make(f"Question {number}.{n}", role="train")
+            # Scores from −1.5 to 1.5; 7 and 31 are coprime, so neighbours differ.
+            sides = [f"kind {(n * step) % 31 / 10 - 1.5:.1f}" for step in (7, 11)]
+            answers = [
+                Completion(id=f"r-{number}-{n}-{i}", prompt=prompt.id, policy="sft-1", text=text)
+                for i, text in enumerate(sides)
+            ]
+            made.append(prompt)
+            texts += answers
+            pairs.append(
+                Comparison(
+                    id=f"c-{number}-{n}",
+                    prompt=prompt.id,
+                    first=answers[0].id,
+                    second=answers[1].id,
+                    iteration=number,
+                    arm="random",
+                    wanted=2 if n % 10 == 0 else 1,
+                    position=n,
+                )
+            )
+        prompt_store.add(self.db, made)
+        completions.add(self.db, texts)
+        comparisons.add(self.db, pairs)
+        iterations.save(self.db, Iteration(number=number, phase="labeling", labels_wanted=10))
+
+    def train(self, overrides) -> None:
+        assert overrides == {}
+        current = iterations.latest(self.db)
+        if self.fails:
+            iterations.save(self.db, replace(current, phase="reward"))
+            runs.save(
+                self.db,
+                Run(
+                    id="run-1",
+                    stage="reward",
+                    iteration=current.number,
+                    status="failed",
+                    directory="runs/run-1",
+                    reason="the disk is full",
+                ),
+            )
+            return
+        reached = {"policy": {"kl": 3.5, "length": 2.0}}
+        done = replace(current, phase="done", reward_model="reward-1", evaluation=reached)
+        iterations.save(self.db, done)
+
+    def evaluated(self, iteration):
+        """Four held-out prompts: the policy (kind 2.0) wins three times and ties once."""
+        rows = []
+        for n, sft in enumerate(["1.0", "1.5", "2.0", "-1.0"]):
+            messages = [{"role": "user", "content": f"Question h{n}"}]
+            for role, text in (("policy", "kind 2.0"), ("reference", f"kind {sft}")):
+                rows.append(
+                    {"prompt": f"h{n}", "messages": messages, "policy_role": role, "text": text}
+                )
+        current = iterations.latest(self.db)
+        if current.number == iteration and iteration < 2:
+            self.begin(iteration + 1)
+        return rows
+
+
+def labeling_app(db: Database, *, lose_replies: int = 0) -> FastAPI:
+    """The real routes; the first `lose_replies` judgments are stored but answered with 503."""
+    app = FastAPI()
+    explain_errors(app)
+    app.include_router(label_routes(LabelSession(db)))
+    lost = iter(range(lose_replies))
+
+    @app.middleware("http")
+    async def sign_in(request: Request, call_next):
+        secret = request.headers["authorization"].removeprefix("Bearer ")
+        who = tokens.check(db, secret, ["api"])
+        if who is None:
+            return JSONResponse({"error": "Sign in first."}, 401)
+        request.state.identity = Identity(annotator=who, bearer=True)
+        reply = await call_next(request)
+        if request.method == "POST" and next(lost, None) is not None:
+            return JSONResponse({"error": "try again"}, 503)
+        return reply
+
+    return app
+
+
+@contextmanager
+def serving(app: FastAPI):
+    """The address of `app` on a free port of this machine."""
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off"))
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        try:
+            while not server.started:
+                assert thread.is_alive()
+                time.sleep(0.01)
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join(timeout=10)
+
+
+@pytest.fixture
+def db(tmp_path):
+    with Database.open(tmp_path / "workspace") as opened:
+        yield opened
+
+
+def stored(db: Database):
+    """Every judgment with the two texts: annotator's name, outcome, gold of first and second."""
+    rows = db.read(
+        "SELECT a.name, j.outcome, j.shown_swapped, c.iteration, f.text AS f, s.text AS s"
+        " FROM judgments AS j JOIN comparisons AS c ON c.id = j.comparison"
+        " JOIN annotators AS a ON a.id = j.annotator"
+        " JOIN completions AS f ON f.id = c.first JOIN completions AS s ON s.id = c.second"
+    )
+    return [
+        row | {"first": float(row["f"].split()[1]), "second": float(row["s"].split()[1])}
+        for row in rows
+    ]
+
+
+def agreement(rows) -> float:
+    decisive = [
+        (row["first"] > row["second"]) == (row["outcome"] == "first")
+        for row in rows
+        if row["outcome"] in ("first", "second") and row["first"] != row["second"]
+    ]
+    return sum(decisive) / len(decisive)
+
+
+def drive(db: Database, **options):
+    studio = ScriptedStudio(db, **options.pop("studio", {}))
+    with serving(labeling_app(db, lose_replies=options.pop("lose_replies", 0))) as url:
+        settings = {"labels": 80, "annotators": 4, "bad": 0.25, "seed": 1, "gold": kindness}
+        return simulate(url, studio.admin, poll=0.01, timeout=20, **(settings | options))
+
+
+def test_whole_iterations_label_exactly_as_asked_and_report_the_gold(db):
+    told = []
+    report = drive(db, iterations=2, progress=told.append)
+    rows = stored(db)
+    assert Counter(row["iteration"] for row in rows) == {1: 80, 2: 80}
+    assert {a.kind for a in annotators.listing(db)} == {"simulated"}
+    careful = {a.name for a in population(4, bad=0.25, seed=1) if a.temper == "careful"}
+    # Canonical outcomes agree with the texts, so sides were mapped rightly on both swaps.
+    for swapped in (False, True):
+        assert (
+            agreement([r for r in rows if r["name"] in careful and r["shown_swapped"] == swapped])
+            > 0.65
+        )
+    json.dumps(report)
+    assert report["seed"] == 1
+    assert [row["iteration"] for row in report["iterations"]] == [1, 2]
+    first = report["iterations"][0]
+    # Wins 1, 1, ½, 1 → 3.5/4; mean SFT score (1 + 1.5 + 2 − 1)/4 = .875.
+    assert first["gold"]["win_rate"] == 0.875
+    assert (first["gold"]["sft"], first["gold"]["policy"]) == (0.875, 2.0)
+    assert first["gold"]["low"] < 0.875 < first["gold"]["high"]
+    assert first["reward_model"] == {"accuracy": 0.7, "ece": 0.04}
+    assert (first["kl"], first["length"]) == (3.5, 2.0)
+    assert "labeling" in first["seconds"]
+    assert any("training" in line for line in told)
+
+
+def test_shuffled_labels_carry_nothing_of_the_content(db):
+    drive(db, labels=95, shuffle_labels=True, bad=0.0)
+    assert abs(agreement(stored(db)) - 0.5) < 0.17  # 3 standard errors of about 80 judgments
+
+
+def test_unshuffled_labels_would_fail_that_control(db):
+    drive(db, labels=95, bad=0.0)
+    assert agreement(stored(db)) > 0.67
+
+
+def test_a_judgment_whose_answer_was_lost_is_stored_once(db):
+    drive(db, labels=30, lose_replies=5)
+    assert len(stored(db)) == 30
+    assert judgments.current_count(db) == 30
+
+
+def test_a_workspace_with_peoples_judgments_is_refused(db):
+    studio = ScriptedStudio(db)
+    person = Annotator(id="a-1", name="Ada")
+    annotators.add(db, person)
+    [pair] = queue.lease_next(db, person.id, 1)
+    judgments.judge(
+        db, id=new_id(), comparison=pair.comparison.id, annotator=person.id, outcome="a"
+    )
+    with pytest.raises(ValueError, match="person: 1"):
+        simulate("http://127.0.0.1:9", studio.admin, gold=kindness)
+    assert [a.name for a in annotators.listing(db)] == ["Ada"]  # nothing was begun
+
+
+def test_a_failed_stage_ends_the_simulation_with_its_reason(db):
+    with pytest.raises(
+        SimulationFailed, match="reward stage of iteration 1 failed: the disk is full"
+    ):
+        drive(db, labels=10, studio={"fails": True})
+
+
+def test_running_out_of_pairs_is_an_error_that_says_so(db):
+    # 20 pairs, two of them wanted twice: 22 judgments in all.
+    with pytest.raises(SimulationFailed, match="ran out after 22 of 80"):
+        drive(db, studio={"pairs": 20})
+
+
+def test_a_refused_annotator_stops_everybody_at_once(db):
+    studio = ScriptedStudio(db, pairs=20)
+
+    def admin(command, arguments):
+        result = studio.admin(command, arguments)
+        return result | {"token": "forged"} if arguments.get("name") == "sim-02" else result
+
+    with serving(labeling_app(db)) as url, pytest.raises(Refused, match="401 Sign in first"):
+        simulate(url, admin, labels=80, annotators=3, gold=kindness, poll=0.01, timeout=20)
+
+
+def test_a_client_gives_up_on_a_server_that_is_gone():
+    with (
+        LabelClient("http://127.0.0.1:9", "token", patience=0.3) as client,
+        pytest.raises(httpx.TransportError),
+    ):
+        client.judge("c-1", Verdict(outcome="tie", milliseconds=1))
+
+
+def test_noise_depends_on_seed_annotator_and_pair_but_not_on_order():
+    annotator = SimulatedAnnotator(name="sim-01", temper="careful", slope=1.0, tie=0.4)
+    pairs = [
+        ShownPair(id=f"c-{n}", prompt="Question", left="kind 0.5", right="kind 0.0")
+        for n in range(60)
+    ]
+
+    def verdicts(order, seed):
+        judge = PairJudge(annotator, kindness, seed=seed, shuffle=False)
+        return {pair.id: judge(pair) for pair in order}
+
+    assert verdicts(pairs, 1) == verdicts(pairs[::-1], 1)
+    assert verdicts(pairs, 1) != verdicts(pairs, 2)
+
+
+def test_win_rate_meets_every_completion_with_every_other_of_its_prompt():
+    messages = [{"role": "user", "content": "Question"}]
+
+    def rows(prompt, role, *scores):
+        return [
+            {"prompt": prompt, "messages": messages, "policy_role": role, "text": f"kind {s}"}
+            for s in scores
+        ]
+
+    # p: 1 beats 0 but not 2, 3 beats both → 3/4; q: one tie → ½.  (3 + ½)/5 = .7.
+    # Completions of the previous policy do not count.
+    report = compare(
+        rows("p", "policy", 1, 3)
+        + rows("p", "reference", 0, 2)
+        + rows("q", "policy", 1)
+        + rows("q", "reference", 1)
+        + rows("q", "previous", 9),
+        kindness,
+    )
+    assert report["win_rate"] == 0.7
+    assert report["sft"] == pytest.approx((0 + 2 + 1) / 3)
+
+
+def test_a_gold_that_is_no_number_is_an_error():
+    pair = ShownPair(id="c-1", prompt="Question", left="x", right="y")
+    annotator = SimulatedAnnotator(name="sim-01", temper="careful", slope=1.0, tie=0.4)
+    judge = PairJudge(annotator, lambda _prompt, _text: float("nan"), seed=0, shuffle=False)
+    with pytest.raises(ValueError, match="nan"):
+        judge(pair)
+
+
+def test_conversations_read_as_text():
+    user = {"role": "user", "content": "Hello"}
+    assert conversation([user]) == "Hello"
+    system = {"role": "system", "content": "Be brief."}
+    assert conversation([system, user]) == "system: Be brief.\n\nuser: Hello"
