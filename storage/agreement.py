@@ -39,14 +39,13 @@ _ALPHA = """
 # Cohen (1960): observed agreement against that of two annotators who keep their own habits.
 _KAPPA = """
     WITH j AS (
-        SELECT j.comparison, a.name, j.outcome
-        FROM current_judgments AS j
-        JOIN comparisons AS k ON k.id = j.comparison
-        JOIN annotators AS a ON a.id = j.annotator
+        SELECT j.comparison, j.annotator, j.outcome
+        FROM current_judgments AS j JOIN comparisons AS k ON k.id = j.comparison
         WHERE $iteration IS NULL OR k.iteration = $iteration),
     cells AS (
-        SELECT l.name AS one, r.name AS other, l.outcome AS x, r.outcome AS y, count(*) AS n
-        FROM j AS l JOIN j AS r ON l.comparison = r.comparison AND l.name < r.name
+        SELECT l.annotator AS one, r.annotator AS other, l.outcome AS x, r.outcome AS y,
+               count(*) AS n
+        FROM j AS l JOIN j AS r ON l.comparison = r.comparison AND l.annotator < r.annotator
         GROUP BY ALL),
     totals AS (SELECT one, other, sum(n)::DOUBLE AS items FROM cells GROUP BY one, other),
     observed AS (SELECT one, other, sum(n) AS agreed FROM cells WHERE x = y GROUP BY one, other),
@@ -74,11 +73,20 @@ def agreement(db: Database, iteration: int | None = None) -> dict[str, Any]:
     * ``kappa``: Cohen's for each pair of annotators with an item in common, keyed "name|name" in
       alphabetical order; None where both only ever used one and the same category.
     """
-    found = db.read(_ALPHA, iteration=iteration)[0]
-    pairs = db.read(_KAPPA, iteration=iteration)
-    return {
-        "items": found["items"],
-        "percent": found["percent"],
-        "alpha": found["alpha"],
-        "kappa": {f"{row['one']}|{row['other']}": row["kappa"] for row in pairs},
+    names = {row["id"]: row["name"] for row in db.read("SELECT id, name FROM annotators")}
+    pairs = {
+        "|".join(sorted((names[one], names[other]))): kappa
+        for one, other, kappa in kappas(db, iteration)
     }
+    return overall(db, iteration) | {"kappa": dict(sorted(pairs.items()))}
+
+
+def overall(db: Database, iteration: int | None = None) -> dict[str, Any]:
+    """``items``, ``percent`` and ``alpha`` of `agreement`."""
+    return db.read(_ALPHA, iteration=iteration)[0]
+
+
+def kappas(db: Database, iteration: int | None = None) -> list[tuple[str, str, float | None]]:
+    """Cohen's kappa of each two annotators (by id) who judged a comparison in common."""
+    rows = db.read(_KAPPA, iteration=iteration)
+    return [(row["one"], row["other"], row["kappa"]) for row in rows]

@@ -1,6 +1,6 @@
-"""Files into rows: JSON lines, a JSON array, CSV, parquet.
+"""Files into rows and back: JSON lines, a JSON array (only read), CSV, parquet.
 
-Every row keeps where it came from, so that whoever reports it can say "line 17".  A row that
+Every row that is read keeps where it came from, so that whoever reports it can say "line 17".  A row that
 cannot be read is a `BadRow`, never an exception: a file is judged as a whole.
 """
 
@@ -10,14 +10,17 @@ import csv
 import io
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as parquet
 
+WRITABLE = (".jsonl", ".parquet", ".csv")
 READABLE = (".jsonl", ".ndjson", ".json", ".csv", ".parquet")
 
 
@@ -193,3 +196,37 @@ def _checked(line: int, value: Any) -> Row | BadRow:
 def is_missing(value: Any) -> bool:
     """Whether a cell is empty: null, or the NaN that pandas writes in its place."""
     return value is None or (isinstance(value, float) and math.isnan(value))
+
+
+Writer = Callable[[list[dict[str, Any]]], None]
+
+
+@contextmanager
+def open_writer(path: Path, schema: pa.Schema) -> Iterator[Writer]:
+    """A function that appends rows to a new file, whose ending says how.
+
+    In JSON lines times are ISO 8601; in CSV lists and objects are JSON text and null is empty.
+    """
+    if path.suffix.lower() == ".parquet":
+        with parquet.ParquetWriter(path, schema) as table:
+            yield lambda rows: table.write_table(pa.Table.from_pylist(rows, schema=schema))
+        return
+    with path.open("w", encoding="utf-8", newline="") as file:
+        if path.suffix.lower() == ".csv":
+            cells = csv.writer(file)
+            cells.writerow(schema.names)
+            yield lambda rows: cells.writerows(
+                [_csv_text(row[name]) for name in schema.names] for row in rows
+            )
+        else:
+            yield lambda rows: file.writelines(f"{_json(row)}\n" for row in rows)
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=datetime.isoformat)
+
+
+def _csv_text(value: Any) -> Any:
+    if isinstance(value, list | dict):
+        return _json(value)
+    return value.isoformat() if isinstance(value, datetime) else value

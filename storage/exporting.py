@@ -1,0 +1,340 @@
+"""Judgments as datasets: a file, a directory that `datasets.load_dataset` reads, or the hub.
+
+What each format makes of ties and both-bad stands in storage/formats.py; docs/data.md explains
+it with examples.  A dataset card is written beside every export.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import httpx
+from huggingface_hub import HfApi
+
+from storage import agreement
+from storage.card import MARK, CardFacts, render_card
+from storage.codec import Setting
+from storage.database import Database, Transaction
+from storage.filetypes import WRITABLE, open_writer
+from storage.formats import Format, Judged, Ties, judged_from, row_maker, schema
+
+_SECRET = "pseudonym_secret"
+_HUB = "hf://"
+_BATCH = 5_000
+
+# An imported model is known by its name only; ours have ids that are names.
+_JUDGED = """
+    SELECT j.id, j.comparison, p.messages::VARCHAR AS messages, f.text AS first, s.text AS second,
+           CASE WHEN fm.role = 'external' THEN fm.name ELSE f.policy END AS first_model,
+           CASE WHEN sm.role = 'external' THEN sm.name ELSE s.policy END AS second_model,
+           j.annotator, a.kind AS annotator_kind, j.outcome, j.shown_swapped, j.strength,
+           j.criteria::VARCHAR AS criteria, j.comment, j.milliseconds, j.created_at, j.replaces,
+           w.created_at AS withdrawn_at,
+           CASE WHEN w.id IS NOT NULL THEN 'withdrawn'
+                WHEN later.id IS NOT NULL THEN 'revised' ELSE 'current' END AS status,
+           c.iteration, c.arm, c.item
+    FROM judgments AS j
+    JOIN comparisons AS c ON c.id = j.comparison
+    JOIN prompts AS p ON p.id = c.prompt
+    JOIN completions AS f ON f.id = c.first
+    JOIN completions AS s ON s.id = c.second
+    JOIN annotators AS a ON a.id = j.annotator
+    LEFT JOIN models AS fm ON fm.id = f.policy
+    LEFT JOIN models AS sm ON sm.id = s.policy
+    LEFT JOIN judgments AS later ON later.replaces = j.id
+    LEFT JOIN withdrawals AS w ON w.replaces = j.id
+    WHERE $history OR (later.id IS NULL AND w.id IS NULL)
+    ORDER BY j.created_at, j.id
+"""
+_ANNOTATORS = "SELECT id, name FROM annotators"
+
+
+@dataclass(frozen=True)
+class ExportReport:
+    """What was written: `rows` of `judgments`, where, and its card.
+
+    `outcomes` counts the judgments by what was said, `left_out` those that made no row.
+    """
+
+    out: str
+    card: str
+    rows: int
+    judgments: int
+    outcomes: dict[str, int]
+    left_out: dict[str, int]
+    notes: list[str] = field(default_factory=list)
+
+
+def export(
+    db: Database,
+    *,
+    format: Format,
+    out: str | Path,
+    ties: Ties = "drop",
+    names: bool = False,
+    private: bool = True,
+    history: bool = False,
+) -> ExportReport:
+    """Write the current judgments (with `history`, in raw, the revised and withdrawn too).
+
+    `out` is FILE.jsonl, .parquet or .csv, a directory, or hf://[datasets/]OWNER/NAME.  Annotators
+    get pseudonyms unless `names`; a pushed dataset is private unless `private` is False.
+    Raises ``ValueError`` when there is nothing to write or the place cannot take it.
+    """
+    for name, value, choices in (("format", format, Format), ("ties", ties, Ties)):
+        if value not in get_args(choices):
+            allowed = ", ".join(get_args(choices))
+            raise ValueError(f"--{name} is {value!r} and must be one of {allowed}")
+    if history and format != "raw":
+        raise ValueError("the history goes with --format raw; the other formats hold no status")
+    place = Place.of(out)
+    source = _Source(db, names=names, history=history)
+    if place.kind == "hub":
+        with tempfile.TemporaryDirectory(prefix="kitestring-export-") as folder:
+            report = _write_folder(source, Path(folder), place.target, format=format, ties=ties)
+            push(Path(folder), place.target, private=private)
+        return report
+    if place.kind == "folder":
+        return _write_folder(source, Path(place.target), place.target, format=format, ties=ties)
+    return _write_file(source, Path(place.target), format=format, ties=ties)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an export goes; `target` is a path or, on the hub, OWNER/NAME."""
+
+    kind: Literal["file", "folder", "hub"]
+    target: str
+
+    @classmethod
+    def of(cls, out: str | Path) -> Place:
+        text = str(out)
+        if text.startswith(_HUB):
+            name = text.removeprefix(_HUB).removeprefix("datasets/").strip("/")
+            if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
+                raise ValueError(f"{text} must be {_HUB}datasets/OWNER/NAME")
+            return cls("hub", name)
+        if "://" in text:
+            raise ValueError(f"{text} is no place for an export; only {_HUB}… is known")
+        path = Path(text)
+        if path.is_dir() or text.endswith("/") or not path.suffix:
+            return cls("folder", str(path))
+        if path.suffix.lower() not in WRITABLE:
+            raise ValueError(
+                f"{path.name} must end in {', '.join(WRITABLE)}, or be a directory or {_HUB}…"
+            )
+        return cls("file", str(path))
+
+
+class _Source:
+    """The judgments to export and the facts about them, under the names to publish."""
+
+    def __init__(self, db: Database, *, names: bool, history: bool) -> None:
+        self._db = db
+        self.pseudonymised = not names
+        self._history = history
+        key = bytes.fromhex(_pseudonym_secret(db)) if self.pseudonymised else b""
+        self._public = {
+            row["id"]: _pseudonym(key, row["id"]) if self.pseudonymised else row["name"]
+            for row in db.read(_ANNOTATORS)
+        }
+        self.alpha = agreement.overall(db)
+        self.kappas = [
+            (self._public[one], self._public[other], kappa)
+            for one, other, kappa in agreement.kappas(db)
+        ]
+
+    def judgments(self) -> Iterator[Judged]:
+        """Judgments in order of time, in batches: an export need not fit into memory."""
+        found = self._db.cursor().execute(_JUDGED, {"history": self._history})
+        columns = [column[0] for column in found.description or ()]
+        while batch := found.fetchmany(_BATCH):
+            for values in batch:
+                row: dict[str, Any] = dict(zip(columns, values, strict=True))
+                yield judged_from(row, annotator=self._public[row["annotator"]])
+
+
+def _write_file(source: _Source, path: Path, *, format: Format, ties: Ties) -> ExportReport:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    card = path.with_name(f"{path.name}.card.md")
+    return _write(source, path, card, shown=str(path), format=format, ties=ties, files=None)
+
+
+def _write_folder(
+    source: _Source, folder: Path, shown: str, *, format: Format, ties: Ties
+) -> ExportReport:
+    """data/train.parquet and README.md: what `load_dataset` reads and the hub shows."""
+    card = folder / "README.md"
+    if card.exists() and MARK not in card.read_text(encoding="utf-8", errors="replace"):
+        raise ValueError(f"{folder} has a README.md that is not an export's; choose another place")
+    path = folder / "data" / "train.parquet"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    files = "data/train.parquet"
+    return _write(source, path, card, shown=shown, format=format, ties=ties, files=files)
+
+
+def _write(
+    source: _Source,
+    path: Path,
+    card: Path,
+    *,
+    shown: str,
+    format: Format,
+    ties: Ties,
+    files: str | None,
+) -> ExportReport:
+    """Rows to a file that gets its name when it is complete, then the card."""
+    tally = _Tally()
+    partial = path.with_name(f".partial-{path.name}")
+    try:
+        with open_writer(partial, schema(format, ties)) as write:
+            _write_rows(source, write, row_maker(format, ties), tally)
+        if not tally.rows:
+            raise ValueError(tally.nothing())
+        partial.replace(path)
+    finally:
+        with suppress(FileNotFoundError):
+            partial.unlink()
+    facts = CardFacts(
+        format=format,
+        ties=ties,
+        columns=schema(format, ties).names,
+        rows=tally.rows,
+        outcomes=dict(tally.outcomes),
+        left_out=dict(tally.left_out),
+        annotators=dict(tally.annotators),
+        comparisons=len(tally.comparisons),
+        prompts=len(tally.prompts),
+        models=sorted(tally.models),
+        agreement=source.alpha,
+        kappas=source.kappas,
+        pseudonymised=source.pseudonymised,
+        data_files=files,
+    )
+    card.write_text(render_card(facts), encoding="utf-8")
+    return ExportReport(
+        out=shown,
+        card=str(card) if files is None else f"{shown}/README.md",
+        rows=tally.rows,
+        judgments=tally.outcomes.total(),
+        outcomes=dict(tally.outcomes),
+        left_out=dict(tally.left_out),
+        notes=tally.notes(format, ties),
+    )
+
+
+def _write_rows(
+    source: _Source,
+    write: Callable[[list[dict[str, Any]]], None],
+    rows_of: Callable[[Judged], list[dict[str, Any]]],
+    tally: _Tally,
+) -> None:
+    batch: list[dict[str, Any]] = []
+    for judged in source.judgments():
+        rows = rows_of(judged)
+        tally.add(judged, len(rows))
+        batch += rows
+        if len(batch) >= _BATCH:
+            write(batch)
+            batch = []
+    if batch:
+        write(batch)
+
+
+class _Tally:
+    """Counts for the card and the report."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self.outcomes: Counter[str] = Counter()
+        self.left_out: Counter[str] = Counter()
+        self.annotators: Counter[str] = Counter()
+        self.comparisons: set[str] = set()
+        self.prompts: set[tuple[Any, ...]] = set()
+        self.models: set[str] = set()
+
+    def add(self, judged: Judged, rows: int) -> None:
+        said = "preference" if judged.decided else judged.outcome
+        self.outcomes[said] += 1
+        if not rows:
+            self.left_out[said] += 1
+            return
+        self.rows += rows
+        self.annotators[judged.annotator] += 1
+        self.comparisons.add(judged.comparison)
+        self.prompts.add(judged.messages)
+        self.models |= {judged.first_model, judged.second_model}
+
+    def nothing(self) -> str:
+        if not self.outcomes:
+            return "there are no judgments to export yet"
+        return (
+            f"nothing is left to export: all {self.outcomes.total()} judgments are ties or both "
+            "bad, which this export drops; use --ties split or keep"
+        )
+
+    def notes(self, format: Format, ties: Ties) -> list[str]:
+        notes: list[str] = []
+        longer = sum(len(messages) > 1 for messages in self.prompts)
+        if longer and format in ("trl", "trl-unpaired"):
+            notes.append(
+                f"{longer} prompts of several turns were written as transcripts; "
+                "trl-conversational keeps them as chats"
+            )
+        if format == "raw" and ties != "keep":
+            notes.append("raw holds every judgment, ties and both-bad too, whatever --ties says")
+        return notes
+
+
+def push(folder: Path, repository: str, *, private: bool) -> None:
+    """Upload a folder as a dataset repository, in one commit; the token is the usual HF_TOKEN.
+
+    Refuses a repository that is public already unless `private` is False.
+    """
+    hub = HfApi()
+    try:
+        hub.create_repo(repository, repo_type="dataset", private=private, exist_ok=True)
+        if private and not hub.repo_info(repository, repo_type="dataset").private:
+            raise ValueError(
+                f"{repository} is a public dataset already, and this export is private; choose "
+                "another name, or ask for a public one"
+            )
+        hub.upload_folder(
+            repo_id=repository,
+            repo_type="dataset",
+            folder_path=folder,
+            commit_message="Export of judgments",
+        )
+    except (httpx.HTTPError, OSError) as problem:
+        reason = str(problem).strip().splitlines()[0]
+        raise ValueError(
+            f"the hub did not take {repository}: {reason} (is HF_TOKEN set, and may it write there?)"
+        ) from problem
+
+
+def _pseudonym_secret(db: Database) -> str:
+    """The workspace's key for pseudonyms, in hex; made at the first export, never exported."""
+
+    def operation(tx: Transaction) -> None:
+        if not tx.rows("SELECT 1 FROM settings WHERE key = $key", key=_SECRET):
+            tx.store(Setting(key=_SECRET, value=secrets.token_hex(32)))
+
+    db.write(operation)
+    return db.read("SELECT value ->> '$' AS value FROM settings WHERE key = $key", key=_SECRET)[0][
+        "value"
+    ]
+
+
+def _pseudonym(key: bytes, annotator: str) -> str:
+    """The same person in every export of a workspace; only the key leads back."""
+    code = hashlib.blake2b(annotator.encode(), key=key, digest_size=6).hexdigest()
+    return f"annotator-{code}"

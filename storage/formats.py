@@ -1,0 +1,237 @@
+"""Judgments as rows of a dataset: what each export format says of each outcome.
+
+===================  =======================  =====================  =========================
+outcome              trl, trl-conversational  trl-unpaired           raw
+===================  =======================  =====================  =========================
+one was preferred    chosen, rejected         chosen true,           outcome a or b
+                                              rejected false
+tie, ``drop``        left out                 left out               outcome tie
+tie, ``split``       two rows, one each way   each response twice,   outcome tie
+                                              true and false
+tie, ``keep``        one row, the way by a    both true              outcome tie
+                     fair coin, and a column
+                     ``outcome`` = tie
+both bad             as a tie                 both false             outcome both_bad
+                     (``outcome``=both_bad)   (with any ``ties``)
+===================  =======================  =====================  =========================
+
+A raw row is what was said, so `ties` changes nothing there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from storage.records import CRITERIA, Message, Outcome, as_messages, digest
+
+Format = Literal["trl", "trl-conversational", "trl-unpaired", "raw"]
+Ties = Literal["drop", "split", "keep"]
+DatasetRow = dict[str, Any]
+
+_CHAT = pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))
+_TIME = pa.timestamp("us", tz="UTC")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """One judgment with the texts it compares, as an export sees it.
+
+    `status` is current, revised or withdrawn; `annotator` is the name to publish.
+    """
+
+    id: str
+    comparison: str
+    messages: tuple[Message, ...]
+    first: str
+    second: str
+    first_model: str
+    second_model: str
+    annotator: str
+    annotator_kind: str
+    outcome: Outcome
+    shown_swapped: bool
+    strength: int | None
+    criteria: Mapping[str, str]
+    comment: str
+    milliseconds: int | None
+    created_at: datetime
+    replaces: str | None
+    withdrawn_at: datetime | None
+    status: str
+    iteration: int
+    arm: str
+    item: str | None
+
+    @property
+    def decided(self) -> bool:
+        return self.outcome in ("first", "second")
+
+    def won_and_lost(self) -> tuple[str, str]:
+        return (self.first, self.second) if self.outcome == "first" else (self.second, self.first)
+
+    def on_screen(self, side: str) -> str:
+        """A canonical outcome as it was pressed: a was on the left, b on the right."""
+        if side not in ("first", "second"):
+            return side
+        return "a" if (side == "first") != self.shown_swapped else "b"
+
+
+def prompt_text(messages: tuple[Message, ...]) -> str:
+    """A single question as it was written; a longer chat as a transcript that ends where the
+    response begins.  Both break the line between turns, where tokenizers do not merge."""
+    if len(messages) == 1:
+        return messages[0].content
+    turns = [f"{message.role.capitalize()}:\n{message.content}\n\n" for message in messages]
+    return "".join([*turns, "Assistant:\n"])
+
+
+def schema(format: Format, ties: Ties) -> pa.Schema:
+    """The columns of a format; `ties` = keep adds `outcome` where pairs are written."""
+    if format == "raw":
+        return _RAW
+    if format == "trl-unpaired":
+        return pa.schema(
+            [("prompt", pa.string()), ("completion", pa.string()), ("label", pa.bool_())]
+        )
+    kind = _CHAT if format == "trl-conversational" else pa.string()
+    columns = [("prompt", kind), ("chosen", kind), ("rejected", kind)]
+    return pa.schema([*columns, ("outcome", pa.string())] if ties == "keep" else columns)
+
+
+_RAW = pa.schema(
+    [
+        ("id", pa.string()),
+        ("comparison", pa.string()),
+        ("item", pa.string()),
+        ("iteration", pa.int64()),
+        ("arm", pa.string()),
+        ("prompt", pa.string()),
+        ("messages", _CHAT),
+        ("response_a", pa.string()),
+        ("response_b", pa.string()),
+        ("model_a", pa.string()),
+        ("model_b", pa.string()),
+        ("annotator", pa.string()),
+        ("annotator_kind", pa.string()),
+        ("outcome", pa.string()),
+        ("strength", pa.int64()),
+        ("criteria", pa.struct([(name, pa.string()) for name in CRITERIA])),
+        ("comment", pa.string()),
+        ("milliseconds", pa.int64()),
+        ("shown_swapped", pa.bool_()),
+        ("status", pa.string()),
+        ("replaces", pa.string()),
+        ("withdrawn_at", _TIME),
+        ("created_at", _TIME),
+    ]
+)
+
+
+def row_maker(format: Format, ties: Ties) -> Callable[[Judged], list[DatasetRow]]:
+    """The function that turns one judgment into the rows of a format (see the module's table)."""
+    if format == "raw":
+        return _raw_rows
+    if format == "trl-unpaired":
+        return lambda judged: _unpaired_rows(judged, ties)
+    say = _chat_row if format == "trl-conversational" else _text_row
+    return lambda judged: [say(judged, *pair) for pair in _pairs(judged, ties)]
+
+
+def _pairs(judged: Judged, ties: Ties) -> Iterable[tuple[str, str, str | None]]:
+    """(chosen, rejected, outcome) once, twice or not at all; outcome only with `keep`."""
+    first, second = judged.first, judged.second
+    if judged.decided:
+        yield *judged.won_and_lost(), "preference" if ties == "keep" else None
+    elif ties == "split":
+        yield from ((first, second, None), (second, first, None))
+    elif ties == "keep":
+        # A trainer that knows no ties reads a preference here: let it be nobody's on average.
+        heads = int(digest("coin", judged.id), 16) % 2
+        chosen, rejected = (first, second) if heads else (second, first)
+        yield chosen, rejected, judged.outcome
+
+
+def _text_row(judged: Judged, chosen: str, rejected: str, outcome: str | None) -> DatasetRow:
+    row = {"prompt": prompt_text(judged.messages), "chosen": chosen, "rejected": rejected}
+    return row if outcome is None else row | {"outcome": outcome}
+
+
+def _chat_row(judged: Judged, chosen: str, rejected: str, outcome: str | None) -> DatasetRow:
+    row: DatasetRow = {
+        "prompt": _chat(judged.messages),
+        "chosen": _chat([Message("assistant", chosen)]),
+        "rejected": _chat([Message("assistant", rejected)]),
+    }
+    return row if outcome is None else row | {"outcome": outcome}
+
+
+def _unpaired_rows(judged: Judged, ties: Ties) -> list[DatasetRow]:
+    first, second = judged.first, judged.second
+    labels: list[tuple[str, bool]] = []
+    if judged.decided:
+        won, lost = judged.won_and_lost()
+        labels = [(won, True), (lost, False)]
+    elif judged.outcome == "both_bad":
+        labels = [(first, False), (second, False)]
+    elif ties == "split":
+        labels = [(first, True), (second, False), (second, True), (first, False)]
+    elif ties == "keep":
+        # "Both bad" could have been pressed, and was not.
+        labels = [(first, True), (second, True)]
+    prompt = prompt_text(judged.messages)
+    return [{"prompt": prompt, "completion": text, "label": label} for text, label in labels]
+
+
+def _raw_rows(judged: Judged) -> list[DatasetRow]:
+    left, right = (judged.first, judged.first_model), (judged.second, judged.second_model)
+    if judged.shown_swapped:
+        left, right = right, left
+    return [
+        {
+            "id": judged.id,
+            "comparison": judged.comparison,
+            "item": judged.item,
+            "iteration": judged.iteration,
+            "arm": judged.arm,
+            "prompt": prompt_text(judged.messages),
+            "messages": _chat(judged.messages),
+            "response_a": left[0],
+            "response_b": right[0],
+            "model_a": left[1],
+            "model_b": right[1],
+            "annotator": judged.annotator,
+            "annotator_kind": judged.annotator_kind,
+            "outcome": judged.on_screen(judged.outcome),
+            "strength": judged.strength,
+            "criteria": {
+                name: judged.on_screen(judged.criteria[name]) if name in judged.criteria else None
+                for name in CRITERIA
+            },
+            "comment": judged.comment,
+            "milliseconds": judged.milliseconds,
+            "shown_swapped": judged.shown_swapped,
+            "status": judged.status,
+            "replaces": judged.replaces,
+            "withdrawn_at": judged.withdrawn_at,
+            "created_at": judged.created_at,
+        }
+    ]
+
+
+def _chat(messages: Iterable[Message]) -> list[dict[str, str]]:
+    return [{"role": message.role, "content": message.content} for message in messages]
+
+
+def judged_from(row: Mapping[str, Any], *, annotator: str) -> Judged:
+    """A `Judged` from a row of the export query; `annotator` is the name to publish."""
+    values = dict(row)
+    values["messages"] = as_messages(json.loads(values["messages"]))
+    values["criteria"] = json.loads(values["criteria"] or "{}")
+    values["annotator"] = annotator
+    return Judged(**values)
