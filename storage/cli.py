@@ -20,6 +20,8 @@ from storage.errors import WorkspaceLocked
 
 Workspace = Annotated[Path, typer.Option("--workspace", help="Directory of the project's data.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+File = Path | None
+Format = Literal["trl", "trl-conversational", "trl-unpaired", "raw"]
 DEFAULT = Path("workspace")
 
 
@@ -67,8 +69,6 @@ def add_data_commands(
 
 
 def _add_import(app: typer.Typer, connect: Connect, prepare: Callable[[Path], Any]) -> None:
-    File = Path | None
-
     @app.command("import")
     def import_command(
         workspace: Workspace = DEFAULT,
@@ -95,8 +95,6 @@ def _add_import(app: typer.Typer, connect: Connect, prepare: Callable[[Path], An
 
 
 def _add_export(app: typer.Typer, connect: Connect) -> None:
-    Format = Literal["trl", "trl-conversational", "trl-unpaired", "raw"]
-
     @app.command("export")
     def export_command(
         workspace: Workspace = DEFAULT,

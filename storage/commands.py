@@ -42,7 +42,7 @@ class Commands:
             "import": self._import,
             "export": self._export,
             "backup": lambda target: {"backup": str(backup.backup(db, Path(target)))},
-            "verify": lambda: backup.verify(db.workspace),
+            "verify": lambda: backup.verify(db),
             "iteration": self._iteration,
             "evaluation.completions": lambda iteration: handover.evaluated(db, iteration),
             "users.add": self._add_user,
