@@ -7,7 +7,12 @@ from collections.abc import Sequence
 from storage import lookup
 from storage.database import Database
 from storage.records import Comparison
+from storage.transaction import Transaction
 
+_ANSWERED = """
+    SELECT c.id, c.prompt FROM completions AS c JOIN prompts AS p ON p.id = c.prompt
+    WHERE c.id IN (SELECT unnest($ids))
+"""
 _LISTING = """
     SELECT * FROM comparisons WHERE $iteration IS NULL OR iteration = $iteration
     ORDER BY iteration, position, id
@@ -15,8 +20,24 @@ _LISTING = """
 
 
 def add(db: Database, comparisons: Sequence[Comparison]) -> int:
-    """Store comparisons; returns how many were new.  A stored one keeps its position."""
-    return db.write(lambda tx: tx.store(*comparisons))
+    """Store comparisons; returns how many were new.  A stored one keeps its position.
+
+    Raises ValueError for one whose completions are not stored or answer another prompt.
+    """
+
+    def operation(tx: Transaction) -> int:
+        stored = tx.rows(_ANSWERED, ids=[name for c in comparisons for name in (c.first, c.second)])
+        prompt_of = {row["id"]: row["prompt"] for row in stored}
+        for comparison in comparisons:
+            for name in (comparison.first, comparison.second):
+                if prompt_of.get(name) != comparison.prompt:
+                    raise ValueError(
+                        f"comparison {comparison.id!r}: {name!r} is no stored completion of the "
+                        f"prompt {comparison.prompt!r}"
+                    )
+        return tx.store(*comparisons)
+
+    return db.write(operation)
 
 
 def get(db: Database, comparison: str) -> Comparison:

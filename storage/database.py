@@ -35,6 +35,7 @@ from storage.errors import (
 from storage.journal import Journal
 from storage.migrations import migrate
 from storage.reconcile import reconcile
+from storage.shelf import Shelf
 from storage.transaction import Clock, Tables, Transaction, fetch
 from storage.workspace import DATABASE, JOURNAL, keep_wal_aside, lock_workspace, make_workspace
 
@@ -53,6 +54,7 @@ class Database:
     def __init__(self, workspace: Path, *, lock: Any) -> None:
         self.workspace = workspace
         self.clock: Callable[[], datetime] = Clock()
+        self.shelf = Shelf()
         self._lock = lock
         self._desk = Desk()
         self._local = threading.local()

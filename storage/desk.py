@@ -8,9 +8,10 @@ iteration being labeled, and any other one for which an answer arrives.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, date, datetime
 from typing import Any, Protocol
 
 from storage.codec import from_row
@@ -24,6 +25,10 @@ _LABELING = """
     QUALIFY number = max(number) OVER () AND phase = 'labeling'
 """
 _OF_ITERATION = "SELECT id FROM comparisons WHERE iteration = $iteration AND arm <> 'imported'"
+_TOTALS = """
+    SELECT annotator, created_at::DATE AS day, count(*) AS judgments
+    FROM current_judgments GROUP BY ALL
+"""
 _COMPARISONS = "SELECT * FROM comparisons WHERE id IN (SELECT unnest($ids))"
 _JUDGMENTS = "SELECT * FROM judgments WHERE comparison IN (SELECT unnest($ids)) ORDER BY created_at"
 _SKIPS = "SELECT * FROM skips WHERE comparison IN (SELECT unnest($ids)) ORDER BY created_at"
@@ -80,6 +85,11 @@ class Card:
         self.skipped = {a.annotator for a in standing if isinstance(a, Skip)}
         self.flags = {a.id for a in standing if isinstance(a, Flag)}
 
+    @property
+    def past(self) -> set[str]:
+        """Who has judged or skipped it."""
+        return self.judged.keys() | self.skipped
+
     def may_go_to(self, annotator: str, moment: datetime) -> bool:
         """Whether this annotator may be given the comparison now.
 
@@ -112,6 +122,10 @@ class Desk:
         # Unfinished comparisons of the iteration as (position, id), in order.
         self._untouched: list[tuple[int, str]] = []
         self._started: list[tuple[int, str]] = []
+        # How many of those each annotator has judged or skipped.
+        self._past: Counter[str] = Counter()
+        # Current judgments by annotator and day (UTC), of all iterations; None until asked for.
+        self._totals: Counter[tuple[str, date]] | None = None
 
     def load(self, reader: Reader) -> None:
         """Fill the desk with the iteration that is being labeled, unless it is filled."""
@@ -163,6 +177,21 @@ class Desk:
             if self._cards[name].may_go_to(annotator, moment):
                 yield self._cards[name]
 
+    def remaining(self, annotator: str) -> int:
+        """How many unfinished comparisons he has neither judged nor skipped, whoever holds them."""
+        return len(self._untouched) + len(self._started) - self._past[annotator]
+
+    def judged(self, reader: Reader, annotator: str) -> dict[date, int]:
+        """How many of his judgments stand, by the day (UTC) they were made."""
+        if self._totals is None:
+            rows = reader.rows(_TOTALS)
+            self._totals = Counter({(r["annotator"], r["day"]): r["judgments"] for r in rows})
+        return {day: n for (who, day), n in self._totals.items() if who == annotator and n}
+
+    def used_for(self, act: str) -> str | None:
+        """The comparison that an act with this id is known to belong to."""
+        return self._card_of_act.get(act)
+
     # -- following what is stored ------------------------------------------------------------
 
     def apply(self, record: object) -> None:
@@ -174,12 +203,16 @@ class Desk:
                 self._put(Card(record))
         elif isinstance(record, Judgment | Skip | Flag):
             card = self._cards.get(record.comparison)
-            if card is not None:
+            if card is None:
+                self._totals = None
+            else:
                 self._card_of_act[record.id] = record.comparison
                 self._change(card, lambda: card.add(record))
         elif isinstance(record, Withdrawal):
             name = self._card_of_act.get(record.replaces)
-            if name is not None:
+            if name is None:
+                self._totals = None
+            else:
                 card = self._cards[name]
                 self._change(card, lambda: card.close(record.replaces))
 
@@ -195,8 +228,16 @@ class Desk:
 
     def _change(self, card: Card, change: Any) -> None:
         self._take_out(card)
+        self._count(card, -1)
         change()
+        self._count(card, 1)
         self._put_in_order(card)
+
+    def _count(self, card: Card, change: int) -> None:
+        if self._totals is not None:
+            for annotator, judgment in card.judged.items():
+                day = card.acts[judgment].created_at.astimezone(UTC).date()
+                self._totals[annotator, day] += change
 
     def _put(self, card: Card) -> None:
         self._cards[card.comparison.id] = card
@@ -206,11 +247,13 @@ class Desk:
         self._note_hands(card)
         if self._is_queued(card):
             insort(self._order_of(card), _place(card))
+            self._past.update(card.past)
 
     def _take_out(self, card: Card) -> None:
         if self._is_queued(card):
             order = self._order_of(card)
             del order[bisect_left(order, _place(card))]
+            self._past.subtract(card.past)
 
     def _order_of(self, card: Card) -> list[tuple[int, str]]:
         return self._started if card.judged else self._untouched
@@ -255,6 +298,7 @@ class Desk:
             self._note_hands(card)
             if self._is_queued(card):
                 self._order_of(card).append(_place(card))
+                self._past.update(card.past)
         self._untouched.sort()
         self._started.sort()
 

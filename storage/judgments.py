@@ -97,10 +97,9 @@ def judge(
             replaces=current,
             created_at=tx.now(),
         )
-        earlier = card.acts.get(id)
-        if earlier is not None:
-            return _same(earlier, judgment)
-        _check_leased(card, annotator)
+        if id in card.acts:
+            return _same(card.acts[id], judgment)
+        _check_may_act(tx, card, annotator, id)
         if replaces is not None and replaces != current:
             raise Conflict(
                 f"your judgment {replaces!r} of this comparison is not the current one: it was "
@@ -144,7 +143,7 @@ def _act(db: Database, make: Any, *, id: str, comparison: str, annotator: str) -
         act = make(tx)
         if id in card.acts:
             return _same(card.acts[id], act)
-        _check_leased(card, annotator)
+        _check_may_act(tx, card, annotator, id)
         tx.store(act, fresh=True)
         return act
 
@@ -247,13 +246,17 @@ def _first_or_second(side: str, *, swapped: bool) -> str:
     return "first" if (side == "a") != swapped else "second"
 
 
-def _check_leased(card: Card, annotator: str) -> None:
+def _check_may_act(tx: Transaction, card: Card, annotator: str, id: str) -> None:
     if annotator not in card.leases:
         raise NotLeased(
             f"the comparison {card.comparison.id!r} was never given to you; ask for the next one"
         )
+    # The unique index would find it too, at the price of running the whole group again.
+    if tx.desk.used_for(id) is not None:
+        raise Conflict(_USED.format(id=id))
 
 
+_USED = "the id {id!r} already stands for something else; make a new one"
 # What a repeated act must agree on; times and what it replaced are facts of the first one.
 _CONTENT = ("comparison", "annotator", "outcome", "strength", "criteria", "comment")
 
@@ -263,5 +266,5 @@ def _same(earlier: Act, again: Act) -> Any:
         getattr(earlier, name, None) == getattr(again, name, None) for name in _CONTENT
     )
     if not agrees:
-        raise Conflict(f"the id {again.id!r} already stands for something else; make a new one")
+        raise Conflict(_USED.format(id=again.id))
     return earlier

@@ -4,46 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import islice
-from typing import Any
 
-from storage import comparisons, prompts
+from storage import comparisons
 from storage.database import Database
 from storage.desk import Card
-from storage.records import Comparison, Prompt, now, shown_swapped
+from storage.records import Comparison, Prompt, shown_swapped
+from storage.shelf import Texts
 from storage.transaction import Transaction
 
 LIFETIME = timedelta(minutes=30)
 AT_ONCE = 16
-
-_PAIRS = """
-    SELECT c.id AS comparison, p.id AS prompt, f.text AS first_text, s.text AS second_text
-    FROM comparisons AS c
-    JOIN prompts AS p ON p.id = c.prompt
-    JOIN completions AS f ON f.id = c.first
-    JOIN completions AS s ON s.id = c.second
-    WHERE c.id IN (SELECT unnest($ids))
-"""
-_PROGRESS = """
-    WITH labeling AS (
-        SELECT number FROM iterations
-        QUALIFY number = max(number) OVER () AND phase = 'labeling'),
-    open AS (
-        SELECT c.id, c.wanted FROM comparisons AS c
-        WHERE c.iteration = (FROM labeling) AND c.arm <> 'imported'
-          AND c.id NOT IN (SELECT comparison FROM open_flags)
-          AND c.id NOT IN (SELECT comparison FROM open_skips WHERE annotator = $annotator)
-          AND c.id NOT IN (SELECT comparison FROM current_judgments WHERE annotator = $annotator)),
-    unfinished AS (
-        SELECT o.id FROM open AS o LEFT JOIN current_judgments AS j ON j.comparison = o.id
-        GROUP BY o.id, o.wanted HAVING count(DISTINCT j.annotator) < o.wanted)
-    SELECT (SELECT count(*) FROM current_judgments WHERE annotator = $annotator) AS judged,
-           (SELECT count(*) FROM current_judgments
-            WHERE annotator = $annotator AND created_at >= $midnight) AS today,
-           (SELECT count(*) FROM unfinished) AS remaining,
-           (SELECT number FROM labeling) AS iteration
-"""
+READ_AHEAD = 64
 
 
 @dataclass(frozen=True)
@@ -75,10 +48,12 @@ def lease_next(
     `iteration` is not the one being labeled.
     """
 
-    def operation(tx: Transaction) -> list[Comparison]:
+    n = max(0, min(n, AT_ONCE))
+
+    def operation(tx: Transaction) -> tuple[list[Comparison], list[str]]:
         tx.desk.load(tx)
         if tx.desk.iteration is None or iteration not in (None, tx.desk.iteration):
-            return []
+            return [], []
         moment = tx.now()
         held = tx.desk.in_hand(annotator, moment)
         _extend(tx, [c for c in held if c.comparison.id in holding], annotator, moment, lifetime)
@@ -90,10 +65,13 @@ def lease_next(
         new = list(islice(others, n - len(again)))
         for card in new:
             tx.lease(card.comparison.id, annotator, moment, moment + lifetime)
-        return [card.comparison for card in again + new]
+        chosen = [card.comparison for card in again + new]
+        if all(comparison.id in db.shelf for comparison in chosen):
+            return chosen, []
+        return chosen, [card.comparison.id for card in islice(others, READ_AHEAD)]
 
-    n = max(0, min(n, AT_ONCE))
-    return pairs(db, annotator, db.write(operation))
+    chosen, ahead = db.write(operation)
+    return pairs(db, annotator, chosen, ahead=ahead)
 
 
 def _extend(
@@ -105,27 +83,21 @@ def _extend(
             tx.lease(card.comparison.id, annotator, lease.granted, moment + lifetime)
 
 
-def pairs(db: Database, annotator: str, leased: Sequence[Comparison]) -> list[LeasedPair]:
-    """The comparisons as this annotator sees them, in the same order; always on the same sides."""
-    if not leased:
-        return []
-    rows = db.read(_PAIRS, ids=[comparison.id for comparison in leased])
-    texts = {row["comparison"]: row for row in rows}
-    prompts_by_id = prompts.get_many(db, [comparison.prompt for comparison in leased])
-    return [
-        _pair(comparison, prompts_by_id[comparison.prompt], texts[comparison.id], annotator)
-        for comparison in leased
-    ]
+def pairs(
+    db: Database, annotator: str, chosen: Sequence[Comparison], *, ahead: Sequence[str] = ()
+) -> list[LeasedPair]:
+    """The comparisons as this annotator sees them, in the same order; always on the same sides.
+
+    `ahead` are ids whose texts will be wanted soon.
+    """
+    texts = db.shelf.fetch(db.read, [comparison.id for comparison in chosen], ahead)
+    return [_pair(comparison, texts[comparison.id], annotator) for comparison in chosen]
 
 
-def _pair(
-    comparison: Comparison, prompt: Prompt, texts: dict[str, Any], annotator: str
-) -> LeasedPair:
+def _pair(comparison: Comparison, texts: Texts, annotator: str) -> LeasedPair:
     swapped = shown_swapped(annotator, comparison.id)
-    left, right = texts["first_text"], texts["second_text"]
-    if swapped:
-        left, right = right, left
-    return LeasedPair(comparison, prompt, left, right, swapped)
+    left, right = (texts.second, texts.first) if swapped else (texts.first, texts.second)
+    return LeasedPair(comparison, texts.prompt, left, right, swapped)
 
 
 def pair(db: Database, annotator: str, comparison: str) -> LeasedPair:
@@ -146,11 +118,21 @@ def release(db: Database, annotator: str, ids: Sequence[str]) -> None:
     db.write(operation)
 
 
-def progress(db: Database, annotator: str, *, midnight: datetime | None = None) -> dict[str, Any]:
-    """How far he is: judged in all, judged today (since midnight UTC), remaining, iteration.
+def progress(db: Database, annotator: str) -> dict[str, int | None]:
+    """How far he is: judged in all, judged today (UTC), remaining, and the iteration labeled.
 
-    `remaining` counts unfinished comparisons of the iteration being labeled that he has neither
-    judged nor skipped and nobody has flagged, whoever holds them now.
+    `remaining` counts unfinished comparisons of that iteration that he has neither judged nor
+    skipped and nobody has flagged, whoever holds them now.
     """
-    midnight = midnight or now().replace(hour=0, minute=0, second=0, microsecond=0)
-    return db.read(_PROGRESS, annotator=annotator, midnight=midnight)[0]
+
+    def operation(tx: Transaction) -> dict[str, int | None]:
+        tx.desk.load(tx)
+        by_day = tx.desk.judged(tx, annotator)
+        return {
+            "judged": sum(by_day.values()),
+            "today": by_day.get(tx.now().astimezone(UTC).date(), 0),
+            "remaining": tx.desk.remaining(annotator),
+            "iteration": tx.desk.iteration,
+        }
+
+    return db.write(operation)

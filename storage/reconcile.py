@@ -15,6 +15,18 @@ from storage.journal import Journal, Line
 from storage.transaction import Tables
 
 _CHUNK = 20_000
+_BYTES = "SELECT value FROM meta WHERE key = 'journal_bytes'"
+_SET_BYTES = "UPDATE meta SET value = $bytes WHERE key = 'journal_bytes'"
+
+
+def journal_bytes(tables: Tables) -> int:
+    """How long the journal was when the tables were last committed."""
+    return int(tables.rows(_BYTES, {})[0]["value"])
+
+
+def note_journal_bytes(tables: Tables, size: int) -> None:
+    """Note how long the journal is with what this transaction holds."""
+    tables.rows(_SET_BYTES, {"bytes": str(size)})
 
 
 def replay(tables: Tables, lines: Iterable[Line]) -> int:
@@ -59,10 +71,7 @@ def reconcile(
         added, missing = _compare(tables, journal, trust_tables=lost_its_end)
         if missing:
             journal.append(missing)
-        connection.execute(
-            "UPDATE meta SET value = $bytes WHERE key = 'journal_bytes'",
-            {"bytes": str(journal.size)},
-        )
+        note_journal_bytes(tables, journal.size)
     except BaseException:
         connection.execute("ROLLBACK")
         raise

@@ -18,9 +18,12 @@ _LISTING = """
     SELECT * FROM runs WHERE $iteration IS NULL OR iteration = $iteration
     ORDER BY created_at, id
 """
-_DROP_METRICS = "DELETE FROM metrics WHERE run = $run AND seq > $seq"
-_DROP_NOTES = "DELETE FROM run_notes WHERE run = $run AND seq > $seq"
-_INGESTED = "SELECT ingested_seq FROM runs WHERE id = $run"
+_DROP_METRICS = """
+    DELETE FROM metrics WHERE run = $run AND seq BETWEEN $first AND coalesce($last, seq)
+"""
+_DROP_NOTES = """
+    DELETE FROM run_notes WHERE run = $run AND seq BETWEEN $first AND coalesce($last, seq)
+"""
 _PROGRESS = """
     UPDATE runs SET progress = $progress, message = $message, ingested_seq = $seq
     WHERE id = $run
@@ -49,10 +52,7 @@ _NOTES = """
 
 
 def save(db: Database, run: Run) -> Run:
-    """Store a run in place of the one with the same id.
-
-    The count of ingested events of a stored run stays: it belongs to `ingest`.
-    """
+    """Store a run in place of the one with the same id."""
     db.write(lambda tx: tx.store(run))
     return run
 
@@ -69,7 +69,7 @@ def listing(db: Database, iteration: int | None = None) -> list[Run]:
 
 def update_progress(db: Database, run: Run) -> None:
     """Store how far a run is (progress, message, ingested_seq); not journaled."""
-    db.write(lambda tx: _update_progress(tx, run, run.ingested_seq))
+    db.write(lambda tx: _update_progress(tx, run))
 
 
 def ingest(
@@ -82,26 +82,35 @@ def ingest(
 ) -> None:
     """Store what a run has reported up to the event `run.ingested_seq`, with its progress.
 
-    May be repeated: what was ingested before is left out.  `replace_from` first forgets every
-    event after that one, as when a worker resumed from an earlier checkpoint (0 forgets all).
+    May be repeated: events that come again take the place of the stored ones.  `replace_from`
+    first forgets that event and all after it, as when a worker resumed from an earlier
+    checkpoint (0 forgets everything).
     """
 
     def operation(tx: Transaction) -> None:
-        rows = tx.rows(_INGESTED, run=run.id)
-        ingested = rows[0]["ingested_seq"] if rows else 0
-        if replace_from is not None:
-            tx.execute(_DROP_METRICS, run=run.id, seq=replace_from)
-            tx.execute(_DROP_NOTES, run=run.id, seq=replace_from)
-            ingested = min(ingested, replace_from)
-        tx.insert("metrics", [to_entry(m) for m in metrics if m.seq > ingested])
-        tx.insert("run_notes", [to_entry(note) for note in notes if note.seq > ingested])
-        _update_progress(tx, run, max(ingested, run.ingested_seq))
+        seqs = [reported.seq for reported in (*metrics, *notes)]
+        for first, last in (
+            (replace_from, None),
+            (min(seqs, default=None), max(seqs, default=None)),
+        ):
+            if first is not None:
+                tx.execute(_DROP_METRICS, run=run.id, first=first, last=last)
+                tx.execute(_DROP_NOTES, run=run.id, first=first, last=last)
+        tx.insert("metrics", [to_entry(metric) for metric in metrics])
+        tx.insert("run_notes", [to_entry(note) for note in notes])
+        _update_progress(tx, run)
 
     db.write(operation)
 
 
-def _update_progress(tx: Transaction, run: Run, seq: int) -> None:
-    tx.execute(_PROGRESS, run=run.id, progress=run.progress, message=run.message, seq=seq)
+def _update_progress(tx: Transaction, run: Run) -> None:
+    tx.execute(
+        _PROGRESS,
+        run=run.id,
+        progress=run.progress,
+        message=run.message,
+        seq=run.ingested_seq,
+    )
 
 
 def metrics(

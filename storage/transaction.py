@@ -7,7 +7,7 @@ what the transaction has stored.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -50,8 +50,7 @@ class Tables:
             entries = self._apply_members(entries, skip_stored=skip_stored)
         if not kind.once:
             entries = list({entry[kind.key]: entry for entry in entries}.values())
-            # The count of ingested events belongs to `runs.ingest`, not to who saves the run.
-            self.insert(kind.table, entries, replace=kind.key, keep=("ingested_seq",))
+            self.insert(kind.table, entries, replace=kind.key)
         elif skip_stored:
             stored = self.stored_keys(kind, [entry[kind.key] for entry in entries])
             fresh = {e[kind.key]: e for e in reversed(entries) if e[kind.key] not in stored}
@@ -79,12 +78,10 @@ class Tables:
         rows: Sequence[Mapping[str, Any]],
         *,
         replace: str | None = None,
-        keep: Iterable[str] = (),
     ) -> None:
         """Insert rows in one statement (one array a column: 20 times quicker than row by row).
 
-        With `replace`, the name of the key, a row already there takes the new values, except
-        in the columns of `keep`.
+        With `replace`, the columns of the key, a row already there takes the new values.
         """
         if not rows:
             return
@@ -101,11 +98,7 @@ class Tables:
         sql = f"INSERT INTO {table} BY NAME SELECT {values}"
         if replace is not None:
             keys = [part.strip() for part in replace.split(",")]
-            updates = ", ".join(
-                f"{name} = excluded.{name}"
-                for name in columns
-                if name not in keys and name not in set(keep)
-            )
+            updates = ", ".join(f"{name} = excluded.{name}" for name in columns if name not in keys)
             sql += f" ON CONFLICT ({replace}) DO UPDATE SET {updates}"
         self.connection.execute(sql, columns)
 

@@ -1,0 +1,66 @@
+"""The texts of pairs about to be shown, read ahead: many in one query cost little more than one.
+
+Prompts, completions and comparisons never change once stored, so what is on the shelf stays
+right for as long as it lies there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from storage.codec import from_row
+from storage.errors import NotFound
+from storage.records import Prompt
+
+_KEPT = 1024
+_PAIRS = """
+    SELECT c.id AS comparison, f.text AS first_text, s.text AS second_text, p.*
+    FROM comparisons AS c
+    JOIN prompts AS p ON p.id = c.prompt
+    JOIN completions AS f ON f.id = c.first
+    JOIN completions AS s ON s.id = c.second
+    WHERE c.id IN (SELECT unnest($ids))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """What a comparison is made of."""
+
+    prompt: Prompt
+    first: str
+    second: str
+
+
+class Shelf:
+    """The last texts read, by comparison; any thread may use it."""
+
+    def __init__(self) -> None:
+        self._texts: dict[str, Texts] = {}
+
+    def __contains__(self, comparison: str) -> bool:
+        return comparison in self._texts
+
+    def fetch(
+        self, read: Callable[..., list[dict[str, Any]]], ids: Iterable[str], ahead: Iterable[str]
+    ) -> dict[str, Texts]:
+        """The texts of `ids`; when one has to be read, those `ahead` are read with it."""
+        found = {name: self._texts.get(name) for name in ids}
+        if None in found.values():
+            rows = read(_PAIRS, ids=[*{*found, *ahead}])
+            fresh = {
+                row["comparison"]: Texts(
+                    from_row(Prompt, row), row["first_text"], row["second_text"]
+                )
+                for row in rows
+            }
+            missing = sorted(found.keys() - fresh.keys())
+            if missing:
+                raise NotFound(f"the texts of comparison {missing[0]!r} are not stored")
+            self._texts.update(fresh)
+            found = {name: fresh[name] for name in found}
+            for old in list(self._texts)[:-_KEPT]:
+                self._texts.pop(old, None)
+        return {name: texts for name, texts in found.items() if texts is not None}
