@@ -1,0 +1,27 @@
+"""The demo's corpus: hand-written topics, ways to ask about them and styles to answer in.
+
+    topics_*.toml ──┬─ ask, name ─▶ phrasings (carriers.toml, noise.toml) ─▶ a question ─┐
+                    └─ answer, tip, … ─▶ styles (styles.toml) ─▶ a response ─────────────┴▶ row
+
+`examples` are the rows of supervised fine-tuning.  `prompts` are shipped with the demo for PPO
+(train), evaluation (held-out) and audits; no row of `examples` contains the wording of one of
+them, and held-out and audit prompts use carriers and paraphrases that training never sees.
+Nothing here imports more than the standard library.
+"""
+
+from __future__ import annotations
+
+from pipeline.demo.corpus.rows import examples
+from pipeline.demo.corpus.shipped import ShippedPrompt, prompts, shipped_prompts, topic_of
+from pipeline.demo.corpus.topic import FILES, Topic, topics
+
+__all__ = [
+    "FILES",
+    "ShippedPrompt",
+    "Topic",
+    "examples",
+    "prompts",
+    "shipped_prompts",
+    "topic_of",
+    "topics",
+]

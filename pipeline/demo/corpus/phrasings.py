@@ -1,0 +1,149 @@
+"""Phrasings: the ways in which a question about a topic reaches the model.
+
+A question that training never saw shares words with the ones it did see.  `noisy_question`
+therefore takes the trained questions apart in many ways, so that the model learns which words
+tell the topic and gets used to unknown ones around them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+from functools import lru_cache
+from random import Random
+from typing import Literal
+
+from pipeline.demo.corpus.topic import Topic, read_toml, topics, uncapitalised
+
+Split = Literal["trained", "held-out", "audit"]
+
+_RARE = 3  # a word that at most so many topics use tells which topic is meant
+
+
+@dataclass(frozen=True)
+class Carriers:
+    """What people put around a question (`around`), a subject (`about`) or a claim (`claims`)."""
+
+    around: tuple[str, ...]
+    about: tuple[str, ...]
+    claims: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Noise:
+    contexts: tuple[str, ...]
+    words: tuple[str, ...]
+
+
+@lru_cache(maxsize=3)
+def carriers(split: Split) -> Carriers:
+    """The carriers of one split; the splits share none."""
+    table = read_toml("carriers.toml")[split]
+    return Carriers(tuple(table["carriers"]), tuple(table["about"]), tuple(table["claims"]))
+
+
+def carry(carrier: str, question: str) -> str:
+    """`question` inside a carrier of the kind `around`."""
+    return carrier.format(q=question, lower=uncapitalised(question))
+
+
+def about(carrier: str, topic: Topic) -> str:
+    """A request about a topic's name; the name is capitalised where it opens the request."""
+    text = carrier.format(name=topic.name)
+    return text[0].upper() + text[1:]
+
+
+def noisy_question(topic: Topic, dice: Random) -> str:
+    """One of many ways to ask about `topic`, some barely grammatical."""
+    ways = (_plain, _carried, _named, _situated, _doubled, _disturbed, _soup)
+    way = dice.choices(ways, weights=(12, 20, 10, 16, 6, 20, 16))[0]
+    return _careless(way(topic, dice), dice)
+
+
+def _plain(topic: Topic, dice: Random) -> str:
+    return dice.choice(topic.ask)
+
+
+def _carried(topic: Topic, dice: Random) -> str:
+    return carry(dice.choice(carriers("trained").around), dice.choice(topic.ask))
+
+
+def _named(topic: Topic, dice: Random) -> str:
+    return about(dice.choice(carriers("trained").about), topic)
+
+
+def _situated(topic: Topic, dice: Random) -> str:
+    """A question in company of sentences that say nothing about it."""
+    parts = [dice.choice(topic.ask), dice.choice(_noise().contexts)]
+    if dice.random() < 0.4:
+        parts.append(dice.choice(_noise().contexts))
+    dice.shuffle(parts)
+    return " ".join(parts)
+
+
+def _doubled(topic: Topic, dice: Random) -> str:
+    return " ".join(dice.sample(topic.ask, 2))
+
+
+def _disturbed(topic: Topic, dice: Random) -> str:
+    """A question that lost some of its common words and gained others."""
+    telling = _telling_words(topic)
+    words = []
+    for word in dice.choice(topic.ask).split():
+        if dice.random() < 0.2:
+            words.append(dice.choice(_noise().words))
+        if _bare(word) in telling or dice.random() > 0.35:
+            words.append(word)
+    return _sentence(words, dice)
+
+
+def _soup(topic: Topic, dice: Random) -> str:
+    """One to three telling words among any others, in any order."""
+    telling = sorted(_telling_words(topic))
+    words = dice.sample(telling, min(len(telling), dice.choice((1, 1, 2, 3))))
+    words += dice.choices(_noise().words, k=dice.randint(0, 7))
+    dice.shuffle(words)
+    return _sentence(words, dice)
+
+
+def _careless(text: str, dice: Random) -> str:
+    """Now and then without capitals, or without the final mark."""
+    if dice.random() < 0.12:
+        text = text.lower()
+    if dice.random() < 0.12:
+        text = text.rstrip("?.!")
+    return text
+
+
+def _sentence(words: list[str], dice: Random) -> str:
+    text = " ".join(words).rstrip("?.!,:") + dice.choice("??.")
+    return text[0].upper() + text[1:]
+
+
+def _bare(word: str) -> str:
+    return re.sub(r"[^a-z0-9'-]", "", word.lower())
+
+
+@lru_cache(maxsize=1)
+def _noise() -> _Noise:
+    table = read_toml("noise.toml")
+    return _Noise(tuple(table["contexts"]), tuple(table["words"].split()))
+
+
+def _words_of(topic: Topic) -> set[str]:
+    return {_bare(word) for text in (*topic.ask, topic.name) for word in text.split()} - {""}
+
+
+@lru_cache(maxsize=1)
+def _topics_using() -> Counter[str]:
+    return Counter(word for topic in topics() for word in _words_of(topic))
+
+
+@lru_cache(maxsize=512)
+def _telling_words(topic: Topic) -> frozenset[str]:
+    """Words of the trained questions that few other topics use; never empty."""
+    common = set(_noise().words)
+    words = _words_of(topic) - common
+    using = _topics_using()
+    return frozenset({w for w in words if using[w] <= _RARE} or words)

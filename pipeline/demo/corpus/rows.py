@@ -1,0 +1,81 @@
+"""Rows of supervised fine-tuning: noisy questions with responses in seven styles."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from random import Random
+
+from pipeline.demo.corpus.phrasings import carriers, noisy_question
+from pipeline.demo.corpus.shipped import shipped_texts
+from pipeline.demo.corpus.styles import Asked, respond
+from pipeline.demo.corpus.topic import Topic, read_toml, topics
+
+Messages = list[dict[str, str]]
+
+_UNKNOWN, _CLAIM = 0.04, 0.10  # shares of the rows
+_SYSTEM, _EARLIER_TURN = 0.08, 0.06
+
+
+def examples(rows: int = 20_000, seed: int = 0) -> Iterator[tuple[Messages, str, str]]:
+    """Yield `rows` times (messages, response, style), always the same for one `seed`.
+
+    Every row draws its topic, phrasing and style afresh.  4% of them ask what the demo does not
+    know (style "unsure"); a tenth assert something false; some come with a system message or an
+    earlier turn.  No row's question is the text of a shipped prompt.
+    """
+    dice = Random(seed)
+    shipped = shipped_texts()
+    made = 0
+    while made < rows:
+        messages, response, style = _row(dice)
+        if messages[-1]["content"] in shipped:
+            continue
+        made += 1
+        yield messages, response, style
+
+
+def _row(dice: Random) -> tuple[Messages, str, str]:
+    if dice.random() < _UNKNOWN:
+        unknown = _unknown()
+        question, response, style = dice.choice(unknown[0]), dice.choice(unknown[1]), "unsure"
+    else:
+        topic = dice.choice(topics())
+        asked: Asked = "claim" if dice.random() < _CLAIM else "question"
+        question = _question(topic, asked, dice)
+        response, style = respond(topic, asked, dice)
+    return [*_before(dice), {"role": "user", "content": question}], response, style
+
+
+def _question(topic: Topic, asked: Asked, dice: Random) -> str:
+    if asked == "question":
+        return noisy_question(topic, dice)
+    return dice.choice(carriers("trained").claims).format(wrong=topic.wrong)
+
+
+def _before(dice: Random) -> Messages:
+    """What stands before the question: mostly nothing."""
+    messages = []
+    if dice.random() < _SYSTEM:
+        messages.append({"role": "system", "content": dice.choice(_systems())})
+    if dice.random() < _EARLIER_TURN:
+        earlier = dice.choice(topics())
+        messages.append({"role": "user", "content": dice.choice(earlier.ask)})
+        messages.append({"role": "assistant", "content": respond(earlier, "question", dice)[0]})
+    return messages
+
+
+def unknown_answers() -> tuple[str, ...]:
+    """How the demo says that it does not know."""
+    return _unknown()[1]
+
+
+@lru_cache(maxsize=1)
+def _systems() -> tuple[str, ...]:
+    return tuple(read_toml("noise.toml")["systems"])
+
+
+@lru_cache(maxsize=1)
+def _unknown() -> tuple[tuple[str, ...], tuple[str, ...]]:
+    table = read_toml("unknown.toml")
+    return tuple(table["questions"]), tuple(table["answers"])
