@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -70,7 +70,7 @@ class State:
     policy: ModelVersion | None
     reward_model: ModelVersion | None
     run: Run | None
-    """The latest run of the current iteration: running, stopped or done."""
+    """The run of the current iteration that runs, else its last one."""
     previous: Iteration | None
     """The last finished iteration, for its evaluation."""
 
@@ -97,9 +97,14 @@ def state(db: Database, *, midnight: datetime) -> State:
         prompts=prompts.counts(db),
         policy=_policy(current, versions),
         reward_model=_reward_model(current, versions),
-        run=max(of_iteration, key=lambda r: r.created_at, default=None),
+        run=latest_run(of_iteration),
         previous=max(finished, key=lambda i: i.number, default=None),
     )
+
+
+def latest_run(listed: Sequence[Run]) -> Run | None:
+    """The run that runs, else the one begun last."""
+    return max(listed, key=lambda r: (r.status == "running", r.created_at), default=None)
 
 
 def _labels(db: Database, current: Iteration | None, midnight: datetime) -> dict[str, Any]:

@@ -1,0 +1,11 @@
+// Buttons inside tables report what they are for; "Copy" needs no server.
+element.addEventListener("click", async (event) => {
+  const button = event.target.closest("button");
+  if (!button) return;
+  if (button.dataset.copy !== undefined) {
+    await navigator.clipboard.writeText(button.dataset.copy);
+    button.textContent = "Copied";
+  } else if (button.dataset.action) {
+    trigger("act", { action: button.dataset.action, id: button.dataset.target });
+  }
+});

@@ -1,0 +1,136 @@
+"""The "Annotators" tab: people, their work, their agreement, and what they reported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import quote
+
+import gradio as gr
+from gradio.components import Component
+
+from labeler import view
+from labeler.auth import INVITE_LIFETIME
+from labeler.research import annotators_view, reading
+from labeler.research.loop_tab import midnight
+from labeler.research.panel import Cached, Panel, Updates, attempt, piece, said, shown
+from storage import annotators, tokens
+from storage.agreement import agreement
+from storage.database import Database
+from storage.records import Annotator, AnnotatorRole, Withdrawal, new_id, now
+
+ACTIONS_JS = (Path(__file__).parent / "actions.js").read_text(encoding="utf-8")
+
+
+class AnnotatorsTab:
+    """Components and handlers of the tab; make it inside the tab's context."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+        self._agreement = Cached(lambda: agreement(db), at_most_every=30)
+        self._lay_out()
+        self.add.click(
+            self._add,
+            inputs=[self.name, self.role],
+            outputs=[self.answer, self.name, *self._outputs()],
+            api_visibility="private",
+        )
+        for table in (self.people, self.flags):
+            table.act(
+                self._act,
+                outputs=[self.answer, *self._outputs()],
+                show_progress="hidden",
+                api_visibility="private",
+            )
+
+    def _lay_out(self) -> None:
+        with gr.Row(elem_classes="ks-panel ks-buttons"):
+            self.name = gr.Textbox(
+                label="Name",
+                placeholder="of a new annotator",
+                elem_id="annotator-name",
+                max_lines=1,
+                min_width=200,
+                scale=2,
+            )
+            self.role = gr.Dropdown(
+                ["annotator", "researcher"],
+                value="annotator",
+                label="Role",
+                min_width=150,
+                scale=1,
+            )
+            self.add = gr.Button("Add", variant="primary", elem_id="annotator-add")
+        self.answer = piece(elem_id="annotator-answer", js_on_load=ACTIONS_JS)
+        self.people = piece(elem_id="people", js_on_load=ACTIONS_JS)
+        piece(value=shown(view.heading("Agreement", "on comparisons judged by two or more")))
+        self.agreement = piece(elem_id="agreement")
+        piece(value=shown(view.heading("Flags", "what annotators reported")))
+        self.flags = piece(elem_id="flags", js_on_load=ACTIONS_JS)
+
+    def panel(self) -> Panel:
+        return Panel(refresh=self.refresh, outputs=self._outputs(), every=5)
+
+    def _outputs(self) -> list[Component]:
+        return [self.people, self.agreement, self.flags]
+
+    def refresh(self) -> Updates:
+        """Everybody's work as it stands."""
+        moment = now()
+        work = reading.work(self._db, midnight=midnight(moment))
+        found = self._agreement.get(reading.acts(self._db))
+        names = sorted(item.annotator.name for item in work)
+        return {
+            self.people: shown(annotators_view.people(work, now=moment)),
+            self.agreement: shown(annotators_view.agreement(found, names)),
+            self.flags: shown(annotators_view.flags(reading.flags(self._db), now=moment)),
+        }
+
+    def _add(self, name: str, role: AnnotatorRole, request: gr.Request) -> Updates:
+        try:
+            person = Annotator(id=new_id("annotator"), name=name.strip(), role=role)
+            annotators.add(self._db, person)
+        except ValueError as error:  # an empty name, or one that is taken
+            return {self.answer: said("bad", "Nobody was added.", str(error))}
+        return {self.answer: self._invite(person, request), self.name: ""} | self.refresh()
+
+    def _act(self, event: gr.EventData, request: gr.Request) -> Updates:
+        """What a button in a table asks for."""
+        action, target = str(event.action), str(event.id)
+        if action == "invite":
+            return {self.answer: self._invite(annotators.get(self._db, target), request)}
+        acts: dict[str, Callable[[], str]] = {
+            "disable": lambda: self._set_disabled(target, disabled=True),
+            "enable": lambda: self._set_disabled(target, disabled=False),
+            "clear": lambda: self._clear(target, request),
+        }
+        return {self.answer: attempt(acts[action], lambda done: done)} | self.refresh()
+
+    def _invite(self, person: Annotator, request: gr.Request) -> str:
+        secret = tokens.issue(self._db, person.id, "invite", lifetime=INVITE_LIFETIME)
+        # The page's own address is the one people can reach, behind a proxy too.
+        origin = request.headers.get("origin", "")
+        link = f"{origin}/invite?token={quote(secret)}"
+        return shown(annotators_view.invite(person.name, link))
+
+    def _set_disabled(self, target: str, *, disabled: bool) -> str:
+        person = annotators.get(self._db, target)
+        researchers = [
+            a for a in annotators.listing(self._db) if a.role == "researcher" and not a.disabled
+        ]
+        if disabled and researchers == [person]:
+            raise ValueError(f"{person.name} is the only researcher; add another one first")
+        annotators.replace(self._db, replace(person, disabled=disabled))
+        if disabled:
+            tokens.revoke_all(self._db, person.id)
+            return f"{person.name} is signed out everywhere and cannot sign in. Labels stay."
+        return f"{person.name} may sign in again, with a new invite link."
+
+    def _clear(self, flag: str, request: gr.Request) -> str:
+        # The gate puts the person into every request; without one nothing is cleared.
+        assert request.request is not None
+        who = request.request.state.identity.annotator.id
+        withdrawal = Withdrawal(id=new_id(), replaces=flag, annotator=who)
+        self._db.write(lambda tx: tx.store(withdrawal))
+        return "Cleared: the pair is back in the queue."

@@ -1,0 +1,166 @@
+"""The "Data" tab: export, prompts by role, how to import, and the annotators' guidelines."""
+
+from __future__ import annotations
+
+from typing import get_args
+from urllib.parse import urlencode
+
+import gradio as gr
+from gradio.components import Component
+
+from labeler import view
+from labeler.rendering import render
+from labeler.research.panel import Panel, Updates, piece, said, shown
+from labeler.view import Column, Markup
+from storage import prompts, settings
+from storage.database import Database
+from storage.records import PromptRole
+
+FORMATS = (
+    ("TRL preference pairs (prompt, chosen, rejected)", "trl"),
+    ("TRL, conversational", "trl-conversational"),
+    ("TRL, unpaired (for KTO)", "trl-unpaired"),
+    ("Raw: one row a judgment, with everything", "raw"),
+)
+TIES = (
+    ("Leave ties out", "drop"),
+    ("Split: each tie both ways", "split"),
+    ("Keep, where the format can", "keep"),
+)
+FILES = ("jsonl", "parquet", "csv")
+ROLES = {
+    "sft": "demonstrations that fine-tune the reference",
+    "train": "sampled for annotators and by PPO",
+    "held-out": "before/after samples and win rates; never trained on",
+    "audit": "kept for an audit reward model that PPO never sees",
+}
+COMMANDS = (
+    ("Prompts", "kitestring import --prompts prompts.jsonl --role train"),
+    ("Demonstrations", "kitestring import --sft pairs.jsonl"),
+    ("Judgments made elsewhere", "kitestring import --judgments judgments.csv"),
+    ("A TRL preference dataset", "kitestring import --preferences dataset.parquet"),
+)
+GUIDELINES = "guidelines"
+
+
+class DataTab:
+    """Components and handlers of the tab; make it inside the tab's context."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+        self._export()
+        piece(value=shown(view.heading("Prompts", "by what they are used for")))
+        self.prompts = piece(elem_id="prompts")
+        piece(value=shown(view.heading("Import", "from a terminal, beside the running server")))
+        piece(value=shown(_commands()))
+        self._guidelines()
+
+    def panel(self) -> Panel:
+        return Panel(
+            refresh=self.refresh,
+            inputs=[self.format, self.ties, self.file, self.names],
+            outputs=[self.link, self.prompts],
+        )
+
+    def load(self) -> Updates:
+        """The guidelines as stored, for a page that has just been opened."""
+        text = settings.get(self._db, GUIDELINES, "")
+        return {self.guidelines: text, self.preview: _preview(text)}
+
+    def _export(self) -> None:
+        piece(value=shown(view.heading("Export", "the current judgments as a dataset")))
+        with gr.Column(elem_classes="ks-panel"):
+            with gr.Group(elem_classes="ks-fields"):
+                self.format = gr.Dropdown(list(FORMATS), value="trl", label="Format")
+                self.ties = gr.Dropdown(list(TIES), value="drop", label="Ties")
+                self.file = gr.Dropdown(list(FILES), value="jsonl", label="File")
+                self.names = gr.Checkbox(
+                    label="Names",
+                    info="Annotators by name; otherwise by pseudonym.",
+                    value=False,
+                )
+            self.link = piece(elem_id="export-link")
+        for control in (self.format, self.ties, self.file, self.names):
+            control.input(
+                self._link,
+                inputs=[self.format, self.ties, self.file, self.names],
+                outputs=self.link,
+                show_progress="hidden",
+                api_visibility="private",
+            )
+
+    def _guidelines(self) -> None:
+        piece(value=shown(view.heading("Guidelines", "Markdown; annotators see them beside pairs")))
+        with gr.Row(equal_height=True):
+            with gr.Column(elem_classes="ks-panel", min_width=300):
+                self.guidelines = gr.Textbox(
+                    label="Text", lines=14, max_lines=40, elem_id="guidelines", interactive=True
+                )
+                with gr.Row(elem_classes="ks-buttons"):
+                    self.save = gr.Button("Save", variant="primary", elem_id="guidelines-save")
+                self.answer = piece(elem_id="guidelines-answer")
+            with gr.Column(elem_classes="ks-panel", min_width=300):
+                piece(value=shown(view.Markup('<div class="ks-label">Preview</div>')))
+                self.preview = piece(elem_id="guidelines-preview")
+        self.guidelines.change(
+            _preview,
+            inputs=self.guidelines,
+            outputs=self.preview,
+            show_progress="hidden",
+            api_visibility="private",
+        )
+        self.save.click(
+            self._save,
+            inputs=self.guidelines,
+            outputs=[self.answer],
+            api_visibility="private",
+        )
+
+    def outputs_of_load(self) -> list[Component]:
+        return [self.guidelines, self.preview]
+
+    def refresh(self, format: str, ties: str, file: str, names: bool) -> Updates:
+        """The download link for these choices, and the prompts."""
+        return {
+            self.link: self._link(format, ties, file, names),
+            self.prompts: shown(_prompts(prompts.counts(self._db))),
+        }
+
+    def _link(self, format: str, ties: str, file: str, names: bool) -> str:
+        count = self._db.read("SELECT count(*) AS n FROM current_judgments")[0]["n"]
+        if not count:
+            return shown(view.empty("Nothing to export yet", "Judgments come first."))
+        query = {"format": format, "ties": ties, "file": file, "names": str(names).lower()}
+        return shown(
+            Markup(
+                '<a class="ks-download" href="/research/download/export?{}" download>Download</a>'
+                '<span class="ks-detail">from {}, as of the click</span>'
+            ).format(urlencode(query), view.plural(count, "current judgment"))
+        )
+
+    def _save(self, text: str) -> Updates:
+        settings.put(self._db, GUIDELINES, text)
+        return {self.answer: said("good", "Saved. Annotators see it with their next pair.")}
+
+
+def _preview(text: str) -> str:
+    """Exactly what an annotator sees."""
+    if not text.strip():
+        return shown(view.empty("No guidelines yet", "Say what a good answer is, with examples."))
+    # rendering.render is the one door for Markdown of strangers: its output is safe HTML.
+    rendered = Markup(render(text))
+    return shown(Markup('<div class="ks-guidelines">{}</div>').format(rendered))
+
+
+def _prompts(counts: dict[str, int]) -> Markup:
+    columns = [Column("Role"), Column("Prompts", "right"), Column("What for")]
+    rows = [
+        (role, view.number(counts.get(role, 0)), ROLES.get(role, ""))
+        for role in get_args(PromptRole)
+    ]
+    return view.table(columns, rows, caption="Prompts by role")
+
+
+def _commands() -> Markup:
+    rows = [(what, Markup("<code>{}</code>").format(command)) for what, command in COMMANDS]
+    return Markup('<div class="ks-card">{}</div>').format(view.definitions(rows))

@@ -1,0 +1,79 @@
+"""The "History" tab: iterations, the family tree of models, lineage of each."""
+
+from __future__ import annotations
+
+import gradio as gr
+
+from labeler import view
+from labeler.research import history_view
+from labeler.research.panel import Panel, Updates, piece, shown
+from labeler.research.training_tab import CHARTS_JS
+from storage import iterations, lineage, models, runs
+from storage.database import Database
+from storage.errors import NotFound
+
+_LABELS = """
+    SELECT c.iteration, count(*) AS labels
+    FROM current_judgments AS j JOIN comparisons AS c ON c.id = j.comparison
+    GROUP BY c.iteration
+"""
+
+
+class HistoryTab:
+    """Components and handlers of the tab; make it inside the tab's context."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+        self.table = piece(elem_id="iterations")
+        self.charts = piece(js_on_load=CHARTS_JS)
+        piece(
+            value=shown(view.heading("Models", "under the model whose weights each started from"))
+        )
+        self.tree = piece(elem_id="tree")
+        piece(value=shown(view.heading("Lineage", "from a model back to the votes that shaped it")))
+        self.model = gr.Dropdown(
+            [], label="Model", show_label=False, container=False, elem_id="lineage-model"
+        )
+        self.lineage = piece(elem_id="lineage")
+        self.model.input(
+            self._lineage,
+            inputs=self.model,
+            outputs=self.lineage,
+            show_progress="hidden",
+            api_visibility="private",
+        )
+
+    def panel(self) -> Panel:
+        return Panel(
+            refresh=self.refresh,
+            inputs=[self.model],
+            outputs=[self.table, self.charts, self.tree, self.model, self.lineage],
+        )
+
+    def refresh(self, model: str | None) -> Updates:
+        """All iterations and models; the lineage of `model`, or of the newest policy."""
+        listed = iterations.listing(self._db)
+        versions = models.listing(self._db)
+        labels = {row["iteration"]: row["labels"] for row in self._db.read(_LABELS)}
+        by_id = {m.id: m for m in versions}
+        ours = [m for m in reversed(versions) if m.role != "external"]
+        newest = next((m.id for m in ours if m.role == "policy"), ours[0].id if ours else None)
+        chosen = model if model in by_id else newest
+        tree = view.Markup('<div class="ks-card">{}</div>').format(history_view.tree(versions))
+        return {
+            self.table: shown(history_view.table(listed, labels, by_id, runs.listing(self._db))),
+            self.charts: shown(history_view.charts(listed)),
+            self.tree: shown(tree),
+            self.model: gr.Dropdown(
+                choices=[(f"{m.name} ({m.role})", m.id) for m in ours], value=chosen
+            ),
+            self.lineage: self._lineage(chosen),
+        }
+
+    def _lineage(self, model: str | None) -> str:
+        if model is None:
+            return shown(view.empty("No models yet", "The SFT reference comes first."))
+        try:
+            return shown(view.preformatted(lineage.render(lineage.lineage(self._db, model))))
+        except NotFound as error:
+            return shown(view.note("warn", "Its lineage is not known.", str(error)))

@@ -1,0 +1,158 @@
+"""Iterations, what they achieved, and which model came from which.  Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from labeler import view
+from labeler.research.charts import Chart, Series, group
+from labeler.research.loop_view import PHASES
+from labeler.view import Column, Markup
+from storage.records import Iteration, ModelVersion, Run
+
+_COLUMNS = (
+    Column("Iteration", "right"),
+    Column("Phase"),
+    Column("Labels", "right", "Current judgments on the iteration's comparisons, of those wanted."),
+    Column("Accuracy", "right", "Of the reward model on held-out judgments."),
+    Column("Reward", "right", "Mean of the new policy on held-out prompts, by this iteration's "
+           "own reward model: figures of two iterations are not on one scale."),
+    Column("KL", "right", "Of the new policy to the SFT reference, nats a response."),
+    Column("Wins", "right", "Share of held-out prompts where the reward model prefers the new "
+           "policy to SFT; ties count half."),
+    Column("Length", "right", "Mean tokens of a response of the new policy."),
+    Column("Time", "right", "From the first sample to the end of the evaluation."),
+    Column("Training time", "right", "Of the reward model and PPO stages that succeeded."),
+)  # fmt: skip
+
+
+def figures(iteration: Iteration) -> dict[str, float | None]:
+    """What an evaluation found; None where it says nothing."""
+    policy: Mapping[str, Any] = iteration.evaluation.get("policy") or {}
+    found = {name: policy.get(name) for name in ("reward", "kl", "length")}
+    return found | {"win_rate": iteration.evaluation.get("win_rate_reward_model")}
+
+
+def table(
+    iterations: Sequence[Iteration],
+    labels: Mapping[int, int],
+    versions: Mapping[str, ModelVersion],
+    runs: Sequence[Run],
+) -> Markup:
+    """One row an iteration, the newest first."""
+    if not iterations:
+        return view.empty("No iterations yet", "Each turn of the loop gets a line here.")
+    rows = [
+        _row(iteration, labels.get(iteration.number, 0), versions, runs)
+        for iteration in sorted(iterations, key=lambda i: -i.number)
+    ]
+    return view.table(_COLUMNS, rows, caption="Iterations")
+
+
+def _row(
+    iteration: Iteration,
+    labels: int,
+    versions: Mapping[str, ModelVersion],
+    runs: Sequence[Run],
+) -> Sequence[Any]:
+    reward = versions.get(iteration.reward_model or "")
+    found = figures(iteration)
+    done = iteration.phase == "done"
+    whole = (
+        (iteration.finished_at - iteration.created_at).total_seconds()
+        if iteration.finished_at
+        else None
+    )
+    return (
+        view.number(iteration.number),
+        view.badge(dict(PHASES)[iteration.phase], "good" if done else "info", dot=not done),
+        f"{labels:,} of {iteration.labels_wanted:,}",
+        view.percent(reward.summary.get("accuracy") if reward else None, 1),
+        view.signed(found["reward"], 2),
+        view.number(found["kl"]),
+        view.percent(found["win_rate"], 1),
+        view.number(found["length"]),
+        view.duration(whole),
+        view.duration(_training_seconds(iteration.number, runs)),
+    )
+
+
+def _training_seconds(number: int, runs: Sequence[Run]) -> float | None:
+    spent = [
+        (run.finished_at - run.created_at).total_seconds()
+        for run in runs
+        if run.iteration == number
+        and run.stage in ("reward", "ppo")
+        and run.status == "succeeded"
+        and run.finished_at
+    ]
+    return sum(spent) if spent else None
+
+
+def charts(iterations: Sequence[Iteration]) -> Markup:
+    """Win rate and KL over the iterations; nothing before there are two to compare."""
+    finished = sorted((i for i in iterations if i.evaluation), key=lambda i: i.number)
+    if len(finished) < 2:
+        return Markup("")
+    titles = (
+        ("win_rate", "Wins against SFT", "By the reward model, on held-out prompts."),
+        ("kl", "KL to SFT", "Nats a response, on held-out prompts."),
+        ("length", "Response length", "Tokens, on held-out prompts."),
+    )
+    drawn = []
+    for key, title, help in titles:
+        points = [(i.number, v) for i in finished if (v := figures(i)[key]) is not None]
+        if len(points) >= 2:
+            steps, values = zip(*points, strict=True)
+            drawn.append(Chart(title, [Series(title, steps, values)], help))
+    return group(drawn, x_title="iteration", columns=True) if drawn else Markup("")
+
+
+def tree(versions: Sequence[ModelVersion]) -> Markup:
+    """Who descends from whom: policies and reward models under the model they started from."""
+    ours = [m for m in versions if m.role != "external"]
+    if not ours:
+        return view.empty("No models yet", "The SFT reference comes first.")
+    known = {m.id for m in ours}
+    children: dict[str | None, list[ModelVersion]] = {}
+    for model in ours:
+        parent = model.parent if model.parent in known and model.parent != model.id else None
+        children.setdefault(parent, []).append(model)
+    return _branch(children, None, frozenset())
+
+
+def _branch(
+    children: Mapping[str | None, Sequence[ModelVersion]],
+    parent: str | None,
+    above: frozenset[str],
+) -> Markup:
+    items = []
+    for model in sorted(children.get(parent, ()), key=lambda m: (m.created_at, m.id)):
+        if model.id in above:  # a circle in the stored parents must not hang the page
+            continue
+        below = _branch(children, model.id, above | {model.id})
+        items.append(Markup("<li>{}{}</li>").format(_node(model), below))
+    if not items:
+        return Markup("")
+    tag = "ks-tree" if parent is None else ""
+    return Markup('<ul class="{}">{}</ul>').format(tag, view.lines(items))
+
+
+_TONES: Mapping[str, view.Tone] = {"sft": "neutral", "policy": "info", "reward": "good"}
+
+
+def _node(model: ModelVersion) -> Markup:
+    facts = []
+    if model.iteration:
+        facts.append(f"iteration {model.iteration}")
+    if model.reward_model:
+        facts.append(f"rewarded by {model.reward_model}")
+    accuracy = model.summary.get("accuracy")
+    if model.role == "reward" and accuracy is not None:
+        facts.append(f"accuracy {view.percent(accuracy, 1)}")
+    if model.snapshot:
+        facts.append(f"labels {model.snapshot}")
+    return Markup('<div class="ks-node">{}<b>{}</b><span class="ks-detail">{}</span></div>').format(
+        view.badge(model.role, _TONES.get(model.role, "neutral")), model.name, " · ".join(facts)
+    )

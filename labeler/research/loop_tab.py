@@ -1,0 +1,112 @@
+"""The "Loop" tab: where the loop stands, what to do next, and "Train"."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import gradio as gr
+from gradio.components import Component
+
+from labeler import view
+from labeler.ports import Loop
+from labeler.research import loop_view, reading
+from labeler.research.panel import Cached, Panel, Updates, attempt, piece, shown
+from labeler.research.train_form import TrainForm
+from storage.agreement import agreement
+from storage.database import Database
+from storage.records import now
+
+
+def midnight(moment: datetime) -> datetime:
+    """When today began, in UTC."""
+    return moment.replace(hour=0, minute=0, second=0, microsecond=0)
+
+
+class LoopTab:
+    """Components and handlers of the tab; make it inside the tab's context."""
+
+    def __init__(self, db: Database, loop: Loop, top: gr.HTML) -> None:
+        self._db = db
+        self._loop = loop
+        self._agreement = Cached(lambda: agreement(db), at_most_every=30)
+        self._top = top
+        self.head = piece(elem_id="loop-head")
+        self.glance = piece(elem_id="loop-glance")
+        self.next = piece(elem_id="loop-next")
+        with gr.Column(elem_classes="ks-panel"):
+            piece(
+                value=shown(
+                    view.heading(
+                        "Train",
+                        "a reward model on every judgment so far, then PPO against it, then an "
+                        "evaluation on held-out prompts",
+                    )
+                )
+            )
+            self.form = TrainForm(loop.settings())
+            with gr.Row(elem_classes="ks-buttons"):
+                self.train = gr.Button("Train", variant="primary", elem_id="train")
+                self.reset = gr.Button("Reset to defaults", elem_id="reset")
+            self.reason = piece(elem_id="train-reason")
+            self.answer = piece(elem_id="train-answer")
+        self.train.click(
+            self._press_train,
+            inputs=self.form.components,
+            outputs=[self.answer, *self._outputs()],
+            api_visibility="private",
+        )
+        self.reset.click(
+            lambda: self.form.show(loop.settings(), defaults=True),
+            outputs=self.form.components,
+            show_progress="hidden",
+            api_visibility="private",
+        )
+
+    def panel(self) -> Panel:
+        return Panel(refresh=self.refresh, outputs=self._outputs(), every=2)
+
+    def fill(self) -> Updates:
+        """The settings that hold now, for a page that has just been opened."""
+        return self.form.show(self._loop.settings())
+
+    def _outputs(self) -> list[Component]:
+        return [self._top, self.head, self.glance, self.next, self.train, self.reason]
+
+    def refresh(self) -> Updates:
+        """The loop as it stands."""
+        moment = now()
+        state = reading.state(self._db, midnight=midnight(moment))
+        reason = self._loop.can_train()
+        agreed = self._agreement.get(reading.acts(self._db))
+        return {
+            self._top: shown(loop_view.top(state, self._db.workspace.name)),
+            self.head: shown(loop_view.headline(state)),
+            self.glance: shown(loop_view.glance(state, agreed, now=moment)),
+            self.next: shown(loop_view.next_step(state, reason)),
+            self.train: gr.Button(interactive=reason is None),
+            self.reason: shown(_why_not(reason)),
+        }
+
+    def _press_train(self, *values: Any) -> Updates:
+        def start() -> dict[str, str]:
+            overrides = self.form.overrides(self._loop.settings(), values)
+            self._loop.train(overrides)
+            return overrides
+
+        return {self.answer: attempt(start, _started)} | self.refresh()
+
+
+def _started(overrides: dict[str, str]) -> str:
+    changed = ", ".join(f"{name}={value}" for name, value in overrides.items())
+    return "Training has begun. Follow it under Training." + (
+        f" Changed: {changed}." if changed else ""
+    )
+
+
+def _why_not(reason: str | None) -> view.Markup:
+    if reason is None:
+        return view.Markup("")
+    return view.Markup('<span class="ks-detail">Train is not possible now. {}</span>').format(
+        reason
+    )

@@ -1,0 +1,214 @@
+"""The loop at a glance, as HTML: pure functions of `reading.State`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from labeler import view
+from labeler.research.reading import State
+from labeler.view import Markup
+from storage.records import Iteration, ModelVersion, Phase, Run
+
+PHASES: tuple[tuple[Phase, str], ...] = (
+    ("sampling", "Sample"),
+    ("labeling", "Label"),
+    ("reward", "Reward model"),
+    ("ppo", "PPO"),
+    ("evaluating", "Evaluate"),
+    ("done", "Done"),
+)
+STAGES = {
+    "sft": "Supervised fine-tuning",
+    "sampling": "Sampling",
+    "reward": "Reward model",
+    "ppo": "PPO",
+    "evaluate": "Evaluation",
+}
+STATUS_TONES: Mapping[str, view.Tone] = {
+    "running": "info",
+    "succeeded": "good",
+    "failed": "bad",
+    "cancelled": "warn",
+}
+
+
+def stopped(run: Run | None) -> bool:
+    """Whether a run waits for somebody to resume or retry it."""
+    return run is not None and run.status in ("failed", "cancelled")
+
+
+def stepper(iteration: Iteration | None, run: Run | None) -> Markup:
+    """The phases of the iteration in a row: past, present (or stopped) and to come."""
+    current = iteration.phase if iteration else None
+    index = next((i for i, (phase, _) in enumerate(PHASES) if phase == current), -1)
+    items = []
+    for i, (phase, name) in enumerate(PHASES):
+        past = i < index or phase == current == "done"
+        state = "past" if past else "now" if i == index else "next"
+        if state == "now" and stopped(run) and phase != "labeling":
+            state = "stopped"
+        mark = {"past": "✓", "stopped": "!"}.get(state, str(i + 1))
+        here = Markup(' aria-current="step"') if state in ("now", "stopped") else ""
+        items.append(
+            Markup('<li class="ks-{}" data-mark="{}"{}>{}</li>').format(state, mark, here, name)
+        )
+    return Markup('<ol class="ks-steps-row">{}</ol>').format(view.lines(items))
+
+
+def headline(state: State) -> Markup:
+    """Iteration, stepper and the run that is under way."""
+    if state.iteration is None:
+        return Markup('<div class="ks-card">{}{}</div>').format(
+            view.heading("Not started", "no iteration yet"), stepper(None, None)
+        )
+    title = f"Iteration {state.iteration.number}"
+    detail = Markup("begun {}").format(view.moment(state.iteration.created_at))
+    run = _run_line(state.run) if state.run and state.run.status != "succeeded" else ""
+    return Markup('<div class="ks-card">{}{}{}</div>').format(
+        view.heading(title, detail), stepper(state.iteration, state.run), run
+    )
+
+
+def _run_line(run: Run) -> Markup:
+    return Markup(
+        '<div style="margin-top:14px">{}<span class="ks-detail">{}: {}</span></div>'
+    ).format(
+        view.bar(run.progress, tone=STATUS_TONES[run.status], label=STAGES[run.stage]),
+        STAGES[run.stage],
+        run.message or run.status,
+    )
+
+
+def glance(state: State, agreement: Mapping[str, Any], *, now: datetime) -> Markup:
+    """Labels, policy, reward model and agreement as four figures."""
+    return view.tiles(
+        [
+            _labels_tile(state, now),
+            _policy_tile(state),
+            _reward_tile(state.reward_model),
+            _agreement_tile(agreement),
+        ]
+    )
+
+
+def _labels_tile(state: State, now: datetime) -> Markup:
+    share = state.labels / state.wanted if state.wanted else 0.0
+    detail = f"{state.labels_today:,} today"
+    if state.latest_label:
+        detail += f" · last {view.ago(state.latest_label, now)}"
+    value = Markup("{} <small>of {}</small>").format(
+        view.number(state.labels), view.number(state.wanted)
+    )
+    return view.tile(
+        "Labels in",
+        value,
+        detail,
+        help="Current judgments of this iteration, of those wanted before training is suggested. "
+        "Earlier iterations' judgments train the reward model too.",
+        extra=view.bar(share, tone="good" if share >= 1 else "info", label="labels in"),
+    )
+
+
+def _policy_tile(state: State) -> Markup:
+    evaluated = state.previous.evaluation if state.previous else {}
+    kl, win_rate = evaluated.get("policy", {}).get("kl"), evaluated.get("win_rate_reward_model")
+    detail = "the frozen SFT reference"
+    if state.policy is None:
+        detail = "made when the loop starts"
+    elif state.policy.role == "policy":
+        detail = f"KL {view.number(kl)} nats · {view.percent(win_rate)} wins against SFT"
+    return view.tile(
+        "Current policy",
+        state.policy.name if state.policy else view.DASH,
+        detail,
+        help="The policy whose samples are being labelled. KL: how far it has moved from the SFT "
+        "reference. Wins: share of held-out prompts where the reward model prefers it to SFT.",
+    )
+
+
+def _reward_tile(model: ModelVersion | None) -> Markup:
+    if model is None:
+        return view.tile("Reward model", view.DASH, "trained on your first labels")
+    summary = model.summary
+    accuracy = summary.get("accuracy")
+    detail = f"{model.name} · ECE {view.number(summary.get('ece'), 2)}"
+    if summary.get("held_out_pairs"):
+        detail += f" · {view.plural(int(summary['held_out_pairs']), 'held-out pair')}"
+    return view.tile(
+        "Reward model accuracy",
+        view.percent(accuracy, 1),
+        detail,
+        help="Share of held-out judgments with a preference that the reward model ranks as the "
+        "annotator did; split by prompt. A coin gets 50%. ECE: how far its confidence is off.",
+    )
+
+
+def _agreement_tile(agreement: Mapping[str, Any]) -> Markup:
+    if not agreement.get("items"):
+        detail = "needs pairs that two people judged"
+        return view.tile("Agreement", view.DASH, detail)
+    return view.tile(
+        "Agreement",
+        view.percent(agreement["percent"], 1),
+        f"Krippendorff's α {view.number(agreement['alpha'])} · "
+        f"{view.plural(agreement['items'], 'pair')} judged twice or more",
+        help="Share of pairs of judgments of one comparison that say the same. α corrects it for "
+        "chance: 1 is perfect, 0 is guessing.",
+    )
+
+
+def next_step(state: State, reason: str | None) -> Markup:
+    """What to do now, in one sentence; `reason` is why training cannot start, if it cannot."""
+    tone, title, body = _next_step(state, reason)
+    return view.note(tone, title, body)
+
+
+def _next_step(state: State, reason: str | None) -> tuple[view.Tone, str, str]:
+    current, run = state.iteration, state.run
+    if current is None:
+        if not state.prompts.get("train"):
+            return "info", "Import prompts.", "kitestring import --prompts FILE makes a start."
+        return "info", "The loop is about to start.", "The first pairs are sampled by themselves."
+    if current.phase == "labeling":
+        return _while_labeling(state, reason)
+    if run is not None and stopped(run):
+        verb = "failed" if run.status == "failed" else "was cancelled"
+        why = run.reason or "Its log, under Training, says more."
+        return "bad", f"{STAGES[run.stage]} {verb}: resume or retry it under Training.", why
+    if current.phase == "done":
+        return "good", f"Iteration {current.number} is done.", "The next one starts by itself."
+    name = dict(PHASES)[current.phase]
+    return "info", f"{name} is running: nothing to do.", "Follow it under Training."
+
+
+def _while_labeling(state: State, reason: str | None) -> tuple[view.Tone, str, str]:
+    missing = state.wanted - state.labels
+    if reason:
+        body = f"{view.plural(state.wanted, 'label')} are wanted; annotators find pairs at /label."
+        return "info", f"Label. {reason}", body
+    if missing <= 0:
+        return "good", "All labels are in: press Train.", "Every judgment so far will be used."
+    title = f"{view.plural(missing, 'more label')} to go."
+    return "info", title, "Annotators find pairs at /label. You may also train on what is there."
+
+
+def top(state: State, workspace: str) -> Markup:
+    """The page's head: name, workspace, what the loop is doing, the way to the labeling page."""
+    where = Markup("")
+    if state.iteration:
+        doing = dict(PHASES)[state.iteration.phase]
+        halted = stopped(state.run) and state.iteration.phase != "labeling"
+        tone: view.Tone = "bad" if halted else "info"
+        text = f"Iteration {state.iteration.number} · {doing}"
+        if halted and state.run:
+            text += f" {state.run.status}"
+        running = state.run is not None and state.run.status == "running"
+        where = view.badge(text, tone, dot=running)
+    return Markup(
+        '<div class="ks-top"><span class="ks-brand"><img src="/static/kite.svg" alt="">Kitestring'
+        '</span><span class="ks-where">{}</span>{}<nav class="ks-right">'
+        '<a href="/label/">Label</a><form method="post" action="/sign-out">'
+        '<button class="ks-plain">Sign out</button></form></nav></div>'
+    ).format(workspace, where)

@@ -1,0 +1,96 @@
+"""The researcher's page, mounted at /research.
+
+`build` makes the Blocks; `CSS` and `HEAD` go to the mount.  Every tab is an object that lays out
+its components and owns their handlers; what it shows by itself is its `Panel`.  A tab is
+refreshed when it is opened, and by its timer while it stays open; no other timer runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import gradio as gr
+from gradio.components import Component
+
+from labeler.ports import Loop
+from labeler.research.annotators_tab import AnnotatorsTab
+from labeler.research.data_tab import DataTab
+from labeler.research.history_tab import HistoryTab
+from labeler.research.loop_tab import LoopTab
+from labeler.research.panel import Panel, Updates, piece
+from labeler.research.samples_tab import SamplesTab
+from labeler.research.training_tab import TrainingTab
+from storage.database import Database
+
+CSS = (Path(__file__).parent / "research.css").read_text(encoding="utf-8")
+
+HEAD = '<meta name="color-scheme" content="light dark">'
+
+
+def build(db: Database, loop: Loop) -> gr.Blocks:
+    """The page over an open workspace; handlers read it anew at every turn."""
+    with gr.Blocks(title="Kitestring", analytics_enabled=False, fill_width=True) as blocks:
+        top = piece(elem_id="top")
+        panels: dict[gr.Tab, Panel] = {}
+        with gr.Tabs(elem_id="tabs"):
+            with gr.Tab("Loop", id="loop") as tab:
+                loop_tab = LoopTab(db, loop, top)
+                panels[tab] = loop_tab.panel()
+            with gr.Tab("Training", id="training") as tab:
+                panels[tab] = TrainingTab(db, loop).panel()
+            with gr.Tab("Samples", id="samples") as tab:
+                panels[tab] = SamplesTab(db).panel()
+            with gr.Tab("Annotators", id="annotators") as tab:
+                panels[tab] = AnnotatorsTab(db).panel()
+            with gr.Tab("Data", id="data") as tab:
+                data_tab = DataTab(db)
+                panels[tab] = data_tab.panel()
+            with gr.Tab("History", id="history") as tab:
+                panels[tab] = HistoryTab(db).panel()
+        _wire(panels)
+        first = next(iter(panels.values()))
+        blocks.load(
+            lambda: first.refresh() | loop_tab.fill() | data_tab.load(),
+            outputs=[*first.outputs, *loop_tab.form.components, *data_tab.outputs_of_load()],
+            show_progress="hidden",
+            api_visibility="private",
+        )
+    return blocks
+
+
+def _wire(panels: Mapping[gr.Tab, Panel]) -> None:
+    """Refresh each tab when it is opened and, where it asks for that, while it is open."""
+    timers = {
+        tab: gr.Timer(panel.every, active=i == 0)
+        for i, (tab, panel) in enumerate(panels.items())
+        if panel.every is not None
+    }
+    for tab, panel in panels.items():
+        tab.select(
+            _opening(tab, panel, timers),
+            inputs=panel.inputs,
+            outputs=[*panel.outputs, *timers.values()],
+            show_progress="hidden",
+            api_visibility="private",
+        )
+        if tab in timers:
+            timers[tab].tick(
+                panel.refresh,
+                inputs=panel.inputs,
+                outputs=panel.outputs,
+                show_progress="hidden",
+                api_visibility="private",
+            )
+
+
+def _opening(
+    tab: gr.Tab, panel: Panel, timers: Mapping[gr.Tab, gr.Timer]
+) -> Callable[..., Updates]:
+    def open_tab(*values: object) -> Updates:
+        switched: dict[Component, object] = {
+            timer: gr.Timer(active=owner is tab) for owner, timer in timers.items()
+        }
+        return panel.refresh(*values) | switched
+
+    return open_tab

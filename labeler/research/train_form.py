@@ -1,0 +1,104 @@
+"""The "Train" form: every setting of the pipeline, the ones that matter unfolded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Any
+
+import gradio as gr
+from gradio.components import Component
+
+from labeler.ports import Setting, SettingValue
+
+SECTIONS = {
+    "": "General",
+    "model": "Model",
+    "labeling": "Labeling",
+    "sft": "Supervised fine-tuning",
+    "sampling": "Sampling",
+    "reward": "Reward model",
+    "ppo": "PPO",
+    "evaluate": "Evaluation",
+    "worker": "This machine",
+}
+
+
+class TrainForm:
+    """One component a setting.  Text fields hold numbers, so that 1e-6 stays what was typed."""
+
+    def __init__(self, settings: Sequence[Setting]) -> None:
+        self._fields: dict[str, Component] = {}
+        with gr.Group(elem_classes="ks-fields"):
+            for setting in settings:
+                if setting.basic:
+                    self._fields[setting.name] = _field(setting)
+        with gr.Accordion("All settings", open=False):
+            advanced = sorted((s for s in settings if not s.basic), key=_section)
+            for section, members in groupby(advanced, key=_section):
+                gr.Markdown(f"**{SECTIONS.get(section, section)}**")
+                with gr.Group(elem_classes="ks-fields"):
+                    for setting in members:
+                        self._fields[setting.name] = _field(setting)
+
+    @property
+    def components(self) -> list[Component]:
+        return list(self._fields.values())
+
+    def show(self, settings: Sequence[Setting], *, defaults: bool = False) -> dict[Component, Any]:
+        """The values that hold now, or the shipped defaults, for every field."""
+        return {
+            self._fields[s.name]: _shown(s.default if defaults else s.value, s)
+            for s in settings
+            if s.name in self._fields
+        }
+
+    def overrides(self, settings: Sequence[Setting], values: Sequence[Any]) -> dict[str, str]:
+        """What the fields say other than what holds now, as text for the pipeline to read.
+
+        ``ValueError`` for a field left empty whose setting is not text.
+        """
+        holding = {s.name: s for s in settings}
+        changed = {}
+        for name, value in zip(self._fields, values, strict=True):
+            setting = holding[name]
+            text = as_text(value).strip()
+            if text == as_text(setting.value):
+                continue
+            if not text and setting.kind != "str":
+                raise ValueError(f"{name} is empty; its default is {as_text(setting.default)}")
+            changed[name] = text
+        return changed
+
+
+def as_text(value: Any) -> str:
+    """A value as the pipeline reads it from a command line."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return "" if value is None else str(value)
+
+
+def _section(setting: Setting) -> str:
+    return setting.name.rpartition(".")[0]
+
+
+def _shown(value: SettingValue, setting: Setting) -> Any:
+    return value if setting.kind == "bool" else as_text(value)
+
+
+def _field(setting: Setting) -> Component:
+    same = as_text(setting.value) == as_text(setting.default)
+    help = setting.help if same else f"{setting.help} Default: {as_text(setting.default)}."
+    options: dict[str, Any] = {
+        "label": setting.name,
+        "info": help,
+        "elem_id": "setting-" + setting.name.replace(".", "-"),
+        "interactive": True,
+    }
+    if setting.kind == "bool":
+        return gr.Checkbox(value=bool(setting.value), **options)
+    if setting.choices:
+        return gr.Dropdown(
+            [str(choice) for choice in setting.choices], value=as_text(setting.value), **options
+        )
+    return gr.Textbox(value=as_text(setting.value), max_lines=1, **options)

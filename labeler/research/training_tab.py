@@ -1,0 +1,196 @@
+"""The "Training" tab: one run at a time, live."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from pathlib import Path
+
+import gradio as gr
+from gradio.components import Component
+
+from labeler import view
+from labeler.ports import Loop
+from labeler.research import training_view
+from labeler.research.charts import group
+from labeler.research.loop_view import STAGES, stopped
+from labeler.research.pace import Pace
+from labeler.research.panel import Panel, Updates, attempt, piece, shown
+from labeler.research.reading import latest_run
+from storage import runs
+from storage.database import Database
+from storage.errors import NotFound
+from storage.records import Run, now
+
+CHARTS_JS = (Path(__file__).parent / "charts.js").read_text(encoding="utf-8")
+
+LATEST = "latest"
+"""The choice that follows whatever runs last."""
+
+NO_RUN = view.empty(
+    "No run yet",
+    "Runs appear here once the loop has begun: sampling first, then the reward model and PPO.",
+)
+
+
+class TrainingTab:
+    """Components and handlers of the tab; make it inside the tab's context."""
+
+    def __init__(self, db: Database, loop: Loop) -> None:
+        self._db = db
+        self._loop = loop
+        self._pace = Pace()
+        self._lay_out()
+        for button, verb, done in (
+            (self.cancel, loop.cancel, "Cancelled. Resume it when you like."),
+            (self.resume, loop.resume, "Resumed from the last checkpoint."),
+            (self.retry, loop.retry, "Started again from scratch."),
+        ):
+            button.click(
+                self._press(verb, done),
+                inputs=[self.choice, self.seen],
+                outputs=[self.answer, *self._outputs()],
+                api_visibility="private",
+            )
+        self.choice.input(
+            self.refresh,
+            inputs=[self.choice, self.seen],
+            outputs=self._outputs(),
+            show_progress="hidden",
+            api_visibility="private",
+        )
+
+    def panel(self) -> Panel:
+        return Panel(
+            refresh=self.refresh,
+            inputs=[self.choice, self.seen],
+            outputs=self._outputs(),
+            every=2,
+        )
+
+    def _lay_out(self) -> None:
+        self.seen = gr.State({})
+        with gr.Row(elem_classes="ks-buttons"):
+            self.choice = gr.Dropdown(
+                [("Latest run", LATEST)],
+                value=LATEST,
+                label="Run",
+                show_label=False,
+                container=False,
+                elem_id="run",
+                min_width=260,
+                scale=1,
+            )
+            self.cancel = gr.Button("Cancel", variant="stop", visible=False, elem_id="cancel")
+            self.resume = gr.Button("Resume", variant="primary", visible=False, elem_id="resume")
+            self.retry = gr.Button("Retry from scratch", visible=False, elem_id="retry")
+        self.answer = piece(elem_id="run-answer")
+        self.card = piece(elem_id="run-card")
+        self.flags = piece(elem_id="run-flags")
+        self.charts = piece(elem_id="run-charts", js_on_load=CHARTS_JS)
+        with gr.Accordion("Log", open=False):
+            self.log = piece(elem_id="run-log", autoscroll=True)
+        with gr.Accordion("All other metrics", open=False):
+            self.others = piece(js_on_load=CHARTS_JS)
+        self.samples = piece(elem_id="run-samples")
+
+    def _outputs(self) -> list[Component]:
+        return [
+            self.seen,
+            self.choice,
+            self.cancel,
+            self.resume,
+            self.retry,
+            self.card,
+            self.flags,
+            self.charts,
+            self.others,
+            self.samples,
+            self.log,
+        ]
+
+    def refresh(self, choice: str, seen: dict[str, Hashable]) -> Updates:
+        """What the tab shows now; what `seen` says the browser has already is left out."""
+        listed = runs.listing(self._db)
+        run = _chosen(listed, choice)
+        if run is None:
+            return {self.card: shown(NO_RUN), self.seen: {}}
+        moment = now()
+        left = self._pace.seconds_left(run, now=moment)
+        updates: Updates = {
+            self.cancel: gr.Button(visible=run.status == "running"),
+            self.resume: gr.Button(visible=stopped(run)),
+            self.retry: gr.Button(visible=stopped(run)),
+            self.card: shown(training_view.card(run, now=moment, seconds_left=left)),
+        }
+        log = self._log(run)
+        # Charts weigh the most and change only with new events.
+        now_seen: dict[str, Hashable] = {
+            "runs": tuple((r.id, r.status) for r in listed),
+            "events": (run.id, run.attempt, run.ingested_seq, run.status),
+            "log": hash(log),
+        }
+        if now_seen["runs"] != seen.get("runs"):
+            updates[self.choice] = gr.Dropdown(choices=_choices(listed))
+        if now_seen["events"] != seen.get("events"):
+            updates |= self._events(run)
+        if now_seen["log"] != seen.get("log"):
+            updates[self.log] = shown(view.preformatted(log, empty_text="The log is empty."))
+        updates[self.seen] = now_seen
+        return updates
+
+    def _events(self, run: Run) -> Updates:
+        known = self._loop.metric_help()
+        found = training_view.series_by_name(runs.metrics(self._db, run.id))
+        main, rest, others = training_view.charts(run.stage, found, known)
+        unit = training_view.unit(run.stage)
+        drawn = [
+            group(main, x_title=unit),
+            group(rest, x_title=unit, columns=True),
+            training_view.results(run.stage, found, known),
+        ]
+        notes = runs.notes(self._db, run.id)
+        red = [n for n in notes if n.kind in ("flag", "warning")]
+        said = [n for n in notes if n.kind == "sample"]
+        return {
+            self.charts: shown(_stack(drawn)),
+            self.others: shown(group(others, x_title=unit, columns=True)),
+            self.flags: shown(_stack([training_view.flags(red, unit=unit)])),
+            self.samples: shown(
+                view.lines([view.heading("Latest samples"), training_view.samples(said)])
+                if said
+                else view.Markup("")
+            ),
+        }
+
+    def _log(self, run: Run) -> str:
+        try:
+            return self._loop.log(run.id, tail=200)
+        except (OSError, ValueError, NotFound) as error:
+            return f"(the log cannot be read: {error})"
+
+    def _press(self, verb: Callable[[str], None], done: str) -> Callable[..., Updates]:
+        def press(choice: str, seen: dict[str, Hashable]) -> Updates:
+            run = _chosen(runs.listing(self._db), choice)
+            if run is None:
+                return {self.answer: shown(view.note("warn", "There is no run yet."))}
+            answer = attempt(lambda: verb(run.id), lambda _: done)
+            return {self.answer: answer} | self.refresh(choice, seen)
+
+        return press
+
+
+def _chosen(listed: list[Run], choice: str) -> Run | None:
+    by_id = {run.id: run for run in listed}
+    return by_id.get(choice) or latest_run(listed)
+
+
+def _choices(listed: list[Run]) -> list[tuple[str, str]]:
+    named = [
+        (f"Iteration {r.iteration} · {STAGES[r.stage]} · {r.status} · {r.id[-6:]}", r.id)
+        for r in reversed(listed)
+    ]
+    return [("Latest run", LATEST), *named]
+
+
+def _stack(pieces: list[view.Markup]) -> view.Markup:
+    return view.Markup('<div class="ks-stack">{}</div>').format(view.lines(p for p in pieces if p))

@@ -1,0 +1,227 @@
+"""A run as HTML: its state, its charts, its red flags.  Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from labeler import view
+from labeler.research.charts import Chart, Limit, Series
+from labeler.research.loop_view import STAGES, STATUS_TONES
+from labeler.view import Markup
+from storage.records import Run, RunNote
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# title, (metric, name in the legend), limits
+_PPO_MAIN: Sequence[tuple[str, Sequence[tuple[str, str]], Sequence[Limit]]] = (
+    ("Reward", (("reward/mean", "mean score"), ("reward/total", "less KL penalty")), ()),
+    ("KL to the reference", (("kl/reference", "nats"),), (Limit(10, "warn at 10"),)),
+)
+_PPO_REST: Sequence[tuple[str, Sequence[tuple[str, str]], Sequence[Limit]]] = (
+    ("Policy loss", (("policy/loss", "policy"),), ()),
+    ("Value loss", (("value/loss", "value"),), ()),
+    ("Entropy", (("policy/entropy", "nats"),), (Limit(0.02, "collapsed"),)),
+    (
+        "Clip fraction",
+        (("policy/clip_fraction", "policy"), ("value/clip_fraction", "value")),
+        (Limit(0.5, "warn at .5"),),
+    ),
+    (
+        "Explained variance",
+        (("value/explained_variance", "share"),),
+        (Limit(0, "worse than a constant"),),
+    ),
+    ("Response length", (("completion/length_mean", "tokens"),), ()),
+    ("Reward spread", (("reward/std", "std"),), (Limit(0.01, "flat"),)),
+    (
+        "Ended and distinct responses",
+        (("completion/eos_rate", "ended"), ("completion/unique", "distinct")),
+        (Limit(0.5, "warn at .5"),),
+    ),
+    ("KL of the update", (("policy/approx_kl", "nats"),), ()),
+    ("KL coefficient β", (("kl/coefficient", "β"),), ()),
+    ("Gradient norm", (("optim/grad_norm", "norm"),), ()),
+    ("Learning rate", (("optim/lr", "lr"),), ()),
+)
+_UNITS = {"ppo": "update", "sft": "step", "reward": "step"}
+
+
+def unit(stage: str) -> str:
+    """What a step of this stage is called."""
+    return _UNITS.get(stage, "step")
+
+
+def definition(name: str, known: Mapping[str, str]) -> str:
+    """What a metric means; ``reward/<component>`` in `known` stands for any component."""
+    if name in known:
+        return known[name]
+    for template, meaning in known.items():
+        pattern = re.sub(r"<[^>]+>", "[^/]+", re.escape(template).replace(r"\<", "<"))
+        if "<" in template and re.fullmatch(pattern, name):
+            return meaning
+    return ""
+
+
+def series_by_name(metrics: pd.DataFrame) -> dict[str, Series]:
+    """Columns step, name, value → one series a name, steps rising."""
+    return {
+        str(name): Series(str(name), part["step"].tolist(), part["value"].astype(float).tolist())
+        for name, part in metrics.sort_values("step").groupby("name", sort=True)
+    }
+
+
+def charts(
+    stage: str, found: Mapping[str, Series], known: Mapping[str, str]
+) -> tuple[list[Chart], list[Chart], list[Chart]]:
+    """The charts of a run: the main ones, those beside them, and every metric not in either.
+
+    A metric with a single step is a result, not a course, and is left to `results`.
+    """
+    courses = {name: s for name, s in found.items() if len(s.steps) > 1 or stage == "ppo"}
+    if stage != "ppo":
+        return [], [_chart_of(name, s, known) for name, s in courses.items()], []
+    main = [_planned(plan, courses, known, tall=True) for plan in _PPO_MAIN]
+    rest = [_planned(plan, courses, known) for plan in _PPO_REST]
+    planned = {metric for plan in (*_PPO_MAIN, *_PPO_REST) for metric, _ in plan[1]}
+    others = [_chart_of(name, s, known) for name, s in courses.items() if name not in planned]
+    return main, rest, others
+
+
+def _planned(
+    plan: tuple[str, Sequence[tuple[str, str]], Sequence[Limit]],
+    found: Mapping[str, Series],
+    known: Mapping[str, str],
+    *,
+    tall: bool = False,
+) -> Chart:
+    title, lines, limits = plan
+    series = [
+        Series(label, found[name].steps, found[name].values)
+        for name, label in lines
+        if name in found
+    ]
+    meanings = [(label, definition(name, known)) for name, label in lines if name in found]
+    if len(meanings) > 1:
+        help = " ".join(f"{label[:1].upper()}{label[1:]}: {meaning}" for label, meaning in meanings)
+    else:
+        help = meanings[0][1] if meanings else ""
+    return Chart(title, series, help, limits, tall=tall)
+
+
+def _chart_of(name: str, series: Series, known: Mapping[str, str]) -> Chart:
+    return Chart(name, [series], definition(name, known))
+
+
+def results(stage: str, found: Mapping[str, Series], known: Mapping[str, str]) -> Markup:
+    """Metrics that have one value only, as a table; empty where there are none."""
+    single = {n: s for n, s in found.items() if len(s.steps) == 1 and stage != "ppo"}
+    if not single:
+        return Markup("")
+    columns = [view.Column("Metric"), view.Column("Value", "right")]
+    rows = [
+        (Markup("{} {}").format(name, view.info(definition(name, known))), view.number(s.values[0]))
+        for name, s in single.items()
+    ]
+    return view.table(columns, rows, caption="Results of the stage")
+
+
+def card(run: Run, *, now: datetime, seconds_left: float | None) -> Markup:
+    """What a run is, how far it is, and why it ended if it did not succeed."""
+    detail = [f"iteration {run.iteration}"]
+    if run.attempt > 1:
+        detail.append(f"attempt {run.attempt}")
+    detail.append(f"started {view.ago(run.created_at, now)}")
+    if run.finished_at:
+        detail.append(f"took {view.duration((run.finished_at - run.created_at).total_seconds())}")
+    pieces = [
+        Markup(
+            '<div class="ks-run"><b>{}</b>{}<span class="ks-detail">{}</span>'
+            '<span class="ks-detail ks-mono" style="margin-left:auto">{}</span></div>'
+        ).format(
+            STAGES[run.stage],
+            view.badge(run.status, STATUS_TONES[run.status], dot=run.status == "running"),
+            " · ".join(detail),
+            run.id,
+        ),
+        Markup('<div style="margin-top:10px">{}</div>').format(
+            view.bar(run.progress, tone=STATUS_TONES[run.status], label=STAGES[run.stage])
+        ),
+        Markup('<div class="ks-detail">{}</div>').format(_where(run, seconds_left)),
+    ]
+    if run.reason and run.status != "succeeded":
+        title = "It failed" if run.status == "failed" else "It was stopped"
+        tone: view.Tone = "bad" if run.status == "failed" else "warn"
+        pieces.append(
+            Markup('<div style="margin-top:10px">{}</div>').format(
+                view.note(tone, title, run.reason)
+            )
+        )
+    return Markup('<div class="ks-card">{}</div>').format(view.lines(pieces))
+
+
+def _where(run: Run, seconds_left: float | None) -> str:
+    parts = [view.percent(run.progress)]
+    if run.message:
+        parts.append(run.message)
+    if run.status == "running":
+        left = (
+            "time left: too early to say"
+            if seconds_left is None
+            else f"about {view.duration(seconds_left)} left"
+        )
+        parts.append(left)
+    return " · ".join(parts)
+
+
+def flags(notes: Sequence[RunNote], *, unit: str) -> Markup:
+    """Red flags, each once, with the steps it was seen at; the latest figures, worst first."""
+    latest: dict[str, RunNote] = {}
+    seen_at: dict[str, list[int]] = {}
+    for item in notes:
+        latest[item.name] = item
+        seen_at.setdefault(item.name, []).append(item.step)
+    worst_first = sorted(latest.values(), key=lambda n: (n.payload.get("level") != "stop", -n.step))
+    return view.lines(_flag(item, seen_at[item.name], unit) for item in worst_first)
+
+
+def _flag(item: RunNote, steps: Sequence[int], unit: str) -> Markup:
+    stop = item.payload.get("level") == "stop"
+    when = f"{unit} {steps[0]}" if len(steps) == 1 else f"{unit}s {steps[0]} to {steps[-1]}"
+    rows = [
+        ("Seen", str(item.payload.get("seen") or item.message)),
+        ("Why it matters", str(item.payload.get("why", ""))),
+        ("First thing to try", str(item.payload.get("remedy", ""))),
+    ]
+    return Markup('<div class="ks-flag{}" role="alert"><b>{} {}</b>{}</div>').format(
+        " ks-bad" if stop else "",
+        item.name.replace("_", " ").capitalize(),
+        view.badge(when, "bad" if stop else "warn"),
+        Markup("").join(
+            Markup("<span>{}</span><span>{}</span>").format(name, text)
+            for name, text in rows
+            if text
+        ),
+    )
+
+
+def samples(notes: Sequence[RunNote], *, limit: int = 6) -> Markup:
+    """What the policy says while it trains: the latest samples, the newest first."""
+    return view.lines(_sample(item) for item in list(reversed(notes))[:limit])
+
+
+def _sample(item: RunNote) -> Markup:
+    payload: Mapping[str, Any] = item.payload
+    response = payload.get("response") or payload.get("completion") or payload.get("text") or ""
+    reward = payload.get("reward")
+    score = f"reward {view.signed(float(reward), 2)}" if isinstance(reward, int | float) else ""
+    return Markup(
+        '<article class="ks-sample"><header>{}{}</header><div class="ks-side">{}</div></article>'
+    ).format(
+        view.prose(str(payload.get("prompt") or item.message)),
+        view.badge(f"update {item.step}{' · ' + score if score else ''}"),
+        view.prose(str(response)),
+    )
