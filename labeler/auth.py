@@ -18,6 +18,7 @@ from labeler.passwords import Lockout, check_password, hash_password
 from storage import annotators, tokens
 from storage.database import Database
 from storage.records import Annotator, digest
+from storage.tokens import TokenKind
 
 SESSION_LIFETIME = timedelta(days=30)
 INVITE_LIFETIME = timedelta(days=7)
@@ -72,7 +73,7 @@ class Auth:
             return ""
         return morsel.value if morsel else ""
 
-    def _check(self, secret: str, kind: str) -> Annotator | None:
+    def _check(self, secret: str, kind: TokenKind) -> Annotator | None:
         found = tokens.check(self.db, secret, (kind,)) if secret else None
         return found if found and not found.disabled else None
 

@@ -9,6 +9,7 @@ too long, too deep or unknown is shown as source.
 from __future__ import annotations
 
 import html
+import re
 from xml.etree.ElementTree import Element
 
 from latex2mathml.converter import convert_to_element
@@ -20,7 +21,7 @@ _ELEMENTS = """
     math mrow mi mn mo ms mtext mspace mfrac msqrt mroot msub msup msubsup munder mover munderover
     mmultiscripts mprescripts mtable mtr mtd mstyle mpadded mphantom menclose merror
 """
-# No href, style, class or id; no widths, heights or offsets; no colours.
+# No href, style, class or id; no heights or offsets, of widths only small spaces; no colours.
 _ATTRIBUTES = """
     display displaystyle scriptlevel mathvariant stretchy fence separator form accent accentunder
     linethickness columnalign rowalign movablelimits largeop symmetric
@@ -53,12 +54,17 @@ def _serialise(element: Element, *, depth: int) -> str:
     attributes = "".join(
         f' {key}="{_escape(value)}"'
         for key, value in element.attrib.items()
-        if key in ALLOWED_ATTRIBUTES and value is not None
+        if value is not None and (key in ALLOWED_ATTRIBUTES or _is_space(name, key, value))
     )
     inside = _escape(element.text) + "".join(
         _serialise(child, depth=depth + 1) + _escape(child.tail) for child in element
     )
     return f"<{name}{attributes}>{inside}</{name}>"
+
+
+def _is_space(element: str, key: str, value: str) -> bool:
+    """``\\quad`` and its like: a width of 0 to 2 em on ``mspace``."""
+    return element == "mspace" and key == "width" and bool(re.fullmatch(r"[012]?(\.\d+)?em", value))
 
 
 def _escape(text: str | None) -> str:

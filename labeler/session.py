@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from labeler.rendering import render
-from storage import comparisons, completions, iterations, judgments, prompts, queue, settings
+from storage import iterations, judgments, queue, settings
 from storage.database import Database
 from storage.queue import LeasedPair
 from storage.records import (
@@ -23,10 +23,9 @@ from storage.records import (
     ScreenOutcome,
     Skip,
     digest,
-    shown_swapped,
 )
 
-MOST_AT_ONCE = 20
+MOST_AT_ONCE = queue.AT_ONCE
 """Pairs handed out by one request."""
 
 DEFAULT_GUIDELINES = """\
@@ -37,9 +36,10 @@ Choose the response you would rather get if you had asked.
 * **Harmless**: nobody is worse off for following it.
 * **Clear**: well put, easy to follow, the right length.
 
-Longer is not better, and agreeing with the person is not better. When both are equally good, say
-*tie*; when neither is acceptable, *both bad*. Skip what you cannot judge; flag what should not be
-here (broken text, private data, abuse).
+Longer is not better, and agreeing with the person is not better.
+
+When both are equally good, say *tie*; when neither is acceptable, *both bad*. Skip what you cannot \
+judge; flag what should not be here (broken text, private data, abuse).
 """
 
 
@@ -141,9 +141,8 @@ class LabelSession:
     def undo(self, who: Annotator, *, id: str, replaces: str | None = None) -> Undone:
         """Take back the act `replaces`, or his latest one; its pair comes back, sides as before."""
         undone = judgments.undo(self._db, id=id, annotator=who.id, replaces=replaces)
-        return Undone(
-            id=undone.id, kind=_kind(undone), pair=self._pair(who, comparison=undone.comparison)
-        )
+        pair = queue.pair(self._db, who.id, undone.comparison)
+        return Undone(id=undone.id, kind=_kind(undone), pair=_shown(pair))
 
     def progress(self, who: Annotator) -> dict[str, Any]:
         """``judged`` in all, ``today`` (UTC), ``remaining`` for him now, and the ``iteration``."""
@@ -153,17 +152,6 @@ class LabelSession:
         """The guidelines as written and rendered; ``version`` changes with the text."""
         text = str(settings.get(self._db, "guidelines", DEFAULT_GUIDELINES))
         return {"version": digest(text), "text": text, "html": render(text)}
-
-    def _pair(self, who: Annotator, *, comparison: str) -> ShownPair:
-        found = comparisons.get(self._db, comparison)
-        first = completions.get(self._db, found.first).text
-        second = completions.get(self._db, found.second).text
-        swapped = shown_swapped(who.id, comparison)
-        left, right = (second, first) if swapped else (first, second)
-        prompt = prompts.get(self._db, found.prompt)
-        return _shown(
-            LeasedPair(comparison=found, prompt=prompt, left=left, right=right, swapped=swapped)
-        )
 
 
 def _kind(act: Judgment | Skip | Flag) -> str:

@@ -1,0 +1,234 @@
+// The desk: what buttons and keys do.
+
+const HISTORY = 50; // acts that can be undone without asking the server which was the last
+const REFRESH = 60000; // milliseconds between looks at the true counts
+
+class Desk {
+  constructor(person, progress) {
+    this.person = person;
+    this.progress = progress;
+    this.history = [];
+    this.shown = null;
+    this.plain = false;
+    this.everSaved = false;
+    this.stopwatch = new Stopwatch();
+    this.draft = new Draft();
+    this.outbox = new Outbox(person.id, {
+      changed: () => showOutbox(this.outbox, this.everSaved),
+      saved: (act, data) => this.saved(act, data),
+    });
+    this.hand = new Hand({ held: () => this.outbox.comparisons, changed: () => this.show() });
+    showPerson(person);
+    showProgress(progress);
+    this.wire();
+    this.hand.fill();
+    this.outbox.send();
+    setInterval(() => this.refresh(), REFRESH);
+  }
+
+  // Screen
+
+  show() {
+    const pair = this.hand.current;
+    if (!pair) {
+      if (this.hand.reason === "signed-out") return location.assign("/sign-in?next=/label/");
+      showState(this.hand.reason === "loading" ? "loading" : "idle");
+      showIdle(this.hand.reason, this.progress.today);
+      this.shown = null;
+    } else if (pair !== this.shown) {
+      this.shown = pair;
+      showPair(pair, this.plain);
+      showState("judging");
+      window.scrollTo(0, 0);
+      this.stopwatch.start();
+      announce("New pair.");
+    }
+  }
+
+  async refresh() {
+    if (document.hidden || this.outbox.waiting.length) return;
+    try {
+      const { status, data } = await request("GET", "/label/api/progress");
+      if (status === 200 && data.annotator.id === this.person.id) this.count(data);
+    } catch (problem) {
+      if (!(problem instanceof Unreachable)) throw problem;
+    }
+  }
+
+  count(progress) {
+    this.progress = { ...this.progress, ...progress };
+    showProgress(this.progress);
+  }
+
+  saved(act, data) {
+    this.everSaved = true;
+    const judged = act.path.endsWith("/judgments") ? 1 : 0;
+    const back = data.undone ? (data.undone.kind === "judgment" ? -1 : 0) : judged;
+    const { judged: all, today, remaining } = this.progress;
+    const less = data.undone ? -1 : 1;
+    this.count({ judged: all + back, today: Math.max(0, today + back), remaining: Math.max(0, remaining - less) });
+    if (data.undone && !act.note.local) this.comeBack(data.undone.pair, null);
+  }
+
+  // Acts
+
+  act(path, more, what) {
+    const pair = this.hand.current;
+    if (!pair) return;
+    const id = newId();
+    this.history.push({ id, pair, draft: this.draft.read() });
+    if (this.history.length > HISTORY) this.history.shift();
+    this.hand.advance();
+    this.draft.clear();
+    this.show();
+    this.outbox.add(path, { id, comparison: pair.id, ...more }, { what, prompt: snippet(pair) });
+  }
+
+  judge(outcome) {
+    const { strength, criteria, comment } = this.draft.read();
+    const body = { outcome, milliseconds: this.stopwatch.read() };
+    // A tie has no strength; the server refuses one that claims to.
+    if (strength && (outcome === "a" || outcome === "b")) body.strength = strength;
+    if (Object.keys(criteria).length) body.criteria = criteria;
+    if (comment) body.comment = comment;
+    this.act("/label/api/judgments", body, OUTCOMES[outcome]);
+  }
+
+  skip() {
+    this.act("/label/api/skip", {}, "Skipped");
+  }
+
+  flag() {
+    if (!this.hand.current) return;
+    const dialog = $(".flagging");
+    dialog.querySelector("textarea").value = "";
+    dialog.onclose = () => {
+      if (dialog.returnValue !== "flag") return;
+      this.act("/label/api/flag", { comment: dialog.querySelector("textarea").value.trim() }, "Flagged");
+    };
+    dialog.returnValue = "cancel";
+    dialog.showModal();
+  }
+
+  // The last act of this page is undone at once; an older one only the server knows.
+  undo() {
+    const last = this.history.pop();
+    if (last && this.outbox.refused.some((act) => act.id === last.id)) {
+      this.outbox.remove(last.id);
+      this.comeBack(last.pair, last.draft);
+    } else if (last) {
+      const note = { what: "Undo", prompt: snippet(last.pair), local: true };
+      this.comeBack(last.pair, last.draft);
+      this.outbox.add("/label/api/undo", { id: newId(), replaces: last.id }, note);
+    } else {
+      this.outbox.add("/label/api/undo", { id: newId() }, { what: "Undo", prompt: "", local: false });
+    }
+  }
+
+  comeBack(pair, draft) {
+    this.hand.putBack(pair);
+    if (draft) this.draft.restore(draft);
+    announce("Undone. The pair is back.");
+  }
+
+  // Panels
+
+  toggleDetails(open) {
+    const panel = $(".details");
+    panel.hidden = open === undefined ? !panel.hidden : !open;
+    $("[data-do=details]").setAttribute("aria-expanded", String(!panel.hidden));
+    remember("details", String(!panel.hidden));
+  }
+
+  togglePlain() {
+    this.plain = !this.plain;
+    $("[data-do=plain]").setAttribute("aria-pressed", String(this.plain));
+    if (this.shown) showPair(this.shown, this.plain);
+  }
+
+  toggleGuidelines() {
+    const panel = $(".guidelines");
+    panel.hidden = !panel.hidden;
+    for (const button of $$("[data-do=guidelines][aria-expanded]")) {
+      button.setAttribute("aria-expanded", String(!panel.hidden));
+    }
+    $(".fresh").hidden = true;
+    if (panel.dataset.version) remember("guidelines", panel.dataset.version);
+  }
+
+  async loadGuidelines() {
+    const { status, data } = await request("GET", "/label/api/guidelines");
+    if (status !== 200) return;
+    const panel = $(".guidelines");
+    panel.querySelector(".text").innerHTML = data.html;
+    panel.dataset.version = data.version;
+    const read = recall("guidelines");
+    $(".fresh").hidden = read === data.version || read === null;
+    // The first time, whoever has room for them sees them without asking.
+    if (read === null && window.innerWidth > 1300) this.toggleGuidelines();
+  }
+
+  // Wiring
+
+  wire() {
+    const doing = {
+      undo: () => this.undo(),
+      skip: () => this.skip(),
+      flag: () => this.flag(),
+      details: () => this.toggleDetails(),
+      plain: () => this.togglePlain(),
+      guidelines: () => this.toggleGuidelines(),
+      help: () => $(".help").showModal(),
+      theme: () => setTheme($(".desk").dataset.theme === "dark" ? "light" : "dark"),
+    };
+    for (const button of $$("[data-do]")) button.onclick = doing[button.dataset.do];
+    for (const button of $$("[data-outcome]")) {
+      // The second click of a double click would judge a pair nobody has read.
+      button.onclick = (event) => event.detail < 2 && this.judge(button.dataset.outcome);
+    }
+    const keys = {
+      1: () => this.judge("a"),
+      2: () => this.judge("b"),
+      0: () => this.judge("tie"),
+      9: () => this.judge("both_bad"),
+      s: doing.skip,
+      f: doing.flag,
+      z: doing.undo,
+      d: doing.details,
+      r: doing.plain,
+      g: doing.guidelines,
+      "?": doing.help,
+      q: () => this.draft.setStrength(1),
+      w: () => this.draft.setStrength(2),
+      e: () => this.draft.setStrength(3),
+      c: () => {
+        this.toggleDetails(true);
+        $(".comment textarea").focus();
+      },
+    };
+    document.addEventListener("keydown", (event) => this.press(event, keys));
+    window.addEventListener("online", () => this.wake());
+    window.addEventListener("focus", () => this.wake());
+    this.toggleDetails(recall("details") === "true");
+  }
+
+  press(event, keys) {
+    if (event.key === "Escape") return this.escape(event);
+    if (event.repeat || event.ctrlKey || event.metaKey || event.altKey || $("dialog[open]")) return;
+    if (event.target.closest("input, textarea, select, [contenteditable]")) return;
+    const action = keys[event.key.toLowerCase()];
+    if (!action) return;
+    event.preventDefault();
+    action();
+  }
+
+  escape(event) {
+    if (event.target.closest("textarea")) event.target.blur();
+    else if (!$(".guidelines").hidden) this.toggleGuidelines();
+  }
+
+  wake() {
+    this.outbox.send();
+    this.hand.fill();
+  }
+}

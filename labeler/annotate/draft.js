@@ -1,0 +1,64 @@
+// What is said of the pair on the screen besides the verdict: strength, criteria, comment.
+
+class Draft {
+  constructor() {
+    this.clear();
+    $(".criteria").replaceChildren(...CRITERIA.flatMap((name) => this.criterionRow(name)));
+    for (const button of $$("[data-strength]")) {
+      button.onclick = () => this.setStrength(Number(button.dataset.strength));
+    }
+  }
+
+  criterionRow(name) {
+    const group = make("div", "segments");
+    group.setAttribute("role", "group");
+    group.setAttribute("aria-label", `More ${name}`);
+    for (const [side, text] of [["a", "A"], ["tie", "same"], ["b", "B"]]) {
+      const button = make("button", side, text);
+      button.type = "button";
+      button.dataset.criterion = name;
+      button.dataset.side = side;
+      button.setAttribute("aria-pressed", "false");
+      button.onclick = () => this.setCriterion(name, side);
+      group.append(button);
+    }
+    return [make("span", "", `More ${name}`), group];
+  }
+
+  clear() {
+    this.restore({ strength: null, criteria: {}, comment: "" });
+  }
+
+  // Pressing what is pressed takes it back.
+  setStrength(strength) {
+    this.strength = this.strength === strength ? null : strength;
+    this.show();
+  }
+
+  setCriterion(name, side) {
+    if (this.criteria[name] === side) delete this.criteria[name];
+    else this.criteria[name] = side;
+    this.show();
+  }
+
+  read() {
+    return { strength: this.strength, criteria: { ...this.criteria }, comment: $(".comment textarea").value.trim() };
+  }
+
+  restore({ strength, criteria, comment }) {
+    this.strength = strength;
+    this.criteria = { ...criteria };
+    $(".comment textarea").value = comment;
+    this.show();
+  }
+
+  show() {
+    for (const button of $$("[data-strength]")) {
+      button.setAttribute("aria-pressed", String(Number(button.dataset.strength) === this.strength));
+    }
+    for (const button of $$("[data-criterion]")) {
+      const pressed = this.criteria[button.dataset.criterion] === button.dataset.side;
+      button.setAttribute("aria-pressed", String(pressed));
+    }
+  }
+}

@@ -1,0 +1,180 @@
+// What has been done and is not yet saved.  Each act lies in localStorage under a key of its own,
+// so two tabs cannot overwrite each other's, and belongs to one annotator: browsers are shared.
+// Acts are sent one after the other, in order: an undo must not overtake the label it undoes.
+
+const RETRY = { first: 500, longest: 15000 }; // milliseconds
+const TIMEOUT = 20000;
+
+class Unreachable extends Error {}
+
+// A request to our routes: {status, data}.  Throws Unreachable when there was no answer.
+async function request(method, path, body, annotator) {
+  const headers = { Accept: "application/json" };
+  if (body) headers["Content-Type"] = "application/json";
+  if (annotator) headers["X-Kitestring-Annotator"] = annotator;
+  let response, text;
+  try {
+    response = await fetch(path, {
+      method,
+      headers,
+      body: body ? JSON.stringify(body) : undefined,
+      signal: AbortSignal.timeout(TIMEOUT),
+      cache: "no-store",
+    });
+    text = await response.text();
+  } catch (problem) {
+    throw new Unreachable(String(problem));
+  }
+  let data = {};
+  try {
+    data = JSON.parse(text);
+  } catch {
+    data = { error: `The server answered ${response.status}.` };
+  }
+  return { status: response.status, data };
+}
+
+// crypto.randomUUID exists only behind TLS or on localhost; a lab's http://host:7860 is neither.
+function newId() {
+  const bytes = crypto.getRandomValues(new Uint8Array(16));
+  bytes[6] = (bytes[6] & 0x0f) | 0x40;
+  bytes[8] = (bytes[8] & 0x3f) | 0x80;
+  const hex = [...bytes].map((byte) => byte.toString(16).padStart(2, "0")).join("");
+  return [0, 8, 12, 16, 20].map((at, i, all) => hex.slice(at, all[i + 1])).join("-");
+}
+
+class Outbox {
+  // `changed()` after every change of state; `saved(act, data)` after each commit.
+  constructor(annotator, { changed, saved }) {
+    this.annotator = annotator;
+    this.prefix = `kitestring.outbox.${annotator}.`;
+    this.changed = changed;
+    this.saved = saved;
+    this.acts = []; // {id, path, body, note, at, refused: sentence|null}
+    this.trouble = null; // why the first act is still here: {kind, sentence}
+    this.durable = true;
+    this.sending = false;
+    this.pause = RETRY.first;
+    this.timer = null;
+    this.load();
+  }
+
+  load() {
+    try {
+      const found = Object.keys(localStorage)
+        .filter((key) => key.startsWith(this.prefix))
+        .map((key) => JSON.parse(localStorage.getItem(key)));
+      this.acts = found.sort((one, other) => one.at - other.at);
+    } catch {
+      this.durable = false;
+    }
+  }
+
+  get waiting() {
+    return this.acts.filter((act) => act.refused === null);
+  }
+
+  get refused() {
+    return this.acts.filter((act) => act.refused !== null);
+  }
+
+  // Comparisons that must not be handed out again while their acts are here.
+  get comparisons() {
+    return this.acts.map((act) => act.body.comparison).filter(Boolean);
+  }
+
+  add(path, body, note) {
+    const last = this.acts.length ? this.acts[this.acts.length - 1].at : 0;
+    const act = { id: body.id, path, body, note, at: Math.max(Date.now(), last + 1), refused: null };
+    this.acts.push(act);
+    this.store(act);
+    this.changed();
+    this.send();
+  }
+
+  store(act) {
+    try {
+      localStorage.setItem(this.prefix + act.id, JSON.stringify(act));
+    } catch {
+      this.durable = false; // private mode or full: the act lives as long as the page
+    }
+  }
+
+  remove(id) {
+    this.acts = this.acts.filter((act) => act.id !== id);
+    try {
+      localStorage.removeItem(this.prefix + id);
+    } catch {
+      this.durable = false;
+    }
+    this.changed();
+  }
+
+  tryAgain(id) {
+    const act = this.acts.find((each) => each.id === id);
+    act.refused = null;
+    this.store(act);
+    this.send();
+  }
+
+  // Send what waits.  One loop at a time; a failure leaves the act where it is and waits longer.
+  async send() {
+    if (this.sending) return;
+    this.sending = true;
+    clearTimeout(this.timer);
+    while (this.waiting.length) {
+      this.changed();
+      if (!(await this.sendOne(this.waiting[0]))) {
+        this.timer = setTimeout(() => this.send(), this.pause * (0.75 + Math.random() / 2));
+        this.pause = Math.min(this.pause * 2, RETRY.longest);
+        break;
+      }
+      this.pause = RETRY.first;
+    }
+    this.sending = false;
+    this.changed();
+  }
+
+  // True when the act needs no further sending.
+  async sendOne(act) {
+    let answer;
+    try {
+      answer = await request("POST", act.path, act.body, this.annotator);
+    } catch (problem) {
+      if (!(problem instanceof Unreachable)) throw problem;
+      this.trouble = { kind: "unreachable", sentence: "No connection" };
+      return false;
+    }
+    const { status, data } = answer;
+    if (status === 200) {
+      this.trouble = null;
+      this.remove(act.id);
+      this.saved(act, data);
+      return true;
+    }
+    if (status === 401 || status === 403) {
+      this.trouble = { kind: status === 401 ? "signed-out" : "somebody-else", sentence: data.error };
+      return false;
+    }
+    if (status >= 500 || status === 408 || status === 429) {
+      this.trouble = { kind: "server", sentence: data.error };
+      return false;
+    }
+    this.trouble = null;
+    this.refuse(act, data.error);
+    return true;
+  }
+
+  refuse(act, sentence) {
+    const undo = this.waiting.find((each) => each.body.replaces === act.id && each.path.endsWith("/undo"));
+    if (undo) {
+      // It was to be taken back anyway.
+      this.remove(undo.id);
+      this.remove(act.id);
+      return;
+    }
+    act.refused = sentence;
+    this.store(act);
+    this.changed();
+  }
+}

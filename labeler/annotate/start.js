@@ -1,0 +1,54 @@
+// Preferences of this browser, then the first requests.
+
+function remember(name, value) {
+  try {
+    localStorage.setItem(`kitestring.${name}`, value);
+  } catch {
+    // Private mode: the choice lasts as long as the page.
+  }
+}
+
+function recall(name) {
+  try {
+    return localStorage.getItem(`kitestring.${name}`);
+  } catch {
+    return null;
+  }
+}
+
+function setTheme(theme) {
+  $(".desk").dataset.theme = theme;
+  document.body.classList.toggle("dark", theme === "dark");
+  document.body.classList.toggle("kite-light", theme === "light");
+  remember("theme", theme);
+}
+
+// Who sits here, before anything else: the outbox is his.
+async function start() {
+  let pause = 500;
+  for (;;) {
+    try {
+      const { status, data } = await request("GET", "/label/api/progress");
+      if (status === 200) {
+        const { annotator, ...progress } = data;
+        const desk = new Desk(annotator, progress);
+        desk.loadGuidelines();
+        return;
+      }
+      if (status === 401) return location.assign("/sign-in?next=/label/");
+    } catch (problem) {
+      if (!(problem instanceof Unreachable)) throw problem;
+    }
+    showIdle("unreachable", 0);
+    await new Promise((resolve) => setTimeout(resolve, pause));
+    pause = Math.min(pause * 2, 5000);
+  }
+}
+
+const systemTheme = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
+const chosenTheme = recall("theme");
+$(".desk").dataset.theme = chosenTheme || systemTheme;
+if (chosenTheme) setTheme(chosenTheme);
+showState("loading");
+showIdle("loading", 0);
+start();

@@ -1,0 +1,144 @@
+// From state to screen.  Only html made by the server's renderer is ever set as HTML.
+
+const $ = (selector) => element.querySelector(selector);
+const $$ = (selector) => [...element.querySelectorAll(selector)];
+
+const ROLES = { system: "System", user: "User", assistant: "Assistant" };
+const OUTCOMES = { a: "A is better", b: "B is better", tie: "Tie", both_bad: "Both bad" };
+const CRITERIA = ["helpful", "truthful", "harmless", "clear"];
+const IDLE = {
+  loading: ["One moment", "Your first pairs are on their way."],
+  sampling: ["Fresh pairs are being written", "The model is answering new prompts. They will appear here by themselves."],
+  labeling: ["All caught up", "You have judged every pair meant for you. New ones will appear here by themselves."],
+  reward: ["Thank you, that is enough for now", "The model is learning from the labels. New pairs will appear here by themselves."],
+  done: ["All caught up", "New pairs will appear here when the next round starts."],
+  nothing: ["Nothing to judge yet", "Pairs will appear here as soon as the first round starts."],
+  unreachable: ["No connection", "Kitestring does not answer. This page keeps trying, and keeps what you did."],
+};
+IDLE.ppo = IDLE.reward;
+IDLE.evaluating = IDLE.reward;
+
+function make(tag, className, text) {
+  const node = document.createElement(tag);
+  if (className) node.className = className;
+  if (text !== undefined) node.textContent = text;
+  return node;
+}
+
+function fillText(node, shown, plain) {
+  if (!shown.text.trim()) node.replaceChildren(make("p", "nothing", "(an empty response)"));
+  else if (plain) node.replaceChildren(make("pre", "plain", shown.text));
+  else node.innerHTML = shown.html;
+}
+
+function showPair(pair, plain) {
+  const turns = pair.prompt.map((message, index) => {
+    const last = index === pair.prompt.length - 1 ? " last" : "";
+    const turn = make("div", `turn ${message.role}${last}`);
+    const text = make("div", "text");
+    text.dir = "auto";
+    fillText(text, message, plain);
+    turn.append(make("span", "who", ROLES[message.role]), text);
+    return turn;
+  });
+  $(".prompt").replaceChildren(...turns);
+  fillText($(".response.a .text"), pair.a, plain);
+  fillText($(".response.b .text"), pair.b, plain);
+}
+
+function showIdle(reason, today) {
+  const [title, sentence] = IDLE[reason] || IDLE.labeling;
+  const thanks = today > 0 && reason !== "unreachable" ? ` ${today} judged today.` : "";
+  $(".empty h1").textContent = title;
+  $(".empty p").textContent = sentence + thanks;
+}
+
+// `state` is loading, judging or idle.
+function showState(state) {
+  $(".desk").dataset.state = state;
+  $(".pair").hidden = state !== "judging";
+  $(".verdict").hidden = state !== "judging";
+  $(".empty").hidden = state === "judging";
+}
+
+function showProgress(progress) {
+  $(".progress").hidden = false;
+  for (const node of $$("[data-count]")) node.textContent = progress[node.dataset.count];
+  const total = progress.today + progress.remaining;
+  const share = total ? progress.today / total : 0;
+  $(".track span").style.transform = `scaleX(${share})`;
+  $(".track").setAttribute("aria-valuenow", Math.round(share * 100));
+}
+
+function showPerson(person) {
+  $("[data-person=name]").textContent = person.name;
+  $("[data-person=initial]").textContent = [...person.name][0].toUpperCase();
+  $("[data-person=researcher]").hidden = person.role !== "researcher";
+}
+
+function setStatus(kind, sentence, link) {
+  const node = $(".status");
+  const text = node.querySelector("span");
+  if (node.dataset.status === kind && text.textContent === sentence) return;
+  node.dataset.status = kind;
+  node.title = sentence;
+  if (!link) text.textContent = sentence;
+  else {
+    const anchor = make("a", "", sentence);
+    anchor.href = link;
+    text.replaceChildren(anchor);
+  }
+}
+
+const labels = (count) => (count === 1 ? "1 label" : `${count} labels`);
+
+// "Saved" is said only when the server has said so of every act.
+function showOutbox(outbox, everSaved) {
+  const kept = outbox.waiting.length;
+  const trouble = kept ? outbox.trouble : null;
+  if (trouble && trouble.kind === "signed-out") {
+    setStatus("waiting", `Signed out: sign in to save ${labels(kept)}`, "/sign-in?next=/label/");
+  } else if (trouble && trouble.kind === "somebody-else") {
+    setStatus("waiting", trouble.sentence, "/label/");
+  } else if (trouble) {
+    const where = outbox.durable ? "kept in this browser" : "kept while this page is open";
+    setStatus("waiting", `${trouble.sentence}: ${labels(kept)} ${where}`);
+  } else if (kept) {
+    setStatus("saving", "Saving …");
+  } else if (outbox.refused.length) {
+    setStatus("refused", `${labels(outbox.refused.length)} not saved`);
+  } else if (everSaved) {
+    setStatus("saved", "Saved");
+  } else {
+    setStatus("ready", "");
+  }
+  showTray(outbox);
+}
+
+function showTray(outbox) {
+  const tray = $(".tray");
+  tray.hidden = outbox.refused.length === 0;
+  const shown = [...tray.children].map((node) => node.dataset.act).join();
+  if (shown === outbox.refused.map((act) => act.id).join()) return;
+  const rows = outbox.refused.map((act) => {
+    const row = make("article");
+    row.dataset.act = act.id;
+    const again = make("button", "tool", "Try again");
+    again.onclick = () => outbox.tryAgain(act.id);
+    const discard = make("button", "tool", "Discard");
+    discard.onclick = () => outbox.remove(act.id);
+    const what = make("b", "", `Not saved: ${act.note.what}.`);
+    row.append(what, make("span", "", act.refused), make("q", "", act.note.prompt), again, discard);
+    return row;
+  });
+  tray.replaceChildren(...rows);
+}
+
+const announce = (sentence) => {
+  $(".announcer").textContent = sentence;
+};
+
+function snippet(pair) {
+  const text = pair.prompt[pair.prompt.length - 1].text.replace(/\s+/g, " ");
+  return text.length > 90 ? `${text.slice(0, 90)} …` : text;
+}

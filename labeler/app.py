@@ -1,0 +1,145 @@
+"""The web application in one function: routes of ours first, two Gradio mounts, one gate before all."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Annotated, Any
+
+import anyio.to_thread
+import gradio as gr
+from fastapi import APIRouter, FastAPI, Header, Request
+from fastapi.responses import JSONResponse, RedirectResponse, Response
+from pydantic import BaseModel
+
+from labeler.accounts import account_routes, refusal_page, sign_in_page
+from labeler.annotate import page as annotate
+from labeler.auth import Auth
+from labeler.downloads import download_routes
+from labeler.gate import Gate, rules
+from labeler.ports import Loop
+from labeler.research import pages as research
+from labeler.routes import explain_errors, label_routes
+from labeler.session import LabelSession
+from storage.database import Database
+
+THREADS = 64
+"""Requests answered at once; each waits for the database or for its turn in a group commit."""
+
+Admin = Callable[[str, dict[str, Any]], Any]
+
+
+def create_app(
+    db: Database,
+    *,
+    loop: Loop,
+    admin: Admin,
+    admin_token: str,
+    public_url: str | None = None,
+    accounts_required: bool,
+) -> FastAPI:
+    """The whole application over an open workspace.
+
+    `admin(command, arguments)` answers the command line, which proves itself with `admin_token`.
+    ``app.state.sign_in_url(annotator)`` makes a link that signs somebody in,
+    ``app.state.invite_url(annotator)`` one with which he sets a password; without a `public_url`
+    both start with "/".  Close `db` after the server has stopped, not before.
+    """
+    auth = Auth(db, accounts_required=accounts_required, public_url=public_url)
+    app = FastAPI(
+        title="Kitestring", openapi_url=None, docs_url=None, redoc_url=None, lifespan=_lifespan
+    )
+    app.state.auth = auth
+    app.state.sign_in_url = auth.sign_in_url
+    app.state.invite_url = auth.invite_url
+    explain_errors(app)
+    app.include_router(_home_routes())
+    app.include_router(account_routes(auth))
+    app.include_router(label_routes(LabelSession(db)))
+    app.include_router(download_routes(db))
+    app.include_router(_admin_routes(admin, admin_token))
+
+    pages = research.build(db, loop)
+    _mount(app, annotate.build(), "/label", css=annotate.SHELL_CSS, head=annotate.HEAD)
+    _mount(app, pages, "/research", css=research.CSS, head=research.HEAD)
+    app.add_middleware(
+        Gate,  # pyright: ignore[reportArgumentType]  (an ASGI class, as Starlette's own are)
+        auth=auth,
+        rules=rules(route for route, *_ in pages.pages if route),
+        sign_in_page=lambda path: sign_in_page(auth, landing=path),
+        refusal_page=refusal_page,
+    )
+    return app
+
+
+@asynccontextmanager
+async def _lifespan(_app: FastAPI) -> AsyncIterator[None]:
+    anyio.to_thread.current_default_thread_limiter().total_tokens = THREADS
+    yield
+
+
+def _mount(app: FastAPI, blocks: gr.Blocks, path: str, *, css: str, head: str) -> None:
+    # String fonts stay on the reader's machine; Gradio's own themes fetch theirs from Google.
+    theme = gr.themes.Base(
+        font=["system-ui", "-apple-system", "Segoe UI", "Roboto", "Noto Sans", "sans-serif"],
+        font_mono=["ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "monospace"],
+        primary_hue="indigo",
+        neutral_hue="slate",
+    )
+    gr.mount_gradio_app(
+        app,
+        blocks,
+        path=path,
+        theme=theme,
+        css=css,
+        head=head,
+        footer_links=[],
+        run_history=False,
+        ssr_mode=False,
+        mcp_server=False,
+        enable_monitoring=False,
+        show_error=True,
+        app_kwargs={"openapi_url": None, "docs_url": None, "redoc_url": None},
+    )
+
+
+def _home_routes() -> APIRouter:
+    routes = APIRouter()
+
+    @routes.get("/")
+    def home(request: Request) -> Response:
+        identity = request.state.identity
+        if identity is None:
+            return RedirectResponse("/sign-in", 303)
+        role = identity.annotator.role
+        return RedirectResponse("/research/" if role == "researcher" else "/label/", 303)
+
+    @routes.get("/healthz")
+    def healthz() -> dict[str, str]:
+        return {"status": "ok"}
+
+    return routes
+
+
+class AdminCall(BaseModel):
+    """``POST /admin/api/call``."""
+
+    command: str
+    arguments: dict[str, Any] = {}
+
+
+def _admin_routes(admin: Admin, admin_token: str) -> APIRouter:
+    routes = APIRouter()
+
+    @routes.post("/admin/api/call")
+    def call(body: AdminCall, authorization: Annotated[str, Header()] = "") -> Response:
+        if not hmac.compare_digest(authorization.encode(), f"Bearer {admin_token}".encode()):
+            return JSONResponse({"error": "This needs the admin token of the workspace."}, 401)
+        # A bad request of the person at the command line; anything else is a defect and gives 500.
+        try:
+            return JSONResponse({"result": admin(body.command, body.arguments)})
+        except (ValueError, LookupError, PermissionError) as error:
+            return JSONResponse({"error": str(error)}, 400)
+
+    return routes

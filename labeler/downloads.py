@@ -1,0 +1,42 @@
+"""Files for researchers, through a route of ours: Gradio's file cache is shared between the mounts."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Literal
+
+from fastapi import APIRouter
+from fastapi.responses import FileResponse
+from starlette.background import BackgroundTask
+
+from storage import exporting
+from storage.database import Database
+
+
+def download_routes(db: Database) -> APIRouter:
+    """``/research/download/…``; the gate lets only researchers through."""
+    routes = APIRouter(prefix="/research/download")
+
+    @routes.get("/export")
+    def export(
+        format: Literal["trl", "trl-conversational", "trl-unpaired", "raw"] = "trl",
+        ties: Literal["drop", "split", "keep"] = "drop",
+        file: Literal["jsonl", "parquet", "csv"] = "jsonl",
+        names: bool = False,
+    ) -> FileResponse:
+        folder = Path(tempfile.mkdtemp(prefix="kitestring-export-"))
+        name = f"kitestring-{format}.{file}"
+        try:
+            exporting.export(db, format=format, ties=ties, out=str(folder / name), names=names)
+        except BaseException:
+            shutil.rmtree(folder)
+            raise
+        return FileResponse(
+            folder / name,
+            filename=name,
+            background=BackgroundTask(shutil.rmtree, folder),
+        )
+
+    return routes

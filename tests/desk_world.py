@@ -1,0 +1,189 @@
+"""A small world to label in: a workspace with people and pairs, and the real app on a real port."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import uvicorn
+from fastapi import FastAPI
+
+from labeler.app import create_app
+from labeler.ports import Setting
+from storage import annotators, comparisons, completions, iterations, models, prompts, tokens
+from storage.database import Database
+from storage.records import (
+    Annotator,
+    Comparison,
+    Completion,
+    Iteration,
+    Message,
+    ModelVersion,
+    Prompt,
+    digest,
+)
+
+ADMIN_TOKEN = "admin-token-of-the-tests"
+
+
+class QuietLoop:
+    """A pipeline in which nothing is running: what the research page is given here."""
+
+    def settings(self) -> list[Setting]:
+        return []
+
+    def can_train(self) -> str | None:
+        return "There is nothing to train on in this test."
+
+    def train(self, overrides: dict[str, str]) -> None:
+        raise ValueError(f"no training in this test, and no {overrides}")
+
+    def cancel(self, run: str) -> None:
+        raise ValueError(f"there is no run {run}")
+
+    resume = retry = cancel
+
+    def log(self, run: str, tail: int = 200) -> str:
+        return f"the last {tail} lines of {run}"
+
+    def metric_help(self) -> dict[str, str]:
+        return {}
+
+
+def admin(command: str, arguments: dict[str, Any]) -> Any:
+    """The command line's end of the server: echoes, or refuses as a command would."""
+    if command == "refuse":
+        raise ValueError("That cannot be done.")
+    return {"command": command, **arguments}
+
+
+def add_pairs(
+    db: Database,
+    texts: list[tuple[str | list[Message], str, str]],
+    *,
+    iteration: int = 1,
+    wanted: int = 1,
+) -> list[Comparison]:
+    """Comparisons (prompt, first, second) of an iteration that is being labeled, in this order."""
+    models.add(db, ModelVersion(id="policy-secret", role="policy", name="secret policy"))
+    asked = [Prompt.make(prompt, role="train") for prompt, _, _ in texts]
+    answers = [
+        Completion(
+            id=f"x-{digest(prompt.id, text)}", prompt=prompt.id, policy="policy-secret", text=text
+        )
+        for prompt, (_, *both) in zip(asked, texts, strict=True)
+        for text in both
+    ]
+    pairs = [
+        Comparison(
+            id=f"c-{digest(prompt.id, str(index))}",
+            prompt=prompt.id,
+            first=answers[2 * index].id,
+            second=answers[2 * index + 1].id,
+            iteration=iteration,
+            arm="random",
+            wanted=wanted,
+            position=index,
+        )
+        for index, prompt in enumerate(asked)
+    ]
+    prompts.add(db, asked)
+    completions.add(db, list({answer.id: answer for answer in answers}.values()))
+    comparisons.add(db, pairs)
+    iterations.save(db, Iteration(number=iteration, phase="labeling", labels_wanted=len(pairs)))
+    return pairs
+
+
+def plain_pairs(count: int) -> list[tuple[str | list[Message], str, str]]:
+    """Pairs whose texts say which is which: "first answer 3" is the canonical first of pair 3."""
+    return [
+        (f"Question number {i}?", f"first answer {i}", f"second answer {i}") for i in range(count)
+    ]
+
+
+def add_person(db: Database, name: str, role: Any = "annotator") -> Annotator:
+    """Somebody whose id is made of the name, so that sides do not change from run to run."""
+    return annotators.add(db, Annotator(id=f"who-{digest(name)}", name=name, role=role))
+
+
+def session_cookie(app: FastAPI, db: Database, who: Annotator) -> dict[str, str]:
+    """The Cookie header of a browser in which `who` is signed in."""
+    secret = tokens.issue(db, who.id, "session", lifetime=None)
+    return {"cookie": f"{app.state.auth.cookie}={secret}"}
+
+
+def bearer(db: Database, who: Annotator) -> dict[str, str]:
+    """The header of a script of `who`."""
+    secret = tokens.issue(db, who.id, "api", lifetime=None)
+    return {"authorization": f"Bearer {secret}"}
+
+
+def make_app(db: Database, **settings: Any) -> FastAPI:
+    """The real application."""
+    given = {"accounts_required": False, "admin": admin, "admin_token": ADMIN_TOKEN} | settings
+    return create_app(db, loop=QuietLoop(), **given)
+
+
+def free_port() -> int:
+    """A port nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@dataclass
+class Server:
+    """A running server; `url` has no slash at its end."""
+
+    url: str
+    app: FastAPI
+    stop: Any
+
+
+@contextmanager
+def serving(app: FastAPI, *, port: int | None = None) -> Iterator[Server]:
+    """The app behind a real uvicorn in a thread of this process."""
+    port = port or free_port()
+    config = uvicorn.Config(
+        app, host="127.0.0.1", port=port, log_level="warning", timeout_graceful_shutdown=1
+    )
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    url = f"http://127.0.0.1:{port}"
+
+    def stop() -> None:
+        server.should_exit = True
+        thread.join(timeout=20)
+
+    try:
+        _wait_until_up(url, thread)
+        yield Server(url=url, app=app, stop=stop)
+    finally:
+        stop()
+
+
+def _wait_until_up(url: str, thread: threading.Thread) -> None:
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline and thread.is_alive():
+        try:
+            if httpx.get(f"{url}/healthz", timeout=2).status_code == 200:
+                return
+        except httpx.TransportError:
+            time.sleep(0.05)
+    raise AssertionError("the server did not start")
+
+
+@contextmanager
+def workspace(folder: Path, texts: list[Any] | None = None) -> Iterator[Database]:
+    """An open workspace with pairs (6 plain ones unless `texts`)."""
+    with Database.open(folder) as db:
+        add_pairs(db, plain_pairs(6) if texts is None else texts)
+        yield db
