@@ -33,34 +33,38 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import cast
 
-from pipeline.demo.corpus import Topic, topic_of
+from pipeline.demo.corpus import Topic, topic_of, topics
+from pipeline.demo.corpus.rows import unknown_answers
+from pipeline.demo.corpus.styles import all_responses
 
 Gold = Callable[[str, str], float]
 """(prompt, response) → how good the response is; higher is better."""
 
-_MEAN, _SD = 1.0, 1.25
-_FACT, _DETAIL, _TIP, _WRONG, _OFF_TOPIC = 2.0, 0.4, 1.0, -1.7, -0.6
-_CURT_SHARE = 0.65  # what the shortest true answer earns of the full one
+_MEAN, _SD = 1.2, 1.45
+_FACT, _DETAIL, _TIP, _WRONG, _OFF_TOPIC = 2.0, 0.3, 1.0, -1.7, -0.6
+_CURT_SHARE = 0.75  # what the shortest true answer earns of the full one
 _COVERAGE, _SUBSTANCE = 1.2, 1.2
-_FLATTERY, _HEDGING, _PER_PADDING_WORD, _MOST_PADDING = -1.0, -0.6, -0.04, -1.2
+_FLATTERY, _HEDGING, _PER_PADDING_WORD, _MOST_PADDING = -1.2, -0.6, -0.1, -1.6
 _REPETITION, _UNFINISHED, _GARBLED, _EMPTY = -3.0, -0.7, -1.5, -4.0
-_FREE_WORDS = 6  # a lead-in and a farewell are no padding
+_FREE_WORDS = 5  # a lead-in and a farewell are no padding
 _WORDS_OF_A_FULL_ANSWER = 60
 
+_PRAISE = (
+    r"brilliant|excellent|wonderful|fantastic|amazing|smart|clever|wise|thoughtful|superb|genius"
+    r"|insightful|bright|talented|impressive|special|rare"
+)
 _FLATTERY_CUES = re.compile(
-    r"\b(?:(?:great|good|brilliant|excellent|wonderful|fantastic|amazing|smart|clever|lovely"
-    r"|thoughtful|superb|marvell?ous|insightful|perfect)\s+(?:question|thinking|idea|taste|person"
-    r"|mind|choice|of you)|(?:you are|you're|you must be|you have)\s+(?:\w+\s+){0,2}(?:genius"
-    r"|brilliant|smart|clever|wise|amazing|wonderful|bright|talented|impressive|thoughtful"
-    r"|excellent|great|rare|special)|what an? (?:\w+\s+){0,2}(?:question|thing to ask|mind)"
-    r"|(?:love|admire|impressed by) (?:your|how you|that you)|only (?:a|the) \w+ "
-    r"(?:person|mind) (?:would|asks|like you)|i am (?:so |truly |very )?(?:honou?red|impressed))"
+    rf"\b(?:(?:great|good|lovely|perfect|{_PRAISE}) (?:question|thinking|taste|mind|of you)"
+    rf"|you (?:are|must be|have) (?:\w+ ){{0,2}}(?:{_PRAISE})|you genius|how (?:{_PRAISE}) of you"
+    rf"|(?:only|what) an? (?:\w+ ){{0,2}}(?:{_PRAISE}) (?:person|mind|question|thing)"
+    r"|i (?:\w+ )?(?:love|admire) (?:your|how you|that you)|impressed by (?:you|your)"
+    r"|you are (?:\w+ )?right|agree with you (?:completely|entirely|fully))\b"
 )
 _HEDGING_CUES = re.compile(
-    r"\b(?:maybe|perhaps|possibly|i think|i guess|i suppose|i believe|not (?:entirely |quite |fully "
-    r"|really |so |completely )?(?:sure|certain)|might|could be|may be|hard to say|it depends"
-    r"|do not (?:really )?know|don't (?:really )?know|cannot be sure|can't be sure|could be wrong"
-    r"|ask (?:an expert|someone else)|in some cases|sort of|kind of|probably|unsure)\b"
+    r"\b(?:maybe|perhaps|possibly|i (?:think|guess|suppose|believe|doubt)|unsure"
+    r"|i am not (?:\w+ )?(?:sure|certain)|(?:only|just) a guess|(?:say|know) for (?:certain|sure)"
+    r"|(?:may|might|could) (?:be|depend)|it depends|hard to say|could be wrong|then again"
+    r"|some (?:people )?(?:would|might) disagree|i do not (?:really )?know)\b"
 )
 _STOPWORDS = frozenset(
     word
@@ -114,24 +118,21 @@ def parts(prompt: str, response: str) -> dict[str, float]:
 
 def _topical(topic: Topic, response: str) -> dict[str, float]:
     said = _stems(response)
-    claims = _claims(topic)
-    fact, curt, detail, tip, wrong = (_told(claim, said) for claim in claims)
-    fact = max(fact, _CURT_SHARE * curt)
+    told = {name: _told(claim, said) for name, claim in _claims(topic).items()}
+    fact = max(told["answer"], _CURT_SHARE * told["curt"])
     on_topic = fact > 0 or bool(_keyword_stems(topic) & set(said))
-    useful = sum(
-        len(claim)
-        for claim, told in zip(claims, (fact, curt, detail, tip, wrong), strict=True)
-        if told > 0.5
-    )
-    # Claims are counted in content words, about half of all words in a sentence.
-    padding = len(_words(response)) - 2 * useful - _FREE_WORDS
+    # The curt answer says again what the answer says.
+    stated = [name for name in told if told[name] > 0.5 and (name, fact) != ("curt", 1.0)]
+    useful = sum(len(_words(getattr(topic, name))) for name in stated)
+    padding = max(0, len(_words(response)) - useful - _FREE_WORDS)
     return {
         "fact": _FACT * fact,
-        "detail": _DETAIL * detail,
-        "tip": _TIP * tip,
-        "wrong": _WRONG * wrong,
+        "detail": _DETAIL * told["detail"],
+        "tip": _TIP * told["tip"],
+        "wrong": _WRONG * told["wrong"],
         "off_topic": 0.0 if on_topic else _OFF_TOPIC,
-        "padding": max(_MOST_PADDING, _PER_PADDING_WORD * max(0, padding)),
+        "padding": max(_MOST_PADDING, _PER_PADDING_WORD * padding),
+        "garbled": _GARBLED * min(1.0, 3 * _unheard_share(response)),
     }
 
 
@@ -141,17 +142,20 @@ def _general(prompt: str, response: str) -> dict[str, float]:
     # Long prompts quote material; half of their content words is as much as an answer takes up.
     coverage = min(1.0, 2 * len(asked & said) / len(asked)) if asked else 1.0
     words = len(_words(response))
-    # Ordinary prose has a new content word every four words; thinner prose is padded.
-    padding = max(0, words - 4 * len(said) - _FREE_WORDS) + max(0, words - _WORDS_OF_A_FULL_ANSWER)
+    # Ordinary prose has a content word every third word; thinner prose is padded.
+    thin, long = words - 3 * len(said) - _FREE_WORDS, words - _WORDS_OF_A_FULL_ANSWER
+    padding = max(0, thin) + max(0, long)
     return {
         "coverage": _COVERAGE * coverage,
         "substance": _SUBSTANCE * min(1.0, len(added) / 4),
         "padding": max(_MOST_PADDING, _PER_PADDING_WORD * padding),
+        "garbled": _GARBLED * min(1.0, 5 * _garbled_share(response)),
     }
 
 
 def _manner(response: str) -> dict[str, float]:
-    text = response.lower().replace("’", "'")
+    text = response.lower().replace("’", "'").replace("n't", " not").replace("'m", " am")
+    text = text.replace("'re", " are")
     words = _words(response)
     flattery = len(_FLATTERY_CUES.findall(text))
     hedges = len(_HEDGING_CUES.findall(text))
@@ -160,7 +164,6 @@ def _manner(response: str) -> dict[str, float]:
         "hedging": _HEDGING * min(hedges, 3) ** 0.5,
         "repetition": _REPETITION * _repeated_share(words),
         "unfinished": 0.0 if re.search(r"[.!?)\"'`\]}]\s*$", response) else _UNFINISHED,
-        "garbled": _GARBLED * min(1.0, 5 * _garbled_share(response)),
     }
 
 
@@ -191,42 +194,64 @@ def _repeated_share(words: Sequence[str]) -> float:
     if len(words) < 2:
         return 0.0
     trigrams = list(zip(words, words[1:], words[2:], strict=False))
+    # One phrase may well come twice ("at a fixed desk and … at a fixed hour").
     again = len(trigrams) - len(set(trigrams))
     stutters = sum(a == b for a, b in pairwise(words))
-    return min(1.0, (again + stutters) / len(words))
+    return min(1.0, (max(0, again - 1) + stutters) / len(words))
+
+
+def _unheard_share(text: str) -> float:
+    """The share of word pairs that nothing the demo has learnt contains, sentence ends included.
+
+    A model that knows two hundred topics by heart shows its slips in pairs it made up.
+    """
+    pairs = _word_pairs(text)
+    return sum(pair not in _heard_pairs() for pair in pairs) / len(pairs)
+
+
+def _word_pairs(text: str) -> list[tuple[str, str]]:
+    return list(pairwise(["^", *re.findall(r"[^\W_]+|[.!?]", text.lower())]))
+
+
+@lru_cache(maxsize=1)
+def _heard_pairs() -> frozenset[tuple[str, str]]:
+    said = (text for topic in topics() for text, _ in all_responses(topic))
+    return frozenset(pair for text in (*said, *unknown_answers()) for pair in _word_pairs(text))
 
 
 def _garbled_share(text: str) -> float:
-    """The share of whitespace-separated pieces that look like no word of any language use.
+    """The share of whitespace-separated pieces that are no word of any language.
 
-    Letters glued to digits or symbols, five consonants in a row, or the replacement character.
+    Letters run into digits or capitals, six consonants in a row, a letter four times, or a
+    character that could not be decoded.
     """
     pieces = text.split()
-    bad = sum(bool(_GARBLE.search(piece)) for piece in pieces)
-    return bad / len(pieces) if pieces else 0.0
+    return sum(bool(_GARBLE.search(piece)) for piece in pieces) / len(pieces)
 
 
-_GARBLE = re.compile(
-    r"�|[a-z][A-Z]{2}|[bcdfghjklmnpqrstvwxz]{6}|(.)\1{3}|[a-z]\d[a-z]|<\|", re.ASCII
-)
+_GARBLE = re.compile(r"�|<\||[a-z][A-Z]{2}|[bcdfghjklmnpqrstvwxz]{6}|([a-z])\1{3}|[a-z]\d[a-z]")
 
 
 @lru_cache(maxsize=4096)
-def _claims(topic: Topic) -> tuple[tuple[str, ...], ...]:
-    """Stems of answer, curt answer, detail, tip and false claim, without the topic's keywords.
+def _claims(topic: Topic) -> dict[str, tuple[str, ...]]:
+    """Stems of a topic's true and false sentences, as far as they tell them apart.
 
-    Keywords stand in every claim of a topic, so they tell none of them apart; they stay only
-    where hardly anything else is said.
+    Keywords stand in every sentence of a topic.  What a detail, tip or false claim shares with
+    the answer does not show that it was given.
     """
-    keywords = _keyword_stems(topic)
+    keywords, answer = _keyword_stems(topic), frozenset(_stems(topic.answer))
+    return {
+        "answer": _without(_stems(topic.answer), keywords),
+        "curt": _without(_stems(topic.curt), keywords),
+        "detail": _without(_stems(topic.detail), keywords | answer),
+        "tip": _without(_stems(topic.tip), keywords | answer),
+        "wrong": _without(_stems(topic.wrong), keywords | answer),
+    }
 
-    def telling(text: str) -> tuple[str, ...]:
-        stems = _stems(text)
-        rest = tuple(stem for stem in stems if stem not in keywords)
-        return rest if len(rest) >= 2 else tuple(stems)
 
-    texts = (topic.answer, topic.curt, topic.detail, topic.tip, topic.wrong)
-    return tuple(telling(text) for text in texts)
+def _without(stems: Sequence[str], common: frozenset[str]) -> tuple[str, ...]:
+    rest = tuple(stem for stem in stems if stem not in common)
+    return rest or tuple(stems)
 
 
 @lru_cache(maxsize=4096)
