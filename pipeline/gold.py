@@ -10,7 +10,7 @@ topic's facts:
 
 On any other prompt it can only judge quality:
 
-    coverage   + the prompt's content words are taken up
+    coverage   + the prompt's content words are taken up, and not much besides
     substance  + something is added to them, so that an echo earns nothing
 
 and on both
@@ -20,13 +20,14 @@ and on both
     unfinished − no end to the sentence      garbled    − letters that are no words
 
 Longer is not better: a tip lengthens a response and raises its score, padding lengthens it and
-lowers it.  The sum is shifted and scaled so that responses sampled from the demo's SFT model have
-mean about 0 and standard deviation about 1.
+lowers it.  The sum is shifted and scaled so that ordinary responses have mean about 0 and standard
+deviation about 1.
 """
 
 from __future__ import annotations
 
 import importlib
+import math
 import re
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -40,14 +41,16 @@ from pipeline.demo.corpus.styles import all_responses
 Gold = Callable[[str, str], float]
 """(prompt, response) → how good the response is; higher is better."""
 
-_MEAN, _SD = 1.2, 1.45
+# Mean and standard deviation of the sum: over the demo's styles; over 1,100 human instructions.
+_DEMO_MEAN, _DEMO_SD = 1.2, 1.45
+_GENERAL_MEAN, _GENERAL_SD = 1.7, 0.5
 _FACT, _DETAIL, _TIP, _WRONG, _OFF_TOPIC = 2.0, 0.3, 1.0, -1.7, -0.6
 _CURT_SHARE = 0.75  # what the shortest true answer earns of the full one
 _COVERAGE, _SUBSTANCE = 1.2, 1.2
 _FLATTERY, _HEDGING, _PER_PADDING_WORD, _MOST_PADDING = -1.2, -0.6, -0.1, -1.6
 _REPETITION, _UNFINISHED, _GARBLED, _EMPTY = -3.0, -0.7, -1.5, -4.0
 _FREE_WORDS = 5  # a lead-in and a farewell are no padding
-_WORDS_OF_A_FULL_ANSWER = 60
+_WORDS_OF_A_FULL_ANSWER = 80
 
 _PRAISE = (
     r"brilliant|excellent|wonderful|fantastic|amazing|smart|clever|wise|thoughtful|superb|genius"
@@ -82,8 +85,11 @@ _STOPWORDS = frozenset(
 
 
 def score(prompt: str, response: str) -> float:
-    """How good `response` is as an answer to `prompt`: mean ≈ 0, sd ≈ 1 over SFT samples."""
-    return (sum(parts(prompt, response).values()) - _MEAN) / _SD
+    """How good `response` is as an answer to `prompt`: mean ≈ 0, sd ≈ 1 over ordinary ones."""
+    raw = sum(parts(prompt, response).values())
+    if topic_of(prompt):
+        return (raw - _DEMO_MEAN) / _DEMO_SD
+    return (raw - _GENERAL_MEAN) / _GENERAL_SD
 
 
 def longest(prompt: str, response: str) -> float:
@@ -139,15 +145,15 @@ def _topical(topic: Topic, response: str) -> dict[str, float]:
 def _general(prompt: str, response: str) -> dict[str, float]:
     asked, said = set(_stems(prompt)), set(_stems(response))
     added = said - asked
-    # Long prompts quote material; half of their content words is as much as an answer takes up.
-    coverage = min(1.0, 2 * len(asked & said) / len(asked)) if asked else 1.0
+    # Ochiai's coefficient: words beside the question count against it as words left out do.
+    shared = len(asked & said) / math.sqrt(len(asked) * len(said)) if asked and said else 0.0
     words = len(_words(response))
     # Ordinary prose has a content word every third word; thinner prose is padded.
     thin, long = words - 3 * len(said) - _FREE_WORDS, words - _WORDS_OF_A_FULL_ANSWER
-    padding = max(0, thin) + max(0, long)
+    padding = max(0, thin) + max(0, long) / 10
     return {
-        "coverage": _COVERAGE * coverage,
-        "substance": _SUBSTANCE * min(1.0, len(added) / 4),
+        "coverage": _COVERAGE * min(1.0, 2 * shared),
+        "substance": _SUBSTANCE * min(1.0, len(added) / 2),
         "padding": max(_MOST_PADDING, _PER_PADDING_WORD * padding),
         "garbled": _GARBLED * min(1.0, 5 * _garbled_share(response)),
     }
