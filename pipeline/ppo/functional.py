@@ -176,9 +176,11 @@ def ppo_loss(
     error = (values - returns).square()
     value_clipped = torch.zeros_like(mask)
     if value_clip:
-        held = old_values + (values - old_values).clamp(-value_clip, value_clip)
+        moved = values - old_values
+        held = old_values + moved.clamp(-value_clip, value_clip)
         held_error = (held - returns).square()
-        value_clipped = mask & (held_error > error)
+        # Rounding alone makes held differ from values, hence the first condition.
+        value_clipped = mask & (moved.abs() > value_clip) & (held_error > error)
         error = torch.maximum(error, held_error)
     value = 0.5 * total(error) / tokens
 

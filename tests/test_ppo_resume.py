@@ -1,0 +1,163 @@
+"""A run that was interrupted and resumed equals the uninterrupted one bit for bit."""
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import numpy as np
+import pytest
+import torch
+from ppo_helpers import tiny_trainer, untimed
+
+from pipeline.ppo.checkpoint import list_checkpoints, save_checkpoint
+
+SETTINGS = {
+    "updates": 6,
+    "checkpoint_every": 2,
+    "kl_control": "adaptive",
+    "kl_target": 0.5,
+    "kl_horizon": 64,
+    "score_scaling": "running",
+}
+
+
+def noisy_reward(_: list[int], texts: list[str]) -> list[float]:
+    """A reward that draws from every global generator."""
+    noise = random.random() + float(np.random.rand()) + float(torch.rand(()))  # noqa: NPY002
+    return [len(text.split()) + noise for text in texts]
+
+
+def seeded_trainer(directory, **settings):
+    random.seed(1)
+    np.random.seed(1)  # noqa: NPY002
+    trainer = tiny_trainer(directory, reward=noisy_reward, **SETTINGS | settings)
+    torch.manual_seed(1)
+    return trainer
+
+
+def assert_same_state(a, b):
+    """Equal to the bit, wherever the tensors are."""
+    assert type(a) is type(b)
+    if isinstance(a, torch.Tensor):
+        assert torch.equal(a, b)
+    elif isinstance(a, dict):
+        assert a.keys() == b.keys()
+        for key in a:
+            if not str(key).startswith(("speed/", "memory/")):
+                assert_same_state(a[key], b[key])
+    elif isinstance(a, list | tuple):
+        assert len(a) == len(b)
+        for x, y in zip(a, b, strict=True):
+            assert_same_state(x, y)
+    else:
+        assert a == b
+
+
+def test_resumed_run_equals_the_uninterrupted_one(tmp_path):
+    whole = seeded_trainer(tmp_path / "whole")
+    expected = [untimed(update) for update in whole.run()]
+
+    first = seeded_trainer(tmp_path / "cut")
+    for update in first.run():
+        first.extra = {"seq": update.step * 10}
+        if update.step == 5:  # after the checkpoint of update 4, before the next
+            break
+    second = tiny_trainer(tmp_path / "cut", reward=noisy_reward, **SETTINGS)
+    updates = second.run(resume=True)
+    resumed = [next(updates)]
+    assert second.extra == {"seq": 40}  # what the caller knew when update 4 was handled
+    resumed += list(updates)
+    assert [untimed(update) for update in resumed] == expected[4:]
+    second.extra = whole.extra
+    assert_same_state(second.state_dict(), whole.state_dict())
+
+
+def test_the_last_two_checkpoints_are_kept_and_drafts_are_not_taken_up(tmp_path):
+    trainer = tiny_trainer(tmp_path, updates=5, checkpoint_every=1)
+    announced = [update.checkpoint for update in trainer.run()]
+    folder = tmp_path / "checkpoints"
+    assert list_checkpoints(folder) == announced[-2:]
+    (folder / ".step-000009.tmp").mkdir()
+    assert [path.name for path in list_checkpoints(folder)] == ["step-000004", "step-000005"]
+
+
+def test_a_crash_while_writing_leaves_the_old_checkpoint(tmp_path, monkeypatch):
+    save_checkpoint(tmp_path, 1, {"step": 1})
+
+    def full(*_):
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(torch, "save", full)
+    with pytest.raises(OSError, match="no space"):
+        save_checkpoint(tmp_path, 2, {"step": 2})
+    assert [path.name for path in list_checkpoints(tmp_path)] == ["step-000001"]
+
+
+def test_a_finished_run_resumes_to_nothing_more(tmp_path):
+    list(tiny_trainer(tmp_path, checkpoint_every=1).run())
+    assert list(tiny_trainer(tmp_path, checkpoint_every=1).run(resume=True)) == []
+
+
+def test_another_runs_checkpoints_are_neither_resumed_nor_overwritten(tmp_path):
+    list(tiny_trainer(tmp_path, updates=1, checkpoint_every=1).run())
+    with pytest.raises(ValueError, match=r"another run: ppo.lr differ"):
+        next(tiny_trainer(tmp_path, updates=1, lr=5e-4, checkpoint_every=1).run(resume=True))
+    with pytest.raises(ValueError, match="checkpoints of an earlier run"):
+        next(tiny_trainer(tmp_path, updates=1, checkpoint_every=1).run())
+
+
+SCRIPT = textwrap.dedent(
+    """
+    import json, sys
+    from pathlib import Path
+    import torch
+    torch.set_num_threads(1)
+    from ppo_helpers import tiny_trainer, untimed
+    from pipeline.ppo.model import weights_hash
+
+    directory = Path(sys.argv[1])
+    trainer = tiny_trainer(directory, updates=12, checkpoint_every=1)
+    with (directory / "metrics.jsonl").open("a") as log:
+        for update in trainer.run(resume=True):
+            print(json.dumps([update.step, untimed(update)]), file=log, flush=True)
+    (directory / "hash").write_text(weights_hash(trainer.model))
+    """
+)
+
+
+def start(directory):
+    directory.mkdir(exist_ok=True)
+    return subprocess.Popen([sys.executable, "-c", SCRIPT, str(directory)], cwd="tests")
+
+
+def logged(directory) -> dict[int, dict[str, float]]:
+    """Metrics by update; where one was made twice, both must agree."""
+    metrics: dict[int, dict[str, float]] = {}
+    file = directory / "metrics.jsonl"
+    for line in file.read_text().splitlines() if file.exists() else []:
+        step, values = json.loads(line)
+        assert metrics.setdefault(step, values) == values
+    return metrics
+
+
+@pytest.mark.slow
+def test_killed_by_sigkill_and_resumed_equals_the_uninterrupted_run(tmp_path):
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    assert start(whole).wait(timeout=240) == 0
+    for stop_after in (2, 5, 9):
+        process = start(cut)
+        deadline = time.monotonic() + 120
+        while max(logged(cut), default=0) < stop_after:
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        process.send_signal(signal.SIGKILL)
+        assert process.wait(timeout=30) == -signal.SIGKILL
+    assert start(cut).wait(timeout=240) == 0
+    assert logged(cut) == logged(whole)
+    assert sorted(logged(whole)) == list(range(1, 13))
+    assert (cut / "hash").read_text() == (whole / "hash").read_text()
