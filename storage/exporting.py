@@ -17,8 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-import httpx
 from huggingface_hub import HfApi
+
+# httpx's or httpx2's, whichever this version of the hub's library speaks.
+from huggingface_hub.errors import HTTPError
 
 from storage import agreement
 from storage.card import MARK, CardFacts, render_card
@@ -314,7 +316,7 @@ def push(folder: Path, repository: str, *, private: bool) -> None:
             folder_path=folder,
             commit_message="Export of judgments",
         )
-    except (httpx.HTTPError, OSError) as problem:
+    except (HTTPError, OSError) as problem:
         reason = str(problem).strip().splitlines()[0]
         raise ValueError(
             f"the hub did not take {repository}: {reason} (is HF_TOKEN set, and may it write there?)"

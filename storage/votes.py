@@ -286,7 +286,7 @@ class _Planner:
         return judgment, a_is_first
 
     def _repeated(self, vote: Vote, earlier: Vote) -> None:
-        if replace(vote, line=earlier.line) != earlier:
+        if replace(vote, line=earlier.line, prompt=earlier.prompt) != earlier:
             raise ValueError(f"id {vote.id} was used on line {earlier.line} for other content")
         self._plan.warnings.append(
             BadRow(vote.line, f"repeats line {earlier.line} and was counted once")
