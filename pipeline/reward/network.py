@@ -8,6 +8,7 @@ the same rewards up to that constant, wherever padding differs from end-of-text.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,22 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING, AutoConfig
-from transformers.modeling_outputs import SequenceClassifierOutput
+from transformers.utils import ModelOutput
 
 from pipeline.hub import ModelUnavailable, explain, require_model
 from pipeline.reward.likelihood import TieThreshold
 from pipeline.text import ChatTokenizer
+
+
+@dataclass
+class RewardOutput(ModelOutput):
+    """`logits` (N, 1) are the rewards; `theta` (1,) is the tie threshold.
+
+    Both leave through the one forward, because wrappers such as DDP and FSDP see nothing else.
+    """
+
+    logits: Tensor | None = None
+    theta: Tensor | None = None
 
 
 class RewardHead:
@@ -42,7 +54,7 @@ class RewardHead:
         else:
             super()._init_weights(module)  # type: ignore[misc]
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor, **_: Any) -> Any:
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, **_: Any) -> RewardOutput:
         """(N, 1) rewards in fp32, read at the last real token of (N, L) right-padded texts.
 
         The stock class looks for the last token that is not padding, which is one too early
@@ -58,12 +70,12 @@ class RewardHead:
             logits = nn.functional.linear(
                 read.float(), self.score.weight.float(), self.score.bias.float()
             )
-        return SequenceClassifierOutput(logits=logits)
+        return RewardOutput(logits=logits, theta=self.ties())
 
     def shift(self, by: float) -> None:
         """Add a constant to every reward."""
         with torch.no_grad():
-            self.score.bias += by
+            self.score.bias.add_(by)
 
 
 @cache
@@ -73,7 +85,7 @@ def network_class(config_class: type, *, fresh: bool) -> Any:
     A `fresh` one is loaded from a language model, so that its head and threshold may be missing.
     """
     try:
-        base = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING[config_class]
+        base: Any = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING[config_class]
     except KeyError:
         raise ValueError(
             f"transformers has no sequence-classification model for {config_class.__name__}, "

@@ -1,0 +1,221 @@
+"""The evaluation stage: the new policy beside the SFT reference and the policy before it.
+
+All three answer the same held-out prompts at PPO's temperature.  Rewards are the reward model's,
+which PPO has exploited: the people's verdict comes from the next round of labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from statistics import fmean
+from typing import Any
+
+import pandas as pd
+import torch
+
+from pipeline.devices import inference_dtype, pick_device
+from pipeline.metrics import METRICS
+from pipeline.ppo.experience import micro_batches
+from pipeline.ppo.functional import full_kl
+from pipeline.ppo.model import run_model
+from pipeline.reward.data import pad_right
+from pipeline.reward.scoring import RewardModel
+from pipeline.rundir import Job, Report, RunDirectory
+from pipeline.sampler import Response, Sampler
+from pipeline.sampling import COMPLETION_COLUMNS, completion_row, write_rows
+from pipeline.text import read_messages
+from pipeline.winrate import outcome, win_rate
+from storage.records import Message, digest
+
+_LOGITS_AT_ONCE = 2**26
+"""Logits held in memory at once for the exact KL: a quarter of a gigabyte per model."""
+
+
+def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
+    """Sample, score and compare; writes completions.parquet and scores.parquet."""
+    config = job.config.evaluate
+    frame = pd.read_parquet(directory.inputs / "prompts.parquet").head(config.prompts)
+    if frame.empty:
+        raise ValueError("there are no held-out prompts to evaluate on; import some")
+    asked = [
+        (id, read_messages(text)) for id, text in zip(frame["id"], frame["messages"], strict=True)
+    ]
+    asked = [pair for pair in asked for _ in range(config.completions)]
+    device = pick_device(job.config.worker.device)
+    evaluation = _Evaluation(job, report, asked, device)
+    roles = ["policy", "reference"]
+    # In the first iteration the policy before this one is the reference.
+    if job.models.get("previous") and job.names["previous"] != job.names["reference"]:
+        roles.append("previous")
+    for role in roles:
+        evaluation.sample(role, steps=len(roles))
+    rewards = evaluation.score()
+    summary: dict[str, Any] = {role: evaluation.figures(role, rewards[role]) for role in roles}
+    for opponent in roles[1:]:
+        outcomes = [
+            outcome(a, b) for a, b in zip(rewards["policy"], rewards[opponent], strict=True)
+        ]
+        rate = win_rate(outcomes, [prompt for prompt, _ in asked])
+        summary[f"win_rate_against_{opponent}"] = asdict(rate)
+    summary["win_rate_reward_model"] = summary["win_rate_against_reference"]["win_rate"]
+    evaluation.write(directory, rewards)
+    report.metrics(0, _metrics(summary, roles))
+    return summary
+
+
+def _metrics(summary: dict[str, Any], roles: Sequence[str]) -> dict[str, float]:
+    found = {
+        f"evaluate/{role}/{name}": value for role in roles for name, value in summary[role].items()
+    }
+    known = {name.replace("<policy>", role) for name in METRICS for role in roles}
+    unknown = found.keys() - known
+    assert not unknown, f"undefined metrics {unknown}"
+    return found | {"evaluate/win_rate": summary["win_rate_reward_model"]}
+
+
+class _Evaluation:
+    """The answers of each policy so far, and what is measured on them."""
+
+    def __init__(
+        self,
+        job: Job,
+        report: Report,
+        asked: list[tuple[str, tuple[Message, ...]]],
+        device: torch.device,
+    ) -> None:
+        self._job = job
+        self._report = report
+        self._asked = asked
+        self._device = device
+        self._seed = int(digest("evaluate", str(job.seed)), 16) % 2**31
+        self._reference: Sampler | None = None
+        self._responses: dict[str, list[Response]] = {}
+        self._kl: dict[str, list[float]] = {}
+
+    def sample(self, role: str, *, steps: int) -> None:
+        """Answer every prompt with one policy and measure its divergence from the reference."""
+        config = self._job.config.evaluate
+        sampler = self._load(role)
+        self._reference = self._reference or self._load("reference")
+        self._require_fit(sampler, config.max_new_tokens)
+        done, total = len(self._responses) * len(self._asked), steps * len(self._asked)
+
+        def progress(batch: list[Response]) -> None:
+            nonlocal done
+            done += len(batch)
+            self._report.progress(done, total, f"{role}: {done} of {total} completions sampled")
+
+        # One seed for all: the same random numbers, so policies differ by what they learned.
+        responses = sampler.sample(
+            [messages for _, messages in self._asked],
+            temperature=config.temperature,
+            max_new_tokens=config.max_new_tokens,
+            seed=self._seed,
+            batch=config.batch,
+            on_batch=progress,
+        )
+        self._responses[role] = responses
+        self._kl[role] = (
+            [0.0] * len(responses)
+            if role == "reference"
+            else sequence_kl(
+                sampler.model, self._reference.model, responses,
+                temperature=config.temperature, pad_id=sampler.chat.pad_id,
+            )
+        )  # fmt: skip
+
+    def score(self) -> dict[str, list[float]]:
+        """The reward model's score of every answer, by role."""
+        self._report.log("scoring the answers")
+        model = RewardModel.load(self._job.model("reward"), device=self._device)
+        conversations = [messages for _, messages in self._asked]
+        return {
+            role: model(conversations, [response.text for response in responses])
+            for role, responses in self._responses.items()
+        }
+
+    def figures(self, role: str, rewards: Sequence[float]) -> dict[str, float]:
+        """Means over one policy's answers."""
+        responses = self._responses[role]
+        return {
+            "kl": fmean(self._kl[role]),
+            "reward": fmean(rewards),
+            "length": fmean(len(response.ids) for response in responses),
+            "distinct": distinct_share([response.ids for response in responses]),
+            "unique": len({response.text for response in responses}) / len(responses),
+        }
+
+    def write(self, directory: RunDirectory, rewards: dict[str, list[float]]) -> None:
+        """Every answer with its reward, for the before/after page."""
+        config, completions, scores = self._job.config.evaluate, [], []
+        for role, responses in self._responses.items():
+            rows = zip(self._asked, responses, rewards[role], strict=True)
+            for number, ((prompt, _), response, reward) in enumerate(rows):
+                id = f"r-{digest('evaluate', self._job.run, role, prompt, str(number))}"
+                settings = {"temperature": config.temperature, "top_p": 1.0, "seed": self._seed}
+                name = self._job.names[role]
+                completions.append(completion_row(id, prompt, name, response, **settings))
+                scores.append({"completion": id, "reward": reward})
+        write_rows(directory.outputs / "completions.parquet", completions, COMPLETION_COLUMNS)
+        write_rows(directory.outputs / "scores.parquet", scores, ("completion", "reward"))
+
+    def _require_fit(self, sampler: Sampler, limit: int) -> None:
+        long = sum(not sampler.fits(messages, limit) for _, messages in self._asked)
+        if long:
+            raise ValueError(
+                f"{long} held-out prompts exceed the model's context with "
+                f"evaluate.max_new_tokens={limit}; lower it or remove them"
+            )
+
+    def _load(self, role: str) -> Sampler:
+        dtype = inference_dtype(self._job.config.model, self._device)
+        return Sampler.load(self._job.model(role), device=self._device, dtype=dtype)
+
+
+@torch.no_grad()
+def sequence_kl(
+    policy: Any,
+    reference: Any,
+    responses: Sequence[Response],
+    *,
+    temperature: float,
+    pad_id: int,
+) -> list[float]:
+    """KL(policy ‖ reference) along each response, nats.
+
+    At every position the divergence of the two next-token distributions is summed over the whole
+    vocabulary: the same expectation as the sampled log-ratio, with far less noise.
+    """
+    device = next(policy.parameters()).device
+    vocabulary = policy.get_output_embeddings().weight.shape[0]
+    texts = [[*r.prompt_ids, *r.ids] for r in responses]
+    totals = [0.0] * len(responses)
+    groups = micro_batches(
+        range(len(texts)),
+        [len(ids) for ids in texts],
+        token_budget=max(1, _LOGITS_AT_ONCE // vocabulary),
+        slack=1024,
+    )
+    for rows in groups:
+        batch = pad_right([texts[row] for row in rows], pad_id)
+        mask = torch.zeros_like(batch["input_ids"], dtype=torch.bool)
+        for i, row in enumerate(rows):
+            # The logits of a token stand one place before it.
+            begin = len(responses[row].prompt_ids) - 1
+            mask[i, begin : begin + len(responses[row].ids)] = True
+        ids, positions = batch["input_ids"].to(device), mask.to(device)
+        ours, theirs = (
+            run_model(model, ids, positions, use_cache=False).logits / temperature
+            for model in (policy, reference)
+        )
+        parts = full_kl(ours, theirs).split([len(responses[row].ids) for row in rows])
+        for row, part in zip(rows, parts, strict=True):
+            totals[row] = part.sum().item()
+    return totals
+
+
+def distinct_share(texts: Sequence[Sequence[int]], n: int = 2) -> float:
+    """Distinct n-grams over all n-grams of all texts (distinct-n, Li et al. 2016); 0 for none."""
+    grams = [tuple(ids[i : i + n]) for ids in texts for i in range(len(ids) - n + 1)]
+    return len(set(grams)) / len(grams) if grams else 0.0

@@ -1,0 +1,25 @@
+"""What the stages other than PPO report, one definition each.  Loads no torch."""
+
+METRICS: dict[str, str] = {
+    "train/loss": "Mean over the last steps: cross-entropy per response token in nats (SFT), or "
+    "negative log-likelihood per judgment (reward model).",
+    "train/lr": "Learning rate of the step.",
+    "train/grad_norm": "L2 norm of the gradient before clipping.",
+    "train/theta": "Tie threshold θ of the reward model, in units of reward.",
+    "held_out/loss": "Cross-entropy per response token on held-out demonstrations, nats.",
+    "held_out/accuracy": "Share of decisive held-out judgments whose winner has the higher reward; "
+    "equal rewards count half.",
+    "held_out/log_loss": "Negative log-likelihood per held-out judgment under the tie model, nats.",
+    "held_out/ece": "Expected calibration error on decisive held-out judgments: mean gap between "
+    "stated probability and share right, over ten bins of probability.",
+    "sampling/tokens_per_second": "Sampled tokens over the wall-clock seconds spent sampling.",
+    "sampling/near_duplicates": "Comparisons left out because the two texts were nearly the same.",
+    "evaluate/<policy>/kl": "Mean over responses of Σ KL(policy ‖ reference) over their tokens, "
+    "each over the whole vocabulary; nats.",
+    "evaluate/<policy>/reward": "Mean reward of the policy's responses to held-out prompts.",
+    "evaluate/<policy>/length": "Mean response length, tokens, end-of-text included.",
+    "evaluate/<policy>/distinct": "Distinct token bigrams over all token bigrams of the responses.",
+    "evaluate/<policy>/unique": "Distinct texts over all responses.",
+    "evaluate/win_rate": "Share of held-out responses with a higher reward than the reference's to "
+    "the same prompt; equal rewards count half.",
+}

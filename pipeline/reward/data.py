@@ -1,0 +1,138 @@
+"""Judgments as token ids: read, encoded once, split by prompt, padded into batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from pipeline.reward.likelihood import OUTCOME_CODES, TIE, TieModel
+from pipeline.text import ChatTokenizer, read_messages, require_fit
+from storage.records import digest
+
+_COLUMNS = ("judgment", "prompt", "messages", "first", "second", "first_text", "second_text", "outcome")  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgedPair:
+    """One judgment with both its texts as token ids; `outcome` is a code of `likelihood`."""
+
+    judgment: str
+    prompt: str
+    first: str
+    second: str
+    first_ids: list[int]
+    second_ids: list[int]
+    first_length: int
+    second_length: int
+    outcome: int
+
+    @property
+    def decisive(self) -> bool:
+        return self.outcome != TIE
+
+
+def read_pairs(path: Path, chat: ChatTokenizer, *, max_tokens: int) -> list[JudgedPair]:
+    """Every judgment of a parquet file, tokenized; none is dropped and none is cut.
+
+    Raises `TooLong` when a text exceeds `max_tokens`, and ValueError when columns are missing.
+    """
+    frame = pd.read_parquet(path)
+    missing = [name for name in _COLUMNS if name not in frame.columns]
+    if missing:
+        raise ValueError(f"{path.name} lacks the columns {', '.join(missing)}")
+
+    @cache
+    def encoded(messages: str, text: str) -> tuple[list[int], int]:
+        both = chat.chat(read_messages(messages), text)
+        return both.ids, len(both.ids) - both.prompt_tokens
+
+    pairs = []
+    for row in frame.to_dict("records"):
+        first_ids, first_length = encoded(row["messages"], row["first_text"])
+        second_ids, second_length = encoded(row["messages"], row["second_text"])
+        pairs.append(
+            JudgedPair(
+                judgment=row["judgment"],
+                prompt=row["prompt"],
+                first=row["first"],
+                second=row["second"],
+                first_ids=first_ids,
+                second_ids=second_ids,
+                first_length=first_length,
+                second_length=second_length,
+                outcome=OUTCOME_CODES[row["outcome"]],
+            )
+        )
+    longest = [max(len(pair.first_ids), len(pair.second_ids)) for pair in pairs]
+    require_fit(longest, limit=max_tokens, setting="reward.max_tokens", what="judged pairs")
+    return pairs
+
+
+def split_by_prompt(
+    pairs: Sequence[JudgedPair], *, held_out_share: float, seed: int
+) -> tuple[list[JudgedPair], list[JudgedPair]]:
+    """Training and held-out pairs with no prompt in both.
+
+    Judgments of one prompt resemble each other: splitting by judgment instead flatters accuracy
+    by ten points and more.  Which prompts are held out follows from their ids, so that most stay
+    held out as labels come in.  Raises ValueError where there is nothing to learn or measure.
+    """
+    if not any(pair.decisive for pair in pairs):
+        raise ValueError(
+            f"none of the {len(pairs)} judgments prefers a response, so there is nothing to learn; "
+            "label more pairs before training"
+        )
+    prompts = sorted({pair.prompt for pair in pairs}, key=lambda id: digest("split", str(seed), id))
+    if len(prompts) < 2:
+        raise ValueError(
+            "all judgments are on one prompt; the reward model needs at least two, one to train "
+            "on and one to measure on: label more pairs before training"
+        )
+    held_out = set(prompts[: min(max(1, round(held_out_share * len(prompts))), len(prompts) - 1)])
+    train = [pair for pair in pairs if pair.prompt not in held_out]
+    if not any(pair.decisive for pair in train):
+        raise ValueError(
+            "every judgment that prefers a response fell into the held-out share, so there is "
+            "nothing to learn; label more pairs before training"
+        )
+    return train, [pair for pair in pairs if pair.prompt in held_out]
+
+
+def training_rows(pairs: Sequence[JudgedPair], tie_model: TieModel) -> list[dict[str, Any]]:
+    """Rows for the trainer; ``drop`` leaves ties out here, where it can be counted."""
+    return [
+        {"first_ids": p.first_ids, "second_ids": p.second_ids, "outcome": p.outcome}
+        for p in pairs
+        if p.decisive or tie_model != "drop"
+    ]
+
+
+class PairCollator:
+    """Rows of `training_rows` to one batch with both sides: the firsts, then the seconds."""
+
+    def __init__(self, pad_id: int) -> None:
+        self._pad_id = pad_id
+
+    def __call__(self, rows: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
+        """`input_ids` and `attention_mask` (2N, L), `outcomes` (N,)."""
+        texts = [row["first_ids"] for row in rows] + [row["second_ids"] for row in rows]
+        outcomes = torch.tensor([row["outcome"] for row in rows])
+        return pad_right(texts, self._pad_id) | {"outcomes": outcomes}
+
+
+def pad_right(texts: Sequence[Sequence[int]], pad_id: int) -> dict[str, Tensor]:
+    """`input_ids` and `attention_mask`, (N, L); the mask is made from lengths, not from ids."""
+    width = max(map(len, texts))
+    lengths = torch.tensor([len(ids) for ids in texts])
+    ids = torch.tensor([[*ids, *[pad_id] * (width - len(ids))] for ids in texts])
+    return {
+        "input_ids": ids,
+        "attention_mask": (torch.arange(width) < lengths.unsqueeze(1)).long(),
+    }

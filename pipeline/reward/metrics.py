@@ -1,0 +1,89 @@
+"""How good a reward model is on judgments it has not seen."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from pipeline.reward.data import JudgedPair
+from pipeline.reward.likelihood import (
+    FIRST,
+    TIE,
+    TieModel,
+    negative_log_likelihood,
+    preference_logit,
+)
+from pipeline.winrate import win_rate
+
+_BINS = 10
+
+
+def held_out_metrics(
+    pairs: Sequence[JudgedPair],
+    first: Sequence[float],
+    second: Sequence[float],
+    *,
+    theta: float,
+    tie_model: TieModel,
+) -> dict[str, Any]:
+    """Accuracy with its prompt-clustered 95% interval, log-loss and ECE.
+
+    `first` and `second` are the rewards of each pair's two texts.  Accuracy and ECE are of
+    decisive judgments: a tie names no winner to be right about.  An exactly equal pair of
+    rewards counts half.  The log-loss is over all judgments that the tie model gives a
+    probability: decisive ones only under ``drop``.  A figure without any judgment is None.
+    """
+    d = torch.tensor(first, dtype=torch.float64) - torch.tensor(second, dtype=torch.float64)
+    outcomes = torch.tensor([pair.outcome for pair in pairs])
+    decisive = outcomes != TIE
+    scored = decisive if tie_model == "drop" else torch.ones_like(decisive)
+    threshold = theta if tie_model == "rao_kupper" else 0.0
+    found: dict[str, Any] = dict.fromkeys(
+        ("accuracy", "accuracy_low", "accuracy_high", "log_loss", "ece")
+    )
+    if scored.any():
+        losses = negative_log_likelihood(
+            d[scored], outcomes[scored], theta=theta, tie_model=tie_model
+        )
+        found["log_loss"] = losses.mean().item()
+    if decisive.any():
+        toward = torch.where(outcomes == FIRST, d, -d)[decisive]
+        right = ((toward > 0).double() + (toward == 0).double() / 2).tolist()
+        prompts = [pair.prompt for pair in pairs if pair.decisive]
+        accuracy = win_rate(right, prompts)
+        found |= {"accuracy": accuracy.win_rate}
+        found |= {"accuracy_low": accuracy.low, "accuracy_high": accuracy.high}
+        # σ(log P(first) − log P(second)): what the model says of a judgment known to be decisive.
+        stated = torch.sigmoid(preference_logit(d, threshold))[decisive]
+        won = (outcomes == FIRST)[decisive].double()
+        found["ece"] = expected_calibration_error(stated.tolist(), won.tolist())
+    return found
+
+
+def expected_calibration_error(probabilities: Sequence[float], outcomes: Sequence[float]) -> float:
+    """Mean |stated − observed| over ten equal bins of confidence, weighted by their size.
+
+    Each probability is turned to the side it favours, so bins span [.5, 1] and it does not matter
+    which response came first (Guo et al. 2017, *On Calibration of Modern Neural Networks*, eq. 3).
+    """
+    p, y = np.asarray(probabilities), np.asarray(outcomes)
+    confidence, right = np.maximum(p, 1 - p), np.where(p >= 0.5, y, 1 - y)
+    bins = np.minimum(((confidence - 0.5) * 2 * _BINS).astype(int), _BINS - 1)
+    gaps = [
+        abs(confidence[bins == b].mean() - right[bins == b].mean()) * (bins == b).sum()
+        for b in np.unique(bins)
+    ]
+    return float(sum(gaps) / len(p))
+
+
+def length_correlation(rewards: Sequence[float], lengths: Sequence[int]) -> float | None:
+    """Pearson correlation of reward with length in tokens; None where either is constant."""
+    r, n = np.asarray(rewards, dtype=float), np.asarray(lengths, dtype=float)
+    if len(r) < 2 or r.std() == 0 or n.std() == 0:
+        return None
+    correlation = float(np.corrcoef(r, n)[0, 1])
+    return correlation if math.isfinite(correlation) else None

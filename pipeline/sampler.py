@@ -1,0 +1,94 @@
+"""A policy that answers prompts: text in, text out, for every stage but PPO itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import torch
+
+from pipeline.devices import context_length, load_causal_lm
+from pipeline.ppo.rollout import generate
+from pipeline.text import ChatTokenizer, Messages
+from storage.records import FinishReason
+
+
+@dataclass(frozen=True, kw_only=True)
+class Response:
+    """One sampled answer; `ids` still ends with the token that ended it, `text` does not."""
+
+    prompt_ids: list[int]
+    ids: list[int]
+    text: str
+    finish_reason: FinishReason
+
+
+class Sampler:
+    """A language model with its tokenizer on a device."""
+
+    def __init__(self, model: Any, chat: ChatTokenizer) -> None:
+        self.model = model
+        self.chat = chat
+
+    @classmethod
+    def load(cls, path: str, *, device: torch.device, dtype: torch.dtype) -> Sampler:
+        """From a directory or hub id; raises ModelUnavailable with one sentence."""
+        return cls(load_causal_lm(path, device=device, dtype=dtype), ChatTokenizer.load(path))
+
+    def fits(self, messages: Messages, max_new_tokens: int) -> bool:
+        """Whether a prompt and the longest answer to it stay within the model's context."""
+        context = context_length(self.model)
+        return context is None or len(self.chat.prompt(messages)) + max_new_tokens <= context
+
+    def sample(
+        self,
+        conversations: Sequence[Messages],
+        *,
+        temperature: float,
+        max_new_tokens: int,
+        seed: int,
+        top_p: float = 1.0,
+        batch: int = 32,
+        on_batch: Callable[[list[Response]], Any] = lambda _: None,
+    ) -> list[Response]:
+        """One answer to each conversation, in their order; the seed decides all of them.
+
+        Prompts of like length are decoded together, which changes no answer: random numbers
+        belong to rows.
+        """
+        prompts = [self.chat.prompt(messages) for messages in conversations]
+        order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
+        generator = torch.Generator().manual_seed(seed)
+        answers: dict[int, Response] = {}
+        for rows in _chunks(order, batch):
+            rollout = generate(
+                self.model,
+                [prompts[i] for i in rows],
+                eos_token_ids=self.chat.stop_ids,
+                pad_token_id=self.chat.pad_id,
+                max_new_tokens=max_new_tokens,
+                temperature=temperature,
+                top_p=top_p,
+                generator=generator,
+            )
+            sampled = zip(rows, rollout.token_lists(), rollout.finish_reasons, strict=True)
+            made = {
+                i: Response(
+                    prompt_ids=prompts[i],
+                    ids=ids,
+                    text=self.chat.decode(ids),
+                    finish_reason="stop" if reason == "stop" else "length",
+                )
+                for i, ids, reason in sampled
+            }
+            answers |= made
+            on_batch(list(made.values()))
+        return [answers[i] for i in range(len(prompts))]
+
+
+def _chunks(items: Sequence[int], size: int) -> Iterator[list[int]]:
+    iterator = iter(items)
+    while chunk := list(islice(iterator, size)):
+        yield chunk

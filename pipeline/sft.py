@@ -1,0 +1,164 @@
+"""Supervised fine-tuning on demonstrations; its result is the frozen reference."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import pandas as pd
+import torch
+import trl
+from datasets import Dataset
+
+from pipeline.config import SFTConfig
+from pipeline.devices import context_length, load_causal_lm, pick_device
+from pipeline.ppo.experience import micro_batches
+from pipeline.ppo.model import run_model, token_logprobs
+from pipeline.reward.data import pad_right
+from pipeline.rundir import Job, Report, RunDirectory
+from pipeline.text import ChatTokenizer, Encoded, Messages, read_messages, require_fit
+from pipeline.training import ReportCallback, divide_batch, is_large, train, trainer_arguments
+from storage.records import as_messages, digest, messages_json
+
+_HELD_OUT_SHARE = 0.05
+_HELD_OUT_MOST = 200
+
+
+def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
+    """Fine-tune the base model on inputs/examples.parquet (messages, response); saves model/."""
+    path = job.model("policy")
+    device = pick_device(job.config.worker.device)
+    frame = pd.read_parquet(directory.inputs / "examples.parquet")
+    examples = [
+        (read_messages(messages), response)
+        for messages, response in zip(frame["messages"], frame["response"], strict=True)
+    ]
+    model = load_causal_lm(path, device=device)
+    chat = ChatTokenizer.load(path)
+    summary = train_sft(
+        model,
+        chat,
+        examples,
+        job.config.sft,
+        directory.checkpoint,
+        report,
+        seed=job.seed,
+        resume=job.resume,
+        device=device,
+    )
+    model.save_pretrained(directory.model)
+    chat.tokenizer.save_pretrained(directory.model)
+    return summary
+
+
+def train_sft(
+    model: Any,
+    tokenizer: Any,
+    examples: Sequence[tuple[Messages, str]],
+    config: SFTConfig,
+    directory: Path,
+    report: Report,
+    *,
+    seed: int = 0,
+    resume: bool = False,
+    device: torch.device | str = "cpu",
+) -> dict[str, Any]:
+    """Train `model` in place to give each conversation its response; returns the summary.
+
+    `tokenizer` is a transformers tokenizer or a `ChatTokenizer`.  Only response tokens count in
+    the loss, the end of the turn included.  Checkpoints go to `directory`.  Five per cent of the
+    prompts (at most 200) are held out for `held_out_loss`, where there are 20 or more.
+
+    Raises ValueError without examples, and `TooLong` for one over `config.max_tokens` or the
+    model's context: nothing is cut or dropped.
+    """
+    if not examples:
+        raise ValueError("there are no demonstrations to fine-tune on; import some with --sft")
+    chat = tokenizer if isinstance(tokenizer, ChatTokenizer) else ChatTokenizer(tokenizer)
+    encoded = [chat.chat(messages, response) for messages, response in examples]
+    _require_fit(encoded, config, model)
+    held_out_rows = _held_out_rows(examples, seed)
+    training = [e for i, e in enumerate(encoded) if i not in held_out_rows]
+    held_out = [encoded[i] for i in sorted(held_out_rows)]
+    longest = max(len(e.ids) for e in encoded)
+    arguments = trainer_arguments(
+        checkpoints=directory,
+        examples=len(training),
+        batch=config.batch,
+        micro_batch=divide_batch(config.batch, longest=longest),
+        epochs=config.epochs,
+        lr=config.lr,
+        seed=seed,
+        device=torch.device(device),
+        large=is_large(model),
+    )
+    trainer = trl.SFTTrainer(
+        model=model,
+        args=trl.SFTConfig(
+            **arguments,
+            warmup_steps=config.warmup,
+            lr_scheduler_type="cosine_with_min_lr",
+            lr_scheduler_kwargs={"min_lr_rate": 0.1},
+            train_sampling_strategy="group_by_length",
+        ),
+        train_dataset=Dataset.from_list([_row(e) for e in training]),
+        processing_class=chat.tokenizer,
+        callbacks=[ReportCallback(report, "fine-tuning")],
+    )
+    loss = train(trainer, directory, report, resume=resume)
+    model.eval()
+    held_out_loss = cross_entropy(model, held_out, pad_id=chat.pad_id) if held_out else None
+    if held_out_loss is not None:
+        report.metrics(trainer.state.global_step, {"held_out/loss": held_out_loss})
+    return {
+        "examples": len(training),
+        "held_out_examples": len(held_out),
+        "loss": loss,
+        "held_out_loss": held_out_loss,
+    }
+
+
+@torch.no_grad()
+def cross_entropy(model: Any, texts: Sequence[Encoded], *, pad_id: int) -> float:
+    """Mean negative log-likelihood of response tokens, nats; long responses weigh more."""
+    device = next(model.parameters()).device
+    lengths = [len(text.ids) for text in texts]
+    losses: list[float] = []
+    for rows in micro_batches(range(len(texts)), lengths, token_budget=4096, slack=256):
+        batch = pad_right([texts[row].ids for row in rows], pad_id)
+        ids = batch["input_ids"].to(device)
+        places = torch.arange(ids.shape[1], device=device)
+        starts = torch.tensor([texts[r].prompt_tokens for r in rows], device=device).unsqueeze(1)
+        ends = torch.tensor([lengths[r] for r in rows], device=device).unsqueeze(1)
+        responses = (places >= starts) & (places < ends)
+        # A token is predicted one place before it stands.
+        output = run_model(model, ids, responses.roll(-1, dims=1), use_cache=False)
+        losses += (-token_logprobs(output.logits, ids[responses])).tolist()
+    return fmean(losses)
+
+
+def _row(encoded: Encoded) -> dict[str, Any]:
+    """A row with labels of its own, which TRL's trainer takes as they are."""
+    labels = [-100] * encoded.prompt_tokens + encoded.ids[encoded.prompt_tokens :]
+    return {"input_ids": encoded.ids, "labels": labels}
+
+
+def _held_out_rows(examples: Sequence[tuple[Messages, str]], seed: int) -> set[int]:
+    """Rows of the held-out prompts: whole prompts, since answers to one resemble each other."""
+    keys = [messages_json(as_messages(messages)) for messages, _ in examples]
+    prompts = sorted(set(keys), key=lambda key: digest("sft", str(seed), key))
+    count = min(math.floor(_HELD_OUT_SHARE * len(prompts)), _HELD_OUT_MOST)
+    held_out = set(prompts[:count])
+    return {i for i, key in enumerate(keys) if key in held_out}
+
+
+def _require_fit(encoded: Sequence[Encoded], config: SFTConfig, model: Any) -> None:
+    lengths = [len(e.ids) for e in encoded]
+    require_fit(lengths, limit=config.max_tokens, setting="sft.max_tokens", what="demonstrations")
+    context = context_length(model)
+    if context is not None:
+        what = "demonstrations"
+        require_fit(lengths, limit=context, setting="the model's context", what=what)

@@ -1,0 +1,115 @@
+"""What SFT and the reward model share of transformers' Trainer: reports, checkpoints, resume."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub.constants
+import torch
+from transformers import TrainerCallback
+
+from pipeline.ppo.model import resolve_precision
+from pipeline.rundir import Report, write_atomically
+
+# TRL's trainers otherwise report each run to their makers; judgments are private.
+huggingface_hub.constants.HF_HUB_DISABLE_TELEMETRY = True
+
+_REPORTED = {"loss": "train/loss", "learning_rate": "train/lr", "grad_norm": "train/grad_norm"}
+_LOGS = 100
+_SAVES = 8
+_MARK = "report.json"
+
+
+class ReportCallback(TrainerCallback):
+    """Turns the trainer's steps, logs and saves into events."""
+
+    def __init__(self, report: Report, doing: str) -> None:
+        self._report = report
+        self._doing = doing
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+        if state.global_step % max(1, state.max_steps // _LOGS) == 0:
+            message = f"{self._doing}: step {state.global_step} of {state.max_steps}"
+            self._report.progress(state.global_step, state.max_steps, message)
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:  # noqa: ARG002
+        values = {_REPORTED[k]: float(v) for k, v in (logs or {}).items() if k in _REPORTED}
+        if values:
+            self._report.metrics(state.global_step, values)
+
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+        # Written last, so a checkpoint without it was interrupted.
+        if state.is_world_process_zero:
+            folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+            write_atomically(folder / _MARK, json.dumps({"seq": self._report.seq}))
+
+
+def trainer_arguments(
+    *, checkpoints: Path, examples: int, batch: int, micro_batch: int, epochs: float, lr: float,
+    seed: int, device: torch.device, large: bool,
+) -> dict[str, Any]:  # fmt: skip
+    """Arguments for TRL's configs that our trainers have in common.
+
+    `batch` examples an optimizer step, `micro_batch` (a divisor) in one forward pass.
+    """
+    steps = max(1, math.ceil(math.ceil(examples / batch) * epochs))
+    return {
+        "output_dir": str(checkpoints),
+        "per_device_train_batch_size": micro_batch,
+        "gradient_accumulation_steps": batch // micro_batch,
+        "num_train_epochs": epochs,
+        "learning_rate": lr,
+        "logging_steps": max(1, steps // _LOGS),
+        "save_strategy": "steps",
+        "save_steps": max(10, math.ceil(steps / _SAVES)),
+        "save_total_limit": 2,
+        "seed": seed,
+        "use_cpu": device.type == "cpu",
+        "bf16": resolve_precision("auto", device) == "bf16",
+        "gradient_checkpointing": large,
+        "dataloader_pin_memory": device.type == "cuda",
+        "remove_unused_columns": False,
+        "report_to": "none",
+        "disable_tqdm": True,
+        "max_length": None,
+    }
+
+
+def divide_batch(batch: int, *, longest: int, tokens: int = 16_384) -> int:
+    """The largest divisor of `batch` whose padded rows of `longest` tokens stay within `tokens`."""
+    fitting = [n for n in range(1, batch + 1) if batch % n == 0 and n * longest <= tokens]
+    return max(fitting, default=1)
+
+
+def is_large(model: Any) -> bool:
+    """Whether recomputing activations is worth its time to save memory."""
+    return model.num_parameters() > 100_000_000
+
+
+def train(trainer: Any, checkpoints: Path, report: Report, *, resume: bool) -> float:
+    """Run a trainer, from its last checkpoint if asked to and there is one; the mean loss.
+
+    Events after that checkpoint are taken back first, so that no step is reported twice.
+    """
+    last = last_checkpoint(checkpoints) if resume else None
+    if resume:
+        seq = json.loads((last / _MARK).read_text())["seq"] if last else 0
+        report.rewind(seq)
+        report.log(f"resuming from {last.name}" if last else "no checkpoint yet; starting over")
+    result = trainer.train(resume_from_checkpoint=str(last) if last else None)
+    return float(result.training_loss)
+
+
+def last_checkpoint(checkpoints: Path) -> Path | None:
+    """The newest checkpoint that was written to its end."""
+    complete = [path.parent for path in checkpoints.glob(f"checkpoint-*/{_MARK}")]
+    return max(complete, key=lambda path: int(path.name.rpartition("-")[2]), default=None)
+
+
+def prefixed(prefix: str, values: Mapping[str, Any]) -> dict[str, float]:
+    """Numbers only, under ``prefix/name``."""
+    return {f"{prefix}/{k}": float(v) for k, v in values.items() if isinstance(v, (int, float))}
