@@ -65,6 +65,12 @@ def ticks(low: float, high: float, count: int = 4) -> list[float]:
     return [0.0 + round(i * step, 12) for i in range(first, last + 1)]
 
 
+def tick_label(value: float) -> str:
+    """A round number as short as it goes: 0.5, 1,000, 2e-5."""
+    text = f"{value:,.6g}" if 1e-3 <= abs(value) < 1e6 or value == 0 else f"{value:g}"
+    return text.replace("e-0", "e-").replace("e+0", "e").replace("-", "−", text.startswith("-"))
+
+
 def value_range(chart: Chart) -> tuple[float, float]:
     """The y-axis: all finite values with a little air, and the limits that have come into sight.
 
@@ -219,7 +225,7 @@ def _y(value: float, span: tuple[float, float]) -> str:
 
 def _y_labels(low: float, high: float) -> Markup:
     return Markup("").join(
-        Markup('<span style="top:{}%">{}</span>').format(_y(tick, (low, high)), number(tick))
+        Markup('<span style="top:{}%">{}</span>').format(_y(tick, (low, high)), tick_label(tick))
         for tick in ticks(low, high)
     )
 

@@ -17,10 +17,10 @@ from storage.database import Database
 from storage.records import PromptRole
 
 FORMATS = (
-    ("TRL preference pairs (prompt, chosen, rejected)", "trl"),
+    ("TRL preference pairs", "trl"),
     ("TRL, conversational", "trl-conversational"),
     ("TRL, unpaired (for KTO)", "trl-unpaired"),
-    ("Raw: one row a judgment, with everything", "raw"),
+    ("Raw: one row a judgment", "raw"),
 )
 TIES = (
     ("Leave ties out", "drop"),
@@ -70,7 +70,7 @@ class DataTab:
     def _export(self) -> None:
         piece(value=shown(view.heading("Export", "the current judgments as a dataset")))
         with gr.Column(elem_classes="ks-panel"):
-            with gr.Group(elem_classes="ks-fields"):
+            with gr.Row(elem_classes="ks-fields"):
                 self.format = gr.Dropdown(list(FORMATS), value="trl", label="Format")
                 self.ties = gr.Dropdown(list(TIES), value="drop", label="Ties")
                 self.file = gr.Dropdown(list(FILES), value="jsonl", label="File")
@@ -91,7 +91,7 @@ class DataTab:
 
     def _guidelines(self) -> None:
         piece(value=shown(view.heading("Guidelines", "Markdown; annotators see them beside pairs")))
-        with gr.Row(equal_height=True):
+        with gr.Row():
             with gr.Column(elem_classes="ks-panel", min_width=300):
                 self.guidelines = gr.Textbox(
                     label="Text", lines=14, max_lines=40, elem_id="guidelines", interactive=True

@@ -96,7 +96,7 @@ def charts(iterations: Sequence[Iteration]) -> Markup:
     if len(finished) < 2:
         return Markup("")
     titles = (
-        ("win_rate", "Wins against SFT", "By the reward model, on held-out prompts."),
+        ("win_rate", "Wins against SFT", "Share of held-out prompts, by the reward model."),
         ("kl", "KL to SFT", "Nats a response, on held-out prompts."),
         ("length", "Response length", "Tokens, on held-out prompts."),
     )

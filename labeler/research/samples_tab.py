@@ -32,7 +32,7 @@ class SamplesTab:
         self._db = db
         # Read from parquet once a run; a retried evaluation has another attempt number.
         self._read = lru_cache(maxsize=4)(self._samples)
-        with gr.Row(elem_classes="ks-buttons"):
+        with gr.Row(elem_classes="ks-panel ks-fields"):
             self.iteration = gr.Dropdown(
                 [], label="Iteration", elem_id="samples-iteration", min_width=140, scale=1
             )
@@ -120,8 +120,8 @@ class SamplesTab:
             self.list: shown(samples_view.page(found, number)),
             self.where: shown(_where(len(found), number, count)),
             self.number: number,
-            self.back: gr.Button(interactive=number > 1),
-            self.forth: gr.Button(interactive=number < count),
+            self.back: gr.Button(visible=count > 1, interactive=number > 1),
+            self.forth: gr.Button(visible=count > 1, interactive=number < count),
         }
 
     def _nothing(self, why: view.Markup) -> Updates:
@@ -130,8 +130,8 @@ class SamplesTab:
             self.list: shown(why),
             self.where: "",
             self.number: 1,
-            self.back: gr.Button(interactive=False),
-            self.forth: gr.Button(interactive=False),
+            self.back: gr.Button(visible=False),
+            self.forth: gr.Button(visible=False),
         }
 
     def _evaluated(self) -> dict[int, Run]:

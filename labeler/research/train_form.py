@@ -29,7 +29,7 @@ class TrainForm:
 
     def __init__(self, settings: Sequence[Setting]) -> None:
         self._fields: dict[str, Component] = {}
-        with gr.Group(elem_classes="ks-fields"):
+        with gr.Row(elem_classes="ks-fields"):
             for setting in settings:
                 if setting.basic:
                     self._fields[setting.name] = _field(setting)
@@ -37,7 +37,7 @@ class TrainForm:
             advanced = sorted((s for s in settings if not s.basic), key=_section)
             for section, members in groupby(advanced, key=_section):
                 gr.Markdown(f"**{SECTIONS.get(section, section)}**")
-                with gr.Group(elem_classes="ks-fields"):
+                with gr.Row(elem_classes="ks-fields"):
                     for setting in members:
                         self._fields[setting.name] = _field(setting)
 

@@ -38,7 +38,7 @@ _PPO_REST: Sequence[tuple[str, Sequence[tuple[str, str]], Sequence[Limit]]] = (
     ("Response length", (("completion/length_mean", "tokens"),), ()),
     ("Reward spread", (("reward/std", "std"),), (Limit(0.01, "flat"),)),
     (
-        "Ended and distinct responses",
+        "Ended, distinct",
         (("completion/eos_rate", "ended"), ("completion/unique", "distinct")),
         (Limit(0.5, "warn at .5"),),
     ),
@@ -198,7 +198,7 @@ def _flag(item: RunNote, steps: Sequence[int], unit: str) -> Markup:
     ]
     return Markup('<div class="ks-flag{}" role="alert"><b>{} {}</b>{}</div>').format(
         " ks-bad" if stop else "",
-        item.name.replace("_", " ").capitalize(),
+        _spoken(item.name),
         view.badge(when, "bad" if stop else "warn"),
         Markup("").join(
             Markup("<span>{}</span><span>{}</span>").format(name, text)
@@ -206,6 +206,12 @@ def _flag(item: RunNote, steps: Sequence[int], unit: str) -> Markup:
             if text
         ),
     )
+
+
+def _spoken(name: str) -> str:
+    """``kl_high`` → ``KL high``."""
+    words = name.replace("_", " ").strip()
+    return re.sub(r"\bkl\b", "KL", words[:1].upper() + words[1:], flags=re.IGNORECASE)
 
 
 def samples(notes: Sequence[RunNote], *, limit: int = 6) -> Markup:
