@@ -72,9 +72,6 @@ class Jobs:
             if run.status != "running":
                 continue
             directory = self.directory(run)
-            child = self._children.get(run.id)
-            if child is not None:
-                child.poll()  # reaps it
             # Looked at before the events are read: what it wrote until its end is then read too.
             alive = directory.is_running()
             run = self._ingest(run, directory)
@@ -96,6 +93,9 @@ class Jobs:
                 os.killpg(int((directory.path / "pid").read_text()), signum)
             _wait_until(lambda: not directory.is_running(), seconds=patience)
         run = self._ingest(run, directory)
+        child = self._children.pop(run.id, None)
+        if child is not None:
+            child.wait()
         return self._finish(run, "cancelled", "cancelled by the researcher")
 
     def resume(self, run_id: str) -> Run:
@@ -198,7 +198,9 @@ class Jobs:
         return run
 
     def _conclude(self, run: Run, directory: RunDirectory) -> Run:
-        self._children.pop(run.id, None)
+        child = self._children.pop(run.id, None)
+        if child is not None:
+            child.wait()  # it has let go of the lock: it is gone but for being reaped
         if directory.result() is not None:
             return self._finish(replace(run, progress=1.0), "succeeded", None)
         return self._finish(run, "failed", directory.failure())

@@ -1,0 +1,229 @@
+"""One whole iteration with real workers on a tiny model: label, train, fail, resume, and on."""
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from pipeline.config import Config
+from pipeline.loop import Loop
+from pipeline.rundir import RunDirectory
+from storage import (
+    annotators,
+    comparisons,
+    iterations,
+    judgments,
+    lineage,
+    models,
+    prompts,
+    queue,
+    runs,
+)
+from storage.database import Database
+from storage.records import Annotator, Prompt, Run, Stage, new_id, shown_swapped
+from tests.tiny import save_tiny
+
+UPDATES = 30
+SETTINGS = {
+    "labeling.labels": "16",
+    "sampling.max_new_tokens": "12",
+    "reward.batch": "8",
+    "reward.lr": "1e-3",
+    "reward.held_out_share": "0.3",
+    "ppo.updates": str(UPDATES),
+    "ppo.rollouts": "8",
+    "ppo.minibatch": "4",
+    "ppo.epochs": "1",
+    "ppo.max_new_tokens": "12",
+    "ppo.checkpoint_every": "1",
+    "evaluate.prompts": "5",
+    "evaluate.max_new_tokens": "12",
+    "worker.threads": "1",
+    "worker.nice": "0",
+}
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny(tmp_path_factory.mktemp("tiny-model"))
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Iterator[Database]:
+    with Database.open(tmp_path / "workspace") as database:
+        yield database
+
+
+@pytest.fixture
+def loop(db: Database, tiny: Path) -> Iterator[Loop]:
+    made = Loop(db, Config().override(SETTINGS | {"model.name": str(tiny)}))
+    yield made
+    for run in runs.listing(db):
+        if run.status == "running":
+            made.cancel(run.id)
+    made.shut_down()
+
+
+def add_prompts(db: Database) -> None:
+    asked = [Prompt.make(f"What is {i} + {i}?", role="train") for i in range(24)]
+    held_out = [Prompt.make(f"What is {i} - 1?", role="held-out") for i in range(5)]
+    prompts.add(db, asked + held_out)
+
+
+def advance(loop: Loop, until: Callable[[], bool], *, seconds: float = 120) -> None:
+    deadline = time.monotonic() + seconds
+    while not until():
+        blocked = loop.blocked_by()
+        assert blocked is None, f"{blocked and blocked.reason}"
+        assert time.monotonic() < deadline, loop.state()
+        loop.advance()
+        time.sleep(0.05)
+
+
+def in_phase(db: Database, phase: str, number: int = 1) -> Callable[[], bool]:
+    def reached() -> bool:
+        current = iterations.latest(db)
+        return current is not None and (current.number, current.phase) == (number, phase)
+
+    return reached
+
+
+def label_everything(db: Database) -> int:
+    """A person who prefers the longer text judges what the queue gives."""
+    ann = Annotator(id=new_id("a"), name="ann")
+    annotators.add(db, ann)
+    count = 0
+    while pairs := queue.lease_next(db, ann.id, 4):
+        for pair in pairs:
+            outcome = "tie" if count % 5 == 4 else "a" if len(pair.left) > len(pair.right) else "b"
+            judgments.judge(
+                db,
+                id=new_id(),
+                comparison=pair.comparison.id,
+                annotator=ann.id,
+                outcome=outcome,
+                milliseconds=900,
+            )
+            count += 1
+    return count
+
+
+def run_of(db: Database, stage: Stage) -> Run:
+    return [r for r in runs.listing(db) if r.stage == stage][-1]
+
+
+def kill(db: Database, run: Run) -> None:
+    """Pull the plug on a worker's whole process group and wait until it is gone."""
+    directory = RunDirectory(db.workspace / run.directory)
+    os.killpg(int((directory.path / "pid").read_text()), signal.SIGKILL)
+    while directory.is_running():
+        time.sleep(0.02)
+
+
+def test_a_whole_iteration_survives_a_killed_worker(db: Database, loop: Loop) -> None:
+    assert loop.advance() is None  # no prompts, nothing to do
+    add_prompts(db)
+    advance(loop, in_phase(db, "labeling"))
+    assert loop.can_train() == "There are no labels in this iteration yet."
+    # 16 labels wanted, a 1.3-fold surplus, a tenth judged twice: 19 pairs
+    made = db.read("SELECT count(*) AS n, count(DISTINCT prompt) AS prompts FROM comparisons")
+    assert made == [{"n": 19, "prompts": 19}]
+    assert label_everything(db) == 19
+
+    with pytest.raises(ValueError, match="did you mean 'ppo\\.kl_weight'"):
+        loop.train({"ppo.kl_wait": "0.1"})
+    loop.train({"ppo.kl_weight": "0.2"})
+    advance(loop, lambda: in_phase(db, "ppo")() and steps_so_far(db) >= 3)
+
+    victim = run_of(db, "ppo")
+    kill(db, victim)
+    loop.advance()
+    failed = runs.get(db, victim.id)
+    assert failed.status == "failed"
+    assert failed.reason
+    assert loop.advance() == "ppo"  # it waits for a person and starts nothing by itself
+    assert run_of(db, "ppo").id == victim.id
+
+    loop.resume(victim.id)
+    advance(loop, in_phase(db, "labeling", number=2))
+
+    done = runs.get(db, victim.id)
+    assert (done.status, done.attempt, done.config["ppo"]["kl_weight"]) == ("succeeded", 2, 0.2)
+    steps = db.read(
+        "SELECT step FROM metrics WHERE run = $run AND name = 'reward/mean' ORDER BY step",
+        run=victim.id,
+    )
+    # Resumed, not restarted, and no step counted twice.
+    assert [row["step"] for row in steps] == list(range(1, UPDATES + 1))
+
+    first = iterations.get(db, 1)
+    assert (first.phase, first.reward_model, first.policy_produced) == (
+        "done",
+        "reward-1",
+        "policy-1",
+    )
+    assert first.evaluation["policy"]["kl"] == first.evaluation["policy"]["kl"]  # not NaN
+    assert (db.workspace / models.get(db, "policy-1").path / "model.safetensors").exists()
+    second = iterations.get(db, 2)
+    assert second.policy_sampled == "policy-1"
+    told = lineage.render(lineage.lineage(db, "policy-1"))
+    assert "reward-1" in told
+    assert "19" in told  # judgments
+
+
+def steps_so_far(db: Database) -> int:
+    return db.read("SELECT count(DISTINCT step) AS n FROM metrics WHERE name = 'reward/mean'")[0][
+        "n"
+    ]
+
+
+def test_a_failed_stage_says_why_and_can_be_retried(db: Database, loop: Loop, tiny: Path) -> None:
+    add_prompts(db)
+    hidden = tiny.with_name("hidden")
+    tiny.rename(hidden)
+    try:
+        with pytest.raises(AssertionError):
+            advance(loop, in_phase(db, "labeling"))
+        blocked = loop.blocked_by()
+        assert blocked is not None
+        assert blocked.status == "failed"
+        assert "tiny-model" in (blocked.reason or "")
+        with pytest.raises(ValueError, match="has no checkpoint yet; retry it"):
+            loop.resume(blocked.id)
+    finally:
+        hidden.rename(tiny)
+    loop.retry(blocked.id)
+    advance(loop, in_phase(db, "labeling"))
+    assert comparisons.get(db, db.read("SELECT id FROM comparisons LIMIT 1")[0]["id"])
+
+
+def test_cancelling_stops_the_worker_and_says_so(db: Database, loop: Loop) -> None:
+    add_prompts(db)
+    advance(loop, lambda: bool(runs.listing(db)))
+    run = runs.listing(db)[-1]
+    loop.cancel(run.id)
+    assert not RunDirectory(db.workspace / run.directory).is_running()
+    cancelled = runs.get(db, run.id)
+    assert (cancelled.status, cancelled.reason) == ("cancelled", "cancelled by the researcher")
+    with pytest.raises(ValueError, match="is not running; it has cancelled"):
+        loop.cancel(run.id)
+
+
+def test_a_restarted_web_process_finds_the_worker_again(
+    db: Database, loop: Loop, tiny: Path
+) -> None:
+    add_prompts(db)
+    advance(loop, lambda: bool(runs.listing(db)))
+    loop.shut_down()
+    successor = Loop(db, Config().override(SETTINGS | {"model.name": str(tiny)}))
+    advance(successor, in_phase(db, "labeling"))
+    assert len(runs.listing(db)) == 1  # the worker that was there, not a second one
+
+
+def test_sides_are_a_fair_coin() -> None:
+    swapped = sum(shown_swapped("ann", f"c-{i}") for i in range(4000))
+    # Binomial(4000, 1/2) leaves 2000 ± 130 (4.1 standard deviations) once in 24,000 times.
+    assert abs(swapped - 2000) < 130
