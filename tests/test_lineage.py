@@ -1,0 +1,146 @@
+"""From a policy back to the votes that shaped it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storage.database import Database
+from storage.errors import NotFound
+from storage.lineage import lineage, render
+from storage.records import (
+    Annotator,
+    Comparison,
+    Completion,
+    Judgment,
+    ModelVersion,
+    Snapshot,
+    Withdrawal,
+    now,
+)
+
+
+@pytest.fixture(scope="module")
+def db(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
+    """Two iterations: three votes on the reference's answers, then two more on policy-1's.
+
+    The second snapshot holds all five; one of its votes was withdrawn afterwards.
+    """
+    with Database.open(tmp_path_factory.mktemp("lineage") / "workspace") as db:
+        db.write(lambda tx: tx.store(*records()))
+        yield db
+
+
+def records() -> Iterator[Any]:
+    yield ModelVersion(id="sft-0", role="sft", name="demo")
+    yield Annotator(id="a", name="Ann")
+    yield Annotator(id="b", name="Bob")
+    for n in range(3):
+        yield from pair(n, 1, "sft-0", "sft-0")
+        yield judgment(n, "a")
+    yield Snapshot(hash="s-1", iteration=1, judgments=("j0", "j1", "j2"), created_at=now())
+    yield ModelVersion(
+        id="reward-1", role="reward", name="reward-1", parent="sft-0", iteration=1, snapshot="s-1"
+    )
+    yield ModelVersion(
+        id="policy-1", role="policy", name="policy-1", parent="sft-0", iteration=1,
+        reward_model="reward-1", run="run-7",
+    )  # fmt: skip
+    yield from pair(3, 2, "policy-1", "policy-1")
+    yield from pair(4, 2, "policy-1", "sft-0")
+    yield judgment(3, "a")
+    yield judgment(4, "b")
+    everything = tuple(f"j{n}" for n in range(5))
+    yield Snapshot(hash="s-2", iteration=2, judgments=everything, created_at=now())
+    yield Withdrawal(id="w", replaces="j3", annotator="a")
+    yield ModelVersion(
+        id="reward-2", role="reward", name="reward-2", parent="sft-0", iteration=2, snapshot="s-2"
+    )
+    yield ModelVersion(
+        id="policy-2", role="policy", name="kite", parent="sft-0", iteration=2,
+        reward_model="reward-2",
+    )  # fmt: skip
+
+
+def pair(n: int, iteration: int, first: str, second: str) -> Iterator[Any]:
+    yield Completion(id=f"f{n}", prompt="p", policy=first, text="x")
+    yield Completion(id=f"s{n}", prompt="p", policy=second, text="y")
+    yield Comparison(
+        id=f"c{n}", prompt="p", first=f"f{n}", second=f"s{n}", iteration=iteration, arm="random"
+    )
+
+
+def judgment(n: int, annotator: str) -> Judgment:
+    return Judgment(
+        id=f"j{n}",
+        comparison=f"c{n}",
+        annotator=annotator,
+        outcome="first",
+        shown_swapped=False,
+    )
+
+
+def test_a_policy_leads_back_to_votes_policies_and_the_reference(db: Database) -> None:
+    tree = lineage(db, "policy-2")
+    assert json.loads(json.dumps(tree)) == tree
+    assert (tree["completions"], tree["comparisons"], tree["judgments"]) == (0, 0, 0)
+    assert tree["parent"]["id"] == "sft-0"
+    # 3 × 2 answers to its own prompts and one against policy-1, in four pairs with four votes
+    counted = ("completions", "comparisons", "judgments")
+    assert [tree["parent"][name] for name in counted] == [7, 4, 4]
+    snapshot = tree["reward_model"]["snapshot"]
+    assert (snapshot["hash"], snapshot["judgments"], snapshot["annotators"]) == ("s-2", 5, 2)
+    # The vote on c4 was between the two, so it counts for both.
+    judged = {each["policy"]["id"]: each["judgments"] for each in snapshot["judged"]}
+    assert judged == {"sft-0": 4, "policy-1": 2}
+    earlier = next(e["policy"] for e in snapshot["judged"] if e["policy"]["id"] == "policy-1")
+    # The snapshot keeps the vote that was withdrawn since; what stands now does not.
+    assert [earlier[name] for name in counted] == [3, 2, 1]
+    assert earlier["run"] == "run-7"
+    assert earlier["reward_model"]["snapshot"]["judgments"] == 3
+
+
+def test_the_tree_reads_as_text(db: Database) -> None:
+    assert render(lineage(db, "policy-2")) == (
+        "policy-2 'kite' (policy, iteration 2)\n"
+        "  started from sft-0 'demo' (sft)\n"
+        "    gave 7 completions, in 4 comparisons with 4 judgments\n"
+        "  rewarded by reward-2 (reward, iteration 2)\n"
+        "    started from sft-0 'demo' (see above)\n"
+        "    trained on snapshot s-2: 5 judgments by 2 annotators\n"
+        "      4 judgments on answers of sft-0 'demo' (see above)\n"
+        "      2 judgments on answers of policy-1 (policy, iteration 1)\n"
+        "        gave 3 completions, in 2 comparisons with 1 judgment\n"
+        "        started from sft-0 'demo' (see above)\n"
+        "        rewarded by reward-1 (reward, iteration 1)\n"
+        "          started from sft-0 'demo' (see above)\n"
+        "          trained on snapshot s-1: 3 judgments by 1 annotator\n"
+        "            3 judgments on answers of sft-0 'demo' (see above)"
+    )
+
+
+def test_a_name_finds_its_model_and_an_unknown_one_the_nearest(db: Database) -> None:
+    assert lineage(db, "kite")["id"] == "policy-2"
+    with pytest.raises(NotFound, match=r"there is no model 'policy-3'; the nearest are policy-"):
+        lineage(db, "policy-3")
+    with pytest.raises(NotFound, match=r"no model 'zzz'; the nearest are .*sft-0"):
+        lineage(db, "zzz")
+
+
+def test_what_is_not_in_the_workspace_is_said(tmp_path: Path) -> None:
+    with Database.open(tmp_path / "workspace") as db:
+        with pytest.raises(NotFound, match="this workspace has none yet"):
+            lineage(db, "policy-1")
+        lost = ModelVersion(
+            id="reward-9", role="reward", name="reward-9", parent="gone", snapshot="s-9"
+        )
+        db.write(lambda tx: tx.store(lost))
+        assert render(lineage(db, "reward-9")) == (
+            "reward-9 (reward)\n"
+            "  started from gone (not in this workspace)\n"
+            "  trained on snapshot s-9, which is not in this workspace"
+        )

@@ -1,0 +1,152 @@
+"""The state of a workspace at a glance."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storage.database import Database
+from storage.records import (
+    Annotator,
+    Comparison,
+    Completion,
+    Iteration,
+    Judgment,
+    ModelVersion,
+    Prompt,
+    Run,
+    Withdrawal,
+)
+from storage.status import status
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Iterator[Database]:
+    with Database.open(tmp_path / "workspace") as db:
+        yield db
+
+
+def judgment(id: str, comparison: str, annotator: str, **more: Any) -> Judgment:
+    return Judgment(
+        id=id,
+        comparison=comparison,
+        annotator=annotator,
+        outcome="first",
+        shown_swapped=False,
+        **more,
+    )
+
+
+def labelled() -> Iterator[Any]:
+    """Iteration 1 done with one judged pair, iteration 2 at two of its ten labels."""
+    yield Annotator(id="a", name="Ann")
+    yield Annotator(id="b", name="Bot", kind="simulated")
+    yield Annotator(id="r", name="Researcher", role="researcher")
+    yield from (Prompt.make(f"q{n}", role=role) for n, role in enumerate(["train", "train", "sft"]))
+    for n, iteration in enumerate([1, 2, 2]):
+        for side in ("f", "s"):
+            yield Completion(id=f"{side}{n}", prompt="p", policy="sft-0", text=side)
+        yield Comparison(
+            id=f"c{n}", prompt="p", first=f"f{n}", second=f"s{n}", iteration=iteration, arm="random"
+        )
+    yield judgment("j0", "c0", "a")
+    yield judgment("j1", "c1", "a")
+    yield judgment("j2", "c1", "b")
+    yield judgment("j3", "c2", "b")
+    yield judgment("j4", "c2", "b", replaces="j3")
+    yield Withdrawal(id="w", replaces="j4", annotator="b")
+
+
+def test_an_empty_workspace_has_a_status(db: Database) -> None:
+    assert status(db) == {
+        "judgments": 0,
+        "comparisons": 0,
+        "annotators": 0,
+        "judgments_by_kind": {},
+        "agreement": {"items": 0, "percent": None, "alpha": None, "kappa": {}},
+        "prompts": {},
+        "iteration": None,
+        "policy": None,
+        "reward_model": None,
+        "runs": [],
+    }
+
+
+def test_labels_are_counted_as_they_stand(db: Database) -> None:
+    db.write(lambda tx: tx.store(*labelled()))
+    db.write(lambda tx: tx.store(Iteration(number=1, phase="done")))
+    db.write(lambda tx: tx.store(Iteration(number=2, phase="labeling", labels_wanted=10)))
+    found = status(db)
+    assert json.loads(json.dumps(found)) == found
+    assert (found["judgments"], found["comparisons"], found["annotators"]) == (3, 3, 2)
+    # Revised and withdrawn judgments were made by somebody all the same.
+    assert found["judgments_by_kind"] == {"person": 2, "simulated": 3}
+    assert found["agreement"]["kappa"] == {"Ann|Bot": None}
+    assert found["prompts"] == {"train": 2, "sft": 1}
+    assert found["iteration"] == {
+        "number": 2,
+        "phase": "labeling",
+        "labels_wanted": 10,
+        "labels": 2,
+        "verdict": None,
+    }
+
+
+def test_the_models_in_use_and_the_runs_of_the_iteration(db: Database) -> None:
+    def store(*records: Any) -> None:
+        db.write(lambda tx: tx.store(*records))
+
+    store(ModelVersion(id="sft-0", role="sft", name="demo"))
+    assert status(db)["policy"] == {"id": "sft-0", "name": "demo", "role": "sft"}
+    store(
+        ModelVersion(id="policy-1", role="policy", name="policy-1"),
+        ModelVersion(id="policy-2", role="policy", name="policy-2"),
+        ModelVersion(
+            id="reward-1", role="reward", name="r", iteration=1, summary={"accuracy": 0.5}
+        ),
+        ModelVersion(
+            id="reward-2",
+            role="reward",
+            name="r",
+            iteration=2,
+            summary={"accuracy": 0.75, "log_loss": 0.6, "theta": 0.3},
+        ),
+        Iteration(number=2, phase="ppo", policy_sampled="policy-1", reward_model="reward-2"),
+        Run(id="run-1", stage="ppo", iteration=1, status="succeeded", directory="runs/run-1"),
+        Run(
+            id="run-2",
+            stage="ppo",
+            iteration=2,
+            status="failed",
+            directory="runs/run-2",
+            reason="no space left",
+            progress=0.4,
+        ),
+    )
+    found = status(db)
+    # What the iteration says beats what was made last.
+    assert found["policy"]["id"] == "policy-1"
+    assert found["reward_model"] == {
+        "id": "reward-2",
+        "iteration": 2,
+        "accuracy": 0.75,
+        "log_loss": 0.6,
+        "ece": None,
+        "held_out_pairs": None,
+    }
+    assert found["runs"] == [
+        {
+            "id": "run-2",
+            "stage": "ppo",
+            "iteration": 2,
+            "status": "failed",
+            "attempt": 1,
+            "progress": 0.4,
+            "message": "",
+            "reason": "no space left",
+        }
+    ]
