@@ -14,7 +14,7 @@ from storage.database import Database
 from storage.errors import NotFound, StorageDamaged
 from storage.journal import Journal, read_lines
 from storage.migrations import migrate
-from storage.reconcile import journal_bytes, note_journal_bytes, replay
+from storage.reconcile import replay
 from storage.records import now
 from storage.transaction import Tables
 from storage.workspace import (
@@ -142,7 +142,7 @@ def _rebuilt(file: Path, journal: Journal) -> dict[str, Any]:
         tables = Tables(connection)
         connection.execute("BEGIN")
         lines = replay(tables, journal.lines())
-        note_journal_bytes(tables, journal.size)
+        tables.note_journal_bytes(journal.size)
         connection.execute("COMMIT")
         records = {
             name: tables.rows(f"SELECT count(*) AS n FROM {kind.table}", {})[0]["n"]
@@ -183,7 +183,7 @@ def _snapshot(db: Database) -> tuple[int, dict[str, dict[Any, Entry]]]:
     cursor.execute("BEGIN")
     try:
         tables = Tables(cursor)
-        return journal_bytes(tables), {n: tables.everything(kind) for n, kind in KINDS.items()}
+        return tables.journal_bytes(), {n: tables.everything(kind) for n, kind in KINDS.items()}
     finally:
         cursor.execute("ROLLBACK")
 

@@ -230,7 +230,7 @@ class Database:
             return
         if transaction.lines:
             length = sum(map(len, transaction.lines))
-            transaction.mark_applied(self.journal.size + length)
+            transaction.note_journal_bytes(self.journal.size + length)
             self.journal.append(transaction.lines)
         self._commit(tables.connection)
 

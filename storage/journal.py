@@ -1,7 +1,7 @@
 """The journal: one JSON line for everything that cannot be derived again, in order, fsynced.
 
-A line is the entry's JSON object with two fields around it: `kind` first, and last `crc`, the
-CRC-32 of the line's bytes before it, so that a flipped bit is found and not replayed.  A line
+A line is the entry's JSON object with two fields around it: `record` first, which kind it is
+(some records have a field `kind` of their own), and last `crc`, the CRC-32 of the line's bytes before it, so that a flipped bit is found and not replayed.  A line
 that a crash cut short is at the end, and was never acknowledged: opening drops it.
 """
 
@@ -33,7 +33,7 @@ class Line:
 
 def encode(kind: str, entry: Entry) -> bytes:
     """The line for an entry.  Raises ValueError where the text cannot be written as UTF-8."""
-    text = json.dumps({"kind": kind, **entry}, ensure_ascii=False, separators=(",", ":"))
+    text = json.dumps({"record": kind, **entry}, ensure_ascii=False, separators=(",", ":"))
     try:
         body = text[:-1].encode()
     except UnicodeEncodeError as error:
@@ -49,9 +49,9 @@ def decode(raw: bytes) -> tuple[str, Entry]:
     if not _is_whole(raw):
         raise ValueError("its checksum does not match")
     entry = json.loads(raw[:-_TAIL] + b"}")
-    kind = entry.pop("kind")
+    kind = entry.pop("record")
     if kind not in KINDS:
-        raise ValueError(f"its kind {kind!r} is unknown; a newer Kitestring wrote it")
+        raise ValueError(f"a record {kind!r} is unknown here; a newer Kitestring wrote it")
     return kind, entry
 
 

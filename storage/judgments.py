@@ -11,7 +11,7 @@ a revision does not bring back what it revised: that stays replaced, and he is a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from storage import lookup
 from storage.codec import from_row
@@ -30,6 +30,8 @@ from storage.records import (
     shown_swapped,
 )
 from storage.transaction import Transaction
+
+ActT = TypeVar("ActT", Judgment, Skip, Flag)
 
 _COUNT = """
     SELECT count(*) AS judgments
@@ -97,55 +99,42 @@ def judge(
             replaces=current,
             created_at=tx.now(),
         )
-        if id in card.acts:
-            return _same(card.acts[id], judgment)
-        _check_may_act(tx, card, annotator, id)
-        if replaces is not None and replaces != current:
+        if replaces is not None and replaces != current and id not in card.acts:
             raise Conflict(
                 f"your judgment {replaces!r} of this comparison is not the current one: it was "
                 "revised or undone, perhaps in another tab; reload the page"
             )
-        tx.store(judgment, fresh=True)
-        return judgment
+        return _store_once(tx, card, judgment)
 
     return db.write(operation)
 
 
 def skip(db: Database, *, id: str, comparison: str, annotator: str) -> Skip:
     """Pass on a comparison: this annotator is not asked again.  Errors as for `judge`."""
+    check_id(id)
 
-    def make(tx: Transaction) -> Skip:
-        return Skip(id=id, comparison=comparison, annotator=annotator, created_at=tx.now())
+    def operation(tx: Transaction) -> Skip:
+        card = tx.desk.card(tx, comparison)
+        act = Skip(id=id, comparison=comparison, annotator=annotator, created_at=tx.now())
+        return _store_once(tx, card, act)
 
-    return _act(db, make, id=id, comparison=comparison, annotator=annotator)
+    return db.write(operation)
 
 
 def flag(db: Database, *, id: str, comparison: str, annotator: str, comment: str = "") -> Flag:
     """Report a problem: nobody is asked until it is cleared.  Errors as for `judge`."""
-
-    def make(tx: Transaction) -> Flag:
-        return Flag(
-            id=id,
-            comparison=comparison,
-            annotator=annotator,
-            comment=comment,
-            created_at=tx.now(),
-        )
-
-    return _act(db, make, id=id, comparison=comparison, annotator=annotator)
-
-
-def _act(db: Database, make: Any, *, id: str, comparison: str, annotator: str) -> Any:
     check_id(id)
 
-    def operation(tx: Transaction) -> Act:
+    def operation(tx: Transaction) -> Flag:
         card = tx.desk.card(tx, comparison)
-        act = make(tx)
-        if id in card.acts:
-            return _same(card.acts[id], act)
-        _check_may_act(tx, card, annotator, id)
-        tx.store(act, fresh=True)
-        return act
+        moment = tx.now()
+        act = Flag(
+            id=id, comparison=comparison, annotator=annotator, comment=comment, created_at=moment
+        )
+        stored = _store_once(tx, card, act)
+        if stored is act:  # once it is cleared it belongs to whoever comes first
+            tx.lease(comparison, annotator, card.leases[annotator].granted, moment)
+        return stored
 
     return db.write(operation)
 
@@ -246,14 +235,19 @@ def _first_or_second(side: str, *, swapped: bool) -> str:
     return "first" if (side == "a") != swapped else "second"
 
 
-def _check_may_act(tx: Transaction, card: Card, annotator: str, id: str) -> None:
-    if annotator not in card.leases:
+def _store_once(tx: Transaction, card: Card, act: ActT) -> ActT:
+    """Store an act of somebody who was given the comparison, or find it stored already."""
+    if act.id in card.acts:
+        return _same(card.acts[act.id], act)
+    if act.annotator not in card.leases:
         raise NotLeased(
             f"the comparison {card.comparison.id!r} was never given to you; ask for the next one"
         )
     # The unique index would find it too, at the price of running the whole group again.
-    if tx.desk.used_for(id) is not None:
-        raise Conflict(_USED.format(id=id))
+    if tx.desk.used_for(act.id) is not None:
+        raise Conflict(_USED.format(id=act.id))
+    tx.store(act, fresh=True)
+    return act
 
 
 _USED = "the id {id!r} already stands for something else; make a new one"
@@ -261,10 +255,9 @@ _USED = "the id {id!r} already stands for something else; make a new one"
 _CONTENT = ("comparison", "annotator", "outcome", "strength", "criteria", "comment")
 
 
-def _same(earlier: Act, again: Act) -> Any:
-    agrees = type(earlier) is type(again) and all(
+def _same(earlier: Act, again: ActT) -> ActT:
+    if isinstance(earlier, type(again)) and all(
         getattr(earlier, name, None) == getattr(again, name, None) for name in _CONTENT
-    )
-    if not agrees:
-        raise Conflict(_USED.format(id=again.id))
-    return earlier
+    ):
+        return earlier
+    raise Conflict(_USED.format(id=again.id))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import groupby
+from itertools import islice
 from typing import Any
 
 import duckdb
@@ -15,37 +15,25 @@ from storage.journal import Journal, Line
 from storage.transaction import Tables
 
 _CHUNK = 20_000
-_BYTES = "SELECT value FROM meta WHERE key = 'journal_bytes'"
-_SET_BYTES = "UPDATE meta SET value = $bytes WHERE key = 'journal_bytes'"
-
-
-def journal_bytes(tables: Tables) -> int:
-    """How long the journal was when the tables were last committed."""
-    return int(tables.rows(_BYTES, {})[0]["value"])
-
-
-def note_journal_bytes(tables: Tables, size: int) -> None:
-    """Note how long the journal is with what this transaction holds."""
-    tables.rows(_SET_BYTES, {"bytes": str(size)})
 
 
 def replay(tables: Tables, lines: Iterable[Line]) -> int:
-    """Apply journal lines in order to the tables; returns how many lines there were."""
+    """Apply journal lines to the tables; returns how many there were.
+
+    Order matters only within a kind, so each chunk is applied kind by kind, in bulk.
+    """
     count = 0
-    for name, run in groupby(lines, key=lambda line: line.kind):
-        chunk: list[Line] = []
-        for line in run:
-            count += 1
-            chunk.append(line)
-            if len(chunk) == _CHUNK:
-                _apply(tables, name, chunk)
-                chunk = []
-        _apply(tables, name, chunk)
+    remaining = iter(lines)
+    while chunk := list(islice(remaining, _CHUNK)):
+        count += len(chunk)
+        for name in KINDS:
+            _apply(tables, name, [line for line in chunk if line.kind == name])
     return count
 
 
 def _apply(tables: Tables, kind: str, lines: list[Line]) -> None:
-    tables.apply(KINDS[kind], [line.entry for line in lines], skip_stored=True)
+    if lines:
+        tables.apply(KINDS[kind], [line.entry for line in lines], skip_stored=True)
 
 
 def reconcile(
@@ -59,7 +47,7 @@ def reconcile(
     record by its key as well, since either file may have lost something in the middle.
     """
     tables = Tables(connection)
-    applied = int(tables.rows("SELECT value FROM meta WHERE key = 'journal_bytes'", {})[0]["value"])
+    applied = tables.journal_bytes()
     if applied == journal.size and not thorough:
         return 0, 0
     connection.execute("BEGIN")
@@ -71,7 +59,7 @@ def reconcile(
         added, missing = _compare(tables, journal, trust_tables=lost_its_end)
         if missing:
             journal.append(missing)
-        note_journal_bytes(tables, journal.size)
+        tables.note_journal_bytes(journal.size)
     except BaseException:
         connection.execute("ROLLBACK")
         raise

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from storage.desk import Desk
 
 Rows = list[dict[str, Any]]
+_BYTES = "SELECT value FROM meta WHERE key = 'journal_bytes'"
+_SET_BYTES = "UPDATE meta SET value = $bytes WHERE key = 'journal_bytes'"
 
 
 class Tables:
@@ -39,6 +41,14 @@ class Tables:
     def rows(self, sql: str, parameters: Mapping[str, Any]) -> Rows:
         """Run a query and return its rows as dicts; JSON columns come as text."""
         return fetch(self.connection, sql, parameters)
+
+    def journal_bytes(self) -> int:
+        """How long the journal was when the tables were last committed."""
+        return int(self.rows(_BYTES, {})[0]["value"])
+
+    def note_journal_bytes(self, size: int) -> None:
+        """Note how long the journal is with what this transaction holds."""
+        self.rows(_SET_BYTES, {"bytes": str(size)})
 
     def apply(self, kind: Kind, entries: Sequence[Entry], *, skip_stored: bool = False) -> None:
         """Put journal entries of one kind into the tables: the only way a record gets there.
@@ -261,11 +271,9 @@ class Transaction:
         renewals, self._renewals = self._renewals, {}
         self._tables.insert("leases", list(renewals.values()), replace="comparison, annotator")
 
-    def mark_applied(self, journal_bytes: int) -> None:
+    def note_journal_bytes(self, size: int) -> None:
         """Note in the same transaction how long the journal is with this group in it."""
-        self.execute(
-            "UPDATE meta SET value = $bytes WHERE key = 'journal_bytes'", bytes=str(journal_bytes)
-        )
+        self._guarded(lambda: self._tables.note_journal_bytes(size))
 
     def _guarded(self, action: Any) -> None:
         try:
