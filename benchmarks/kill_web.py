@@ -51,8 +51,9 @@ from storage.records import (  # noqa: E402
 )
 
 OUTCOMES = ("a", "b", "tie", "both_bad")
-DERIVED = ("leases", "metrics", "run_notes", "meta")  # rebuild need not bring these back
-START_TIMEOUT = 120.0
+NOT_JOURNALED = ("leases", "metrics", "run_notes", "meta", "migrations")
+START_TIMEOUT = 180.0  # seconds, on a crowded machine
+LOAD_TIMEOUT = 60.0
 
 
 @dataclass
@@ -70,7 +71,7 @@ class Client:
         """Judge whatever comes until `stop`; trouble is kept for the report."""
         coin = random.Random(self.seed)
         try:
-            with LabelClient(base_url, self.token, patience=START_TIMEOUT) as connection:
+            with LabelClient(base_url, self.token, patience=2 * START_TIMEOUT) as connection:
                 while not stop.is_set():
                     for pair in connection.next(4):
                         id, outcome = new_id(), coin.choice(OUTCOMES)
@@ -162,11 +163,10 @@ def kill_again_and_again(
         if round_ == 0:
             for thread in threads:
                 thread.start()
-        time.sleep(coin.uniform(0.3, 3.0))
+        saved = wait_for_load(clients, more=coin.randrange(20, 400))
         if round_ < kills:
             os.kill(server.pid, signal.SIGKILL)
             server.wait(timeout=30)
-            saved = sum(len(client.acknowledged) for client in clients)
             print(f"kill {round_ + 1}: {saved} acknowledged", file=sys.stderr, flush=True)
     stop.set()
     for thread in threads:
@@ -174,6 +174,18 @@ def kill_again_and_again(
     server.send_signal(signal.SIGINT)
     server.wait(timeout=60)
     return starts
+
+
+def wait_for_load(clients: list[Client], *, more: int) -> int:
+    """Wait until `more` judgments have been acknowledged; returns how many there are in all."""
+    before, give_up = acknowledged(clients), time.monotonic() + LOAD_TIMEOUT
+    while acknowledged(clients) < before + more and time.monotonic() < give_up:
+        time.sleep(0.002)
+    return acknowledged(clients)
+
+
+def acknowledged(clients: list[Client]) -> int:
+    return sum(len(client.acknowledged) for client in clients)
 
 
 def tables(db: Database) -> dict[str, list[str]]:
@@ -185,7 +197,7 @@ def tables(db: Database) -> dict[str, list[str]]:
     return {
         name: sorted(json.dumps(row, default=str) for row in db.read(f'SELECT * FROM "{name}"'))
         for name in (row["table_name"] for row in names)
-        if name not in DERIVED
+        if name not in NOT_JOURNALED
     }
 
 
@@ -241,7 +253,7 @@ def bench(workspace: Path, args: argparse.Namespace) -> dict[str, Any]:
         "kills": args.kills,
         "clients": args.clients,
         "sent": sum(len(client.sent) for client in clients),
-        "acknowledged": sum(len(client.acknowledged) for client in clients),
+        "acknowledged": acknowledged(clients),
         "slowest_start_s": round(max(starts), 1),
         "client_errors": [client.trouble for client in clients if client.trouble],
     }
