@@ -118,6 +118,8 @@ class Gate:
             return
         scope.setdefault("state", {})["identity"] = identity
         await self.app(scope, _limited(receive), send)
+        if scope["method"] == "POST" and scope["path"].startswith(("/research", "/admin")):
+            self.auth.forget()  # an account may have been disabled by this
 
     def _refusal(
         self, scope: Scope, headers: Headers, identity: Identity | None

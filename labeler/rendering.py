@@ -29,6 +29,9 @@ LONGEST_CODE = 8_000
 DEEPEST = 30
 """Levels of nested quotes and lists; a text that nests deeper is shown as plain text."""
 
+MOST_BRACKETS = 1_000
+"""``[`` in one text that is read as Markdown: the search for link ends is quadratic in them."""
+
 # Only lexers whose regular expressions are linear in practice; others are shown uncoloured.
 _LANGUAGES = """
     bash sh shell c cpp c++ csharp css diff go haskell html http ini java javascript js json kotlin
@@ -47,7 +50,7 @@ def render(text: str) -> str:
     ``\\[…\\]`` becomes MathML; fenced code is coloured.
     """
     plain = f'<pre class="plain">{html.escape(text)}</pre>'
-    if len(text) > LONGEST_MARKDOWN:
+    if len(text) > LONGEST_MARKDOWN or text.count("[") > MOST_BRACKETS:
         return plain
     tokens = _MARKDOWN.parse(text)
     # Beyond maxNesting the parser drops text without a word; nothing may be hidden here.

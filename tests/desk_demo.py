@@ -8,6 +8,7 @@ from pathlib import Path
 import uvicorn
 from desk_world import add_pairs, add_person, make_app
 
+from storage import annotators
 from storage.database import Database
 from storage.records import Message
 
@@ -75,9 +76,10 @@ def main(folder: Path, port: int) -> None:
             add_person(db, "Ada", "researcher")
             add_person(db, "Ben")
         app = make_app(db)
-        for row in db.read("SELECT id FROM annotators ORDER BY name"):
-            who = app.state.auth.db and row["id"]
-            print(who)
+        for name in ("Ada", "Ben"):
+            who = annotators.by_name(db, name)
+            assert who is not None
+            sys.stdout.write(f"{name}: http://127.0.0.1:{port}{app.state.sign_in_url(who)}\n")
         uvicorn.run(app, host="127.0.0.1", port=port, log_level="warning")
 
 

@@ -1,0 +1,186 @@
+"""Judgments a second from many clients at once, through the real server.
+
+    python benchmarks/label_load.py [--clients 32] [--seconds 20]
+
+Every client is an annotator of its own with a bearer token: it asks for four pairs, judges them
+one by one, and asks again.  The server runs in a process of its own.  Afterwards the database is
+opened and the judgments in it are compared with the acknowledged ones.  Prints one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+
+from desk_world import add_pairs, add_person, bearer, free_port, make_app  # noqa: E402
+
+from storage.database import Database  # noqa: E402
+
+TEXT = "A sentence of an ordinary answer, with **emphasis** and `code`. " * 6
+
+
+@dataclass
+class Tally:
+    """What one client saw; times in milliseconds."""
+
+    acknowledged: list[str] = field(default_factory=list)
+    milliseconds: list[float] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+
+
+class Client(threading.Thread):
+    """One annotator in a hurry, on one kept connection."""
+
+    def __init__(self, port: int, headers: dict[str, str], until: float) -> None:
+        super().__init__()
+        self.tally = Tally()
+        self._headers = {**headers, "Content-Type": "application/json"}
+        self._until = until
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+
+    def run(self) -> None:
+        try:
+            while time.time() < self._until:
+                status, answer = self._send("GET", "/label/api/next?n=4")
+                if status != 200 or not answer["pairs"]:
+                    self.tally.errors.append(f"next: {status} {answer}")
+                    return
+                for pair in answer["pairs"]:
+                    self._judge(pair["id"])
+        except OSError as problem:
+            self.tally.errors.append(repr(problem))
+
+    def _judge(self, comparison: str) -> None:
+        body = {
+            "id": str(uuid.uuid4()),
+            "comparison": comparison,
+            "outcome": "a",
+            "milliseconds": 1500,
+        }
+        start = time.perf_counter()
+        status, answer = self._send("POST", "/label/api/judgments", body)
+        if status == 200:
+            self.tally.milliseconds.append(1000 * (time.perf_counter() - start))
+            self.tally.acknowledged.append(body["id"])
+        else:
+            self.tally.errors.append(f"judgments: {status} {answer}")
+
+    def _send(self, method: str, path: str, body: dict | None = None) -> tuple[int, dict]:
+        raw = json.dumps(body) if body else None
+        self._connection.request(method, path, raw, self._headers)
+        response = self._connection.getresponse()
+        return response.status, json.loads(response.read())
+
+
+def prepare(workspace: Path, clients: int, pairs: int) -> list[dict[str, str]]:
+    """A workspace with enough pairs; returns the header of each annotator."""
+    with Database.open(workspace) as db:
+        texts = [
+            (f"Question {i}?", f"{TEXT} First {i}.", f"{TEXT} Second {i}.") for i in range(pairs)
+        ]
+        add_pairs(db, texts)
+        return [bearer(db, add_person(db, f"annotator {i}")) for i in range(clients)]
+
+
+def serve(workspace: Path, port: int) -> None:
+    """The server's process."""
+    import uvicorn  # noqa: PLC0415  (the measuring process does without)
+
+    # uvicorn raises the signal again after its own shutdown; the workspace is to be closed first
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    with Database.open(workspace) as db:
+        uvicorn.run(make_app(db), host="127.0.0.1", port=port, log_level="warning")
+
+
+def wait_until_up(port: int, process: subprocess.Popen[bytes]) -> None:
+    """Return when the server answers."""
+    for _ in range(600):
+        if process.poll() is not None:
+            raise RuntimeError("the server ended by itself")
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+        try:
+            connection.request("GET", "/healthz")
+            if connection.getresponse().status == 200:
+                return
+        except OSError:
+            time.sleep(0.1)
+        finally:
+            connection.close()
+    raise RuntimeError("the server did not start")
+
+
+def measure(workspace: Path, *, clients: int, seconds: float, pairs: int) -> dict:
+    """One run; raises nothing for errors of the clients, they are counted."""
+    headers = prepare(workspace, clients, pairs)
+    port = free_port()
+    command = [sys.executable, __file__, "--serve", str(workspace), "--port", str(port)]
+    process = subprocess.Popen(command)
+    try:
+        wait_until_up(port, process)
+        start = time.time()
+        threads = [Client(port, each, start + seconds) for each in headers]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        took = time.time() - start
+    finally:
+        process.terminate()
+        process.wait(30)
+    return report(workspace, [thread.tally for thread in threads], took)
+
+
+def report(workspace: Path, tallies: list[Tally], took: float) -> dict:
+    """The figures, with what the database holds beside what the clients were told."""
+    with Database.open(workspace) as db:
+        stored = [row["id"] for row in db.read("SELECT id FROM judgments")]
+    acknowledged = [id for tally in tallies for id in tally.acknowledged]
+    times = sorted(ms for tally in tallies for ms in tally.milliseconds)
+    errors = [error for tally in tallies for error in tally.errors]
+    return {
+        "clients": len(tallies),
+        "seconds": round(took, 1),
+        "judgments": len(acknowledged),
+        "per_second": round(len(acknowledged) / took),
+        "p50_ms": round(times[len(times) // 2], 1),
+        "p95_ms": round(times[len(times) * 95 // 100], 1),
+        "errors": len(errors),
+        "first_errors": errors[:3],
+        "acknowledged_but_not_stored": len(set(acknowledged) - set(stored)),
+        "stored_twice": len(stored) - len(set(stored)),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--clients", type=int, default=32)
+    parser.add_argument("--seconds", type=float, default=20)
+    parser.add_argument("--pairs", type=int, default=30_000)
+    parser.add_argument("--serve", type=Path)
+    parser.add_argument("--port", type=int)
+    given = parser.parse_args()
+    if given.serve:
+        serve(given.serve, given.port)
+        return
+    with tempfile.TemporaryDirectory(prefix="kitestring-load-") as folder:
+        figures = measure(
+            Path(folder), clients=given.clients, seconds=given.seconds, pairs=given.pairs
+        )
+    print(json.dumps(figures))
+
+
+if __name__ == "__main__":
+    main()
