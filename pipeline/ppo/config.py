@@ -73,7 +73,10 @@ class PPOConfig:
         choices=("linear", "constant"),
     )
     adam_eps: float = _setting(
-        1e-5, "Adam's epsilon.", source="PPO implementation details", above=0
+        1e-5,
+        "Adam's epsilon, added to the root of its second moment.",
+        source="PPO implementation details",
+        above=0,
     )
     max_grad_norm: float = _setting(
         1.0, "Gradients longer than this L2 norm are scaled down to it.", source="TRL", above=0
