@@ -17,6 +17,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -176,7 +177,7 @@ class Database:
         try:
             outcomes = [*self._attempt([operation for operation, _ in group], careful=False)]
         except StorageFull as error:
-            outcomes = [error] * len(group)
+            outcomes = [StorageFull(str(error)) for _ in group]
         except BaseException:
             outcomes = [self._attempt_alone(operation) for operation, _ in group]
         for (_, future), outcome in zip(group, outcomes, strict=True):
@@ -219,8 +220,13 @@ class Database:
             transaction.flush()
             self._finish(tables, transaction, wrote=wrote)
         except BaseException as error:
-            self._undo(start, error)
-            raise self._translated(error) from error
+            self._undo(start)
+            if _disk_refused(error):
+                raise StorageFull(
+                    f"the disk of {self.workspace} takes no more writes ({error}); nothing was "
+                    "stored. Free some space and try again"
+                ) from error
+            raise
         return outcomes
 
     def _finish(self, tables: Tables, transaction: Transaction, *, wrote: bool) -> None:
@@ -240,30 +246,26 @@ class Database:
     def _begin(self) -> Tables:
         if self._connection is None:
             self._reconnect()
-        self._tables.connection.execute("BEGIN")
+        try:
+            self._tables.connection.execute("BEGIN")
+        except duckdb.Error:
+            self._disconnect()
+            self._reconnect()
+            self._tables.connection.execute("BEGIN")
         return self._tables
 
-    def _undo(self, journal_size: int, error: BaseException) -> None:
+    def _undo(self, journal_size: int) -> None:
         """Roll the tables, the journal and the desk's memory back to before the group."""
         self._desk.forget()
         if self.journal.size != journal_size:
             self.journal.truncate(journal_size)
+        connection = self._tables.connection
         try:
-            self._tables.connection.execute("ROLLBACK")
+            with suppress(duckdb.TransactionException):  # a failed commit has rolled back itself
+                connection.execute("ROLLBACK")
+            connection.execute("SELECT 1")
         except duckdb.Error:
-            # DuckDB closes itself to writes after a failed commit: start it afresh.
-            self._disconnect()
-        if isinstance(error, duckdb.FatalException | duckdb.InternalException | duckdb.IOException):
-            self._disconnect()
-
-    def _translated(self, error: BaseException) -> BaseException:
-        refused = isinstance(error, OSError) and error.errno in _FULL
-        if refused or isinstance(error, duckdb.IOException | duckdb.FatalException):
-            return StorageFull(
-                f"the disk of {self.workspace} takes no more writes ({error}); nothing was stored. "
-                "Free some space and try again"
-            )
-        return error
+            self._restart()
 
     # -- the connection --------------------------------------------------------------------
 
@@ -302,11 +304,28 @@ class Database:
             if connection is not None:
                 connection.close()
 
+    def _restart(self) -> None:
+        """Start DuckDB afresh: after a fatal error it refuses everything.
+
+        When the disk does not even allow that, the next write tries again.
+        """
+        self._disconnect()
+        with suppress(StorageFull):
+            self._reconnect()
+
     def _reconnect(self) -> None:
         try:
             self._connect()
         except (duckdb.Error, OSError) as error:
             raise StorageFull(f"{self.workspace} cannot be opened again yet: {error}") from error
+
+
+def _disk_refused(error: BaseException) -> bool:
+    if isinstance(error, duckdb.FatalException):
+        return True
+    if isinstance(error, duckdb.Error):  # a TransactionException when it is the commit
+        return any(sign in str(error).lower() for sign in ("could not write", "no space left"))
+    return isinstance(error, OSError) and error.errno in _FULL
 
 
 class _Done:
