@@ -45,14 +45,24 @@ def number(value: float | int | None, digits: int = 3) -> str:
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return DASH
     if isinstance(value, int):
-        return f"{value:,}"
+        return _minus(f"{value:,}")
     size = abs(value)
     if size == 0:
         return "0"
     if size >= 10 ** (digits + 3) or size < 1e-3:
-        return f"{value:.{digits - 1}e}".replace("e-0", "e-").replace("e+0", "e+")
+        return scientific(value, digits - 1)
     decimals = max(0, digits - 1 - math.floor(math.log10(size)))
-    return f"{value:,.{decimals}f}".replace("-", "−")
+    return _minus(f"{value:,.{decimals}f}")
+
+
+def scientific(value: float, decimals: int) -> str:
+    """``3.00e-6``: the exponent as short as it goes."""
+    mantissa, exponent = f"{value:.{decimals}e}".split("e")
+    return _minus(f"{mantissa}e{int(exponent)}")
+
+
+def _minus(text: str) -> str:
+    return "−" + text[1:] if text.startswith("-") else text
 
 
 def signed(value: float | None, digits: int = 3) -> str:
@@ -65,7 +75,7 @@ def percent(value: float | None, digits: int = 0) -> str:
     """A share as a percentage."""
     if value is None or not math.isfinite(value):
         return DASH
-    return f"{value:.{digits}%}".replace("-", "−")
+    return _minus(f"{value:.{digits}%}")
 
 
 def duration(seconds: float | None) -> str:

@@ -5,12 +5,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import random
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import TypeVar
 
 import pandas as pd
 
@@ -45,6 +48,8 @@ from storage.records import (
     shown_swapped,
 )
 
+T = TypeVar("T")
+
 HOSTILE = "<img src=x onerror=\"document.title='owned'\">{{7*7}}${alert(1)}\u202e"
 GUIDELINES = """Prefer the answer that **helps** and is *true*.
 
@@ -73,6 +78,15 @@ POOR = (
 )
 PEOPLE = ("Ada", "Björn", "Chloé " + HOSTILE, "Divya", "Careless Carl")
 REWARDS = {"reference": 0.0, "previous": 0.45, "policy": 0.9}
+
+
+def in_a_loop(make: Callable[[], T]) -> T:
+    """Make Gradio's Blocks inside an event loop; outside one they open loops they never close."""
+
+    async def inside() -> T:
+        return make()
+
+    return asyncio.run(inside())
 
 
 class RecordingLoop:
@@ -128,7 +142,8 @@ class RecordingLoop:
         self.asked.append(("retry", run))
 
     def log(self, run: str, tail: int = 200) -> str:
-        text = [f"08:{i:02d}:00 update {i}: reward {i / 60:.2f} {HOSTILE}" for i in range(60)]
+        text = [f"08:{i:02d}:00 {run} update {i}: reward {i / 60:.2f}" for i in range(60)]
+        text.append(HOSTILE)
         return "\n".join(text[-tail:])
 
     def metric_help(self) -> dict[str, str]:

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from labeler.view import Markup, info, number
+from labeler.view import Markup, info, number, scientific
 
 WIDTH, HEIGHT = 1000, 100
 """The SVG's own units; the page stretches them."""
@@ -67,8 +67,9 @@ def ticks(low: float, high: float, count: int = 4) -> list[float]:
 
 def tick_label(value: float) -> str:
     """A round number as short as it goes: 0.5, 1,000, 2e-5."""
-    text = f"{value:,.6g}" if 1e-3 <= abs(value) < 1e6 or value == 0 else f"{value:g}"
-    return text.replace("e-0", "e-").replace("e+0", "e").replace("-", "−", text.startswith("-"))
+    if value == 0 or 1e-3 <= abs(value) < 1e6:
+        return f"{value:,.6g}".replace("-", "−")
+    return scientific(value, 0)
 
 
 def value_range(chart: Chart) -> tuple[float, float]:

@@ -7,7 +7,8 @@ from typing import Any
 
 from labeler import view
 from labeler.research.charts import Chart, Series, group
-from labeler.research.loop_view import PHASES
+from labeler.research.loop_view import PHASES, stopped
+from labeler.research.reading import latest_run
 from labeler.view import Column, Markup
 from storage.records import Iteration, ModelVersion, Run
 
@@ -58,7 +59,6 @@ def _row(
 ) -> Sequence[Any]:
     reward = versions.get(iteration.reward_model or "")
     found = figures(iteration)
-    done = iteration.phase == "done"
     whole = (
         (iteration.finished_at - iteration.created_at).total_seconds()
         if iteration.finished_at
@@ -66,7 +66,7 @@ def _row(
     )
     return (
         view.number(iteration.number),
-        view.badge(dict(PHASES)[iteration.phase], "good" if done else "info", dot=not done),
+        _phase(iteration, latest_run([r for r in runs if r.iteration == iteration.number])),
         f"{labels:,} of {iteration.labels_wanted:,}",
         view.percent(reward.summary.get("accuracy") if reward else None, 1),
         view.signed(found["reward"], 2),
@@ -76,6 +76,15 @@ def _row(
         view.duration(whole),
         view.duration(_training_seconds(iteration.number, runs)),
     )
+
+
+def _phase(iteration: Iteration, run: Run | None) -> Markup:
+    name = dict(PHASES)[iteration.phase]
+    if iteration.phase == "done":
+        return view.badge(name, "good")
+    if iteration.phase != "labeling" and run is not None and stopped(run):
+        return view.badge(f"{name} {run.status}", "bad")
+    return view.badge(name, "info", dot=True)
 
 
 def _training_seconds(number: int, runs: Sequence[Run]) -> float | None:

@@ -33,7 +33,7 @@ def build(db: Database, loop: Loop) -> gr.Blocks:
     with gr.Blocks(title="Kitestring", analytics_enabled=False, fill_width=True) as blocks:
         top = piece(elem_id="top")
         panels: dict[gr.Tab, Panel] = {}
-        with gr.Tabs(elem_id="tabs"):
+        with gr.Tabs(elem_id="tabs", overflow_behavior="wrap"):
             with gr.Tab("Loop", id="loop") as tab:
                 loop_tab = LoopTab(db, loop, top)
                 panels[tab] = loop_tab.panel()

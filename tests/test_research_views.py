@@ -1,0 +1,404 @@
+"""What the research tabs show, as pure functions of records; figures worked by hand."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import gradio as gr
+import pandas as pd
+import pytest
+from research_seed import HOSTILE, RecordingLoop, in_a_loop, kl_flag
+
+from labeler.research import annotators_view, history_view, loop_view, samples_view, training_view
+from labeler.research.pace import Pace
+from labeler.research.reading import State, Work, latest_run
+from labeler.research.samples_view import Answer, Sample
+from labeler.research.train_form import TrainForm
+from storage.records import Annotator, Iteration, Message, ModelVersion, Run, RunNote
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+
+def run(**changes) -> Run:
+    given = {
+        "id": "run-1", "stage": "ppo", "iteration": 1, "status": "running", "directory": "runs/1",
+        "created_at": NOON,
+    }  # fmt: skip
+    return Run(**(given | changes))
+
+
+def state(**changes) -> State:
+    given = {
+        "iteration": Iteration(number=2, phase="labeling", labels_wanted=100), "labels": 60,
+        "labels_today": 5, "latest_label": None, "judgments": 160, "open_flags": 0,
+        "prompts": {"train": 10}, "policy": None, "reward_model": None, "run": None,
+        "previous": None,
+    }  # fmt: skip
+    return State(**(given | changes))
+
+
+# The loop
+
+
+def steps(markup: str) -> list[str]:
+    return [part.split('"')[0] for part in markup.split('<li class="ks-')[1:]]
+
+
+def test_the_stepper_shows_what_is_past_present_and_to_come():
+    drawn = loop_view.stepper(Iteration(number=1, phase="reward"), run(stage="reward"))
+    assert steps(drawn) == ["past", "past", "now", "next", "next", "next"]
+    assert drawn.count("aria-current") == 1
+
+
+def test_a_stopped_run_stops_its_phase_but_not_labeling():
+    failed = run(status="failed")
+    ppo, labeling = Iteration(number=1, phase="ppo"), Iteration(number=1, phase="labeling")
+    assert steps(loop_view.stepper(ppo, failed))[3] == "stopped"
+    assert steps(loop_view.stepper(labeling, failed))[1] == "now"
+    assert steps(loop_view.stepper(Iteration(number=1, phase="done"), None)) == ["past"] * 6
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason", "says"),
+    [
+        ({"iteration": None, "prompts": {}}, "x", "Import prompts."),
+        ({"iteration": None}, "x", "about to start"),
+        ({}, None, "40 more labels to go."),
+        ({"labels": 99}, None, "1 more label to go."),
+        ({"labels": 100}, None, "press Train"),
+        ({"labels": 0}, "There are no labels.", "There are no labels."),
+        (
+            {"iteration": Iteration(number=2, phase="ppo"), "run": run(status="failed")},
+            "x",
+            "PPO failed: resume or retry it under Training.",
+        ),
+        ({"iteration": Iteration(number=2, phase="ppo"), "run": run()}, "x", "PPO is running"),
+        ({"iteration": Iteration(number=2, phase="done")}, "x", "Iteration 2 is done."),
+    ],
+)
+def test_one_sentence_says_what_to_do_next(changes, reason, says):
+    assert says in loop_view.next_step(state(**changes), reason)
+
+
+def test_the_glance_shows_labels_policy_reward_model_and_agreement():
+    finished = Iteration(
+        number=1, phase="done", evaluation={"policy": {"kl": 4.2}, "win_rate_reward_model": 0.71}
+    )
+    reward = ModelVersion(
+        id="r", role="reward", name="reward-1",
+        summary={"accuracy": 0.725, "ece": 0.04, "held_out_pairs": 40},
+    )  # fmt: skip
+    seen = loop_view.glance(
+        state(
+            policy=ModelVersion(id="p", role="policy", name=HOSTILE),
+            reward_model=reward, previous=finished, latest_label=NOON - timedelta(minutes=3),
+        ),
+        {"items": 12, "percent": 0.75, "alpha": 0.5, "kappa": {}},
+        now=NOON,
+    )  # fmt: skip
+    for text in ("60 <small>of 100", "width:60.0%", "3 min ago", "KL 4.20 nats", "71% wins",
+                 "72.5%", "40 held-out pairs", "75.0%", "α 0.500"):  # fmt: skip
+        assert text in seen
+    assert "<img src=x" not in seen
+
+
+# Training
+
+
+def test_a_template_defines_every_metric_of_its_form_and_no_other():
+    known = {"reward/<component>": "component", "reward/mean": "mean"}
+    assert training_view.definition("reward/mean", known) == "mean"
+    assert training_view.definition("reward/sycophancy", known) == "component"
+    assert training_view.definition("reward/a/b", known) == ""
+    assert training_view.definition("value/mean", known) == ""
+
+
+def frame(values: dict[str, list[float]]) -> pd.DataFrame:
+    rows = [(i, name, v) for name, column in values.items() for i, v in enumerate(column)]
+    return pd.DataFrame(rows, columns=["step", "name", "value"]).sample(frac=1, random_state=0)
+
+
+def test_ppo_charts_hold_each_metric_once_and_leave_none_out():
+    found = training_view.series_by_name(
+        frame({name: [1.0, 2.0] for name in ("reward/mean", "kl/reference", "odd/one", "optim/lr")})
+    )
+    main, rest, others = training_view.charts("ppo", found, {})
+    placed = [s for charts in (main, rest, others) for chart in charts for s in chart.series]
+    assert len(placed) == len(found) == 4
+    assert [chart.title for chart in main] == ["Reward", "KL to the reference"]
+    assert [chart.title for chart in others] == ["odd/one"]
+    assert main[0].series[0].steps == [0, 1]
+
+
+def test_a_metric_with_one_value_is_a_result_and_not_a_chart():
+    found = training_view.series_by_name(frame({"train/loss": [0.7, 0.6], "held_out/ece": [0.04]}))
+    _, charts, _ = training_view.charts("reward", found, {})
+    assert [chart.title for chart in charts] == ["train/loss"]
+    results = training_view.results("reward", found, {"held_out/ece": "calibration"})
+    assert "0.0400" in results
+    assert "calibration" in results
+    assert "train/loss" not in results
+
+
+def test_a_flag_shows_once_with_its_latest_figures_and_all_its_steps_worst_first():
+    stop = RunNote(
+        run="r", seq=9, step=1, kind="flag", name="reference_changed", message=HOSTILE,
+        payload={"level": "stop", "why": HOSTILE, "remedy": HOSTILE},
+    )  # fmt: skip
+    seen = training_view.flags(
+        [stop, kl_flag("r", 83, 10.2), kl_flag("r", 90, 11.7)], unit="update"
+    )
+    assert seen.count('class="ks-flag') == 2
+    assert "updates 83 to 90" in seen
+    assert "11.7 nats" in seen
+    assert "10.2 nats" not in seen
+    assert "Raise kl_weight" in seen
+    assert seen.index("Reference changed") < seen.index("KL high")
+    assert "<img" not in seen
+
+
+def test_the_card_of_a_failed_run_gives_the_reason_as_text():
+    failed = run(status="failed", reason=HOSTILE, progress=0.4, message="update 4 of 10",
+                 finished_at=NOON + timedelta(seconds=90), attempt=2)  # fmt: skip
+    seen = training_view.card(failed, now=NOON + timedelta(hours=2), seconds_left=None)
+    for text in ("It failed", "40% · update 4 of 10", "attempt 2", "took 1 min 30 s", "&lt;img"):
+        assert text in seen
+    assert "<img" not in seen
+    assert "time left" not in seen
+
+
+def test_the_card_of_a_running_run_says_how_long_it_still_takes():
+    seen = training_view.card(run(progress=0.25), now=NOON, seconds_left=90)
+    assert "about 1 min 30 s left" in seen
+
+
+def test_time_left_of_a_resumed_run_goes_by_what_was_watched():
+    pace = Pace()
+    resumed = run(attempt=2, progress=0.6)
+    assert pace.seconds_left(resumed, now=NOON) is None
+    later = run(attempt=2, progress=0.8)
+    # half of the remaining .4 took 60 s; the other half takes 60 s more
+    assert pace.seconds_left(later, now=NOON + timedelta(seconds=60)) == pytest.approx(60)
+
+
+def test_time_left_of_a_first_attempt_counts_from_its_start():
+    # a fifth in 50 s: 200 s to go
+    assert Pace().seconds_left(run(progress=0.2), now=NOON + timedelta(seconds=50)) == 200
+
+
+def test_a_retried_run_starts_the_clock_again():
+    pace = Pace()
+    pace.seconds_left(run(attempt=2, progress=0.9), now=NOON)
+    pace.seconds_left(run(attempt=2, progress=0.0), now=NOON + timedelta(seconds=10))
+    left = pace.seconds_left(run(attempt=2, progress=0.5), now=NOON + timedelta(seconds=40))
+    assert left == pytest.approx(30)
+
+
+def test_the_running_run_comes_before_a_newer_one_that_stopped():
+    old = run(id="old", created_at=NOON - timedelta(hours=1))
+    new = run(id="new", status="failed")
+    assert latest_run([old, new]) is old
+    assert latest_run([]) is None
+
+
+# The Train form
+
+
+def form() -> tuple[TrainForm, list, dict]:
+    settings = RecordingLoop().settings()
+
+    def make() -> TrainForm:
+        with gr.Blocks(analytics_enabled=False):
+            return TrainForm(settings)
+
+    made = in_a_loop(make)
+    shown = {component.elem_id: component.value for component in made.components}
+    return made, settings, shown
+
+
+def test_fields_show_the_values_that_hold_and_untouched_ones_override_nothing():
+    made, settings, shown = form()
+    assert shown["setting-ppo-lr"] == "5e-05"
+    assert shown["setting-reward-center"] is True
+    assert made.overrides(settings, list(shown.values())) == {}
+
+
+def test_changed_fields_become_text_for_the_pipeline():
+    made, settings, shown = form()
+    shown |= {"setting-ppo-kl_weight": " 0.1 ", "setting-reward-center": False,
+              "setting-reward-tie_model": "half"}  # fmt: skip
+    assert made.overrides(settings, list(shown.values())) == {
+        "ppo.kl_weight": "0.1", "reward.tie_model": "half", "reward.center": "false",
+    }  # fmt: skip
+
+
+def test_an_emptied_number_is_refused_with_its_default():
+    made, settings, shown = form()
+    shown["setting-ppo-lr"] = ""
+    with pytest.raises(ValueError, match=r"ppo\.lr is empty; its default is 3e-06"):
+        made.overrides(settings, list(shown.values()))
+
+
+def test_reset_shows_the_defaults():
+    made, settings, _ = form()
+    values = {c.elem_id: v for c, v in made.show(settings, defaults=True).items()}
+    assert values["setting-ppo-lr"] == "3e-06"
+
+
+# Samples
+
+
+def sample(text: str, **rewards: float | None) -> Sample:
+    answers = {side: Answer(side, f"{side} says {text}", r) for side, r in rewards.items()}
+    return Sample((Message("user", text),), answers)
+
+
+SAMPLES = [
+    sample("bread", reference=0.0, policy=1.0),  # gain 1.0
+    sample("Apples", reference=1.5, policy=0.5),  # gain −1.0
+    sample("coffee", reference=0.2, policy=0.2),  # gain 0
+    sample("dogs", policy=None, reference=0.1),  # no gain known
+]
+
+
+@pytest.mark.parametrize(
+    ("order", "expected"),
+    [
+        ("gain", ["bread", "coffee", "Apples", "dogs"]),
+        ("loss", ["Apples", "coffee", "bread", "dogs"]),
+        ("reward", ["bread", "Apples", "coffee", "dogs"]),
+        ("prompt", ["Apples", "bread", "coffee", "dogs"]),
+    ],
+)
+def test_samples_are_ordered_and_unknown_figures_come_last(order, expected):
+    found = samples_view.select(SAMPLES, needle="", order=order)
+    assert [s.messages[0].content for s in found] == expected
+
+
+def test_the_filter_reads_prompts_and_answers_in_any_case():
+    assert samples_view.select(SAMPLES, needle=" POLICY SAYS a", order="gain") == [SAMPLES[1]]
+
+
+def test_the_summary_averages_rewards_and_counts_ties_half():
+    seen = samples_view.summary(SAMPLES)
+    # SFT (0 + 1.5 + .2 + .1) / 4 = .45; new (1 + .5 + .2) / 3 = .567; wins (1 + 0 + ½) / 3 = 50%
+    for text in ("+0.450", "+0.567", "50.0%", "3 held-out prompts"):
+        assert text in seen
+    assert "Previous policy" not in seen
+
+
+def test_of_several_answers_of_a_policy_the_first_is_shown():
+    rows = [
+        {"prompt": "p", "messages": [{"role": "user", "content": "q"}], "policy_role": "policy",
+         "policy": "p-1", "text": text, "reward": 1.0}
+        for text in ("one", "two")
+    ]  # fmt: skip
+    (only,) = samples_view.collect(rows)
+    assert only.answers["policy"].text == "one"
+
+
+def test_samples_are_text():
+    seen = samples_view.page([sample(HOSTILE, reference=0.0, policy=1.0)], 1)
+    assert "<img" not in seen
+    assert seen.count("&lt;img") == 3  # the prompt and two answers
+
+
+def test_pages_hold_twelve():
+    assert [samples_view.pages(n) for n in (0, 1, 12, 13)] == [1, 1, 1, 2]
+
+
+# Annotators
+
+
+def test_side_bias_is_in_standard_errors_of_a_fair_toss():
+    # 65 of 100 to the left: (.65 − .5) / √(.25 / 100) = .15 / .05 = 3
+    assert annotators_view.side_bias(0.65, 100) == pytest.approx(3)
+    assert annotators_view.side_bias(None, 0) is None
+
+
+def person(name: str, **work) -> Work:
+    return Work(annotator=Annotator(id=name, name=name), **work)
+
+
+def test_only_an_unlikely_left_rate_is_marked():
+    fair = annotators_view.people([person("a", judged=100, decided=100, left_rate=0.6)], now=NOON)
+    biased = annotators_view.people([person("a", judged=100, decided=100, left_rate=0.7)], now=NOON)
+    assert "ks-warn" not in fair  # 2 standard errors
+    assert "ks-warn" in biased  # 4
+
+
+def test_agreement_lists_each_pair_even_when_a_name_holds_the_separator():
+    names = ["a|b", "c", "d"]
+    kappa = {"a|b|c": 0.7, "a|b|d": None, "c|d": -0.1}
+    seen = annotators_view.agreement(
+        {"items": 9, "percent": 0.8, "alpha": 0.6, "kappa": kappa}, names
+    )
+    rows = seen.split("<tbody>")[1].split("</tr>")[:-1]
+    assert len(rows) == 3
+    assert "0.700" in rows[0]
+    assert "−0.100" in rows[1]
+    assert "–" in rows[2]
+
+
+def test_names_and_comments_are_text():
+    flag = {
+        "id": "f", "comment": HOSTILE, "created_at": NOON, "annotator": HOSTILE,
+        "messages": '[{"role": "user", "content": "<img>"}]', "first": HOSTILE, "second": HOSTILE,
+    }  # fmt: skip
+    seen = annotators_view.flags([flag], now=NOON)
+    seen += annotators_view.people([person(HOSTILE)], now=NOON)
+    seen += annotators_view.invite(HOSTILE, HOSTILE)
+    assert "<img" not in seen
+
+
+# History
+
+
+def test_the_tree_puts_each_model_under_its_parent():
+    versions = [
+        ModelVersion(id="sft", role="sft", name="SFT", created_at=NOON),
+        ModelVersion(id="p1", role="policy", name="P1", parent="sft", created_at=NOON),
+        ModelVersion(id="p2", role="policy", name="P2", parent="p1", created_at=NOON),
+        ModelVersion(id="x", role="external", name="gpt", created_at=NOON),
+    ]
+    drawn = history_view.tree(versions)
+    assert drawn.index("SFT") < drawn.index("P1") < drawn.index("P2")
+    assert drawn.count("<ul") == 3  # one below the other
+    assert "gpt" not in drawn
+
+
+def test_parents_in_a_circle_do_not_hang_the_page():
+    circle = [
+        ModelVersion(id="a", role="policy", name="A", parent="b"),
+        ModelVersion(id="b", role="policy", name="B", parent="a"),
+        ModelVersion(id="root", role="sft", name="R", parent="root"),
+    ]
+    assert "R" in history_view.tree(circle)
+
+
+def test_history_shows_figures_and_times():
+    done = Iteration(
+        number=1, phase="done", labels_wanted=100, reward_model="r", created_at=NOON,
+        finished_at=NOON + timedelta(hours=2),
+        evaluation={"policy": {"kl": 3.1, "reward": 0.7, "length": 44.6},
+                    "win_rate_reward_model": 0.68},
+    )  # fmt: skip
+    reward = ModelVersion(id="r", role="reward", name="r", summary={"accuracy": 0.71})
+    stages = [
+        run(stage=stage, status="succeeded", finished_at=NOON + timedelta(minutes=minutes))
+        for stage, minutes in (("reward", 2), ("ppo", 5), ("sampling", 9))
+    ]
+    seen = history_view.table([done], {1: 104}, {"r": reward}, stages)
+    for text in ("104 of 100", "71.0%", "+0.70", "3.10", "68.0%", "44.6", "2 h 00 min",
+                 "7 min 00 s"):  # fmt: skip
+        assert text in seen
+
+
+def test_a_stopped_iteration_says_so_in_the_history():
+    ppo = Iteration(number=1, phase="ppo")
+    assert "PPO failed" in history_view.table([ppo], {}, {}, [run(status="failed")])
+
+
+def test_a_single_iteration_draws_no_course():
+    one = Iteration(number=1, phase="done", evaluation={"win_rate_reward_model": 0.6})
+    assert history_view.charts([one]) == ""

@@ -1,0 +1,205 @@
+"""Formatting and pieces of HTML: figures worked by hand, and text that means harm."""
+
+from __future__ import annotations
+
+import html
+import html.parser
+import json
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from labeler import view
+from labeler.research.charts import (
+    Chart,
+    Limit,
+    Series,
+    group,
+    path,
+    tick_label,
+    ticks,
+    value_range,
+)
+from labeler.view import Markup
+from storage.records import Message
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+HARM = "<script>alert(1)</script><img src=x onerror='alert(2)'>\" onfocus=\"alert(3)"
+
+
+class Tags(html.parser.HTMLParser):
+    """Every element and attribute of a piece of HTML, as a browser would find them."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: set[str] = set()
+        self.texts: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes |= {name for name, _ in attrs}
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "–"),
+        (float("nan"), "–"),
+        (float("inf"), "–"),
+        (0, "0"),
+        (1234567, "1,234,567"),
+        (0.0, "0"),
+        (0.05, "0.0500"),  # three significant digits
+        (1234.5, "1,234"),
+        (-0.0143, "−0.0143"),
+        (3e-6, "3.00e-6"),
+        (-2.5e7, "−2.50e7"),
+        (-12, "−12"),
+    ],
+)
+def test_number(value, text):
+    assert view.number(value) == text
+
+
+def test_signs_are_shown_and_zero_has_none():
+    assert [view.signed(v, 2) for v in (0.5, -0.5, 0.0, None)] == ["+0.50", "−0.50", "0", "–"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (None, "–"),
+        (4.25, "4.2 s"),
+        (59.4, "59 s"),
+        (59.6, "1 min 00 s"),
+        (125, "2 min 05 s"),
+        (3 * 3600 + 7 * 60, "3 h 07 min"),
+        (2 * 86400 + 5 * 3600, "2 d 5 h"),
+    ],
+)
+def test_duration(seconds, text):
+    assert view.duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("before", "text"),
+    [
+        (timedelta(seconds=59), "just now"),
+        (timedelta(minutes=5, seconds=30), "5 min ago"),
+        (timedelta(hours=23, minutes=59), "23 h ago"),
+        (timedelta(days=3, hours=5), "3 d ago"),
+        (timedelta(days=59), "2026-01-01"),  # 59 days before 1 March
+    ],
+)
+def test_ago(before, text):
+    assert view.ago(NOON - before, NOON) == text
+
+
+def test_time_left_goes_by_the_speed_so_far():
+    # a quarter took 30 s, so the other three quarters take 90 s
+    assert view.time_left(progress=0.25, seconds=30) == pytest.approx(90)
+    assert view.time_left(progress=0.001, seconds=30) is None
+    assert view.time_left(progress=1.0, seconds=30) == 0
+
+
+def test_a_share_beyond_the_ends_fills_the_bar_and_no_more():
+    assert "width:100.0%" in view.bar(7 / 5)
+    assert "width:0.0%" in view.bar(-1)
+    assert 'aria-valuenow="0"' in view.bar(float("nan"))
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        lambda text: view.badge(text),
+        lambda text: view.info(text),
+        lambda text: view.tile(text, text, text, help=text),
+        lambda text: view.note("bad", text, text),
+        lambda text: view.empty(text, text),
+        lambda text: view.heading(text, text),
+        lambda text: view.table([view.Column(text, help=text)], [[text]], caption=text),
+        lambda text: view.button(text, text, text),
+        lambda text: view.prose(text),
+        lambda text: view.preformatted(text),
+        lambda text: view.definitions([(text, text)]),
+        lambda text: view.conversation([Message("system", text), Message("user", text)]),
+        lambda text: view.bar(0.5, label=text),
+        lambda text: group([Chart(text, [Series(text, [1, 2], [1.0, 2.0])], text)], x_title=text),
+        lambda text: group(
+            [Chart("t", [Series("s", [1, 2], [1.0, 2.0])], limits=[Limit(1.5, text)])]
+        ),
+    ],
+)
+def test_harmful_text_adds_no_element_and_no_attribute(piece):
+    harmless, harmful = Tags(view.html(piece("harmless"))), Tags(view.html(piece(HARM)))
+    assert harmful.tags == harmless.tags
+    assert harmful.attributes == harmless.attributes
+    shown = "".join(harmful.texts)
+    assert HARM in shown or "<script>" not in shown  # shown as text, or only in an attribute
+
+
+def test_markup_is_kept_and_text_is_escaped_in_the_same_table():
+    made = view.table([view.Column("x")], [[Markup("<b>bold</b>")], ["<b>text</b>"]])
+    assert "<b>bold</b>" in made
+    assert "&lt;b&gt;text&lt;/b&gt;" in made
+
+
+def test_characters_that_break_pages_become_replacement_characters():
+    # a lone surrogate has no UTF-8; U+202E turns the text after it around; NUL ends strings
+    assert view.html(Markup("a\ud800b\u202ec\x00d\te\r\nf")) == "a�b�c�d\te\r\nf"
+    view.html(Markup("\udfff")).encode()
+
+
+def test_ticks_are_round_and_inside():
+    assert ticks(0, 10) == [0, 5, 10]  # 10 / 4 = 2.5, the next of 1, 2, 5, 10 is 5
+    assert ticks(-0.07, 0.31) == [0, 0.1, 0.2, 0.3]
+    assert ticks(3, 3) == [3]
+
+
+def test_tick_labels_are_short():
+    labels = [tick_label(v) for v in (0.5, 0.0, 1000, 2e-5, -0.02, 1e7)]
+    assert labels == ["0.5", "0", "1,000", "2e-5", "−0.02", "1e7"]
+
+
+def test_the_line_is_scaled_into_the_drawing_and_a_gap_lifts_the_pen():
+    series = Series("kl", [0, 5, 10, 15, 20], [0.0, 1.0, float("nan"), 3.0, 4.0])
+    # x: 0…20 onto 0…1000; y: 0…4 onto 100…0 (SVG counts downwards)
+    assert path(series, (0, 20), (0, 4)) == "M0 100L250 75M750 25L1000 0"
+
+
+def test_a_limit_shows_only_once_the_data_come_near():
+    limit = [Limit(10, "warn")]
+    low = Chart("KL", [Series("kl", [1, 2], [0.0, 2.0])], limits=limit)
+    near = Chart("KL", [Series("kl", [1, 2], [0.0, 6.0])], limits=limit)
+    assert value_range(low)[1] == pytest.approx(2.12)  # 2 and 6% of 2 of air
+    assert value_range(near)[1] == pytest.approx(10.6)
+
+
+def test_a_constant_has_a_range_and_no_range_goes_below_zero_without_need():
+    flat = Chart("β", [Series("β", [1, 2], [0.05, 0.05])])
+    assert value_range(flat) == pytest.approx((0.045, 0.055))
+    assert value_range(Chart("n", [Series("n", [1, 2], [0.0, 1.0])]))[0] == 0
+
+
+def test_charts_of_a_group_share_the_steps_from_the_first_to_the_last():
+    early = Chart("a", [Series("a", [1, 2], [1.0, 2.0])])
+    late = Chart("b", [Series("b", [5, 40], [1.0, 2.0])])
+    drawn = group([early, late])
+    assert 'data-low="1"' in drawn
+    assert 'data-high="40"' in drawn
+    assert drawn.count("<svg") == 2
+
+
+def test_a_chart_without_a_finite_value_is_left_out():
+    assert "<svg" not in group([Chart("a", [Series("a", [1], [float("nan")])])])
+
+
+def test_the_cursor_reads_the_same_points_that_are_drawn():
+    drawn = group([Chart("a", [Series("a", [1, 2, 3], [0.1, float("inf"), 0.3])])])
+    data = html.unescape(drawn.split('data-series="')[1].split('"')[0])
+    assert json.loads(data) == [{"name": "a", "x": [1, 2, 3], "y": [0.1, None, 0.3]}]
