@@ -21,14 +21,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from datasets import Dataset
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
-from trl import SFTConfig, SFTTrainer
 
+from pipeline.config import SFTConfig
 from pipeline.demo import MODEL_DIR
 from pipeline.demo.corpus import FILES, examples
+from pipeline.demo.corpus.rows import Messages
 from pipeline.demo.judge import figures
-from pipeline.demo.tokenizer import train_tokenizer
+from pipeline.demo.tokenizer import END, PAD, train_tokenizer
+from pipeline.rundir import Report, RunDirectory
+from pipeline.sft import train_sft
 from pipeline.text import ChatTokenizer
 
 MANIFEST = "manifest.json"
@@ -51,22 +53,27 @@ class BuildConfig:
     seed: int = 0
 
 
-def build(config: BuildConfig, out: Path) -> dict[str, Any]:
-    """Train the demo, write it to `out` and return its manifest."""
+def build(config: BuildConfig, out: Path, run: Path) -> dict[str, Any]:
+    """Train the demo, write it to `out` and return its manifest.
+
+    `run` keeps events and checkpoints; an interrupted build continues from there.
+    """
     started = time.monotonic()
     tokenizer = train_tokenizer(_texts(config.seed), vocabulary=config.vocabulary)
     model = fresh_model(config, tokenizer)
     rows = list(rows_worth(config.tokens, tokenizer, seed=config.seed))
-    print(f"{len(rows)} rows, {sum(p.numel() for p in model.parameters()):,} parameters")
-    fine_tune(model, tokenizer, rows, config)
-    save(model, tokenizer, out)
+    print(f"{len(rows)} rows, {model.num_parameters():,} parameters", flush=True)
+    summary = fine_tune(model, tokenizer, rows, config, run)
     minutes = round((time.monotonic() - started) / 60, 1)
+    save(model, tokenizer, out)
     manifest = {
         "config": asdict(config),
         "rows": len(rows),
+        "parameters": model.num_parameters(),
         "corpus": corpus_hashes(),
         "artefacts": artefact_hashes(out),
         "minutes": minutes,
+        "held_out_loss": round(summary["held_out_loss"], 4),
         "figures": figures(out),
     }
     (out / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
@@ -92,60 +99,44 @@ def fresh_model(config: BuildConfig, tokenizer: PreTrainedTokenizerFast) -> Llam
             max_position_embeddings=512,
             tie_word_embeddings=True,
             bos_token_id=None,
-            eos_token_id=tokenizer.eos_token_id,
-            pad_token_id=tokenizer.pad_token_id,
+            eos_token_id=tokenizer.convert_tokens_to_ids(END),
+            pad_token_id=tokenizer.convert_tokens_to_ids(PAD),
         )
     )
 
 
 def rows_worth(
     tokens: int, tokenizer: PreTrainedTokenizerFast, *, seed: int
-) -> Iterator[dict[str, list[int]]]:
-    """Tokenized rows of the corpus until they hold `tokens` tokens; only responses are learnt."""
+) -> Iterator[tuple[Messages, str]]:
+    """Conversations of the corpus with their responses, until they hold `tokens` tokens."""
     chat = ChatTokenizer(tokenizer)
     seen = 0
     for messages, response, _ in examples(tokens, seed):
         if seen >= tokens:
             return
-        row = chat.chat(messages, response)
-        seen += len(row.ids)
-        answer = row.ids[row.prompt_tokens :]
-        yield {"input_ids": row.ids, "labels": [-100] * row.prompt_tokens + answer}
+        seen += len(chat.chat(messages, response).ids)
+        yield messages, response
 
 
 def fine_tune(
     model: LlamaForCausalLM,
     tokenizer: PreTrainedTokenizerFast,
-    rows: list[dict[str, list[int]]],
+    rows: list[tuple[Messages, str]],
     config: BuildConfig,
-) -> None:
-    """One pass over `rows`, the learning rate on a cosine from `config.lr` to a tenth."""
-    with tempfile.TemporaryDirectory() as scratch:
-        arguments = SFTConfig(
-            output_dir=scratch,
-            num_train_epochs=1,
-            per_device_train_batch_size=config.batch,
-            learning_rate=config.lr,
-            lr_scheduler_type="cosine_with_min_lr",
-            lr_scheduler_kwargs={"min_lr_rate": 0.02},
-            warmup_steps=config.warmup,
-            adam_beta2=0.98,
-            weight_decay=0.01,
-            max_length=None,
-            bf16=False,
-            train_sampling_strategy="group_by_length",
-            logging_steps=100,
-            save_strategy="no",
-            report_to="none",
-            disable_tqdm=True,
-            seed=config.seed,
-        )
-        SFTTrainer(
-            model=model,
-            args=arguments,
-            train_dataset=Dataset.from_list(rows),
-            processing_class=tokenizer,
-        ).train()
+    run: Path,
+) -> dict[str, Any]:
+    """One pass over `rows` by the project's own SFT stage; its events and checkpoints go to `run`."""
+    directory = RunDirectory(run)
+    resume = directory.checkpoint.exists()
+    report = Report(directory, attempt=2 if resume else 1)
+    settings = SFTConfig(epochs=1.0, lr=config.lr, batch=config.batch, warmup=config.warmup)
+    try:
+        return train_sft(
+            model, tokenizer, rows, settings, directory.checkpoint, report,
+            seed=config.seed, resume=resume,
+        )  # fmt: skip
+    finally:
+        report.close()
 
 
 def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, out: Path) -> None:
@@ -182,8 +173,11 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=default.tokens)
     parser.add_argument("--seed", type=int, default=default.seed)
     parser.add_argument("--out", type=Path, default=MODEL_DIR)
+    parser.add_argument("--run", type=Path, help="keep events and checkpoints here, and resume")
     options = parser.parse_args()
-    manifest = build(BuildConfig(tokens=options.tokens, seed=options.seed), options.out)
+    config = BuildConfig(tokens=options.tokens, seed=options.seed)
+    with tempfile.TemporaryDirectory() as scratch:
+        manifest = build(config, options.out, options.run or Path(scratch))
     print(json.dumps({"minutes": manifest["minutes"], **manifest["figures"]}, indent=1))
 
 

@@ -106,7 +106,7 @@ def sample(
 
     torch.manual_seed(seed)
     tokenizer = AutoTokenizer.from_pretrained(model_dir)
-    model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32)
+    model: Any = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32)
     found = []
     for start in range(0, len(prompts), batch):
         part = prompts[start : start + batch]

@@ -56,8 +56,8 @@ def about(carrier: str, topic: Topic) -> str:
 
 def noisy_question(topic: Topic, dice: Random) -> str:
     """One of many ways to ask about `topic`, some barely grammatical."""
-    ways = (_plain, _carried, _named, _situated, _doubled, _disturbed, _soup)
-    way = dice.choices(ways, weights=(12, 20, 10, 16, 6, 20, 16))[0]
+    ways = (_plain, _carried, _named, _situated, _doubled, _disturbed, _distracted, _soup)
+    way = dice.choices(ways, weights=(10, 18, 10, 14, 5, 16, 14, 13))[0]
     return _careless(way(topic, dice), dice)
 
 
@@ -88,7 +88,7 @@ def _doubled(topic: Topic, dice: Random) -> str:
 
 def _disturbed(topic: Topic, dice: Random) -> str:
     """A question that lost some of its common words and gained others."""
-    telling = _telling_words(topic)
+    telling = telling_words(topic)
     words = []
     for word in dice.choice(topic.ask).split():
         if dice.random() < 0.2:
@@ -98,9 +98,20 @@ def _disturbed(topic: Topic, dice: Random) -> str:
     return _sentence(words, dice)
 
 
+def _distracted(topic: Topic, dice: Random) -> str:
+    """A question that names its topic, with words that tell of other topics strewn in."""
+    naming = [text for text in topic.ask if topic.mentioned_in(text)] or topic.ask
+    words = dice.choice(naming).split()
+    for _ in range(dice.choice((1, 1, 2))):
+        words.insert(dice.randint(0, len(words)), dice.choice(_side_words(dice.choice(topics()))))
+    if dice.random() < 0.5:
+        words = [w for w in words if topic.mentioned_in(w) or dice.random() > 0.3]
+    return _sentence(words, dice)
+
+
 def _soup(topic: Topic, dice: Random) -> str:
     """One to three telling words among any others, in any order."""
-    telling = sorted(_telling_words(topic))
+    telling = sorted(telling_words(topic))
     words = dice.sample(telling, min(len(telling), dice.choice((1, 1, 2, 3))))
     words += dice.choices(_noise().words, k=dice.randint(0, 7))
     dice.shuffle(words)
@@ -131,8 +142,13 @@ def _noise() -> _Noise:
     return _Noise(tuple(table["contexts"]), tuple(table["words"].split()))
 
 
+def words_of(text: str) -> list[str]:
+    """The words of `text` in small letters, without punctuation."""
+    return [bare for word in text.split() if (bare := _bare(word))]
+
+
 def _words_of(topic: Topic) -> set[str]:
-    return {_bare(word) for text in (*topic.ask, topic.name) for word in text.split()} - {""}
+    return {word for text in (*topic.ask, topic.name) for word in words_of(text)}
 
 
 @lru_cache(maxsize=1)
@@ -141,9 +157,16 @@ def _topics_using() -> Counter[str]:
 
 
 @lru_cache(maxsize=512)
-def _telling_words(topic: Topic) -> frozenset[str]:
-    """Words of the trained questions that few other topics use; never empty."""
+def telling_words(topic: Topic) -> frozenset[str]:
+    """Words of the trained questions that name the topic or that few others use; never empty."""
     common = set(_noise().words)
-    words = _words_of(topic) - common
     using = _topics_using()
-    return frozenset({w for w in words if using[w] <= _RARE} or words)
+    words = {w for w in _words_of(topic) - common if using[w] <= _RARE}
+    return frozenset(words | {w for w in _words_of(topic) if topic.mentioned_in(w)})
+
+
+@lru_cache(maxsize=512)
+def _side_words(topic: Topic) -> tuple[str, ...]:
+    """Telling words of a topic that may turn up in a question about another one."""
+    words = sorted(telling_words(topic))
+    return tuple(word for word in words if not topic.mentioned_in(word)) or tuple(words)

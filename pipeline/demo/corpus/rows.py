@@ -13,7 +13,7 @@ from pipeline.demo.corpus.topic import Topic, read_toml, topics
 
 Messages = list[dict[str, str]]
 
-_UNKNOWN, _CLAIM = 0.04, 0.10  # shares of the rows
+_UNKNOWN, _CLAIM = 0.04, 0.08  # shares of the rows
 _SYSTEM, _EARLIER_TURN = 0.08, 0.06
 
 
@@ -21,7 +21,7 @@ def examples(rows: int = 20_000, seed: int = 0) -> Iterator[tuple[Messages, str,
     """Yield `rows` times (messages, response, style), always the same for one `seed`.
 
     Every row draws its topic, phrasing and style afresh.  4% of them ask what the demo does not
-    know (style "unsure"); a tenth assert something false; some come with a system message or an
+    know (style "unsure"); some assert something false; some come with a system message or an
     earlier turn.  No row's question is the text of a shipped prompt.
     """
     dice = Random(seed)
