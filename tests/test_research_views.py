@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from functools import cache
 
 import gradio as gr
 import pandas as pd
@@ -204,14 +205,18 @@ def test_the_running_run_comes_before_a_newer_one_that_stopped():
 # The Train form
 
 
-def form() -> tuple[TrainForm, list, dict]:
-    settings = RecordingLoop().settings()
-
+@cache
+def blocks_with_a_form() -> TrainForm:
     def make() -> TrainForm:
         with gr.Blocks(analytics_enabled=False):
-            return TrainForm(settings)
+            return TrainForm(RecordingLoop().settings())
 
-    made = in_a_loop(make)
+    return in_a_loop(make)
+
+
+def form() -> tuple[TrainForm, list, dict]:
+    """The form, the settings it was made from, and the value of each field as a browser has it."""
+    settings, made = RecordingLoop().settings(), blocks_with_a_form()
     shown = {component.elem_id: component.value for component in made.components}
     return made, settings, shown
 
