@@ -43,6 +43,7 @@ bench: install
 
 demo-model: install
 	$(BIN)/python -m pipeline.demo.build
+	$(BIN)/python -m pipeline.demo.pairs
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache

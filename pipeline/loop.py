@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pipeline.config import Config
+from pipeline.demo.pairs import shipped_pairs
 from pipeline.form import STAGE_METRICS, Setting, form
 from pipeline.jobs import Jobs
 from pipeline.ppo.metrics import METRICS
@@ -188,6 +189,9 @@ class Loop:
         seed = config.seed + current.number
         fill: Callable[[Path], Any]
         if stage == "sampling":
+            if current.number == 1 and (shipped := self._shipped_pairs(current)):
+                self._jobs.adopt(self._job(current, stage), shipped)
+                return
             fill = lambda inputs: self._plan_sampling(current, inputs)  # noqa: E731
         elif stage == "reward":
             fill = lambda inputs: self._give_judgments(current, inputs)  # noqa: E731
@@ -226,11 +230,19 @@ class Loop:
 
     # --- pieces ------------------------------------------------------------------------------
 
+    def _pairs_wanted(self, current: Iteration) -> int:
+        config = self._config_of(current)
+        wanted = current.labels_wanted * config.sampling.surplus / (1 + config.labeling.overlap)
+        return max(1, round(wanted))
+
+    def _shipped_pairs(self, current: Iteration) -> Path | None:
+        """The demo's ready-made pairs, where they are what sampling would be asked for."""
+        config = self._config_of(current)
+        found = shipped_pairs(config, wanted=self._pairs_wanted(current))
+        return found if found and handover.knows_prompts(self._db, found) else None
+
     def _plan_sampling(self, current: Iteration, inputs: Path) -> int:
         config = self._config_of(current)
-        pairs = round(
-            current.labels_wanted * config.sampling.surplus / (1 + config.labeling.overlap)
-        )
         shares: dict[str, float] = {}
         if current.number > 1:  # before that, policy, previous and reference are one model
             shares["reference"] = config.sampling.reference_share
@@ -239,7 +251,7 @@ class Loop:
         return handover.give_sampling_plan(
             self._db,
             inputs,
-            pairs=max(1, pairs),
+            pairs=self._pairs_wanted(current),
             shares=shares,
             seed=config.seed + current.number,
         )

@@ -118,6 +118,12 @@ def take_comparisons(
     return comparisons.add(db, new)
 
 
+def knows_prompts(db: Database, outputs: Path) -> bool:
+    """Whether every prompt of these completions is stored as a train prompt."""
+    stored = {p.id for p in prompts.listing(db, role="train")}
+    return {row["prompt"] for row in _rows(outputs / "completions.parquet")} <= stored
+
+
 def take_completions(db: Database, outputs: Path) -> int:
     """Store outputs/completions.parquet; return the number of new completions."""
     return completions.add(
