@@ -22,7 +22,7 @@ from huggingface_hub import HfApi
 # httpx's or httpx2's, whichever this version of the hub's library speaks.
 from huggingface_hub.errors import HTTPError
 
-from storage import agreement
+from storage.agreement import agreement_by_id
 from storage.card import MARK, CardFacts, render_card
 from storage.codec import Setting
 from storage.database import Database, Transaction
@@ -149,10 +149,10 @@ class _Source:
             row["id"]: _pseudonym(key, row["id"]) if self.pseudonymised else row["name"]
             for row in db.read(_ANNOTATORS)
         }
-        self.alpha = agreement.overall(db)
+        self.agreement = agreement_by_id(db)
         self.kappas = [
             (self._public[one], self._public[other], kappa)
-            for one, other, kappa in agreement.kappas(db)
+            for one, other, kappa in self.agreement["kappas"]
         ]
 
     def judgments(self) -> Iterator[Judged]:
@@ -217,7 +217,7 @@ def _write(
         comparisons=len(tally.comparisons),
         prompts=len(tally.prompts),
         models=sorted(tally.models),
-        agreement=source.alpha,
+        agreement=source.agreement,
         kappas=source.kappas,
         pseudonymised=source.pseudonymised,
         data_files=files,

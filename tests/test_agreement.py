@@ -10,7 +10,7 @@ import krippendorff
 import numpy as np
 import pytest
 
-from storage.agreement import agreement, kappas
+from storage.agreement import agreement, agreement_by_id
 from storage.database import Database
 from storage.records import Annotator, Comparison, Completion, Judgment, Withdrawal
 
@@ -135,7 +135,7 @@ def test_alpha_matches_the_krippendorff_package(db: Database) -> None:
     oracle = krippendorff.alpha(table, level_of_measurement="nominal")
     found = agreement(db)
     assert found["alpha"] == pytest.approx(oracle, abs=1e-12)
-    for one, other, kappa in kappas(db):
+    for one, other, kappa in agreement_by_id(db)["kappas"]:
         pair = table[[int(one[-1]), int(other[-1])]]
         assert kappa == pytest.approx(_cohen(pair[:, ~np.isnan(pair).any(axis=0)]), abs=1e-12)
 
