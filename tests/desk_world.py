@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import socket
 import threading
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -128,7 +131,13 @@ def bearer(db: Database, who: Annotator) -> dict[str, str]:
 def make_app(db: Database, **settings: Any) -> FastAPI:
     """The real application."""
     given = {"accounts_required": False, "admin": admin, "admin_token": ADMIN_TOKEN} | settings
-    return create_app(db, loop=QuietLoop(), **given)
+    with warnings.catch_warnings():
+        # Gradio makes an event loop for each of its locks and leaves it open.
+        warnings.simplefilter("ignore", ResourceWarning)
+        app = create_app(db, loop=QuietLoop(), **given)
+        asyncio.set_event_loop(None)
+        gc.collect()
+    return app
 
 
 def free_port() -> int:

@@ -1,0 +1,238 @@
+"""What the routes under /label/api promise: statuses, reasons, and 200 only after the commit."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import uuid
+
+import pytest
+from desk_world import ADMIN_TOKEN, add_person, bearer, make_app, session_cookie, workspace
+from starlette.testclient import TestClient
+
+from storage import judgments
+
+ORIGIN = {"origin": "http://testserver"}
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    """One app for the module: building it takes seconds."""
+    texts = [(f"Question {i}?", f"first {i}", f"second {i}") for i in range(60)]
+    with workspace(tmp_path_factory.mktemp("http"), texts) as db:
+        yield db, make_app(db)
+
+
+@pytest.fixture
+def db(world):
+    return world[0]
+
+
+@pytest.fixture
+def client(world):
+    """A script of a new annotator."""
+    db, app = world
+    who = add_person(db, f"annotator {uuid.uuid4()}")
+    return TestClient(app, headers=bearer(db, who), raise_server_exceptions=False)
+
+
+def take(client, n=1):
+    return client.get("/label/api/next", params={"n": n}).json()["pairs"]
+
+
+def body(pair, outcome="a", **more):
+    return {"id": str(uuid.uuid4()), "comparison": pair["id"], "outcome": outcome, **more}
+
+
+def count(db, **where):
+    return db.read("SELECT count(*) AS n FROM judgments WHERE id = $id", **where)[0]["n"]
+
+
+def test_a_pair_goes_out_and_its_judgment_comes_in(client, db):
+    [pair] = take(client)
+    sent = body(pair, strength=3, criteria={"truthful": "b"}, comment="Ünïcode ✓", milliseconds=9)
+
+    answer = client.post("/label/api/judgments", json=sent)
+
+    assert answer.status_code == 200
+    assert answer.json() == {"id": sent["id"], "saved": True}
+    kept = judgments.get(db, sent["id"])
+    assert (kept.strength, kept.comment, kept.milliseconds) == (3, "Ünïcode ✓", 9)
+
+
+def test_the_same_uuid_again_is_200_and_nothing_new(client, db):
+    sent = body(take(client)[0])
+    answers = [client.post("/label/api/judgments", json=sent) for _ in range(3)]
+
+    assert [answer.status_code for answer in answers] == [200, 200, 200]
+    assert count(db, id=sent["id"]) == 1
+
+
+def test_the_answer_waits_for_the_commit(client, db, monkeypatch):
+    sent = body(take(client)[0])
+    reached, go_on = threading.Event(), threading.Event()
+    real = os.fsync
+
+    def slow(file):
+        reached.set()
+        assert go_on.wait(20)
+        real(file)
+
+    monkeypatch.setattr(os, "fsync", slow)
+    answers = []
+    thread = threading.Thread(
+        target=lambda: answers.append(client.post("/label/api/judgments", json=sent))
+    )
+    thread.start()
+    assert reached.wait(20)
+    thread.join(0.3)
+    assert answers == []  # on its way to the disk, so not yet answered
+    assert count(db, id=sent["id"]) == 0
+    go_on.set()
+    thread.join(20)
+    assert answers[0].status_code == 200
+    assert count(db, id=sent["id"]) == 1
+
+
+def test_a_full_disk_is_503_and_the_label_can_be_sent_again(client, db, monkeypatch):
+    sent = body(take(client)[0])
+
+    def full(_file):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "fsync", full)
+        refused = client.post("/label/api/judgments", json=sent)
+    assert refused.status_code == 503
+    assert refused.json()["error"]
+    assert refused.headers["retry-after"]
+    assert count(db, id=sent["id"]) == 0
+
+    assert client.post("/label/api/judgments", json=sent).status_code == 200
+    assert count(db, id=sent["id"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"outcome": "first"}, "outcome"),
+        ({"outcome": None}, "outcome"),
+        ({"id": "not-a-uuid"}, "id"),
+        ({"id": None}, "id"),
+        ({"comparison": ""}, "comparison"),
+        ({"comparison": 7}, "comparison"),
+        ({"strength": 4}, "strength"),
+        ({"strength": 2, "outcome": "tie"}, "strength"),
+        ({"criteria": {"funny": "a"}}, "criteria"),
+        ({"criteria": {"clear": "first"}}, "criteria"),
+        ({"comment": "x" * 5001}, "comment"),
+        ({"milliseconds": -1}, "milliseconds"),
+        ({"milliseconds": 10**12}, "milliseconds"),
+        ({"shown_swapped": True}, "shown_swapped"),
+    ],
+)
+def test_malformed_is_422_with_a_reason_that_names_the_field(client, change, named):
+    sent = {**body(take(client)[0]), **change}
+
+    answer = client.post("/label/api/judgments", json=sent)
+
+    assert answer.status_code == 422
+    assert named in answer.json()["error"]
+
+
+@pytest.mark.parametrize("raw", [b"", b"{", b"[]", b'"x"', b"\xff\xfe", b"null"])
+def test_what_is_no_json_object_is_422(client, raw):
+    answer = client.post(
+        "/label/api/judgments", content=raw, headers={"content-type": "application/json"}
+    )
+
+    assert answer.status_code == 422
+    assert answer.json()["error"]
+
+
+def test_a_pair_never_leased_is_409_and_an_unknown_one_404(client, world):
+    db, app = world
+    other = TestClient(app, headers=bearer(db, add_person(db, f"other {uuid.uuid4()}")))
+    sent = body(take(other)[0])
+
+    for path in ("judgments", "skip", "flag"):
+        act = sent if path == "judgments" else {k: sent[k] for k in ("id", "comparison")}
+        assert client.post(f"/label/api/{path}", json=act).status_code == 409
+    assert client.post("/label/api/judgments", json=body({"id": "c-none"})).status_code == 404
+
+
+def test_skip_flag_and_undo(client):
+    first, second = take(client, 2)
+    skipped = {"id": str(uuid.uuid4()), "comparison": first["id"]}
+    flagged = {"id": str(uuid.uuid4()), "comparison": second["id"], "comment": "private data"}
+    assert client.post("/label/api/skip", json=skipped).json() == {
+        "id": skipped["id"],
+        "saved": True,
+    }
+    assert client.post("/label/api/flag", json=flagged).status_code == 200
+
+    undo = {"id": str(uuid.uuid4()), "replaces": skipped["id"]}
+    for _ in range(2):
+        answer = client.post("/label/api/undo", json=undo)
+        assert answer.status_code == 200
+        assert answer.json()["undone"] == {"id": skipped["id"], "kind": "skip", "pair": first}
+    latest = client.post("/label/api/undo", json={"id": str(uuid.uuid4())}).json()["undone"]
+    assert (latest["kind"], latest["pair"]) == ("flag", second)
+    nothing = client.post("/label/api/undo", json={"id": str(uuid.uuid4())})
+    assert nothing.status_code == 404
+    assert "undo" in nothing.json()["error"]
+
+
+def test_next_bounds_and_holding(client):
+    assert client.get("/label/api/next", params={"n": 0}).status_code == 422
+    assert client.get("/label/api/next", params={"n": "many"}).status_code == 422
+    held = [pair["id"] for pair in take(client, 2)]
+    more = client.get("/label/api/next", params={"n": 2, "holding": ",".join(held)}).json()
+    assert more["waiting_for"] is None
+    assert not {pair["id"] for pair in more["pairs"]} & set(held)
+
+
+def test_progress_names_the_person(client):
+    answer = client.get("/label/api/progress").json()
+
+    assert answer["annotator"]["role"] == "annotator"
+    assert (answer["judged"], answer["today"], answer["iteration"]) == (0, 0, 1)
+
+
+def test_a_page_of_somebody_else_saves_nothing(world):
+    db, app = world
+    ann = add_person(db, f"Ann {uuid.uuid4()}")
+    client = TestClient(app, headers={**session_cookie(app, db, ann), **ORIGIN})
+    sent = body(take(client)[0])
+
+    stale = client.post(
+        "/label/api/judgments", json=sent, headers={"x-kitestring-annotator": "who-else"}
+    )
+    assert stale.status_code == 403
+    assert "signed in" in stale.json()["error"]
+    assert count(db, id=sent["id"]) == 0
+    own = client.post("/label/api/judgments", json=sent, headers={"x-kitestring-annotator": ann.id})
+    assert own.status_code == 200
+
+
+def test_too_large_a_body_is_refused(client):
+    sent = body(take(client)[0], comment="x" * 2_000_000)
+
+    assert client.post("/label/api/judgments", json=sent).status_code == 413
+
+
+def test_the_command_line_gets_results_and_sentences(world):
+    _, app = world
+    client = TestClient(app)
+    admin = {"authorization": f"Bearer {ADMIN_TOKEN}"}
+
+    echo = {"command": "echo", "arguments": {"x": 1}}
+    answer = client.post("/admin/api/call", json=echo, headers=admin)
+    assert answer.json() == {"result": {"command": "echo", "x": 1}}
+    refused = client.post("/admin/api/call", json={"command": "refuse"}, headers=admin)
+    assert (refused.status_code, refused.json()) == (400, {"error": "That cannot be done."})
+    for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": ADMIN_TOKEN}):
+        assert client.post("/admin/api/call", json=echo, headers=headers).status_code == 401
+    foreign = {**admin, "origin": "https://evil.example"}
+    assert client.post("/admin/api/call", json=echo, headers=foreign).status_code == 403
