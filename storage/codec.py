@@ -18,6 +18,7 @@ from storage import records
 from storage.records import as_messages
 
 T = TypeVar("T")
+_JSON = json.JSONEncoder(ensure_ascii=False)
 Entry = dict[str, Any]
 
 
@@ -147,5 +148,5 @@ def columns_of(entries: list[Entry]) -> dict[str, list[Any]]:
 
 def _cell(name: str, value: Any) -> Any:
     if name in JSON_FIELDS:
-        return json.dumps(value, ensure_ascii=False)
+        return _JSON.encode(value)
     return value

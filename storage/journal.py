@@ -17,6 +17,7 @@ from pathlib import Path
 from storage.codec import KINDS, Entry
 from storage.errors import StorageDamaged
 
+_JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 _CRC = b',"crc":"'
 _TAIL = len(_CRC) + 8 + len(b'"}')
 
@@ -33,7 +34,7 @@ class Line:
 
 def encode(kind: str, entry: Entry) -> bytes:
     """The line for an entry.  Raises ValueError where the text cannot be written as UTF-8."""
-    text = json.dumps({"record": kind, **entry}, ensure_ascii=False, separators=(",", ":"))
+    text = _JSON.encode({"record": kind, **entry})
     try:
         body = text[:-1].encode()
     except UnicodeEncodeError as error:

@@ -14,9 +14,9 @@ import pytest
 from storage_world import child, fill, outcome_of
 
 from storage import judgments, queue, settings
-from storage.backup import verify
+from storage.backup import rebuild, verify
 from storage.database import Database
-from storage.errors import StorageFull
+from storage.errors import StorageDamaged, StorageFull
 from storage.journal import Journal
 
 
@@ -151,9 +151,9 @@ import resource, sys, threading
 from pathlib import Path
 from storage_world import fill
 from storage import judgments, queue
-from storage.backup import verify
+from storage.backup import rebuild, verify
 from storage.database import Database
-from storage.errors import StorageFull
+from storage.errors import StorageDamaged, StorageFull
 
 db = Database.open(Path(sys.argv[1]))
 fill(db, 3)
@@ -306,10 +306,21 @@ def test_after_an_unclean_stop_a_hole_in_the_tables_is_found_by_id(tmp_path):
     with Database.open(tmp_path) as db:
         db.write(lambda tx: tx.execute("DELETE FROM judgments WHERE id = 'j0'"))
     assert Database.open(tmp_path).close() is None  # a clean start compares lengths only …
-    (tmp_path / "workspace.duckdb.wal").write_bytes(b"")
     outcome_of(child(DIES_AT_ONCE, str(tmp_path)))
     with Database.open(tmp_path) as db:  # … one after a kill compares every record
         assert stored(db) == {"j0", "j1"}
+
+
+def test_after_an_unclean_stop_a_label_that_reads_differently_in_the_two_is_named(tmp_path):
+    labeled(tmp_path)
+    with Database.open(tmp_path) as db:
+        db.write(lambda tx: tx.execute("UPDATE judgments SET outcome = 'tie' WHERE id = 'j0'"))
+    outcome_of(child(DIES_AT_ONCE, str(tmp_path)))
+    with pytest.raises(StorageDamaged, match=r"'j0' differs .* rebuild"):
+        Database.open(tmp_path)
+    rebuild(tmp_path)
+    with Database.open(tmp_path) as db:
+        assert judgments.get(db, "j0").outcome in ("first", "second")
 
 
 DIES_AT_ONCE = """

@@ -1,0 +1,152 @@
+"""How many durable commits a second the storage takes, and how long one waits for its answer.
+
+    python benchmarks/storage_commits.py --threads 32 --seconds 5
+
+Prints one JSON object.  `judgments` goes the whole way of a label (lease checked, journaled,
+fsynced, committed); `records` stores one record a commit; `lease_next` asks for 4 pairs out of
+`--comparisons`.  Times are milliseconds; `cpu` is what one call took of the processor.  `load` is the machine's load average before it began:
+figures of a busy machine say little.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import random
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+from storage import comparisons, completions, iterations, judgments, prompts, queue
+from storage.database import Database
+from storage.records import Comparison, Completion, Iteration, Prompt
+from storage.transaction import Transaction
+
+
+def fill(db: Database, count: int) -> None:
+    """An iteration being labeled with `count` comparisons in random order."""
+    rng = random.Random(0)
+    asked = [Prompt.make(f"Question number {n}?", role="train") for n in range(count)]
+    prompts.add(db, asked)
+    text = "A response of ordinary length, such as a small model gives. " * 5
+    completions.add(
+        db,
+        [
+            Completion(id=f"k-{n}-{side}", prompt=prompt.id, policy="m", text=f"{text}{side}")
+            for n, prompt in enumerate(asked)
+            for side in "xy"
+        ],
+    )
+    made = [
+        Comparison(
+            id=f"c-{n}",
+            prompt=prompt.id,
+            first=f"k-{n}-x",
+            second=f"k-{n}-y",
+            iteration=1,
+            arm="random",
+            position=rng.getrandbits(40),
+        )
+        for n, prompt in enumerate(asked)
+    ]
+    comparisons.add(db, made)
+    iterations.save(db, Iteration(number=1, phase="labeling"))
+
+
+def assign(db: Database, threads: int) -> list[list[str]]:
+    """Lease three quarters of the comparisons (the last in the queue) to the threads in turn."""
+    names = [comparison.id for comparison in comparisons.listing(db, 1)]
+    taken = names[len(names) // 4 :]
+
+    def operation(tx: Transaction) -> None:
+        tx.desk.load(tx)
+        moment = tx.now()
+        for n, name in enumerate(taken):
+            tx.lease(name, f"a{n % threads}", moment, moment + queue.LIFETIME)
+
+    db.write(operation)
+    return [taken[thread::threads] for thread in range(threads)]
+
+
+def measure(threads: int, seconds: float, action: Callable[[int, int], object]) -> dict[str, float]:
+    """Call action(thread, n) over and over in `threads` threads; rate and waiting times."""
+    waits: list[list[float]] = [[] for _ in range(threads)]
+    start = threading.Barrier(threads + 1)
+    stop = threading.Event()
+
+    def work(thread: int) -> None:
+        start.wait()
+        for n in itertools.count():
+            if stop.is_set():
+                return
+            began = time.perf_counter()
+            try:
+                action(thread, n)
+            except IndexError:  # nothing left to label
+                return
+            waits[thread].append(time.perf_counter() - began)
+
+    workers = [threading.Thread(target=work, args=(thread,)) for thread in range(threads)]
+    for worker in workers:
+        worker.start()
+    start.wait()
+    began = time.perf_counter()
+    cpu = time.process_time()
+    while time.perf_counter() - began < seconds and any(w.is_alive() for w in workers):
+        time.sleep(0.05)
+    stop.set()
+    for worker in workers:
+        worker.join()
+    elapsed = time.perf_counter() - began
+    ordered = sorted(itertools.chain.from_iterable(waits))
+    return {
+        "count": len(ordered),
+        "cpu": round((time.process_time() - cpu) / len(ordered) * 1000, 2),
+        "per_second": round(len(ordered) / elapsed, 1),
+        "p50": round(ordered[len(ordered) // 2] * 1000, 2),
+        "p95": round(ordered[int(len(ordered) * 0.95)] * 1000, 2),
+        "max": round(ordered[-1] * 1000, 2),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Commits a second, and how long one waits.")
+    parser.add_argument("--threads", type=int, default=32)
+    parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--comparisons", type=int, default=10_000)
+    options = parser.parse_args()
+    report: dict[str, object] = {"load": os.getloadavg()[0], "cores": os.cpu_count()}
+    with tempfile.TemporaryDirectory() as folder, Database.open(Path(folder)) as db:
+        fill(db, options.comparisons)
+        mine = assign(db, options.threads)
+
+        def judge(thread: int, _: int) -> None:
+            judgments.judge(
+                db,
+                id=str(uuid.uuid4()),
+                comparison=mine[thread].pop(),
+                annotator=f"a{thread}",
+                outcome="a",
+                milliseconds=900,
+            )
+
+        def store(thread: int, n: int) -> None:
+            record = Completion(id=f"b-{thread}-{n}", prompt="p", policy="m", text="text")
+            db.write(lambda tx: tx.store(record, fresh=True))
+
+        def lease(_: int, n: int) -> None:
+            queue.lease_next(db, f"one-{n}", 4)
+
+        report["records"] = measure(options.threads, options.seconds, store)
+        report["judgments"] = measure(options.threads, options.seconds, judge)
+        report["lease_next"] = measure(1, options.seconds, lease)
+    print(json.dumps(report, indent=2))
+
+
+if __name__ == "__main__":
+    main()
