@@ -110,6 +110,7 @@ def train_sft(
     )
     loss = train(trainer, directory, report, resume=resume)
     model.eval()
+    model.config.use_cache = True  # the trainer switched it off, and that would be saved
     held_out_loss = cross_entropy(model, held_out, pad_id=chat.pad_id) if held_out else None
     if held_out_loss is not None:
         report.metrics(trainer.state.global_step, {"held_out/loss": held_out_loss})

@@ -47,17 +47,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write("usage: python -m pipeline.worker RUN_DIR (a directory with job.json)\n")
         return 2
     directory = RunDirectory(Path(arguments[0]).resolve())
-    lock = directory.hold_lock()
-    signal.signal(signal.SIGTERM, _cancel)
-    _log_output(directory.log)
-    try:
-        summary = _work(directory)
-    except Cancelled:
-        return _fail(directory, "cancelled", CANCELLED)
-    except BaseException as error:
-        return _fail(directory, reason_of(error), FAILED)
-    directory.write_result(summary)
-    lock.close()
+    with directory.hold_lock():
+        signal.signal(signal.SIGTERM, _cancel)
+        _log_output(directory.log)
+        try:
+            directory.write_result(_work(directory))
+        except Cancelled:
+            return _fail(directory, "cancelled", CANCELLED)
+        except BaseException as error:
+            return _fail(directory, reason_of(error), FAILED)
     return 0
 
 
@@ -83,6 +81,7 @@ def _stage(job: Job) -> Any:
     # Imported here and not above: threads and environment must be set before torch is loaded.
     module = import_module(STAGES[job.stage])
     import_module("pipeline.devices").cap_threads(job.config.worker)
+    import_module("transformers.utils.logging").disable_progress_bar()
     return module
 
 
@@ -97,7 +96,6 @@ def _settle(config: WorkerConfig) -> None:
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
     os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
-    os.environ.setdefault("TQDM_DISABLE", "1")
 
 
 def reason_of(error: BaseException) -> str:

@@ -1,0 +1,335 @@
+"""Reading, splitting, training, measuring, centring, saving and scoring."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForSequenceClassification
+
+from pipeline.config import RewardConfig
+from pipeline.hub import ModelUnavailable
+from pipeline.reward.data import (
+    JudgedPair,
+    PairCollator,
+    read_pairs,
+    split_by_prompt,
+    training_rows,
+)
+from pipeline.reward.likelihood import FIRST, SECOND, TIE
+from pipeline.reward.metrics import (
+    expected_calibration_error,
+    held_out_metrics,
+    length_correlation,
+)
+from pipeline.reward.network import from_language_model, load_network
+from pipeline.reward.scoring import RewardModel
+from pipeline.reward.stage import run
+from pipeline.reward.trainer import train_reward_model
+from pipeline.rundir import Job, Report, RunDirectory
+from pipeline.text import ChatTokenizer, TooLong
+from tests.stage_inputs import give, make_job, make_judgments, make_prompts, tiny_models
+from tests.tiny import save_tiny, tiny_tokenizer
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return tiny_models(tmp_path_factory.mktemp("models"))
+
+
+def pair(outcome: int, *, prompt: str = "p", name: str = "j") -> JudgedPair:
+    return JudgedPair(
+        judgment=name, prompt=prompt, first="f", second="s", first_ids=[5], second_ids=[6],
+        first_length=1, second_length=1, outcome=outcome,
+    )  # fmt: skip
+
+
+def stage(job: Job, path: Path, judgments: list[dict[str, Any]]) -> tuple[Any, dict[str, Any]]:
+    directory = RunDirectory.create(path, job)
+    give(directory, "judgments.parquet", judgments)
+    give(directory, "centering.parquet", make_prompts(6))
+    report = Report(directory)
+    try:
+        return directory, run(job, report, directory)
+    finally:
+        report.close()
+
+
+def read(rows: list[dict[str, Any]], path: Path, *, max_tokens: int = 4096) -> list[JudgedPair]:
+    directory = RunDirectory.create(path, make_job("reward", {}))
+    give(directory, "judgments.parquet", rows)
+    chat = ChatTokenizer(tiny_tokenizer())
+    return read_pairs(directory.inputs / "judgments.parquet", chat, max_tokens=max_tokens)
+
+
+# --- the whole stage --------------------------------------------------------------------------
+
+
+def test_a_planted_preference_is_learned_and_survives_saving(
+    models: dict[str, str], tmp_path: Path
+):
+    job = make_job("reward", models, reward__epochs=3, reward__held_out_share=0.25)
+    judgments = make_judgments(240)
+    directory, summary = stage(job, tmp_path, judgments)
+    # The head starts at zero, so before training every pair is a coin toss: accuracy .5.
+    assert summary["accuracy"] > 0.95
+    assert summary["log_loss"] < 0.75  # the best constant guess at 40/40/20 costs 1.05 nats
+    assert summary["ece"] < 0.15
+    assert (summary["pairs"], summary["held_out_pairs"]) == (180, 60)
+    assert summary["ties"] == sum(row["outcome"] in ("tie", "both_bad") for row in judgments)
+
+    model = RewardModel.load(directory.model)
+    assert model.network.ties().item() == pytest.approx(summary["theta"], abs=1e-6)
+    good, bad = model(["Say 1"] * 2, ["zzbzzzcz", "abcdefgh"])
+    assert good > bad + 1
+    events = [json.loads(line) for line in directory.events.read_text().splitlines()]
+    accuracies = [
+        e["values"]["held_out/accuracy"]
+        for e in events
+        if "held_out/accuracy" in e.get("values", {})
+    ]
+    assert len(accuracies) == 3
+    assert accuracies[-1] == summary["accuracy"]
+
+
+def test_the_saved_model_is_centred_on_the_references_own_responses(
+    models: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    seen: list[tuple[Any, list[str]]] = []
+    original = RewardModel.__call__
+
+    def spy(self: RewardModel, conversations: Any, completions: Any) -> list[float]:
+        seen.append((conversations, completions))
+        return original(self, conversations, completions)
+
+    monkeypatch.setattr(RewardModel, "__call__", spy)
+    directory, summary = stage(make_job("reward", models), tmp_path, make_judgments(48))
+    assert summary["shift"] != 0
+    rewards = RewardModel.load(directory.model)(*seen[0])
+    assert len(rewards) == 6
+    assert sum(rewards) / 6 == pytest.approx(0, abs=1e-5)
+
+
+def test_transformers_own_class_loads_it_and_differs_by_the_shift_only(
+    models: dict[str, str], tmp_path: Path
+):
+    directory, summary = stage(make_job("reward", models), tmp_path, make_judgments(48))
+    model = RewardModel.load(directory.model)
+    stock = AutoModelForSequenceClassification.from_pretrained(directory.model)
+    texts = [model.chat.chat("Say 1", text).ids for text in ("zz", "abcabc")]
+    for ids, reward in zip(texts, model.score(texts), strict=True):
+        plain = stock(torch.tensor([ids])).logits.item()
+        assert reward - plain == pytest.approx(summary["shift"], abs=1e-4)
+
+
+@pytest.mark.parametrize("tie_model", ["drop", "half"])
+def test_other_tie_models_train_too(models: dict[str, str], tmp_path: Path, tie_model: str):
+    job = make_job("reward", models, reward__tie_model=tie_model, reward__center=False)
+    _, summary = stage(job, tmp_path, make_judgments(96))
+    assert summary["theta"] is None
+    assert summary["accuracy"] > 0.8
+    assert "shift" not in summary
+
+
+def test_no_prompt_to_centre_on_is_an_error(models: dict[str, str], tmp_path: Path):
+    job = make_job("reward", models)
+    directory = RunDirectory.create(tmp_path, job)
+    give(directory, "judgments.parquet", make_judgments(24))
+    report = Report(directory)
+    with pytest.raises(ValueError, match=r"reward\.center=false"):
+        run(job, report, directory)
+    report.close()
+
+
+# --- reading and splitting --------------------------------------------------------------------
+
+
+def test_no_pair_is_dropped_or_cut_over_1024_tokens(models: dict[str, str], tmp_path: Path):
+    rows = make_judgments(6, ties=0, prompts=6)
+    for row in rows[:3]:
+        row["first_text"] = "z" * 1500
+    pairs = read(rows, tmp_path)
+    assert [len(p.first_ids) > 1500 for p in pairs] == [True] * 3 + [False] * 3
+    chat = ChatTokenizer.load(models["reference"])
+    network = from_language_model(models["reference"], chat)
+    seen: list[int] = []
+    network.register_forward_pre_hook(
+        lambda _, __, inputs: seen.extend(inputs["attention_mask"].sum(1).tolist()),
+        with_kwargs=True,
+    )
+    report = Report(RunDirectory(tmp_path / "run"))
+    config = RewardConfig(epochs=1, batch=2)
+    train_reward_model(network, chat, pairs, config, tmp_path / "c", report, device=CPU)
+    report.close()
+    # Each text of each pair went through the model once, at its full length.
+    lengths = [len(ids) for p in pairs for ids in (p.first_ids, p.second_ids)]
+    assert sorted(seen) == sorted(lengths)
+
+
+def test_a_pair_over_the_limit_is_an_error_that_counts(tmp_path: Path):
+    rows = make_judgments(4)
+    rows[1]["second_text"] = "z" * 200
+    with pytest.raises(TooLong, match=r"1 of 4 judged pairs .* reward\.max_tokens=128"):
+        read(rows, tmp_path, max_tokens=128)
+
+
+def test_both_bad_is_a_tie_and_first_is_first(tmp_path: Path):
+    rows = make_judgments(4)
+    for row, outcome in zip(rows, ("first", "second", "tie", "both_bad"), strict=True):
+        row["outcome"] = outcome
+    assert [p.outcome for p in read(rows, tmp_path)] == [FIRST, SECOND, TIE, TIE]
+
+
+def test_drop_leaves_out_ties_and_nothing_else():
+    pairs = [pair(FIRST), pair(TIE), pair(SECOND)]
+    assert [row["outcome"] for row in training_rows(pairs, "drop")] == [FIRST, SECOND]
+    assert len(training_rows(pairs, "half")) == len(training_rows(pairs, "rao_kupper")) == 3
+
+
+def test_no_prompt_is_on_both_sides_of_the_split():
+    pairs = [pair(FIRST, prompt=f"p{i % 20}", name=str(i)) for i in range(200)]
+    train, held_out = split_by_prompt(pairs, held_out_share=0.15, seed=0)
+    assert len({p.prompt for p in held_out}) == 3
+    assert not {p.prompt for p in train} & {p.prompt for p in held_out}
+    assert len(train) + len(held_out) == 200
+
+
+def test_held_out_prompts_mostly_stay_held_out_as_labels_come_in():
+    few = [pair(FIRST, prompt=f"p{i}") for i in range(100)]
+    more = [pair(FIRST, prompt=f"p{i}") for i in range(120)]
+    before, after = (
+        {p.prompt for p in split_by_prompt(pairs, held_out_share=0.2, seed=0)[1]}
+        for pairs in (few, more)
+    )
+    assert len(before) == 20
+    assert len(before - after) <= 4
+
+
+@pytest.mark.parametrize(
+    ("pairs", "says"),
+    [
+        ([pair(TIE, prompt="a"), pair(TIE, prompt="b")], "none of the 2 judgments prefers"),
+        ([pair(FIRST), pair(SECOND)], "all judgments are on one prompt"),
+    ],
+)
+def test_too_little_to_learn_is_one_clear_sentence(pairs: list[JudgedPair], says: str):
+    with pytest.raises(ValueError, match=says):
+        split_by_prompt(pairs, held_out_share=0.15, seed=0)
+
+
+def test_decisive_judgments_on_one_prompt_only_are_refused_or_all_trained_on():
+    pairs = [pair(FIRST, prompt="a"), pair(TIE, prompt="b")]
+    verdicts = set()
+    for seed in range(8):
+        try:
+            train, _ = split_by_prompt(pairs, held_out_share=0.5, seed=seed)
+            verdicts.add(train[0].prompt)
+        except ValueError as error:
+            verdicts.add(str(error)[:27])
+    assert verdicts == {"a", "every judgment that prefers"}
+
+
+def test_a_batch_holds_the_firsts_then_the_seconds():
+    rows = [
+        {"first_ids": [5, 6, 0], "second_ids": [7], "outcome": FIRST},
+        {"first_ids": [8], "second_ids": [9, 9], "outcome": TIE},
+    ]
+    batch = PairCollator(pad_id=0)(rows)
+    assert batch["input_ids"].tolist() == [[5, 6, 0], [8, 0, 0], [7, 0, 0], [9, 9, 0]]
+    # The first text ends with a real 0, which a mask made from ids would take for padding.
+    assert batch["attention_mask"].sum(1).tolist() == [3, 1, 1, 2]
+    assert batch["outcomes"].tolist() == [FIRST, TIE]
+
+
+# --- the network ------------------------------------------------------------------------------
+
+
+def test_rewards_do_not_depend_on_padding_even_where_pad_is_end(tmp_path: Path):
+    path = str(save_tiny(tmp_path / "m"))
+    chat = ChatTokenizer.load(path)
+    chat.tokenizer.pad_token = chat.tokenizer.eos_token
+    network = from_language_model(path, chat)
+    torch.nn.init.normal_(network.score.weight)
+    model = RewardModel(network, chat, CPU)
+    texts = [chat.chat("Hi", text).ids for text in ("yes", "a much longer answer", "")]
+    alone = [model.score([ids])[0] for ids in texts]
+    assert model.score(texts) == pytest.approx(alone, abs=1e-5)
+    # The reward is read at the end of the turn, not at the token before it.
+    without_end = [model.score([ids[:-1]])[0] for ids in texts]
+    assert all(abs(a - b) > 1e-3 for a, b in zip(alone, without_end, strict=True))
+
+
+def test_a_language_model_is_no_reward_model(models: dict[str, str]):
+    with pytest.raises(ModelUnavailable, match="is not a reward model: it lacks score"):
+        load_network(models["reference"])
+
+
+def test_the_threshold_has_a_learning_rate_of_its_own(models: dict[str, str], tmp_path: Path):
+    moved = []
+    pairs = [pair(o, prompt=f"p{i}") for i, o in enumerate([FIRST, SECOND] * 2)]
+    for theta_lr in (1e-9, 0.5):
+        chat = ChatTokenizer.load(models["reference"])
+        network = from_language_model(models["reference"], chat)
+        config = RewardConfig(lr=1e-9, theta_lr=theta_lr, batch=4, epochs=3)
+        path = tmp_path / str(theta_lr)
+        report = Report(RunDirectory(path))
+        train_reward_model(network, chat, pairs, config, path / "c", report, device=CPU)
+        report.close()
+        moved.append(network.ties().item())
+    # Nothing ties, so θ starts at the least tie rate there is, tanh(θ/2) = .02, and wants less.
+    assert moved[0] == pytest.approx(2 * math.atanh(0.02), abs=1e-6)
+    assert moved[1] < 0.8 * moved[0]
+
+
+# --- metrics ----------------------------------------------------------------------------------
+
+
+def test_held_out_figures_by_hand():
+    outcomes = [FIRST, SECOND, FIRST, TIE]
+    pairs = [pair(o, prompt=f"p{i}") for i, o in enumerate(outcomes)]
+    log3 = math.log(3)
+    # d = log 3, log 3, 0, 0: right, wrong, equal (½); the tie does not count.
+    found = held_out_metrics(
+        pairs, [log3, log3, 0, 0], [0, 0, 0, 0], theta=math.log(2), tie_model="rao_kupper"
+    )
+    assert found["accuracy"] == pytest.approx(1.5 / 3)
+    # θ = log 2, d = log 3: .6, 1/7, 9/35; d = 0: 1/3 each.
+    assert found["log_loss"] == pytest.approx(-math.log(0.6 / 7 / 3 / 3) / 4)
+    # Stated .6/(.6 + 1/7) = 21/26 twice with one right of two, and ½ once, counted as right.
+    assert found["ece"] == pytest.approx((2 * (21 / 26 - 0.5) + 0.5) / 3)
+    assert found["accuracy_low"] < 0.5 < found["accuracy_high"]
+
+
+def test_figures_under_drop_leave_ties_out():
+    pairs = [pair(FIRST, prompt="a"), pair(TIE, prompt="b")]
+    found = held_out_metrics(pairs, [math.log(3), 5], [0, 0], theta=9.0, tie_model="drop")
+    assert found["log_loss"] == pytest.approx(-math.log(0.75))
+    assert found["ece"] == pytest.approx(0.25)
+
+
+def test_figures_without_a_decisive_judgment_are_missing_not_invented():
+    found = held_out_metrics([pair(TIE)], [0.0], [0.0], theta=1.0, tie_model="rao_kupper")
+    assert found["accuracy"] is None
+    assert found["ece"] is None
+    assert found["log_loss"] == pytest.approx(-math.log(math.tanh(0.5)))
+
+
+def test_calibration_does_not_care_which_side_is_called_first():
+    p, y = [0.91, 0.83, 0.67, 0.27], [1.0, 0.0, 1.0, 1.0]
+    swapped = expected_calibration_error([1 - x for x in p], [1 - x for x in y])
+    assert expected_calibration_error(p, y) == pytest.approx(swapped)
+    # Four bins of one: |.91 − 1|, |.83 − 0|, |.67 − 1|, |.73 − 0|.
+    assert expected_calibration_error(p, y) == pytest.approx((0.09 + 0.83 + 0.33 + 0.73) / 4)
+
+
+def test_length_correlation_by_hand():
+    assert length_correlation([1, 2, 3], [10, 20, 30]) == pytest.approx(1.0)
+    # r = Σ(x−2)(y−2)/√(2·2) with x = 1,2,3 and y = 2,3,1: (0 + 0 − 1)/2.
+    assert length_correlation([1, 2, 3], [2, 3, 1]) == pytest.approx(-0.5)
+    assert length_correlation([1, 1], [1, 2]) is None

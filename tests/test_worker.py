@@ -1,0 +1,255 @@
+"""The worker: every stage end to end on the tiny model, failures, and kill and resume."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline import worker
+from pipeline.rundir import LOCK_FD, Job, RunDirectory
+from tests.stage_inputs import give, make_job, make_judgments, make_prompts, rows_of, tiny_models
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return tiny_models(tmp_path_factory.mktemp("models"))
+
+
+@pytest.fixture(scope="module")
+def trained(models: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The models with a reward model that the reward stage made, run by the worker."""
+    job = make_job("reward", models, reward__held_out_share=0.25)
+    directory = RunDirectory.create(tmp_path_factory.mktemp("reward"), job)
+    give(directory, "judgments.parquet", make_judgments(96))
+    give(directory, "centering.parquet", make_prompts(4))
+    assert work(directory) == 0, directory.failure()
+    return models | {"reward": str(directory.model)}
+
+
+def work(directory: RunDirectory) -> int:
+    """`worker.main` in this process, with what it changes put back."""
+    with _restored():
+        return worker.main([str(directory.path)])
+
+
+@contextmanager
+def _restored() -> Iterator[None]:
+    handler, out, err = signal.getsignal(signal.SIGTERM), os.dup(1), os.dup(2)
+    environment = dict(os.environ)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+        os.dup2(out, 1)
+        os.dup2(err, 2)
+        os.close(out)
+        os.close(err)
+        os.environ.clear()
+        os.environ.update(environment)
+
+
+def start(directory: RunDirectory) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-m", "pipeline.worker", str(directory.path)])
+
+
+def wait_for(condition: Callable[[], bool], worker: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 250
+    while not condition():
+        assert worker.poll() is None, "the worker ended before the test could stop it"
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def events(directory: RunDirectory) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in directory.events.read_text().splitlines()]
+
+
+def steps_reported(directory: RunDirectory) -> list[int]:
+    return [event["step"] for event in events(directory) if event["kind"] == "metrics"]
+
+
+def test_sft(models: dict[str, str], tmp_path: Path):
+    directory = RunDirectory.create(tmp_path / "run", make_job("sft", models, sft__epochs=2))
+    rows = [row | {"response": "yes, of course"} for row in make_prompts(40)]
+    give(directory, "examples.parquet", rows)
+    assert work(directory) == 0, directory.failure()
+    result = directory.result()
+    assert result is not None
+    assert (result["examples"], result["held_out_examples"]) == (38, 2)
+    # An untrained model is near log 261 = 5.6 nats; forty copies of one answer are soon learned.
+    assert result["held_out_loss"] < 2.5
+    assert (directory.model / "tokenizer.json").exists()
+    kinds = {event["kind"] for event in events(directory)}
+    assert kinds == {"progress", "metrics"}
+    assert "sft of iteration 2, attempt 1" in directory.log.read_text()
+
+
+def test_reward(trained: dict[str, str]):
+    directory = RunDirectory(Path(trained["reward"]).parent)
+    result = directory.result()
+    assert result is not None
+    assert result["pairs"] + result["held_out_pairs"] == 96
+    assert result["held_out_pairs"] == 24  # 6 of 24 prompts, four judgments each
+    assert result["theta"] > 0
+    assert result["mean"] == 0.0
+    assert {"accuracy", "log_loss", "ece", "std", "length_correlation", "seconds"} <= result.keys()
+
+
+def test_sampling(models: dict[str, str], tmp_path: Path):
+    directory = RunDirectory.create(tmp_path / "run", make_job("sampling", models))
+    plan = [row | {"arm": "random", "pairs": 1} for row in make_prompts(5)]
+    give(directory, "prompts.parquet", plan)
+    assert work(directory) == 0, directory.failure()
+    assert not directory.is_running()
+    result = directory.result()
+    assert result is not None
+    assert result["comparisons"] == len(rows_of(directory.outputs / "comparisons.parquet")) == 5
+
+
+def test_ppo_and_evaluate(trained: dict[str, str], tmp_path: Path):
+    directory = RunDirectory.create(tmp_path / "ppo", make_job("ppo", trained))
+    give(directory, "prompts.parquet", make_prompts(6))
+    assert work(directory) == 0, directory.failure()
+    result = directory.result()
+    assert result is not None
+    assert result["updates"] == 3
+    assert result["kl/reference"] == events_metric(directory, "kl/reference")[-1]
+    samples = rows_of(directory.outputs / "samples.parquet")
+    assert {row["step"] for row in samples} == {1, 2, 3}
+    assert {row["prompt"] for row in samples} <= {row["id"] for row in make_prompts(6)}
+
+    made = trained | {"policy": str(directory.model)}
+    evaluation = RunDirectory.create(tmp_path / "evaluate", make_job("evaluate", made))
+    give(evaluation, "prompts.parquet", make_prompts(8))
+    assert work(evaluation) == 0, evaluation.failure()
+    found = evaluation.result()
+    assert found is not None
+    assert 0 <= found["win_rate_reward_model"] <= 1
+    assert found["reference"]["kl"] == 0.0
+    assert found["policy"]["kl"] > 0
+    assert len(rows_of(evaluation.outputs / "scores.parquet")) == 3 * 8
+
+
+def events_metric(directory: RunDirectory, name: str) -> list[float]:
+    return [e["values"][name] for e in events(directory) if e["kind"] == "metrics"]
+
+
+def test_a_failure_leaves_its_reason_and_no_result(models: dict[str, str], tmp_path: Path):
+    job = make_job("sampling", models | {"policy": str(tmp_path / "nowhere")})
+    directory = RunDirectory.create(tmp_path / "run", job)
+    give(directory, "prompts.parquet", [make_prompts(1)[0] | {"arm": "random", "pairs": 1}])
+    assert work(directory) == 1
+    assert directory.result() is None
+    reason = f"there is no model directory {tmp_path / 'nowhere'}"
+    assert directory.failure() == reason
+    assert directory.log_tail(1) == reason
+    error = json.loads((directory.path / "error.json").read_text())
+    assert "ModelUnavailable" in error["traceback"]
+
+
+def test_a_retry_starts_its_events_afresh(models: dict[str, str], tmp_path: Path):
+    job = make_job("sampling", models)
+    directory = RunDirectory.create(tmp_path / "run", job)
+    give(directory, "prompts.parquet", [make_prompts(1)[0] | {"arm": "random", "pairs": 1}])
+    assert work(directory) == 0
+    directory.clear_outcome()
+    directory.write_job(replace(job, attempt=2))
+    assert work(directory) == 0
+    assert {event["attempt"] for event in events(directory)} == {2}
+    assert events(directory)[0]["seq"] == 1
+
+
+def test_a_second_worker_is_refused(models: dict[str, str], tmp_path: Path):
+    directory = RunDirectory.create(tmp_path / "run", make_job("sampling", models))
+    held = directory.hold_lock()
+    with pytest.raises(RuntimeError, match="another worker is already running"):
+        work(directory)
+    held.close()
+
+
+def test_the_worker_that_ends_lets_go_of_the_lock_its_starter_handed_down(
+    models: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    directory = RunDirectory.create(tmp_path / "run", make_job("reward", models))
+    lock = os.open(directory.path / "lock", os.O_CREAT | os.O_RDWR)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    monkeypatch.setenv(LOCK_FD, str(lock))
+    assert work(directory) == 1  # there are no judgments
+    assert not directory.is_running()
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (ValueError("lower ppo.lr"), "lower ppo.lr"),
+        (KeyError("x"), "KeyError: 'x'"),
+        (OSError(28, "No space left on device"), "the disk is full"),
+        (MemoryError(), "the machine ran out of memory"),
+        (AssertionError(), "the stage broke off with AssertionError"),
+        (RuntimeError("one\ntwo"), "one"),
+    ],
+)
+def test_reasons_are_one_sentence(error: BaseException, says: str):
+    assert worker.reason_of(error).startswith(says)
+    assert "\n" not in worker.reason_of(error)
+
+
+def test_killed_and_cancelled_ppo_resumes_to_the_same_end(trained: dict[str, str], tmp_path: Path):
+    job = make_job("ppo", trained, ppo__updates=40, ppo__checkpoint_every=4)
+    whole = run_ppo(tmp_path / "whole", job)
+    assert work(whole) == 0, whole.failure()
+
+    broken = run_ppo(tmp_path / "broken", job)
+    process = start(broken)
+    wait_for(
+        lambda: broken.events.exists() and max(steps_reported(broken), default=0) >= 6, process
+    )
+    assert broken.is_running()
+    process.kill()
+    process.wait(timeout=30)
+    assert broken.result() is None
+    assert not broken.is_running()
+    assert broken.has_checkpoint()
+    assert "without a result" in broken.failure()
+
+    resume(broken, job, attempt=2)
+    process = start(broken)
+    wait_for(lambda: events(broken)[-1]["attempt"] == 2, process)
+    process.terminate()
+    assert process.wait(timeout=60) == worker.CANCELLED
+    assert broken.failure() == "cancelled"
+
+    resume(broken, job, attempt=3)
+    assert work(broken) == 0, broken.failure()
+    # Every update is told once, and the weights are those of the run nobody disturbed.
+    assert steps_reported(broken) == list(range(1, 41))
+    assert [event["seq"] for event in events(broken)] == list(range(1, len(events(broken)) + 1))
+    for name in ("reward/mean", "kl/reference", "policy/loss"):
+        assert events_metric(broken, name) == events_metric(whole, name)
+    weights = [(d.model / "model.safetensors").read_bytes() for d in (whole, broken)]
+    assert weights[0] == weights[1]
+    samples = [rows_of(d.outputs / "samples.parquet") for d in (whole, broken)]
+    assert samples[0] == samples[1]
+
+
+def run_ppo(path: Path, job: Job) -> RunDirectory:
+    directory = RunDirectory.create(path, job)
+    give(directory, "prompts.parquet", make_prompts(6))
+    return directory
+
+
+def resume(directory: RunDirectory, job: Job, *, attempt: int) -> None:
+    directory.clear_outcome()
+    directory.write_job(replace(job, attempt=attempt, resume=True))
