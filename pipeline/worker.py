@@ -15,6 +15,7 @@ import sys
 import time
 import traceback
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from types import FrameType
@@ -90,6 +91,9 @@ def _settle(config: WorkerConfig) -> None:
     niceness = os.nice(0)
     if config.nice > niceness:
         os.nice(config.nice - niceness)
+    with suppress(OSError):
+        # Linux's autogroups make nice count within a session only, and a worker has its own.
+        Path("/proc/self/autogroup").write_text(str(config.nice))
     if config.threads:
         for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
             os.environ[name] = str(config.threads)
