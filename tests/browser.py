@@ -1,0 +1,69 @@
+"""A real Chromium for tests: found on the machine, driven by playwright, closed at the end."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+SLOW = 30_000
+"""Milliseconds until a wait gives up; the machine may be busy training."""
+
+
+def find_chromium() -> str:
+    """The executable.  Without one: skip, or fail where CI promises to have it."""
+    for name in ("chromium", "chromium-browser", "google-chrome"):
+        found = shutil.which(name)
+        if found:
+            return found
+    if os.environ.get("CI") == "true":
+        pytest.fail("CI=true, but there is no Chromium: install it (apt-get install chromium)")
+    pytest.skip("no Chromium on this machine; install it to run the browser tests")
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """A headless browser."""
+    path = find_chromium()
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=ARGUMENTS)
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+@contextmanager
+def new_page(
+    browser: Browser,
+    *,
+    width: int = 1280,
+    height: int = 860,
+    scheme: str = "light",
+    cookie: tuple[str, str, str] | None = None,
+) -> Iterator[Page]:
+    """A page in a context of its own; fails at the end if a script on it failed.
+
+    `cookie` is (url, name, value).
+    """
+    context = browser.new_context(
+        viewport={"width": width, "height": height},
+        color_scheme="dark" if scheme == "dark" else "light",
+    )
+    context.set_default_timeout(SLOW)
+    if cookie:
+        url, name, value = cookie
+        context.add_cookies([{"url": url, "name": name, "value": value}])
+    page = context.new_page()
+    problems: list[str] = []
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    try:
+        yield page
+    finally:
+        context.close()
+    assert not problems

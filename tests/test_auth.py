@@ -1,0 +1,267 @@
+"""Signing in: links, passwords, invites, sessions that end, and requests from elsewhere."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+from desk_world import add_person, bearer, make_app, session_cookie, workspace
+from starlette.testclient import TestClient
+
+from labeler.auth import Auth
+from labeler.passwords import Lockout, check_password, hash_password
+from storage import annotators, tokens
+
+ORIGIN = {"origin": "http://testserver"}
+GOOD = "correct horse battery"
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    with workspace(tmp_path_factory.mktemp("auth")) as db:
+        yield db, make_app(db)
+
+
+@pytest.fixture(scope="module")
+def hashed():
+    """GOOD, hashed once: scrypt is slow on purpose."""
+    return hash_password(GOOD)
+
+
+@pytest.fixture
+def person(world, request):
+    """Somebody of the test's own."""
+    return add_person(world[0], request.node.name)
+
+
+@pytest.fixture
+def browser(world):
+    """A browser of our own pages that follows no redirect."""
+    return TestClient(world[1], headers=ORIGIN, follow_redirects=False)
+
+
+def signed_in(browser):
+    return browser.get("/label/api/progress").status_code == 200
+
+
+def invite_token(world, person):
+    return world[1].state.invite_url(person).partition("token=")[2]
+
+
+def test_the_link_shows_a_button_and_only_the_button_signs_in(world, browser, person):
+    link = world[1].state.sign_in_url(person)
+
+    shown = browser.get(link)
+    assert shown.status_code == 200
+    assert f"Continue as {person.name}" in shown.text
+    assert "set-cookie" not in shown.headers  # a mail scanner that opens the link gets nothing
+    token = re.search(r'name="token" value="([^"]+)"', shown.text)[1]
+    pressed = browser.post("/sign-in", data={"token": token, "next": "/label/"})
+
+    assert (pressed.status_code, pressed.headers["location"]) == (303, "/label/")
+    assert signed_in(browser)
+
+
+def test_the_cookie_is_hidden_from_scripts_and_from_other_sites(world, browser, person):
+    token = world[1].state.sign_in_url(person).partition("token=")[2].partition("&")[0]
+    cookie = browser.post("/sign-in", data={"token": token}).headers["set-cookie"]
+
+    assert "HttpOnly" in cookie
+    assert "SameSite=lax" in cookie
+    assert "Secure" not in cookie  # http://testserver
+    behind_tls = TestClient(
+        world[1], base_url="https://testserver", headers={"origin": "https://testserver"}
+    )
+    cookie = behind_tls.post("/sign-in", data={"token": token}, follow_redirects=False).headers
+    assert "Secure" in cookie["set-cookie"]
+
+
+def test_a_wrong_link_signs_nobody_in(browser):
+    assert browser.get("/sign-in?token=wrong").status_code == 401
+    assert browser.post("/sign-in", data={"token": "wrong"}).status_code == 401
+    assert not signed_in(browser)
+
+
+def test_an_invite_sets_a_password_once(world, browser, person):
+    token = invite_token(world, person)
+    form = {"token": token, "password": GOOD, "again": GOOD}
+    assert person.name in browser.get(f"/invite?token={token}").text
+
+    short = browser.post("/invite", data={**form, "password": "short", "again": "short"})
+    assert (short.status_code, "at least" in short.text) == (422, True)
+    differ = browser.post("/invite", data={**form, "again": "something else"})
+    assert (differ.status_code, "differ" in differ.text) == (422, True)
+    assert not signed_in(browser)
+    assert browser.post("/invite", data=form).status_code == 303
+    assert signed_in(browser)
+    assert browser.post("/invite", data=form).status_code == 410
+    assert browser.get(f"/invite?token={token}").status_code == 410
+
+
+def test_a_password_signs_in_and_another_does_not(world, browser, person, hashed):
+    annotators.replace(world[0], replace(person, password_hash=hashed))
+
+    wrong = browser.post("/sign-in", data={"name": person.name, "password": GOOD + " "})
+    assert (wrong.status_code, "do not match" in wrong.text) == (401, True)
+    nobody = browser.post("/sign-in", data={"name": "nobody at all", "password": GOOD})
+    assert (nobody.status_code, "do not match" in nobody.text) == (401, True)
+    assert not signed_in(browser)
+
+    assert browser.post("/sign-in", data={"name": person.name, "password": GOOD}).status_code == 303
+    assert signed_in(browser)
+
+
+def test_five_failures_lock_the_name_even_for_the_right_password(world, browser, person, hashed):
+    annotators.replace(world[0], replace(person, password_hash=hashed))
+    for _ in range(4):
+        world[1].state.auth.lockout.failed(person.name)
+    browser.post("/sign-in", data={"name": person.name, "password": "wrong"})
+
+    locked = browser.post("/sign-in", data={"name": person.name, "password": GOOD})
+    assert (locked.status_code, "Too many" in locked.text) == (401, True)
+
+    # A new invite (a reset) opens it again.
+    form = {"token": invite_token(world, person), "password": GOOD, "again": GOOD}
+    assert browser.post("/invite", data=form).status_code == 303
+
+
+def test_the_pause_doubles_and_ends():
+    seconds = [0.0]
+    lockout = Lockout(clock=lambda: seconds[0])
+    for _ in range(4):
+        lockout.failed("ann")
+    assert lockout.wait("ann") == 0
+    lockout.failed("ann")
+    assert lockout.wait("ann") == 60  # the fifth
+    assert lockout.wait("ben") == 0
+    seconds[0] = 61
+    assert lockout.wait("ann") == 0
+    lockout.failed("ann")
+    assert lockout.wait("ann") == 120  # the sixth
+    lockout.succeeded("ann")
+    assert lockout.wait("ann") == 0
+
+
+def test_a_reset_ends_every_session_and_token(world, person):
+    db, app = world
+    cookie, script = session_cookie(app, db, person), bearer(db, person)
+    for headers in (cookie, script):
+        assert TestClient(app, headers=headers).get("/label/api/progress").status_code == 200
+
+    app.state.auth.set_password(invite_token(world, person), GOOD)
+
+    for headers in (cookie, script):
+        assert TestClient(app, headers=headers).get("/label/api/progress").status_code == 401
+
+
+def test_sign_out_makes_the_cookie_worthless(world, person):
+    db, app = world
+    headers = {**session_cookie(app, db, person), **ORIGIN}
+    browser = TestClient(app, headers=headers, follow_redirects=False)
+    assert signed_in(browser)
+    assert browser.post("/sign-out").headers["location"] == "/sign-in"
+    assert not signed_in(browser)
+
+
+def test_a_disabled_person_is_out_everywhere(world, person, hashed):
+    db, app = world
+    annotators.replace(db, replace(person, password_hash=hashed, disabled=True))
+    clients = [
+        TestClient(app, headers=bearer(db, person)),
+        TestClient(app, headers=session_cookie(app, db, person)),
+    ]
+    for client in clients:
+        assert client.get("/label/api/progress").status_code == 401
+    browser = TestClient(app, headers=ORIGIN)
+    assert browser.post("/sign-in", data={"name": person.name, "password": GOOD}).status_code == 401
+
+
+def test_kinds_of_secrets_are_not_interchangeable(world, person):
+    db, app = world
+    cookie_name = app.state.auth.cookie
+    api = tokens.issue(db, person.id, "api", lifetime=None)
+    session = tokens.issue(db, person.id, "session", lifetime=None)
+    invite = tokens.issue(db, person.id, "invite", lifetime=None)
+
+    for wrong in (session, invite, "", "x"):
+        headers = {"authorization": f"Bearer {wrong}"}
+        assert TestClient(app, headers=headers).get("/label/api/progress").status_code == 401
+    for wrong in (api, invite, ""):
+        headers = {"cookie": f"{cookie_name}={wrong}"}
+        assert TestClient(app, headers=headers).get("/label/api/progress").status_code == 401
+    # A wrong bearer token is not rescued by a good cookie.
+    both = {"authorization": "Bearer x", "cookie": f"{cookie_name}={session}"}
+    assert TestClient(app, headers=both).get("/label/api/progress").status_code == 401
+
+
+@pytest.mark.parametrize(
+    "origin", [None, "null", "https://evil.example", "http://testserver.evil.example", "http://x@"]
+)
+def test_a_post_from_elsewhere_is_not_carried_out(world, person, origin):
+    db, app = world
+    headers = session_cookie(app, db, person) | ({"origin": origin} if origin else {})
+    client = TestClient(app, headers=headers, follow_redirects=False)
+    pair = client.get("/label/api/next", params={"n": 1}).json()["pairs"][0]
+    act = {"id": "6a6c3d4e-0c5b-4c8e-9b1a-5f0f4e2d1c3b", "comparison": pair["id"]}
+
+    assert client.post("/label/api/skip", json=act).status_code == 403
+    assert client.post("/sign-out").status_code == 403
+    assert signed_in(client)
+
+
+def test_the_public_address_counts_as_ours(world):
+    auth = Auth(world[0], accounts_required=True, public_url="https://label.example/")
+
+    assert auth.same_origin({"origin": "https://label.example", "host": "127.0.0.1:7860"})
+    assert not auth.same_origin({"origin": "https://other.example", "host": "127.0.0.1:7860"})
+
+
+def test_with_accounts_a_link_is_an_invite_and_later_the_sign_in_page(world, person, hashed):
+    db, _ = world
+    auth = Auth(db, accounts_required=True, public_url="https://label.example")
+
+    assert auth.sign_in_url(person).startswith("https://label.example/invite?token=")
+    known = annotators.replace(db, replace(person, password_hash=hashed))
+    assert auth.sign_in_url(known) == "https://label.example/sign-in?next=/label/"
+
+
+def test_no_redirect_leaves_the_site(world, browser, person):
+    token = world[1].state.sign_in_url(person).partition("token=")[2].partition("&")[0]
+    for target in ("https://evil.example", "//evil.example", "/\\evil.example", "/sign-out"):
+        answer = browser.post("/sign-in", data={"token": token, "next": target})
+        assert answer.headers["location"] == "/"
+
+
+def test_names_are_text_not_markup(world, browser):
+    person = add_person(world[0], "<b onmouseover=alert(1)>Eve</b>")
+
+    shown = browser.get(world[1].state.sign_in_url(person)).text
+
+    assert "<b onmouseover" not in shown
+    assert "&lt;b onmouseover=alert(1)&gt;Eve" in shown
+    failed = browser.post("/sign-in", data={"name": '"><script>', "password": "x"}).text
+    assert "<script>" not in failed
+
+
+def test_hashes_are_salted_and_say_how_they_were_made(hashed):
+    one, other = hashed, hash_password(GOOD)
+
+    assert one != other
+    assert one.startswith("scrypt$32768$8$3$")
+    assert check_password(GOOD, one)
+    assert not check_password(GOOD + "x", other)
+    assert not check_password("", None)
+
+
+def test_home_leads_each_to_his_page(world):
+    db, app = world
+    boss = add_person(db, "boss", "researcher")
+    worker = add_person(db, "worker")
+    for headers, target in (
+        ({}, "/sign-in"),
+        (session_cookie(app, db, worker), "/label/"),
+        (session_cookie(app, db, boss), "/research/"),
+    ):
+        client = TestClient(app, headers=headers, follow_redirects=False)
+        assert client.get("/").headers["location"] == target

@@ -1,0 +1,382 @@
+"""The annotator's page in a real browser, against a real server and a real workspace."""
+
+from __future__ import annotations
+
+import os
+import threading
+import uuid
+from contextlib import contextmanager
+
+import pytest
+from browser import SLOW, chromium, new_page
+from desk_world import add_pairs, add_person, free_port, make_app, serving, workspace
+from playwright.sync_api import expect
+
+from storage import iterations, tokens
+from storage.records import Iteration
+
+HOSTILE = (
+    '<div style="position:fixed;inset:0;background:red;z-index:99999">mine</div>'
+    "![x](http://evil.example/pixel.png) <form action=http://evil.example><button>Go</button></form>"
+    " [here](javascript:document.title='owned')"
+)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with chromium() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    """Enough pairs for all; later tests find what earlier ones left."""
+    texts = [(f"Question {i}?", f"first {i}", f"second {i}") for i in range(60)]
+    with workspace(tmp_path_factory.mktemp("browser"), texts) as db:
+        yield db, make_app(db)
+
+
+@pytest.fixture(scope="module")
+def server(world):
+    with serving(world[1]) as running:
+        yield running
+
+
+@pytest.fixture
+def who(world):
+    return add_person(world[0], f"Ann {uuid.uuid4().hex[:6]}")
+
+
+def cookie_of(world, url, who):
+    db, app = world
+    return (url, app.state.auth.cookie, tokens.issue(db, who.id, "session", lifetime=None))
+
+
+@contextmanager
+def desk_page(browser, world, server, who, **settings):
+    """The page with its first pair on the screen."""
+    with new_page(browser, cookie=cookie_of(world, server.url, who), **settings) as page:
+        page.goto(f"{server.url}/label/")
+        page.wait_for_selector(".desk[data-state=judging]")
+        yield page
+
+
+def shown(page):
+    """(prompt, A, B) as they stand on the screen."""
+    return tuple(
+        page.locator(selector).inner_text().strip()
+        for selector in (".turn.last .text", ".response.a .text", ".response.b .text")
+    )
+
+
+def wait_for_other(page, before):
+    """Until another pair is on the screen."""
+    page.wait_for_function(
+        "old => document.querySelector('.turn.last .text').innerText.trim() !== old", arg=before[0]
+    )
+
+
+def status(page, kind):
+    expect(page.locator(".status")).to_have_attribute("data-status", kind, timeout=SLOW)
+
+
+def judgments_of(db, who):
+    sql = """
+        SELECT j.*, p.messages, f.text AS first_text, s.text AS second_text
+        FROM judgments AS j JOIN comparisons AS c ON c.id = j.comparison
+        JOIN prompts AS p ON p.id = c.prompt
+        JOIN completions AS f ON f.id = c.first JOIN completions AS s ON s.id = c.second
+        WHERE j.annotator = $who ORDER BY j.created_at
+    """
+    return db.read(sql, who=who.id)
+
+
+def preferred(row):
+    return {"first": row["first_text"], "second": row["second_text"]}.get(row["outcome"])
+
+
+def test_labels_by_keyboard_and_by_mouse(browser, world, server, who):
+    db, _ = world
+    with desk_page(browser, world, server, who) as page:
+        one = shown(page)
+        page.keyboard.press("1")
+        wait_for_other(page, one)
+        two = shown(page)
+        page.locator(".choice.b").click()
+        wait_for_other(page, two)
+        three = shown(page)
+        page.keyboard.press("0")
+        wait_for_other(page, three)
+        four = shown(page)
+        page.get_by_role("button", name="Both bad").click()
+        wait_for_other(page, four)
+        status(page, "saved")
+        expect(page.locator("[data-count=today]")).to_have_text("4")
+    rows = judgments_of(db, who)
+    assert [row["outcome"] for row in rows[2:]] == ["tie", "both_bad"]
+    assert preferred(rows[0]) == one[1]
+    assert preferred(rows[1]) == two[2]
+    assert all(0 < row["milliseconds"] < 60_000 for row in rows)
+
+
+def test_strength_criteria_and_comment_go_along(browser, world, server, who):
+    with desk_page(browser, world, server, who) as page:
+        before = shown(page)
+        page.keyboard.press("w")
+        page.keyboard.press("c")  # opens the details and puts the cursor into the comment
+        page.keyboard.type("1 reason: better put")
+        page.keyboard.press("Escape")
+        page.locator("[data-criterion=clear][data-side=b]").click()
+        page.locator("[data-criterion=helpful][data-side=tie]").click()
+        page.keyboard.press("2")
+        wait_for_other(page, before)
+        status(page, "saved")
+        assert page.locator("[aria-pressed=true][data-strength]").count() == 0  # fresh for the next
+        assert page.locator(".comment textarea").input_value() == ""
+    [row] = judgments_of(world[0], who)
+    assert (row["strength"], row["comment"]) == (2, "1 reason: better put")
+    assert preferred(row) == before[2]
+    side = "second" if row["outcome"] == "second" else "first"
+    assert f'"clear": "{side}"' in row["criteria"].replace('":"', '": "')
+    assert '"helpful": "tie"' in row["criteria"].replace('":"', '": "')
+
+
+def test_saved_is_said_only_after_the_commit(browser, world, server, who, monkeypatch):
+    reached, go_on = threading.Event(), threading.Event()
+    real = os.fsync
+
+    def slow(file):
+        reached.set()
+        go_on.wait(30)
+        real(file)
+
+    with desk_page(browser, world, server, who) as page:
+        before = shown(page)
+        monkeypatch.setattr(os, "fsync", slow)
+        try:
+            page.keyboard.press("1")
+            wait_for_other(page, before)  # the next pair does not wait
+            assert reached.wait(20)
+            page.wait_for_timeout(400)
+            status(page, "saving")
+            assert judgments_of(world[0], who) == []
+        finally:
+            go_on.set()
+        status(page, "saved")
+        assert len(judgments_of(world[0], who)) == 1
+
+
+def test_a_reload_keeps_pair_and_sides(browser, world, server, who):
+    with desk_page(browser, world, server, who) as page:
+        before = shown(page)
+        page.reload()
+        page.wait_for_selector(".desk[data-state=judging]")
+        assert shown(page) == before
+
+
+def test_undo_brings_pair_and_draft_back_and_history_keeps_both(browser, world, server, who):
+    db, _ = world
+    with desk_page(browser, world, server, who) as page:
+        before = shown(page)
+        page.keyboard.press("q")
+        page.keyboard.press("1")
+        wait_for_other(page, before)
+        page.keyboard.press("z")
+        expect(page.locator(".turn.last .text")).to_have_text(before[0])
+        assert shown(page) == before
+        expect(page.locator("[data-strength='1']")).to_have_attribute("aria-pressed", "true")
+        page.keyboard.press("2")
+        wait_for_other(page, before)
+        status(page, "saved")
+        rows = judgments_of(db, who)
+        assert [preferred(row) for row in rows] == [before[1], before[2]]
+        withdrawals = db.read("SELECT replaces FROM withdrawals WHERE annotator = $who", who=who.id)
+        assert [row["replaces"] for row in withdrawals] == [rows[0]["id"]]
+
+        # After a reload the page no longer knows what was last; the server does.
+        page.reload()
+        page.wait_for_selector(".desk[data-state=judging]")
+        page.keyboard.press("z")
+        expect(page.locator(".turn.last .text")).to_have_text(before[0], timeout=SLOW)
+        assert shown(page) == before
+
+
+def test_skip_and_flag(browser, world, server, who):
+    db, _ = world
+    with desk_page(browser, world, server, who) as page:
+        one = shown(page)
+        page.keyboard.press("s")
+        wait_for_other(page, one)
+        two = shown(page)
+        page.keyboard.press("f")
+        page.keyboard.type("private data: 1 2 0 9")
+        page.get_by_role("button", name="Flag", exact=True).last.click()
+        wait_for_other(page, two)
+        status(page, "saved")
+    assert (
+        db.read("SELECT count(*) AS n FROM skips WHERE annotator = $who", who=who.id)[0]["n"] == 1
+    )
+    flags = db.read("SELECT comment FROM flags WHERE annotator = $who", who=who.id)
+    assert [row["comment"] for row in flags] == ["private data: 1 2 0 9"]
+    assert judgments_of(db, who) == []  # typing digits judged nothing
+
+
+def test_a_held_key_and_a_double_click_judge_one_pair_each(browser, world, server, who):
+    with desk_page(browser, world, server, who) as page:
+        before = shown(page)
+        for _ in range(5):
+            page.keyboard.down("1")  # the browser reports the further ones as repeats
+        page.keyboard.up("1")
+        wait_for_other(page, before)
+        before = shown(page)
+        page.locator(".choice.a").dblclick()
+        wait_for_other(page, before)
+        status(page, "saved")
+        page.wait_for_timeout(300)
+    assert len(judgments_of(world[0], who)) == 2
+
+
+def test_the_outbox_outlives_the_server_and_the_page(browser, world, who):
+    db, app = world
+    port = free_port()
+    cookie = cookie_of(world, f"http://127.0.0.1:{port}", who)
+    with new_page(browser, cookie=cookie) as page:
+        with serving(app, port=port) as server:
+            page.goto(f"{server.url}/label/")
+            page.wait_for_selector(".desk[data-state=judging]")
+            page.wait_for_load_state("networkidle")
+        seen = [shown(page)]
+        page.keyboard.press("1")
+        wait_for_other(page, seen[0])
+        seen.append(shown(page))
+        page.keyboard.press("2")
+        wait_for_other(page, seen[1])
+        status(page, "waiting")
+        assert "2 labels kept in this browser" in page.locator(".status").inner_text()
+        assert judgments_of(db, who) == []
+
+        with serving(app, port=port):
+            status(page, "saved")
+            rows = judgments_of(db, who)
+            assert [preferred(row) for row in rows] == [seen[0][1], seen[1][2]]
+
+        third = shown(page)
+        page.keyboard.press("1")
+        wait_for_other(page, third)
+        status(page, "waiting")
+        page.goto("about:blank")  # the tab is closed with the label unsent
+        with serving(app, port=port):
+            page.goto(f"http://127.0.0.1:{port}/label/")
+            status(page, "saved")
+            assert preferred(judgments_of(db, who)[2]) == third[1]
+
+
+def test_an_outbox_is_its_owners_alone(browser, world, who):
+    db, app = world
+    other = add_person(db, f"Ben {uuid.uuid4().hex[:6]}")
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    with new_page(browser, cookie=cookie_of(world, url, who)) as page:
+        with serving(app, port=port):
+            page.goto(f"{url}/label/")
+            page.wait_for_selector(".desk[data-state=judging]")
+        before = shown(page)
+        page.keyboard.press("1")
+        status(page, "waiting")
+        _, name, value = cookie_of(world, url, other)
+        page.context.add_cookies([{"url": url, "name": name, "value": value}])
+        with serving(app, port=port):
+            # The open page belongs to `who`; the cookie no longer does.
+            expect(page.locator(".status")).to_contain_text("Somebody else", timeout=SLOW)
+            page.reload()
+            page.wait_for_selector(".desk[data-state=judging]")
+            page.keyboard.press("0")
+            status(page, "saved")
+            assert [row["outcome"] for row in judgments_of(db, other)] == ["tie"]
+            assert judgments_of(db, who) == []
+            _, name, value = cookie_of(world, url, who)
+            page.context.add_cookies([{"url": url, "name": name, "value": value}])
+            page.reload()
+            status(page, "saved")
+    assert [preferred(row) for row in judgments_of(db, who)] == [before[1]]
+
+
+def test_a_refused_label_stays_visible_with_its_reason(browser, world, server, who):
+    with desk_page(browser, world, server, who) as page:
+        before = shown(page)
+        # More than the box allows to type: the server refuses it.
+        page.evaluate("document.querySelector('.comment textarea').value = 'x'.repeat(5001)")
+        page.keyboard.press("1")
+        wait_for_other(page, before)
+        status(page, "refused")
+        tray = page.locator(".tray article")
+        expect(tray).to_contain_text("Not saved: A is better.")
+        expect(tray).to_contain_text("comment")
+        expect(tray).to_contain_text(before[0])
+        page.reload()
+        expect(tray).to_contain_text("comment", timeout=SLOW)  # also after a reload
+        page.get_by_role("button", name="Discard").click()
+        expect(tray).to_have_count(0)
+    assert judgments_of(world[0], who) == []
+
+
+def test_a_phone_shows_everything_without_sideways_scrolling(browser, world, server, who):
+    with desk_page(browser, world, server, who, width=390, height=844) as page:
+        width = page.evaluate("document.documentElement.scrollWidth")
+        assert width <= 390
+        a, b = (page.locator(f".response.{side}").bounding_box() for side in "ab")
+        assert a["y"] + a["height"] <= b["y"]  # stacked
+        for button in page.locator(".choice").all():
+            box = button.bounding_box()
+            assert box["height"] >= 44
+            assert box["y"] + box["height"] <= 844
+        before = shown(page)
+        page.locator(".choice.b").tap() if page.evaluate("'ontouchstart' in window") else (
+            page.locator(".choice.b").click()
+        )
+        wait_for_other(page, before)
+        status(page, "saved")
+
+
+def test_help_guidelines_and_dark(browser, world, server, who):
+    with desk_page(browser, world, server, who, scheme="dark") as page:
+        assert page.locator(".desk").get_attribute("data-theme") == "dark"
+        page.keyboard.press("?")
+        expect(page.locator("dialog.help")).to_be_visible()
+        page.keyboard.press("1")  # judges nothing while the list is open
+        page.keyboard.press("Escape")
+        page.keyboard.press("g")
+        expect(page.locator(".guidelines")).to_contain_text("Longer is not better")
+        page.keyboard.press("Escape")
+        expect(page.locator(".guidelines")).to_be_hidden()
+        page.get_by_label("Light or dark").click()
+        assert page.locator(".desk").get_attribute("data-theme") == "light"
+    assert judgments_of(world[0], who) == []
+
+
+def test_an_empty_desk_says_so_and_fills_by_itself(browser, world, server, who):
+    db, _ = world
+    iterations.save(db, Iteration(number=1, phase="done"))
+    with new_page(browser, cookie=cookie_of(world, server.url, who)) as page:
+        page.goto(f"{server.url}/label/")
+        expect(page.locator(".empty h1")).to_have_text("All caught up", timeout=SLOW)
+        add_pairs(db, [("A new question?", "x", "y")], iteration=2)
+        page.wait_for_selector(".desk[data-state=judging]")
+        assert shown(page)[0] == "A new question?"
+        page.keyboard.press("1")
+        expect(page.locator(".empty")).to_contain_text("1 judged today", timeout=SLOW)
+
+
+def test_hostile_text_stays_in_its_box_and_calls_nobody(browser, world, server, who):
+    asked = []
+    add_pairs(world[0], [("Hostile?", HOSTILE, f"{HOSTILE} again")], iteration=3)
+    with new_page(browser, cookie=cookie_of(world, server.url, who)) as page:
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto(f"{server.url}/label/")
+        page.wait_for_selector(".desk[data-state=judging]")
+        assert "position:fixed" in page.locator(".response.a .text").inner_text()
+        assert page.locator(".text :is(div[style], img, form, button, script)").count() == 0
+        assert page.locator(".text a").count() == 0
+        page.locator(".choice.a").click()
+        status(page, "saved")
+    assert all(url.startswith((server.url, "data:")) for url in asked)
