@@ -1,0 +1,146 @@
+"""The research page in a real browser, against a real server and a real workspace."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import pytest
+from browser import SLOW, chromium, find_chromium, new_page
+from desk_world import Server, serving
+from playwright.sync_api import Browser, Page, expect
+from research_seed import RecordingLoop, Seeding, in_a_loop
+
+from labeler.app import create_app
+from storage import annotators, exporting, tokens
+from storage.database import Database
+
+expect.set_options(timeout=SLOW)
+
+TABS = ("Loop", "Training", "Samples", "Annotators", "Data", "History")
+
+
+@dataclass(frozen=True)
+class World:
+    """A served workspace whose second iteration is being labeled."""
+
+    db: Database
+    seeding: Seeding
+    loop: RecordingLoop
+    server: Server
+
+    def cookie(self) -> tuple[str, str, str]:
+        secret = tokens.issue(self.db, "researcher", "session", lifetime=None)
+        return (self.server.url, self.server.app.state.auth.cookie, secret)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory) -> Iterator[World]:
+    find_chromium()  # skips before anything is served
+    with Database.open(tmp_path_factory.mktemp("workspace")) as db:
+        seeding = Seeding(db)
+        seeding.history(finished=1, labels=30)
+        loop = RecordingLoop()
+        app = in_a_loop(
+            lambda: create_app(
+                db, loop=loop, admin=lambda *_: None, admin_token="t", accounts_required=False
+            )
+        )
+        with serving(app) as server:
+            yield World(db, seeding, loop, server)
+
+
+@pytest.fixture(scope="module")
+def browser(world: World) -> Iterator[Browser]:
+    assert world.server.url
+    with chromium() as running:
+        yield running
+
+
+@contextmanager
+def research_page(browser: Browser, world: World, **settings) -> Iterator[Page]:
+    """The page with the loop on the screen."""
+    with new_page(browser, cookie=world.cookie(), **settings) as page:
+        page.goto(f"{world.server.url}/research/")
+        expect(page.locator(".ks-steps-row")).to_be_visible()
+        yield page
+
+
+def open_tab(page: Page, name: str) -> None:
+    page.get_by_role("tab", name=name, exact=True).click()
+
+
+def test_train_is_pressed_then_the_run_fails_and_is_resumed(browser, world):
+    with research_page(browser, world) as page:
+        expect(page.locator("#loop-next")).to_contain_text("more labels to go")
+        page.locator("#setting-ppo-kl_weight textarea, #setting-ppo-kl_weight input").fill("0.1")
+        page.locator("#train").click()
+        expect(page.locator("#train-answer")).to_contain_text("Changed: ppo.kl_weight=0.1")
+        assert world.loop.asked == [("train", {"ppo.kl_weight": "0.1"})]
+
+        # From here on nothing is pressed: the open page must see the failure by itself.
+        world.loop.reason = "Iteration 2 is in its ppo phase."
+        world.seeding.failed_ppo(2)
+        expect(page.locator("#top")).to_contain_text("Iteration 2 · PPO failed")
+        expect(page.locator("#loop-next")).to_contain_text("out of memory at update 90")
+        expect(page.locator("#train")).to_be_disabled()
+        expect(page.locator("#train-reason")).to_contain_text("in its ppo phase")
+
+        open_tab(page, "Training")
+        expect(page.locator("#run-card")).to_contain_text("out of memory at update 90")
+        expect(page.locator("#run-flags")).to_contain_text("Raise kl_weight")
+        expect(page.locator("#cancel")).to_be_hidden()
+        page.locator("#resume").click()
+        expect(page.locator("#run-answer")).to_contain_text("Resumed")
+        assert world.loop.asked[1:] == [("resume", "run-2-ppo")]
+
+
+def test_one_cursor_runs_through_reward_and_kl(browser, world):
+    with research_page(browser, world) as page:
+        open_tab(page, "Training")
+        page.locator("#run").get_by_role("listbox").or_(page.locator("#run input")).first.click()
+        page.get_by_role("option", name="Iteration 1 · PPO").click()
+        main = page.locator("#run-charts .ks-charts").first
+        main.locator(".ks-canvas").first.hover(position={"x": 200, "y": 40})
+        expect(main.locator(".ks-cursor")).to_have_count(2)
+        lefts = main.locator(".ks-cursor").evaluate_all(
+            "nodes => nodes.map(n => n.getBoundingClientRect().left)"
+        )
+        assert lefts[0] == lefts[1]
+        steps = main.locator(".ks-tip").all_inner_texts()
+        assert steps[0].splitlines()[0] == steps[1].splitlines()[0]
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
+def test_no_tab_runs_or_loads_what_strangers_wrote_nor_scrolls_sideways(
+    browser, world, width, scheme
+):
+    with research_page(browser, world, width=width, scheme=scheme) as page:
+        for name in TABS:
+            open_tab(page, name)
+            marks = {"Loop": "#loop-glance", "Training": "#run-card", "Samples": "#samples",
+                     "Annotators": "#people", "Data": "#prompts", "History": "#tree"}  # fmt: skip
+            expect(page.locator(f"{marks[name]} .ks-tile, {marks[name]} .ks-card, "
+                                f"{marks[name]} .ks-table, {marks[name]} .ks-sample").first
+                   ).to_be_visible()  # fmt: skip
+            assert page.title() == "Kitestring"
+            assert page.locator("img[src='x']").count() == 0
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_buttons_in_tables_reach_the_server_and_the_download_is_the_export(
+    browser, world, tmp_path
+):
+    with research_page(browser, world) as page:
+        open_tab(page, "Annotators")
+        row = page.locator("#people tr", has_text="Divya")
+        row.get_by_role("button", name="Disable").click()
+        expect(row.get_by_role("button", name="Enable")).to_be_visible()
+        assert annotators.by_name(world.db, "Divya").disabled
+
+        open_tab(page, "Data")
+        with page.expect_download() as download:
+            page.get_by_role("link", name="Download").click()
+        exporting.export(world.db, format="trl", ties="drop", out=tmp_path / "own.jsonl")
+        assert download.value.path().read_bytes() == (tmp_path / "own.jsonl").read_bytes()
