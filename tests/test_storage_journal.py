@@ -112,6 +112,20 @@ def test_a_damaged_middle_stops_a_start_that_needs_the_journal(tmp_path):
         Database.open(tmp_path)
 
 
+def test_a_line_that_is_there_twice_is_one_record(tmp_path):
+    """As when taking it back failed on a full disk and the same label was sent again."""
+    line = encode("skip", {"id": "s", "comparison": "c", "annotator": "a", "created_at": None})
+    path = written(tmp_path)
+    path.write_bytes(path.read_bytes() + line + line)
+    with Database.open(tmp_path) as db:
+        assert db.read("SELECT id FROM skips") == [{"id": "s"}]
+    with path.open("ab") as file:
+        file.write(line)
+    with Database.open(tmp_path) as db:
+        assert db.read("SELECT id FROM skips") == [{"id": "s"}]
+    assert rebuild(tmp_path)["records"]["skip"] == 1
+
+
 def test_an_entry_of_a_newer_version_is_refused_not_dropped(tmp_path):
     path = written(tmp_path)
     body = b'{"record":"hologram","id":"h"'

@@ -101,6 +101,14 @@ def test_undo_takes_the_judgment_back_and_the_same_pair_comes_again(db):
     assert standing(db) == {"j2"}
 
 
+def test_an_undone_pair_is_his_again_though_its_lease_had_run_out(db):
+    given = queue.lease_next(db, "ann", 1, lifetime=timedelta(microseconds=1))
+    judge(db, "j1", given[0].comparison.id)
+    judgments.undo(db, id="w1", annotator="ann")
+    assert given[0].comparison.id not in lease(db, "bob", 3)
+    assert queue.lease_next(db, "ann", 1) == given
+
+
 def test_undoing_a_revision_does_not_bring_back_what_it_replaced(db):
     (c,) = lease(db, "ann")
     judge(db, "j1", c)
