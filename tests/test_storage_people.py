@@ -1,0 +1,159 @@
+"""Annotators, tokens and the other subjects: what is stored is what comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from storage_world import fill
+
+from storage import annotators, comparisons, completions, iterations, models, prompts, runs, tokens
+from storage.database import Database
+from storage.errors import Conflict, NotFound
+from storage.records import (
+    Annotator,
+    Comparison,
+    Completion,
+    Iteration,
+    Message,
+    ModelVersion,
+    Prompt,
+    Run,
+    now,
+)
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Iterator[Database]:
+    with Database.open(tmp_path) as opened:
+        yield opened
+
+
+def test_annotators_have_one_name_each(db):
+    ann = annotators.add(db, Annotator(id="a", name="Ann", role="researcher", password_hash="h"))
+    assert annotators.by_name(db, "Ann") == annotators.get(db, "a") == ann
+    assert annotators.by_name(db, "ann") is None
+    with pytest.raises(Conflict, match="'Ann' is taken"):
+        annotators.add(db, Annotator(id="b", name="Ann"))
+    with pytest.raises(Conflict, match="already an annotator 'a'"):
+        annotators.add(db, Annotator(id="a", name="Other"))
+    with pytest.raises(NotFound):
+        annotators.replace(db, Annotator(id="c", name="Cat"))
+    changed = annotators.replace(db, replace(ann, name="Anna", disabled=True))
+    annotators.add(db, Annotator(id="b", name="Ann"))  # the old name is free again
+    assert annotators.get(db, "a") == changed
+    assert [person.id for person in annotators.listing(db)] == ["a", "b"]
+
+
+def test_a_token_is_good_until_it_is_spent_revoked_or_its_owner_disabled(db):
+    ann = annotators.add(db, Annotator(id="a", name="Ann"))
+    session = tokens.issue(db, "a", "session", lifetime=timedelta(days=1))
+    api = tokens.issue(db, "a", "api", lifetime=None)
+    spent = tokens.issue(db, "a", "session", lifetime=timedelta(seconds=-1))
+    assert tokens.check(db, session, ("session", "api")) == ann
+    assert tokens.check(db, session, ("api",)) is None
+    assert tokens.check(db, api, ("api",)) == ann
+    assert tokens.check(db, spent, ("session",)) is None
+    assert tokens.check(db, "guess", ("session", "api", "invite")) is None
+    tokens.revoke(db, session)
+    assert tokens.check(db, session, ("session",)) is None
+    assert tokens.check(db, api, ("api",)) == ann
+    annotators.replace(db, replace(ann, disabled=True))
+    assert tokens.check(db, api, ("api",)) is None
+    annotators.replace(db, ann)
+    tokens.revoke_all(db, "a")
+    assert tokens.check(db, api, ("api",)) is None
+    with pytest.raises(NotFound):
+        tokens.issue(db, "nobody", "api", lifetime=None)
+
+
+def test_no_secret_is_written_anywhere(db):
+    annotators.add(db, Annotator(id="a", name="Ann"))
+    secret = tokens.issue(db, "a", "api", lifetime=None)
+    assert secret not in db.journal.path.read_text()
+    assert secret not in str(db.read("SELECT * FROM tokens"))
+
+
+def test_every_field_comes_back(db):
+    prompt = Prompt(
+        id="p",
+        role="audit",
+        messages=(Message("system", "be kind"), Message("user", "hi")),
+        category="c",
+        source="s",
+    )
+    answer = Completion(
+        id="k", prompt="p", policy="m", text="t", tokens=3, finish_reason="stop",
+        temperature=0.7, top_p=0.9, seed=2**40,
+    )  # fmt: skip
+    model = ModelVersion(
+        id="m", role="policy", name="M", path="models/m", parent="sft", iteration=1, run="r",
+        reward_model="rm", snapshot="s", summary={"kl": 1.5, "nested": {"a": [1, None]}},
+    )  # fmt: skip
+    iteration = Iteration(
+        number=1, phase="done", policy_sampled="sft", reward_model="rm", policy_produced="m",
+        labels_wanted=400, verdict="kept", settings={"ppo.kl_weight": "0.1"},
+        evaluation={"kl": 1.0}, finished_at=now(),
+    )  # fmt: skip
+    run = Run(
+        id="r", stage="ppo", iteration=1, status="failed", directory="runs/r", attempt=2,
+        reason="out of memory", config={"ppo": {"lr": 1e-5}}, progress=0.5, message="step 5",
+        ingested_seq=9, finished_at=now(),
+    )  # fmt: skip
+    other = Completion(id="l", prompt="p", policy="m", text="u")
+    comparison = Comparison(
+        id="c", prompt="p", first="k", second="l", iteration=1, arm="previous", wanted=2,
+        position=2**60, item="7",
+    )  # fmt: skip
+    prompts.add(db, [prompt])
+    completions.add(db, [answer, other])
+    comparisons.add(db, [comparison])
+    models.add(db, model)
+    iterations.save(db, iteration)
+    runs.save(db, run)
+    assert prompts.get(db, "p") == prompt
+    assert completions.get(db, "k") == answer
+    assert comparisons.get(db, "c") == comparison
+    assert models.get(db, "m") == model
+    assert iterations.get(db, 1) == iterations.latest(db) == iteration
+    assert runs.get(db, "r") == run
+    assert prompts.listing(db, "audit") == [prompt]
+    assert prompts.listing(db, "train") == []
+    assert prompts.counts(db) == {"audit": 1}
+    assert models.listing(db, "policy") == [model]
+    assert runs.listing(db, iteration=2) == []
+
+
+def test_progress_of_a_run_needs_no_journal(db):
+    run = runs.save(db, Run(id="r", stage="sft", iteration=0, status="running", directory="d"))
+    size = db.journal.size
+    runs.update_progress(db, replace(run, progress=0.25, message="a quarter", ingested_seq=4))
+    assert (runs.get(db, "r").progress, runs.get(db, "r").ingested_seq) == (0.25, 4)
+    assert db.journal.size == size
+    runs.save(db, replace(runs.get(db, "r"), status="failed"))
+    assert db.journal.size > size
+
+
+def test_a_comparison_needs_two_stored_answers_to_its_prompt(db):
+    fill(db, 2)
+    good = comparisons.get(db, "c1-0")
+    for bad in (
+        replace(good, id="x", first="nowhere"),
+        replace(good, id="x", second="k1-1-second"),  # answers the other prompt
+        replace(good, id="x", prompt="nowhere"),
+    ):
+        with pytest.raises(ValueError, match="no stored completion"):
+            comparisons.add(db, [replace(good, id="y"), bad])
+    assert [comparison.id for comparison in comparisons.listing(db)] == ["c1-0", "c1-1"]
+
+
+def test_what_is_not_there_is_named(db):
+    for get in (prompts.get, completions.get, comparisons.get, models.get, runs.get):
+        with pytest.raises(NotFound, match="'ghost'"):
+            get(db, "ghost")
+    with pytest.raises(NotFound, match="7"):
+        iterations.get(db, 7)
+    assert iterations.latest(db) is None
