@@ -233,7 +233,7 @@ class _Sheet:
         missing = [
             BadRow(
                 self._rows[0].line,
-                f"no row has a column {' or '.join(group)}{self._hint(group)}; the columns are "
+                f"no row has a column {' or '.join(group)}{self._hint(group, known)}; the columns are "
                 f"{', '.join(self._columns)}",
             )
             for group in needed
@@ -249,8 +249,9 @@ class _Sheet:
                     BadRow(self._line_of(column), f"column {column} is not used{hint}")
                 )
 
-    def _hint(self, group: Sequence[str]) -> str:
-        near = [m for name in group for m in difflib.get_close_matches(name, self._columns, 1)]
+    def _hint(self, group: Sequence[str], known: Sequence[str]) -> str:
+        unknown = [column for column in self._columns if column not in known]
+        near = [m for name in group for m in difflib.get_close_matches(name, unknown, 1)]
         return f" (is it {near[0]}?)" if near else ""
 
     def _line_of(self, column: str) -> int:

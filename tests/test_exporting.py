@@ -214,16 +214,16 @@ _JUDGMENTS = """
 _WITHDRAWN = "SELECT replaces, created_at FROM withdrawals"
 
 
-@pytest.mark.parametrize("place", ["out.jsonl", "out.parquet", "out.csv", "folder"])
-def test_a_raw_history_comes_back_as_it_was(db: Database, tmp_path: Path, place: str) -> None:
-    export(db, format="raw", out=tmp_path / place, names=True, history=True)
-    with Database.open(tmp_path / "other") as other:
-        report = import_judgments(other, tmp_path / place)
-        assert report.warnings == []
-        assert other.read(_JUDGMENTS) == db.read(_JUDGMENTS)
-        assert other.read(_WITHDRAWN) == db.read(_WITHDRAWN)
-        assert sum(import_judgments(other, tmp_path / place).added.values()) == 0
-    assert sum(import_judgments(db, tmp_path / place).added.values()) == 0
+def test_a_raw_history_comes_back_as_it_was(db: Database, tmp_path: Path) -> None:
+    for place in ("out.jsonl", "out.parquet", "out.csv", "folder"):
+        export(db, format="raw", out=tmp_path / place, names=True, history=True)
+        with Database.open(tmp_path / f"from {place}") as other:
+            report = import_judgments(other, tmp_path / place)
+            assert report.warnings == []
+            assert other.read(_JUDGMENTS) == db.read(_JUDGMENTS)
+            assert other.read(_WITHDRAWN) == db.read(_WITHDRAWN)
+            assert sum(import_judgments(other, tmp_path / place).added.values()) == 0
+        assert sum(import_judgments(db, tmp_path / place).added.values()) == 0
 
 
 def test_pairs_come_back_as_the_same_preferences(db: Database, tmp_path: Path) -> None:
