@@ -97,6 +97,8 @@ def _settle(config: WorkerConfig) -> None:
     if config.threads:
         for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
             os.environ[name] = str(config.threads)
+    # Spinning at a barrier while the web process has the core costs more than the work itself.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
     os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
