@@ -3,6 +3,7 @@
 import pytest
 import torch
 from ppo_helpers import EOS, PAD, PROMPTS, tiny_model
+from transformers import GPT2Config, GPT2LMHeadModel
 
 from pipeline.ppo.experience import join_texts, micro_batches
 from pipeline.ppo.model import ActorCritic, forward_at, run_model, token_logprobs
@@ -61,6 +62,19 @@ def test_training_pass_equals_sampling_whatever_the_grouping():
             found = token_logprobs(output.logits, part.tokens[part.mask])
             kept = rollout.logprobs[rows, : part.mask.shape[1]][part.mask]
             torch.testing.assert_close(found, kept, atol=1e-5, rtol=1e-5)
+
+
+def test_positions_are_right_in_a_model_that_learns_them_absolutely():
+    # Rotary models see distances only and would hide a shift by the left padding.
+    torch.manual_seed(0)
+    size = {"n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 64, "vocab_size": 16}
+    model = GPT2LMHeadModel(GPT2Config(**size, initializer_range=0.3, eos_token_id=EOS)).eval()
+    rollout = rollout_of(model, PROMPTS)
+    for row, (prompt, response) in enumerate(zip(PROMPTS, rollout.token_lists(), strict=True)):
+        logprobs = model(torch.tensor([prompt + response])).logits[0].log_softmax(-1)
+        expected = logprobs[len(prompt) - 1 : -1].gather(1, torch.tensor(response)[:, None])[:, 0]
+        kept = rollout.logprobs[row, : len(response)]
+        torch.testing.assert_close(kept, expected, atol=1e-4, rtol=0)
 
 
 def test_a_response_does_not_depend_on_what_is_decoded_beside_it():

@@ -23,7 +23,7 @@ from pipeline.ppo.metrics import METRICS, RESERVED_COMPONENTS
 from pipeline.ppo.model import weights_hash
 
 
-@pytest.mark.parametrize("settings", [{}, {"temperature": 0.7, "kl_estimator": "full"}])
+@pytest.mark.parametrize("settings", [{}, {"temperature": 0.7}, {"kl_estimator": "full"}])
 def test_before_the_first_step_ratio_is_one_and_kl_zero(settings):
     first = next(tiny_trainer(**settings).run())
     assert first.metrics["policy/first_ratio_error"] < 1e-5
