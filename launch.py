@@ -35,6 +35,7 @@ from storage.commands import Commands
 from storage.database import Database
 from storage.errors import NotFound, WorkspaceLocked
 from storage.records import Annotator, Prompt, new_id
+from storage.status import status
 
 CONFIGS = Path(__file__).parent / "configs"
 OWNER = "owner"
@@ -64,6 +65,7 @@ class Studio:
         self._commands = Commands(self.db)
         self._commands.register("train", lambda overrides: self.loop.train(overrides))
         self._commands.register("advance", lambda: self.advance())
+        self._commands.register("status", lambda: status(self.db) | {"trouble": self.trouble})
 
     def call(self, command: str, **arguments: Any) -> Any:
         return self._commands.call(command, arguments)
@@ -378,6 +380,8 @@ cli.add_data_commands(app, connect=connect, prepare=lambda where: prepare(where,
 
 def main() -> None:
     """Run the command line; what a user can mend is one sentence, not a traceback."""
+    # An exception instead of a sudden end, so that what was started is stopped as well.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         app()
     except (ValueError, NotFound, WorkspaceLocked, SimulationFailed, RuntimeError) as error:

@@ -207,6 +207,8 @@ class _Driver:
                 return number
             if here[1] == phase:
                 return here[0]
+            if trouble := status.get("trouble"):
+                raise SimulationFailed(f"the loop cannot go on: {trouble}")
             if stopped := _stopped(status["runs"]):
                 raise SimulationFailed(
                     f"the {stopped['stage']} stage of iteration {here[0]} {stopped['status']}: "
