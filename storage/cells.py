@@ -81,6 +81,9 @@ class Cells:
     def is_chat(self, column: str) -> bool:
         return isinstance(self._values.get(column), list)
 
+    def has_prompt(self) -> bool:
+        return any(map(self.has, _PROMPT_COLUMNS))
+
     def prompt(self) -> tuple[Message, ...]:
         """The prompt: `messages`, else `prompt` (text or messages), else `instruction` followed
         by `input` where there is one."""

@@ -54,7 +54,7 @@ def _vote(
 def _split(cells: Cells) -> tuple[tuple[Message, ...], str, str]:
     """Prompt, chosen and rejected text of a row in any of TRL's paired forms."""
     if not cells.is_chat("chosen") and not cells.is_chat("rejected"):
-        if cells.has("prompt"):
+        if cells.has_prompt():
             return cells.prompt(), cells.response("chosen"), cells.response("rejected")
         return _implicit_text(cells.text("chosen"), cells.text("rejected"))
     chosen, rejected = cells.chat("chosen"), cells.chat("rejected")
@@ -66,7 +66,7 @@ def _split(cells: Cells) -> tuple[tuple[Message, ...], str, str]:
         )
     prompt = chosen[:-1]
     # Some datasets repeat the last question, or the whole chat so far, in `prompt`.
-    if cells.has("prompt") and cells.prompt() not in (prompt, prompt[-1:]):
+    if cells.has_prompt() and cells.prompt() not in (prompt, prompt[-1:]):
         raise ValueError("prompt is not how the conversations in chosen and rejected begin")
     for column, turn in (("chosen", chosen[-1]), ("rejected", rejected[-1])):
         if not turn.content.strip():

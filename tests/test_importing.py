@@ -473,9 +473,10 @@ def test_preferences_in_every_form_are_the_same_vote(db: Database, file: Any) ->
         {"prompt": [USER], "chosen": [BLUE], "rejected": [GREEN]},
         {"chosen": [USER, BLUE], "rejected": [USER, GREEN]},
         {"prompt": USER["content"], "chosen": [USER, BLUE], "rejected": [USER, GREEN]},
+        {"instruction": USER["content"], "input": "", "chosen": "Blue.", "rejected": "Green."},
     ]
     added = [import_preferences(db, file([row])).added["judgments"] for row in forms]
-    assert added == [1, 0, 0, 0]
+    assert added == [1, 0, 0, 0, 0]
     (found,) = judgments(db)
     assert (found["first"], found["second"], found["outcome"]) == ("Blue.", "Green.", "first")
     assert found["annotator"] == "imported"
