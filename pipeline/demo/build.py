@@ -15,24 +15,23 @@ import json
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import torch
-from datasets import Dataset
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
-from trl import SFTConfig, SFTTrainer
 
+from pipeline.config import SFTConfig
 from pipeline.demo import MODEL_DIR
 from pipeline.demo.corpus import FILES, examples
+from pipeline.demo.corpus.rows import Messages
 from pipeline.demo.judge import figures
 from pipeline.demo.tokenizer import END, PAD, train_tokenizer
 from pipeline.rundir import Report, RunDirectory
-from pipeline.text import ChatTokenizer, Encoded
-from pipeline.training import ReportCallback, train, trainer_arguments
+from pipeline.sft import train_sft
+from pipeline.text import ChatTokenizer
 
 MANIFEST = "manifest.json"
 
@@ -41,7 +40,7 @@ MANIFEST = "manifest.json"
 class BuildConfig:
     """The recipe; the manifest repeats it."""
 
-    tokens: int = 4_500_000
+    tokens: int = 4_000_000
     """Prompt and response tokens trained on, each row once."""
     vocabulary: int = 3072
     hidden: int = 192
@@ -49,8 +48,6 @@ class BuildConfig:
     heads: int = 6
     intermediate: int = 512
     lr: float = 2.5e-3
-    lr_floor: float = 0.01
-    """Share of `lr` that the cosine ends at."""
     batch: int = 32
     warmup: float = 0.03
     seed: int = 0
@@ -61,26 +58,22 @@ def build(config: BuildConfig, out: Path, run: Path) -> dict[str, Any]:
 
     `run` keeps events and checkpoints; an interrupted build continues from there.
     """
-    require_replaceable(out)  # before the work, not after it
     started = time.monotonic()
-    corpus = corpus_hashes()  # now, since somebody may edit the files while this runs
     tokenizer = train_tokenizer(_texts(config.seed), vocabulary=config.vocabulary)
     model = fresh_model(config, tokenizer)
-    chat = ChatTokenizer(tokenizer)
-    drawn = list(rows_worth(config.tokens, chat, seed=config.seed))
-    rows = in_batches(drawn, batch=config.batch, dice=Random(config.seed))
+    rows = list(rows_worth(config.tokens, tokenizer, seed=config.seed))
     print(f"{len(rows)} rows, {model.num_parameters():,} parameters", flush=True)
-    fine_tune(model, chat, rows, config, run)
+    summary = fine_tune(model, tokenizer, rows, config, run)
     minutes = round((time.monotonic() - started) / 60, 1)
     save(model, tokenizer, out)
     manifest = {
         "config": asdict(config),
         "rows": len(rows),
         "parameters": model.num_parameters(),
-        "corpus": corpus,
-        "rows_digest": rows_digest(config.seed),
+        "corpus": corpus_hashes(),
         "artefacts": artefact_hashes(out),
         "minutes": minutes,
+        "held_out_loss": round(summary["held_out_loss"], 4),
         "figures": figures(out),
     }
     (out / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
@@ -112,91 +105,44 @@ def fresh_model(config: BuildConfig, tokenizer: PreTrainedTokenizerFast) -> Llam
     )
 
 
-def rows_worth(tokens: int, chat: ChatTokenizer, *, seed: int) -> Iterator[Encoded]:
-    """Rows of the corpus, tokenized, until they hold `tokens` tokens."""
+def rows_worth(
+    tokens: int, tokenizer: PreTrainedTokenizerFast, *, seed: int
+) -> Iterator[tuple[Messages, str]]:
+    """Conversations of the corpus with their responses, until they hold `tokens` tokens."""
+    chat = ChatTokenizer(tokenizer)
     seen = 0
     for messages, response, _ in examples(tokens, seed):
         if seen >= tokens:
             return
-        row = chat.chat(messages, response)
-        seen += len(row.ids)
-        yield row
-
-
-def in_batches(rows: Sequence[Encoded], *, batch: int, dice: Random) -> list[Encoded]:
-    """`rows` in an order in which every `batch` of them have about the same length.
-
-    The order of the batches is random.  Long rows and short ones differ in style, so a fixed
-    order (such as the longest first) would leave the model with the style of the last ones.
-    """
-    pool = dice.sample(rows, len(rows))
-    window = 50 * batch
-    batches: list[list[Encoded]] = []
-    for start in range(0, len(pool), window):
-        near = sorted(pool[start : start + window], key=lambda row: len(row.ids))
-        batches += [near[i : i + batch] for i in range(0, len(near), batch)]
-    dice.shuffle(batches)
-    batches.sort(key=len, reverse=True)  # stable: only an incomplete batch moves, to the end
-    return [row for batch in batches for row in batch]
+        seen += len(chat.chat(messages, response).ids)
+        yield messages, response
 
 
 def fine_tune(
     model: LlamaForCausalLM,
-    chat: ChatTokenizer,
-    rows: Sequence[Encoded],
+    tokenizer: PreTrainedTokenizerFast,
+    rows: list[tuple[Messages, str]],
     config: BuildConfig,
     run: Path,
-) -> None:
-    """One pass over `rows` as the SFT stage makes it, but in our own order and down to almost 0.
-
-    Events and checkpoints go to `run`.
-    """
+) -> dict[str, Any]:
+    """One pass over `rows` by the project's own SFT stage; its events and checkpoints go to `run`."""
     directory = RunDirectory(run)
     resume = directory.checkpoint.exists()
-    arguments = trainer_arguments(
-        checkpoints=directory.checkpoint,
-        examples=len(rows),
-        batch=config.batch,
-        micro_batch=config.batch,
-        epochs=1.0,
-        lr=config.lr,
-        seed=config.seed,
-        device=torch.device("cpu"),
-        large=False,
-    )
-    with Report(directory, attempt=2 if resume else 1) as report:
-        trainer = SFTTrainer(
-            model=model,
-            args=SFTConfig(
-                **arguments,
-                warmup_steps=config.warmup,
-                lr_scheduler_type="cosine_with_min_lr",
-                lr_scheduler_kwargs={"min_lr_rate": config.lr_floor},
-                train_sampling_strategy="sequential",
-            ),
-            train_dataset=Dataset.from_list([_row(row) for row in rows]),
-            processing_class=chat.tokenizer,
-            callbacks=[ReportCallback(report, "fine-tuning")],
-        )
-        train(trainer, directory.checkpoint, report, resume=resume)
-
-
-def _row(row: Encoded) -> dict[str, list[int]]:
-    """Ids and labels; only the response is learnt."""
-    labels = [-100] * row.prompt_tokens + row.ids[row.prompt_tokens :]
-    return {"input_ids": row.ids, "labels": labels}
-
-
-def require_replaceable(out: Path) -> None:
-    """Raise ``ValueError`` when `out` holds something other than a checkpoint."""
-    if out.exists() and any(out.iterdir()) and not (out / "config.json").is_file():
-        raise ValueError(f"{out} holds other files; choose an empty or new directory for --out")
+    report = Report(directory, attempt=2 if resume else 1)
+    settings = SFTConfig(epochs=1.0, lr=config.lr, batch=config.batch, warmup=config.warmup)
+    try:
+        return train_sft(
+            model, tokenizer, rows, settings, directory.checkpoint, report,
+            seed=config.seed, resume=resume,
+        )  # fmt: skip
+    finally:
+        report.close()
 
 
 def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, out: Path) -> None:
-    """Replace the checkpoint in `out`; half precision on disk, single precision once loaded."""
-    require_replaceable(out)
-    shutil.rmtree(out, ignore_errors=True)
+    """Write the checkpoint; half precision on disk, single precision once loaded."""
+    if out.exists():
+        shutil.rmtree(out)
     model.config.use_cache = True  # the trainer switched it off
     model.half().save_pretrained(out)
     tokenizer.save_pretrained(out)
@@ -214,12 +160,6 @@ def corpus_hashes() -> dict[str, str]:
 def artefact_hashes(out: Path) -> dict[str, str]:
     """sha256 of every file of a checkpoint except its manifest."""
     return {path.name: _sha256(path) for path in sorted(out.iterdir()) if path.name != MANIFEST}
-
-
-def rows_digest(seed: int) -> str:
-    """sha256 of the first training rows, which the code that writes them can change as well."""
-    rows = json.dumps(list(examples(500, seed)))
-    return hashlib.sha256(rows.encode()).hexdigest()
 
 
 def _sha256(path: Path) -> str:

@@ -33,9 +33,7 @@ class Carriers:
 @dataclass(frozen=True)
 class _Noise:
     contexts: tuple[str, ...]
-    frames: tuple[str, ...]
     words: tuple[str, ...]
-    asides: tuple[str, ...]
 
 
 @lru_cache(maxsize=3)
@@ -58,7 +56,8 @@ def about(carrier: str, topic: Topic) -> str:
 
 def noisy_question(topic: Topic, dice: Random) -> str:
     """One of many ways to ask about `topic`, some barely grammatical."""
-    way = dice.choices(tuple(_WAYS), weights=tuple(_WAYS.values()))[0]
+    ways = (_plain, _carried, _named, _situated, _doubled, _disturbed, _distracted, _soup)
+    way = dice.choices(ways, weights=(10, 18, 10, 14, 5, 16, 14, 13))[0]
     return _careless(way(topic, dice), dice)
 
 
@@ -87,22 +86,13 @@ def _doubled(topic: Topic, dice: Random) -> str:
     return " ".join(dice.sample(topic.ask, 2))
 
 
-def _framed(topic: Topic, dice: Random) -> str:
-    """A sentence that is not a question of the corpus, with a word that names the topic."""
-    word = topic.name if dice.random() < 0.3 else dice.choice(_naming_words(topic))
-    text = dice.choice(_noise().frames).format(word=word)
-    if dice.random() < 0.3:
-        text = f"{text} {dice.choice(_noise().contexts)}"
-    return text[0].upper() + text[1:]
-
-
 def _disturbed(topic: Topic, dice: Random) -> str:
     """A question that lost some of its common words and gained others."""
     telling = telling_words(topic)
     words = []
     for word in dice.choice(topic.ask).split():
-        if dice.random() < 0.25:
-            words.append(_idle_word(dice))
+        if dice.random() < 0.2:
+            words.append(dice.choice(_noise().words))
         if _bare(word) in telling or dice.random() > 0.35:
             words.append(word)
     return _sentence(words, dice)
@@ -123,41 +113,9 @@ def _soup(topic: Topic, dice: Random) -> str:
     """One to three telling words among any others, in any order."""
     telling = sorted(telling_words(topic))
     words = dice.sample(telling, min(len(telling), dice.choice((1, 1, 2, 3))))
-    words += [_idle_word(dice) for _ in range(dice.randint(0, 8))]
+    words += dice.choices(_noise().words, k=dice.randint(0, 7))
     dice.shuffle(words)
     return _sentence(words, dice)
-
-
-# How often each way is taken, of 100.
-_WAYS = {
-    _plain: 9,
-    _carried: 16,
-    _named: 9,
-    _situated: 10,
-    _doubled: 4,
-    _framed: 16,
-    _disturbed: 14,
-    _distracted: 9,
-    _soup: 13,
-}
-
-
-def _idle_word(dice: Random) -> str:
-    """A word that says nothing about a topic: common, any other, or none of any language."""
-    kind = dice.random()
-    if kind < 0.55:
-        return dice.choice(_noise().words)
-    return dice.choice(_noise().asides) if kind < 0.85 else _made_up_word(dice)
-
-
-def _made_up_word(dice: Random) -> str:
-    """Letters such as a word nobody wrote down here might have."""
-    syllables = dice.randint(1, 3)
-    onset, rhyme = (
-        ["b", "c", "d", "f", "g", "h", "l", "m", "n", "p", "r", "s", "t", "tr", "st", "ch", "w"],
-        ["a", "e", "i", "o", "u", "ar", "en", "ick", "ow", "ump"],
-    )
-    return "".join(dice.choice(onset) + dice.choice(rhyme) for _ in range(syllables))
 
 
 def _careless(text: str, dice: Random) -> str:
@@ -181,12 +139,7 @@ def _bare(word: str) -> str:
 @lru_cache(maxsize=1)
 def _noise() -> _Noise:
     table = read_toml("noise.toml")
-    return _Noise(
-        contexts=tuple(table["contexts"]),
-        frames=tuple(table["frames"]),
-        words=tuple(table["words"].split()),
-        asides=tuple(table["asides"].split()),
-    )
+    return _Noise(tuple(table["contexts"]), tuple(table["words"].split()))
 
 
 def words_of(text: str) -> list[str]:
@@ -210,13 +163,6 @@ def telling_words(topic: Topic) -> frozenset[str]:
     using = _topics_using()
     words = {w for w in _words_of(topic) - common if using[w] <= _RARE}
     return frozenset(words | {w for w in _words_of(topic) if topic.mentioned_in(w)})
-
-
-@lru_cache(maxsize=512)
-def _naming_words(topic: Topic) -> tuple[str, ...]:
-    """Words of the trained questions that are keywords of the topic, else its name."""
-    words = [w for text in (*topic.ask, topic.name) for w in words_of(text)]
-    return tuple(w for w in words if topic.mentioned_in(w)) or (topic.name,)
 
 
 @lru_cache(maxsize=512)
