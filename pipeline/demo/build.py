@@ -58,7 +58,9 @@ def build(config: BuildConfig, out: Path, run: Path) -> dict[str, Any]:
 
     `run` keeps events and checkpoints; an interrupted build continues from there.
     """
+    require_replaceable(out)  # before the work, not after it
     started = time.monotonic()
+    corpus = corpus_hashes()  # now, since somebody may edit the files while this runs
     tokenizer = train_tokenizer(_texts(config.seed), vocabulary=config.vocabulary)
     model = fresh_model(config, tokenizer)
     rows = list(rows_worth(config.tokens, tokenizer, seed=config.seed))
@@ -70,7 +72,7 @@ def build(config: BuildConfig, out: Path, run: Path) -> dict[str, Any]:
         "config": asdict(config),
         "rows": len(rows),
         "parameters": model.num_parameters(),
-        "corpus": corpus_hashes(),
+        "corpus": corpus,
         "artefacts": artefact_hashes(out),
         "minutes": minutes,
         "held_out_loss": round(summary["held_out_loss"], 4),
@@ -99,8 +101,8 @@ def fresh_model(config: BuildConfig, tokenizer: PreTrainedTokenizerFast) -> Llam
             max_position_embeddings=512,
             tie_word_embeddings=True,
             bos_token_id=None,
-            eos_token_id=tokenizer.convert_tokens_to_ids(END),
-            pad_token_id=tokenizer.convert_tokens_to_ids(PAD),
+            eos_token_id=tokenizer.get_vocab()[END],
+            pad_token_id=tokenizer.get_vocab()[PAD],
         )
     )
 
@@ -139,10 +141,16 @@ def fine_tune(
         report.close()
 
 
+def require_replaceable(out: Path) -> None:
+    """Raise ``ValueError`` when `out` holds something other than a checkpoint."""
+    if out.exists() and any(out.iterdir()) and not (out / "config.json").is_file():
+        raise ValueError(f"{out} holds other files; choose an empty or new directory for --out")
+
+
 def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, out: Path) -> None:
-    """Write the checkpoint; half precision on disk, single precision once loaded."""
-    if out.exists():
-        shutil.rmtree(out)
+    """Replace the checkpoint in `out`; half precision on disk, single precision once loaded."""
+    require_replaceable(out)
+    shutil.rmtree(out, ignore_errors=True)
     model.config.use_cache = True  # the trainer switched it off
     model.half().save_pretrained(out)
     tokenizer.save_pretrained(out)
