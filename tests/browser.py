@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-SLOW = 30_000
+SLOW = 120_000
 """Milliseconds until a wait gives up; the machine may be busy training."""
 
 
@@ -30,6 +30,7 @@ def find_chromium() -> str:
 def chromium() -> Iterator[Browser]:
     """A headless browser."""
     path = find_chromium()
+    expect.set_options(timeout=SLOW)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=ARGUMENTS)
         try:

@@ -8,7 +8,7 @@ import uuid
 from contextlib import contextmanager
 
 import pytest
-from browser import SLOW, chromium, new_page
+from browser import chromium, new_page
 from desk_world import add_pairs, add_person, free_port, make_app, serving, workspace
 from playwright.sync_api import expect
 
@@ -77,7 +77,7 @@ def wait_for_other(page, before):
 
 
 def status(page, kind):
-    expect(page.locator(".status")).to_have_attribute("data-status", kind, timeout=SLOW)
+    expect(page.locator(".status")).to_have_attribute("data-status", kind)
 
 
 def judgments_of(db, who):
@@ -197,7 +197,7 @@ def test_undo_brings_pair_and_draft_back_and_history_keeps_both(browser, world, 
         page.reload()
         page.wait_for_selector(".desk[data-state=judging]")
         page.keyboard.press("z")
-        expect(page.locator(".turn.last .text")).to_have_text(before[0], timeout=SLOW)
+        expect(page.locator(".turn.last .text")).to_have_text(before[0])
         assert shown(page) == before
 
 
@@ -287,7 +287,7 @@ def test_an_outbox_is_its_owners_alone(browser, world, who):
         page.context.add_cookies([{"url": url, "name": name, "value": value}])
         with serving(app, port=port):
             # The open page belongs to `who`; the cookie no longer does.
-            expect(page.locator(".status")).to_contain_text("Somebody else", timeout=SLOW)
+            expect(page.locator(".status")).to_contain_text("Somebody else")
             page.reload()
             page.wait_for_selector(".desk[data-state=judging]")
             page.keyboard.press("0")
@@ -314,7 +314,7 @@ def test_a_refused_label_stays_visible_with_its_reason(browser, world, server, w
         expect(tray).to_contain_text("comment")
         expect(tray).to_contain_text(before[0])
         page.reload()
-        expect(tray).to_contain_text("comment", timeout=SLOW)  # also after a reload
+        expect(tray).to_contain_text("comment")  # also after a reload
         page.get_by_role("button", name="Discard").click()
         expect(tray).to_have_count(0)
     assert judgments_of(world[0], who) == []
@@ -359,12 +359,12 @@ def test_an_empty_desk_says_so_and_fills_by_itself(browser, world, server, who):
     iterations.save(db, Iteration(number=1, phase="done"))
     with new_page(browser, cookie=cookie_of(world, server.url, who)) as page:
         page.goto(f"{server.url}/label/")
-        expect(page.locator(".empty h1")).to_have_text("All caught up", timeout=SLOW)
+        expect(page.locator(".empty h1")).to_have_text("All caught up")
         add_pairs(db, [("A new question?", "x", "y")], iteration=2)
         page.wait_for_selector(".desk[data-state=judging]")
         assert shown(page)[0] == "A new question?"
         page.keyboard.press("1")
-        expect(page.locator(".empty")).to_contain_text("1 judged today", timeout=SLOW)
+        expect(page.locator(".empty")).to_contain_text("1 judged today")
 
 
 def test_hostile_text_stays_in_its_box_and_calls_nobody(browser, world, server, who):

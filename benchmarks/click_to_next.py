@@ -1,0 +1,104 @@
+"""From the key press to the next pair on the screen, in headless Chromium.
+
+    python benchmarks/click_to_next.py [--labels 60]
+
+Two rounds on the real server: as it is, and with every POST held up by 100 ms as on a far
+network.  The time runs from the key event's own time stamp to the frame in which the next pair
+has been painted (a task queued behind the animation frame).  Prints one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+
+from browser import chromium, new_page  # noqa: E402
+from desk_demo import believable  # noqa: E402
+from desk_world import add_pairs, add_person, make_app, serving  # noqa: E402
+from playwright.sync_api import Page, Route  # noqa: E402
+
+from storage import tokens  # noqa: E402
+from storage.database import Database  # noqa: E402
+
+# The next pair is there when the prompt's nodes were exchanged; then a frame, then a task after it.
+_WATCH = """
+() => {
+  window.kiteTimes = [];
+  let pressed = null;
+  addEventListener("keydown", (event) => { pressed = event.timeStamp; }, true);
+  new MutationObserver(() => {
+    const since = pressed;
+    if (since === null) return;
+    pressed = null;
+    requestAnimationFrame(() => {
+      const channel = new MessageChannel();
+      channel.port1.onmessage = () => window.kiteTimes.push(performance.now() - since);
+      channel.port2.postMessage(0);
+    });
+  }).observe(document.querySelector(".prompt"), { childList: true });
+}
+"""
+
+
+def measure(page: Page, labels: int) -> dict[str, float | int]:
+    """Judge `labels` pairs at a person's fastest pace."""
+    page.evaluate(_WATCH)
+    for done in range(labels):
+        page.keyboard.press("12"[done % 2])
+        page.wait_for_function("count => window.kiteTimes.length > count", arg=done)
+        page.wait_for_timeout(300)
+    times = sorted(page.evaluate("window.kiteTimes"))
+    page.wait_for_selector(".status[data-status=saved]")
+    return {
+        "labels": len(times),
+        "p50_ms": round(times[len(times) // 2], 1),
+        "p95_ms": round(times[len(times) * 95 // 100], 1),
+        "max_ms": round(times[-1], 1),
+    }
+
+
+def held_up(route: Route) -> None:
+    """A far network: 100 ms before a POST reaches the server."""
+    time.sleep(0.1)
+    route.continue_()
+
+
+def run(folder: Path, labels: int) -> dict[str, Any]:
+    """Both rounds, each by an annotator of its own."""
+    figures: dict[str, Any] = {}
+    with Database.open(folder) as db:
+        add_pairs(db, believable(2 * labels + 20))
+        app = make_app(db)
+        with serving(app) as server, chromium() as browser:
+            for name in ("near", "post_delayed_100_ms"):
+                who = add_person(db, name)
+                secret = tokens.issue(db, who.id, "session", lifetime=None)
+                with new_page(browser, cookie=(server.url, app.state.auth.cookie, secret)) as page:
+                    if name != "near":
+                        page.route("**/label/api/judgments", held_up)
+                    start = time.perf_counter()
+                    page.goto(f"{server.url}/label/")
+                    page.wait_for_selector(".desk[data-state=judging]")
+                    first = round(time.perf_counter() - start, 2)
+                    figures[name] = {**measure(page, labels), "first_pair_s": first}
+    return figures
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--labels", type=int, default=60)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="kitestring-click-") as folder:
+        print(json.dumps(run(Path(folder), given.labels)))
+
+
+if __name__ == "__main__":
+    main()
