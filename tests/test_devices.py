@@ -1,0 +1,70 @@
+"""Where a job computes, and the sentences when a model cannot be had."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from pipeline.config import ModelConfig
+from pipeline.devices import context_length, inference_dtype, load_causal_lm, pick_device
+from pipeline.hub import ModelUnavailable, explain
+from tests.tiny import save_tiny, tiny_tokenizer
+
+RESPONSE: Any = SimpleNamespace(headers={}, request=None)
+
+
+def test_the_device_asked_for_is_taken_or_refused():
+    assert pick_device("cpu") == torch.device("cpu")
+    if not torch.cuda.is_available():
+        with pytest.raises(ValueError, match=r"worker\.device=cuda is not on this machine"):
+            pick_device("cuda")
+
+
+def test_weights_that_are_only_read_are_fp32_on_a_cpu_unless_asked_otherwise():
+    cpu = torch.device("cpu")
+    assert inference_dtype(ModelConfig(), cpu) is torch.float32
+    assert inference_dtype(ModelConfig(dtype="bfloat16"), cpu) is torch.bfloat16
+
+
+def test_a_model_comes_in_the_precision_asked_for_whatever_its_file_has(tmp_path: Path):
+    config = LlamaConfig(
+        vocab_size=261, hidden_size=32, intermediate_size=64, num_hidden_layers=1,
+        num_attention_heads=2, attention_dropout=0.1, max_position_embeddings=99,
+    )  # fmt: skip
+    LlamaForCausalLM(config).bfloat16().save_pretrained(tmp_path)
+    tiny_tokenizer().save_pretrained(tmp_path)
+    model = load_causal_lm(str(tmp_path))
+    assert {p.dtype for p in model.parameters()} == {torch.float32}
+    assert not model.training
+    assert context_length(model) == 99
+
+
+def test_a_directory_with_broken_weights_is_one_sentence(tmp_path: Path):
+    save_tiny(tmp_path / "m")
+    (tmp_path / "m" / "config.json").write_text('{"model_type": "no-such-thing"}')
+    with pytest.raises(ModelUnavailable, match=r"the model .* cannot be loaded") as caught:
+        load_causal_lm(str(tmp_path / "m"))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (GatedRepoError("gated", response=RESPONSE), "is gated: accept its terms"),
+        (RepositoryNotFoundError("404", response=RESPONSE), "check the spelling, or set HF_TOKEN"),
+        (ConnectionError("no route"), "cannot be reached"),
+        (ValueError("odd\nthing"), "cannot be loaded: odd"),
+    ],
+)
+def test_each_refusal_says_what_to_do(error: Exception, says: str):
+    wrapped = OSError("libraries wrap the hub's errors")
+    wrapped.__cause__ = error
+    assert says in explain("owner/model", error)
+    if not isinstance(error, (ValueError, ConnectionError)):
+        assert says in explain("owner/model", wrapped)
