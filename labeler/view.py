@@ -78,6 +78,13 @@ def percent(value: float | None, digits: int = 0) -> str:
     return _minus(f"{value:.{digits}%}")
 
 
+def interval(low: float | None, high: float | None) -> str:
+    """A 95% interval of a share, ``66–81%``; empty when it is not known."""
+    if low is None or high is None or not (math.isfinite(low) and math.isfinite(high)):
+        return ""
+    return f"{100 * low:.0f}–{100 * high:.0f}%"
+
+
 def duration(seconds: float | None) -> str:
     """A length of time in its two largest units."""
     if seconds is None or not math.isfinite(seconds):

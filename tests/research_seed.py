@@ -377,14 +377,12 @@ class Seeding:
         runs.ingest(self.db, record, found, notes)
 
     def sample(self, run: str, step: int, reward: float) -> RunNote:
-        payload = {
-            "prompt": f"How do I {self.coin.choice(TOPICS)}?",
-            "response": GOOD[1].format(topic="do it") + HOSTILE,
-            "reward": reward,
-        }
+        asked = self.coin.choice(prompts.listing(self.db, role="train"))
         return RunNote(
-            run=run, seq=step, step=step, kind="sample", name="sample", message="", payload=payload
-        )
+            run=run, seq=step, step=step, kind="sample", name="response",
+            message=GOOD[1].format(topic="do it") + HOSTILE,
+            payload={"prompt": asked.id, "reward": reward, "kl": 2.0, "finish_reason": "length"},
+        )  # fmt: skip
 
     def evaluate(self, number: int, *, labels: int) -> None:
         run = self.run(number, "evaluate", "succeeded", minutes=2)
@@ -411,6 +409,7 @@ class Seeding:
                 "policy": {"reward": 0.4 + 0.3 * number, "kl": 3.1 * number, "length": 44 + number},
                 "reference": {"reward": 0.0, "kl": 0.0, "length": 41},
                 "win_rate_reward_model": 0.62 + 0.06 * number,
+                "win_rate_against_reference": {"low": 0.55, "high": 0.81},
             },
         )  # fmt: skip
 
@@ -432,6 +431,7 @@ def kl_flag(run: str, step: int, kl: float) -> RunNote:
         message=f"KL to the reference is {kl:.1f} nats per response.",
         payload={
             "level": "warn",
+            "seen": f"KL to the reference is {kl:.1f} nats per response.",
             "why": "Far from the reference the reward model is guessing and text tends to garble.",
             "remedy": "Raise kl_weight or lower lr; set kl_budget to stop in time.",
         },

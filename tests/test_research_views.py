@@ -15,7 +15,7 @@ from labeler.research.pace import Pace
 from labeler.research.reading import State, Work, latest_run
 from labeler.research.samples_view import Answer, Sample
 from labeler.research.train_form import TrainForm
-from storage.records import Annotator, Iteration, Message, ModelVersion, Run, RunNote
+from storage.records import Annotator, Iteration, Message, ModelVersion, Prompt, Run, RunNote
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -150,12 +150,41 @@ def test_a_flag_shows_once_with_its_latest_figures_and_all_its_steps_worst_first
         [stop, kl_flag("r", 83, 10.2), kl_flag("r", 90, 11.7)], unit="update"
     )
     assert seen.count('class="ks-flag') == 2
-    assert "updates 83 to 90" in seen
+    assert "updates 83, 90" in seen
     assert "11.7 nats" in seen
     assert "10.2 nats" not in seen
     assert "Raise kl_weight" in seen
     assert seen.index("Reference changed") < seen.index("KL high")
     assert "<img" not in seen
+
+
+def test_a_flag_without_its_parts_and_a_warning_show_their_message():
+    plain = RunNote(run="r", seq=1, step=4, kind="flag", name="odd", message="Seen. Why. Try.")
+    warning = RunNote(run="r", seq=2, step=0, kind="warning", name="long_prompts", message=HOSTILE)
+    seen = training_view.flags([warning, plain], unit="update")
+    assert "Seen. Why. Try." in seen
+    assert "update 4" in seen
+    assert "update 0" not in seen
+    assert seen.index("Odd") < seen.index("Long prompts")
+    assert "<img" not in seen
+
+
+def test_many_steps_of_a_flag_are_abridged():
+    seen = training_view.flags([kl_flag("r", step, 11.0) for step in (1, 3, 5, 7)], unit="update")
+    assert "updates 1, …, 5, 7" in seen
+
+
+def test_live_samples_show_prompt_response_and_figures_as_text():
+    prompt = Prompt.make(f"Why? {HOSTILE}", role="train")
+    note = RunNote(
+        run="r", seq=1, step=20, kind="sample", name="response", message=HOSTILE,
+        payload={"prompt": prompt.id, "reward": -0.25, "kl": 3.0, "finish_reason": "length"},
+    )  # fmt: skip
+    seen = training_view.samples([note], {prompt.id: prompt})
+    assert "Why?" in seen
+    assert "update 20 · reward −0.25 · KL 3.0 · cut off" in seen
+    assert "<img" not in seen
+    assert "prompt not known" in training_view.samples([note], {})
 
 
 def test_the_card_of_a_failed_run_gives_the_reason_as_text():
@@ -372,13 +401,14 @@ def test_the_tree_puts_each_model_under_its_parent():
     assert "gpt" not in drawn
 
 
-def test_parents_in_a_circle_do_not_hang_the_page():
+def test_parents_in_a_circle_are_shown_and_do_not_hang_the_page():
     circle = [
         ModelVersion(id="a", role="policy", name="A", parent="b"),
         ModelVersion(id="b", role="policy", name="B", parent="a"),
-        ModelVersion(id="root", role="sft", name="R", parent="root"),
+        ModelVersion(id="own", role="sft", name="C", parent="own"),
     ]
-    assert "R" in history_view.tree(circle)
+    drawn = history_view.tree(circle)
+    assert [f"<b>{name}</b>" in drawn for name in "ABC"] == [True] * 3
 
 
 def test_history_shows_figures_and_times():
@@ -386,7 +416,8 @@ def test_history_shows_figures_and_times():
         number=1, phase="done", labels_wanted=100, reward_model="r", created_at=NOON,
         finished_at=NOON + timedelta(hours=2),
         evaluation={"policy": {"kl": 3.1, "reward": 0.7, "length": 44.6},
-                    "win_rate_reward_model": 0.68},
+                    "win_rate_reward_model": 0.68,
+                    "win_rate_against_reference": {"low": 0.594, "high": 0.762}},
     )  # fmt: skip
     reward = ModelVersion(id="r", role="reward", name="r", summary={"accuracy": 0.71})
     stages = [
@@ -394,7 +425,7 @@ def test_history_shows_figures_and_times():
         for stage, minutes in (("reward", 2), ("ppo", 5), ("sampling", 9))
     ]
     seen = history_view.table([done], {1: 104}, {"r": reward}, stages)
-    for text in ("104 of 100", "71.0%", "+0.70", "3.10", "68.0%", "44.6", "2 h 00 min",
+    for text in ("104 of 100", "71.0%", "+0.70", "3.10", "68.0%", "59–76%", "44.6", "2 h 00 min",
                  "7 min 00 s"):  # fmt: skip
         assert text in seen
 

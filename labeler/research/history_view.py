@@ -21,7 +21,7 @@ _COLUMNS = (
            "own reward model: figures of two iterations are not on one scale."),
     Column("KL", "right", "Of the new policy to the SFT reference, nats a response."),
     Column("Wins", "right", "Share of held-out prompts where the reward model prefers the new "
-           "policy to SFT; ties count half."),
+           "policy to SFT, with its 95% interval; ties count half."),
     Column("Length", "right", "Mean tokens of a response of the new policy."),
     Column("Time", "right", "From the first sample to the end of the evaluation."),
     Column("Training time", "right", "Of the reward model and PPO stages that succeeded."),
@@ -71,10 +71,18 @@ def _row(
         view.percent(reward.summary.get("accuracy") if reward else None, 1),
         view.signed(found["reward"], 2),
         view.number(found["kl"]),
-        view.percent(found["win_rate"], 1),
+        _wins(iteration),
         view.number(found["length"]),
         view.duration(whole),
         view.duration(_training_seconds(iteration.number, runs)),
+    )
+
+
+def _wins(iteration: Iteration) -> Markup:
+    against = iteration.evaluation.get("win_rate_against_reference") or {}
+    sure = view.interval(against.get("low"), against.get("high"))
+    return Markup('{} <span class="ks-muted">{}</span>').format(
+        view.percent(figures(iteration)["win_rate"], 1), sure
     )
 
 
@@ -120,30 +128,34 @@ def charts(iterations: Sequence[Iteration]) -> Markup:
 
 def tree(versions: Sequence[ModelVersion]) -> Markup:
     """Who descends from whom: policies and reward models under the model they started from."""
-    ours = [m for m in versions if m.role != "external"]
+    ours = {m.id: m for m in versions if m.role != "external"}
     if not ours:
         return view.empty("No models yet", "The SFT reference comes first.")
-    known = {m.id for m in ours}
     children: dict[str | None, list[ModelVersion]] = {}
-    for model in ours:
-        parent = model.parent if model.parent in known and model.parent != model.id else None
-        children.setdefault(parent, []).append(model)
-    return _branch(children, None, frozenset())
+    for model in ours.values():
+        children.setdefault(_parent(model, ours), []).append(model)
+    return _branch(children, None)
 
 
-def _branch(
-    children: Mapping[str | None, Sequence[ModelVersion]],
-    parent: str | None,
-    above: frozenset[str],
-) -> Markup:
-    items = []
-    for model in sorted(children.get(parent, ()), key=lambda m: (m.created_at, m.id)):
-        if model.id in above:  # a circle in the stored parents must not hang the page
-            continue
-        below = _branch(children, model.id, above | {model.id})
-        items.append(Markup("<li>{}{}</li>").format(_node(model), below))
-    if not items:
+def _parent(model: ModelVersion, known: Mapping[str, ModelVersion]) -> str | None:
+    """The parent to hang a model under; none where the stored parents run in a circle."""
+    met, above = {model.id}, model.parent
+    while above in known:
+        if above in met:
+            return None
+        met.add(above)
+        above = known[above].parent
+    return model.parent if model.parent in known else None
+
+
+def _branch(children: Mapping[str | None, Sequence[ModelVersion]], parent: str | None) -> Markup:
+    models = sorted(children.get(parent, ()), key=lambda m: (m.created_at, m.id))
+    if not models:
         return Markup("")
+    items = [
+        Markup("<li>{}{}</li>").format(_node(model), _branch(children, model.id))
+        for model in models
+    ]
     tag = "ks-tree" if parent is None else ""
     return Markup('<ul class="{}">{}</ul>').format(tag, view.lines(items))
 

@@ -112,20 +112,27 @@ def _labels_tile(state: State, now: datetime) -> Markup:
 
 
 def _policy_tile(state: State) -> Markup:
-    evaluated = state.previous.evaluation if state.previous else {}
-    kl, win_rate = evaluated.get("policy", {}).get("kl"), evaluated.get("win_rate_reward_model")
     detail = "the frozen SFT reference"
     if state.policy is None:
         detail = "made when the loop starts"
-    elif state.policy.role == "policy":
-        detail = f"KL {view.number(kl)} nats · {view.percent(win_rate)} wins against SFT"
+    elif state.policy.role == "policy" and state.previous is not None:
+        detail = _evaluated(state.previous.evaluation)
     return view.tile(
         "Current policy",
         state.policy.name if state.policy else view.DASH,
         detail,
         help="The policy whose samples are being labelled. KL: how far it has moved from the SFT "
-        "reference. Wins: share of held-out prompts where the reward model prefers it to SFT.",
+        "reference. Wins: share of held-out prompts where the reward model prefers it to SFT, with "
+        "its 95% interval.",
     )
+
+
+def _evaluated(evaluation: Mapping[str, Any]) -> str:
+    against = evaluation.get("win_rate_against_reference") or {}
+    sure = view.interval(against.get("low"), against.get("high"))
+    wins = view.percent(evaluation.get("win_rate_reward_model")) + (f" ({sure})" if sure else "")
+    kl = (evaluation.get("policy") or {}).get("kl")
+    return f"KL {view.number(kl)} nats · {wins} wins against SFT"
 
 
 def _reward_tile(model: ModelVersion | None) -> Markup:
@@ -133,15 +140,17 @@ def _reward_tile(model: ModelVersion | None) -> Markup:
         return view.tile("Reward model", view.DASH, "trained on your first labels")
     summary = model.summary
     accuracy = summary.get("accuracy")
-    detail = f"{model.name} · ECE {view.number(summary.get('ece'), 2)}"
+    sure = view.interval(summary.get("accuracy_low"), summary.get("accuracy_high"))
+    parts = [model.name, sure, f"ECE {view.number(summary.get('ece'), 2)}"]
     if summary.get("held_out_pairs"):
-        detail += f" · {view.plural(int(summary['held_out_pairs']), 'held-out pair')}"
+        parts.append(view.plural(int(summary["held_out_pairs"]), "held-out pair"))
+    detail = " · ".join(part for part in parts if part)
     return view.tile(
         "Reward model accuracy",
         view.percent(accuracy, 1),
         detail,
         help="Share of held-out judgments with a preference that the reward model ranks as the "
-        "annotator did; split by prompt. A coin gets 50%. ECE: how far its confidence is off.",
+        "annotator did, with its 95% interval; split by prompt. A coin gets 50%. ECE: how far its confidence is off.",
     )
 
 

@@ -16,7 +16,7 @@ from labeler.research.loop_view import STAGES, stopped
 from labeler.research.pace import Pace
 from labeler.research.panel import Panel, Updates, attempt, piece, shown
 from labeler.research.reading import latest_run
-from storage import runs
+from storage import prompts, runs
 from storage.database import Database
 from storage.errors import NotFound
 from storage.records import Run, now
@@ -151,12 +151,13 @@ class TrainingTab:
         notes = runs.notes(self._db, run.id)
         red = [n for n in notes if n.kind in ("flag", "warning")]
         said = [n for n in notes if n.kind == "sample"]
+        asked = prompts.get_many(self._db, [str(n.payload.get("prompt")) for n in said])
         return {
             self.charts: shown(_stack(drawn)),
             self.others: shown(group(others, x_title=unit, columns=True)),
             self.flags: shown(_stack([training_view.flags(red, unit=unit)])),
             self.samples: shown(
-                view.lines([view.heading("Latest samples"), training_view.samples(said)])
+                view.lines([view.heading("Latest samples"), training_view.samples(said, asked)])
                 if said
                 else view.Markup("")
             ),

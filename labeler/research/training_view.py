@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from labeler import view
 from labeler.research.charts import Chart, Limit, Series
 from labeler.research.loop_view import STAGES, STATUS_TONES
 from labeler.view import Markup
-from storage.records import Run, RunNote
+from storage.records import Prompt, Run, RunNote
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -178,34 +178,49 @@ def _where(run: Run, seconds_left: float | None) -> str:
 
 
 def flags(notes: Sequence[RunNote], *, unit: str) -> Markup:
-    """Red flags, each once, with the steps it was seen at; the latest figures, worst first."""
+    """Red flags and warnings, each once, with the steps it came up at; the worst first."""
     latest: dict[str, RunNote] = {}
     seen_at: dict[str, list[int]] = {}
     for item in notes:
         latest[item.name] = item
         seen_at.setdefault(item.name, []).append(item.step)
-    worst_first = sorted(latest.values(), key=lambda n: (n.payload.get("level") != "stop", -n.step))
+    worst_first = sorted(latest.values(), key=lambda n: (-_severity(n), -n.step))
     return view.lines(_flag(item, seen_at[item.name], unit) for item in worst_first)
 
 
+def _severity(item: RunNote) -> int:
+    if item.kind != "flag":
+        return 0
+    return 2 if item.payload.get("level") == "stop" else 1
+
+
 def _flag(item: RunNote, steps: Sequence[int], unit: str) -> Markup:
-    stop = item.payload.get("level") == "stop"
-    when = f"{unit} {steps[0]}" if len(steps) == 1 else f"{unit}s {steps[0]} to {steps[-1]}"
-    rows = [
-        ("Seen", str(item.payload.get("seen") or item.message)),
-        ("Why it matters", str(item.payload.get("why", ""))),
-        ("First thing to try", str(item.payload.get("remedy", ""))),
+    tone: view.Tone = ("neutral", "warn", "bad")[_severity(item)]
+    when = view.badge(_when(steps, unit), tone) if any(steps) else ""
+    explained = [
+        ("Seen", item.payload.get("seen")),
+        ("Why it matters", item.payload.get("why")),
+        ("First thing to try", item.payload.get("remedy")),
     ]
-    return Markup('<div class="ks-flag{}" role="alert"><b>{} {}</b>{}</div>').format(
-        " ks-bad" if stop else "",
+    rows = [(name, text) for name, text in explained if text] or [("", item.message)]
+    return Markup('<div class="ks-flag ks-{}" role="alert"><b>{} {}</b>{}</div>').format(
+        tone,
         _spoken(item.name),
-        view.badge(when, "bad" if stop else "warn"),
+        when,
         Markup("").join(
-            Markup("<span>{}</span><span>{}</span>").format(name, text)
-            for name, text in rows
-            if text
+            Markup("<span>{}</span><span>{}</span>").format(name, text) for name, text in rows
         ),
     )
+
+
+def _when(steps: Sequence[int], unit: str) -> str:
+    """``update 83``; of many times the first and the last two."""
+    if len(steps) == 1:
+        return f"{unit} {steps[0]}"
+    named = [str(s) for s in steps] if len(steps) <= 3 else [str(steps[0]), "…"]
+    if len(steps) > 3:
+        named += [str(s) for s in steps[-2:]]
+    return f"{unit}s {', '.join(named)}"
 
 
 def _spoken(name: str) -> str:
@@ -214,20 +229,25 @@ def _spoken(name: str) -> str:
     return re.sub(r"\bkl\b", "KL", words[:1].upper() + words[1:], flags=re.IGNORECASE)
 
 
-def samples(notes: Sequence[RunNote], *, limit: int = 6) -> Markup:
-    """What the policy says while it trains: the latest samples, the newest first."""
-    return view.lines(_sample(item) for item in list(reversed(notes))[:limit])
+def samples(notes: Sequence[RunNote], prompts: Mapping[str, Prompt], *, limit: int = 6) -> Markup:
+    """What the policy says while it trains, the newest first; `prompts` by id."""
+    newest = list(reversed(notes))[:limit]
+    return view.lines(_sample(n, prompts.get(str(n.payload.get("prompt")))) for n in newest)
 
 
-def _sample(item: RunNote) -> Markup:
-    payload: Mapping[str, Any] = item.payload
-    response = payload.get("response") or payload.get("completion") or payload.get("text") or ""
-    reward = payload.get("reward")
-    score = f"reward {view.signed(float(reward), 2)}" if isinstance(reward, int | float) else ""
+def _sample(item: RunNote, prompt: Prompt | None) -> Markup:
+    facts = [f"update {item.step}"]
+    for key, text in (("reward", view.signed), ("kl", view.number)):
+        value = item.payload.get(key)
+        if isinstance(value, int | float):
+            facts.append(f"{'KL' if key == 'kl' else key} {text(float(value), 2)}")
+    if item.payload.get("finish_reason") == "length":
+        facts.append("cut off")
     return Markup(
-        '<article class="ks-sample"><header>{}{}</header><div class="ks-side">{}</div></article>'
+        '<article class="ks-sample"><header><div>{}</div>{}</header>'
+        '<div class="ks-side">{}</div></article>'
     ).format(
-        view.prose(str(payload.get("prompt") or item.message)),
-        view.badge(f"update {item.step}{' · ' + score if score else ''}"),
-        view.prose(str(response)),
+        view.conversation(prompt.messages) if prompt else Markup("<em>(prompt not known)</em>"),
+        view.badge(" · ".join(facts)),
+        view.prose(item.message) if item.message else Markup("<em>(empty)</em>"),
     )
