@@ -18,13 +18,11 @@ from storage.database import Database
 # kappa: Cohen (1960), observed agreement (po) against that of two annotators who keep their own
 # habits (pe); `cells` are the confusion matrices of all pairs of annotators.
 _AGREEMENT = """
-    WITH j AS (
+    WITH shared AS MATERIALIZED (
         SELECT comparison, annotator, outcome FROM current_judgments
         WHERE $iteration IS NULL
-           OR comparison IN (SELECT id FROM comparisons WHERE iteration = $iteration)),
-    shared AS MATERIALIZED (
-        SELECT * FROM j
-        WHERE comparison IN (SELECT comparison FROM j GROUP BY comparison HAVING count(*) >= 2)),
+           OR comparison IN (SELECT id FROM comparisons WHERE iteration = $iteration)
+        QUALIFY count(*) OVER (PARTITION BY comparison) >= 2),
 
     counts AS (
         SELECT count(*) AS m,
