@@ -18,14 +18,14 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import httpx
 import typer
 
 from pipeline import demo, hub
 from pipeline.config import Config
-from pipeline.gold import load_gold
+from pipeline.gold import load_gold, score
 from pipeline.loop import Loop
 from pipeline.rundir import write_atomically
 from pipeline.simulate import SimulationFailed, admin_client, simulate
@@ -36,6 +36,9 @@ from storage.database import Database
 from storage.errors import NotFound, WorkspaceLocked
 from storage.records import Annotator, Prompt, new_id
 from storage.status import status
+
+if TYPE_CHECKING:
+    from labeler import ports
 
 CONFIGS = Path(__file__).parent / "configs"
 OWNER = "owner"
@@ -234,7 +237,8 @@ def run_server(
     local = f"http://{host}:{listener.getsockname()[1]}"
     web = create_app(
         studio.db,
-        loop=studio.loop,
+        # The same fields under another name: neither package may import the other's class.
+        loop=cast("ports.Loop", studio.loop),
         admin=lambda command, arguments: studio.call(command, **arguments),
         admin_token=token,
         public_url=public_url,
@@ -338,7 +342,7 @@ def simulate_command(
             annotators=annotators_,
             bad=bad,
             seed=seed,
-            **({"gold": load_gold(gold)} if gold else {}),
+            gold=load_gold(gold) if gold else score,
             shuffle_labels=shuffle_labels,
             tiny=tiny,
             progress=lambda line: print(line, file=sys.stderr, flush=True),

@@ -176,8 +176,10 @@ class Config:
             except tomllib.TOMLDecodeError as error:
                 raise ValueError(f"{file} is not valid TOML: {error}") from None
             for section, value in table.items():
-                known = merged.setdefault(section, {}) if isinstance(value, dict) else None
-                merged[section] = known | value if isinstance(value, dict) else value
+                if isinstance(value, dict) and isinstance(merged.get(section), dict):
+                    merged[section].update(value)
+                else:
+                    merged[section] = value
         return cls.from_dict(merged).override(overrides or {})
 
     @classmethod

@@ -14,7 +14,15 @@ import pandas as pd
 
 from storage import comparisons, completions, iterations, models, prompts, runs
 from storage.database import Database
-from storage.records import Comparison, Completion, Iteration, Prompt, digest, messages_json
+from storage.records import (
+    Comparison,
+    Completion,
+    Iteration,
+    Prompt,
+    PromptRole,
+    digest,
+    messages_json,
+)
 
 _SAMPLED_SO_FAR = "SELECT prompt, count(*) AS n FROM comparisons GROUP BY prompt"
 
@@ -49,7 +57,7 @@ def give_demonstrations(db: Database, inputs: Path) -> int:
 
 
 def give_prompts(
-    db: Database, inputs: Path, *, role: str, limit: int | None = None, seed: int = 0
+    db: Database, inputs: Path, *, role: PromptRole, limit: int | None = None, seed: int = 0
 ) -> int:
     """Write prompts.parquet with prompts of one role in a seeded random order."""
     chosen = _shuffled(prompts.listing(db, role=role), seed)[:limit]
