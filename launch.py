@@ -23,8 +23,9 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import httpx
 import typer
 
-from pipeline import demo, hub
+from pipeline import hub
 from pipeline.config import Config
+from pipeline.demo import corpus
 from pipeline.gold import load_gold, score
 from pipeline.loop import Loop
 from pipeline.rundir import write_atomically
@@ -81,7 +82,7 @@ class Studio:
     def fill_demo(self, config: Config) -> None:
         """Give a workspace on the embedded model the demo's prompts, once."""
         if config.model.name == "demo" and not prompts.counts(self.db):
-            shipped = demo.corpus.prompts()
+            shipped = corpus.prompts()
             prompts.add(
                 self.db,
                 [Prompt.make(m, role=r, category=c, source="demo") for r, m, c in shipped],
