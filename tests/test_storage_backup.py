@@ -222,7 +222,7 @@ def test_restoring_moves_what_was_there_aside(db, tmp_path):
         restore(tmp_path, db.workspace)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_random_histories_agree_with_a_plain_reference(tmp_path, seed):
     """A model of eight lines decides what stands; tables, desk, restart and rebuild must agree."""
     rng = random.Random(seed)
@@ -232,7 +232,7 @@ def test_random_histories_agree_with_a_plain_reference(tmp_path, seed):
     db = Database.open(tmp_path)
     everything = fill(db, 12, wanted=2)
     leased: dict[str, set[str]] = {who: set() for who in mine}
-    for step in range(120):
+    for step in range(90):
         who = rng.choice(list(mine))
         move = rng.random()
         if move < 0.35 or not leased[who]:

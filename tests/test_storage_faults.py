@@ -366,8 +366,10 @@ def kill_under_load(workspace: Path, kills: int) -> None:
     for kill in range(kills):
         process = child(LABELS, str(workspace))
         assert process.stdout is not None
-        lines = [process.stdout.readline() for _ in range(20 + 7 * kill)]
-        process.send_signal(signal.SIGKILL)
+        try:
+            lines = [process.stdout.readline() for _ in range(20 + 7 * kill)]
+        finally:
+            process.send_signal(signal.SIGKILL)
         rest, errors = process.communicate(timeout=30)
         # What it managed to say before it died counts; a last line may be cut short.
         lines += [line for line in rest.splitlines(keepends=True) if line.endswith("\n")]
@@ -389,5 +391,6 @@ def test_three_kills_under_load_lose_and_double_nothing(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_twenty_kills_under_load_lose_and_double_nothing(tmp_path):
     kill_under_load(tmp_path, 20)
