@@ -9,7 +9,6 @@ from typing import Any, Literal
 from pipeline.config import Config
 
 BASIC_SETTINGS = (
-    "labeling.labels",
     "reward.tie_model",
     "reward.epochs",
     "reward.lr",
