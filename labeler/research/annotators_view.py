@@ -50,7 +50,6 @@ def people(work: Sequence[Work], *, now: datetime) -> Markup:
 
 
 def _row(item: Work, now: datetime) -> Sequence[Any]:
-    person = item.annotator
     return (
         _name(item),
         view.number(item.judged),
@@ -61,15 +60,21 @@ def _row(item: Work, now: datetime) -> Sequence[Any]:
         view.percent(item.both_bad_rate),
         view.number(item.skips),
         view.ago(item.latest, now) if item.latest else view.DASH,
-        Markup("").join(
-            [
-                view.button("Invite link", "invite", person.id) if not person.disabled else "",
-                view.button("Enable", "enable", person.id)
-                if person.disabled
-                else view.button("Disable", "disable", person.id, tone="bad"),
-            ]
-        ),
+        _actions(item),
     )
+
+
+def _actions(item: Work) -> Markup:
+    person = item.annotator
+    buttons = (
+        [view.button("Enable", "enable", person.id)]
+        if person.disabled
+        else [
+            view.button("Invite link", "invite", person.id),
+            view.button("Disable", "disable", person.id, tone="bad"),
+        ]
+    )
+    return Markup('<span class="ks-actions">{}</span>').format(view.lines(buttons))
 
 
 def _name(item: Work) -> Markup:

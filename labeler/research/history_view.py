@@ -140,7 +140,7 @@ def tree(versions: Sequence[ModelVersion]) -> Markup:
 def _parent(model: ModelVersion, known: Mapping[str, ModelVersion]) -> str | None:
     """The parent to hang a model under; none where the stored parents run in a circle."""
     met, above = {model.id}, model.parent
-    while above in known:
+    while above is not None and above in known:
         if above in met:
             return None
         met.add(above)
