@@ -7,8 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import duckdb
-
+from storage import engine
 from storage.codec import KINDS, Entry
 from storage.database import Database
 from storage.errors import NotFound, StorageDamaged
@@ -136,8 +135,7 @@ def rebuild(workspace: Path) -> dict[str, Any]:
 
 
 def _rebuilt(file: Path, journal: Journal) -> dict[str, Any]:
-    with duckdb.connect(str(file), config={"autoinstall_known_extensions": "false"}) as connection:
-        connection.execute("SET GLOBAL TimeZone = 'UTC'")
+    with engine.connect(file) as connection:
         migrate(connection)
         tables = Tables(connection)
         connection.execute("BEGIN")
@@ -159,8 +157,7 @@ def verify(db: Database) -> dict[str, Any]:
     was.
     """
     size, live = _snapshot(db)
-    with duckdb.connect() as connection:
-        connection.execute("SET GLOBAL TimeZone = 'UTC'")
+    with engine.connect() as connection:
         migrate(connection)
         tables = Tables(connection)
         differences: list[str] = []

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import duckdb
 
+from storage import engine
 from storage.desk import Desk
 from storage.errors import (
     Conflict,
@@ -103,7 +104,7 @@ class Database:
             with self._gate:
                 if self._connection is None:
                     raise StorageFull("the database is closed until the disk takes writes again")
-                cursor = self._connection.cursor()
+                cursor = engine.cursor_of(self._connection)
                 self._cursors.add(cursor)
                 self._local.cursor = (cursor, self._generation)
         return cursor
@@ -273,8 +274,7 @@ class Database:
         path = self.workspace / DATABASE
         unclean = keep_wal_aside(self.workspace)
         try:
-            connection = duckdb.connect(str(path), config={"autoinstall_known_extensions": "false"})
-            connection.execute("SET GLOBAL TimeZone = 'UTC'")
+            connection = engine.connect(path)
         except duckdb.IOException as error:
             if "lock" in str(error):
                 raise WorkspaceLocked(f"another program has {path} open: {error}") from error

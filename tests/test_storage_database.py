@@ -243,6 +243,26 @@ def test_parquet_holds_the_rows_of_the_query(db, tmp_path):
     assert pd.read_parquet(path).to_dict("records") == [{"id": "k2", "text": "b"}]
 
 
+PROGRESS = """
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from storage.database import Database
+setting = "SELECT current_setting('enable_progress_bar') AS bar"
+with Database.open(Path(sys.argv[1])) as db, ThreadPoolExecutor(1) as other:
+    print(db.read(setting), other.submit(db.read, setting).result(),
+          db.write(lambda tx: tx.rows(setting)))
+"""
+
+
+def test_no_progress_bar_is_drawn_into_what_a_program_prints(tmp_path):
+    """Where Python runs no file, DuckDB draws one on standard output after two seconds."""
+    assert outcome_of(child(PROGRESS, str(tmp_path))) == (
+        0,
+        " ".join(["[{'bar': False}]"] * 3) + "\n",
+    )
+
+
 def test_nothing_is_fetched_from_the_network_for_a_query(db):
     assert db.read("SELECT current_setting('autoinstall_known_extensions') AS on") == [
         {"on": False}

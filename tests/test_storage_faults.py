@@ -372,6 +372,7 @@ def kill_under_load(workspace: Path, kills: int) -> None:
             process.send_signal(signal.SIGKILL)
         rest, errors = process.communicate(timeout=30)
         # What it managed to say before it died counts; a last line may be cut short.
+        assert "" not in lines, f"it ended by itself: {errors}"
         lines += [line for line in rest.splitlines(keepends=True) if line.endswith("\n")]
         acknowledged += [tuple(line.split()) for line in lines]
         assert errors == ""
