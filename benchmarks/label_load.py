@@ -22,6 +22,8 @@ import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import psutil
+
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
@@ -130,6 +132,7 @@ def measure(workspace: Path, *, clients: int, seconds: float, pairs: int) -> dic
     process = subprocess.Popen(command)
     try:
         wait_until_up(port, process)
+        busy = cpu_seconds(process.pid)
         start = time.time()
         threads = [Client(port, each, start + seconds) for each in headers]
         for thread in threads:
@@ -137,13 +140,20 @@ def measure(workspace: Path, *, clients: int, seconds: float, pairs: int) -> dic
         for thread in threads:
             thread.join()
         took = time.time() - start
+        busy = cpu_seconds(process.pid) - busy
     finally:
         process.terminate()
         process.wait(30)
-    return report(workspace, [thread.tally for thread in threads], took)
+    return report(workspace, [thread.tally for thread in threads], took, busy)
 
 
-def report(workspace: Path, tallies: list[Tally], took: float) -> dict:
+def cpu_seconds(pid: int) -> float:
+    """User and system time of the server so far: says how much a busy machine falsifies."""
+    times = psutil.Process(pid).cpu_times()
+    return times.user + times.system
+
+
+def report(workspace: Path, tallies: list[Tally], took: float, busy: float) -> dict:
     """The figures, with what the database holds beside what the clients were told."""
     with Database.open(workspace) as db:
         stored = [row["id"] for row in db.read("SELECT id FROM judgments")]
@@ -155,6 +165,7 @@ def report(workspace: Path, tallies: list[Tally], took: float) -> dict:
         "seconds": round(took, 1),
         "judgments": len(acknowledged),
         "per_second": round(len(acknowledged) / took),
+        "server_cpu_ms_per_judgment": round(1000 * busy / max(1, len(acknowledged)), 2),
         "p50_ms": round(times[len(times) // 2], 1),
         "p95_ms": round(times[len(times) * 95 // 100], 1),
         "errors": len(errors),

@@ -23,8 +23,11 @@ from storage.tokens import TokenKind
 
 SESSION_LIFETIME = timedelta(days=30)
 INVITE_LIFETIME = timedelta(days=7)
-REMEMBERED = 1.0
-"""Seconds for which a secret that was good is not looked up again (that takes 2 ms)."""
+REMEMBERED = 5.0
+"""Seconds for which a secret that was good is not looked up again (that takes 2 ms of a core).
+
+Whatever ends a session or disables a person comes through this process: see `Auth.forget`.
+"""
 MOST_REMEMBERED = 10_000
 
 
@@ -62,13 +65,22 @@ class Auth:
 
         A bearer token wins over a cookie; a wrong one is not rescued by a cookie.
         """
+        kind, secret = self._secret(headers)
+        found = self._check(secret, kind)
+        return Identity(found, bearer=kind == "api") if found else None
+
+    def recall(self, headers: Mapping[str, str]) -> Identity | None:
+        """As `identify`, but only from memory: None may also mean that it has to be looked up."""
+        kind, secret = self._secret(headers)
+        found = self._remembered(secret, kind)
+        return Identity(found, bearer=kind == "api") if found else None
+
+    def _secret(self, headers: Mapping[str, str]) -> tuple[TokenKind, str]:
         authorization = headers.get("authorization")
-        if authorization is not None:
-            scheme, _, secret = authorization.partition(" ")
-            found = self._check(secret.strip(), "api") if scheme.lower() == "bearer" else None
-            return Identity(found, bearer=True) if found else None
-        found = self._check(self.session_secret(headers), "session")
-        return Identity(found, bearer=False) if found else None
+        if authorization is None:
+            return "session", self.session_secret(headers)
+        scheme, _, secret = authorization.partition(" ")
+        return "api", secret.strip() if scheme.lower() == "bearer" else ""
 
     def session_secret(self, headers: Mapping[str, str]) -> str:
         """The session cookie's value, or an empty string."""
@@ -78,18 +90,20 @@ class Auth:
             return ""
         return morsel.value if morsel else ""
 
+    def _remembered(self, secret: str, kind: TokenKind) -> Annotator | None:
+        found, since = self._known.get((kind, _hash(secret)), (None, 0.0))
+        return found if time.monotonic() - since < REMEMBERED else None
+
     def _check(self, secret: str, kind: TokenKind) -> Annotator | None:
         if not secret:
             return None
-        key = (kind, _hash(secret))
-        found, since = self._known.get(key, (None, 0.0))
-        if found is not None and time.monotonic() - since < REMEMBERED:
-            return found
-        found = tokens.check(self.db, secret, (kind,))
-        if found is not None:
-            if len(self._known) >= MOST_REMEMBERED:
-                self._known = {}
-            self._known[key] = (found, time.monotonic())
+        found = self._remembered(secret, kind)
+        if found is None:
+            found = tokens.check(self.db, secret, (kind,))
+            if found is not None:
+                if len(self._known) >= MOST_REMEMBERED:
+                    self.forget()
+                self._known[kind, _hash(secret)] = (found, time.monotonic())
         return found
 
     def forget(self) -> None:

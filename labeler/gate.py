@@ -111,15 +111,19 @@ class Gate:
             return
         send = partial(_send_hardened, send)
         headers = Headers(scope=scope)
-        identity = await run_in_threadpool(self.auth.identify, headers)
+        identity = self.auth.recall(headers)
+        if identity is None:
+            identity = await run_in_threadpool(self.auth.identify, headers)
         refusal = self._refusal(scope, headers, identity)
         if refusal is not None:
             await refusal(scope, receive, send)
             return
         scope.setdefault("state", {})["identity"] = identity
         await self.app(scope, _limited(receive), send)
-        if scope["method"] == "POST" and scope["path"].startswith(("/research", "/admin")):
-            self.auth.forget()  # an account may have been disabled by this
+        # An account may have been disabled by this; a page's handlers run while its GET of
+        # queue/data is open, not during the POST that asked for them.
+        if scope["path"].startswith(("/research", "/admin")):
+            self.auth.forget()
 
     def _refusal(
         self, scope: Scope, headers: Headers, identity: Identity | None

@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from desk_world import add_person, bearer, make_app, session_cookie, workspace
+from desk_world import ADMIN_TOKEN, add_person, bearer, make_app, session_cookie, workspace
 from starlette.testclient import TestClient
 
 from labeler.auth import Auth
@@ -265,3 +265,21 @@ def test_home_leads_each_to_his_page(world):
     ):
         client = TestClient(app, headers=headers, follow_redirects=False)
         assert client.get("/").headers["location"] == target
+
+
+def test_a_secret_in_use_ends_at_once_through_the_admin_route(tmp_path):
+    def disable(_command, arguments):
+        who = annotators.get(db, arguments["id"])
+        annotators.replace(db, replace(who, disabled=True))
+
+    with workspace(tmp_path) as db:
+        app = make_app(db, admin=disable)
+        ben = add_person(db, "Ben")
+        script = TestClient(app, headers=bearer(db, ben))
+        assert script.get("/label/api/progress").status_code == 200  # from now on remembered
+
+        call = {"command": "users disable", "arguments": {"id": ben.id}}
+        admin = {"authorization": f"Bearer {ADMIN_TOKEN}"}
+        assert TestClient(app).post("/admin/api/call", json=call, headers=admin).status_code == 200
+
+        assert script.get("/label/api/progress").status_code == 401
