@@ -56,7 +56,7 @@ class Card:
     """One comparison on the desk, with everything that happened to it.
 
     `judged` maps each annotator with a current judgment to its id; `skipped` are those who
-    passed; `flags` are the reports nobody has cleared.
+    passed, `past` those who did either; `flags` are the reports nobody has cleared.
     """
 
     comparison: Comparison
@@ -66,6 +66,7 @@ class Card:
     judged: dict[str, str] = field(default_factory=dict)
     skipped: set[str] = field(default_factory=set)
     flags: set[str] = field(default_factory=set)
+    past: set[str] = field(default_factory=set)
 
     def add(self, act: Act) -> None:
         """Count an act."""
@@ -83,12 +84,8 @@ class Card:
         standing = [act for act in self.acts.values() if act.id not in self.closed]
         self.judged = {a.annotator: a.id for a in standing if isinstance(a, Judgment)}
         self.skipped = {a.annotator for a in standing if isinstance(a, Skip)}
+        self.past = self.judged.keys() | self.skipped
         self.flags = {a.id for a in standing if isinstance(a, Flag)}
-
-    @property
-    def past(self) -> set[str]:
-        """Who has judged or skipped it."""
-        return self.judged.keys() | self.skipped
 
     def may_go_to(self, annotator: str, moment: datetime) -> bool:
         """Whether this annotator may be given the comparison now.
@@ -96,14 +93,13 @@ class Card:
         Not twice to one annotator, not while flagged, and not to more annotators at a time
         than judgments are still wanted.
         """
-        if self.flags or annotator in self.judged or annotator in self.skipped:
+        if self.flags or annotator in self.past:
             return False
-        out = sum(
-            who != annotator and who not in self.judged and who not in self.skipped
-            and lease.expires > moment
-            for who, lease in self.leases.items()
-        )  # fmt: skip
-        return len(self.judged) + out < self.comparison.wanted
+        wanted = self.comparison.wanted - len(self.judged)
+        for who, lease in self.leases.items():
+            if lease.expires > moment and who != annotator and who not in self.past:
+                wanted -= 1
+        return wanted > 0
 
 
 class Desk:
@@ -161,8 +157,7 @@ class Desk:
             if card.leases[annotator].expires > moment
             and card.comparison.iteration == self.iteration
             and not card.flags
-            and annotator not in card.judged
-            and annotator not in card.skipped
+            and annotator not in card.past
         ]
         return sorted(
             owed, key=lambda c: (-c.leases[annotator].granted.timestamp(), c.comparison.position)
