@@ -189,6 +189,17 @@ def test_the_page_reads_for_every_tab_what_its_handlers_take(page):
         assert updates
 
 
+def test_opening_a_tab_stops_every_timer_but_its_own(page):
+    selecting = [fn for fn in page.fns.values() if fn.targets[0][1] == "select"]
+    running = []
+    for fn in selecting:
+        updates = fn.fn(*[getattr(component, "value", None) for component in fn.inputs])
+        timers = [value for value in updates.values() if isinstance(value, gr.Timer)]
+        assert len(timers) == 3
+        running.append(sum(timer.active for timer in timers))
+    assert running == [1, 1, 0, 1, 0, 0]  # loop, training and annotators are live
+
+
 def test_no_handler_can_be_called_by_name(page):
     assert {fn.api_visibility for fn in page.fns.values()} == {"private"}
 
