@@ -1,7 +1,6 @@
 """Votes from files: who preferred what, on the way to comparisons and judgments.
 
-A `Vote` is one row.  `plan_votes` turns many into records that are not in the database yet, so
-storing the same file again stores nothing.
+A `Vote` is one row; `plan_votes` turns many into the records that the database lacks.
 """
 
 from __future__ import annotations
