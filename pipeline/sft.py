@@ -88,7 +88,7 @@ def train_sft(
         checkpoints=directory,
         examples=len(training),
         batch=config.batch,
-        micro_batch=divide_batch(config.batch, longest=longest),
+        micro_batch=divide_batch(config.batch, longest=longest, tokens=_micro_tokens(device)),
         epochs=config.epochs,
         lr=config.lr,
         seed=seed,
@@ -100,9 +100,7 @@ def train_sft(
         args=trl.SFTConfig(
             **arguments,
             warmup_steps=config.warmup,
-            lr_scheduler_type="cosine_with_min_lr",
-            lr_scheduler_kwargs={"min_lr_rate": 0.1},
-            train_sampling_strategy="group_by_length",
+            lr_scheduler_type="cosine",
         ),
         train_dataset=Dataset.from_list([_row(e) for e in training]),
         processing_class=chat.tokenizer,
@@ -139,6 +137,11 @@ def cross_entropy(model: Any, texts: Sequence[Encoded], *, pad_id: int) -> float
         output = run_model(model, ids, responses.roll(-1, dims=1), use_cache=False)
         losses += (-token_logprobs(output.logits, ids[responses])).tolist()
     return fmean(losses)
+
+
+def _micro_tokens(device: torch.device | str) -> int:
+    """Padded tokens of one forward pass; few on a CPU, whose caches small batches fit better."""
+    return 1024 if torch.device(device).type == "cpu" else 16_384
 
 
 def _row(encoded: Encoded) -> dict[str, Any]:

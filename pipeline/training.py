@@ -18,7 +18,12 @@ from pipeline.rundir import Report, write_atomically
 # TRL's trainers otherwise report each run to their makers; judgments are private.
 huggingface_hub.constants.HF_HUB_DISABLE_TELEMETRY = True
 
-_REPORTED = {"loss": "train/loss", "learning_rate": "train/lr", "grad_norm": "train/grad_norm"}
+_REPORTED = {
+    "loss": "train/loss",
+    "learning_rate": "train/lr",
+    "grad_norm": "train/grad_norm",
+    "theta": "train/theta",
+}
 _LOGS = 100
 _SAVES = 8
 _MARK = "report.json"
@@ -38,7 +43,7 @@ class ReportCallback(TrainerCallback):
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:  # noqa: ARG002
         values = {_REPORTED[k]: float(v) for k, v in (logs or {}).items() if k in _REPORTED}
-        if values:
+        if "train/loss" in values:  # the last log is a summary of the whole run
             self._report.metrics(state.global_step, values)
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002

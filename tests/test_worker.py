@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from pipeline import worker
+from pipeline.metrics import METRICS
 from pipeline.rundir import LOCK_FD, Job, RunDirectory
 from tests.stage_inputs import give, make_job, make_judgments, make_prompts, rows_of, tiny_models
 
@@ -80,6 +81,16 @@ def steps_reported(directory: RunDirectory) -> list[int]:
     return [event["step"] for event in events(directory) if event["kind"] == "metrics"]
 
 
+def assert_defined(directory: RunDirectory) -> None:
+    """Every metric that a stage reported has its definition, and there were some."""
+    reported = {n for e in events(directory) if e["kind"] == "metrics" for n in e["values"]}
+    defined = {
+        n.replace("<policy>", r) for n in METRICS for r in ("policy", "reference", "previous")
+    }
+    assert reported
+    assert reported <= defined
+
+
 def test_sft(models: dict[str, str], tmp_path: Path):
     directory = RunDirectory.create(tmp_path / "run", make_job("sft", models, sft__epochs=2))
     rows = [row | {"response": "yes, of course"} for row in make_prompts(40)]
@@ -93,6 +104,7 @@ def test_sft(models: dict[str, str], tmp_path: Path):
     assert (directory.model / "tokenizer.json").exists()
     kinds = {event["kind"] for event in events(directory)}
     assert kinds == {"progress", "metrics"}
+    assert_defined(directory)
     assert "sft of iteration 2, attempt 1" in directory.log.read_text()
 
 
@@ -105,6 +117,13 @@ def test_reward(trained: dict[str, str]):
     assert result["theta"] > 0
     assert result["mean"] == 0.0
     assert {"accuracy", "log_loss", "ece", "std", "length_correlation", "seconds"} <= result.keys()
+    assert_defined(directory)
+    thetas = [
+        e["values"]["train/theta"]
+        for e in events(directory)
+        if "train/theta" in e.get("values", {})
+    ]
+    assert len(set(thetas)) > 3  # it is learned
 
 
 def test_sampling(models: dict[str, str], tmp_path: Path):
@@ -116,6 +135,7 @@ def test_sampling(models: dict[str, str], tmp_path: Path):
     result = directory.result()
     assert result is not None
     assert result["comparisons"] == len(rows_of(directory.outputs / "comparisons.parquet")) == 5
+    assert_defined(directory)
 
 
 def test_ppo_and_evaluate(trained: dict[str, str], tmp_path: Path):
@@ -140,6 +160,7 @@ def test_ppo_and_evaluate(trained: dict[str, str], tmp_path: Path):
     assert found["reference"]["kl"] == 0.0
     assert found["policy"]["kl"] > 0
     assert len(rows_of(evaluation.outputs / "scores.parquet")) == 3 * 8
+    assert_defined(evaluation)
 
 
 def events_metric(directory: RunDirectory, name: str) -> list[float]:

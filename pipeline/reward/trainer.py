@@ -52,6 +52,10 @@ class RewardTrainer(trl.RewardTrainer):
         ).mean()
         return (loss, outputs) if return_outputs else loss
 
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Logs θ beside the loss."""
+        super().log(logs | {"theta": self.model.ties().item()}, start_time)  # type: ignore[union-attr]
+
     def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
         """AdamW without weight decay; θ, one number with a unit of its own, has its own rate."""
         if self.optimizer is None:
