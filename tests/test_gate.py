@@ -24,7 +24,16 @@ GRADIO_FILES = (
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
+def cache(tmp_path_factory):
+    """Where Gradio keeps the files it made; both mounts share it."""
+    folder = tmp_path_factory.mktemp("gradio")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GRADIO_TEMP_DIR", str(folder))
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory, cache):  # noqa: ARG001 (the application is to use it)
     with workspace(tmp_path_factory.mktemp("gate")) as db:
         app = make_app(db)
         ben, ada = add_person(db, "Ben"), add_person(db, "Ada", "researcher")
@@ -130,6 +139,23 @@ def test_files_and_uploads_are_closed_to_everybody(world, who, mount):
         assert client.head(f"{mount}/{path}").status_code in (401, 403), path
     upload = client.post(f"{mount}/gradio_api/upload", files={"files": ("x.txt", b"x")})
     assert upload.status_code in (401, 403)
+
+
+@pytest.mark.parametrize("who", ["nobody", "annotator's cookie", "annotator's token", "researcher"])
+def test_a_file_that_gradio_made_is_served_to_nobody(world, cache, who):
+    app, clients = world
+    made = cache / "made" / "export.txt"
+    made.parent.mkdir(exist_ok=True)
+    made.write_text("all the labels")
+
+    for mount in ("/label", "/research"):
+        # The control: behind the gate Gradio gives it to anybody who asks.
+        behind = TestClient(gradio(app, mount)).get(f"/gradio_api/file={made}")
+        assert (behind.status_code, behind.text) == (200, "all the labels")
+        for path in (f"gradio_api/file={made}", f"gradio_api/file/{made}", f"file={made}"):
+            answer = clients[who].get(f"{mount}/{path}")
+            assert answer.status_code in (401, 403)
+            assert "labels" not in answer.text
 
 
 def test_nothing_on_label_but_its_page_and_routes(world):
