@@ -24,12 +24,13 @@ import httpx
 import typer
 
 from pipeline import hub
-from pipeline.config import Config
+from pipeline.clients import AdminClient
+from pipeline.config import Config, assignments
 from pipeline.demo import corpus
 from pipeline.gold import load_gold, score
 from pipeline.loop import Loop
 from pipeline.rundir import write_atomically
-from pipeline.simulate import SimulationFailed, admin_client, simulate
+from pipeline.simulate import SimulationFailed, simulate
 from storage import annotators, cli, prompts
 from storage.cli import DEFAULT, AsJson, Target, Workspace, show
 from storage.commands import Commands
@@ -37,6 +38,7 @@ from storage.database import Database
 from storage.errors import NotFound, WorkspaceLocked
 from storage.records import Annotator, Prompt, new_id
 from storage.status import status
+from storage.workspace import SERVER, publish_server, read_server
 
 if TYPE_CHECKING:
     from labeler import ports
@@ -66,13 +68,13 @@ class Studio:
         self.db = Database.open(workspace, create=False)
         self.loop = Loop(self.db, config)
         self.trouble: str | None = None
-        self._commands = Commands(self.db)
-        self._commands.register("train", lambda overrides: self.loop.train(overrides))
-        self._commands.register("advance", lambda: self.advance())
-        self._commands.register("status", lambda: status(self.db) | {"trouble": self.trouble})
+        self.commands = Commands(self.db)
+        self.commands.register("train", lambda overrides: self.loop.train(overrides))
+        self.commands.register("advance", lambda: self.advance())
+        self.commands.register("status", lambda: status(self.db) | {"trouble": self.trouble})
 
     def call(self, command: str, **arguments: Any) -> Any:
-        return self._commands.call(command, arguments)
+        return self.commands.call(command, arguments)
 
     def advance(self) -> dict[str, Any]:
         """One step of the loop and where it stands now."""
@@ -102,15 +104,21 @@ class Studio:
 
 
 class Remote:
-    """A live server that has the workspace open."""
+    """A live server that has the workspace open; a context manager."""
 
     def __init__(self, workspace: Path) -> None:
-        server = json.loads((workspace / "server.json").read_text())
-        self.url, self.token = server["url"], server["token"]
-        self._call = admin_client(self.url, self.token)
+        server = read_server(workspace)
+        self.url = server["url"]
+        self.admin = AdminClient(self.url, server["token"])
+
+    def __enter__(self) -> Remote:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.admin.__exit__(*exception)
 
     def call(self, command: str, **arguments: Any) -> Any:
-        return self._call(command, arguments)
+        return self.admin(command, arguments)
 
 
 @contextmanager
@@ -119,9 +127,10 @@ def connect(workspace: Path, sets: list[str] | None = None) -> Iterator[Target]:
     try:
         studio = Studio(workspace, settings_of(workspace, [], sets or []))
     except WorkspaceLocked:
-        if not (workspace / "server.json").exists():
+        if not (workspace / SERVER).exists():
             raise
-        yield Remote(workspace)
+        with Remote(workspace) as server:
+            yield server
         return
     try:
         yield studio
@@ -132,15 +141,7 @@ def connect(workspace: Path, sets: list[str] | None = None) -> Iterator[Target]:
 def settings_of(workspace: Path, files: list[Path], sets: list[str]) -> Config:
     """The workspace's own settings, then further files, then --set."""
     own = workspace / "config.toml"
-    return Config.load([*([own] if own.exists() else []), *files], pairs(sets))
-
-
-def pairs(sets: list[str]) -> dict[str, str]:
-    """``["ppo.lr=1e-6"]`` as a mapping."""
-    for item in sets:
-        if "=" not in item:
-            raise ValueError(f"--set {item} needs a value, as in --set ppo.kl_weight=0.05")
-    return {name.strip(): value for name, _, value in (item.partition("=") for item in sets)}
+    return Config.load([*([own] if own.exists() else []), *files], assignments(sets))
 
 
 def prepare(workspace: Path, model: str | None, files: list[Path], sets: list[str]) -> Config:
@@ -155,7 +156,7 @@ def prepare(workspace: Path, model: str | None, files: list[Path], sets: list[st
             )
         return config
     preset = CONFIGS / ("default.toml" if model and model != "demo" else "demo.toml")
-    chosen = pairs(sets) | ({"model.name": model} if model else {})
+    chosen = assignments(sets) | ({"model.name": model} if model else {})
     config = Config.load([preset, *files], chosen)
     if config.model.name != "demo":
         hub.require_model(config.model.name)
@@ -245,26 +246,20 @@ def run_server(
         public_url=public_url,
         accounts_required=host not in ("127.0.0.1", "localhost", "::1"),
     )
+    studio.commands.address = (public_url or local).rstrip("/")
     server = uvicorn.Server(uvicorn.Config(web, log_level="warning", timeout_graceful_shutdown=3))
     stop = threading.Event()
     timer = threading.Thread(target=keep_going, args=(studio, stop), daemon=True)
     timer.start()
-    write_private(workspace / "server.json", json.dumps({"url": local, "token": token}))
+    publish_server(workspace, url=local, token=token)
     link = web.state.sign_in_url(studio.owner())
     print(f"\n  Kitestring is open:\n\n    {link if public_url else local + link}\n", flush=True)
     try:
         server.run(sockets=[listener])
     finally:
-        (workspace / "server.json").unlink(missing_ok=True)
+        (workspace / SERVER).unlink(missing_ok=True)
         stop.set()
         timer.join()
-
-
-def write_private(path: Path, text: str) -> None:
-    """A file that nobody else can read, not even for a moment."""
-    path.unlink(missing_ok=True)
-    path.touch(mode=0o600)
-    path.write_text(text)
 
 
 def keep_going(studio: Studio, stop: threading.Event, *, every: float = 1.0) -> None:
@@ -282,9 +277,10 @@ def keep_going(studio: Studio, stop: threading.Event, *, every: float = 1.0) -> 
 @app.command()
 def iterate(workspace: Workspace = DEFAULT, sets: Sets = []) -> None:  # noqa: B006
     """Train on the labels so far and sample the next pairs: one whole iteration, no browser."""
+    settings_of(workspace, [], sets)  # an invalid one is refused before anything runs
     with connect(workspace) as target:
         state = follow(target, until="labeling")
-        target.call("train", overrides=pairs(sets))
+        target.call("train", overrides=assignments(sets))
         follow(target, until="labeling", after=state["iteration"])
         print(
             json.dumps(target.call("iteration", number=state["iteration"])["evaluation"], indent=2)
@@ -337,7 +333,7 @@ def simulate_command(
     with server_for(workspace, files, chosen) as server:
         report = simulate(
             server.url,
-            admin_client(server.url, server.token),
+            server.admin,
             iterations=iterations,
             labels=labels,
             annotators=annotators_,
@@ -358,25 +354,27 @@ def server_for(workspace: Path, files: list[Path], sets: list[str]) -> Iterator[
     try:
         Database.open(workspace).close()
     except WorkspaceLocked:
-        yield Remote(workspace)
+        with Remote(workspace) as server:
+            yield server
         return
     options = [f"--config={file}" for file in files] + [f"--set={item}" for item in sets]
     command = [sys.executable, __file__, "serve", f"--workspace={workspace}", "--port=0", *options]
-    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
     try:
-        while server.poll() is None and not is_up(workspace):
+        while process.poll() is None and not is_up(workspace):
             time.sleep(0.1)
-        if server.poll() is not None:
-            raise RuntimeError(f"the server did not start (exit status {server.returncode})")
-        yield Remote(workspace)
+        if process.poll() is not None:
+            raise RuntimeError(f"the server did not start (exit status {process.returncode})")
+        with Remote(workspace) as server:
+            yield server
     finally:
-        server.send_signal(signal.SIGINT)
-        server.wait(timeout=30)
+        process.send_signal(signal.SIGINT)
+        process.wait(timeout=30)
 
 
 def is_up(workspace: Path) -> bool:
     with suppress(FileNotFoundError, KeyError, httpx.TransportError, json.JSONDecodeError):
-        return httpx.get(f"{Remote(workspace).url}/healthz", timeout=2).is_success
+        return httpx.get(f"{read_server(workspace)['url']}/healthz", timeout=2).is_success
     return False
 
 

@@ -104,6 +104,28 @@ class LabelClient:
             pause = min(_LONGEST_PAUSE, 2 * pause)
 
 
+class AdminClient:
+    """Commands to a live server; a context manager.  Address and token are in server.json."""
+
+    def __init__(self, base_url: str, token: str, *, timeout: float = 60.0) -> None:
+        headers = {"Authorization": f"Bearer {token}"}
+        self._http = httpx.Client(base_url=base_url, headers=headers, timeout=timeout)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._http.close()
+
+    def __call__(self, command: str, arguments: dict[str, Any]) -> Any:
+        """The command's result; ``ValueError`` with a sentence when it is refused."""
+        body = {"command": command, "arguments": arguments}
+        reply = self._http.post("/admin/api/call", json=body)
+        if reply.is_success:
+            return reply.json()["result"]
+        raise ValueError(reason(reply))
+
+
 class Tally:
     """How many judgments are still to be made, shared by the clients of one iteration."""
 

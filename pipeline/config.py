@@ -236,6 +236,15 @@ class SettingInfo:
     choices: tuple[str, ...] | None
 
 
+def assignments(items: Sequence[str]) -> dict[str, str]:
+    """``["ppo.lr=1e-6"]`` as a mapping; ValueError for one without a value."""
+    for item in items:
+        if "=" not in item:
+            raise ValueError(f"--set {item} needs a value, as in --set ppo.kl_weight=0.05")
+    parts = (item.partition("=") for item in items)
+    return {name.strip(): value for name, _, value in parts}
+
+
 def _settings(section: Any, prefix: str) -> Iterator[SettingInfo]:
     hints = typing.get_type_hints(type(section))
     for f in dataclasses.fields(section):

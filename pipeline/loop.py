@@ -58,8 +58,8 @@ class Loop:
             return "The loop has not started: import prompts first."
         if current.phase != "labeling":
             return f"Iteration {current.number} is in its {current.phase} phase."
-        if not handover.labels_in(self._db, current):
-            return "There are no labels in this iteration yet."
+        if not handover.has_judgments(self._db):
+            return "There are no labels yet."
         return None
 
     def train(self, overrides: Mapping[str, str]) -> None:

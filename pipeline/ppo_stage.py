@@ -104,8 +104,16 @@ class _Narrator:
         """A flag is news when it appears, not on every update that it stays up."""
         for flag in update.flags:
             if flag.name not in self._flagged:
-                message = f"{flag.seen} {flag.why} {flag.remedy}"
-                self._report.note("flag", flag.name, message, step=update.step, level=flag.level)
+                self._report.note(
+                    "flag",
+                    flag.name,
+                    f"{flag.seen} {flag.why} {flag.remedy}",
+                    step=update.step,
+                    level=flag.level,
+                    seen=flag.seen,
+                    why=flag.why,
+                    remedy=flag.remedy,
+                )
         self._flagged = {flag.name for flag in update.flags}
 
     def _show_samples(self, update: UpdateResult) -> None:

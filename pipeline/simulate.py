@@ -15,17 +15,16 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-import httpx
 import numpy as np
 
 from pipeline import gold as builtin
-from pipeline.clients import LabelClient, ShownPair, Tally, conversation, reason
+from pipeline.clients import LabelClient, ShownPair, Tally, conversation
 from pipeline.gold import Gold
 from pipeline.population import SimulatedAnnotator, Verdict, population
 from pipeline.winrate import outcome, win_rate
 from storage.records import digest
 
-AdminClient = Callable[[str, dict[str, Any]], Any]
+Admin = Callable[[str, dict[str, Any]], Any]
 """(command, arguments) → its result; ``ValueError`` with a sentence when it is refused."""
 
 _PAIRS_IN_HAND = 4  # as many as the page keeps
@@ -37,23 +36,9 @@ class SimulationFailed(RuntimeError):
     """The loop stopped before the simulation was through; the message says where and why."""
 
 
-def admin_client(base_url: str, token: str) -> AdminClient:
-    """The admin interface of the server at `base_url` (address and token are in server.json)."""
-    headers = {"Authorization": f"Bearer {token}"}
-
-    def call(command: str, arguments: dict[str, Any]) -> Any:
-        body = {"command": command, "arguments": arguments}
-        reply = httpx.post(f"{base_url}/admin/api/call", json=body, headers=headers, timeout=60)
-        if reply.is_success:
-            return reply.json()["result"]
-        raise ValueError(reason(reply))
-
-    return call
-
-
 def simulate(
     base_url: str,
-    admin: AdminClient,
+    admin: Admin,
     *,
     iterations: int = 1,
     labels: int = 400,
@@ -117,7 +102,7 @@ class _Driver:
     """One simulation under way; the fields are `simulate`'s arguments."""
 
     base_url: str
-    admin: AdminClient
+    admin: Admin
     annotators: Sequence[SimulatedAnnotator]
     labels: int
     seed: int

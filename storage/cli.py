@@ -7,7 +7,7 @@ how to come by one.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol
@@ -23,6 +23,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 File = Path | None
 Format = Literal["trl", "trl-conversational", "trl-unpaired", "raw"]
 DEFAULT = Path("workspace")
+_WARNINGS_SHOWN = 10
 
 
 class Target(Protocol):
@@ -37,7 +38,7 @@ Connect = Callable[[Path], AbstractContextManager[Target]]
 
 
 def show(result: Any, as_json: bool) -> None:
-    """Print one JSON object, or the same as indented lines."""
+    """Print one JSON object, or the same as indented lines and tables."""
     text = json.dumps(result, indent=2, default=str) if as_json else "\n".join(_lines(result))
     typer.echo(text)
 
@@ -49,12 +50,40 @@ def _lines(value: Any, indent: str = "") -> Iterator[str]:
                 yield f"{indent}{key}:"
                 yield from _lines(item, indent + "  ")
             else:
-                yield f"{indent}{key}: {item if item not in ({}, [], None, '') else '–'}"
+                yield f"{indent}{key}: {_word(item)}"
+    elif isinstance(value, list) and value and all(isinstance(row, Mapping) for row in value):
+        yield from (indent + line for line in _table(value))
     elif isinstance(value, list):
         for item in value:
             yield from _lines(item, indent)
     else:
         yield f"{indent}{value}"
+
+
+def _table(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """A heading and a line a row, in columns; the last column is as wide as it wants."""
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    cells = [columns, *([_word(row.get(c)) for c in columns] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    for line in cells:
+        padded = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+        yield "  ".join(padded).rstrip()
+
+
+def _word(value: Any) -> str:
+    return "–" if value in ({}, [], None, "") else str(value)
+
+
+def _shorten(report: dict[str, Any]) -> dict[str, Any]:
+    """An import's report with the first warnings only; a file can have one a row."""
+    warnings = report["warnings"]
+    if len(warnings) <= _WARNINGS_SHOWN:
+        return report
+    more = len(warnings) - _WARNINGS_SHOWN
+    return report | {
+        "warnings": warnings[:_WARNINGS_SHOWN],
+        "not shown": f"{more} more warnings; --json lists them all",
+    }
 
 
 def add_data_commands(
@@ -91,7 +120,8 @@ def _add_import(app: typer.Typer, connect: Connect, prepare: Callable[[Path], An
                 options: dict[str, Any] = {"kind": kind, "file": str(file.resolve())}
                 if kind == "prompts" and role:
                     options["role"] = role
-                show(target.call("import", skip_bad=skip_bad, **options), as_json)
+                report = target.call("import", skip_bad=skip_bad, **options)
+                show(report if as_json else _shorten(report), as_json)
 
 
 def _add_export(app: typer.Typer, connect: Connect) -> None:
@@ -105,13 +135,17 @@ def _add_export(app: typer.Typer, connect: Connect) -> None:
         out: Annotated[
             str, typer.Option(help="FILE.jsonl, .parquet or .csv, a directory, or hf://…")
         ] = "export.jsonl",
+        history: Annotated[
+            bool, typer.Option(help="Revised and withdrawn judgments too (raw only).")
+        ] = False,
         names: Annotated[bool, typer.Option(help="Real names instead of pseudonyms.")] = False,
         public: Annotated[bool, typer.Option(help="Make a pushed dataset public.")] = False,
         as_json: AsJson = False,
     ) -> None:
         """Export judgments as a preference dataset, with a dataset card beside it."""
         where = out if "://" in out else str(Path(out).resolve())
-        options = {"format": format, "ties": ties, "names": names, "private": not public}
+        options = {"format": format, "ties": ties, "names": names, "history": history}
+        options["private"] = not public
         with connect(workspace) as target:
             show(target.call("export", out=where, **options), as_json)
 
@@ -179,7 +213,10 @@ def _add_users(app: typer.Typer, connect: Connect, prepare: Callable[[Path], Any
         workspace: Workspace = DEFAULT,
         as_json: AsJson = False,
     ) -> None:
-        """Add somebody; prints an invite link for a browser, or an API token with --token."""
+        """Add somebody; prints an invite link for a browser, or an API token with --token.
+
+        Without a running server the link begins at the studio's address, which only you know.
+        """
         _make(workspace, prepare)
         with connect(workspace) as target:
             show(target.call("users.add", name=name, role=role, token=token), as_json)

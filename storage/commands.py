@@ -34,6 +34,9 @@ INVITE_LIFETIME = timedelta(days=7)
 class Commands:
     """Named commands on one database; `call` is the only door."""
 
+    address = ""
+    """Where browsers reach the studio; a server sets it, and invite links begin with it."""
+
     def __init__(self, db: Database) -> None:
         self._db = db
         self._table: dict[str, Callable[..., Any]] = {
@@ -91,7 +94,9 @@ class Commands:
     def _add_user(
         self, name: str, role: str = "annotator", kind: str = "person", token: bool = False
     ) -> dict[str, Any]:
-        """An account with an API token for scripts, or with an invite for a browser.
+        """An account with an API token for scripts, or with an invite link for a browser.
+
+        Without a server the link lacks its beginning, the address of the studio.
 
         A known name of the same role gets a further token or invite.
         """
@@ -108,7 +113,7 @@ class Commands:
         if token:
             return _public(user) | {"token": tokens.issue(self._db, user.id, "api", lifetime=None)}
         secret = tokens.issue(self._db, user.id, "invite", lifetime=INVITE_LIFETIME)
-        return _public(user) | {"invite": secret}
+        return _public(user) | {"invite": f"{self.address}/invite?token={secret}"}
 
     def _disable_user(self, name: str) -> dict[str, Any]:
         """Close an account: its sessions and tokens end, its judgments stay."""

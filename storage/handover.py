@@ -182,6 +182,11 @@ def evaluated(db: Database, iteration: int) -> list[dict[str, Any]]:
     ]
 
 
+def has_judgments(db: Database) -> bool:
+    """Whether there is a current judgment on anything, imported ones included."""
+    return bool(db.read("SELECT 1 FROM current_judgments LIMIT 1"))
+
+
 def labels_in(db: Database, iteration: Iteration) -> int:
     """Current judgments on this iteration's comparisons."""
     return db.read(

@@ -28,6 +28,19 @@ def make_workspace(workspace: Path, *, create: bool) -> None:
         raise NotFound(f"{workspace} is not a workspace; make one with `python launch.py init`")
 
 
+def publish_server(workspace: Path, *, url: str, token: str) -> None:
+    """Write where the live server answers; nobody else can read the file, not even for a moment."""
+    path = workspace / SERVER
+    path.unlink(missing_ok=True)
+    path.touch(mode=0o600)
+    path.write_text(json.dumps({"url": url, "token": token}))
+
+
+def read_server(workspace: Path) -> dict[str, str]:
+    """``{"url", "token"}`` of the server that has the workspace open."""
+    return json.loads((workspace / SERVER).read_text())
+
+
 def lock_workspace(workspace: Path) -> IO[str]:
     """Take the workspace for this process until the returned file is closed.
 

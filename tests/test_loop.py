@@ -127,7 +127,7 @@ def test_a_whole_iteration_survives_a_killed_worker(db: Database, loop: Loop) ->
     assert loop.advance() is None  # no prompts, nothing to do
     add_prompts(db)
     advance(loop, in_phase(db, "labeling"))
-    assert loop.can_train() == "There are no labels in this iteration yet."
+    assert loop.can_train() == "There are no labels yet."
     # 16 labels wanted, a 1.3-fold surplus, a tenth judged twice: 19 pairs
     made = db.read("SELECT count(*) AS n, count(DISTINCT prompt) AS prompts FROM comparisons")
     assert made == [{"n": 19, "prompts": 19}]

@@ -233,7 +233,7 @@ def test_train_is_closed_with_the_reason_and_open_without_one(live, monkeypatch)
     tab = live.loop_tab
     assert tab.refresh()[tab.train].interactive is True
     assert tab.refresh()[tab.reason] == ""
-    monkeypatch.setattr(live.loop, "reason", "There are no labels in this iteration yet.")
+    monkeypatch.setattr(live.loop, "reason", "There are no labels yet.")
     assert tab.refresh()[tab.train].interactive is False
     assert "There are no labels" in tab.refresh()[tab.reason]
 

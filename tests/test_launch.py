@@ -1,0 +1,204 @@
+"""Every command of the command line twice: on a workspace at rest, and beside a live server."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from typer.testing import CliRunner
+
+import launch
+from storage.database import Database
+from tests.storage_world import ROOT, fill
+from tests.tiny import save_tiny
+
+Run = Callable[..., Any]
+JUDGMENTS = [
+    {"prompt": "Tea or coffee?", "response_a": "Tea.", "response_b": "Coffee.", "outcome": "a"},
+    {"prompt": "Cats or dogs?", "response_a": "Cats.", "response_b": "Dogs.", "outcome": "tie"},
+    {"prompt": "Bus or tram?", "response_a": "Bus.", "response_b": "Tram.", "outcome": "both_bad"},
+]
+
+
+def run(*arguments: str | Path) -> Any:
+    """What a command prints, as JSON where it is JSON; what it raises is raised."""
+    result = CliRunner().invoke(launch.app, [str(a) for a in arguments], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    try:
+        return json.loads(result.stdout)
+    except json.JSONDecodeError:
+        return result.stdout
+
+
+@pytest.fixture(scope="module", params=["at rest", "beside a server"])
+def workspace(request: pytest.FixtureRequest, tmp_path_factory: Any) -> Iterator[Path]:
+    """An iteration with three pairs to label, so that the loop waits for people."""
+    folder = tmp_path_factory.mktemp("studio")
+    model = save_tiny(folder / "model")
+    place = folder / "workspace"
+    assert "is ready" in run("init", "--workspace", place, "--model", model)
+    with Database.open(place) as db:
+        fill(db, pairs=3)
+    if request.param == "at rest":
+        yield place
+        return
+    command = [sys.executable, "launch.py", "serve", "--workspace", str(place), "--port", "0"]
+    server = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert server.stdout
+    try:
+        assert any("Kitestring is open" in line for line in server.stdout)
+        assert_private(place / "server.json")
+        yield place
+    finally:
+        server.send_signal(signal.SIGINT)
+        server.stdout.close()
+        assert server.wait(timeout=60) == 130  # as a shell expects after Ctrl-C
+        assert not (place / "server.json").exists()
+
+
+def assert_private(file: Path) -> None:
+    """The address is no use without the token, and the token is for the owner of the file."""
+    assert file.stat().st_mode & 0o777 == 0o600
+    call = {"command": "status", "arguments": {}}
+    refused = httpx.post(f"{json.loads(file.read_text())['url']}/admin/api/call", json=call)
+    assert refused.status_code in (401, 403)
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_people_are_added_listed_and_disabled(workspace: Path):
+    here = ("--workspace", workspace)
+    made = run("users", "add", "Ada", "--role", "researcher", "--token", *here, "--json")
+    assert made["token"]
+    assert "/invite?token=" in json.dumps(run("users", "add", "Ben", *here, "--json"))
+    run("users", "disable", "Ben", *here)
+    people = {p["name"]: p for p in run("users", "list", *here, "--json")}
+    assert (people["Ada"]["role"], people["Ben"]["role"]) == ("researcher", "annotator")
+    table = run("users", "list", *here).splitlines()
+    assert table[0].split()[:2] == ["id", "name"]
+    assert [line.split()[1] for line in table[1:]] == list(people)
+    with pytest.raises(ValueError, match="Ada"):
+        run("users", "add", "Ada", *here)
+
+
+def test_judgments_come_in_and_go_out(workspace: Path, tmp_path: Path):
+    here = ("--workspace", workspace)
+    before = run("status", *here, "--json")["judgments"]
+    rows = [row | {"annotator": name} for row in JUDGMENTS for name in ("Eve", "Flo")]
+    report = run("import", "--judgments", write(tmp_path / "votes.jsonl", rows), *here, "--json")
+    assert report["rows"] == 6
+    status = run("status", *here, "--json")
+    assert (before, status["judgments"], status["agreement"]["percent"]) == (0, 6, 1.0)
+
+    out = tmp_path / "raw.jsonl"
+    run("export", "--format", "raw", "--ties", "keep", "--names", "--out", out, *here)
+    raw = [json.loads(line) for line in out.read_text().splitlines()]
+    assert sorted((r["annotator"], r["outcome"]) for r in raw) == sorted(
+        (name, row["outcome"]) for row in JUDGMENTS for name in ("Eve", "Flo")
+    )
+    run("export", "--format", "trl", "--out", tmp_path / "pairs.jsonl", *here)
+    chosen = [json.loads(line) for line in (tmp_path / "pairs.jsonl").read_text().splitlines()]
+    assert {(r["chosen"], r["rejected"]) for r in chosen} == {("Tea.", "Coffee.")}
+    with pytest.raises(ValueError, match="history goes with --format raw"):
+        run("export", "--history", "--out", tmp_path / "none.jsonl", *here)
+
+
+def test_bad_rows_are_named_and_nothing_comes_in(workspace: Path, tmp_path: Path):
+    here = ("--workspace", workspace)
+    prompts = run("status", *here, "--json")["prompts"]
+    bad = write(tmp_path / "bad.jsonl", [{"prompt": "Fine?"}, {"prompt": 7, "role": "boss"}])
+    with pytest.raises(ValueError, match=r"line 2.*boss"):
+        run("import", "--prompts", bad, *here)
+    assert run("status", *here, "--json")["prompts"] == prompts
+    report = run("import", "--prompts", bad, "--skip-bad", "--role", "audit", *here, "--json")
+    assert [row["line"] for row in report["skipped"]] == [2]
+    after = run("status", *here, "--json")["prompts"]
+    assert after == prompts | {"audit": prompts.get("audit", 0) + 1}
+
+
+def test_warnings_beyond_the_first_ten_are_counted(workspace: Path, tmp_path: Path):
+    rows = [{"prompt": f"Is {i} odd?", "role": "audit", "colour": "red"} for i in range(3)]
+    rows += [{"prompt": i, "role": "audit"} for i in range(14)]  # numbers, kept with a warning
+    told = run("import", "--prompts", write(tmp_path / "odd.jsonl", rows), "--workspace", workspace)
+    assert told.count("kept as") <= 10
+    assert "more warnings; --json lists them all" in told
+
+
+def test_a_lineage_of_nothing_names_what_there_is(workspace: Path):
+    with pytest.raises((ValueError, LookupError), match="policy-7"):
+        run("lineage", "policy-7", "--workspace", workspace)
+
+
+def test_a_backup_is_restored_and_the_journal_rebuilds(workspace: Path, tmp_path: Path):
+    here = ("--workspace", workspace)
+    status = run("status", *here, "--json")
+    run("backup", tmp_path / "copy", *here)
+    other = tmp_path / "other"
+    run("init", "--workspace", other, "--model", workspace.parent / "model")
+    assert "is as it was" in run("restore", tmp_path / "copy", "--workspace", other)
+    assert run("status", "--workspace", other, "--json") == status
+    run("rebuild", *here)
+    assert run("status", *here, "--json") == status
+
+
+def test_training_without_labels_is_refused_in_a_sentence(tmp_path: Path):
+    place = tmp_path / "fresh"
+    run("init", "--workspace", place, "--model", save_tiny(tmp_path / "model"))
+    with pytest.raises(ValueError, match="there are no prompts yet"):
+        run("iterate", "--workspace", place)
+    with Database.open(place) as db:
+        fill(db, pairs=1)
+    with pytest.raises(ValueError, match="There are no labels yet"):
+        run("iterate", "--workspace", place)
+    with pytest.raises(ValueError, match=r"did you mean 'ppo\.kl_weight'"):
+        run("iterate", "--set", "ppo.kl_wieght=1", "--workspace", place)
+
+
+def test_mistakes_end_in_one_sentence_and_status_1(tmp_path: Path):
+    def fails(*arguments: str) -> str:
+        command = [sys.executable, "launch.py", *arguments, "--workspace", str(tmp_path / "w")]
+        ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        assert ended.returncode == 1, ended.stderr
+        assert ended.stderr.count("\n") == 1
+        return ended.stderr
+
+    assert "is not a workspace; make one with" in fails("status")
+    assert "needs a value" in fails("init", "--set", "ppo.lr")
+    assert "no/such/model" in fails("init", "--model", "./no/such/model")
+
+
+@pytest.mark.slow
+def test_simulate_and_iterate_run_through_on_the_demo(tmp_path: Path):
+    place = tmp_path / "workspace"
+    environment = os.environ | {"OMP_NUM_THREADS": "2"}
+    command = [sys.executable, "launch.py", "simulate", "--workspace", str(place), "--tiny"]
+    ended = subprocess.run(
+        [*command, "--seed", "3", "--json"], cwd=ROOT, capture_output=True, text=True,
+        check=False, env=environment,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    report = json.loads(ended.stdout)
+    assert (report["seed"], [i["iteration"] for i in report["iterations"]]) == (3, [1])
+    first = report["iterations"][0]
+    assert 0 <= first["gold"]["low"] <= first["gold"]["win_rate"] <= first["gold"]["high"] <= 1
+    assert {"reward", "ppo"} <= first["seconds"].keys()
+    assert {"accuracy", "ece"} <= first["reward_model"].keys()
+    assert {"kl", "length"} <= first.keys()
+
+    # A second iteration on the same labels, without a server.
+    evaluation = run("iterate", "--workspace", place)
+    assert evaluation["policy"]["kl"] >= 0
+    status = run("status", "--workspace", place, "--json")
+    assert (status["iteration"]["number"], status["iteration"]["phase"]) == (3, "labeling")
+    assert "reward-2" in run("lineage", "policy-2", "--workspace", place)
