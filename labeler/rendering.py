@@ -43,20 +43,21 @@ _FORMATTER = HtmlFormatter(nowrap=True, classprefix="hl-")
 
 
 @lru_cache(maxsize=4096)
-def render(text: str) -> str:
+def render(text: str, *, document: bool = False) -> str:
     """`text` (Markdown) as an HTML fragment.
 
-    Single line breaks are kept, as chat interfaces do; TeX in ``$…$``, ``$$…$$``, ``\\(…\\)`` and
+    Single line breaks are kept, as chat interfaces do, unless it is a `document`; TeX in ``$…$``, ``$$…$$``, ``\\(…\\)`` and
     ``\\[…\\]`` becomes MathML; fenced code is coloured.
     """
     plain = f'<pre class="plain">{html.escape(text)}</pre>'
     if len(text) > LONGEST_MARKDOWN or text.count("[") > MOST_BRACKETS:
         return plain
-    tokens = _MARKDOWN.parse(text)
+    markdown = _DOCUMENT if document else _CHAT
+    tokens = markdown.parse(text)
     # Beyond maxNesting the parser drops text without a word; nothing may be hidden here.
     if any(token.level >= DEEPEST - 1 for token in tokens):
         return plain
-    return _MARKDOWN.renderer.render(tokens, _MARKDOWN.options, {})
+    return markdown.renderer.render(tokens, markdown.options, {})
 
 
 def _code(text: str, language: str, _attributes: str) -> str:
@@ -150,8 +151,8 @@ def _displayed(_self: Any, tokens: Any, index: int, *_: Any) -> str:
     return f'<span class="math display">{mathml(tokens[index].content, block=True)}</span>'
 
 
-def _markdown() -> MarkdownIt:
-    settings = {"html": False, "breaks": True, "highlight": _code, "maxNesting": DEEPEST}
+def _markdown(*, breaks: bool) -> MarkdownIt:
+    settings = {"html": False, "breaks": breaks, "highlight": _code, "maxNesting": DEEPEST}
     markdown = MarkdownIt("commonmark", settings).enable("table")
     dollarmath_plugin(
         markdown,
@@ -168,4 +169,5 @@ def _markdown() -> MarkdownIt:
     return markdown
 
 
-_MARKDOWN = _markdown()
+_CHAT = _markdown(breaks=True)
+_DOCUMENT = _markdown(breaks=False)

@@ -151,7 +151,7 @@ class LabelSession:
     def guidelines(self) -> dict[str, str]:
         """The guidelines as written and rendered; ``version`` changes with the text."""
         text = str(settings.get(self._db, "guidelines", DEFAULT_GUIDELINES))
-        return {"version": digest(text), "text": text, "html": render(text)}
+        return {"version": digest(text), "text": text, "html": render(text, document=True)}
 
 
 def _kind(act: Judgment | Skip | Flag) -> str:

@@ -162,3 +162,8 @@ def test_no_text_takes_long(text):
 
     # The worst takes 0.4 s on a quiet core; without the bounds some take minutes.
     assert time.process_time() - start < 5
+
+
+def test_a_wrapped_line_is_a_break_in_a_chat_and_a_space_in_a_document():
+    assert render("one\ntwo") == "<p>one<br />\ntwo</p>\n"
+    assert render("one\ntwo", document=True) == "<p>one\ntwo</p>\n"

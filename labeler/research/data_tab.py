@@ -148,7 +148,7 @@ def _preview(text: str) -> str:
     if not text.strip():
         return shown(view.empty("No guidelines yet", "Say what a good answer is, with examples."))
     # rendering.render is the one door for Markdown of strangers: its output is safe HTML.
-    rendered = Markup(render(text))
+    rendered = Markup(render(text, document=True))
     return shown(Markup('<div class="ks-guidelines">{}</div>').format(rendered))
 
 
