@@ -23,11 +23,15 @@ $(STAMP): pyproject.toml constraints.txt
 run: install
 	$(BIN)/python launch.py serve $(ARGS)
 
+# One process a core and one thread a process: many small models, where threads only cost.
+# A file stays in one process, so that its server or browser is started once.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --dist loadfile
+
 test: install
-	$(BIN)/python -m pytest -q
+	$(PYTEST)
 
 test-all: test
-	$(BIN)/python -m pytest -q -m slow
+	$(PYTEST) -m slow
 
 lint: install
 	$(BIN)/ruff format --check .

@@ -15,6 +15,7 @@ HERE = Path(__file__).parent
 COMMANDS = {
     "storage": ["storage_commits.py"],
     "labels": ["label_load.py"],
+    "first-pair": ["first_pair.py"],
     "clicks": ["click_to_next.py"],
     "kills": ["kill_web.py"],
     "simulation": ["simulate_seeds.py"],

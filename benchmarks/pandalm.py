@@ -1,10 +1,11 @@
 """Agreement of three annotators on the PandaLM test set, and a round trip through a raw export.
 
-    python benchmarks/pandalm.py testset-v1.json [--judgments pandalm.jsonl]
+    python benchmarks/pandalm.py testset-v1.json [--judgments pandalm.jsonl] [--train]
 
 The file is data/testset-v1.json of github.com/WeOpenML/PandaLM (Apache-2.0, 999 pairs, three
 annotators; its README publishes Cohen's kappa .85, .88 and .86).  `--judgments` also writes the
-rows for `launch.py import --judgments`.
+rows for `launch.py import --judgments`.  `--train` trains a reward model on the judgments from the
+embedded model: it shows that human data goes through, and at two million parameters little more.
 """
 
 from __future__ import annotations
@@ -12,14 +13,22 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from storage import exporting, importing
+from pipeline.config import Config
+from pipeline.demo import MODEL_DIR, corpus
+from pipeline.loop import Loop
+from pipeline.text import ChatTokenizer
+from storage import exporting, importing, iterations, models, prompts
 from storage.database import Database
+from storage.records import Prompt
 from storage.status import status
 
+ROOT = Path(__file__).resolve().parent.parent
+CONTEXT = 512
 OUTCOMES = {0: "tie", 1: "a", 2: "b"}
 ANNOTATORS = ("annotator1", "annotator2", "annotator3")
 _JUDGMENTS = """
@@ -70,17 +79,55 @@ def measure(rows: Path, folder: Path) -> dict[str, Any]:
     }
 
 
+def train(rows: Path, folder: Path) -> dict[str, Any]:
+    """What the reward stage reports; pairs beyond the embedded model's context stay out."""
+    config = Config.load([ROOT / "configs" / "demo.toml"], {"labeling.labels": "8"})
+    chat = ChatTokenizer.load(str(MODEL_DIR))
+    judged = [json.loads(line) for line in rows.read_text(encoding="utf-8").splitlines()]
+    fitting = [row for row in judged if _tokens(row, chat) <= CONTEXT]
+    short = folder / "short.jsonl"
+    short.write_text("".join(json.dumps(row) + "\n" for row in fitting), encoding="utf-8")
+    held_out = [Prompt.make(m, role="held-out") for r, m, _ in corpus.prompts() if r == "held-out"]
+    with Database.open(folder / "training") as db:
+        importing.import_judgments(db, short)
+        prompts.add(db, held_out)
+        loop = Loop(db, config)
+        _advance(db, loop, "labeling")
+        loop.train({})
+        _advance(db, loop, "ppo")
+        loop.shut_down()
+        (made,) = models.listing(db, role="reward")
+    return {"judgments": len(fitting), "left_out": len(judged) - len(fitting)} | dict(made.summary)
+
+
+def _tokens(row: dict[str, Any], chat: ChatTokenizer) -> int:
+    asked = [{"role": "user", "content": str(row["prompt"])}]
+    return max(len(chat.chat(asked, str(row[side])).ids) for side in ("response_a", "response_b"))
+
+
+def _advance(db: Database, loop: Loop, phase: str) -> None:
+    while (current := iterations.latest(db)) is None or current.phase != phase:
+        if stopped := loop.blocked_by():
+            raise SystemExit(f"the {stopped.stage} stage stopped: {stopped.reason}")
+        loop.advance()
+        time.sleep(0.2)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("testset", type=Path, help="PandaLM's testset-v1.json")
     parser.add_argument("--judgments", type=Path, help="keep the rows for an import here (JSONL)")
+    parser.add_argument("--train", action="store_true", help="train a reward model on them")
     arguments = parser.parse_args()
     testset = json.loads(arguments.testset.read_text(encoding="utf-8"))
     with tempfile.TemporaryDirectory() as folder:
         rows = arguments.judgments or Path(folder) / "judgments.jsonl"
         lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in judgments(testset))
         rows.write_text("".join(lines), encoding="utf-8")
-        print(json.dumps(measure(rows, Path(folder)), indent=2))
+        found = measure(rows, Path(folder))
+        if arguments.train:
+            found["reward_model"] = train(rows, Path(folder))
+        print(json.dumps(found, indent=2))
 
 
 if __name__ == "__main__":

@@ -59,7 +59,7 @@ class SFTConfig:
 
     enabled: bool = setting(True, "Run SFT when demonstrations were imported; else skip it.")
     epochs: float = setting(1.0, "Passes over the demonstrations.")
-    lr: float = setting(2e-5, "Peak learning rate, cosine to a tenth after warm-up.")
+    lr: float = setting(2e-5, "Peak learning rate; a cosine takes it to zero after warm-up.")
     batch: int = setting(16, "Demonstrations per optimizer step.")
     warmup: float = setting(0.03, "Share of steps in which the learning rate rises.")
     max_tokens: int = setting(2048, "Longest prompt plus response; longer ones are an error.")

@@ -60,6 +60,8 @@ class Loop:
             return f"Iteration {current.number} is in its {current.phase} phase."
         if not handover.has_judgments(self._db):
             return "There are no labels yet."
+        if not prompts.counts(self._db).get("held-out"):
+            return "There are no held-out prompts to evaluate the new policy on: import some."
         return None
 
     def train(self, overrides: Mapping[str, str]) -> None:

@@ -24,6 +24,7 @@ from storage import (
 )
 from storage.database import Database
 from storage.records import Annotator, Prompt, Run, Stage, new_id, shown_swapped
+from tests.storage_world import fill
 from tests.tiny import save_tiny
 
 UPDATES = 30
@@ -93,7 +94,7 @@ def in_phase(db: Database, phase: str, number: int = 1) -> Callable[[], bool]:
 
 def label_everything(db: Database) -> int:
     """A person who prefers the longer text judges what the queue gives."""
-    ann = Annotator(id=new_id("a"), name="ann")
+    ann = Annotator(id=new_id("a"), name="labeler")
     annotators.add(db, ann)
     count = 0
     while pairs := queue.lease_next(db, ann.id, 4):
@@ -178,6 +179,14 @@ def steps_so_far(db: Database) -> int:
     return db.read("SELECT count(DISTINCT step) AS n FROM metrics WHERE name = 'reward/mean'")[0][
         "n"
     ]
+
+
+def test_training_needs_prompts_to_evaluate_on_before_it_starts(db: Database, loop: Loop) -> None:
+    fill(db, pairs=1)
+    assert label_everything(db) == 1
+    assert (loop.can_train() or "").startswith("There are no held-out prompts")
+    prompts.add(db, [Prompt.make("Any other?", role="held-out")])
+    assert loop.can_train() is None
 
 
 def test_a_failed_stage_says_why_and_can_be_retried(db: Database, loop: Loop, tiny: Path) -> None:
