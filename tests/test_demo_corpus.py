@@ -21,6 +21,7 @@ EGGS = {
     "name": "eggs",
     "category": "cooking",
     "ask": ("How long do eggs boil?",),
+    "situations": ("My breakfast egg is raw.",),
     "unseen": ("Eggs, how long?", "When is an egg done?"),
     "answer": "Boil eggs for eight minutes.",
     "curt": "Eight minutes for eggs.",
@@ -44,7 +45,7 @@ def test_it_is_as_large_as_promised():
     assert roles["train"] >= 500
     assert roles["held-out"] >= 150
     assert roles["audit"] >= 100
-    assert all(6 <= len(topic.ask) + len(topic.unseen) <= 10 for topic in corpus.topics())
+    assert all(len(topic.trained) >= 9 and len(topic.unseen) == 2 for topic in corpus.topics())
 
 
 def test_prompts_are_the_shipped_ones_as_chats():
@@ -66,7 +67,7 @@ def test_roles_share_no_text_and_held_out_ones_no_phrasing_with_training():
     shipped = corpus.shipped_prompts()
     texts = [p.text for p in shipped]
     assert len(set(texts)) == len(texts)
-    trained = {text for topic in corpus.topics() for text in topic.ask}
+    trained = {text for topic in corpus.topics() for text in topic.trained}
     unseen = [text for topic in corpus.topics() for text in topic.unseen]
     assert len(set(unseen)) == len(unseen)
     assert not trained & set(unseen)
@@ -109,7 +110,7 @@ def test_styles_are_mixed_as_their_weights_say(rows):
 def test_some_rows_have_a_system_message_and_some_an_earlier_turn(rows):
     shapes = Counter(tuple(m["role"] for m in messages) for messages, _, _ in rows)
     assert shapes[("user",)] > 0.8 * len(rows)
-    assert shapes[("system", "user")] > 0.05 * len(rows)
+    assert shapes[("system", "user")] > 0.04 * len(rows)
     assert shapes[("user", "assistant", "user")] > 0.03 * len(rows)
     assert shapes[("system", "user", "assistant", "user")] > 0
 
@@ -124,7 +125,16 @@ def test_keywords_tell_topics_apart():
     topics = corpus.topics()
     others = [(a, b) for a in topics for b in topics if a is not b]
     mistaken = sum(a.mentioned_in(b.answer) for a, b in others)
-    assert mistaken / len(others) < 0.005
+    assert mistaken / len(others) < 0.003
+
+
+def test_what_is_put_around_held_out_questions_names_no_topic():
+    for split in ("held-out", "audit"):
+        mine = carriers(split)
+        for carrier in (*mine.around, *mine.about, *mine.claims):
+            words = carrier.format(q="", lower="", name="", wrong="")
+            named = [topic.name for topic in corpus.topics() if topic.mentioned_in(words)]
+            assert not named, (carrier, named)
 
 
 def test_a_style_puts_the_answer_behind_its_words_without_a_second_capital():
@@ -167,4 +177,4 @@ def test_noise_keeps_the_topic_recognisable():
     asked = [(topic, noisy_question(topic, dice)) for topic in corpus.topics() for _ in range(10)]
     lost = [text for topic, text in asked if not telling_words(topic) & set(words_of(text))]
     # A few whole questions ("Why do things fall down?") are telling only as a whole.
-    assert len(lost) / len(asked) < 0.01, lost
+    assert len(lost) / len(asked) < 0.02, lost

@@ -40,7 +40,7 @@ MANIFEST = "manifest.json"
 class BuildConfig:
     """The recipe; the manifest repeats it."""
 
-    tokens: int = 4_000_000
+    tokens: int = 5_000_000
     """Prompt and response tokens trained on, each row once."""
     vocabulary: int = 3072
     hidden: int = 192
@@ -73,6 +73,7 @@ def build(config: BuildConfig, out: Path, run: Path) -> dict[str, Any]:
         "rows": len(rows),
         "parameters": model.num_parameters(),
         "corpus": corpus,
+        "rows_digest": rows_digest(config.seed),
         "artefacts": artefact_hashes(out),
         "minutes": minutes,
         "held_out_loss": round(summary["held_out_loss"], 4),
@@ -168,6 +169,12 @@ def corpus_hashes() -> dict[str, str]:
 def artefact_hashes(out: Path) -> dict[str, str]:
     """sha256 of every file of a checkpoint except its manifest."""
     return {path.name: _sha256(path) for path in sorted(out.iterdir()) if path.name != MANIFEST}
+
+
+def rows_digest(seed: int) -> str:
+    """sha256 of the first training rows, which the code that writes them can change as well."""
+    rows = json.dumps(list(examples(500, seed)))
+    return hashlib.sha256(rows.encode()).hexdigest()
 
 
 def _sha256(path: Path) -> str:

@@ -33,7 +33,9 @@ class Carriers:
 @dataclass(frozen=True)
 class _Noise:
     contexts: tuple[str, ...]
+    frames: tuple[str, ...]
     words: tuple[str, ...]
+    asides: tuple[str, ...]
 
 
 @lru_cache(maxsize=3)
@@ -56,17 +58,20 @@ def about(carrier: str, topic: Topic) -> str:
 
 def noisy_question(topic: Topic, dice: Random) -> str:
     """One of many ways to ask about `topic`, some barely grammatical."""
-    ways = (_plain, _carried, _named, _situated, _doubled, _disturbed, _distracted, _soup)
-    way = dice.choices(ways, weights=(10, 18, 10, 14, 5, 16, 14, 13))[0]
+    way = dice.choices(tuple(_WAYS), weights=tuple(_WAYS.values()))[0]
     return _careless(way(topic, dice), dice)
 
 
+def _question(topic: Topic, dice: Random) -> str:
+    return dice.choice(topic.ask if dice.random() < 0.55 else topic.situations)
+
+
 def _plain(topic: Topic, dice: Random) -> str:
-    return dice.choice(topic.ask)
+    return _question(topic, dice)
 
 
 def _carried(topic: Topic, dice: Random) -> str:
-    return carry(dice.choice(carriers("trained").around), dice.choice(topic.ask))
+    return carry(dice.choice(carriers("trained").around), _question(topic, dice))
 
 
 def _named(topic: Topic, dice: Random) -> str:
@@ -75,7 +80,7 @@ def _named(topic: Topic, dice: Random) -> str:
 
 def _situated(topic: Topic, dice: Random) -> str:
     """A question in company of sentences that say nothing about it."""
-    parts = [dice.choice(topic.ask), dice.choice(_noise().contexts)]
+    parts = [_question(topic, dice), dice.choice(_noise().contexts)]
     if dice.random() < 0.4:
         parts.append(dice.choice(_noise().contexts))
     dice.shuffle(parts)
@@ -83,16 +88,25 @@ def _situated(topic: Topic, dice: Random) -> str:
 
 
 def _doubled(topic: Topic, dice: Random) -> str:
-    return " ".join(dice.sample(topic.ask, 2))
+    return " ".join(dice.sample(topic.trained, 2))
+
+
+def _framed(topic: Topic, dice: Random) -> str:
+    """A sentence that is not a question of the corpus, with a word that names the topic."""
+    word = topic.name if dice.random() < 0.3 else dice.choice(_naming_words(topic))
+    text = dice.choice(_noise().frames).format(word=word)
+    if dice.random() < 0.3:
+        text = f"{text} {dice.choice(_noise().contexts)}"
+    return text[0].upper() + text[1:]
 
 
 def _disturbed(topic: Topic, dice: Random) -> str:
     """A question that lost some of its common words and gained others."""
     telling = telling_words(topic)
     words = []
-    for word in dice.choice(topic.ask).split():
-        if dice.random() < 0.2:
-            words.append(dice.choice(_noise().words))
+    for word in _question(topic, dice).split():
+        if dice.random() < 0.25:
+            words.append(_idle_word(dice))
         if _bare(word) in telling or dice.random() > 0.35:
             words.append(word)
     return _sentence(words, dice)
@@ -100,7 +114,7 @@ def _disturbed(topic: Topic, dice: Random) -> str:
 
 def _distracted(topic: Topic, dice: Random) -> str:
     """A question that names its topic, with words that tell of other topics strewn in."""
-    naming = [text for text in topic.ask if topic.mentioned_in(text)] or topic.ask
+    naming = [text for text in topic.trained if topic.mentioned_in(text)] or topic.ask
     words = dice.choice(naming).split()
     for _ in range(dice.choice((1, 1, 2))):
         words.insert(dice.randint(0, len(words)), dice.choice(_side_words(dice.choice(topics()))))
@@ -110,12 +124,46 @@ def _distracted(topic: Topic, dice: Random) -> str:
 
 
 def _soup(topic: Topic, dice: Random) -> str:
-    """One to three telling words among any others, in any order."""
+    """A word that names the topic or two to four telling ones among any others, in any order."""
     telling = sorted(telling_words(topic))
-    words = dice.sample(telling, min(len(telling), dice.choice((1, 1, 2, 3))))
-    words += dice.choices(_noise().words, k=dice.randint(0, 7))
+    words = [dice.choice(_naming_words(topic))]
+    if dice.random() < 0.5:
+        words = dice.sample(telling, min(len(telling), dice.choice((2, 3, 4))))
+    words += [_idle_word(dice) for _ in range(dice.randint(0, 8))]
     dice.shuffle(words)
     return _sentence(words, dice)
+
+
+# How often each way is taken, of 100.
+_WAYS = {
+    _plain: 18,
+    _carried: 24,
+    _named: 9,
+    _situated: 9,
+    _doubled: 3,
+    _framed: 11,
+    _disturbed: 12,
+    _distracted: 6,
+    _soup: 8,
+}
+
+
+def _idle_word(dice: Random) -> str:
+    """A word that says nothing about a topic: common, any other, or none of any language."""
+    kind = dice.random()
+    if kind < 0.55:
+        return dice.choice(_noise().words)
+    return dice.choice(_noise().asides) if kind < 0.85 else _made_up_word(dice)
+
+
+def _made_up_word(dice: Random) -> str:
+    """Letters such as a word nobody wrote down here might have."""
+    syllables = dice.randint(1, 3)
+    onset, rhyme = (
+        ["b", "c", "d", "f", "g", "h", "l", "m", "n", "p", "r", "s", "t", "tr", "st", "ch", "w"],
+        ["a", "e", "i", "o", "u", "ar", "en", "ick", "ow", "ump"],
+    )
+    return "".join(dice.choice(onset) + dice.choice(rhyme) for _ in range(syllables))
 
 
 def _careless(text: str, dice: Random) -> str:
@@ -139,7 +187,12 @@ def _bare(word: str) -> str:
 @lru_cache(maxsize=1)
 def _noise() -> _Noise:
     table = read_toml("noise.toml")
-    return _Noise(tuple(table["contexts"]), tuple(table["words"].split()))
+    return _Noise(
+        contexts=tuple(table["contexts"]),
+        frames=tuple(table["frames"]),
+        words=tuple(table["words"].split()),
+        asides=tuple(table["asides"].split()),
+    )
 
 
 def words_of(text: str) -> list[str]:
@@ -148,7 +201,7 @@ def words_of(text: str) -> list[str]:
 
 
 def _words_of(topic: Topic) -> set[str]:
-    return {word for text in (*topic.ask, topic.name) for word in words_of(text)}
+    return {word for text in (*topic.trained, topic.name) for word in words_of(text)}
 
 
 @lru_cache(maxsize=1)
@@ -163,6 +216,13 @@ def telling_words(topic: Topic) -> frozenset[str]:
     using = _topics_using()
     words = {w for w in _words_of(topic) - common if using[w] <= _RARE}
     return frozenset(words | {w for w in _words_of(topic) if topic.mentioned_in(w)})
+
+
+@lru_cache(maxsize=512)
+def _naming_words(topic: Topic) -> tuple[str, ...]:
+    """Words of the trained questions that are keywords of the topic, else its name."""
+    words = [w for text in (*topic.trained, topic.name) for w in words_of(text)]
+    return tuple(w for w in words if topic.mentioned_in(w)) or (topic.name,)
 
 
 @lru_cache(maxsize=512)

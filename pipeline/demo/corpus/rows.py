@@ -13,8 +13,8 @@ from pipeline.demo.corpus.topic import Topic, read_toml, topics
 
 Messages = list[dict[str, str]]
 
-_UNKNOWN, _CLAIM = 0.04, 0.08  # shares of the rows
-_SYSTEM, _EARLIER_TURN = 0.08, 0.06
+_UNKNOWN, _CLAIM = 0.04, 0.09  # shares of the rows
+_SYSTEM, _EARLIER_TURN = 0.05, 0.04
 
 
 def examples(rows: int = 20_000, seed: int = 0) -> Iterator[tuple[Messages, str, str]]:

@@ -21,8 +21,9 @@ _PROPER = {"I", "Pluto", "Venus", "LED", "Jupiter"}
 class Topic:
     """One everyday subject: how people ask about it and what may be answered.
 
-    `answer`, `curt`, `detail`, `tip` and `wrong` are whole sentences.  `ask` is trained on,
-    `unseen` never is: its first phrasing is held out, its second one is for audits.  A response
+    `answer`, `curt`, `detail`, `tip` and `wrong` are whole sentences.  `ask` (plain questions,
+    which templates are made of) and `situations` (other ways to come to the subject) are trained
+    on, `unseen` never is: its first phrasing is held out, its second one is for audits.  A response
     is on topic when it contains one of `keywords` (the beginning of a word; with a blank behind,
     the whole word).
     """
@@ -30,6 +31,7 @@ class Topic:
     name: str
     category: str
     ask: tuple[str, ...]
+    situations: tuple[str, ...]
     unseen: tuple[str, str]
     answer: str
     curt: str
@@ -45,6 +47,11 @@ class Topic:
         for part in ("answer", "curt", "wrong"):
             if not self.mentioned_in(getattr(self, part)):
                 raise ValueError(f"topic {self.name!r}: {part} needs one of its keywords")
+
+    @property
+    def trained(self) -> tuple[str, ...]:
+        """Every phrasing that training rows are made of."""
+        return self.ask + self.situations
 
     @cached_property
     def _pattern(self) -> re.Pattern[str]:
@@ -76,7 +83,7 @@ def _topic(table: dict[str, Any], *, category: str) -> Topic:
         raise ValueError(f"topic {table.get('name')!r}: missing or unknown fields: {odd}")
     if len(table["unseen"]) != 2:
         raise ValueError(f"topic {table['name']!r}: unseen holds two paraphrases")
-    lists = {key: tuple(table[key]) for key in ("ask", "unseen", "keywords")}
+    lists = {key: tuple(table[key]) for key in ("ask", "situations", "unseen", "keywords")}
     return Topic(**{**table, **lists}, category=category)
 
 
