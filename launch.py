@@ -30,7 +30,7 @@ from pipeline.demo import corpus
 from pipeline.gold import load_gold, score
 from pipeline.loop import Loop
 from pipeline.rundir import write_atomically
-from pipeline.simulate import SimulationFailed, simulate
+from pipeline.simulate import simulate
 from storage import annotators, cli, prompts
 from storage.cli import DEFAULT, AsJson, Target, Workspace, show
 from storage.commands import Commands
@@ -373,7 +373,7 @@ def server_for(workspace: Path, files: list[Path], sets: list[str]) -> Iterator[
 
 
 def is_up(workspace: Path) -> bool:
-    with suppress(FileNotFoundError, KeyError, httpx.TransportError, json.JSONDecodeError):
+    with suppress(FileNotFoundError, ValueError, httpx.TransportError):
         return httpx.get(f"{read_server(workspace)['url']}/healthz", timeout=2).is_success
     return False
 
@@ -387,7 +387,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         app()
-    except (ValueError, NotFound, WorkspaceLocked, SimulationFailed, RuntimeError) as error:
+    except (ValueError, NotFound, RuntimeError, OSError) as error:
         print(f"kitestring: {error}", file=sys.stderr)
         sys.exit(1)
 

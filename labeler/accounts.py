@@ -10,7 +10,7 @@ from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse, Resp
 from markupsafe import Markup
 
 from labeler.auth import SESSION_LIFETIME, Auth, Refused
-from labeler.passwords import SHORTEST
+from labeler.passwords import SHORTEST, Busy
 from storage.records import Annotator
 
 STATIC = Path(__file__).parent / "static"
@@ -112,7 +112,7 @@ def account_routes(auth: Auth) -> APIRouter:
     def sign_in(
         request: Request,
         token: Annotated[str, Form()] = "",
-        name: Annotated[str, Form()] = "",
+        name: Annotated[str, Form(max_length=200)] = "",
         password: Annotated[str, Form(max_length=1000)] = "",
         next: Annotated[str, Form()] = "/",
     ) -> Response:
@@ -126,6 +126,9 @@ def account_routes(auth: Auth) -> APIRouter:
         except Refused as refused:
             again = sign_in_page(auth, landing=next, name=name, problem=str(refused))
             return HTMLResponse(again, 401)
+        except Busy as busy:
+            again = sign_in_page(auth, landing=next, name=name, problem=str(busy))
+            return HTMLResponse(again, 429, headers={"Retry-After": "5"})
         return _signed_in(auth, request, found, landing=next)
 
     @routes.post("/sign-out")
@@ -150,7 +153,7 @@ def account_routes(auth: Auth) -> APIRouter:
             return _invite_page(auth, token, problem="The two passwords differ.")
         try:
             found = auth.set_password(token, password)
-        except (Refused, ValueError) as error:
+        except (Refused, Busy, ValueError) as error:
             return _invite_page(auth, token, problem=str(error))
         return _signed_in(auth, request, found, landing="/")
 

@@ -139,7 +139,7 @@ def _admin_routes(admin: Admin, admin_token: str) -> APIRouter:
         # A bad request of the person at the command line; anything else is a defect and gives 500.
         try:
             return JSONResponse({"result": admin(body.command, body.arguments)})
-        except (ValueError, LookupError, PermissionError) as error:
+        except (ValueError, LookupError, OSError) as error:
             return JSONResponse({"error": str(error)}, 400)
 
     return routes

@@ -15,7 +15,7 @@ from datetime import timedelta
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import quote, urlsplit
 
-from labeler.passwords import Lockout, check_password, hash_password
+from labeler.passwords import Busy, Lockout, check_password, hash_password
 from storage import annotators, tokens
 from storage.database import Database
 from storage.records import Annotator, digest
@@ -158,15 +158,19 @@ class Auth:
 
         The answer to an unknown name, a wrong password and a disabled account is the same.
         """
-        wait = self.lockout.wait(name)
+        wait = self.lockout.attempt(name)
         if wait > 0:
             minutes = max(1, round(wait / 60))
             raise Refused(
                 f"Too many failed attempts. Wait {minutes} min, or ask for a new invite link."
             )
         found = annotators.by_name(self.db, name)
-        if not check_password(password, found.password_hash if found else None):
-            self.lockout.failed(name)
+        try:
+            right = check_password(password, found.password_hash if found else None)
+        except Busy:
+            self.lockout.forgive(name)
+            raise
+        if not right:
             raise Refused("That name and password do not match.")
         if found is None or found.disabled:
             raise Refused("That name and password do not match.")
@@ -194,7 +198,10 @@ class Auth:
         compared: behind a proxy that ends TLS the server does not know it.
         """
         origin = headers.get("origin", "")
-        host = urlsplit(origin).netloc.lower()
+        try:
+            host = urlsplit(origin).netloc.lower()
+        except ValueError:  # such as an unclosed bracket
+            return False
         ours = {headers.get("host", "").lower()}
         if self.public_url:
             ours.add(urlsplit(self.public_url).netloc.lower())

@@ -18,7 +18,13 @@ SHORTEST = 10
 _N, _R, _P = 2**15, 8, 3
 _MEMORY = 2 * 128 * _N * _R
 # One derivation at a time: otherwise a burst of sign-ins could take all memory and both cores.
+# Few may wait for it: each holds a thread that labeling needs too.
 _ONE_AT_A_TIME = threading.Lock()
+_WAITING = threading.BoundedSemaphore(8)
+
+
+class Busy(RuntimeError):
+    """Too many passwords are being checked at this moment."""
 
 
 def hash_password(password: str) -> str:
@@ -39,10 +45,15 @@ def check_password(password: str, stored: str | None) -> bool:
 
 
 def _scrypt(password: str, salt: bytes, *, n: int, r: int, p: int) -> bytes:
-    with _ONE_AT_A_TIME:
-        return hashlib.scrypt(
-            password.encode("utf-8", "surrogatepass"), salt=salt, n=n, r=r, p=p, maxmem=_MEMORY
-        )
+    if not _WAITING.acquire(blocking=False):
+        raise Busy("Many people are signing in at this moment. Try again in a few seconds.")
+    try:
+        with _ONE_AT_A_TIME:
+            return hashlib.scrypt(
+                password.encode("utf-8", "surrogatepass"), salt=salt, n=n, r=r, p=p, maxmem=_MEMORY
+            )
+    finally:
+        _WAITING.release()
 
 
 def _base64(raw: bytes) -> str:
@@ -68,24 +79,36 @@ class Lockout:
         self._failures: OrderedDict[str, tuple[int, float]] = OrderedDict()
         self._lock = threading.Lock()
 
-    def wait(self, name: str) -> float:
-        """Seconds until `name` may try again; 0 when it may now."""
-        with self._lock:
-            count, last = self._failures.get(name, (0, 0.0))
-            if count < self.FREE:
-                return 0.0
-            pause = min(self.FIRST_WAIT * 2 ** (count - self.FREE), self.LONGEST_WAIT)
-            return max(0.0, last + pause - self._clock())
+    def attempt(self, name: str) -> float:
+        """Count an attempt as failed, or give the seconds until `name` may try again.
 
-    def failed(self, name: str) -> None:
-        """Note a wrong password."""
+        Counted before the password is checked, so that a burst of guesses at once is one too many
+        as well; `succeeded` forgets it.
+        """
+        key = _digest(name)
         with self._lock:
-            count, _ = self._failures.pop(name, (0, 0.0))
-            self._failures[name] = (count + 1, self._clock())
+            count, last = self._failures.pop(key, (0, 0.0))
+            wait = 0.0
+            if count >= self.FREE:
+                pause = min(self.FIRST_WAIT * 2 ** (count - self.FREE), self.LONGEST_WAIT)
+                wait = max(0.0, last + pause - self._clock())
+            self._failures[key] = (count, last) if wait else (count + 1, self._clock())
             if len(self._failures) > self.NAMES:
                 self._failures.popitem(last=False)
+            return wait
+
+    def forgive(self, name: str) -> None:
+        """Take back an attempt that came to no answer."""
+        with self._lock:
+            count, last = self._failures.get(_digest(name), (1, 0.0))
+            self._failures[_digest(name)] = (count - 1, last)
 
     def succeeded(self, name: str) -> None:
         """Forget the failures of `name`."""
         with self._lock:
-            self._failures.pop(name, None)
+            self._failures.pop(_digest(name), None)
+
+
+def _digest(name: str) -> bytes:
+    """As long for any name: strangers choose them."""
+    return hashlib.sha256(name.encode("utf-8", "surrogatepass")).digest()

@@ -29,13 +29,15 @@ LONGEST_CODE = 8_000
 DEEPEST = 30
 """Levels of nested quotes and lists; a text that nests deeper is shown as plain text."""
 
+MOST_BARS = 2_000
+"""``|`` in one text: a short line of them makes a table with thousands of cells in every row."""
 MOST_BRACKETS = 1_000
 """``[`` in one text that is read as Markdown: the search for link ends is quadratic in them."""
 
 # Only lexers whose regular expressions are linear in practice; others are shown uncoloured.
 _LANGUAGES = """
     bash sh shell c cpp c++ csharp css diff go haskell html http ini java javascript js json kotlin
-    lua makefile php python py r ruby rust scala sql swift toml typescript ts xml yaml
+    lua php python py r ruby rust scala sql swift toml typescript ts xml yaml
 """
 LANGUAGES = frozenset(_LANGUAGES.split())
 
@@ -46,11 +48,12 @@ _FORMATTER = HtmlFormatter(nowrap=True, classprefix="hl-")
 def render(text: str, *, document: bool = False) -> str:
     """`text` (Markdown) as an HTML fragment.
 
-    Single line breaks are kept, as chat interfaces do, unless it is a `document`; TeX in ``$…$``, ``$$…$$``, ``\\(…\\)`` and
-    ``\\[…\\]`` becomes MathML; fenced code is coloured.
+    Single line breaks are kept, as chat interfaces do, unless it is a `document`; TeX in ``$…$``,
+    ``$$…$$``, ``\\(…\\)`` and ``\\[…\\]`` becomes MathML; fenced code is coloured.
     """
     plain = f'<pre class="plain">{html.escape(text)}</pre>'
-    if len(text) > LONGEST_MARKDOWN or text.count("[") > MOST_BRACKETS:
+    crowded = text.count("[") > MOST_BRACKETS or text.count("|") > MOST_BARS
+    if crowded or len(text) > LONGEST_MARKDOWN:
         return plain
     markdown = _DOCUMENT if document else _CHAT
     tokens = markdown.parse(text)

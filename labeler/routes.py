@@ -15,12 +15,12 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 from labeler.auth import Identity
 from labeler.session import LabelSession, Verdict
 from storage.errors import Conflict, NotFound, NotLeased, StorageFull
-from storage.records import Annotator, ScreenOutcome
+from storage.records import LONGEST_LOOK, Annotator, ScreenOutcome
 
 LONGEST_COMMENT = 5_000
 """Characters."""
-LONGEST_TIME = 7 * 24 * 3600 * 1000
-"""Milliseconds somebody may look at a pair; a forgotten tab is not a week of thought."""
+Comment = Annotated[str, Field(max_length=LONGEST_COMMENT, pattern=r"^[^\x00]*$")]
+"""Text without NUL, which no file format of an export can hold."""
 
 
 class Act(BaseModel):
@@ -39,8 +39,8 @@ class JudgmentBody(Act):
     criteria: dict[
         Literal["helpful", "truthful", "harmless", "clear"], Literal["a", "b", "tie"]
     ] = {}
-    comment: str = Field(default="", max_length=LONGEST_COMMENT)
-    milliseconds: int | None = Field(default=None, ge=0, le=LONGEST_TIME)
+    comment: Comment = ""
+    milliseconds: int | None = Field(default=None, ge=0, le=LONGEST_LOOK, strict=True)
     replaces: UUID | None = None
 
     def verdict(self) -> Verdict:
@@ -66,7 +66,7 @@ class SkipBody(Act):
 class FlagBody(SkipBody):
     """``POST /label/api/flag``."""
 
-    comment: str = Field(default="", max_length=LONGEST_COMMENT)
+    comment: Comment = ""
 
 
 class UndoBody(Act):

@@ -118,9 +118,16 @@ class AdminClient:
         self._http.close()
 
     def __call__(self, command: str, arguments: dict[str, Any]) -> Any:
-        """The command's result; ``ValueError`` with a sentence when it is refused."""
+        """The command's result; ``ValueError`` with a sentence when it is refused or unheard."""
         body = {"command": command, "arguments": arguments}
-        reply = self._http.post("/admin/api/call", json=body)
+        try:
+            reply = self._http.post("/admin/api/call", json=body)
+        except httpx.TransportError as error:
+            url = self._http.base_url
+            raise ValueError(
+                f"the server at {url} does not answer ({error}); stop the process that has the "
+                "workspace open, or wait for it"
+            ) from None
         if reply.is_success:
             return reply.json()["result"]
         raise ValueError(reason(reply))

@@ -9,20 +9,52 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
+import math
 import tomllib
 import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pipeline.ppo.config import PPOConfig
 
 
-def setting(default: Any, help: str) -> Any:
-    """A dataclass field that carries the sentence a user reads."""
-    return field(default=default, metadata={"help": help})
+def setting(
+    default: Any, help: str, *, low: float | None = None, high: float | None = None,
+    above: float | None = None,
+) -> Any:  # fmt: skip
+    """A dataclass field with the sentence a user reads and the range that is accepted.
+
+    `low` and `high` are the smallest and largest value; `above` is one that is too small already.
+    """
+    return field(default=default, metadata={"help": help, "low": low, "high": high, "above": above})
+
+
+class _Section:
+    """Checks the ranges of a section's settings."""
+
+    section: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        for f in dataclasses.fields(self):  # type: ignore[arg-type]
+            value = getattr(self, f.name)
+            for number in value if isinstance(value, tuple) else (value,):
+                if isinstance(number, (int, float)) and not isinstance(number, bool):
+                    self._check(f"{self.section}.{f.name}={value}".lstrip("."), number, f.metadata)
+
+    def _check(self, said: str, number: float, range: Mapping[str, Any]) -> None:
+        low, high, above = range["low"], range["high"], range["above"]
+        _require(math.isfinite(number), f"{said} must be a finite number")
+        if low is not None and high is not None:
+            _require(low <= number <= high, f"{said} must be in [{low}, {high}]")
+        elif above is not None and high is not None:
+            _require(above < number <= high, f"{said} must be in ({above}, {high}]")
+        elif low is not None:
+            _require(number >= low, f"{said} must be at least {low}")
+        elif above is not None:
+            _require(number > above, f"{said} must be more than {above}")
 
 
 def _require(condition: bool, message: str) -> None:
@@ -31,8 +63,10 @@ def _require(condition: bool, message: str) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelConfig:
+class ModelConfig(_Section):
     """Which language model the loop starts from."""
+
+    section: ClassVar[str] = "model"
 
     name: str = setting("demo", "A Hugging Face id, a local directory, or demo (embedded).")
     dtype: Literal["auto", "float32", "bfloat16"] = setting(
@@ -41,120 +75,136 @@ class ModelConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LabelingConfig:
+class LabelingConfig(_Section):
     """How much is asked of the annotators."""
 
-    labels: int = setting(200, "Judgments wanted in an iteration before training is suggested.")
-    overlap: float = setting(0.1, "Share of comparisons that two annotators judge, for agreement.")
+    section: ClassVar[str] = "labeling"
+
+    labels: int = setting(
+        200, "Judgments wanted in an iteration before training is suggested.", low=1
+    )
+    overlap: float = setting(
+        0.1, "Share of comparisons that two annotators judge, for agreement.", low=0, high=1
+    )
     auto_train: bool = setting(False, "Start training by itself once the labels are in.")
 
-    def __post_init__(self) -> None:
-        _require(self.labels >= 1, f"labeling.labels={self.labels} must be at least 1")
-        _require(0 <= self.overlap <= 1, f"labeling.overlap={self.overlap} must be in [0, 1]")
-
 
 @dataclass(frozen=True, kw_only=True)
-class SFTConfig:
+class SFTConfig(_Section):
     """Supervised fine-tuning on demonstrations; gives the frozen reference."""
 
-    enabled: bool = setting(True, "Run SFT when demonstrations were imported; else skip it.")
-    epochs: float = setting(1.0, "Passes over the demonstrations.")
-    lr: float = setting(2e-5, "Peak learning rate; a cosine takes it to zero after warm-up.")
-    batch: int = setting(16, "Demonstrations per optimizer step.")
-    warmup: float = setting(0.03, "Share of steps in which the learning rate rises.")
-    max_tokens: int = setting(2048, "Longest prompt plus response; longer ones are an error.")
+    section: ClassVar[str] = "sft"
 
-    def __post_init__(self) -> None:
-        _require(self.epochs > 0, f"sft.epochs={self.epochs} must be positive")
-        _require(self.lr > 0, f"sft.lr={self.lr} must be positive")
-        _require(self.batch >= 1, f"sft.batch={self.batch} must be at least 1")
-        _require(0 <= self.warmup < 1, f"sft.warmup={self.warmup} must be in [0, 1)")
+    enabled: bool = setting(True, "Run SFT when demonstrations were imported; else skip it.")
+    epochs: float = setting(1.0, "Passes over the demonstrations.", above=0)
+    lr: float = setting(
+        2e-5, "Peak learning rate; a cosine takes it to zero after warm-up.", above=0
+    )
+    batch: int = setting(16, "Demonstrations per optimizer step.", low=1)
+    warmup: float = setting(0.03, "Share of steps in which the learning rate rises.", low=0, high=1)
+    max_tokens: int = setting(
+        2048, "Longest prompt plus response; longer ones are an error.", low=1
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
-class SamplingConfig:
+class SamplingConfig(_Section):
     """Fresh completions for the annotators."""
 
-    surplus: float = setting(1.3, "Comparisons made per judgment wanted; spare ones cover skips.")
-    temperatures: tuple[float, ...] = setting((1.0, 0.8), "The two sides' sampling temperatures.")
-    top_p: float = setting(0.9, "Nucleus kept while sampling for annotators; 1 keeps everything.")
-    max_new_tokens: int = setting(256, "Longest completion in tokens.")
-    reference_share: float = setting(0.15, "Share of comparisons against the SFT reference.")
-    previous_share: float = setting(0.25, "Share against the previous policy, once there is one.")
-    near_duplicate: float = setting(0.9, "Pairs whose texts are this similar (0-1) are left out.")
-    batch: int = setting(32, "Completions sampled at once.")
+    section: ClassVar[str] = "sampling"
+
+    surplus: float = setting(
+        1.3, "Comparisons made per judgment wanted; spare ones cover skips.", low=1
+    )
+    temperatures: tuple[float, ...] = setting(
+        (1.0, 0.8), "The two sides' sampling temperatures.", above=0
+    )
+    top_p: float = setting(
+        0.9, "Nucleus kept while sampling for annotators; 1 keeps everything.", above=0, high=1
+    )
+    max_new_tokens: int = setting(256, "Longest completion in tokens.", low=1)
+    reference_share: float = setting(
+        0.15, "Share of comparisons against the SFT reference.", low=0, high=1
+    )
+    previous_share: float = setting(
+        0.25, "Share against the previous policy, once there is one.", low=0, high=1
+    )
+    near_duplicate: float = setting(
+        0.9, "Pairs whose texts are this similar (0-1) are left out.", low=0, high=1
+    )
+    batch: int = setting(32, "Completions sampled at once.", low=1)
 
     def __post_init__(self) -> None:
-        _require(self.surplus >= 1, f"sampling.surplus={self.surplus} must be at least 1")
+        super().__post_init__()
         _require(
-            len(self.temperatures) == 2 and min(self.temperatures) > 0,
+            len(self.temperatures) == 2,
             f"sampling.temperatures={list(self.temperatures)} must be two positive numbers",
         )
-        _require(0 < self.top_p <= 1, f"sampling.top_p={self.top_p} must be in (0, 1]")
         _require(
-            0 <= self.reference_share + self.previous_share <= 1,
+            self.reference_share + self.previous_share <= 1,
             "sampling.reference_share and sampling.previous_share must add up to at most 1",
         )
-        _require(self.batch >= 1, f"sampling.batch={self.batch} must be at least 1")
 
 
 @dataclass(frozen=True, kw_only=True)
-class RewardConfig:
+class RewardConfig(_Section):
     """The Bradley-Terry reward model."""
+
+    section: ClassVar[str] = "reward"
 
     tie_model: Literal["rao_kupper", "drop", "half"] = setting(
         "rao_kupper", "What ties teach: a learned tie threshold, nothing, or half a win each."
     )
-    epochs: float = setting(1.0, "Passes over the judgments; a few hundred labels overfit fast.")
-    lr: float = setting(1e-5, "Peak learning rate of the reward model.")
-    theta_lr: float = setting(0.02, "Learning rate of the tie threshold.")
-    batch: int = setting(16, "Comparisons per optimizer step.")
-    held_out_share: float = setting(0.15, "Share of prompts whose judgments measure accuracy.")
-    max_tokens: int = setting(2048, "Longest prompt plus response; longer ones are an error.")
+    epochs: float = setting(
+        1.0, "Passes over the judgments; a few hundred labels overfit fast.", above=0
+    )
+    lr: float = setting(1e-5, "Peak learning rate of the reward model.", above=0)
+    theta_lr: float = setting(0.02, "Learning rate of the tie threshold.", above=0)
+    batch: int = setting(16, "Comparisons per optimizer step.", low=1)
+    held_out_share: float = setting(
+        0.15, "Share of prompts whose judgments measure accuracy.", low=0.01, high=0.99
+    )
+    max_tokens: int = setting(
+        2048, "Longest prompt plus response; longer ones are an error.", low=1
+    )
     center: bool = setting(True, "Shift rewards so that SFT responses average 0.")
 
-    def __post_init__(self) -> None:
-        _require(self.epochs > 0, f"reward.epochs={self.epochs} must be positive")
-        _require(self.lr > 0, f"reward.lr={self.lr} must be positive")
-        _require(self.batch >= 1, f"reward.batch={self.batch} must be at least 1")
-        _require(
-            0 < self.held_out_share < 1,
-            f"reward.held_out_share={self.held_out_share} must be between 0 and 1",
-        )
-
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluateConfig:
+class EvaluateConfig(_Section):
     """Policy against SFT and the previous policy on held-out prompts."""
 
-    prompts: int = setting(200, "Held-out prompts used (all, when there are fewer).")
-    completions: int = setting(1, "Completions sampled per prompt and policy.")
-    temperature: float = setting(1.0, "Sampling temperature, as in PPO.")
-    max_new_tokens: int = setting(256, "Longest completion in tokens.")
-    batch: int = setting(32, "Completions sampled at once.")
+    section: ClassVar[str] = "evaluate"
 
-    def __post_init__(self) -> None:
-        for name in ("prompts", "completions", "max_new_tokens", "batch"):
-            _require(getattr(self, name) >= 1, f"evaluate.{name} must be at least 1")
-        _require(self.temperature > 0, "evaluate.temperature must be positive")
+    prompts: int = setting(200, "Held-out prompts used (all, when there are fewer).", low=1)
+    completions: int = setting(1, "Completions sampled per prompt and policy.", low=1)
+    temperature: float = setting(1.0, "Sampling temperature, as in PPO.", above=0)
+    max_new_tokens: int = setting(256, "Longest completion in tokens.", low=1)
+    batch: int = setting(32, "Completions sampled at once.", low=1)
 
 
 @dataclass(frozen=True, kw_only=True)
-class WorkerConfig:
+class WorkerConfig(_Section):
     """How a job uses the machine."""
+
+    section: ClassVar[str] = "worker"
 
     device: Literal["auto", "cuda", "mps", "cpu"] = setting(
         "auto", "Where training runs: CUDA, then Apple's MPS, then the CPU."
     )
-    threads: int = setting(0, "CPU threads of a job; 0 takes all cores but leaves labeling first.")
-    nice: int = setting(15, "Scheduling priority of a job (0 normal, 19 lowest).")
+    threads: int = setting(
+        0, "CPU threads of a job; 0 takes all cores but leaves labeling first.", low=0
+    )
+    nice: int = setting(15, "Scheduling priority of a job (0 normal, 19 lowest).", low=-20, high=19)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config:
+class Config(_Section):
     """All sections.  ``Config()`` suits a real model; ``configs/demo.toml`` the embedded one."""
 
-    seed: int = setting(0, "Seed of every random choice in the pipeline.")
+    section: ClassVar[str] = ""
+
+    seed: int = setting(0, "Seed of every random choice in the pipeline.", low=0, high=2**31)
     model: ModelConfig = field(default_factory=ModelConfig)
     labeling: LabelingConfig = field(default_factory=LabelingConfig)
     sft: SFTConfig = field(default_factory=SFTConfig)
@@ -170,9 +220,11 @@ class Config:
         merged: dict[str, Any] = {}
         for file in files:
             try:
-                table = tomllib.loads(Path(file).read_text())
-            except FileNotFoundError:
+                table = tomllib.loads(Path(file).read_text(encoding="utf-8"))
+            except (FileNotFoundError, IsADirectoryError):
                 raise ValueError(f"there is no settings file {file}") from None
+            except UnicodeDecodeError as error:
+                raise ValueError(f"{file} is not UTF-8 text: {error}") from None
             except tomllib.TOMLDecodeError as error:
                 raise ValueError(f"{file} is not valid TOML: {error}") from None
             for section, value in table.items():
@@ -265,7 +317,8 @@ def _settings(section: Any, prefix: str) -> Iterator[SettingInfo]:
 
 
 def _build(cls: Any, data: Mapping[str, Any], prefix: str) -> Any:
-    hints = typing.get_type_hints(cls)
+    known = typing.get_type_hints(cls)
+    hints = {f.name: known[f.name] for f in dataclasses.fields(cls)}
     arguments = {}
     for key, value in data.items():
         if key not in hints:
@@ -304,6 +357,8 @@ def _checked(name: str, value: Any, hint: Any) -> Any:
         return float(value)
     if not isinstance(value, hint) or (hint is not bool and isinstance(value, bool)):
         raise ValueError(f"{name}={value!r} must be {_TYPE_NAMES.get(hint, hint)}")
+    if hint is int and abs(value) >= 2**63:
+        raise ValueError(f"{name}={value!r} is more than a computer counts")
     return value
 
 

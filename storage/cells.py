@@ -101,16 +101,20 @@ class Cells:
             raise ValueError(f"{column} is {value!r} and must be one of {', '.join(choices)}")
         return value.lower()
 
-    def integer(self, column: str) -> int | None:
+    def integer(self, column: str, *, low: int | None = None, high: int = 2**53) -> int | None:
+        """A whole number from `low` to `high`."""
         if not self.has(column):
             return None
         value = self._values[column]
         try:
             if isinstance(value, bool) or float(value) != int(float(value)):
                 raise ValueError
-            return int(float(value))
+            number = int(float(value))
         except (TypeError, ValueError, OverflowError):
             raise ValueError(f"{column} is {_spelled(value)} and must be a whole number") from None
+        if (low is not None and number < low) or number > high:
+            raise ValueError(f"{column} is {_spelled(value)} and must be from {low or 0} to {high}")
+        return number
 
     def boolean(self, column: str) -> bool | None:
         """True or false; 1 and 0 and their spellings in CSV as well."""
@@ -145,7 +149,7 @@ class Cells:
         value = self._values[column]
         try:
             value = json.loads(value) if isinstance(value, str) else value
-        except ValueError:
+        except (ValueError, RecursionError):
             value = None
         if not isinstance(value, Mapping):
             raise ValueError(f'{column} must be an object like {{"helpful": "a"}}')

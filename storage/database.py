@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Operation = Callable[[Transaction], Any]
 _GROUP = 256
+_REBUILD = ". If the file is damaged, `python launch.py rebuild` makes it again from the journal"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
@@ -278,15 +279,15 @@ class Database:
         except duckdb.IOException as error:
             if "lock" in str(error):
                 raise WorkspaceLocked(f"another program has {path} open: {error}") from error
-            raise StorageFull(f"{path} cannot be opened: {error}") from error
+            raise StorageFull(f"{path} cannot be opened: {error}{_REBUILD}") from error
         except duckdb.Error as error:
-            raise StorageDamaged(
-                f"{path} cannot be read ({error}). `python launch.py rebuild` makes it again "
-                "from the journal"
-            ) from error
+            raise StorageDamaged(f"{path} cannot be read: {error}{_REBUILD}") from error
         try:
             migrate(connection)
             reconcile(connection, self.journal, thorough=unclean)
+        except duckdb.Error as error:
+            connection.close()
+            raise StorageDamaged(f"{path} cannot be read: {error}{_REBUILD}") from error
         except BaseException:
             connection.close()
             raise
@@ -316,7 +317,7 @@ class Database:
     def _reconnect(self) -> None:
         try:
             self._connect()
-        except (duckdb.Error, OSError) as error:
+        except (duckdb.Error, OSError, StorageDamaged) as error:
             raise StorageFull(f"{self.workspace} cannot be opened again yet: {error}") from error
 
 

@@ -99,6 +99,8 @@ def export(
     if history and format != "raw":
         raise ValueError("the history goes with --format raw; the other formats hold no status")
     place = Place.of(out)
+    if place.kind != "hub" and _inside(Path(place.target), db.workspace):
+        raise ValueError(f"{out} is in the workspace; export to a place outside {db.workspace}")
     source = _Source(db, names=names, history=history)
     if place.kind == "hub":
         with tempfile.TemporaryDirectory(prefix="kitestring-export-") as folder:
@@ -108,6 +110,11 @@ def export(
     if place.kind == "folder":
         return _write_folder(source, Path(place.target), place.target, format=format, ties=ties)
     return _write_file(source, Path(place.target), format=format, ties=ties)
+
+
+def _inside(path: Path, folder: Path) -> bool:
+    """An export there could take the place of the workspace's own files."""
+    return path.resolve().is_relative_to(folder.resolve())
 
 
 @dataclass(frozen=True)

@@ -89,6 +89,8 @@ def _json_lines(content: bytes) -> Iterator[Row | BadRow]:
             yield _checked(line, json.loads(raw.decode("utf-8"), parse_constant=_no_constant))
         except ValueError as problem:
             yield BadRow(line, f"not JSON: {problem}")
+        except RecursionError:
+            yield BadRow(line, "nested too deeply to be read")
 
 
 def _json_array_rows(content: bytes, path: Path) -> Iterator[Row | BadRow]:
@@ -108,6 +110,9 @@ def _json_array_rows(content: bytes, path: Path) -> Iterator[Row | BadRow]:
             value, position = decoder.raw_decode(text, position)
         except ValueError as problem:
             yield BadRow(line, f"not JSON, nothing after it could be read: {problem}")
+            return
+        except RecursionError:
+            yield BadRow(line, "nested too deeply; nothing after it could be read")
             return
         yield _checked(line, value)
         position = _skip_blanks(text, position)
@@ -165,7 +170,7 @@ def _csv_cell(cell: str) -> Any:
     if cell.startswith("[{") and '"role"' in cell:
         try:
             value = json.loads(cell)
-        except ValueError:
+        except (ValueError, RecursionError):
             return cell
         if all(isinstance(each, dict) and "role" in each for each in value):
             return value

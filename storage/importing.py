@@ -20,6 +20,7 @@ from storage.database import Database, Transaction
 from storage.filetypes import BadFile, BadRow, read_rows
 from storage.preferences import Labelled, labelled, pair_up, paired_vote, separate_voters
 from storage.records import (
+    LONGEST_LOOK,
     AnnotatorKind,
     Completion,
     ModelVersion,
@@ -320,7 +321,7 @@ def _judgment_vote(cells: Cells, *, role: PromptRole, source: str) -> Vote:
         strength=_strength(cells),
         criteria=cells.mapping("criteria"),
         comment=cells.text("comment", ""),
-        milliseconds=cells.integer("milliseconds"),
+        milliseconds=cells.integer("milliseconds", low=0, high=LONGEST_LOOK),
         created_at=cells.time("created_at"),
         item=cells.name("item", "") or None,
         id=cells.name("id", "") or None,

@@ -167,8 +167,9 @@ def read_lines(
             except ValueError as error:
                 where = f"line {number}" if first_number == 1 and start == 0 else f"byte {end}"
                 raise StorageDamaged(
-                    f"{path} is damaged at {where}: {error}. Restore a backup with "
-                    "`python launch.py restore`, or mend that line by hand"
+                    f"{path} is damaged at {where}: {error}. Restore a backup with `python "
+                    "launch.py restore`; or move the journal out of the workspace, and it is "
+                    "written again from the database"
                 ) from None
             yield Line(number, end, kind, entry)
 

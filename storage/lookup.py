@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from storage.codec import from_row, kind_of_type
 from storage.database import Database
 from storage.errors import NotFound
+from storage.transaction import Transaction
 
 T = TypeVar("T")
 
@@ -31,3 +32,14 @@ def by_keys(db: Database, record_type: type[T], keys: Sequence[Any]) -> dict[Any
     # Table and key are names of the schema, from the table of kinds.
     sql = f"SELECT * FROM {kind.table} WHERE {kind.key} IN (SELECT unnest($keys))"
     return {row[kind.key]: from_row(record_type, row) for row in db.read(sql, keys=list(keys))}
+
+
+_IDS = {
+    "prompts": "SELECT id FROM prompts WHERE id IN (SELECT unnest($ids))",
+    "models": "SELECT id FROM models WHERE id IN (SELECT unnest($ids))",
+}
+
+
+def known_ids(tx: Transaction, table: str, ids: set[str]) -> set[str]:
+    """Those of `ids` that are stored."""
+    return {row["id"] for row in tx.rows(_IDS[table], ids=list(ids))}

@@ -171,6 +171,10 @@ class Comparison:
             raise ValueError(f"wanted={self.wanted} must be at least 1")
 
 
+LONGEST_LOOK = 7 * 24 * 3600 * 1000
+"""Milliseconds somebody may look at a pair; a forgotten tab is not a week of thought."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Judgment:
     """What one annotator said of one comparison; never changed once stored.

@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from storage.filetypes import BadRow
+from storage.lookup import known_ids
 from storage.records import (
     Annotator,
     AnnotatorKind,
@@ -216,12 +217,13 @@ class _Planner:
         }
         named = [v.replaces for v in votes if v.replaces]
         self._replaced = {row["replaces"] for row in tx.rows(_REPLACED, ids=named)}
-        self._prompts = _known_ids(tx, "prompts", {v.prompt.id for v in votes})
-        self._models = _known_ids(tx, "models", {x.policy for v in votes for x in (v.a, v.b)})
+        self._prompts = known_ids(tx, "prompts", {v.prompt.id for v in votes})
+        self._models = known_ids(tx, "models", {x.policy for v in votes for x in (v.a, v.b)})
         people = tx.rows("SELECT id, name FROM annotators")
         self._annotators = {row["name"]: row["id"] for row in people}
         self._items: dict[str, tuple[int, str]] = {}
         self._seen: dict[str, Vote] = {}
+        self._revised: set[str] = set()
 
     def plan(self) -> Plan:
         for vote in self._votes:
@@ -247,6 +249,8 @@ class _Planner:
         if id in self._seen:
             self._repeated(vote, self._seen[id])
             return
+        if vote.replaces == id or id in self._revised:
+            raise ValueError(f"judgment {id} is revised by an earlier one or by itself")
         judgment = replace(judgment, replaces=self._replaces(vote, comparison))
         self._seen[id] = vote
         self._keep_pair(vote, comparison, pair, a_is_first)
@@ -361,6 +365,7 @@ class _Planner:
         self._current[seat] = (judgment.id, judgment.created_at)
         if judgment.replaces:
             self._replaced.add(judgment.replaces)
+            self._revised.add(judgment.replaces)
         if vote.withdrawn_at is not None:
             withdrawal = Withdrawal(
                 id=f"w-{digest(judgment.id)}",
@@ -381,16 +386,6 @@ def external_model(answer: Answer, when: datetime) -> ModelVersion:
 def _pair(row: Mapping[str, Any]) -> Pair:
     first = Answer(row["first"], row["first_model"])
     return Pair(row["prompt"], first, Answer(row["second"], row["second_model"]))
-
-
-_IDS = {
-    "prompts": "SELECT id FROM prompts WHERE id IN (SELECT unnest($ids))",
-    "models": "SELECT id FROM models WHERE id IN (SELECT unnest($ids))",
-}
-
-
-def _known_ids(tx: Transaction, table: str, ids: set[str]) -> set[str]:
-    return {row["id"] for row in tx.rows(_IDS[table], ids=list(ids))}
 
 
 def _side(choice: str, a_is_first: bool) -> Outcome:

@@ -38,7 +38,13 @@ def publish_server(workspace: Path, *, url: str, token: str) -> None:
 
 def read_server(workspace: Path) -> dict[str, str]:
     """``{"url", "token"}`` of the server that has the workspace open."""
-    return json.loads((workspace / SERVER).read_text())
+    try:
+        found = json.loads((workspace / SERVER).read_text())
+        return {"url": found["url"], "token": found["token"]}
+    except (ValueError, KeyError, TypeError):
+        raise ValueError(
+            f"{workspace / SERVER} cannot be read; stop the server of this workspace and start it again"
+        ) from None
 
 
 def lock_workspace(workspace: Path) -> IO[str]:

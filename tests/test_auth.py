@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,7 @@ from desk_world import ADMIN_TOKEN, add_person, bearer, make_app, session_cookie
 from starlette.testclient import TestClient
 
 from labeler.auth import Auth
-from labeler.passwords import Lockout, check_password, hash_password
+from labeler.passwords import Busy, Lockout, check_password, hash_password
 from storage import annotators, tokens
 
 ORIGIN = {"origin": "http://testserver"}
@@ -115,7 +116,7 @@ def test_a_password_signs_in_and_another_does_not(world, browser, person, hashed
 def test_five_failures_lock_the_name_even_for_the_right_password(world, browser, person, hashed):
     annotators.replace(world[0], replace(person, password_hash=hashed))
     for _ in range(4):
-        world[1].state.auth.lockout.failed(person.name)
+        world[1].state.auth.lockout.attempt(person.name)
     browser.post("/sign-in", data={"name": person.name, "password": "wrong"})
 
     locked = browser.post("/sign-in", data={"name": person.name, "password": GOOD})
@@ -129,18 +130,35 @@ def test_five_failures_lock_the_name_even_for_the_right_password(world, browser,
 def test_the_pause_doubles_and_ends():
     seconds = [0.0]
     lockout = Lockout(clock=lambda: seconds[0])
-    for _ in range(4):
-        lockout.failed("ann")
-    assert lockout.wait("ann") == 0
-    lockout.failed("ann")
-    assert lockout.wait("ann") == 60  # the fifth
-    assert lockout.wait("ben") == 0
+    assert [lockout.attempt("ann") for _ in range(5)] == [0] * 5
+    assert lockout.attempt("ann") == 60
+    assert lockout.attempt("ben") == 0
     seconds[0] = 61
-    assert lockout.wait("ann") == 0
-    lockout.failed("ann")
-    assert lockout.wait("ann") == 120  # the sixth
+    assert lockout.attempt("ann") == 0  # the sixth
+    assert lockout.attempt("ann") == 120
     lockout.succeeded("ann")
-    assert lockout.wait("ann") == 0
+    assert lockout.attempt("ann") == 0
+
+
+def test_guesses_at_once_are_no_more_than_guesses_one_by_one():
+    lockout = Lockout(clock=lambda: 0.0)
+    with ThreadPoolExecutor(20) as pool:
+        waits = list(pool.map(lambda _: lockout.attempt("ann"), range(40)))
+    assert waits.count(0) == 5
+
+
+def test_a_crowd_at_the_door_is_turned_away_at_once(hashed):
+    with ThreadPoolExecutor(30) as pool:
+        tries = [pool.submit(check_password, GOOD, hashed) for _ in range(30)]
+    turned_away = [t for t in tries if isinstance(t.exception(), Busy)]
+    assert turned_away
+    assert all(t.result() for t in tries if t not in turned_away)
+
+
+def test_an_origin_that_is_no_address_is_refused(browser):
+    headers = {"Origin": "http://[::1"}
+    answer = browser.post("/sign-in", data={"name": "x", "password": "y"}, headers=headers)
+    assert answer.status_code == 403
 
 
 def test_a_reset_ends_every_session_and_token(world, person):
