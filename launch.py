@@ -6,7 +6,6 @@ commands go to it over HTTP, through the address and token in WORKSPACE/server.j
 
 from __future__ import annotations
 
-import json
 import secrets
 import signal
 import socket
@@ -24,7 +23,7 @@ import httpx
 import typer
 
 from pipeline import hub
-from pipeline.clients import AdminClient
+from pipeline.clients import AdminClient, follow
 from pipeline.config import Config, assignments
 from pipeline.demo import corpus
 from pipeline.gold import load_gold, score
@@ -71,6 +70,8 @@ class Studio:
         self.commands = Commands(self.db)
         self.commands.register("train", lambda overrides: self.loop.train(overrides))
         self.commands.register("advance", lambda: self.advance())
+        self.commands.register("resume", lambda: self.loop.resume(self.loop.stopped().id))
+        self.commands.register("retry", lambda: self.loop.retry(self.loop.stopped().id))
         self.commands.register("status", lambda: status(self.db) | {"trouble": self.trouble})
 
     def call(self, command: str, **arguments: Any) -> Any:
@@ -279,32 +280,34 @@ def iterate(workspace: Workspace = DEFAULT, sets: Sets = []) -> None:  # noqa: B
     """Train on the labels so far and sample the next pairs: one whole iteration, no browser."""
     settings_of(workspace, [], sets)  # an invalid one is refused before anything runs
     with connect(workspace) as target:
-        state = follow(target, until="labeling")
+        state = follow(target.call, until="labeling", tell=tell)
         target.call("train", overrides=assignments(sets))
-        follow(target, until="labeling", after=state["iteration"])
-        print(
-            json.dumps(target.call("iteration", number=state["iteration"])["evaluation"], indent=2)
-        )
+        follow(target.call, until="labeling", after=state["iteration"], tell=tell)
+        show(target.call("iteration", number=state["iteration"])["evaluation"], as_json=True)
 
 
-def follow(target: Target, *, until: str, after: int = 0) -> dict[str, Any]:
-    """Move the loop, telling each step, until a phase of an iteration later than `after`."""
-    told = ""
-    while True:
-        state = target.call("advance")
-        if state["blocked"]:
-            raise RuntimeError(
-                f"the {state['blocked']['stage']} stage stopped: {state['blocked']['reason']}"
-            )
-        if state["iteration"] is None:
-            raise ValueError("there are no prompts yet; import some with `launch.py import`")
-        line = f"iteration {state['iteration']}: {state['phase']} {state['message']}".strip()
-        if line != told:
-            print(line, file=sys.stderr, flush=True)
-            told = line
-        if state["phase"] == until and state["iteration"] > after:
-            return state
-        time.sleep(0.5)
+@app.command()
+def resume(workspace: Workspace = DEFAULT) -> None:
+    """Go on with the stage that stopped, from its last checkpoint, until labels are wanted."""
+    take_up(workspace, "resume")
+
+
+@app.command()
+def retry(workspace: Workspace = DEFAULT) -> None:
+    """Run the stage that stopped again from scratch, and go on until labels are wanted."""
+    take_up(workspace, "retry")
+
+
+def take_up(workspace: Path, how: str) -> None:
+    with connect(workspace) as target:
+        target.call(how)
+        state = follow(target.call, until="labeling", tell=tell)
+        print(f"iteration {state['iteration']} waits for labels")
+
+
+def tell(line: str) -> None:
+    """Progress, apart from what a command prints."""
+    print(line, file=sys.stderr, flush=True)
 
 
 @app.command("simulate")
@@ -342,7 +345,7 @@ def simulate_command(
             gold=load_gold(gold) if gold else score,
             shuffle_labels=shuffle_labels,
             tiny=tiny,
-            progress=lambda line: print(line, file=sys.stderr, flush=True),
+            progress=tell,
         )
     show(report, as_json)
 

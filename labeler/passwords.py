@@ -76,7 +76,7 @@ class Lockout:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._failures: OrderedDict[str, tuple[int, float]] = OrderedDict()
+        self._failures: OrderedDict[bytes, tuple[int, float]] = OrderedDict()
         self._lock = threading.Lock()
 
     def attempt(self, name: str) -> float:

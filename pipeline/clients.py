@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -19,6 +19,7 @@ import httpx
 from pipeline.population import Verdict
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0  # seconds; doubles from attempt to attempt
+_PAUSE = 0.5  # seconds between looks at the loop
 
 
 class Refused(RuntimeError):
@@ -193,3 +194,29 @@ def _shown(pair: Mapping[str, Any]) -> ShownPair:
         left=pair["a"]["text"],
         right=pair["b"]["text"],
     )
+
+
+def follow(
+    call: Callable[[str], Any], *, until: str, tell: Callable[[str], None], after: int = 0
+) -> dict[str, Any]:
+    """Move the loop, telling each step, until a phase of an iteration later than `after`.
+
+    Raises RuntimeError when a stage stops, ValueError when there is nothing to start with.
+    """
+    told = ""
+    while True:
+        state = call("advance")
+        if stopped := state["blocked"]:
+            raise RuntimeError(
+                f"the {stopped['stage']} stage stopped: {stopped['reason']}. Go on with "
+                "`python launch.py resume` (from its last checkpoint) or `retry` (from scratch)"
+            )
+        if state["iteration"] is None:
+            raise ValueError("there are no prompts yet; import some with `launch.py import`")
+        line = f"iteration {state['iteration']}: {state['phase']} {state['message']}".strip()
+        if line != told:
+            tell(line)
+            told = line
+        if state["phase"] == until and state["iteration"] > after:
+            return state
+        time.sleep(_PAUSE)

@@ -144,6 +144,13 @@ class Loop:
         run = self._run_of(current, stage) or self._run_of(current, "sft")
         return run if run and run.status in ("failed", "cancelled") else None
 
+    def stopped(self) -> Run:
+        """`blocked_by`, or ValueError when nothing is stopped."""
+        found = self.blocked_by()
+        if found is None:
+            raise ValueError("no stage is stopped; there is nothing to resume or retry")
+        return found
+
     def shut_down(self) -> None:
         """Let go of running workers without stopping them."""
         self._jobs.shut_down()

@@ -133,8 +133,7 @@ class RunDirectory:
         error = _read_json(self.path / "error.json")
         if error:
             return str(error["reason"])
-        last = self.log_tail(1).strip()
-        return "the worker ended without a result" + (f"; its last words: {last}" if last else "")
+        return "the worker was killed or died without a word; its log may tell more"
 
     def clear_outcome(self) -> None:
         """Forget an earlier failure before the next attempt."""

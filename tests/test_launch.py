@@ -135,6 +135,28 @@ def test_warnings_beyond_the_first_ten_are_counted(workspace: Path, tmp_path: Pa
     assert "more warnings; --json lists them all" in told
 
 
+def test_there_is_nothing_to_resume_while_nothing_is_stopped(workspace: Path):
+    for command in ("resume", "retry"):
+        with pytest.raises(ValueError, match="no stage is stopped"):
+            run(command, "--workspace", workspace)
+
+
+def test_an_export_never_lands_among_the_workspaces_own_files(workspace: Path):
+    before = (workspace / "journal.jsonl").read_bytes()
+    for place in ("journal.jsonl", "models/x.jsonl", ""):
+        with pytest.raises(ValueError, match="is in the workspace"):
+            run("export", "--out", workspace / place, "--workspace", workspace)
+    assert (workspace / "journal.jsonl").read_bytes() == before
+
+
+def test_a_name_is_trimmed_and_shows_what_it_is(workspace: Path):
+    here = ("--workspace", workspace)
+    assert run("users", "add", "  Zoe ", "--token", *here, "--json")["name"] == "Zoe"
+    for name in ("", "a\u202eb", "x" * 101):
+        with pytest.raises(ValueError, match="a name has 1 to 100 characters"):
+            run("users", "add", name, *here)
+
+
 def test_a_lineage_of_nothing_names_what_there_is(workspace: Path):
     with pytest.raises((ValueError, LookupError), match="policy-7"):
         run("lineage", "policy-7", "--workspace", workspace)
