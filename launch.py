@@ -219,6 +219,7 @@ def listen(host: str, port: int) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
+        listener.listen()  # whoever follows the link at once waits instead of being refused
     except OSError as error:
         listener.close()
         raise ValueError(

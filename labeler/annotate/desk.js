@@ -82,6 +82,7 @@ class Desk {
     this.draft.clear();
     this.show();
     this.outbox.add(path, { id, comparison: pair.id, ...more }, { what, prompt: snippet(pair) });
+    this.hand.fill();
   }
 
   judge(outcome) {

@@ -20,11 +20,10 @@ class Hand {
     return this.pairs[0] || null;
   }
 
-  // The first pair is dealt with; show the next at once and fetch behind it.
+  // The first pair is dealt with.  Call `fill` only once its act is in `held`: the server gives
+  // out a leased pair again until the act has arrived.
   advance() {
-    const done = this.pairs.shift();
-    this.fill();
-    return done;
+    return this.pairs.shift();
   }
 
   putBack(pair) {

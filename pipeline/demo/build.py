@@ -40,7 +40,7 @@ MANIFEST = "manifest.json"
 class BuildConfig:
     """The recipe; the manifest repeats it."""
 
-    tokens: int = 5_000_000
+    tokens: int = 8_000_000
     """Prompt and response tokens trained on, each row once."""
     vocabulary: int = 3072
     hidden: int = 192

@@ -63,7 +63,7 @@ def noisy_question(topic: Topic, dice: Random) -> str:
 
 
 def _question(topic: Topic, dice: Random) -> str:
-    return dice.choice(topic.ask if dice.random() < 0.55 else topic.situations)
+    return dice.choice(topic.ask if dice.random() < 0.6 else topic.situations)
 
 
 def _plain(topic: Topic, dice: Random) -> str:
