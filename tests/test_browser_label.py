@@ -31,7 +31,7 @@ def browser():
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
     """Enough pairs for all; later tests find what earlier ones left."""
-    texts = [(f"Question {i}?", f"first {i}", f"second {i}") for i in range(60)]
+    texts = [(f"Question {i}?", f"first {i}", f"second {i}") for i in range(150)]
     with workspace(tmp_path_factory.mktemp("browser"), texts) as db:
         yield db, make_app(db)
 
