@@ -15,6 +15,7 @@ from pipeline.demo.build import (
     build,
     corpus_hashes,
     fresh_model,
+    rows_digest,
 )
 from pipeline.demo.judge import chosen, sample, share_good
 from pipeline.demo.tokenizer import train_tokenizer
@@ -41,6 +42,8 @@ def tokenizer():
 
 def test_the_checkpoint_was_trained_on_this_corpus(manifest):
     assert manifest["corpus"] == corpus_hashes(), "the corpus changed: run `make demo-model`"
+    # The files alone do not make the rows: the code that combines them does too.
+    assert manifest["rows_digest"] == rows_digest(manifest["config"]["seed"])
 
 
 def test_the_shipped_files_are_the_ones_that_were_built(manifest):

@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from labeler.rendering import DEEPEST, LONGEST_CODE, LONGEST_MARKDOWN, render
+from labeler.rendering import DEEPEST, LONGEST_CODE, LONGEST_MARKDOWN, MOST_BARS, render
 
 _TAGS = """
     p br hr ul ol li em strong code pre blockquote table thead tbody tr th td div span a
@@ -167,3 +167,9 @@ def test_no_text_takes_long(text):
 def test_a_wrapped_line_is_a_break_in_a_chat_and_a_space_in_a_document():
     assert render("one\ntwo") == "<p>one<br />\ntwo</p>\n"
     assert render("one\ntwo", document=True) == "<p>one\ntwo</p>\n"
+
+
+def test_a_table_with_thousands_of_cells_is_plain_text():
+    row = "|" * (MOST_BARS // 2 + 1)
+    assert render(f"{row}\n{'|-' * 500}|\n{row}").startswith('<pre class="plain">')
+    assert "<table>" in render("|a|b|\n|-|-|\n|c|d|")

@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 import launch
 from storage.database import Database
+from storage.workspace import publish_server
 from tests.storage_world import ROOT, fill
 from tests.tiny import save_tiny
 
@@ -198,6 +199,33 @@ def test_mistakes_end_in_one_sentence_and_status_1(tmp_path: Path):
     assert "is not a workspace; make one with" in fails("status")
     assert "needs a value" in fails("init", "--set", "ppo.lr")
     assert "no/such/model" in fails("init", "--model", "./no/such/model")
+
+
+def test_damage_names_the_way_out(tmp_path: Path):
+    place = tmp_path / "workspace"
+    run("init", "--workspace", place, "--model", save_tiny(tmp_path / "model"))
+    with Database.open(place) as db:
+        fill(db, pairs=3)
+    database = place / "workspace.duckdb"
+    whole = database.read_bytes()
+    for damaged in (whole[: len(whole) // 2], b"", b"rubbish" * 1000):
+        database.write_bytes(damaged)
+        with pytest.raises(RuntimeError, match=r"launch\.py rebuild"):
+            run("status", "--workspace", place)
+    run("rebuild", "--workspace", place)
+    assert run("status", "--workspace", place, "--json")["comparisons"] == 3
+
+
+def test_a_server_that_is_gone_or_unreadable_is_said_in_a_sentence(workspace: Path, tmp_path: Path):
+    place = tmp_path / "workspace"
+    run("init", "--workspace", place, "--model", workspace.parent / "model")
+    with Database.open(place):  # the lock of a process that answers nobody
+        publish_server(place, url="http://127.0.0.1:9", token="t")
+        with pytest.raises(ValueError, match="does not answer"):
+            run("status", "--workspace", place)
+        (place / "server.json").write_text('{"url": ')
+        with pytest.raises(ValueError, match=r"server\.json cannot be read"):
+            run("status", "--workspace", place)
 
 
 @pytest.mark.slow

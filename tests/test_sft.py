@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from pipeline import sft
 from pipeline.config import SFTConfig
 from pipeline.rundir import Report, RunDirectory
-from pipeline.sft import cross_entropy, train_sft
+from pipeline.sft import BatchesSortedInside, cross_entropy, train_sft
 from pipeline.text import ChatTokenizer, Encoded, TooLong
 from pipeline.training import divide_batch, last_checkpoint
 from tests.tiny import tiny_model, tiny_tokenizer
@@ -129,3 +130,33 @@ def test_a_resume_ends_where_the_whole_run_ends_and_tells_each_step_once(tmp_pat
 )
 def test_a_batch_is_divided_until_it_fits(batch: int, longest: int, expected: int):
     assert divide_batch(batch, longest=longest) == expected
+
+
+def test_an_optimizer_step_sees_random_rows_sorted_by_length():
+    lengths = [n % 17 for n in range(100)]
+    order = BatchesSortedInside(lengths, 8, seed=0)
+    first = list(order)
+    assert sorted(first) == list(range(100))
+    steps = [[lengths[i] for i in first[start : start + 8]] for start in range(0, 100, 8)]
+    assert all(step == sorted(step, reverse=True) for step in steps)
+    # Sorted over all rows, a step would hold one or two lengths.
+    assert min(len(set(step)) for step in steps[:-1]) >= 4
+    assert list(order) == first
+    order.set_epoch(1)
+    assert list(order) != first
+
+
+def test_leaving_out_trls_metrics_changes_no_weight(
+    tmp_path: Path, report: Report, monkeypatch: pytest.MonkeyPatch
+):
+    examples = [(f"Say {i}", "yes" * (1 + i % 7)) for i in range(24)]
+
+    def trained(name: str) -> torch.Tensor:
+        model = tiny_model()
+        train_sft(model, tiny_tokenizer(), examples, CONFIG, tmp_path / name, report)
+        return weights(model)
+
+    ours = trained("ours")
+    monkeypatch.delattr(sft._Trainer, "compute_loss")
+    # Adam divides by a root of tiny squares: the rounding of a sum grows to 1e-5 here.
+    torch.testing.assert_close(trained("trl"), ours, rtol=0, atol=1e-4)

@@ -1,0 +1,275 @@
+"""Importing files of every kind: prompts, demonstrations and preference datasets."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storage.database import Database
+from storage.importing import (
+    BadFile,
+    default_role,
+    import_judgments,
+    import_preferences,
+    import_prompts,
+    import_sft,
+)
+from tests.import_files import CHAT, everything, judgments, reasons, total, write_rows
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Iterator[Database]:
+    with Database.open(tmp_path / "workspace") as db:
+        yield db
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Any:
+    """A function that writes rows to a file of the given name."""
+    return lambda rows, name="rows.jsonl": write_rows(tmp_path / name, rows)
+
+
+# --- files -----------------------------------------------------------------------------------
+
+
+def test_line_numbers_are_those_of_the_file(db: Database, tmp_path: Path) -> None:
+    csv = tmp_path / "rows.csv"
+    # A quoted cell spans lines 2 and 3, so the bad outcome starts on line 4.
+    csv.write_text(
+        "prompt,response_a,response_b,annotator,outcome\n"
+        '"two\nlines",x,y,ann,a\n'
+        "p,x,y,ann,z\n"
+        "p,x,y,ann\n"
+    )
+    with pytest.raises(BadFile) as bad:
+        import_judgments(db, csv)
+    assert reasons(bad) == {
+        4: "outcome is 'z' and must be one of a, b, tie, both_bad",
+        5: "has 4 cells where the header has 5",
+    }
+    array = tmp_path / "rows.json"
+    array.write_text('[\n {"prompt": "fine"},\n\n {"prompt":\n  3, "role": "x"}, 5]')
+    with pytest.raises(BadFile) as bad:
+        import_prompts(db, array)
+    assert reasons(bad) == {
+        4: "role is 'x' and must be one of sft, train, held-out, audit",
+        5: "not an object with named columns",
+    }
+
+
+def test_a_file_that_is_none_is_refused_in_a_sentence(db: Database, tmp_path: Path) -> None:
+    files = [
+        ("rows.txt", b"x", "must end in one of"),
+        ("rows.jsonl", b"\n\n", "holds no rows"),
+        ("rows.csv", b"prompt\n", "holds no rows"),
+        ("rows.parquet", b"PAR1", "not a parquet file"),
+        ("rows.csv", b"prompt\ncaf\xe9\n", "line 2: not UTF-8"),
+        ("rows.jsonl", b'{"prompt": "x"}\n{"prompt": "caf\xe9"}', "line 2: not JSON"),
+        ("rows.json", b'[{"prompt": "x"}', "line 1: not followed by a comma"),
+        ("rows.jsonl", b'{"prompt": NaN}', "NaN is not a JSON value"),
+    ]
+    for name, content, message in files:
+        path = tmp_path / name
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=message):
+            import_prompts(db, path)
+    with pytest.raises(ValueError, match="there is no file"):
+        import_prompts(db, tmp_path / "absent.jsonl")
+    assert everything(db)["prompts"] == 0
+
+
+def test_a_byte_order_mark_and_line_separators_inside_text_are_no_trouble(
+    db: Database, tmp_path: Path
+) -> None:
+    path = tmp_path / "rows.jsonl"
+    text = "one\u2028line"
+    path.write_bytes(b"\xef\xbb\xbf" + json.dumps({"prompt": text}, ensure_ascii=False).encode())
+    assert import_prompts(db, path).added["prompts"] == 1
+    assert db.read("SELECT messages ->> '$[0].content' AS t FROM prompts") == [{"t": text}]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("deep.jsonl", '{"prompt": ' + "[" * 100_000), ("deep.json", "[" * 100_000)],
+)
+def test_text_that_nests_without_end_is_a_bad_row(
+    db: Database, tmp_path: Path, name: str, content: str
+) -> None:
+    (tmp_path / name).write_text(content)
+    with pytest.raises(BadFile) as bad:
+        import_prompts(db, tmp_path / name)
+    assert "nested too deeply" in reasons(bad)[1]
+
+
+def test_a_cell_that_nests_without_end_is_text_and_no_chat(db: Database, file: Any) -> None:
+    cell = '[{"role": ' + "[" * 20_000
+    assert import_prompts(db, file([{"prompt": cell}], "deep.csv")).added["prompts"] == 1
+
+
+# --- prompts and demonstrations --------------------------------------------------------------
+
+
+def test_prompts_without_a_role_are_split_by_hash(db: Database, file: Any) -> None:
+    rows = [{"prompt": f"question {n}", "category": "q"} for n in range(1000)]
+    assert import_prompts(db, file(rows)).added["prompts"] == 1000
+    counts = {
+        row["role"]: row["n"]
+        for row in db.read("SELECT role, count(*) AS n FROM prompts GROUP BY role")
+    }
+    # 80 / 15 / 5 percent of 1000, give or take 4 standard deviations (12.6, 11.3 and 6.9 prompts).
+    assert abs(counts["train"] - 800) < 51
+    assert abs(counts["held-out"] - 150) < 46
+    assert abs(counts["audit"] - 50) < 28
+    stored = {row["id"]: row["role"] for row in db.read("SELECT id, role FROM prompts")}
+    assert all(default_role(id) == role for id, role in stored.items())
+    assert total(import_prompts(db, file(rows))) == 0
+
+
+def test_a_role_is_taken_from_the_row_else_from_the_argument(db: Database, file: Any) -> None:
+    rows = [{"prompt": "x", "role": "audit"}, {"prompt": "y"}, {"messages": CHAT}]
+    import_prompts(db, file(rows), role="held-out")
+    assert sorted(r["role"] for r in db.read("SELECT role FROM prompts")) == [
+        "audit",
+        "held-out",
+        "held-out",
+    ]
+    report = import_prompts(db, file([{"prompt": "x"}]), role="train")
+    assert report.added["prompts"] == 0
+    assert "already here as audit" in report.warnings[0].reason
+
+
+def test_demonstrations_in_every_form(db: Database, file: Any) -> None:
+    forms = [
+        {"prompt": CHAT, "response": "Pear"},
+        {"prompt": CHAT, "completion": [{"role": "assistant", "content": "Pear"}]},
+        {"messages": [*CHAT, {"role": "assistant", "content": "Pear"}]},
+        {"messages": CHAT, "completion": "Pear"},
+    ]
+    for row in forms:
+        for name in ("rows.jsonl", "rows.parquet"):
+            assert import_sft(db, file([row], name)).rows == 1
+    # All of them say the same, so one prompt and one completion are stored.
+    found = db.read(
+        "SELECT p.role, p.messages::VARCHAR AS messages, c.text, c.policy, m.role AS model"
+        " FROM completions AS c JOIN prompts AS p ON p.id = c.prompt"
+        " JOIN models AS m ON m.id = c.policy"
+    )
+    assert len(found) == 1
+    assert json.loads(found[0].pop("messages")) == CHAT
+    assert found == [
+        {"role": "sft", "text": "Pear", "policy": "demonstrations", "model": "external"}
+    ]
+
+
+def test_instructions_with_input_are_demonstrations(db: Database, file: Any) -> None:
+    rows = [
+        {"instruction": "Fix the spelling.", "input": "freind", "output": "friend"},
+        {"instruction": "Say hi.", "input": "", "output": "Hi."},
+        {"instruction": "Say nothing.", "input": "", "output": ""},
+    ]
+    report = import_sft(db, file(rows))
+    assert [(w.line, w.reason) for w in report.warnings] == [(3, "output is empty")]
+    texts = [
+        row["t"]
+        for row in db.read("SELECT messages ->> '$[0].content' AS t FROM prompts ORDER BY 1")
+    ]
+    assert texts == ["Fix the spelling.\n\nfreind", "Say hi.", "Say nothing."]
+
+
+def test_a_demonstration_without_an_answer_is_bad(db: Database, file: Any) -> None:
+    with pytest.raises(BadFile, match="line 2: the answer is missing"):
+        import_sft(db, file([{"prompt": "x", "response": "y"}, {"messages": CHAT}]))
+    assert everything(db)["prompts"] == 0
+
+
+# --- preference datasets ---------------------------------------------------------------------
+
+USER = {"role": "user", "content": "What colour is the sky?"}
+BLUE = {"role": "assistant", "content": "Blue."}
+GREEN = {"role": "assistant", "content": "Green."}
+
+
+def test_preferences_in_every_form_are_the_same_vote(db: Database, file: Any) -> None:
+    forms = [
+        {"prompt": USER["content"], "chosen": "Blue.", "rejected": "Green."},
+        {"prompt": [USER], "chosen": [BLUE], "rejected": [GREEN]},
+        {"chosen": [USER, BLUE], "rejected": [USER, GREEN]},
+        {"prompt": USER["content"], "chosen": [USER, BLUE], "rejected": [USER, GREEN]},
+        {"instruction": USER["content"], "input": "", "chosen": "Blue.", "rejected": "Green."},
+    ]
+    added = [import_preferences(db, file([row])).added["judgments"] for row in forms]
+    assert added == [1, 0, 0, 0, 0]
+    (found,) = judgments(db)
+    assert (found["first"], found["second"], found["outcome"]) == ("Blue.", "Green.", "first")
+    assert found["annotator"] == "imported"
+    stored = db.read("SELECT messages::VARCHAR AS m, role FROM prompts")
+    assert [(json.loads(r["m"]), r["role"]) for r in stored] == [([USER], "train")]
+
+
+def test_an_implicit_prompt_in_text_ends_at_a_whole_word(db: Database, file: Any) -> None:
+    import_preferences(db, file([{"chosen": "The sky is blue.", "rejected": "The sky is black."}]))
+    (found,) = judgments(db)
+    assert db.read("SELECT messages ->> '$[0].content' AS t FROM prompts") == [{"t": "The sky is"}]
+    assert (found["first"], found["second"]) == (" black.", " blue.")
+    assert found["outcome"] == "second"
+
+
+def test_bad_preferences_are_named(db: Database, file: Any) -> None:
+    rows = [
+        {"chosen": "same", "rejected": "same"},
+        {"chosen": "Yes", "rejected": "No"},
+        {"chosen": [USER, BLUE], "rejected": [{**USER, "content": "Else?"}, GREEN]},
+        {"prompt": "Other?", "chosen": [USER, BLUE], "rejected": [USER, GREEN]},
+    ]
+    with pytest.raises(BadFile) as bad:
+        import_preferences(db, file(rows))
+    assert list(reasons(bad)) == [1, 2, 3, 4]
+
+
+def test_votes_on_one_pair_are_of_different_people(db: Database, file: Any) -> None:
+    vote = {"prompt": "p", "chosen": "x", "rejected": "y"}
+    other = {"prompt": "p", "chosen": "y", "rejected": "x"}
+    import_preferences(db, file([vote, other, vote]))
+    assert {(r["annotator"], r["outcome"]) for r in judgments(db)} == {
+        ("imported", "first"),
+        ("imported-2", "second"),
+        ("imported-3", "first"),
+    }
+    assert total(import_preferences(db, file([vote, other, vote]))) == 0
+
+
+def test_the_unknown_side_is_a_fair_coin(db: Database, file: Any) -> None:
+    # Chosen always on the left would read as a side bias of the annotator.
+    rows = [{"prompt": f"p{n}", "chosen": "x", "rejected": "y"} for n in range(400)]
+    import_preferences(db, file(rows))
+    swapped = sum(row["shown_swapped"] for row in judgments(db))
+    assert abs(swapped - 200) < 40  # 4 standard deviations of 400 tosses
+    assert {row["outcome"] for row in judgments(db)} == {"first"}
+
+
+def test_labelled_completions_become_pairs(db: Database, file: Any) -> None:
+    def row(prompt: str, completion: str, label: bool) -> dict[str, Any]:
+        return {"prompt": prompt, "completion": completion, "label": label}
+
+    rows = [
+        row("p", "good", True),
+        row("p", "bad", False),
+        row("q", "bad 1", False),
+        row("q", "bad 2", False),
+        row("r", "fine 1", True),
+        row("r", "fine 2", True),
+        row("s", "alone", True),
+    ]
+    with pytest.raises(BadFile) as bad:
+        import_preferences(db, file(rows))
+    assert list(reasons(bad)) == [7]
+    import_preferences(db, file(rows), skip_bad=True)
+    assert {(r["first"], r["second"], r["outcome"]) for r in judgments(db)} == {
+        ("bad", "good", "second"),
+        ("bad 1", "bad 2", "both_bad"),
+        ("fine 1", "fine 2", "tie"),
+    }
