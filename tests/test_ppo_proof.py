@@ -55,7 +55,8 @@ def distance_left(beta: float, **settings) -> float:
         reward=lambda _, texts: [score(text) for text in texts],
         kl_weight=beta,
         max_new_tokens=2,
-        **{"rollouts": 256, "minibatch": 128, "epochs": 2, "lr": 5e-3} | settings,
+        # Fewer rollouts can miss a rare good response until the policy has all but dropped it.
+        **{"rollouts": 1024, "minibatch": 512, "epochs": 2, "lr": 5e-3} | settings,
     )
     for _ in trainer.run():
         pass
@@ -71,15 +72,15 @@ def distance_left(beta: float, **settings) -> float:
     return shortfall
 
 
-@pytest.mark.parametrize("beta", [0.3, 1.0])
+@pytest.mark.parametrize("beta", [0.1, 0.3, 1.0, 10.0])
 def test_reaches_the_closed_form_optimum(beta):
-    assert distance_left(beta, updates=50) <= 0.01
+    assert distance_left(beta, updates=60) <= 0.01
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("beta", [0.3, 1.0, 10.0])
-def test_reaches_the_closed_form_optimum_closely(beta):
-    assert distance_left(beta, updates=120) <= 0.005
+@pytest.mark.parametrize("beta", [0.1, 0.3, 1.0, 10.0])
+def test_comes_closer_in_a_longer_run(beta):
+    assert distance_left(beta, updates=120) <= 0.002
 
 
 def test_an_engine_that_hardly_trains_does_not():
