@@ -110,6 +110,15 @@ def test_one_cursor_runs_through_reward_and_kl(browser, world):
         assert lefts[0] == lefts[1]
         steps = main.locator(".ks-tip").all_inner_texts()
         assert steps[0].splitlines()[0] == steps[1].splitlines()[0]
+        # New numbers redraw the chart under a pointer that rests.
+        main.evaluate(
+            """node => {
+                const fresh = node.cloneNode(true);
+                fresh.querySelectorAll(".ks-cursor").forEach((cursor) => cursor.remove());
+                node.replaceWith(fresh);
+            }"""
+        )
+        expect(main.locator(".ks-cursor")).to_have_count(2)
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])

@@ -39,12 +39,24 @@ const show = (group, share) => {
   });
 };
 
+const groups = () => [...element.querySelectorAll(".ks-charts")];
+let pointed = null;  // which group the pointer is in, and how far along its x-axis
+
 element.addEventListener("pointermove", (event) => {
   const canvas = event.target.closest(".ks-canvas");
   if (!canvas) return;
   const box = canvas.getBoundingClientRect();
-  show(canvas.closest(".ks-charts"), Math.min(1, Math.max(0, (event.clientX - box.left) / box.width)));
+  const group = canvas.closest(".ks-charts");
+  const share = Math.min(1, Math.max(0, (event.clientX - box.left) / box.width));
+  pointed = { index: groups().indexOf(group), share };
+  show(group, share);
 });
 element.addEventListener("pointerleave", () => {
-  element.querySelectorAll(".ks-charts").forEach(hide);
+  pointed = null;
+  groups().forEach(hide);
 });
+// New numbers redraw the charts; the cursor stays under a pointer that rests.
+new MutationObserver(() => {
+  const group = pointed && groups()[pointed.index];
+  if (group && !group.querySelector(".ks-cursor")) show(group, pointed.share);
+}).observe(element, { childList: true, subtree: true });
