@@ -36,7 +36,8 @@ def backup(db: Database, target: Path) -> Path:
 
     Writing goes on meanwhile: the database is copied in one snapshot, the journal after it, so
     that it is at least as far, and opening the copy makes them agree.  Models and the files of
-    runs are not included.  Raises ValueError when `target` exists.
+    runs are not included.  Raises ValueError when `target` exists, and StorageDamaged when a line
+    of the journal cannot be read: the copy is made all the same, since its database may be whole.
     """
     target = Path(target).absolute()
     if target.exists():
@@ -45,14 +46,24 @@ def backup(db: Database, target: Path) -> Path:
     unfinished.mkdir(parents=True, mode=0o700)
     try:
         _copy_database(db, unfinished / DATABASE)
-        _copy_start(db.workspace / JOURNAL, unfinished / JOURNAL, db.journal.size)
+        size = db.journal.size
+        _copy_start(db.workspace / JOURNAL, unfinished / JOURNAL, size)
         about = {"workspace": str(db.workspace), "made_at": now().isoformat()}
         (unfinished / _ABOUT).write_text(json.dumps(about))
         unfinished.rename(target)  # so that a directory of this name is always a whole backup
     except BaseException:
         shutil.rmtree(unfinished)
         raise
+    _require_readable(db.workspace / JOURNAL, size, target)
     return target
+
+
+def _require_readable(journal: Path, size: int, copy: Path) -> None:
+    try:
+        for _ in read_lines(journal, stop=size):
+            pass
+    except StorageDamaged as error:
+        raise StorageDamaged(f"{copy} is made, but its journal is no better: {error}") from None
 
 
 def _copy_database(db: Database, file: Path) -> None:

@@ -17,7 +17,7 @@ from storage import annotators, judgments, models, queue, runs, settings, tokens
 from storage.backup import backup, rebuild, restore, verify
 from storage.codec import KINDS
 from storage.database import Database
-from storage.errors import NotFound, WorkspaceLocked
+from storage.errors import NotFound, StorageDamaged, WorkspaceLocked
 from storage.records import Annotator, Metric, ModelVersion, Run, RunNote, Snapshot, Withdrawal
 from storage.transaction import Tables
 
@@ -199,6 +199,20 @@ def test_a_backup_never_overwrites_and_leaves_nothing_half_made(db, tmp_path, mo
         backup(db, tmp_path / "broken")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["copy", "workspace"]
     assert backup_again(db, tmp_path, monkeypatch).exists()
+
+
+def test_a_backup_of_a_damaged_journal_says_so_and_keeps_the_database(db, tmp_path):
+    fill(db)
+    journal = db.workspace / "journal.jsonl"
+    content = bytearray(journal.read_bytes())
+    content[content.index(b"\n") + 20] ^= 1  # one bit of the second line
+    journal.write_bytes(content)
+    with pytest.raises(StorageDamaged, match=r"copy is made, but .* damaged at line 2"):
+        backup(db, tmp_path / "copy")
+    (tmp_path / "copy" / "journal.jsonl").unlink()  # as the message advises
+    with Database.open(tmp_path / "copy") as copy:
+        assert verify(copy)["same"]
+        assert verify(copy)["records"] == verify(db)["records"]
 
 
 def backup_again(db: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
