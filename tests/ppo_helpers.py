@@ -61,11 +61,13 @@ def tiny_trainer(directory: Path | None = None, **changes: Any) -> PPOTrainer:
     model = changes.pop("model", None) or tiny_model()
     parts = {
         "model": model,
-        "reference": changes.pop("reference", None) or copy.deepcopy(model),
+        "reference": changes.pop("reference", copy.deepcopy(model)),
         "tokenizer": changes.pop("tokenizer", None) or tiny_tokenizer(),
         "prompts": changes.pop("prompts", PROMPTS),
         "reward": changes.pop("reward", count_of_w3),
         "reward_weights": changes.pop("reward_weights", None),
+        "critic": changes.pop("critic_model", None),
+        "categories": changes.pop("categories", None),
         "eos_token_ids": changes.pop("eos_token_ids", None),
         "device": "cpu",
     }

@@ -102,6 +102,9 @@ def test_every_setting_and_metric_is_explained():
         ({"kl_estimator": "k4"}, "ppo.kl_estimator='k4' must be one of k1, k2, k3, abs, full"),
         ({"min_new_tokens": 65}, "ppo.min_new_tokens=65 must not exceed ppo.max_new_tokens=64"),
         ({"kl_control": "adaptive", "kl_weight": 0.0}, "ppo.kl_weight=0.0 must lie between"),
+        ({"dual_clip": 0.5}, "ppo.dual_clip=0.5 must be above 1, or 0 for none"),
+        ({"kl_in": "loss"}, "ppo.kl_estimator='k1' has no sound gradient as a loss"),
+        ({"baseline": "return_to_go", "critic": "separate"}, "trains no values"),
     ],
 )
 def test_bad_settings_get_one_clear_sentence(settings, message):

@@ -77,6 +77,11 @@ def test_reaches_the_closed_form_optimum(beta):
     assert distance_left(beta, updates=60) <= 0.01
 
 
+@pytest.mark.parametrize("beta", [0.1, 0.3, 1.0, 10.0])
+def test_reaches_it_with_a_critic_of_its_own(beta):
+    assert distance_left(beta, updates=60, critic="separate") <= 0.01
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("beta", [0.1, 0.3, 1.0, 10.0])
 def test_comes_closer_in_a_longer_run(beta):

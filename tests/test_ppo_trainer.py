@@ -154,6 +154,62 @@ def test_lora_trains_adapters_only_and_saves_a_merged_model(tmp_path):
         )
 
 
+def test_lora_with_its_adapters_off_is_the_reference():
+    settings = {"lora_rank": 4, "lr": 1e-2}
+    model = tiny_model()
+    twin, apart = tiny_trainer(reference=None, **settings), tiny_trainer(**settings)
+    for ours, theirs in zip(twin.run(), apart.run(), strict=True):
+        assert untimed(ours) == pytest.approx(untimed(theirs), rel=1e-4, abs=1e-5)
+    ids = torch.tensor([PROMPTS[1]])
+    with torch.no_grad():
+        seen = twin.reference(input_ids=ids).logits
+        torch.testing.assert_close(seen, model(ids).logits)
+        assert not torch.allclose(seen, twin.model.policy(ids).logits, atol=1e-3)
+
+
+def test_writing_to_the_base_under_the_adapters_fails_the_run():
+    trainer = tiny_trainer(reference=None, lora_rank=4)
+    run = trainer.run()
+    next(run)
+    with torch.no_grad():
+        trainer.model.policy.get_input_embeddings().weight.add_(1)
+    assert next(run).metrics["reference/changed"] == 1
+    with pytest.raises(RuntimeError, match="reference model's weights changed"):
+        list(run)
+
+
+def test_gradient_checkpointing_changes_nothing_but_memory():
+    plain, checkpointed = (
+        [untimed(u) for u in tiny_trainer(gradient_checkpointing=flag).run()]
+        for flag in (False, True)
+    )
+    for ours, theirs in zip(checkpointed, plain, strict=True):
+        assert ours == pytest.approx(theirs, rel=1e-4, abs=1e-6)
+
+
+def test_gradient_checkpointing_is_in_force(monkeypatch):
+    calls = []
+    trainer = tiny_trainer(gradient_checkpointing=True, updates=1)
+    layer = trainer.model.policy.model.layers[0]
+    inner = layer._gradient_checkpointing_func
+    monkeypatch.setattr(
+        layer, "_gradient_checkpointing_func", lambda *a, **k: calls.append(1) or inner(*a, **k)
+    )
+    list(trainer.run())
+    assert calls
+
+
+@pytest.mark.parametrize("estimator", ["k2", "full"])
+def test_kl_in_the_loss_holds_the_policy_and_leaves_the_reward_alone(estimator):
+    settings = {"kl_in": "loss", "kl_estimator": estimator, "updates": 8, "lr": 5e-3}
+    free, held = (
+        list(tiny_trainer(kl_weight=beta, **settings).run())[-1].metrics for beta in (0.0, 2.0)
+    )
+    assert held["kl/reference"] < free["kl/reference"] / 2
+    assert held["kl/loss"] > 0
+    assert held["reward/total"] == pytest.approx(held["reward/mean"])
+
+
 def test_save_round_trips_policy_and_tokenizer(tmp_path):
     trainer = tiny_trainer()
     list(trainer.run())
@@ -177,6 +233,10 @@ def broken(value):
         ({"prompts": [[2] * 60]}, "context of 64"),
         ({"prompts": [[99]]}, "vocabulary of 16"),
         ({"tokenizer": tiny_tokenizer(pad=None)}, "no padding token"),
+        ({"reference": None}, "there is no reference; give the SFT model"),
+        ({"critic_model": tiny_model()}, "a critic was given, but ppo.critic='shared'"),
+        ({"baseline": "category_mean"}, "needs `categories`, one a prompt"),
+        ({"categories": ["a"]}, "1 categories for 4 prompts"),
     ],
 )
 def test_bad_input_is_refused_before_any_work(changes, message):

@@ -48,6 +48,19 @@ def check_prompts(prompts: Sequence[Sequence[int]], model: Any, config: PPOConfi
             )
 
 
+def check_categories(
+    categories: Sequence[str] | None, prompts: Sequence[Any], config: PPOConfig
+) -> list[str]:
+    """One category a prompt; all prompts are of one where none are given."""
+    if categories is None:
+        if config.baseline == "category_mean":
+            raise ValueError("ppo.baseline='category_mean' needs `categories`, one a prompt")
+        return [""] * len(prompts)
+    if len(categories) != len(prompts):
+        raise ValueError(f"there are {len(categories)} categories for {len(prompts)} prompts")
+    return list(categories)
+
+
 def named_scores(returned: Any, texts: Sequence[str]) -> dict[str, list[float]]:
     """What a reward callable returned, as component name to one score a completion.
 

@@ -90,11 +90,35 @@ class PPOConfig:
         above=0,
         high=1,
     )
+    clip_high: float = _setting(
+        0.0,
+        "How far the ratio may rise above 1, where that differs from `clip`; 0 takes `clip`.",
+        source="DAPO .28",
+        low=0,
+    )
+    dual_clip: float = _setting(
+        0.0,
+        "A token with negative advantage loses at most this many times it, however large its "
+        "ratio; 0 is off, else above 1.",
+        source="Ye et al. (2020): 3",
+        low=0,
+    )
+    negative_clip: str = _setting(
+        "pessimistic",
+        "Clip for negative advantages.  symmetric is for study: it lets a ratio fall to 0 "
+        "unchecked.",
+        choices=("pessimistic", "symmetric"),
+    )
     value_clip: float = _setting(
         0.2,
         "How far a value may move from its rollout value before its gain stops counting, "
         "in reward units; 0 is off.",
         source="OpenAI baselines, TRL",
+        low=0,
+    )
+    value_huber: float = _setting(
+        0.0,
+        "Value errors beyond this count linearly (Huber), reward units; 0 squares them all.",
         low=0,
     )
     value_weight: float = _setting(
@@ -111,6 +135,36 @@ class PPOConfig:
         True, "Shift and scale advantages to mean 0, variance 1 over all sampled tokens."
     )
 
+    advantage_clip: float = _setting(
+        0.0, "Advantages are clipped to ± this after whitening; 0 is off.", low=0
+    )
+
+    # The value function.
+    critic: str = _setting(
+        "shared",
+        "Values from a head on the policy's own trunk, or from a separate model of their own.",
+        choices=("shared", "separate"),
+    )
+    value_head: str = _setting(
+        "linear",
+        "The head on the trunk; mlp adds a tanh layer.  Both say 0 at first.",
+        choices=("linear", "mlp"),
+    )
+    value_warmup: int = _setting(
+        0, "Updates at the start that train the values alone and leave the policy.", low=0
+    )
+    update_order: str = _setting(
+        "joint",
+        "One step on policy and value loss together, or a value step and then a policy step.",
+        choices=("joint", "alternating"),
+    )
+    baseline: str = _setting(
+        "critic",
+        "What returns are compared with: the critic, nothing (return_to_go), or the running "
+        "mean return of the prompt's category; the last two are for study and train no values.",
+        choices=("critic", "return_to_go", "category_mean"),
+    )
+
     # The KL penalty.
     kl_weight: float = _setting(
         0.05,
@@ -124,6 +178,13 @@ class PPOConfig:
         "(unbiased, ≥ 0), abs, or full (exact, sums over the vocabulary).",
         source="Schulman, Approximating KL divergence (2020)",
         choices=("k1", "k2", "k3", "abs", "full"),
+    )
+    kl_in: str = _setting(
+        "reward",
+        "Charge the divergence in the reward, or add β times its mean per token to the loss "
+        "(k2 or full only: the gradient of k3 is that of another divergence).",
+        source="InstructGPT: reward; GRPO: loss",
+        choices=("reward", "loss"),
     )
     kl_control: str = _setting(
         "fixed",
@@ -155,6 +216,13 @@ class PPOConfig:
     kl_budget: float = _setting(
         0.0,
         "Ends the run once the KL to the reference exceeds this, nats per response; 0 is off.",
+        low=0,
+    )
+
+    reward_collapse: float = _setting(
+        0.0,
+        "Ends the run once the mean score of 5 updates is this many standard deviations of the "
+        "first 5 below theirs; 0 is off.",
         low=0,
     )
 
@@ -214,6 +282,9 @@ class PPOConfig:
         "bf16 is autocast over fp32 weights; auto takes it on a GPU that has it, else fp32.",
         choices=("auto", "bf16", "fp32"),
     )
+    gradient_checkpointing: bool = _setting(
+        False, "Compute activations again in the backward pass: a third more time, less memory."
+    )
     lora_rank: int = _setting(
         0, "Rank of LoRA adapters; 0 trains all weights.", source="LoRA: 16", low=0
     )
@@ -232,6 +303,18 @@ class PPOConfig:
             raise ValueError(
                 f"ppo.min_new_tokens={self.min_new_tokens} must not exceed "
                 f"ppo.max_new_tokens={self.max_new_tokens}"
+            )
+        if self.baseline != "critic" and (self.critic != "shared" or self.value_warmup):
+            raise ValueError(
+                f"ppo.baseline={self.baseline!r} trains no values; with it leave ppo.critic "
+                "and ppo.value_warmup as they are"
+            )
+        if 0 < self.dual_clip <= 1:
+            raise ValueError(f"ppo.dual_clip={self.dual_clip} must be above 1, or 0 for none")
+        if self.kl_in == "loss" and self.kl_estimator not in ("k2", "full"):
+            raise ValueError(
+                f"ppo.kl_estimator={self.kl_estimator!r} has no sound gradient as a loss; with "
+                "ppo.kl_in='loss' use 'k2' or 'full'"
             )
         if self.kl_weight_min > self.kl_weight_max:
             raise ValueError(

@@ -1,5 +1,6 @@
 """The small state machines beside the weights: β, running moments, prompt order, learning rate."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -51,6 +52,40 @@ class RunningMoments:
     @property
     def std(self) -> float:
         return (self.squares / self.count) ** 0.5 if self.count else 1.0
+
+
+class CategoryMeans:
+    """Running mean return of each prompt category: a baseline that knows the prompt's kind only."""
+
+    def __init__(self) -> None:
+        self.sums: dict[str, list[float]] = {}
+        """Category to [how many returns, their mean]."""
+
+    def baseline(self, categories: Sequence[str], returns: Tensor) -> Tensor:
+        """(B,) means before this batch; a category seen first has that of this batch."""
+        fresh: dict[str, list[float]] = {}
+        for category, value in zip(categories, returns.tolist(), strict=True):
+            fresh.setdefault(category, []).append(value)
+        before = {
+            name: self.sums[name][1] if name in self.sums else sum(values) / len(values)
+            for name, values in fresh.items()
+        }
+        for name, values in fresh.items():
+            count, mean = self.sums.get(name, [0.0, 0.0])
+            total = count + len(values)
+            self.sums[name] = [total, mean + (sum(values) - len(values) * mean) / total]
+        return returns.new_tensor([before[category] for category in categories])
+
+
+def reward_collapsed(history: Sequence[Mapping[str, float]], deviations: float) -> bool:
+    """Whether the last 5 updates score `deviations` initial standard deviations below the first 5."""
+    if len(history) < 10:
+        return False
+    first, last = (
+        [update["reward/mean"] for update in part] for part in (history[:5], history[-5:])
+    )
+    spread = sum(update["reward/std"] for update in history[:5]) / 5
+    return sum(last) / 5 < sum(first) / 5 - deviations * spread
 
 
 class PromptSampler:

@@ -71,6 +71,7 @@ class Experience:
     """Per-token quantities recorded at rollout time, each (B, T) and without gradient."""
 
     logprobs: Tensor
+    reference_logprobs: Tensor
     values: Tensor
     advantages: Tensor
     returns: Tensor

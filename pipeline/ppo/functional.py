@@ -6,8 +6,6 @@ made from lengths, so that it is right even where padding equals end-of-text.
 What stands under a False mask never changes a result.
 """
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
@@ -117,84 +115,3 @@ def explained_variance(values: Tensor, returns: Tensor, mask: Tensor) -> Tensor:
     variance = masked_var(returns, mask)
     unexplained = masked_var(returns - values, mask)
     return torch.where(variance > 0, 1 - unexplained / variance.clamp_min(1e-30), 0.0)
-
-
-class PPOLoss(NamedTuple):
-    """Loss of a micro-batch and what it was made of; all but `total` are detached.
-
-    `policy`, `value`, `entropy` and `approx_kl` are sums over tokens divided by
-    `tokens`; `clipped` and `value_clipped` count tokens.  So each of them may be
-    added over the micro-batches of a minibatch.
-    """
-
-    total: Tensor
-    policy: Tensor
-    value: Tensor
-    approx_kl: Tensor
-    clipped: Tensor
-    value_clipped: Tensor
-    ratio_max: Tensor
-    ratio_error: Tensor
-
-
-def ppo_loss(
-    *,
-    logprobs: Tensor,
-    old_logprobs: Tensor,
-    values: Tensor,
-    old_values: Tensor,
-    advantages: Tensor,
-    returns: Tensor,
-    mask: Tensor,
-    tokens: int,
-    clip: float,
-    value_clip: float,
-    value_weight: float,
-    entropy: Tensor | None = None,
-    entropy_weight: float = 0.0,
-) -> PPOLoss:
-    """Clipped policy objective plus clipped value error, less the entropy bonus.
-
-    `old_*` were recorded at rollout time and carry no gradient.  `tokens` is
-    the number of sampled tokens in the whole minibatch, of which this may be a
-    part: dividing by it makes the sum over parts the mean over all tokens, where
-    a mean of means would weigh a token by the company it keeps.
-    (Schulman et al., "Proximal policy optimization algorithms", eq. 7 and 9.)
-    """
-
-    def total(x: Tensor) -> Tensor:
-        return torch.where(mask, x, 0).sum()
-
-    # Padding carries no log-probability; a ratio of 1 there keeps exp finite.
-    log_ratio = torch.where(mask, logprobs - old_logprobs, 0)
-    ratio = log_ratio.exp()
-    gain = advantages * ratio
-    clipped_gain = advantages * ratio.clamp(1 - clip, 1 + clip)
-    # The pessimistic bound: take whichever of the two promises less.
-    policy = -total(torch.minimum(gain, clipped_gain)) / tokens
-
-    error = (values - returns).square()
-    value_clipped = torch.zeros_like(mask)
-    if value_clip:
-        moved = values - old_values
-        held = old_values + moved.clamp(-value_clip, value_clip)
-        held_error = (held - returns).square()
-        # Rounding alone makes held differ from values, hence the first condition.
-        value_clipped = mask & (moved.abs() > value_clip) & (held_error > error)
-        error = torch.maximum(error, held_error)
-    value = 0.5 * total(error) / tokens
-
-    loss = policy + value_weight * value
-    if entropy is not None:
-        loss = loss - entropy_weight * total(entropy) / tokens
-    with torch.no_grad():
-        return PPOLoss(
-            total=loss,
-            policy=policy.detach(),
-            value=value.detach(),
-            approx_kl=total(ratio - 1 - log_ratio) / tokens,
-            clipped=(mask & (clipped_gain < gain)).sum(),
-            value_clipped=value_clipped.sum(),
-            ratio_max=ratio.max(),
-            ratio_error=(ratio - 1).abs().max(),
-        )

@@ -9,11 +9,21 @@ from torch import Tensor, nn
 
 from pipeline.ppo.config import PPOConfig
 from pipeline.ppo.experience import Experience, Texts, micro_batches, to_tokens
-from pipeline.ppo.functional import PPOLoss, full_kl, ppo_loss
+from pipeline.ppo.functional import full_kl, kl_per_token
+from pipeline.ppo.losses import Part, PPOLoss, ppo_loss
 from pipeline.ppo.model import ActorCritic, autocast, entropy, run_model, token_logprobs
 
 # Padded tokens that cost about as much as starting one more forward and backward pass.
 _SLACK = {"cpu": 64, "cuda": 4096, "mps": 1024}
+
+
+Steps = tuple[Part, ...]
+"""What each minibatch trains, one optimizer step each."""
+
+JOINT: Steps = ("both",)
+ALTERNATING: Steps = ("value", "policy")
+VALUE_ONLY: Steps = ("value",)
+POLICY_ONLY: Steps = ("policy",)
 
 
 class NonFiniteError(RuntimeError):
@@ -40,6 +50,7 @@ class Learner:
     def __init__(
         self,
         model: ActorCritic,
+        reference: nn.Module,
         config: PPOConfig,
         *,
         precision: str,
@@ -47,6 +58,7 @@ class Learner:
         generator: torch.Generator,
     ) -> None:
         self.model = model
+        self.reference = reference
         self.config = config
         self.precision = precision
         self.device = device
@@ -73,23 +85,20 @@ class Learner:
         )
 
     @torch.no_grad()
-    def score(self, texts: Texts, reference: nn.Module) -> Scored:
+    def score(self, texts: Texts, *, has_values: bool) -> Scored:
         """Log-probabilities of the rollouts under the reference, in one frozen pass.
 
         The policy passes too where bf16 made its sampled log-probabilities too coarse (off by
-        up to 3e-2), or where the exact KL needs its whole distribution.
+        up to 3e-2), or where the exact KL needs its whole distribution; a separate critic, since
+        it did not sample (`has_values` False).
         """
         exact = self.config.kl_estimator == "full"
         again = exact or self.precision != "fp32"
-        shape, device = texts.tokens.shape, texts.tokens.device
-        found = {
-            name: torch.zeros(shape, device=device)
-            for name in ("reference_logprobs", "logprobs", "values", "kl")
-        }
-        for rows in self.split(texts, list(range(shape[0]))):
+        found: dict[str, Tensor] = {}
+        for rows in self.split(texts, list(range(texts.tokens.shape[0]))):
             part = texts.take(rows)
             mask, sampled = part.mask, part.tokens[part.mask]
-            reference_logits, _ = self.logits(reference, part)
+            reference_logits, _ = self.logits(self.reference, part)
             results = {"reference_logprobs": token_logprobs(reference_logits, sampled)}
             if again:
                 logits, values = self.logits(self.model, part)
@@ -97,39 +106,57 @@ class Learner:
                 results |= {"logprobs": token_logprobs(logits, sampled), "values": values}
                 if exact:
                     results["kl"] = full_kl(logits, reference_logits)
+            elif not has_values:
+                with autocast(self.precision, self.device):
+                    results["values"] = self.model.critic_values(part.input_ids, part.positions)
             for name, flat in results.items():
+                if name not in found:
+                    found[name] = torch.zeros(texts.tokens.shape, device=flat.device)
                 found[name][rows, : mask.shape[1]] = to_tokens(flat, mask)
         return Scored(
             reference_logprobs=found["reference_logprobs"],
-            logprobs=found["logprobs"] if again else None,
-            values=found["values"] if again else None,
-            kl=found["kl"] if exact else None,
+            logprobs=found.get("logprobs"),
+            values=found.get("values"),
+            kl=found.get("kl"),
         )
 
-    def learn(self, texts: Texts, experience: Experience, *, lr: float) -> dict[str, float]:
+    def learn(
+        self, texts: Texts, experience: Experience, *, lr: float, kl_weight: float, steps: Steps
+    ) -> dict[str, float]:
         """Make the update's optimizer steps; return its metrics.
 
-        Stops early, before the step, once a minibatch shows the policy further than
-        `target_kl` from where it sampled.  Raises NonFiniteError before a bad step.
+        `steps` says what each minibatch trains, in turn.  Stops early, before the step, once a
+        minibatch shows the policy further than `target_kl` from where it sampled.  Raises
+        NonFiniteError before a bad step.
         """
         for group in self.optimizer.param_groups:
             group["lr"] = lr
-        self.model.eval()  # Dropout would make two passes over one text disagree.
+        # Dropout would make two passes over one text disagree; checkpointing (its rates are 0
+        # then) works in training mode alone.
+        self.model.train(self.config.gradient_checkpointing)
+        self.model.trunk_learns_values = steps != VALUE_ONLY
         tally = _Tally()
         for epoch, rows in self._minibatches(texts.tokens.shape[0]):
             tally.epochs = epoch + 1
             tokens = int(texts.lengths[rows].sum())
-            losses = self._gradients(texts, experience, rows, tokens)
-            tally.add(losses, tokens)
-            if self.config.target_kl and tally.last_kl > self.config.target_kl:
-                break
-            norm = nn.utils.clip_grad_norm_(self.parameters, self.config.max_grad_norm).item()
-            if not math.isfinite(norm):
-                raise NonFiniteError(f"the gradient norm is {norm}")
-            self.optimizer.step()
-            tally.norms.append(norm)
+            for part in steps:
+                losses = self._gradients(texts, experience, rows, tokens, part, kl_weight)
+                tally.add(losses, tokens)
+                if self.config.target_kl and tally.last_kl > self.config.target_kl:
+                    break
+                self._step(tally)
+            else:
+                continue
+            break
         self.optimizer.zero_grad(set_to_none=True)
         return tally.metrics() | {"optim/lr": lr}
+
+    def _step(self, tally: "_Tally") -> None:
+        norm = nn.utils.clip_grad_norm_(self.parameters, self.config.max_grad_norm).item()
+        if not math.isfinite(norm):
+            raise NonFiniteError(f"the gradient norm is {norm}")
+        self.optimizer.step()
+        tally.norms.append(norm)
 
     def _minibatches(self, count: int) -> Iterator[tuple[int, list[int]]]:
         """(epoch, rows) of every planned step, shuffled anew in each epoch."""
@@ -139,26 +166,36 @@ class Learner:
                 yield epoch, order[start : start + self.config.minibatch]
 
     def _gradients(
-        self, texts: Texts, experience: Experience, rows: list[int], tokens: int
+        self,
+        texts: Texts,
+        experience: Experience,
+        rows: list[int],
+        tokens: int,
+        part: Part,
+        kl_weight: float,
     ) -> list[PPOLoss]:
         """Accumulate the gradient of the mean loss over the minibatch's tokens."""
         self.optimizer.zero_grad(set_to_none=True)
         losses = []
         for micro in self.split(texts, rows):
-            part = texts.take(micro)
-            loss = self._loss(part, experience.take(micro, part.tokens.shape[1]), tokens)
+            some = texts.take(micro)
+            past = experience.take(micro, some.tokens.shape[1])
+            loss = self._loss(some, past, tokens, part, kl_weight)
             if not torch.isfinite(loss.total):
                 raise NonFiniteError(f"the loss is {loss.total.item()}")
             loss.total.backward()
             losses.append(loss._replace(total=loss.total.detach()))
         return losses
 
-    def _loss(self, texts: Texts, experience: Experience, tokens: int) -> PPOLoss:
+    def _loss(
+        self, texts: Texts, experience: Experience, tokens: int, part: Part, kl_weight: float
+    ) -> PPOLoss:
         config, mask = self.config, texts.mask
         logits, values = self.logits(self.model, texts)
         assert values is not None
+        logprobs = to_tokens(token_logprobs(logits, texts.tokens[mask]), mask)
         return ppo_loss(
-            logprobs=to_tokens(token_logprobs(logits, texts.tokens[mask]), mask),
+            logprobs=logprobs,
             old_logprobs=experience.logprobs,
             values=to_tokens(values, mask),
             old_values=experience.values,
@@ -166,11 +203,27 @@ class Learner:
             returns=experience.returns,
             mask=mask,
             tokens=tokens,
-            clip=config.clip,
-            value_clip=config.value_clip,
-            value_weight=config.value_weight,
+            config=config,
+            part=part,
             entropy=to_tokens(entropy(logits), mask) if config.entropy_weight else None,
-            entropy_weight=config.entropy_weight,
+            kl=self._kl_loss(texts, experience, logits, logprobs),
+            kl_weight=kl_weight,
+        )
+
+    def _kl_loss(
+        self, texts: Texts, experience: Experience, logits: Tensor, logprobs: Tensor
+    ) -> Tensor | None:
+        """Per-token divergence that gradients flow through, where the loss charges it."""
+        if self.config.kl_in == "reward":
+            return None
+        if self.config.kl_estimator == "full":
+            with torch.no_grad():
+                reference_logits, _ = self.logits(self.reference, texts)
+            return to_tokens(full_kl(logits, reference_logits), texts.mask)
+        return kl_per_token(
+            logprobs=logprobs,
+            reference_logprobs=experience.reference_logprobs,
+            estimator=self.config.kl_estimator,
         )
 
 
@@ -179,7 +232,7 @@ class _Tally:
 
     def __init__(self) -> None:
         self.tokens = 0
-        self.sums = dict.fromkeys(("policy", "value", "approx_kl"), 0.0)
+        self.sums = dict.fromkeys(("policy", "value", "kl", "approx_kl"), 0.0)
         self.counts = dict.fromkeys(("clipped", "value_clipped"), 0.0)
         self.norms: list[float] = []
         self.ratio_max = 0.0
@@ -207,6 +260,7 @@ class _Tally:
         assert self.first_ratio_error is not None
         return {
             "policy/loss": self.sums["policy"] / self.tokens,
+            "kl/loss": self.sums["kl"] / self.tokens,
             "policy/approx_kl": self.sums["approx_kl"] / self.tokens,
             "policy/clip_fraction": self.counts["clipped"] / self.tokens,
             "policy/ratio_max": self.ratio_max,

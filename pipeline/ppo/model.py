@@ -1,5 +1,6 @@
 """Policy, value and reference as one forward pass each over the tokens that matter."""
 
+import copy
 import hashlib
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
@@ -10,6 +11,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
+
+from pipeline.ppo.config import PPOConfig
+
+_ADAPTER = "lora_"  # in the name of every LoRA weight
 
 
 class ModelOutput(NamedTuple):
@@ -54,32 +59,79 @@ def forward_at(model: nn.Module, input_ids: Tensor, positions: Tensor, **inputs:
 
 
 class ActorCritic(nn.Module):
-    """A causal LM with a linear value head on its trunk.
+    """A causal LM with a value for every state, from its own trunk or from a separate critic.
 
-    The head starts at zero, so that the first advantages are those of no
-    baseline at all and its first gradients leave the trunk alone.
+    The head starts at zero, so that the first advantages are those of no baseline at all and
+    its first gradients leave the trunk alone.  A `critic` that scores already (a reward model)
+    brings its own head.
     """
 
-    def __init__(self, policy: nn.Module) -> None:
+    def __init__(
+        self, policy: nn.Module, *, head: str = "linear", critic: nn.Module | None = None
+    ) -> None:
         super().__init__()
         self.policy = policy
+        self.critic = None if critic is None else _trunk(critic)
         output_layer: Any = policy.get_output_embeddings()  # type: ignore[operator]
-        weight: Tensor = output_layer.weight
-        self.value_head = nn.Linear(weight.shape[1], 1, device=weight.device, dtype=torch.float32)
-        nn.init.zeros_(self.value_head.weight)
-        nn.init.zeros_(self.value_head.bias)
+        width: Tensor = output_layer.weight if critic is None else _embedding(critic)
+        self.value_head = _value_head(head, width)
+        score = getattr(critic, "score", None)
+        if isinstance(score, nn.Linear) and score.out_features == 1:
+            self.value_head = nn.Linear(score.in_features, 1, device=score.weight.device)
+            self.value_head.load_state_dict({"bias": torch.zeros(1)} | score.state_dict())
+        self.trunk_learns_values = True
+        """Whether value gradients reach a shared trunk."""
 
     def forward(self, input_ids: Tensor, positions: Tensor, **inputs: Any) -> ModelOutput:
         """Logits and values at `positions`; every use of the model comes through here.
 
         One entry point because wrappers (DDP, FSDP2) act on the root's forward:
-        a call into the trunk alone would bypass them.
+        a call into the trunk alone would bypass them.  With a separate critic there are no
+        values while sampling with a cache: one pass over whole texts costs less.
         """
         logits, hidden, cache = forward_at(self.policy, input_ids, positions, **inputs)
+        if self.critic is not None:
+            sampling = inputs.get("use_cache", False)
+            values = None if sampling else self.critic_values(input_ids, positions)
+        else:
+            values = self._valued(hidden if self.trunk_learns_values else hidden.detach())
+        return ModelOutput(logits, values, cache)
+
+    def critic_values(self, input_ids: Tensor, positions: Tensor) -> Tensor:
+        """(N,) values at `positions` from the separate critic."""
+        assert self.critic is not None
+        hidden = self.critic(input_ids=input_ids, use_cache=False).last_hidden_state
+        return self._valued(hidden[positions])
+
+    def _valued(self, hidden: Tensor) -> Tensor:
         # Values are regression targets; bf16 would round them to three digits.
         with torch.autocast(hidden.device.type, enabled=False):
-            values = self.value_head(hidden.float()).squeeze(-1)
-        return ModelOutput(logits, values, cache)
+            return self.value_head(hidden.float()).squeeze(-1)
+
+
+def _embedding(model: Any) -> Tensor:
+    return model.get_input_embeddings().weight
+
+
+def _trunk(model: Any) -> nn.Module:
+    """The model below its output layer."""
+    trunk = model.base_model
+    if trunk is model:
+        raise ValueError(f"{type(model).__name__} has no trunk to make a critic of")
+    return trunk
+
+
+def _value_head(kind: str, like: Tensor) -> nn.Module:
+    """A head of (…, hidden) to (…, 1) that says 0 at first, on the device of `like` (…, hidden)."""
+    width, device = like.shape[1], like.device
+    last = nn.Linear(width, 1, device=device, dtype=torch.float32)
+    nn.init.zeros_(last.weight)
+    nn.init.zeros_(last.bias)
+    if kind == "linear":
+        return last
+    return nn.Sequential(
+        nn.Linear(width, width, device=device, dtype=torch.float32), nn.Tanh(), last
+    )
 
 
 def run_model(model: nn.Module, input_ids: Tensor, positions: Tensor, **inputs: Any) -> ModelOutput:
@@ -128,9 +180,11 @@ def autocast(precision: str, device: torch.device) -> AbstractContextManager[Any
 
 
 def weights_hash(model: nn.Module) -> str:
-    """SHA-256 over the names, shapes and bytes of all parameters and buffers."""
+    """SHA-256 over the names, shapes and bytes of all parameters and buffers but LoRA adapters."""
     digest = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):
+        if _ADAPTER in name:
+            continue
         digest.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
         flat = tensor.detach().cpu().contiguous().reshape(-1)
         digest.update(flat.view(torch.uint8).numpy())
@@ -142,7 +196,8 @@ def weights_versions(model: nn.Module) -> list[tuple[int, int]]:
 
     Writes through `.data` escape it; `weights_hash` misses nothing but reads it all.
     """
-    return [(p.data_ptr(), p._version) for p in model.parameters()]
+    named = model.named_parameters()
+    return [(p.data_ptr(), p._version) for name, p in named if _ADAPTER not in name]
 
 
 def shared_parameter(a: nn.Module, b: nn.Module) -> str | None:
@@ -154,11 +209,39 @@ def shared_parameter(a: nn.Module, b: nn.Module) -> str | None:
     return None
 
 
-def load_reference(reference: Any, *, apart_from: nn.Module) -> nn.Module:
-    """The frozen reference, a model or a path to one: fp32, no gradients, no dropout.
+def assemble(
+    model: Any, reference: Any, critic: Any, config: PPOConfig, device: torch.device
+) -> tuple[ActorCritic, nn.Module]:
+    """The policy with its values, and the frozen reference, on `device` in fp32.
 
-    Raises ValueError when it shares memory with the model to be trained.
+    Raises ValueError when the reference shares memory with what will be trained, or when
+    parts are missing or given in vain.
     """
+    policy = model.to(device).float()
+    if config.critic == "shared" and critic is not None:
+        raise ValueError("a critic was given, but ppo.critic='shared'; set it to 'separate'")
+    if reference is None and not config.lora_rank:
+        raise ValueError(
+            "there is no reference; give the SFT model (only with ppo.lora_rank can the policy "
+            "be its own, adapters off)"
+        )
+    if reference is not None:
+        reference = load_reference(reference, apart_from=model).to(device)
+    if config.critic == "separate":
+        # Before the adapters: a critic is trained whole.
+        critic = (copy.deepcopy(policy) if critic is None else critic).to(device).float()
+        critic.requires_grad_(True)
+    if config.gradient_checkpointing:
+        policy.gradient_checkpointing_enable({"use_reentrant": False})
+    if config.lora_rank:
+        policy = with_lora(policy, rank=config.lora_rank, alpha=config.lora_alpha)
+    actor_critic = ActorCritic(policy, head=config.value_head, critic=critic)
+    without_dropout(actor_critic)
+    return actor_critic, AdapterOff(policy).eval() if reference is None else reference
+
+
+def load_reference(reference: Any, *, apart_from: nn.Module) -> nn.Module:
+    """The frozen reference, a model or a path to one: fp32, no gradients, no dropout."""
     if isinstance(reference, str | Path):
         reference = AutoModelForCausalLM.from_pretrained(reference)
     shared = shared_parameter(apart_from, reference)
@@ -168,6 +251,32 @@ def load_reference(reference: Any, *, apart_from: nn.Module) -> nn.Module:
             "the reference; give it a copy (copy.deepcopy(model)) or a path"
         )
     return reference.float().requires_grad_(False).eval()
+
+
+class AdapterOff(nn.Module):
+    """A LoRA policy with its adapters switched off: the model it began from, in no memory of its own."""
+
+    def __init__(self, policy: nn.Module) -> None:
+        super().__init__()
+        self.policy = policy
+
+    def get_output_embeddings(self) -> nn.Module:
+        return self.policy.get_output_embeddings()  # type: ignore[operator]
+
+    def forward(self, **inputs: Any) -> Any:
+        policy: Any = self.policy
+        with policy.disable_adapter():
+            return policy(**inputs)
+
+
+def without_dropout(model: nn.Module) -> None:
+    """Set every dropout rate to 0: two passes over one text must agree, in training mode too."""
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+        for name in ("attention_dropout", "attn_dropout", "dropout"):
+            if isinstance(getattr(module, name, None), float):
+                setattr(module, name, 0.0)
 
 
 def with_lora(policy: Any, *, rank: int, alpha: float) -> Any:

@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from torch import Tensor
-
 from pipeline.ppo.metrics import Flag
 
 
@@ -42,12 +40,3 @@ class UpdateResult:
     """Where this update's checkpoint goes, written when the next update is asked for:
     so what the caller puts in `trainer.extra` on seeing this result is inside.  None
     when no checkpoint is due."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Scores:
-    """Weighted scores (B,) of the responses, the mean of each component, and the texts scored."""
-
-    total: Tensor
-    components: dict[str, float]
-    texts: list[str]

@@ -11,37 +11,34 @@ from torch import Tensor
 
 from pipeline.ppo.functional import explained_variance, masked_mean, masked_var
 from pipeline.ppo.metrics import repeated_ngrams, unique_share
+from pipeline.ppo.rewarder import Paid, Scores
 from pipeline.ppo.rollout import Rollout
 
 
 def summarize(
     *,
     rollout: Rollout,
-    scores: Tensor,
-    components: dict[str, float],
-    rewards: Tensor,
-    kl: Tensor,
-    penalty: Tensor,
+    values: Tensor,
+    scores: Scores,
+    paid: Paid,
     raw_advantages: Tensor,
     returns: Tensor,
 ) -> dict[str, float]:
-    """Metrics of what was sampled and how it was paid.
+    """Metrics of what was sampled and how it was paid; tensors are (B, T), 0 on padding.
 
-    `scores` is (B,); the rest is (B, T), 0 on padding.  `kl` is the per-token log-ratio,
-    `penalty` the estimate of it that was charged.
+    `values` is what returns were compared with.
     """
-    assert rollout.values is not None
-    mask, values = rollout.mask, rollout.values
+    mask, total = rollout.mask, scores.total
     lengths = rollout.lengths.float()
     responses = rollout.token_lists()
     tensors = {
-        "reward/mean": scores.mean(),
-        "reward/std": scores.std(correction=0),
-        "reward/min": scores.min(),
-        "reward/max": scores.max(),
-        "reward/total": rewards.sum(1).mean(),
-        "kl/reference": kl.sum(1).mean(),
-        "kl/penalty": penalty.sum(1).mean(),
+        "reward/mean": total.mean(),
+        "reward/std": total.std(correction=0),
+        "reward/min": total.min(),
+        "reward/max": total.max(),
+        "reward/total": paid.rewards.sum(1).mean(),
+        "kl/reference": paid.log_ratio.sum(1).mean(),
+        "kl/penalty": paid.kl.sum(1).mean(),
         "policy/entropy": masked_mean(rollout.entropies, mask),
         "value/explained_variance": explained_variance(values, returns, mask),
         "value/mean": masked_mean(values, mask),
@@ -52,7 +49,7 @@ def summarize(
         "completion/length_std": lengths.std(correction=0),
     }
     metrics = {name: tensor.item() for name, tensor in tensors.items()}
-    metrics |= {f"reward/{name}": mean for name, mean in components.items()}
+    metrics |= {f"reward/{name}": mean for name, mean in scores.components.items()}
     count = len(responses)
     metrics["completion/eos_rate"] = rollout.finish_reasons.count("stop") / count
     metrics["completion/unique"] = unique_share(responses)

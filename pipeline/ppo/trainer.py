@@ -20,38 +20,33 @@ from pipeline.ppo.checkpoint import (
     restore_random_states,
     save_checkpoint,
 )
-from pipeline.ppo.checks import (
-    Reward,
-    check_prompts,
-    check_reward,
-    check_tokenizer,
-    check_weights,
-    named_scores,
-)
+from pipeline.ppo.checks import Reward, check_categories, check_prompts, check_tokenizer
 from pipeline.ppo.config import PPOConfig
-from pipeline.ppo.control import (
-    KLController,
-    PromptSampler,
-    RunningMoments,
-    learning_rate,
-    scale_scores,
-)
+from pipeline.ppo.control import CategoryMeans, PromptSampler, learning_rate, reward_collapsed
 from pipeline.ppo.experience import Experience, Texts, join_texts
-from pipeline.ppo.functional import gae, kl_per_token, shape_rewards, whiten
-from pipeline.ppo.learner import Learner, NonFiniteError, Scored
+from pipeline.ppo.functional import gae, whiten
+from pipeline.ppo.learner import (
+    ALTERNATING,
+    JOINT,
+    POLICY_ONLY,
+    VALUE_ONLY,
+    Learner,
+    NonFiniteError,
+    Scored,
+    Steps,
+)
 from pipeline.ppo.metrics import red_flags
 from pipeline.ppo.model import (
-    ActorCritic,
+    assemble,
     autocast,
     detect_device,
     end_tokens,
-    load_reference,
     resolve_precision,
     weights_hash,
     weights_versions,
-    with_lora,
 )
-from pipeline.ppo.results import Sample, Scores, TrainingDiverged, UpdateResult
+from pipeline.ppo.results import Sample, TrainingDiverged, UpdateResult
+from pipeline.ppo.rewarder import Paid, Rewarder, Scores
 from pipeline.ppo.rollout import Rollout, generate
 from pipeline.ppo.summary import Stopwatch, summarize
 
@@ -60,7 +55,10 @@ class PPOTrainer:
     """Trains `model` to please `reward` while staying near `reference`.
 
     `model` and `reference` are transformers causal LMs with memory of their own (`reference` may
-    be a path).  Both are moved to `device` and made fp32, and `model` is trained in place.
+    be a path, or None with LoRA: the policy with its adapters off).  Both are moved to `device`
+    and made fp32, and `model` is trained in place.  `critic` is the model a separate critic
+    starts from, a reward model or a causal LM; a copy of `model` when None.  `categories` names
+    each prompt's, for the baseline "category_mean".
     `prompts` are token ids, rendered for chat already.  `reward(prompt_indices, texts)`
     returns one finite score a completion, or named lists of them, which are
     summed with `reward_weights` (1 where not named) and logged each.  It is called once
@@ -85,6 +83,8 @@ class PPOTrainer:
         directory: Path | str | None = None,
         *,
         reward_weights: Mapping[str, float] | None = None,
+        critic: Any = None,
+        categories: Sequence[str] | None = None,
         eos_token_ids: Sequence[int] | None = None,
         device: torch.device | str | None = None,
     ) -> None:
@@ -93,19 +93,13 @@ class PPOTrainer:
         self.tokenizer = tokenizer
         self.pad_token_id: int = check_tokenizer(tokenizer)
         self.prompts = [list(prompt) for prompt in prompts]
-        self.reward = reward
-        self.reward_weights = dict(reward_weights or {})
         self.eos_token_ids = list(eos_token_ids or end_tokens(tokenizer, model))
         self.directory = Path(directory) / "checkpoints" if directory is not None else None
         self.device = torch.device(device) if device is not None else detect_device()
         self.precision = resolve_precision(config.precision, self.device)
-        self.reference = load_reference(reference, apart_from=model).to(self.device)
+        self.model, self.reference = assemble(model, reference, critic, config, self.device)
         self.reference_hash = weights_hash(self.reference)
         self._reference_versions = weights_versions(self.reference)
-        policy = model.to(self.device).float()
-        if config.lora_rank:
-            policy = with_lora(policy, rank=config.lora_rank, alpha=config.lora_alpha)
-        self.model = ActorCritic(policy)
         # One generator a purpose: an early stop then changes no later sample.
         self.generators = {
             name: torch.Generator().manual_seed(config.seed * 3 + offset)
@@ -113,13 +107,15 @@ class PPOTrainer:
         }
         self.learner = Learner(
             self.model,
+            self.reference,
             config,
             precision=self.precision,
             device=self.device,
             generator=self.generators["minibatches"],
         )
-        self.kl_controller = KLController(config)
-        self.moments = RunningMoments()
+        self.rewarder = Rewarder(reward, config, weights=reward_weights, device=self.device)
+        self.categories = check_categories(categories, prompts, config)
+        self.category_means = CategoryMeans()
         self.sampler = PromptSampler(len(self.prompts), self.generators["prompts"])
         self.step = 0
         self.history: list[dict[str, float]] = []
@@ -131,10 +127,10 @@ class PPOTrainer:
 
         `resume=True` takes up the newest checkpoint in `directory`, or starts from the
         beginning where none was written yet.  Ends early, with the reason in
-        `stopped`, when the KL budget is spent.  Raises TrainingDiverged when a
+        `stopped`, when the KL budget is spent or the reward has collapsed.  Raises TrainingDiverged when a
         number is NaN or infinite, and RuntimeError when the reference was changed.
         """
-        check_reward(self.reward)
+        self.rewarder.check()
         self._open_directory(resume=resume)
         while self.step < self.config.updates and self.stopped is None:
             try:
@@ -153,29 +149,30 @@ class PPOTrainer:
         with watch.lap("speed/rollout_seconds"):
             rollout = self._rollout(batch)
         with watch.lap("speed/score_seconds"):
-            scores = self._score(batch, rollout)
             texts = self._texts(batch, rollout)
-            scored = self.learner.score(texts, self.reference)
-        rollout = _at_update_precision(rollout, scored)
-        rewards, kl, penalty = self._shape(rollout, scored, scores.total)
-        experience, raw_advantages = self._advantages(rollout, rewards)
+            scores = self.rewarder.score(batch, [self._decode(t) for t in rollout.token_lists()])
+            scored = self.learner.score(texts, has_values=rollout.values is not None)
+        rollout = _completed(rollout, scored)
+        paid = self.rewarder.pay(rollout, scored, scores.total)
+        experience, raw_advantages = self._advantages(batch, rollout, scored, paid.rewards)
+        beta = self.rewarder.kl_controller.weight
         with watch.lap("speed/update_seconds"):
             lr = learning_rate(self.config, self.step)
-            learned = self.learner.learn(texts, experience, lr=lr)
+            learned = self.learner.learn(
+                texts, experience, lr=lr, kl_weight=beta, steps=self._steps()
+            )
         metrics = summarize(
             rollout=rollout,
-            scores=scores.total,
-            components=scores.components,
-            rewards=rewards,
-            kl=kl,
-            penalty=penalty,
+            values=experience.values,
+            scores=scores,
+            paid=paid,
             raw_advantages=raw_advantages,
             returns=experience.returns,
         )
         metrics |= learned | watch.metrics(sampled=int(rollout.lengths.sum()))
-        metrics["kl/coefficient"] = self.kl_controller.weight
+        metrics["kl/coefficient"] = beta
         metrics["reference/changed"] = float(self._reference_written())
-        return self._finish(batch, rollout, scores, kl, metrics)
+        return self._finish(batch, rollout, scores, paid, metrics)
 
     def _rollout(self, batch: list[int]) -> Rollout:
         config = self.config
@@ -197,21 +194,6 @@ class PPOTrainer:
             raise NonFiniteError("the policy's log-probabilities are not finite")
         return rollout
 
-    def _score(self, batch: list[int], rollout: Rollout) -> Scores:
-        """Ask the reward what each text is worth."""
-        texts = [self._decode(tokens) for tokens in rollout.token_lists()]
-        components = named_scores(self.reward(list(batch), list(texts)), texts)
-        check_weights(self.reward_weights, components)
-        weighted = [
-            torch.tensor(values, dtype=torch.float64) * self.reward_weights.get(name, 1.0)
-            for name, values in components.items()
-        ]
-        return Scores(
-            total=torch.stack(weighted).sum(0).float().to(self.device),
-            components={name: sum(v) / len(v) for name, v in components.items()},
-            texts=texts,
-        )
-
     def _decode(self, tokens: list[int]) -> str:
         # An id that ends a response need not be special to the tokenizer.
         body = tokens[:-1] if tokens[-1] in self.eos_token_ids else tokens
@@ -221,68 +203,73 @@ class PPOTrainer:
         prompts = [self.prompts[index] for index in batch]
         return join_texts(prompts, rollout, pad=self.pad_token_id)
 
-    def _shape(
-        self, rollout: Rollout, scored: Scored, scores: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Rewards (B, T), with the per-token log-ratio and KL penalty they are made from."""
-        config, mask = self.config, rollout.mask
-        log_ratio = rollout.logprobs - scored.reference_logprobs
-        penalty = scored.kl
-        if penalty is None:
-            penalty = kl_per_token(
-                logprobs=rollout.logprobs,
-                reference_logprobs=scored.reference_logprobs,
-                estimator=config.kl_estimator,
-            )
-        self.moments.update(scores)
-        ended = torch.tensor([reason == "stop" for reason in rollout.finish_reasons])
-        paid = scale_scores(
-            scores, ended=ended.to(scores.device), moments=self.moments, config=config
-        )
-        rewards = shape_rewards(
-            scores=paid, kl=penalty, mask=mask, kl_weight=self.kl_controller.weight
-        )
-        if config.whiten_rewards:
-            rewards = whiten(rewards, mask, shift_mean=False)
-        return rewards, torch.where(mask, log_ratio, 0), torch.where(mask, penalty, 0)
-
-    def _advantages(self, rollout: Rollout, rewards: Tensor) -> tuple[Experience, Tensor]:
+    def _advantages(
+        self, batch: list[int], rollout: Rollout, scored: Scored, rewards: Tensor
+    ) -> tuple[Experience, Tensor]:
         """What to learn from, and the advantages before whitening."""
-        assert rollout.values is not None
         config, mask = self.config, rollout.mask
-        raw, returns = gae(
-            rewards=rewards, values=rollout.values, mask=mask, gamma=config.gamma, lam=config.lam
-        )
+        values = self._values(batch, rollout, rewards)
+        # A baseline that is no value function cannot stand in for what follows a token.
+        lam = config.lam if config.baseline == "critic" else 1.0
+        raw, returns = gae(rewards=rewards, values=values, mask=mask, gamma=config.gamma, lam=lam)
+        advantages = whiten(raw, mask) if config.whiten_advantages else raw
+        if config.advantage_clip:
+            advantages = advantages.clamp(-config.advantage_clip, config.advantage_clip)
         experience = Experience(
             logprobs=rollout.logprobs,
-            values=rollout.values,
-            advantages=whiten(raw, mask) if config.whiten_advantages else raw,
+            reference_logprobs=scored.reference_logprobs,
+            values=values,
+            advantages=advantages,
             returns=returns,
         )
         return experience, raw
+
+    def _values(self, batch: list[int], rollout: Rollout, rewards: Tensor) -> Tensor:
+        """(B, T) what each token's return is compared with."""
+        config, mask = self.config, rollout.mask
+        assert rollout.values is not None
+        if config.baseline == "critic":
+            return rollout.values
+        nothing = torch.zeros_like(rewards)
+        if config.baseline == "return_to_go":
+            return nothing
+        _, returns = gae(rewards=rewards, values=nothing, mask=mask, gamma=config.gamma, lam=1.0)
+        categories = [self.categories[index] for index in batch]
+        means = self.category_means.baseline(categories, returns[:, 0])
+        return torch.where(mask, means.unsqueeze(1), 0)
+
+    def _steps(self) -> Steps:
+        """What this update's minibatches train."""
+        if self.config.baseline != "critic":
+            return POLICY_ONLY
+        if self.step < self.config.value_warmup:
+            return VALUE_ONLY
+        return JOINT if self.config.update_order == "joint" else ALTERNATING
 
     def _finish(
         self,
         batch: list[int],
         rollout: Rollout,
         scores: Scores,
-        kl: Tensor,
+        paid: Paid,
         metrics: dict[str, float],
     ) -> UpdateResult:
         """Count the update, steer β, look for trouble and report."""
         config = self.config
         self.step += 1
-        self.kl_controller.update(metrics["kl/reference"], config.rollouts)
+        self.rewarder.kl_controller.update(metrics["kl/reference"], config.rollouts)
         self.history.append(metrics)
         if config.kl_budget and metrics["kl/reference"] > config.kl_budget:
             self.stopped = "kl_budget"
+        elif config.reward_collapse and reward_collapsed(self.history, config.reward_collapse):
+            self.stopped = "reward_collapse"
         last = self.step == config.updates or self.stopped is not None
         due = config.checkpoint_every and (last or self.step % config.checkpoint_every == 0)
         columns = zip(
             batch,
             scores.texts,
             scores.total.tolist(),
-            kl.sum(1).tolist(),
+            paid.log_ratio.sum(1).tolist(),
             rollout.lengths.tolist(),
             rollout.finish_reasons,
             strict=True,
@@ -313,8 +300,8 @@ class PPOTrainer:
             "step": self.step,
             "model": self.model.state_dict(),
             "optimizer": self.learner.optimizer.state_dict(),
-            "kl_weight": self.kl_controller.weight,
-            "moments": vars(self.moments),
+            "rewarder": self.rewarder.state_dict(),
+            "category_means": self.category_means.sums,
             "sampler": self.sampler.state_dict(),
             "random": random_states(self.generators),
             "history": self.history,
@@ -338,8 +325,8 @@ class PPOTrainer:
             )
         self.model.load_state_dict(state["model"])
         self.learner.optimizer.load_state_dict(state["optimizer"])
-        self.kl_controller.weight = state["kl_weight"]
-        vars(self.moments).update(state["moments"])
+        self.rewarder.load_state_dict(state["rewarder"])
+        self.category_means.sums = {name: list(v) for name, v in state["category_means"].items()}
         self.sampler.load_state_dict(state["sampler"])
         restore_random_states(state["random"], self.generators)
         self.step, self.stopped = state["step"], state["stopped"]
@@ -353,7 +340,7 @@ class PPOTrainer:
         return {f"ppo.{name}": value for name, value in settings.items()} | {
             "prompts": prompts,
             "reference": self.reference_hash,
-            "reward_weights": self.reward_weights,
+            "reward_weights": self.rewarder.weights,
             "eos_token_ids": self.eos_token_ids,
         }
 
@@ -392,8 +379,8 @@ class PPOTrainer:
             )
 
 
-def _at_update_precision(rollout: Rollout, scored: Scored) -> Rollout:
-    """The rollout with log-probabilities and values computed again, where they were."""
-    if scored.logprobs is None:
-        return rollout
-    return replace(rollout, logprobs=scored.logprobs, values=scored.values)
+def _completed(rollout: Rollout, scored: Scored) -> Rollout:
+    """The rollout with the log-probabilities and values that were computed after sampling."""
+    if scored.logprobs is not None:
+        rollout = replace(rollout, logprobs=scored.logprobs)
+    return rollout if scored.values is None else replace(rollout, values=scored.values)

@@ -1,0 +1,103 @@
+"""What a response is paid: the callable's scores, scaled, less penalties and the KL charge."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pipeline.ppo.checks import Reward, check_reward, check_weights, named_scores
+from pipeline.ppo.config import PPOConfig
+from pipeline.ppo.control import KLController, RunningMoments, scale_scores
+from pipeline.ppo.functional import kl_per_token, shape_rewards, whiten
+from pipeline.ppo.learner import Scored
+from pipeline.ppo.rollout import Rollout
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scores:
+    """Weighted scores (B,) of the responses, the mean of each component, and the texts scored."""
+
+    total: Tensor
+    components: dict[str, float]
+    texts: list[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Paid:
+    """Rewards (B, T), with the log-ratio and the KL estimate they are made from; 0 on padding."""
+
+    rewards: Tensor
+    log_ratio: Tensor
+    kl: Tensor
+
+
+class Rewarder:
+    """Owns the reward callable, β and the moments of all scores seen."""
+
+    def __init__(
+        self,
+        reward: Reward,
+        config: PPOConfig,
+        *,
+        weights: Mapping[str, float] | None,
+        device: torch.device,
+    ) -> None:
+        self.reward = reward
+        self.config = config
+        self.weights = dict(weights or {})
+        self.device = device
+        self.kl_controller = KLController(config)
+        self.moments = RunningMoments()
+
+    def check(self) -> None:
+        """Call the reward once, so that a broken one is found before anything is sampled."""
+        check_reward(self.reward)
+
+    def score(self, prompts: Sequence[int], texts: list[str]) -> Scores:
+        """Ask the reward what each text is worth."""
+        components = named_scores(self.reward(list(prompts), list(texts)), texts)
+        check_weights(self.weights, components)
+        weighted = [
+            torch.tensor(values, dtype=torch.float64) * self.weights.get(name, 1.0)
+            for name, values in components.items()
+        ]
+        return Scores(
+            total=torch.stack(weighted).sum(0).float().to(self.device),
+            components={name: sum(v) / len(v) for name, v in components.items()},
+            texts=texts,
+        )
+
+    def pay(self, rollout: Rollout, scored: Scored, scores: Tensor) -> Paid:
+        """Turn (B,) scores into rewards per token."""
+        config, mask = self.config, rollout.mask
+        kl = scored.kl
+        if kl is None:
+            kl = kl_per_token(
+                logprobs=rollout.logprobs,
+                reference_logprobs=scored.reference_logprobs,
+                estimator=config.kl_estimator,
+            )
+        self.moments.update(scores)
+        ended = torch.tensor([reason == "stop" for reason in rollout.finish_reasons])
+        paid = scale_scores(
+            scores, ended=ended.to(scores.device), moments=self.moments, config=config
+        )
+        in_reward = self.kl_controller.weight if config.kl_in == "reward" else 0.0
+        rewards = shape_rewards(scores=paid, kl=kl, mask=mask, kl_weight=in_reward)
+        if config.whiten_rewards:
+            rewards = whiten(rewards, mask, shift_mean=False)
+        log_ratio = rollout.logprobs - scored.reference_logprobs
+        return Paid(
+            rewards=rewards,
+            log_ratio=torch.where(mask, log_ratio, 0),
+            kl=torch.where(mask, kl, 0),
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"kl_weight": self.kl_controller.weight, "moments": vars(self.moments)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.kl_controller.weight = state["kl_weight"]
+        vars(self.moments).update(state["moments"])
