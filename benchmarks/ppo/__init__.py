@@ -1,0 +1,1 @@
+"""PPO, ours and TRL's last, on the same work."""

@@ -1,0 +1,153 @@
+"""One process of this project's PPOTrainer, paced by the driver."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.ppo import case as work
+from pipeline.ppo import PPOConfig, PPOTrainer
+from pipeline.ppo.experience import Experience, micro_batches
+from pipeline.ppo.learner import JOINT
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "separate-fp32": {"critic": "separate"},
+    "shared-fp32": {},
+    "lora-fp32": {"lora_rank": 16},
+    "shared-bf16": {"precision": "bf16"},
+    "lora-bf16": {"lora_rank": 16, "precision": "bf16"},
+}
+
+
+class Scorer:
+    """The reward model behind a text-in callable."""
+
+    def __init__(self, model: Any, prompts: list[list[int]], tokenizer: Any, bf16: bool) -> None:
+        self.model, self.prompts, self.tokenizer, self.bf16 = model, prompts, tokenizer, bf16
+
+    @torch.no_grad()
+    def __call__(self, indices: list[int], texts: list[str]) -> list[float]:
+        ids = [
+            self.prompts[i] + self.tokenizer(text, add_special_tokens=False)["input_ids"]
+            for i, text in zip(indices, texts, strict=True)
+        ]
+        lengths = [len(row) for row in ids]
+        scores = [0.0] * len(ids)
+        for rows in micro_batches(range(len(ids)), lengths, token_budget=16384, slack=64):
+            width = lengths[rows[0]]
+            padded = torch.tensor([ids[r] + [work.PAD] * (width - lengths[r]) for r in rows])
+            with torch.autocast("cpu", torch.bfloat16, enabled=self.bf16):
+                hidden = self.model.model(input_ids=padded, use_cache=False).last_hidden_state
+                last = torch.tensor([lengths[r] - 1 for r in rows])
+                found = self.model.score(hidden[torch.arange(len(rows)), last])[:, 0]
+            for row, score in zip(rows, found.tolist(), strict=True):
+                scores[row] = score
+        return scores
+
+
+def trainer_of(case: work.Case, variant: str, **changes: Any) -> PPOTrainer:
+    """The engine on the benchmark's work."""
+    settings = VARIANTS[variant]
+    prompts, tokenizer = work.prompts(), work.tokenizer()
+    bf16 = settings.get("precision") == "bf16"
+    config = PPOConfig(
+        **{
+            "updates": 100_000,
+            "rollouts": work.PROMPTS,
+            "minibatch": work.MINIBATCH,
+            "epochs": work.EPOCHS,
+            "lr": work.LR,
+            "schedule": "constant",
+            "max_new_tokens": work.NEW_TOKENS,
+            "checkpoint_every": 0,
+            "precision": "fp32",
+        }
+        | settings
+        | changes
+    )
+    separate = config.critic == "separate"
+    return PPOTrainer(
+        case.policy(),
+        None if config.lora_rank else case.policy(),
+        tokenizer,
+        prompts,
+        Scorer(case.scorer(1), prompts, tokenizer, bf16),
+        config,
+        critic=case.scorer(2) if separate else None,
+        device="cpu",
+    )
+
+
+def gate(case: work.Case, batch: Path) -> None:
+    """Check sampled log-probabilities; store a batch and this engine's losses on it."""
+    trainer = trainer_of(case, "separate-fp32")
+    order = list(range(work.MINIBATCH))
+    rollout = trainer._rollout(order)
+    texts = trainer._texts(order, rollout)
+    mask = rollout.mask
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        again, _ = trainer.learner.logits(trainer.model, texts)
+        off = again.log_softmax(-1).gather(1, texts.tokens[mask][:, None])[:, 0]
+        difference = (off - rollout.logprobs[mask]).abs().max().item()
+    noise = {
+        name: torch.where(mask, torch.randn(mask.shape, generator=generator) * scale, 0)
+        for name, scale in (("advantages", 1.0), ("returns", 1.0), ("values", 0.1), ("shift", 0.2))
+    }
+    logprobs = rollout.logprobs + noise["shift"]
+    experience = Experience(
+        logprobs=logprobs,
+        reference_logprobs=logprobs,
+        values=noise["values"],
+        advantages=noise["advantages"],
+        returns=noise["returns"],
+    )
+    with torch.no_grad():
+        loss = trainer.learner._loss(texts, experience, int(mask.sum()), JOINT[0], 0.0)
+    widest = max(len(trainer.prompts[i]) for i in order)
+    left = [[work.PAD] * (widest - len(trainer.prompts[i])) + trainer.prompts[i] for i in order]
+    torch.save(
+        {
+            "query_responses": torch.cat([torch.tensor(left), rollout.tokens], 1),
+            "responses": rollout.tokens,
+            "mask": mask,
+            "prompt_width": widest,
+            "logprobs": logprobs,
+        }
+        | {name: noise[name] for name in ("advantages", "returns", "values")},
+        batch,
+    )
+    work.say(logprobs=difference, policy=loss.policy.item(), value=loss.value.item())
+
+
+def main() -> None:
+    """Train for as long as the driver says "go"."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--size", default="S")
+    parser.add_argument("--no-eos", action="store_true")
+    parser.add_argument("--variant", default="shared-fp32", choices=VARIANTS)
+    parser.add_argument("--gate", type=Path)
+    parser.add_argument("--peak", action="store_true", help="measure sgemm and end")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    sys.stdout = sys.stderr
+    case = work.Case(options.size, eos=not options.no_eos)
+    if options.peak:
+        return work.say(gflops=work.sgemm_peak())
+    if options.gate:
+        return gate(case, options.gate)
+    run = trainer_of(case, options.variant).run()
+    pacer = work.Pacer()
+    work.say(ready=True)
+    while pacer.wait():
+        metrics = next(run).metrics
+        phases = {k.split("/")[1]: v for k, v in metrics.items() if k.endswith("_seconds")}
+        pacer.report(tokens=metrics["completion/length_mean"] * work.PROMPTS, **phases)
+
+
+if __name__ == "__main__":
+    main()
