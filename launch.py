@@ -22,13 +22,15 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import httpx
 import typer
 
+from labeler.listening import listen
 from pipeline import hub
 from pipeline.clients import AdminClient, follow
-from pipeline.config import Config, assignments
+from pipeline.config import Config
 from pipeline.demo import corpus
 from pipeline.gold import load_gold, score
 from pipeline.loop import Loop
 from pipeline.rundir import write_atomically
+from pipeline.settings import assignments
 from pipeline.simulate import simulate
 from storage import annotators, cli, prompts
 from storage.cli import DEFAULT, AsJson, Target, Workspace, show
@@ -210,22 +212,6 @@ def serve(
         run_server(studio, listener, host=host, public_url=public_url)
     finally:
         studio.close()
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """A listening socket, or one sentence why not."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((host, port))
-        listener.listen()  # whoever follows the link at once waits instead of being refused
-    except OSError as error:
-        listener.close()
-        raise ValueError(
-            f"cannot listen on {host}:{port} ({error.strerror}); try --port 0"
-        ) from None
-    return listener
 
 
 def run_server(

@@ -13,6 +13,7 @@ from pipeline.ppo import PPOConfig, PPOTrainer, UpdateResult
 from pipeline.reward.scoring import RewardModel
 from pipeline.rundir import Job, Report, RunDirectory
 from pipeline.sampling import write_rows
+from pipeline.shaping import load
 from pipeline.text import ChatTokenizer, read_messages
 from storage.records import Message
 
@@ -31,8 +32,15 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
     conversations = [messages for _, messages, _ in prompts]
     reward_model = RewardModel.load(job.model("reward"), device=device)
 
-    def reward(indices: list[int], texts: list[str]) -> list[float]:
-        return reward_model([conversations[i] for i in indices], texts)
+    shaping = job.config.shaping
+    components = load(shaping.weights, shaping)
+
+    def reward(indices: list[int], texts: list[str]) -> dict[str, list[float]]:
+        asked = [conversations[i] for i in indices]
+        scores = reward_model(asked, texts)
+        if shaping.floor is not None:
+            scores = [max(score, shaping.floor) for score in scores]
+        return {"score": scores} | {n: score(asked, texts) for n, score in components.items()}
 
     trainer = PPOTrainer(
         model,
@@ -42,6 +50,7 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
         reward,
         config,
         directory.checkpoint,
+        reward_weights={"score": shaping.reward_weight} | shaping.weights,
         eos_token_ids=chat.stop_ids,
         device=device,
     )

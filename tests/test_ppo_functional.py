@@ -5,7 +5,6 @@ import math
 import pytest
 import torch
 from ppo_helpers import tiny_config
-from torch import Tensor
 
 from pipeline.ppo.config import PPOConfig
 from pipeline.ppo.control import KLController, RunningMoments, learning_rate, scale_scores

@@ -110,7 +110,9 @@ def test_category_means_by_hand():
 def test_the_category_baseline_is_kept_over_a_resume(tmp_path):
     settings = {"baseline": "category_mean", "checkpoint_every": 1, "updates": 3}
     categories = ["x", "y", "x", "y"]
-    whole = [untimed(u) for u in tiny_trainer(tmp_path / "a", categories=categories, **settings).run()]
+    whole = [
+        untimed(u) for u in tiny_trainer(tmp_path / "a", categories=categories, **settings).run()
+    ]
     run = tiny_trainer(tmp_path / "b", categories=categories, **settings).run()
     next(run), next(run)
     again = tiny_trainer(tmp_path / "b", categories=categories, **settings)

@@ -125,7 +125,7 @@ def gate(case: work.Case, batch: Path) -> None:
 
 
 def main() -> None:
-    """Train for as long as the driver says "go"."""
+    """Train, or make what the gates need."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--size", default="S")
     parser.add_argument("--no-eos", action="store_true")
@@ -137,10 +137,16 @@ def main() -> None:
     sys.stdout = sys.stderr
     case = work.Case(options.size, eos=not options.no_eos)
     if options.peak:
-        return work.say(gflops=work.sgemm_peak())
-    if options.gate:
-        return gate(case, options.gate)
-    run = trainer_of(case, options.variant).run()
+        work.say(gflops=work.sgemm_peak())
+    elif options.gate:
+        gate(case, options.gate)
+    else:
+        train(case, options.variant)
+
+
+def train(case: work.Case, variant: str) -> None:
+    """One update whenever the driver says "go"."""
+    run = trainer_of(case, variant).run()
     pacer = work.Pacer()
     work.say(ready=True)
     while pacer.wait():

@@ -23,11 +23,11 @@ class Paced(TrainerCallback):
     def __init__(self) -> None:
         self.pacer = work.Pacer()
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+    def on_train_begin(self, *_: Any, **__: Any) -> None:
         work.say(ready=True)
         self._hold()
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+    def on_step_end(self, *_: Any, **__: Any) -> None:
         self.pacer.report()
         self._hold()
 
@@ -57,7 +57,7 @@ def losses(case: work.Case, batch: Path) -> None:
 
 
 def main() -> None:
-    """Train for as long as the driver says "go"."""
+    """Train, or compute what a gate needs."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--size", default="S")
     parser.add_argument("--no-eos", action="store_true")
@@ -67,7 +67,13 @@ def main() -> None:
     case = work.Case(options.size, eos=not options.no_eos)
     sys.stdout = sys.stderr
     if options.losses:
-        return losses(case, options.losses)
+        losses(case, options.losses)
+    else:
+        train(case)
+
+
+def train(case: work.Case) -> None:
+    """One update whenever the driver says "go"."""
     with tempfile.TemporaryDirectory() as out:
         args = PPOConfig(
             output_dir=out,

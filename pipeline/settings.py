@@ -1,0 +1,189 @@
+"""What a setting is: a dataclass field with its meaning, its range and its checks.  No torch here."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+import math
+import tomllib
+import types
+import typing
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+
+def setting(
+    default: Any, help: str, *, low: float | None = None, high: float | None = None,
+    above: float | None = None,
+) -> Any:  # fmt: skip
+    """A dataclass field with the sentence a user reads and the range that is accepted.
+
+    `low` and `high` are the smallest and largest value; `above` is one that is too small already.
+    """
+    return field(default=default, metadata={"help": help, "low": low, "high": high, "above": above})
+
+
+class Section:
+    """Checks the ranges of a section's settings."""
+
+    section: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        for f in dataclasses.fields(self):  # type: ignore[arg-type]
+            value = getattr(self, f.name)
+            for number in value if isinstance(value, tuple) else (value,):
+                if isinstance(number, (int, float)) and not isinstance(number, bool):
+                    self._check(f"{self.section}.{f.name}={value}".lstrip("."), number, f.metadata)
+
+    def _check(self, said: str, number: float, range: Mapping[str, Any]) -> None:
+        low, high, above = range["low"], range["high"], range["above"]
+        require(math.isfinite(number), f"{said} must be a finite number")
+        if low is not None and high is not None:
+            require(low <= number <= high, f"{said} must be in [{low}, {high}]")
+        elif above is not None and high is not None:
+            require(above < number <= high, f"{said} must be in ({above}, {high}]")
+        elif low is not None:
+            require(number >= low, f"{said} must be at least {low}")
+        elif above is not None:
+            require(number > above, f"{said} must be more than {above}")
+
+
+def require(condition: bool, message: str) -> None:
+    if not condition:
+        raise ValueError(message)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SettingInfo:
+    """One setting as a user sees it."""
+
+    name: str
+    value: Any
+    default: Any
+    type: Any
+    help: str
+    choices: tuple[str, ...] | None
+
+
+def assignments(items: Sequence[str]) -> dict[str, str]:
+    """``["ppo.lr=1e-6"]`` as a mapping; ValueError for one without a value."""
+    for item in items:
+        if "=" not in item:
+            raise ValueError(f"--set {item} needs a value, as in --set ppo.kl_weight=0.05")
+    parts = (item.partition("=") for item in items)
+    return {name.strip(): value for name, _, value in parts}
+
+
+def settings_of(section: Any, prefix: str) -> Iterator[SettingInfo]:
+    hints = typing.get_type_hints(type(section))
+    for f in dataclasses.fields(section):
+        value = getattr(section, f.name)
+        if dataclasses.is_dataclass(value):
+            yield from settings_of(value, prefix=f"{f.name}.")
+        else:
+            hint = hints[f.name]
+            literal = typing.get_args(hint) if typing.get_origin(hint) is Literal else None
+            yield SettingInfo(
+                name=prefix + f.name,
+                value=value,
+                default=_default(f),
+                type=hint,
+                help=f.metadata.get("help", ""),
+                choices=literal or f.metadata.get("choices"),
+            )
+
+
+def _default(f: dataclasses.Field[Any]) -> Any:
+    made = f.default_factory is not dataclasses.MISSING
+    return f.default_factory() if made else f.default  # type: ignore[misc]
+
+
+def build(cls: Any, data: Mapping[str, Any], prefix: str) -> Any:
+    known = typing.get_type_hints(cls)
+    hints = {f.name: known[f.name] for f in dataclasses.fields(cls)}
+    arguments = {}
+    for key, value in data.items():
+        if key not in hints:
+            raise ValueError(unknown(prefix + key, [prefix + name for name in hints]))
+        hint = hints[key]
+        if dataclasses.is_dataclass(hint):
+            if not isinstance(value, Mapping):
+                raise ValueError(f"{prefix}{key} is a section; write [{key}] and its settings")
+            arguments[key] = build(hint, value, prefix=f"{key}.")
+        else:
+            arguments[key] = checked(prefix + key, value, hint)
+    return cls(**arguments)
+
+
+def checked(name: str, value: Any, hint: Any) -> Any:
+    """`value` as the field's type, or an error that says what would be right."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        if value is None and type(None) in arguments:
+            return None
+        others = [a for a in arguments if a is not type(None)]
+        return checked(name, value, others[0])
+    if origin is Literal:
+        if value not in arguments:
+            raise ValueError(f"{name}={value!r} must be one of {', '.join(map(str, arguments))}")
+        return value
+    if origin is tuple:
+        if not isinstance(value, (list, tuple)):
+            raise ValueError(f"{name}={value!r} must be a list")
+        return tuple(checked(name, item, arguments[0]) for item in value)
+    if origin is dict:
+        if not isinstance(value, Mapping):
+            raise ValueError(f"{name}={value!r} must be a table")
+        return {str(k): checked(f"{name}.{k}", v, arguments[1]) for k, v in value.items()}
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if not isinstance(value, hint) or (hint is not bool and isinstance(value, bool)):
+        raise ValueError(f"{name}={value!r} must be {_TYPE_NAMES.get(hint, hint)}")
+    if hint is int and abs(value) >= 2**63:
+        raise ValueError(f"{name}={value!r} is more than a computer counts")
+    return value
+
+
+_TYPE_NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+
+
+def parse(text: str, hint: Any) -> Any:
+    """Read text as TOML would; words that are not TOML count as text."""
+    if hint is str or typing.get_origin(hint) is Literal:
+        return text
+    if text.strip().lower() in ("none", "null", "") and type(None) in typing.get_args(hint):
+        return None
+    try:
+        return tomllib.loads(f"value = {text.strip()}")["value"]
+    except tomllib.TOMLDecodeError:
+        return _parse_float(text)
+
+
+def _parse_float(text: str) -> float | str:
+    # TOML wants 1.0e-5 where people type 1e-5 or .5
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def unknown(name: str, valid: list[str]) -> str:
+    near = difflib.get_close_matches(name, valid, n=1, cutoff=0.4)
+    return f"there is no setting {name!r}" + (f"; did you mean {near[0]!r}?" if near else "")
+
+
+def toml(value: Any) -> str:
+    """A plain value as TOML writes it."""
+    if isinstance(value, dict):
+        pairs = (f"{json.dumps(k, ensure_ascii=False)} = {toml(v)}" for k, v in value.items())
+        return f"{{{', '.join(pairs)}}}"
+    # JSON's numbers, text, lists, true and false are TOML's too.
+    return json.dumps(value, ensure_ascii=False)
+
+
+def plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: plain(v) for k, v in value.items()}
+    return list(value) if isinstance(value, tuple) else value

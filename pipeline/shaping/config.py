@@ -1,0 +1,45 @@
+"""Settings of reward shaping.  Loads no torch."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from pipeline.settings import Section, require, setting
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShapingConfig(Section):
+    """What is added to the reward model's score, and the parameters of the components."""
+
+    section: ClassVar[str] = "shaping"
+
+    weights: dict[str, float] = field(
+        default_factory=dict,
+        metadata={
+            "help": "Components added to the reward model's score, by name or module:function, "
+            "and their weights; a negative weight penalises."
+        },
+    )
+    reward_weight: float = setting(1.0, "Weight of the reward model's own score.")
+    floor: float | None = setting(
+        None,
+        "The reward model's score is raised to at least this (0: bad answers are all alike); "
+        "none is off.",
+    )
+    words: int = setting(100, "overlong: longest completion without a penalty, words.", low=1)
+    words_buffer: int = setting(
+        25, "overlong: words over which the penalty grows to its whole weight.", low=1
+    )
+    format: str = setting(
+        r"(?s).+[.!?]\s*", "format: regular expression that a whole completion should match."
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        try:
+            re.compile(self.format)
+        except re.error as error:
+            message = f"shaping.format={self.format!r} is not a regular expression: {error}"
+            require(False, message)

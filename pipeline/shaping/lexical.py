@@ -1,0 +1,101 @@
+"""Components that read nothing but words.  Crude on purpose: what they count can be checked by eye."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from functools import lru_cache
+from pathlib import Path
+
+_WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
+
+
+def tokens(text: str) -> list[str]:
+    """The words of a text in small letters."""
+    return [word.lower().replace("’", "'") for word in _WORD.findall(text)]
+
+
+def words(text: str) -> int:
+    """How many words."""
+    return len(tokens(text))
+
+
+def overlong(text: str, *, limit: int, buffer: int) -> float:
+    """1 beyond `limit + buffer` words, 0 up to `limit`, linear between.
+
+    The soft overlong punishment of DAPO (Yu et al. 2025, eq. 13), as a positive quantity.
+    """
+    return min(max(words(text) - limit, 0) / buffer, 1.0)
+
+
+def matches(text: str, pattern: str) -> float:
+    """1 where the whole completion matches the regular expression, else 0."""
+    return float(re.fullmatch(pattern, text) is not None)
+
+
+def relevance(prompt: str, text: str) -> float:
+    """Share of the prompt's content words whose stem the completion has; 1 where it has none."""
+    common = _lexicon()["common"]
+    wanted = {stem(word) for word in tokens(prompt)} - {stem(word) for word in common}
+    if not wanted:
+        return 1.0
+    return len(wanted & {stem(word) for word in tokens(text)}) / len(wanted)
+
+
+def stem(word: str) -> str:
+    """A word without its commonest English endings."""
+    for ending in ("ing", "edly", "ed", "ies", "es", "s", "ly"):
+        if word.endswith(ending) and len(word) - len(ending) >= 3:
+            return word.removesuffix(ending)
+    return word
+
+
+def repetition(text: str, n: int = 3) -> float:
+    """Share of the word trigrams that occurred earlier in the text; 0 when it has none."""
+    said = tokens(text)
+    grams = [tuple(said[i : i + n]) for i in range(len(said) - n + 1)]
+    return 1 - len(set(grams)) / len(grams) if grams else 0.0
+
+
+def sentiment(text: str) -> float:
+    """(positive − negative) / (positive + negative) words, −1 to 1; 0 when there are neither."""
+    said = tokens(text)
+    good, bad = (
+        sum(word in _lexicon()[kind] for word in said) for kind in ("positive", "negative")
+    )
+    return (good - bad) / (good + bad) if good + bad else 0.0
+
+
+def toxicity(text: str) -> float:
+    """Toxic words per ten words, at most 1."""
+    return _rate(text, "toxic", per=10)
+
+
+def buzzwords(text: str) -> float:
+    """Words that sell instead of saying, per ten words, at most 1."""
+    return _rate(text, "buzzwords", per=10)
+
+
+def hedging(text: str) -> float:
+    """Hedging phrases per sentence, at most 1."""
+    sentences = max(1, len(re.findall(r"[.!?]+(?:\s|$)", text)))
+    return min(phrases(text, "hedges") / sentences, 1.0)
+
+
+def phrases(text: str, kind: str) -> int:
+    """How many phrases of a list of the lexicon the text holds, as whole words."""
+    said = f" {' '.join(tokens(text))} "
+    return sum(said.count(f" {phrase} ") for phrase in _lexicon()[kind])
+
+
+def _rate(text: str, kind: str, *, per: int) -> float:
+    said = tokens(text)
+    hits = sum(word in _lexicon()[kind] for word in said)
+    return min(per * hits / len(said), 1.0) if said else 0.0
+
+
+@lru_cache(maxsize=1)
+def _lexicon() -> dict[str, frozenset[str]]:
+    path = Path(__file__).with_name("lexicon.toml")
+    table = tomllib.loads(path.read_text(encoding="utf-8"))
+    return {name: frozenset(entries) for name, entries in table.items()}
