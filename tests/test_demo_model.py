@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -96,7 +96,7 @@ def test_it_loads_in_single_precision_from_half_the_bytes():
     assert {p.dtype for p in model.parameters()} == {torch.float32}
 
 
-@pytest.mark.parametrize(("kind", "least"), [("template", 0.84), ("free-form", 0.71)])
+@pytest.mark.parametrize(("kind", "least"), [("template", 0.9), ("free-form", 0.77)])
 def test_it_answers_held_out_questions_in_fluent_english(kind, least):
     """Forty samples each; the bars are 2.5 standard errors below the figures in docs/demo.md."""
     samples = sample(MODEL_DIR, chosen("held-out", kind, 40), seed=1)
@@ -128,5 +128,7 @@ def test_a_short_build_makes_a_loadable_checkpoint_and_resumes_where_it_stopped(
     assert first["artefacts"] == artefact_hashes(tmp_path / "a")
     again = build(config, tmp_path / "b", tmp_path / "run")  # nothing is left to train
     assert again["artefacts"] == first["artefacts"]
+    with pytest.raises(ValueError, match="another recipe; name a new directory for --run"):
+        build(replace(config, lr=1e-3), tmp_path / "b", tmp_path / "run")
     fresh = build(config, tmp_path / "c", tmp_path / "other-run")
     assert fresh["artefacts"] == first["artefacts"]

@@ -40,7 +40,7 @@ MANIFEST = "manifest.json"
 class BuildConfig:
     """The recipe; the manifest repeats it."""
 
-    tokens: int = 8_000_000
+    tokens: int = 9_500_000
     """Prompt and response tokens trained on, each row once."""
     vocabulary: int = 3072
     hidden: int = 192
@@ -61,6 +61,7 @@ def build(config: BuildConfig, out: Path, run: Path) -> dict[str, Any]:
     require_replaceable(out)  # before the work, not after it
     started = time.monotonic()
     corpus = corpus_hashes()  # now, since somebody may edit the files while this runs
+    require_same_recipe(run, config, corpus)
     tokenizer = train_tokenizer(_texts(config.seed), vocabulary=config.vocabulary)
     model = fresh_model(config, tokenizer)
     rows = list(rows_worth(config.tokens, tokenizer, seed=config.seed))
@@ -119,6 +120,17 @@ def rows_worth(
             return
         seen += len(chat.chat(messages, response).ids)
         yield messages, response
+
+
+def require_same_recipe(run: Path, config: BuildConfig, corpus: dict[str, str]) -> None:
+    """Raise ``ValueError`` when `run` holds the checkpoints of another recipe or corpus."""
+    recipe = json.dumps([asdict(config), corpus, rows_digest(config.seed)], indent=1)
+    file = run / "recipe.json"
+    begun = (run / "checkpoint").exists()
+    if begun and (not file.exists() or file.read_text(encoding="utf-8") != recipe):
+        raise ValueError(f"{run} holds a build of another recipe; name a new directory for --run")
+    run.mkdir(parents=True, exist_ok=True)
+    file.write_text(recipe, encoding="utf-8")
 
 
 def fine_tune(

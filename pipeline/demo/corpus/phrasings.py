@@ -64,7 +64,7 @@ def noisy_question(topic: Topic, dice: Random) -> str:
 
 def _question(topic: Topic, dice: Random) -> str:
     """A trained phrasing as it stands."""
-    return dice.choice(topic.ask if dice.random() < 0.6 else topic.situations)
+    return dice.choice(topic.ask if dice.random() < 0.68 else topic.situations)
 
 
 def _carried(topic: Topic, dice: Random) -> str:
