@@ -1,0 +1,48 @@
+"""What the documents say is what the code does."""
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from pipeline.ppo.config import PPOConfig
+from pipeline.ppo.metrics import METRICS
+
+DOCS = Path(__file__).parent.parent / "docs"
+ALGORITHM = (DOCS / "algorithm.md").read_text(encoding="utf-8")
+EXAMPLES = re.findall(r"^```python\n(.*?)^```", ALGORITHM, re.MULTILINE | re.DOTALL)
+
+
+def section(title: str) -> str:
+    return ALGORITHM.split(f"\n## {title}\n")[1].split("\n## ")[0]
+
+
+def rows(title: str) -> list[list[str]]:
+    """The cells of a section's table, without its head."""
+    lines = [line for line in section(title).splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines[2:]]
+
+
+@pytest.mark.parametrize("number", range(len(EXAMPLES)))
+def test_the_examples_run_and_hold(number):
+    exec(compile(EXAMPLES[number], f"algorithm.md, example {number + 1}", "exec"), {})
+
+
+def test_there_are_examples_and_they_assert_something():
+    assert len(EXAMPLES) == 4
+    assert all("assert " in example for example in EXAMPLES)
+
+
+def test_every_metric_is_defined_and_no_other():
+    named = [
+        name for row in rows("Metrics") for name in re.findall(r"`([a-z_]+/[a-z_<>]+)`", row[0])
+    ]
+    assert sorted(named) == sorted(METRICS)
+
+
+def test_every_setting_stands_with_its_default_and_a_use():
+    found = {row[0].strip("`"): row[1] for row in rows("Settings")}
+    expected = {f.name: str(f.default) for f in fields(PPOConfig)}
+    assert found == {k: v.lower() if v in ("True", "False") else v for k, v in expected.items()}
+    assert all(row[2] for row in rows("Settings"))
