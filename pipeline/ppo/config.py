@@ -52,6 +52,12 @@ class PPOConfig:
         "Padded tokens in one forward and backward pass.  Bounds memory, never the result.",
         low=1,
     )
+    packing: str = _setting(
+        "auto",
+        "Read several texts as one row in training passes instead of padding them; auto does on "
+        "a CPU, where the model agrees with itself read so.",
+        choices=("auto", "on", "off"),
+    )
     rollout_batch: int = _setting(
         0, "Responses decoded side by side; 0 decodes all `rollouts` together.", low=0
     )

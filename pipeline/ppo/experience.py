@@ -43,6 +43,11 @@ class Texts:
         return length_mask(self.lengths, self.tokens.shape[1])
 
     @property
+    def read_lengths(self) -> Tensor:
+        """(B,) tokens a model reads: the last one is predicted only."""
+        return self.prompt_lengths + self.lengths - 1
+
+    @property
     def positions(self) -> Tensor:
         """(B, L), True where the next token is a sampled one."""
         width = self.input_ids.shape[1]
@@ -85,16 +90,25 @@ class Experience:
 
 
 def micro_batches(
-    rows: Sequence[int], lengths: Sequence[int], *, token_budget: int, slack: int
+    rows: Sequence[int], lengths: Sequence[int], *, token_budget: int, slack: int | None
 ) -> list[list[int]]:
     """Group rows of like length: at most `token_budget` padded tokens and `slack` padding each.
 
     `lengths[row]` is the tokens of prompt and response.  A row longer than the
     budget goes alone.  Less slack wastes less on padding and more on starting
-    passes; on a GPU starting one costs thousands of tokens, on a CPU dozens.
+    passes; on a GPU starting one costs thousands of tokens, on a CPU dozens.  With
+    `slack=None` rows are packed: nothing is padded.
     """
     groups: list[list[int]] = []
     widest = padding = 0
+    if slack is None:
+        for row in rows:
+            if not groups or widest + lengths[row] > token_budget:
+                groups.append([])
+                widest = 0
+            groups[-1].append(row)
+            widest += lengths[row]
+        return groups
     for row in sorted(rows, key=lambda row: -lengths[row]):
         waste = widest - lengths[row]
         full = groups and (len(groups[-1]) + 1) * widest > token_budget

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -12,6 +13,7 @@ from pipeline.ppo.experience import Experience, Texts, micro_batches, to_tokens
 from pipeline.ppo.functional import full_kl, kl_per_token
 from pipeline.ppo.losses import Part, PPOLoss, ppo_loss
 from pipeline.ppo.model import ActorCritic, autocast, entropy, run_model, token_logprobs
+from pipeline.ppo.packing import pack, packed
 
 # Padded tokens that cost about as much as starting one more forward and backward pass.
 _SLACK = {"cpu": 64, "cuda": 4096, "mps": 1024}
@@ -56,13 +58,16 @@ class Learner:
         precision: str,
         device: torch.device,
         generator: torch.Generator,
+        packing: bool,
     ) -> None:
+        self.packing = packing
         self.model = model
         self.reference = reference
         self.config = config
         self.precision = precision
         self.device = device
         self.generator = generator
+        self._models = [m for m in (model.policy, model.critic, reference) if m is not None]
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self.optimizer = torch.optim.AdamW(
             self.parameters, lr=config.lr, eps=config.adam_eps, weight_decay=0.0, fused=True
@@ -71,17 +76,29 @@ class Learner:
     def logits(self, model: nn.Module, texts: Texts) -> tuple[Tensor, Tensor | None]:
         """Logits (N, V) at the sampling temperature, and values (N,), of all sampled tokens."""
         with autocast(self.precision, self.device):
-            output = run_model(model, texts.input_ids, texts.positions, use_cache=False)
+            output = run_model(model, **self._inputs(texts), use_cache=False)
         return output.logits / self.config.temperature, output.values
+
+    def _inputs(self, texts: Texts) -> dict[str, Tensor]:
+        """What a model reads, padded or packed."""
+        if not self.packing:
+            return {"input_ids": texts.input_ids, "positions": texts.positions}
+        ids, places, (positions,) = pack(texts.input_ids, texts.read_lengths, texts.positions)
+        return {"input_ids": ids, "positions": positions, "position_ids": places}
+
+    def _reading(self, texts: Texts) -> AbstractContextManager[None]:
+        """Packed, models must know where texts end for as long as gradients are computed."""
+        if not self.packing:
+            return nullcontext()
+        return packed(self._models, texts.read_lengths.tolist())
 
     def split(self, texts: Texts, rows: list[int]) -> list[list[int]]:
         """Micro-batches of these rows."""
-        lengths = (texts.prompt_lengths + texts.lengths).tolist()
         return micro_batches(
             rows,
-            lengths,
+            texts.read_lengths.tolist(),
             token_budget=self.config.micro_batch_tokens,
-            slack=_SLACK[self.device.type],
+            slack=None if self.packing else _SLACK[self.device.type],
         )
 
     @torch.no_grad()
@@ -92,33 +109,38 @@ class Learner:
         up to 3e-2), or where the exact KL needs its whole distribution; a separate critic, since
         it did not sample (`has_values` False).
         """
-        exact = self.config.kl_estimator == "full"
-        again = exact or self.precision != "fp32"
         found: dict[str, Tensor] = {}
         for rows in self.split(texts, list(range(texts.tokens.shape[0]))):
             part = texts.take(rows)
-            mask, sampled = part.mask, part.tokens[part.mask]
-            reference_logits, _ = self.logits(self.reference, part)
-            results = {"reference_logprobs": token_logprobs(reference_logits, sampled)}
-            if again:
-                logits, values = self.logits(self.model, part)
-                assert values is not None
-                results |= {"logprobs": token_logprobs(logits, sampled), "values": values}
-                if exact:
-                    results["kl"] = full_kl(logits, reference_logits)
-            elif not has_values:
-                with autocast(self.precision, self.device):
-                    results["values"] = self.model.critic_values(part.input_ids, part.positions)
+            with self._reading(part):
+                results = self._frozen_pass(part, has_values=has_values)
             for name, flat in results.items():
                 if name not in found:
                     found[name] = torch.zeros(texts.tokens.shape, device=flat.device)
-                found[name][rows, : mask.shape[1]] = to_tokens(flat, mask)
+                found[name][rows, : part.tokens.shape[1]] = to_tokens(flat, part.mask)
         return Scored(
             reference_logprobs=found["reference_logprobs"],
             logprobs=found.get("logprobs"),
             values=found.get("values"),
             kl=found.get("kl"),
         )
+
+    def _frozen_pass(self, texts: Texts, *, has_values: bool) -> dict[str, Tensor]:
+        """(N,) results of one micro-batch by name."""
+        sampled = texts.tokens[texts.mask]
+        reference_logits, _ = self.logits(self.reference, texts)
+        results = {"reference_logprobs": token_logprobs(reference_logits, sampled)}
+        exact = self.config.kl_estimator == "full"
+        if exact or self.precision != "fp32":
+            logits, values = self.logits(self.model, texts)
+            assert values is not None
+            results |= {"logprobs": token_logprobs(logits, sampled), "values": values}
+            if exact:
+                results["kl"] = full_kl(logits, reference_logits)
+        elif not has_values:
+            with autocast(self.precision, self.device):
+                results["values"] = self.model.critic_values(**self._inputs(texts))
+        return results
 
     def learn(
         self, texts: Texts, experience: Experience, *, lr: float, kl_weight: float, steps: Steps
@@ -180,10 +202,12 @@ class Learner:
         for micro in self.split(texts, rows):
             some = texts.take(micro)
             past = experience.take(micro, some.tokens.shape[1])
-            loss = self._loss(some, past, tokens, part, kl_weight)
-            if not torch.isfinite(loss.total):
-                raise NonFiniteError(f"the loss is {loss.total.item()}")
-            loss.total.backward()
+            # Around the backward pass too: checkpointing reads the texts once more there.
+            with self._reading(some):
+                loss = self._loss(some, past, tokens, part, kl_weight)
+                if not torch.isfinite(loss.total):
+                    raise NonFiniteError(f"the loss is {loss.total.item()}")
+                loss.total.backward()
             losses.append(loss._replace(total=loss.total.detach()))
         return losses
 

@@ -92,15 +92,16 @@ class ActorCritic(nn.Module):
         logits, hidden, cache = forward_at(self.policy, input_ids, positions, **inputs)
         if self.critic is not None:
             sampling = inputs.get("use_cache", False)
-            values = None if sampling else self.critic_values(input_ids, positions)
+            values = None if sampling else self.critic_values(input_ids, positions, **inputs)
         else:
             values = self._valued(hidden if self.trunk_learns_values else hidden.detach())
         return ModelOutput(logits, values, cache)
 
-    def critic_values(self, input_ids: Tensor, positions: Tensor) -> Tensor:
+    def critic_values(self, input_ids: Tensor, positions: Tensor, **inputs: Any) -> Tensor:
         """(N,) values at `positions` from the separate critic."""
         assert self.critic is not None
-        hidden = self.critic(input_ids=input_ids, use_cache=False).last_hidden_state
+        inputs["use_cache"] = False
+        hidden = self.critic(input_ids=input_ids, **inputs).last_hidden_state
         return self._valued(hidden[positions])
 
     def _valued(self, hidden: Tensor) -> Tensor:
@@ -259,6 +260,10 @@ class AdapterOff(nn.Module):
     def __init__(self, policy: nn.Module) -> None:
         super().__init__()
         self.policy = policy
+
+    @property
+    def config(self) -> Any:
+        return self.policy.config
 
     def get_output_embeddings(self) -> nn.Module:
         return self.policy.get_output_embeddings()  # type: ignore[operator]

@@ -45,6 +45,7 @@ from pipeline.ppo.model import (
     weights_hash,
     weights_versions,
 )
+from pipeline.ppo.packing import can_pack
 from pipeline.ppo.results import Sample, TrainingDiverged, UpdateResult
 from pipeline.ppo.rewarder import Paid, Rewarder, Scores
 from pipeline.ppo.rollout import Rollout, generate
@@ -112,6 +113,7 @@ class PPOTrainer:
             precision=self.precision,
             device=self.device,
             generator=self.generators["minibatches"],
+            packing=self._packing(),
         )
         self.rewarder = Rewarder(reward, config, weights=reward_weights, device=self.device)
         self.categories = check_categories(categories, prompts, config)
@@ -121,6 +123,14 @@ class PPOTrainer:
         self.history: list[dict[str, float]] = []
         self.extra: dict[str, Any] = {}
         self.stopped: str | None = None
+
+    def _packing(self) -> bool:
+        """Whether training passes read several texts as one row."""
+        config = self.config
+        if config.packing != "auto":
+            return config.packing == "on"
+        longest = max(map(len, self.prompts)) + config.max_new_tokens
+        return self.device.type == "cpu" and can_pack(self.model.policy, longest=longest)
 
     def run(self, *, resume: bool = False) -> Iterator[UpdateResult]:
         """Make the updates, yielding each.

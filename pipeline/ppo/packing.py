@@ -1,0 +1,102 @@
+"""Several texts as one row: no padding, and one pass of large matrix products.
+
+On a CPU a pass over a small model costs as much to start as dozens of tokens; texts of unlike
+length laid end to end need one.  Each attends to itself alone, through an attention function
+registered with transformers that cuts the row at the texts' ends.  On a GPU such a loop would
+starve the card, so packing is for CPUs.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import AttentionInterface
+
+_NAME = "kitestring_packed"
+_lengths: ContextVar[list[int]] = ContextVar("lengths")
+
+
+def _attend_apart(
+    _: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    **extra: Any,
+) -> tuple[Tensor, None]:
+    """Causal attention of (1, heads, ΣL, width), each of the lengths on its own."""
+    if attention_mask is not None or dropout or _wanted(extra):
+        raise NotImplementedError(f"packing knows no attention with {_wanted(extra) or 'a mask'}")
+    lengths, dtype = _lengths.get(), query.dtype
+    grouped = query.shape[1] != key.shape[1]
+    # On a CPU, attention in bf16 is several times slower than in fp32.
+    with torch.autocast(query.device.type, enabled=False):
+        parts = zip(*(x.float().split(lengths, dim=2) for x in (query, key, value)), strict=True)
+        found = [
+            scaled_dot_product_attention(*part, is_causal=True, scale=scaling, enable_gqa=grouped)
+            for part in parts
+        ]
+    return torch.cat(found, dim=2).transpose(1, 2).to(dtype), None
+
+
+def _wanted(extra: dict[str, Any]) -> str:
+    """Names of options that would change the result and are not known here."""
+    options = ("softcap", "position_bias", "s_aux", "cache")
+    return ", ".join(name for name in options if extra.get(name) is not None)
+
+
+AttentionInterface.register(_NAME, _attend_apart)
+
+
+@contextmanager
+def packed(models: Sequence[nn.Module], lengths: list[int]) -> Iterator[None]:
+    """Inside, these models read one row of texts of these lengths."""
+    configs: list[Any] = [model.config.get_text_config() for model in models]  # type: ignore[operator]
+    before = [config._attn_implementation for config in configs]
+    token = _lengths.set(lengths)
+    try:
+        for config in configs:
+            config._attn_implementation = _NAME
+        yield
+    finally:
+        _lengths.reset(token)
+        for config, name in zip(configs, before, strict=True):
+            config._attn_implementation = name
+
+
+def pack(ids: Tensor, lengths: Tensor, *others: Tensor) -> tuple[Tensor, Tensor, list[Tensor]]:
+    """Right-padded (B, L) rows as (1, ΣL) ids, (1, ΣL) positions from 0, and others likewise."""
+    places = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
+    real = places < lengths.unsqueeze(1)
+    return ids[real][None], places[real][None], [other[real][None] for other in others]
+
+
+@torch.no_grad()
+def can_pack(model: Any, *, longest: int) -> bool:
+    """Whether a model's packed logits equal those of each text alone, found by trying.
+
+    Models that carry state from token to token, or whose attention has options unknown here,
+    must not be packed; nor may a sliding window be shorter than the texts.
+    """
+    config = model.config.get_text_config()
+    window = getattr(config, "sliding_window", None)
+    if window is not None and longest > window:
+        return False
+    generator = torch.Generator().manual_seed(0)
+    texts = [torch.randint(config.vocab_size, (1, n), generator=generator) for n in (5, 9)]
+    device = next(model.parameters()).device
+    alone = [model(input_ids=text.to(device), use_cache=False).logits for text in texts]
+    places = torch.cat([torch.arange(text.shape[1]) for text in texts])[None]
+    try:
+        with packed([model], [text.shape[1] for text in texts]):
+            row = torch.cat(texts, 1).to(device)
+            logits = model(input_ids=row, position_ids=places.to(device), use_cache=False).logits
+    except (NotImplementedError, TypeError, ValueError, RuntimeError):
+        return False
+    return torch.allclose(logits, torch.cat(alone, 1), rtol=1e-3, atol=1e-4)
