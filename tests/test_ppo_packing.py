@@ -75,9 +75,8 @@ def test_gradients_are_those_of_each_text_alone():
 def test_attention_is_put_back_after_an_error():
     model = tiny_model()
     before = model.config._attn_implementation
-    with pytest.raises(ZeroDivisionError), packed([model], [1]):
-        assert model.config._attn_implementation != before
-        raise ZeroDivisionError
+    with pytest.raises(IndexError), packed([model], [1]):
+        model(input_ids=torch.tensor([[99]]))
     assert model.config._attn_implementation == before
 
 

@@ -14,6 +14,7 @@ from pipeline.ppo.functional import full_kl, kl_per_token
 from pipeline.ppo.losses import Part, PPOLoss, ppo_loss
 from pipeline.ppo.model import ActorCritic, autocast, entropy, run_model, token_logprobs
 from pipeline.ppo.packing import pack, packed
+from pipeline.ppo.parallel import Processes
 
 # Padded tokens that cost about as much as starting one more forward and backward pass.
 _SLACK = {"cpu": 64, "cuda": 4096, "mps": 1024}
@@ -59,7 +60,9 @@ class Learner:
         device: torch.device,
         generator: torch.Generator,
         packing: bool,
+        processes: Processes,
     ) -> None:
+        self.processes = processes
         self.packing = packing
         self.model = model
         self.reference = reference
@@ -162,8 +165,9 @@ class Learner:
             tally.epochs = epoch + 1
             tokens = int(texts.lengths[rows].sum())
             for part in steps:
-                losses = self._gradients(texts, experience, rows, tokens, part, kl_weight)
-                tally.add(losses, tokens)
+                mine = self.processes.share(rows)
+                losses = self._gradients(texts, experience, mine, tokens, part, kl_weight)
+                tally.add(self._summed(losses), tokens)
                 if self.config.target_kl and tally.last_kl > self.config.target_kl:
                     break
                 self._step(tally)
@@ -174,11 +178,23 @@ class Learner:
         return tally.metrics() | {"optim/lr": lr}
 
     def _step(self, tally: "_Tally") -> None:
+        self.processes.sum_gradients(self.parameters)
         norm = nn.utils.clip_grad_norm_(self.parameters, self.config.max_grad_norm).item()
+        # A loss that is not finite comes to light here, on every process alike.
         if not math.isfinite(norm):
             raise NonFiniteError(f"the gradient norm is {norm}")
         self.optimizer.step()
         tally.norms.append(norm)
+
+    def _summed(self, losses: list[PPOLoss]) -> dict[str, float]:
+        """A minibatch's losses over its micro-batches and all processes."""
+        rows = torch.zeros(1, len(PPOLoss._fields), device=self.device)
+        if losses:
+            rows = torch.stack([torch.stack([x.float() for x in loss]) for loss in losses])
+        sums = self.processes.total(rows.sum(0)).tolist()  # one transfer from the device
+        maxima = self.processes.largest(rows.amax(0)).tolist()
+        found = zip(PPOLoss._fields, sums, maxima, strict=True)
+        return {n: largest if n.startswith("ratio_") else sum for n, sum, largest in found}
 
     def _minibatches(self, count: int) -> Iterator[tuple[int, list[int]]]:
         """(epoch, rows) of every planned step, shuffled anew in each epoch."""
@@ -205,8 +221,6 @@ class Learner:
             # Around the backward pass too: checkpointing reads the texts once more there.
             with self._reading(some):
                 loss = self._loss(some, past, tokens, part, kl_weight)
-                if not torch.isfinite(loss.total):
-                    raise NonFiniteError(f"the loss is {loss.total.item()}")
                 loss.total.backward()
             losses.append(loss._replace(total=loss.total.detach()))
         return losses
@@ -264,21 +278,17 @@ class _Tally:
         self.last_kl = 0.0
         self.epochs = 0
 
-    def add(self, losses: list[PPOLoss], tokens: int) -> None:
-        """Take in the micro-batches of one minibatch."""
-        rows = torch.stack(
-            [torch.stack([x.float() for x in loss]) for loss in losses]
-        )  # (micro-batches, fields): one transfer from the device a minibatch
-        by_name = dict(zip(PPOLoss._fields, rows.unbind(1), strict=True))
+    def add(self, losses: dict[str, float], tokens: int) -> None:
+        """Take in one minibatch."""
         self.tokens += tokens
         for name in self.sums:
-            self.sums[name] += by_name[name].sum().item() * tokens
+            self.sums[name] += losses[name] * tokens
         for name in self.counts:
-            self.counts[name] += by_name[name].sum().item()
-        self.last_kl = by_name["approx_kl"].sum().item()
-        self.ratio_max = max(self.ratio_max, by_name["ratio_max"].max().item())
+            self.counts[name] += losses[name]
+        self.last_kl = losses["approx_kl"]
+        self.ratio_max = max(self.ratio_max, losses["ratio_max"])
         if self.first_ratio_error is None:
-            self.first_ratio_error = by_name["ratio_error"].max().item()
+            self.first_ratio_error = losses["ratio_error"]
 
     def metrics(self) -> dict[str, float]:
         assert self.first_ratio_error is not None

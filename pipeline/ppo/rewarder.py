@@ -17,10 +17,10 @@ from pipeline.ppo.rollout import Rollout
 
 @dataclass(frozen=True, kw_only=True)
 class Scores:
-    """Weighted scores (B,) of the responses, the mean of each component, and the texts scored."""
+    """Weighted scores (B,) of the responses, each component's, and the texts scored."""
 
     total: Tensor
-    components: dict[str, float]
+    components: dict[str, list[float]]
     texts: list[str]
 
 
@@ -65,7 +65,7 @@ class Rewarder:
         ]
         return Scores(
             total=torch.stack(weighted).sum(0).float().to(self.device),
-            components={name: sum(v) / len(v) for name, v in components.items()},
+            components=components,
             texts=texts,
         )
 

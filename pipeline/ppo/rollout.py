@@ -54,6 +54,7 @@ def generate(
     top_p: float = 1.0,
     min_new_tokens: int = 0,
     generator: torch.Generator | None = None,
+    uniforms: Tensor | None = None,
     batch_size: int = 0,
 ) -> Rollout:
     """Sample one response to each prompt of token ids; repeat a prompt for more.
@@ -66,12 +67,14 @@ def generate(
 
     `generator` lives on the CPU on every device, and each row has random
     numbers of its own drawn beforehand, so a response does not depend on what is
-    decoded beside it.  `batch_size=0` decodes all rows together.
+    decoded beside it; `uniforms` (B, `max_new_tokens`) brings them instead.
+    `batch_size=0` decodes all rows together.
 
     Raises ValueError for no prompts or an empty one, or for settings out of range.
     """
     _check_request(prompts, eos_token_ids, max_new_tokens, temperature, top_k, top_p)
-    uniforms = torch.rand(len(prompts), max_new_tokens, generator=generator)
+    if uniforms is None:
+        uniforms = torch.rand(len(prompts), max_new_tokens, generator=generator)
     was_training = model.training
     model.eval()
     try:

@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from statistics import fmean
 
 import torch
 from torch import Tensor
@@ -49,7 +50,7 @@ def summarize(
         "completion/length_std": lengths.std(correction=0),
     }
     metrics = {name: tensor.item() for name, tensor in tensors.items()}
-    metrics |= {f"reward/{name}": mean for name, mean in scores.components.items()}
+    metrics |= {f"reward/{name}": fmean(v) for name, v in scores.components.items()}
     count = len(responses)
     metrics["completion/eos_rate"] = rollout.finish_reasons.count("stop") / count
     metrics["completion/unique"] = unique_share(responses)

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from pipeline.ppo.advantages import Advantages
 from pipeline.ppo.checkpoint import (
     checkpoint_path,
     list_checkpoints,
@@ -22,9 +22,8 @@ from pipeline.ppo.checkpoint import (
 )
 from pipeline.ppo.checks import Reward, check_categories, check_prompts, check_tokenizer
 from pipeline.ppo.config import PPOConfig
-from pipeline.ppo.control import CategoryMeans, PromptSampler, learning_rate, reward_collapsed
-from pipeline.ppo.experience import Experience, Texts, join_texts
-from pipeline.ppo.functional import gae, whiten
+from pipeline.ppo.control import PromptSampler, learning_rate, reward_collapsed
+from pipeline.ppo.experience import Texts, join_texts
 from pipeline.ppo.learner import (
     ALTERNATING,
     JOINT,
@@ -46,9 +45,11 @@ from pipeline.ppo.model import (
     weights_versions,
 )
 from pipeline.ppo.packing import can_pack
+from pipeline.ppo.parallel import Processes, same_weights_everywhere
 from pipeline.ppo.results import Sample, TrainingDiverged, UpdateResult
 from pipeline.ppo.rewarder import Paid, Rewarder, Scores
 from pipeline.ppo.rollout import Rollout, generate
+from pipeline.ppo.sharing import Share, put_together
 from pipeline.ppo.summary import Stopwatch, summarize
 
 
@@ -98,7 +99,9 @@ class PPOTrainer:
         self.directory = Path(directory) / "checkpoints" if directory is not None else None
         self.device = torch.device(device) if device is not None else detect_device()
         self.precision = resolve_precision(config.precision, self.device)
+        self.processes = Processes()
         self.model, self.reference = assemble(model, reference, critic, config, self.device)
+        same_weights_everywhere(self.processes, self.model)
         self.reference_hash = weights_hash(self.reference)
         self._reference_versions = weights_versions(self.reference)
         # One generator a purpose: an early stop then changes no later sample.
@@ -114,10 +117,10 @@ class PPOTrainer:
             device=self.device,
             generator=self.generators["minibatches"],
             packing=self._packing(),
+            processes=self.processes,
         )
         self.rewarder = Rewarder(reward, config, weights=reward_weights, device=self.device)
-        self.categories = check_categories(categories, prompts, config)
-        self.category_means = CategoryMeans()
+        self.advantages = Advantages(config, check_categories(categories, prompts, config))
         self.sampler = PromptSampler(len(self.prompts), self.generators["prompts"])
         self.step = 0
         self.history: list[dict[str, float]] = []
@@ -148,7 +151,7 @@ class PPOTrainer:
             except NonFiniteError as error:
                 raise self._diverged(error) from error
             yield result
-            if result.checkpoint is not None:
+            if result.checkpoint is not None and self.processes.rank == 0:
                 save_checkpoint(result.checkpoint.parent, self.step, self.state_dict())
         self._check_reference()
 
@@ -159,12 +162,14 @@ class PPOTrainer:
         with watch.lap("speed/rollout_seconds"):
             rollout = self._rollout(batch)
         with watch.lap("speed/score_seconds"):
-            texts = self._texts(batch, rollout)
-            scores = self.rewarder.score(batch, [self._decode(t) for t in rollout.token_lists()])
-            scored = self.learner.score(texts, has_values=rollout.values is not None)
-        rollout = _completed(rollout, scored)
+            found = put_together(self._scored(batch, rollout), self.processes)
+        scores, scored = found.scores, found.scored
+        rollout = _completed(found.rollout, scored)
+        if not torch.isfinite(rollout.logprobs).all():
+            raise NonFiniteError("the policy's log-probabilities are not finite")
+        texts = self._texts(batch, rollout)
         paid = self.rewarder.pay(rollout, scored, scores.total)
-        experience, raw_advantages = self._advantages(batch, rollout, scored, paid.rewards)
+        experience, raw_advantages = self.advantages(batch, rollout, scored, paid.rewards)
         beta = self.rewarder.kl_controller.weight
         with watch.lap("speed/update_seconds"):
             lr = learning_rate(self.config, self.step)
@@ -185,11 +190,16 @@ class PPOTrainer:
         return self._finish(batch, rollout, scores, paid, metrics)
 
     def _rollout(self, batch: list[int]) -> Rollout:
+        """Responses to this process's share of the batch."""
         config = self.config
+        # Drawn for all and by all, so that a response does not depend on who samples it.
+        uniforms = torch.rand(
+            len(batch), config.max_new_tokens, generator=self.generators["sampling"]
+        )
         with autocast(self.precision, self.device):
-            rollout = generate(
+            return generate(
                 self.model,
-                [self.prompts[index] for index in batch],
+                [self.prompts[index] for index in self.processes.share(batch)],
                 eos_token_ids=self.eos_token_ids,
                 pad_token_id=self.pad_token_id,
                 max_new_tokens=config.max_new_tokens,
@@ -197,12 +207,21 @@ class PPOTrainer:
                 top_k=config.top_k,
                 top_p=config.top_p,
                 min_new_tokens=config.min_new_tokens,
-                generator=self.generators["sampling"],
+                uniforms=uniforms[self.processes.share(range(len(batch)))],
                 batch_size=config.rollout_batch,
             )
-        if not torch.isfinite(rollout.logprobs).all():
-            raise NonFiniteError("the policy's log-probabilities are not finite")
-        return rollout
+
+    def _scored(self, batch: list[int], rollout: Rollout) -> Share:
+        """What the reward and the reference say of this process's share."""
+        mine = self.processes.share(batch)
+        texts = [self._decode(tokens) for tokens in rollout.token_lists()]
+        return Share(
+            rollout=rollout,
+            scores=self.rewarder.score(mine, texts),
+            scored=self.learner.score(
+                self._texts(mine, rollout), has_values=rollout.values is not None
+            ),
+        )
 
     def _decode(self, tokens: list[int]) -> str:
         # An id that ends a response need not be special to the tokenizer.
@@ -212,41 +231,6 @@ class PPOTrainer:
     def _texts(self, batch: list[int], rollout: Rollout) -> Texts:
         prompts = [self.prompts[index] for index in batch]
         return join_texts(prompts, rollout, pad=self.pad_token_id)
-
-    def _advantages(
-        self, batch: list[int], rollout: Rollout, scored: Scored, rewards: Tensor
-    ) -> tuple[Experience, Tensor]:
-        """What to learn from, and the advantages before whitening."""
-        config, mask = self.config, rollout.mask
-        values = self._values(batch, rollout, rewards)
-        # A baseline that is no value function cannot stand in for what follows a token.
-        lam = config.lam if config.baseline == "critic" else 1.0
-        raw, returns = gae(rewards=rewards, values=values, mask=mask, gamma=config.gamma, lam=lam)
-        advantages = whiten(raw, mask) if config.whiten_advantages else raw
-        if config.advantage_clip:
-            advantages = advantages.clamp(-config.advantage_clip, config.advantage_clip)
-        experience = Experience(
-            logprobs=rollout.logprobs,
-            reference_logprobs=scored.reference_logprobs,
-            values=values,
-            advantages=advantages,
-            returns=returns,
-        )
-        return experience, raw
-
-    def _values(self, batch: list[int], rollout: Rollout, rewards: Tensor) -> Tensor:
-        """(B, T) what each token's return is compared with."""
-        config, mask = self.config, rollout.mask
-        assert rollout.values is not None
-        if config.baseline == "critic":
-            return rollout.values
-        nothing = torch.zeros_like(rewards)
-        if config.baseline == "return_to_go":
-            return nothing
-        _, returns = gae(rewards=rewards, values=nothing, mask=mask, gamma=config.gamma, lam=1.0)
-        categories = [self.categories[index] for index in batch]
-        means = self.category_means.baseline(categories, returns[:, 0])
-        return torch.where(mask, means.unsqueeze(1), 0)
 
     def _steps(self) -> Steps:
         """What this update's minibatches train."""
@@ -311,7 +295,7 @@ class PPOTrainer:
             "model": self.model.state_dict(),
             "optimizer": self.learner.optimizer.state_dict(),
             "rewarder": self.rewarder.state_dict(),
-            "category_means": self.category_means.sums,
+            "category_means": self.advantages.category_means.sums,
             "sampler": self.sampler.state_dict(),
             "random": random_states(self.generators),
             "history": self.history,
@@ -336,7 +320,8 @@ class PPOTrainer:
         self.model.load_state_dict(state["model"])
         self.learner.optimizer.load_state_dict(state["optimizer"])
         self.rewarder.load_state_dict(state["rewarder"])
-        self.category_means.sums = {name: list(v) for name, v in state["category_means"].items()}
+        means = {name: list(found) for name, found in state["category_means"].items()}
+        self.advantages.category_means.sums = means
         self.sampler.load_state_dict(state["sampler"])
         restore_random_states(state["random"], self.generators)
         self.step, self.stopped = state["step"], state["stopped"]

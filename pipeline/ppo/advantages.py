@@ -1,0 +1,57 @@
+"""From rewards to what an update learns from: values or another baseline, GAE, whitening."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from pipeline.ppo.config import PPOConfig
+from pipeline.ppo.control import CategoryMeans
+from pipeline.ppo.experience import Experience
+from pipeline.ppo.functional import gae, whiten
+from pipeline.ppo.learner import Scored
+from pipeline.ppo.rollout import Rollout
+
+
+class Advantages:
+    """Computes advantages; owns the running means of the prompts' categories."""
+
+    def __init__(self, config: PPOConfig, categories: Sequence[str]) -> None:
+        self.config = config
+        self.categories = categories
+        self.category_means = CategoryMeans()
+
+    def __call__(
+        self, batch: Sequence[int], rollout: Rollout, scored: Scored, rewards: Tensor
+    ) -> tuple[Experience, Tensor]:
+        """What to learn from, and the (B, T) advantages before whitening."""
+        config, mask = self.config, rollout.mask
+        values = self._values(batch, rollout, rewards)
+        # A baseline that is no value function cannot stand in for what follows a token.
+        lam = config.lam if config.baseline == "critic" else 1.0
+        raw, returns = gae(rewards=rewards, values=values, mask=mask, gamma=config.gamma, lam=lam)
+        advantages = whiten(raw, mask) if config.whiten_advantages else raw
+        if config.advantage_clip:
+            advantages = advantages.clamp(-config.advantage_clip, config.advantage_clip)
+        experience = Experience(
+            logprobs=rollout.logprobs,
+            reference_logprobs=scored.reference_logprobs,
+            values=values,
+            advantages=advantages,
+            returns=returns,
+        )
+        return experience, raw
+
+    def _values(self, batch: Sequence[int], rollout: Rollout, rewards: Tensor) -> Tensor:
+        """(B, T) what each token's return is compared with."""
+        config, mask = self.config, rollout.mask
+        if config.baseline == "critic":
+            assert rollout.values is not None
+            return rollout.values
+        nothing = torch.zeros_like(rewards)
+        if config.baseline == "return_to_go":
+            return nothing
+        _, returns = gae(rewards=rewards, values=nothing, mask=mask, gamma=config.gamma, lam=1.0)
+        categories = [self.categories[index] for index in batch]
+        means = self.category_means.baseline(categories, returns[:, 0])
+        return torch.where(mask, means.unsqueeze(1), 0)

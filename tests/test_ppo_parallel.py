@@ -1,0 +1,91 @@
+"""Two processes make the steps that one would make."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from ppo_helpers import PROMPTS, tiny_trainer, untimed
+
+from pipeline.ppo.parallel import Processes
+
+HERE = Path(__file__).parent
+SETTINGS = {"updates": 2, "kl_control": "adaptive", "score_scaling": "running", "lr": 1e-3}
+
+CHILD = """
+import json, sys
+sys.path[:0] = [{here!r}, {root!r}]
+import torch, torch.distributed as dist
+torch.set_num_threads(1)
+rank, file, out = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+settings = json.loads(sys.argv[4])
+dist.init_process_group("gloo", init_method="file://" + file, rank=rank, world_size=2)
+from test_ppo_parallel import watched
+gradients, metrics, weights = watched(settings)
+torch.save([gradients, metrics, weights], out + str(rank))
+dist.destroy_process_group()
+"""
+
+
+def watched(settings):
+    """Gradients before clipping at every step, metrics of every update, and the last weights."""
+    trainer = tiny_trainer(**settings)
+    gradients = []
+    summed = trainer.processes.sum_gradients
+
+    def keep(parameters):
+        summed(parameters)
+        gradients.append([None if p.grad is None else p.grad.clone() for p in parameters])
+
+    trainer.processes.sum_gradients = keep
+    metrics = [untimed(update) for update in trainer.run()]
+    return gradients, metrics, dict(trainer.model.state_dict())
+
+
+def two(tmp_path: Path, settings: dict) -> list:
+    code = CHILD.format(here=str(HERE), root=str(HERE.parent))
+    command = [str(tmp_path / "meet"), str(tmp_path / "out"), json.dumps(settings)]
+    children = [
+        subprocess.Popen([sys.executable, "-c", code, str(rank), *command]) for rank in (0, 1)
+    ]
+    assert [child.wait(timeout=240) for child in children] == [0, 0]
+    return [torch.load(tmp_path / f"out{rank}", weights_only=False) for rank in (0, 1)]
+
+
+@pytest.mark.parametrize(
+    "extra", [{}, {"critic": "separate", "value_warmup": 1}, {"lora_rank": 4}], ids=str
+)
+def test_two_processes_equal_one(tmp_path, extra):
+    alone = watched(SETTINGS | extra)
+    first, second = two(tmp_path, SETTINGS | extra)
+    for step, (ours, theirs) in enumerate(zip(first[0], alone[0], strict=True)):
+        for a, b in zip(ours, theirs, strict=True):
+            assert (a is None) == (b is None)
+            if a is not None:
+                # Relative to the step's largest gradient: sums in another order differ by rounding.
+                scale = max(g.abs().max() for g in theirs if g is not None)
+                assert (a - b).abs().max() <= (1e-5 if step == 0 else 1e-3) * scale
+    for ours, theirs in zip(first[1], alone[1], strict=True):
+        assert ours == pytest.approx(theirs, rel=1e-3, abs=1e-4)
+    assert first[1] == second[1]
+    for name, weight in first[2].items():
+        assert torch.equal(weight, second[2][name]), name  # the processes stay together, to the bit
+
+
+def test_shares_make_a_whole():
+    rows = list(range(7))
+    processes = [Processes() for _ in range(3)]
+    for rank, one in enumerate(processes):
+        one.rank, one.size = rank, 3
+    shares = [one.share(rows) for one in processes]
+    assert shares == [[0, 3, 6], [1, 4], [2, 5]]
+    assert processes[0].whole(shares) == rows
+
+
+def test_alone_nothing_is_exchanged():
+    alone = Processes()
+    assert (alone.rank, alone.size) == (0, 1)
+    assert alone.share(PROMPTS) == PROMPTS
+    assert alone.gather("x") == ["x"]
