@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from ppo_helpers import PROMPTS, tiny_trainer, untimed
+from ppo_helpers import PROMPTS, tiny_model, tiny_trainer, untimed
+from transformers import LlamaForCausalLM
 
+from pipeline.ppo.model import weights_hash
 from pipeline.ppo.parallel import Processes
+from pipeline.ppo.sharding import whole
 
 HERE = Path(__file__).parent
 SETTINGS = {"updates": 2, "kl_control": "adaptive", "score_scaling": "running", "lr": 1e-3}
@@ -22,9 +25,9 @@ torch.set_num_threads(1)
 rank, file, out = int(sys.argv[1]), sys.argv[2], sys.argv[3]
 settings = json.loads(sys.argv[4])
 dist.init_process_group("gloo", init_method="file://" + file, rank=rank, world_size=2)
-from test_ppo_parallel import watched
-gradients, metrics, weights = watched(settings)
-torch.save([gradients, metrics, weights], out + str(rank))
+from test_ppo_parallel import saved_and_resumed, watched
+action = {{"watch": watched, "resume": saved_and_resumed}}[sys.argv[5]]
+torch.save(action(settings), out + str(rank))
 dist.destroy_process_group()
 """
 
@@ -33,20 +36,35 @@ def watched(settings):
     """Gradients before clipping at every step, metrics of every update, and the last weights."""
     trainer = tiny_trainer(**settings)
     gradients = []
-    summed = trainer.processes.sum_gradients
+    clip = torch.nn.utils.clip_grad_norm_
 
-    def keep(parameters):
-        summed(parameters)
-        gradients.append([None if p.grad is None else p.grad.clone() for p in parameters])
+    def keep(parameters, limit):
+        found = [None if p.grad is None else whole(p.grad).clone() for p in parameters]
+        gradients.append(found)
+        return clip(parameters, limit)
 
-    trainer.processes.sum_gradients = keep
-    metrics = [untimed(update) for update in trainer.run()]
-    return gradients, metrics, dict(trainer.model.state_dict())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.nn.utils, "clip_grad_norm_", keep)
+        metrics = [untimed(update) for update in trainer.run()]
+    weights = {name: whole(tensor) for name, tensor in trainer.model.state_dict().items()}
+    return gradients, metrics, weights
 
 
-def two(tmp_path: Path, settings: dict) -> list:
+def saved_and_resumed(settings):
+    """Metrics of the last update of a run that was broken off and of one that was not; saves the policy."""
+    directory = Path(settings.pop("directory"))
+    whole_run = [untimed(update) for update in tiny_trainer(directory / "a", **settings).run()]
+    run = tiny_trainer(directory / "b", **settings).run()
+    next(run), next(run)
+    again = tiny_trainer(directory / "b", **settings)
+    resumed = [untimed(update) for update in again.run(resume=True)]
+    again.save(directory / "policy")
+    return whole_run[1:], resumed
+
+
+def two(tmp_path: Path, settings: dict, action: str = "watch") -> list:
     code = CHILD.format(here=str(HERE), root=str(HERE.parent))
-    command = [str(tmp_path / "meet"), str(tmp_path / "out"), json.dumps(settings)]
+    command = [str(tmp_path / "meet"), str(tmp_path / "out"), json.dumps(settings), action]
     children = [
         subprocess.Popen([sys.executable, "-c", code, str(rank), *command]) for rank in (0, 1)
     ]
@@ -55,10 +73,18 @@ def two(tmp_path: Path, settings: dict) -> list:
 
 
 @pytest.mark.parametrize(
-    "extra", [{}, {"critic": "separate", "value_warmup": 1}, {"lora_rank": 4}], ids=str
+    "extra",
+    [
+        {},
+        {"critic": "separate", "value_warmup": 1},
+        {"lora_rank": 4},
+        {"sharding": "fsdp2"},
+        {"sharding": "fsdp2", "critic": "separate", "gradient_checkpointing": True},
+    ],
+    ids=str,
 )
 def test_two_processes_equal_one(tmp_path, extra):
-    alone = watched(SETTINGS | extra)
+    alone = watched(SETTINGS | extra | {"sharding": "none"})
     first, second = two(tmp_path, SETTINGS | extra)
     for step, (ours, theirs) in enumerate(zip(first[0], alone[0], strict=True)):
         for a, b in zip(ours, theirs, strict=True):
@@ -72,6 +98,21 @@ def test_two_processes_equal_one(tmp_path, extra):
     assert first[1] == second[1]
     for name, weight in first[2].items():
         assert torch.equal(weight, second[2][name]), name  # the processes stay together, to the bit
+
+
+@pytest.mark.parametrize("sharding", ["none", "fsdp2"])
+def test_two_processes_resume_and_save(tmp_path, sharding):
+    settings = {"sharding": sharding, "checkpoint_every": 1, "updates": 3, "lr": 1e-3}
+    found = two(tmp_path, settings | {"directory": str(tmp_path)}, "resume")
+    for uninterrupted, resumed in found:
+        assert uninterrupted == resumed
+    saved = LlamaForCausalLM.from_pretrained(tmp_path / "policy")
+    assert weights_hash(saved) != weights_hash(tiny_model())
+
+
+def test_shards_need_several_processes():
+    with pytest.raises(ValueError, match="needs several processes; start them with `accelerate"):
+        tiny_trainer(sharding="fsdp2")
 
 
 def test_shares_make_a_whole():

@@ -288,6 +288,12 @@ class PPOConfig:
         "bf16 is autocast over fp32 weights; auto takes it on a GPU that has it, else fp32.",
         choices=("auto", "bf16", "fp32"),
     )
+    sharding: str = _setting(
+        "none",
+        "Processes started by `accelerate launch` hold whole copies of the weights, or (fsdp2) a "
+        "part each of weights, gradients and optimizer states.",
+        choices=("none", "fsdp2"),
+    )
     gradient_checkpointing: bool = _setting(
         False, "Compute activations again in the backward pass: a third more time, less memory."
     )
@@ -314,6 +320,11 @@ class PPOConfig:
             raise ValueError(
                 f"ppo.baseline={self.baseline!r} trains no values; with it leave ppo.critic "
                 "and ppo.value_warmup as they are"
+            )
+        if self.sharding != "none" and self.lora_rank:
+            raise ValueError(
+                f"ppo.sharding={self.sharding!r} does not go with ppo.lora_rank; adapters are "
+                "small enough to be held whole"
             )
         if 0 < self.dual_clip <= 1:
             raise ValueError(f"ppo.dual_clip={self.dual_clip} must be above 1, or 0 for none")

@@ -15,6 +15,7 @@ from pipeline.ppo.losses import Part, PPOLoss, ppo_loss
 from pipeline.ppo.model import ActorCritic, autocast, entropy, run_model, token_logprobs
 from pipeline.ppo.packing import pack, packed
 from pipeline.ppo.parallel import Processes
+from pipeline.ppo.sharding import is_sharded, whole
 
 # Padded tokens that cost about as much as starting one more forward and backward pass.
 _SLACK = {"cpu": 64, "cuda": 4096, "mps": 1024}
@@ -27,6 +28,15 @@ JOINT: Steps = ("both",)
 ALTERNATING: Steps = ("value", "policy")
 VALUE_ONLY: Steps = ("value",)
 POLICY_ONLY: Steps = ("policy",)
+
+
+def planned_steps(config: PPOConfig, update: int) -> Steps:
+    """What the minibatches of an update train; updates count from 0."""
+    if config.baseline != "critic":
+        return POLICY_ONLY
+    if update < config.value_warmup:
+        return VALUE_ONLY
+    return JOINT if config.update_order == "joint" else ALTERNATING
 
 
 class NonFiniteError(RuntimeError):
@@ -70,6 +80,9 @@ class Learner:
         self.precision = precision
         self.device = device
         self.generator = generator
+        self.sharded = is_sharded(model)
+        # Sharded gradients are averaged over processes; a minibatch's is a sum over its tokens.
+        self._loss_scale = processes.size if self.sharded else 1
         self._models = [m for m in (model.policy, model.critic, reference) if m is not None]
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self.optimizer = torch.optim.AdamW(
@@ -178,8 +191,9 @@ class Learner:
         return tally.metrics() | {"optim/lr": lr}
 
     def _step(self, tally: "_Tally") -> None:
-        self.processes.sum_gradients(self.parameters)
-        norm = nn.utils.clip_grad_norm_(self.parameters, self.config.max_grad_norm).item()
+        if not self.sharded:
+            self.processes.sum_gradients(self.parameters)
+        norm = whole(nn.utils.clip_grad_norm_(self.parameters, self.config.max_grad_norm)).item()
         # A loss that is not finite comes to light here, on every process alike.
         if not math.isfinite(norm):
             raise NonFiniteError(f"the gradient norm is {norm}")
@@ -215,15 +229,25 @@ class Learner:
         """Accumulate the gradient of the mean loss over the minibatch's tokens."""
         self.optimizer.zero_grad(set_to_none=True)
         losses = []
-        for micro in self.split(texts, rows):
+        groups = self.split(texts, rows)
+        for number in range(self._passes(len(groups))):
+            counts = number < len(groups)
+            micro = groups[number if counts else 0]
             some = texts.take(micro)
             past = experience.take(micro, some.tokens.shape[1])
             # Around the backward pass too: checkpointing reads the texts once more there.
             with self._reading(some):
                 loss = self._loss(some, past, tokens, part, kl_weight)
-                loss.total.backward()
-            losses.append(loss._replace(total=loss.total.detach()))
+                (loss.total * (self._loss_scale * counts)).backward()
+            if counts:
+                losses.append(loss._replace(total=loss.total.detach()))
         return losses
+
+    def _passes(self, mine: int) -> int:
+        """Passes to make: sharded, as many as the process that has most."""
+        if not self.sharded:
+            return mine
+        return int(self.processes.largest(torch.tensor(mine, device=self.device)))
 
     def _loss(
         self, texts: Texts, experience: Experience, tokens: int, part: Part, kl_weight: float

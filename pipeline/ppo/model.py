@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 
 from pipeline.ppo.config import PPOConfig
+from pipeline.ppo.sharding import own, whole
 
 _ADAPTER = "lora_"  # in the name of every LoRA weight
 
@@ -187,7 +188,7 @@ def weights_hash(model: nn.Module) -> str:
         if _ADAPTER in name:
             continue
         digest.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
-        flat = tensor.detach().cpu().contiguous().reshape(-1)
+        flat = whole(tensor.detach()).cpu().contiguous().reshape(-1)
         digest.update(flat.view(torch.uint8).numpy())
     return digest.hexdigest()
 
@@ -198,7 +199,8 @@ def weights_versions(model: nn.Module) -> list[tuple[int, int]]:
     Writes through `.data` escape it; `weights_hash` misses nothing but reads it all.
     """
     named = model.named_parameters()
-    return [(p.data_ptr(), p._version) for name, p in named if _ADAPTER not in name]
+    parts = [own(p) for name, p in named if _ADAPTER not in name]
+    return [(part.data_ptr(), part._version) for part in parts]
 
 
 def shared_parameter(a: nn.Module, b: nn.Module) -> str | None:

@@ -24,16 +24,7 @@ from pipeline.ppo.checks import Reward, check_categories, check_prompts, check_t
 from pipeline.ppo.config import PPOConfig
 from pipeline.ppo.control import PromptSampler, learning_rate, reward_collapsed
 from pipeline.ppo.experience import Texts, join_texts
-from pipeline.ppo.learner import (
-    ALTERNATING,
-    JOINT,
-    POLICY_ONLY,
-    VALUE_ONLY,
-    Learner,
-    NonFiniteError,
-    Scored,
-    Steps,
-)
+from pipeline.ppo.learner import Learner, NonFiniteError, Scored, planned_steps
 from pipeline.ppo.metrics import red_flags
 from pipeline.ppo.model import (
     assemble,
@@ -49,6 +40,14 @@ from pipeline.ppo.parallel import Processes, same_weights_everywhere
 from pipeline.ppo.results import Sample, TrainingDiverged, UpdateResult
 from pipeline.ppo.rewarder import Paid, Rewarder, Scores
 from pipeline.ppo.rollout import Rollout, generate
+from pipeline.ppo.sharding import (
+    gathered,
+    load_states,
+    model_state,
+    optimizer_state,
+    part_state,
+    shard,
+)
 from pipeline.ppo.sharing import Share, put_together
 from pipeline.ppo.summary import Stopwatch, summarize
 
@@ -101,7 +100,8 @@ class PPOTrainer:
         self.precision = resolve_precision(config.precision, self.device)
         self.processes = Processes()
         self.model, self.reference = assemble(model, reference, critic, config, self.device)
-        same_weights_everywhere(self.processes, self.model)
+        packing = self._packing()  # sharded, a part of the model cannot be tried alone
+        self._spread()
         self.reference_hash = weights_hash(self.reference)
         self._reference_versions = weights_versions(self.reference)
         # One generator a purpose: an early stop then changes no later sample.
@@ -116,7 +116,7 @@ class PPOTrainer:
             precision=self.precision,
             device=self.device,
             generator=self.generators["minibatches"],
-            packing=self._packing(),
+            packing=packing,
             processes=self.processes,
         )
         self.rewarder = Rewarder(reward, config, weights=reward_weights, device=self.device)
@@ -126,6 +126,18 @@ class PPOTrainer:
         self.history: list[dict[str, float]] = []
         self.extra: dict[str, Any] = {}
         self.stopped: str | None = None
+
+    def _spread(self) -> None:
+        """Make this process one of several, where there are several."""
+        same_weights_everywhere(self.processes, self.model)
+        if self.config.sharding == "none":
+            return
+        if self.processes.size == 1:
+            raise ValueError(
+                "ppo.sharding='fsdp2' needs several processes; start them with `accelerate launch`"
+            )
+        shard(self.model)
+        shard(self.reference)
 
     def _packing(self) -> bool:
         """Whether training passes read several texts as one row."""
@@ -151,17 +163,19 @@ class PPOTrainer:
             except NonFiniteError as error:
                 raise self._diverged(error) from error
             yield result
-            if result.checkpoint is not None and self.processes.rank == 0:
-                save_checkpoint(result.checkpoint.parent, self.step, self.state_dict())
+            if result.checkpoint is not None:
+                state = self.state_dict()  # all processes have a part of it
+                if self.processes.rank == 0:
+                    save_checkpoint(result.checkpoint.parent, self.step, state)
         self._check_reference()
 
     def _update(self) -> UpdateResult:
         """One iteration of the algorithm."""
         watch = Stopwatch(self.device)
         batch = self.sampler.draw(self.config.rollouts)
-        with watch.lap("speed/rollout_seconds"):
+        with watch.lap("speed/rollout_seconds"), gathered(self.model):
             rollout = self._rollout(batch)
-        with watch.lap("speed/score_seconds"):
+        with watch.lap("speed/score_seconds"), gathered(self.model), gathered(self.reference):
             found = put_together(self._scored(batch, rollout), self.processes)
         scores, scored = found.scores, found.scored
         rollout = _completed(found.rollout, scored)
@@ -174,7 +188,11 @@ class PPOTrainer:
         with watch.lap("speed/update_seconds"):
             lr = learning_rate(self.config, self.step)
             learned = self.learner.learn(
-                texts, experience, lr=lr, kl_weight=beta, steps=self._steps()
+                texts,
+                experience,
+                lr=lr,
+                kl_weight=beta,
+                steps=planned_steps(self.config, self.step),
             )
         metrics = summarize(
             rollout=rollout,
@@ -186,7 +204,8 @@ class PPOTrainer:
         )
         metrics |= learned | watch.metrics(sampled=int(rollout.lengths.sum()))
         metrics["kl/coefficient"] = beta
-        metrics["reference/changed"] = float(self._reference_written())
+        written = weights_versions(self.reference) != self._reference_versions
+        metrics["reference/changed"] = float(written)
         return self._finish(batch, rollout, scores, paid, metrics)
 
     def _rollout(self, batch: list[int]) -> Rollout:
@@ -231,14 +250,6 @@ class PPOTrainer:
     def _texts(self, batch: list[int], rollout: Rollout) -> Texts:
         prompts = [self.prompts[index] for index in batch]
         return join_texts(prompts, rollout, pad=self.pad_token_id)
-
-    def _steps(self) -> Steps:
-        """What this update's minibatches train."""
-        if self.config.baseline != "critic":
-            return POLICY_ONLY
-        if self.step < self.config.value_warmup:
-            return VALUE_ONLY
-        return JOINT if self.config.update_order == "joint" else ALTERNATING
 
     def _finish(
         self,
@@ -285,15 +296,17 @@ class PPOTrainer:
         if self.config.lora_rank:
             # A merge changes weights in place, so it is done on a copy.
             policy = copy.deepcopy(policy).merge_and_unload()
-        policy.save_pretrained(path)
-        self.tokenizer.save_pretrained(path)
+        state = part_state(self.model, "policy")
+        if self.processes.rank == 0:
+            policy.save_pretrained(path, state_dict=state)
+            self.tokenizer.save_pretrained(path)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything a bit-for-bit resume needs, `extra` included."""
         return {
             "step": self.step,
-            "model": self.model.state_dict(),
-            "optimizer": self.learner.optimizer.state_dict(),
+            "model": model_state(self.model),
+            "optimizer": optimizer_state(self.model, self.learner.optimizer),
             "rewarder": self.rewarder.state_dict(),
             "category_means": self.advantages.category_means.sums,
             "sampler": self.sampler.state_dict(),
@@ -317,8 +330,7 @@ class PPOTrainer:
                 f"the checkpoint belongs to another run: {', '.join(differing)} differ; "
                 "resume with the same settings or start in an empty directory"
             )
-        self.model.load_state_dict(state["model"])
-        self.learner.optimizer.load_state_dict(state["optimizer"])
+        load_states(self.model, self.learner.optimizer, state)
         self.rewarder.load_state_dict(state["rewarder"])
         means = {name: list(found) for name, found in state["category_means"].items()}
         self.advantages.category_means.sums = means
@@ -362,9 +374,6 @@ class PPOTrainer:
             f"{where}; the policy is back at the last good checkpoint, {found[-1]} "
             f"(update {self.step}); {remedy}"
         )
-
-    def _reference_written(self) -> bool:
-        return weights_versions(self.reference) != self._reference_versions
 
     def _check_reference(self) -> None:
         if weights_hash(self.reference) != self.reference_hash:
