@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: all install run test test-all lint format bench demo-model clean
+.PHONY: all install run test test-all lint format bench bench-ppo demo-model clean
 .DEFAULT_GOAL := all
 
 all: lint test
@@ -44,6 +44,10 @@ format: install
 
 bench: install
 	$(BIN)/python -m benchmarks
+
+# Makes an environment with the last TRL that had PPO, and runs both engines in turn.
+bench-ppo: install
+	$(BIN)/python -m benchmarks.ppo $(ARGS)
 
 demo-model: install
 	$(BIN)/python -m pipeline.demo.build

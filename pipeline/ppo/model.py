@@ -189,7 +189,7 @@ def weights_hash(model: nn.Module) -> str:
             continue
         digest.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
         flat = whole(tensor.detach()).cpu().contiguous().reshape(-1)
-        digest.update(flat.view(torch.uint8).numpy())
+        digest.update(flat.view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
 
 
