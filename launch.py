@@ -24,6 +24,7 @@ import typer
 
 from labeler.listening import listen
 from pipeline import hub
+from pipeline.cli import add_study_commands
 from pipeline.clients import AdminClient, follow
 from pipeline.config import Config
 from pipeline.demo import corpus
@@ -369,6 +370,7 @@ def is_up(workspace: Path) -> bool:
 
 
 cli.add_data_commands(app, connect=connect, prepare=lambda where: prepare(where, None, [], []))
+add_study_commands(app)
 
 
 def main() -> None:

@@ -1,0 +1,85 @@
+"""A sweep over β: what it compares, and one of two real workers."""
+
+import json
+
+import pytest
+
+from pipeline.cli import betas, readable
+from pipeline.config import Config
+from pipeline.rundir import RunDirectory
+from pipeline.sweep import Curve, newest_ppo_run, summary, sweep, write_report
+from tests.stage_inputs import give, make_job, make_prompts, tiny_models
+
+
+def curve(kl_weight: float, rewards: list[float], kls: list[float]) -> Curve:
+    return Curve(kl_weight=kl_weight, reward=rewards, kl=kls, spread=0.5, samples=[])
+
+
+FREE = curve(0.0, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9], [0, 2, 4, 6, 8, 10, 12, 14, 16, 18])
+HELD = curve(0.1, [0, 1, 2, 3, 4, 5, 5, 5, 5, 5], [0, 1, 2, 3, 4, 4, 4, 4, 4, 4])
+STUCK = curve(9.0, [0.01] * 10, [0.0] * 10)
+
+
+def test_curves_by_hand():
+    # Windows of five: rewards 0…4, 1…5, … have means 2, 3, 4, 5, 6, 7; KL twice that.
+    assert FREE.smoothed()[0] == (4, 2)
+    assert FREE.smoothed()[-1] == (14, 7)
+    assert FREE.gain == 10  # (7 − 2) / .5
+    assert FREE.best_within(6) == 3
+    assert FREE.best_within(3) is None
+    assert HELD.best_within(6) == 5
+    assert (FREE.unmoved, STUCK.unmoved) == (False, True)
+
+
+def test_the_best_is_the_one_that_buys_most_with_the_budget():
+    assert summary([FREE, HELD, STUCK], 6)["best"] == 0.1
+    assert summary([FREE, HELD, STUCK], 20)["best"] == 0.0
+    assert summary([FREE], 3)["best"] is None
+
+
+def test_weights_are_read_once_each():
+    assert betas("0,0.02, 0.2,0") == [0, 0.02, 0.2]
+    with pytest.raises(ValueError, match="--kl-weight 1;2 must be numbers"):
+        betas("1;2")
+
+
+def test_a_workspace_without_ppo_has_nothing_to_repeat(tmp_path):
+    with pytest.raises(ValueError, match="no PPO run to repeat; train once"):
+        newest_ppo_run(tmp_path)
+
+
+def test_a_sweep_runs_resumes_and_draws(tmp_path):
+    models = tiny_models(tmp_path / "models")
+    job = make_job("ppo", models, ppo__updates=6)
+    give(RunDirectory.create(tmp_path / "runs" / "run-1", job), "prompts.parquet", make_prompts(8))
+    lines: list[str] = []
+
+    def go(weights: list[float]) -> list[Curve]:
+        lines.clear()
+        return sweep(
+            tmp_path, weights, name="s", overrides={"ppo.lr": "1e-3"}, progress=lines.append
+        )
+
+    first = go([0.0])
+    both = go([0.0, 5.0])
+    assert both[0] == first[0]
+    assert lines[0] == "β = 0 (1 of 2): done before"
+    assert [len(c.reward) for c in both] == [6, 6]
+    assert both[0].kl != both[1].kl
+    assert all(c.samples for c in both)
+    ran = RunDirectory(tmp_path / "sweeps" / "s" / "kl_weight=5").job()
+    assert ran.config.ppo.kl_weight == 5
+    assert ran.config.ppo.lr == 1e-3
+    assert ran.config.override(
+        {"ppo.kl_weight": 0.05, "ppo.lr": job.config.ppo.lr}
+    ) == Config.from_dict(job.config.override({"ppo.kl_weight": 0.05}).to_dict())
+
+    found = summary(both, 5)
+    plot = write_report(tmp_path / "sweeps" / "s", both, found)
+    assert plot.read_text().count("<svg") == 1
+    assert json.loads((plot.parent / "sweep.json").read_text()) == found
+    assert "spends the budget best" in readable(found, plot)
+    with pytest.raises(
+        ValueError, match="sweep with other settings or models; give this one another"
+    ):
+        sweep(tmp_path, [0.0], name="s", overrides={"ppo.lr": "1e-4"}, progress=lines.append)
