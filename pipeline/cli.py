@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -31,11 +30,11 @@ def add_study_commands(app: typer.Typer) -> None:
             betas(kl_weight),
             name=name,
             overrides=assignments(sets),
-            progress=lambda line: print(line, file=sys.stderr, flush=True),
+            progress=lambda line: typer.echo(line, err=True),
         )
         found = sweep.summary(curves, kl_budget)
         plot = sweep.write_report(workspace.resolve() / "sweeps" / name, curves, found)
-        print(json.dumps(found | {"plot": str(plot)}) if as_json else readable(found, plot))
+        typer.echo(json.dumps(found | {"plot": str(plot)}) if as_json else readable(found, plot))
 
 
 def betas(text: str) -> list[float]:

@@ -23,7 +23,7 @@ import io
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -172,6 +172,8 @@ class Report:
         self._directory = directory
         self._attempt = attempt
         directory.path.mkdir(parents=True, exist_ok=True)
+        self.listeners: list[Callable[[Mapping[str, float], int], None]] = []
+        """Called with the values and step of every `metrics` event."""
         self.seq = self._drop_torn_line()
         self._handle = directory.events.open("ab", buffering=0)
 
@@ -180,6 +182,8 @@ class Report:
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         self._emit(kind="metrics", step=step, values=dict(values))
+        for listener in self.listeners:
+            listener(values, step)
 
     def note(self, kind: str, name: str, message: str, *, step: int = 0, **payload: Any) -> None:
         """`kind` is flag (a red flag), warning or sample."""

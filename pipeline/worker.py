@@ -14,8 +14,8 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from types import FrameType
@@ -70,12 +70,30 @@ def _work(directory: RunDirectory) -> dict[str, Any]:
         report.rewind(0)
     report.log(f"{job.stage} of iteration {job.iteration}, attempt {job.attempt}")
     try:
-        summary = _stage(job).run(job, report, directory)
+        stage = _stage(job)
+        with _tracked(job, report, directory):
+            summary = stage.run(job, report, directory)
     finally:
         report.close()
     seconds = time.monotonic() - start
     report.log(f"done in {seconds:.1f} s")
     return _finite(summary | {"seconds": seconds})
+
+
+@contextmanager
+def _tracked(job: Job, report: Report, directory: RunDirectory) -> Iterator[None]:
+    """Send metrics to the trackers that the settings name."""
+    names = job.config.worker.report_to
+    if not names:
+        yield
+        return
+    kind = import_module("pipeline.tracking").Trackers
+    trackers = kind(names, run=f"{job.stage}-{job.run}", folder=directory.path / "trackers")
+    report.listeners.append(trackers.log)
+    try:
+        yield
+    finally:
+        trackers.close()
 
 
 def _stage(job: Job) -> Any:

@@ -1,0 +1,45 @@
+"""Metrics to the trackers that people have already: TensorBoard, trackio, wandb and others.
+
+They are accelerate's; `worker.report_to` names them.  Kitestring's own record of a run is its
+events, whatever is tracked beside them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from accelerate import PartialState
+from accelerate.tracking import LOGGER_TYPE_TO_CLASS, get_available_trackers
+
+
+class Trackers:
+    """The trackers of one run; ValueError for a name that is unknown or not installed."""
+
+    def __init__(self, names: Sequence[str], *, run: str, folder: Path) -> None:
+        installed = [str(getattr(kind, "value", kind)) for kind in get_available_trackers()]
+        for name in names:
+            if name not in LOGGER_TYPE_TO_CLASS:
+                known = ", ".join(sorted(LOGGER_TYPE_TO_CLASS))
+                raise ValueError(f"worker.report_to names {name!r}; there are {known}")
+            if name not in installed:
+                raise ValueError(
+                    f"worker.report_to names {name!r}, which is not installed: pip install {name}"
+                )
+        PartialState()  # trackers ask it whether this is the main process
+        self._trackers: list[Any] = []
+        for name in names:
+            kind = LOGGER_TYPE_TO_CLASS[name]
+            where = {"logging_dir": str(folder)} if kind.requires_logging_directory else {}
+            tracker = kind(run, **where)
+            tracker.start()
+            self._trackers.append(tracker)
+
+    def log(self, values: Mapping[str, float], step: int) -> None:
+        for tracker in self._trackers:
+            tracker.log(dict(values), step=step)
+
+    def close(self) -> None:
+        for tracker in self._trackers:
+            tracker.finish()
