@@ -163,7 +163,7 @@ class WorkerConfig(Section):
         0, "CPU threads of a job; 0 takes all cores but leaves labeling first.", low=0
     )
     report_to: tuple[str, ...] = setting(
-        (), "Trackers that get the metrics too: tensorboard (RUN/trackers), trackio, wandb, …"
+        (), "Trackers that get the metrics too: tensorboard (in RUN/trackers), trackio, wandb."
     )
     nice: int = setting(15, "Scheduling priority of a job (0 normal, 19 lowest).", low=-20, high=19)
 

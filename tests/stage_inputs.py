@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import torch
 
 from pipeline.config import Config
+from pipeline.reward.network import from_language_model
 from pipeline.rundir import Job, RunDirectory
+from pipeline.text import ChatTokenizer
 from storage.records import Prompt, messages_json
 from tests.tiny import save_tiny
 
@@ -40,6 +43,18 @@ def tiny_models(root: Path) -> dict[str, str]:
         key: str(save_tiny(root / key, seed=seed))
         for seed, key in enumerate(("policy", "reference", "previous"))
     }
+
+
+def tiny_models_and_reward(root: Path) -> dict[str, str]:
+    """Those, and a reward model whose head is random instead of zero."""
+    made = tiny_models(root)
+    chat = ChatTokenizer.load(made["reference"])
+    reward = from_language_model(made["reference"], chat)
+    torch.manual_seed(0)
+    torch.nn.init.normal_(reward.score.weight)
+    reward.save_pretrained(root / "reward")
+    chat.tokenizer.save_pretrained(root / "reward")
+    return made | {"reward": str(root / "reward")}
 
 
 def make_job(stage: Any, models: dict[str, str], **overrides: Any) -> Job:

@@ -11,25 +11,15 @@ import torch
 
 from pipeline.evaluate import distinct_share, run, sequence_kl
 from pipeline.metrics import METRICS
-from pipeline.reward.network import from_language_model
 from pipeline.rundir import Job, Report, RunDirectory
 from pipeline.sampler import Response
-from pipeline.text import ChatTokenizer
-from tests.stage_inputs import NAMES, give, make_job, make_prompts, rows_of, tiny_models
+from tests.stage_inputs import NAMES, give, make_job, make_prompts, rows_of, tiny_models_and_reward
 from tests.tiny import tiny_model
 
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    root = tmp_path_factory.mktemp("models")
-    made = tiny_models(root)
-    chat = ChatTokenizer.load(made["reference"])
-    reward = from_language_model(made["reference"], chat)
-    torch.manual_seed(0)
-    torch.nn.init.normal_(reward.score.weight)
-    reward.save_pretrained(root / "reward")
-    chat.tokenizer.save_pretrained(root / "reward")
-    return made | {"reward": str(root / "reward")}
+    return tiny_models_and_reward(tmp_path_factory.mktemp("models"))
 
 
 def evaluate(job: Job, path: Path, prompts: int) -> tuple[RunDirectory, dict[str, Any]]:

@@ -8,7 +8,7 @@ from pipeline.cli import betas, readable
 from pipeline.config import Config
 from pipeline.rundir import RunDirectory
 from pipeline.sweep import Curve, newest_ppo_run, summary, sweep, write_report
-from tests.stage_inputs import give, make_job, make_prompts, tiny_models
+from tests.stage_inputs import give, make_job, make_prompts, tiny_models_and_reward
 
 
 def curve(kl_weight: float, rewards: list[float], kls: list[float]) -> Curve:
@@ -49,7 +49,7 @@ def test_a_workspace_without_ppo_has_nothing_to_repeat(tmp_path):
 
 
 def test_a_sweep_runs_resumes_and_draws(tmp_path):
-    models = tiny_models(tmp_path / "models")
+    models = tiny_models_and_reward(tmp_path / "models")
     job = make_job("ppo", models, ppo__updates=6)
     give(RunDirectory.create(tmp_path / "runs" / "run-1", job), "prompts.parquet", make_prompts(8))
     lines: list[str] = []
