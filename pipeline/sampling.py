@@ -3,7 +3,8 @@
 ::
 
     plan (prompt × arm × pairs) → drafts of two sides → sample, model by model
-      → sides nearly the same? sample the second again, twice at most, then leave the pair out
+      → sides nearly the same? sample the second again, twice at most, then from the reference;
+        leave the pair out where that says the same too
       → completions.parquet, comparisons.parquet
 """
 
@@ -85,6 +86,12 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
             break
         report.log(f"{len(again)} pairs are nearly the same text; sampling their second side again")
         session.sample(again, [draft.sides[1] for draft in again])
+    turned = against_reference(mark_duplicates(drafts, chat, config.near_duplicate), job)
+    if turned:
+        report.log(
+            f"{len(turned)} pairs stayed nearly the same text; the reference answers instead"
+        )
+        session.sample(turned, [draft.sides[1] for draft in turned])
     dropped = len(mark_duplicates(drafts, chat, config.near_duplicate))
     if dropped:
         message = f"{dropped} of {len(drafts)} pairs stayed nearly the same text and were left out"
@@ -208,6 +215,22 @@ def mark_duplicates(drafts: Sequence[Draft], chat: ChatTokenizer, threshold: flo
         first, second = draft.sides
         draft.duplicate = similarity(first.text, second.text, chat.plain) >= threshold
     return [draft for draft in drafts if draft.duplicate]
+
+
+def against_reference(drafts: Sequence[Draft], job: Job) -> list[Draft]:
+    """Those of the drafts that now compare the policy with the reference instead.
+
+    A policy that has grown sure of itself says the same again and again: its own answers make
+    no pairs, and the loop would starve for labels.  None where the policy is the reference.
+    """
+    if job.names.get("reference") in (None, job.names.get("policy")):
+        return []
+    turned = [draft for draft in drafts if draft.arm != "reference"]
+    for draft in turned:
+        draft.arm = "reference"
+        draft.sides[1].model = "reference"
+        draft.sides[1].temperature = job.config.sampling.temperatures[0]
+    return turned
 
 
 def similarity(a: str, b: str, tokens: Callable[[str], list[int]]) -> float:

@@ -128,11 +128,25 @@ def test_near_duplicates_get_two_more_chances_and_are_then_counted(
     monkeypatch.setattr(Sampler, "sample", counted)
     # At temperature .001 the model repeats itself, so no second chance helps.
     cold = make_job("sampling", models, sampling__temperatures=[0.001, 0.001])
-    directory, summary = sample(cold, tmp_path / "cold", plan({"random": 4}))
+    # Where the policy is the reference there is nobody else to ask.
+    alone = replace(cold, names=cold.names | {"reference": cold.names["policy"]})
+    directory, summary = sample(alone, tmp_path / "cold", plan({"random": 4}))
     assert asked == [8, 4, 4]
     assert (summary["comparisons"], summary["near_duplicates"]) == (0, 4)
     assert rows_of(directory.outputs / "comparisons.parquet") == []
     assert "stayed nearly the same" in directory.events.read_text()
+
+
+def test_the_reference_answers_where_the_policy_repeats_itself(
+    models: dict[str, str], tmp_path: Path
+):
+    cold = make_job("sampling", models, sampling__temperatures=[0.001, 0.001])
+    arms = {"random": 4, "reference": 1}
+    directory, summary = sample(cold, tmp_path / "cold", plan(arms))
+    assert summary["arms"] == {"reference": 5}
+    policies = Counter(row["policy"] for row in rows_of(directory.outputs / "completions.parquet"))
+    assert policies == {"policy-1": 5, "sft-1": 5}
+    assert "4 pairs stayed nearly the same text" in directory.log.read_text()
 
 
 def test_a_second_chance_saves_a_pair(models: dict[str, str], tmp_path: Path):
