@@ -200,9 +200,12 @@ def serve(
     sets: Sets = [],  # noqa: B006
 ) -> None:
     """Open the studio in the browser; labels come in and the loop goes on while it runs."""
+    for file in filter(None, (prompts_file, sft)):
+        if not file.exists():
+            raise ValueError(f"there is no file {file}")
+    listener = listen(host, port)  # first: what cannot be served leaves no workspace behind
     settings = prepare(workspace, model, config, sets)
     Database.open(workspace).close()  # makes it; raises when another process has it
-    listener = listen(host, port)
     studio = Studio(workspace, settings)
     try:
         for kind, file in (("prompts", prompts_file), ("sft", sft)):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from pipeline.config import Config
+from pipeline.settings import plain, toml
 
 BASIC_SETTINGS = (
     "reward.tie_model",
@@ -46,8 +46,8 @@ def form(config: Config) -> list[Setting]:
     listed = [
         Setting(
             name=s.name,
-            value=s.value if isinstance(s.value, (int, float, str, bool)) else json.dumps(s.value),
-            default=s.default,
+            value=_shown(s.value),
+            default=_shown(s.default),
             help=s.help,
             choices=s.choices,
             kind=_kind(s.value),
@@ -57,6 +57,11 @@ def form(config: Config) -> list[Setting]:
     ]
     order = {name: i for i, name in enumerate(BASIC_SETTINGS)}
     return sorted(listed, key=lambda s: order.get(s.name, len(order)))
+
+
+def _shown(value: Any) -> int | float | str | bool:
+    """Lists and tables as the text that `--set` would take."""
+    return value if isinstance(value, (int, float, str, bool)) else toml(plain(value))
 
 
 def _kind(value: Any) -> Literal["int", "float", "str", "bool"]:

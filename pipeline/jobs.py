@@ -150,7 +150,7 @@ class Jobs:
         directory.clear_outcome()
         directory.write_job(job)
         run = replace(
-            run,
+            run if resume else replace(run, progress=0.0, message=""),
             status="running",
             attempt=run.attempt + 1,
             reason=None,

@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from pipeline.cancelling import Cancelled, asked, deferred
 from pipeline.devices import context_length, load_causal_lm, pick_device
 from pipeline.ppo import PPOConfig, PPOTrainer, UpdateResult
 from pipeline.reward.scoring import RewardModel
@@ -75,13 +76,17 @@ class _Narrator:
     def follow(self, *, resume: bool) -> None:
         """Make all updates.  A resume first takes back the events after its checkpoint."""
         started = False
-        for update in self._trainer.run(resume=resume):
-            if not started:
-                started = True
-                self._begin(resume=resume)
-            self._tell(update)
-            # The engine writes an update's checkpoint after this, so it remembers these events.
-            self._trainer.extra = {"seq": self._report.seq, "flagged": sorted(self._flagged)}
+        with deferred():
+            for update in self._trainer.run(resume=resume):
+                if not started:
+                    started = True
+                    self._begin(resume=resume)
+                self._tell(update)
+                # The engine writes an update's checkpoint after this: it remembers these events.
+                self._trainer.extra = {"seq": self._report.seq, "flagged": sorted(self._flagged)}
+                if asked():
+                    self._trainer.write_checkpoint()
+                    raise Cancelled
         if self._trainer.stopped == "kl_budget":
             message = "stopped early: the KL to the reference passed ppo.kl_budget"
             self._report.note("warning", "kl_budget", message, step=self._trainer.step)

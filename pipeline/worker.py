@@ -19,8 +19,9 @@ from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
 
+from pipeline.cancelling import Cancelled, ask
 from pipeline.config import WorkerConfig
 from pipeline.rundir import Job, Report, RunDirectory
 
@@ -35,10 +36,6 @@ STAGES = {
 
 FAILED = 1
 CANCELLED = 128 + signal.SIGTERM
-
-
-class Cancelled(BaseException):
-    """SIGTERM arrived; not an Exception, so that no stage can swallow it."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -160,10 +157,10 @@ def _log_output(path: Path) -> None:
         os.dup2(log.fileno(), 2)
 
 
-def _cancel(signum: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG001
+def _cancel(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001
     # Asked twice, the second request would otherwise interrupt the handling of the first.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    raise Cancelled
+    ask()
 
 
 def _finite(value: Any) -> Any:

@@ -114,6 +114,8 @@ def _add_import(app: typer.Typer, connect: Connect, prepare: Callable[[Path], An
         chosen = {kind: file for kind, file in given.items() if file}
         if not chosen:
             raise ValueError("name a file: --prompts, --sft, --judgments or --preferences FILE")
+        if not workspace.exists():
+            typer.echo(f"{workspace.resolve()} is a new workspace", err=True)
         _make(workspace, prepare)
         with connect(workspace) as target:
             for kind, file in chosen.items():

@@ -67,6 +67,12 @@ def listing(db: Database, iteration: int | None = None) -> list[Run]:
     return lookup.select(db, Run, _LISTING, iteration=iteration)
 
 
+def has_checkpoint(db: Database, run: Run) -> bool:
+    """Whether there is something to resume a stopped run from."""
+    folder = db.workspace / run.directory / "checkpoint"
+    return folder.is_dir() and any(folder.iterdir())
+
+
 def update_progress(db: Database, run: Run) -> None:
     """Store how far a run is (progress, message, ingested_seq); not journaled."""
     db.write(lambda tx: _update_progress(tx, run))

@@ -16,7 +16,7 @@ _COUNTS = """
 """
 _BY_KIND = """
     SELECT a.kind, count(*) AS n
-    FROM judgments AS j JOIN annotators AS a ON a.id = j.annotator
+    FROM current_judgments AS j JOIN annotators AS a ON a.id = j.annotator
     GROUP BY a.kind ORDER BY a.kind
 """
 
@@ -24,8 +24,8 @@ _BY_KIND = """
 def status(db: Database) -> dict[str, Any]:
     """What `launch.py status --json` prints.
 
-    `judgments` counts current ones, `annotators` those who gave them, `judgments_by_kind` all
-    that were ever made (revised and withdrawn too) by person, simulated or model.  `iteration`
+    `judgments` counts current ones, `annotators` those who gave them, `judgments_by_kind` the
+    same judgments by person, simulated or model.  `iteration`
     is the newest or None, `runs` are its runs, `policy` and `reward_model` the ones in use.
     """
     current = iterations.latest(db)

@@ -83,8 +83,7 @@ def test_labels_are_counted_as_they_stand(db: Database) -> None:
     found = status(db)
     assert json.loads(json.dumps(found)) == found
     assert (found["judgments"], found["comparisons"], found["annotators"]) == (3, 3, 2)
-    # Revised and withdrawn judgments were made by somebody all the same.
-    assert found["judgments_by_kind"] == {"person": 2, "simulated": 3}
+    assert found["judgments_by_kind"] == {"person": 2, "simulated": 1}
     assert found["agreement"]["kappa"] == {"Ann|Bot": None}
     assert found["prompts"] == {"train": 2, "sft": 1}
     assert found["iteration"] == {

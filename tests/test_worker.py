@@ -227,6 +227,22 @@ def test_reasons_are_one_sentence(error: BaseException, says: str):
     assert "\n" not in worker.reason_of(error)
 
 
+def test_cancelled_ppo_keeps_the_update_it_has_made(trained: dict[str, str], tmp_path: Path):
+    job = make_job("ppo", trained, ppo__updates=200, ppo__checkpoint_every=1000)
+    directory = run_ppo(tmp_path / "run", job)
+    process = start(directory)
+    wait_for(
+        lambda: directory.events.exists() and max(steps_reported(directory), default=0) >= 2,
+        process,
+    )
+    assert not directory.has_checkpoint()
+    process.terminate()
+    assert process.wait(timeout=60) == worker.CANCELLED
+    assert directory.failure() == "cancelled"
+    newest = max(path.name for path in (directory.checkpoint / "checkpoints").iterdir())
+    assert newest == f"step-{max(steps_reported(directory)):06d}"
+
+
 def test_killed_and_cancelled_ppo_resumes_to_the_same_end(trained: dict[str, str], tmp_path: Path):
     job = make_job("ppo", trained, ppo__updates=40, ppo__checkpoint_every=4)
     whole = run_ppo(tmp_path / "whole", job)

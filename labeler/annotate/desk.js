@@ -208,6 +208,9 @@ class Desk {
       },
     };
     document.addEventListener("keydown", (event) => this.press(event, keys));
+    document.addEventListener("pointerdown", (event) => {
+      if (!$(".menu").contains(event.target)) $(".menu").open = false;
+    });
     window.addEventListener("online", () => this.wake());
     window.addEventListener("focus", () => this.wake());
     this.toggleDetails(recall("details") === "true");
@@ -225,6 +228,7 @@ class Desk {
 
   escape(event) {
     if (event.target.closest("textarea")) event.target.blur();
+    else if ($(".menu").open) $(".menu").open = false;
     else if (!$(".guidelines").hidden) this.toggleGuidelines();
   }
 

@@ -10,7 +10,7 @@ const IDLE = {
   loading: ["One moment", "Your first pairs are on their way."],
   sampling: ["Fresh pairs are being written", "The model is answering new prompts. They will appear here by themselves."],
   labeling: ["All caught up", "You have judged every pair meant for you. New ones will appear here by themselves."],
-  reward: ["Thank you, that is enough for now", "The model is learning from the labels. New pairs will appear here by themselves."],
+  reward: ["No labels are needed right now", "The model is learning from those that are in. New pairs will appear here by themselves."],
   done: ["All caught up", "New pairs will appear here when the next round starts."],
   nothing: ["Nothing to judge yet", "Pairs will appear here as soon as the first round starts."],
   unreachable: ["No connection", "Kitestring does not answer. This page keeps trying, and keeps what you did."],

@@ -45,7 +45,7 @@ def side_bias(left_rate: float | None, decided: int) -> float | None:
 def people(work: Sequence[Work], *, now: datetime) -> Markup:
     """One row a person, with what may be done about him."""
     if not work:
-        return view.empty("Nobody yet", "Add an annotator and send him the invite link.")
+        return view.empty("Nobody yet", "Add an annotator and send the invite link.")
     return view.table(_COLUMNS, (_row(item, now) for item in work), caption="Annotators")
 
 
@@ -183,6 +183,6 @@ def invite(name: str, link: str) -> Markup:
         '<div style="display:flex;gap:8px;flex-wrap:wrap;align-items:center;margin-top:6px">'
         '<code class="ks-mono" style="overflow-wrap:anywhere">{0}</code>'
         '<button type="button" class="ks-button" data-copy="{0}">Copy</button></div>'
-        "Valid once, for a week. He chooses a password and is signed in."
+        "Valid once, for a week. Whoever opens it chooses a password and is signed in."
     ).format(link)
     return view.note("good", f"Send this link to {name}.", body)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+from pathlib import Path
 from typing import get_args
 from urllib.parse import urlencode
 
@@ -11,6 +13,7 @@ from gradio.components import Component
 from labeler import view
 from labeler.rendering import render
 from labeler.research.panel import Panel, Updates, piece, said, shown
+from labeler.session import DEFAULT_GUIDELINES
 from labeler.view import Column, Markup
 from storage import prompts, settings
 from storage.database import Database
@@ -35,10 +38,10 @@ ROLES = {
     "audit": "kept for an audit reward model that PPO never sees",
 }
 COMMANDS = (
-    ("Prompts", "kitestring import --prompts prompts.jsonl --role train"),
-    ("Demonstrations", "kitestring import --sft pairs.jsonl"),
-    ("Judgments made elsewhere", "kitestring import --judgments judgments.csv"),
-    ("A TRL preference dataset", "kitestring import --preferences dataset.parquet"),
+    ("Prompts", "--prompts prompts.jsonl --role train"),
+    ("Demonstrations", "--sft pairs.jsonl"),
+    ("Judgments made elsewhere", "--judgments judgments.csv"),
+    ("A TRL preference dataset", "--preferences dataset.parquet"),
 )
 GUIDELINES = "guidelines"
 
@@ -52,7 +55,7 @@ class DataTab:
         piece(value=shown(view.heading("Prompts", "by what they are used for")))
         self.prompts = piece(elem_id="prompts")
         piece(value=shown(view.heading("Import", "from a terminal, beside the running server")))
-        piece(value=shown(_commands()))
+        piece(value=shown(_commands(db.workspace)))
         self._guidelines()
 
     def panel(self) -> Panel:
@@ -63,8 +66,8 @@ class DataTab:
         )
 
     def load(self) -> Updates:
-        """The guidelines as stored, for a page that has just been opened."""
-        text = settings.get(self._db, GUIDELINES, "")
+        """The guidelines that annotators see, for a page that has just been opened."""
+        text = str(settings.get(self._db, GUIDELINES, DEFAULT_GUIDELINES))
         return {self.guidelines: text, self.preview: _preview(text)}
 
     def _export(self) -> None:
@@ -161,6 +164,7 @@ def _prompts(counts: dict[str, int]) -> Markup:
     return view.table(columns, rows, caption="Prompts by role")
 
 
-def _commands() -> Markup:
-    rows = [(what, Markup("<code>{}</code>").format(command)) for what, command in COMMANDS]
+def _commands(workspace: Path) -> Markup:
+    start = f"python launch.py import --workspace {shlex.quote(str(workspace))}"
+    rows = [(what, Markup("<code>{} {}</code>").format(start, rest)) for what, rest in COMMANDS]
     return Markup('<div class="ks-card">{}</div>').format(view.definitions(rows))

@@ -47,13 +47,14 @@ class LoopTab:
             self.form = TrainForm(loop.settings())
             with gr.Row(elem_classes="ks-buttons"):
                 self.train = gr.Button("Train", variant="primary", elem_id="train")
-                self.reset = gr.Button("Reset to defaults", elem_id="reset")
+                self.reset = gr.Button("Reset to Kitestring's defaults", elem_id="reset")
             self.reason = piece(elem_id="train-reason")
             self.answer = piece(elem_id="train-answer")
         self.train.click(
             self._press_train,
             inputs=self.form.components,
             outputs=[self.answer, *self._outputs()],
+            show_progress="hidden",
             api_visibility="private",
         )
         self.reset.click(
@@ -62,6 +63,11 @@ class LoopTab:
             show_progress="hidden",
             api_visibility="private",
         )
+
+    def headline(self) -> Updates:
+        """The line above all tabs."""
+        state = reading.state(self._db, midnight=midnight(now()))
+        return {self._top: shown(loop_view.top(state, self._db.workspace.name))}
 
     def panel(self) -> Panel:
         return Panel(refresh=self.refresh, outputs=self._outputs(), every=2)

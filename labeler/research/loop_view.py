@@ -178,7 +178,7 @@ def _next_step(state: State, reason: str | None) -> tuple[view.Tone, str, str]:
     current, run = state.iteration, state.run
     if current is None:
         if not state.prompts.get("train"):
-            return "info", "Import prompts.", "kitestring import --prompts FILE makes a start."
+            return "info", "Import prompts.", "The Data tab has the command."
         return "info", "The loop is about to start.", "The first pairs are sampled by themselves."
     if current.phase == "labeling":
         return _while_labeling(state, reason)

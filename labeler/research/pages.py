@@ -2,7 +2,8 @@
 
 `build` makes the Blocks; `CSS` and `HEAD` go to the mount.  Every tab is an object that lays out
 its components and owns their handlers; what it shows by itself is its `Panel`.  A tab is
-refreshed when it is opened, and by its timer while it stays open; no other timer runs.
+refreshed when it is opened, and by its timer while it stays open; besides these, one slow timer
+keeps the line above the tabs true.
 """
 
 from __future__ import annotations
@@ -49,6 +50,9 @@ def build(db: Database, loop: Loop) -> gr.Blocks:
             with gr.Tab("History", id="history") as tab:
                 panels[tab] = HistoryTab(db).panel()
         _wire(panels)
+        gr.Timer(4).tick(
+            loop_tab.headline, outputs=top, show_progress="hidden", api_visibility="private"
+        )
         first = next(iter(panels.values()))
         blocks.load(
             lambda: first.refresh() | loop_tab.fill() | data_tab.load(),

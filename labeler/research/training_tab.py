@@ -41,7 +41,7 @@ class TrainingTab:
         self._pace = Pace()
         self._lay_out()
         for button, verb, done in (
-            (self.cancel, loop.cancel, "Cancelled. Resume it when you like."),
+            (self.cancel, loop.cancel, "Cancelled. It can go on when you like."),
             (self.resume, loop.resume, "Resumed from the last checkpoint."),
             (self.retry, loop.retry, "Started again from scratch."),
         ):
@@ -49,6 +49,7 @@ class TrainingTab:
                 self._press(verb, done),
                 inputs=[self.choice, self.seen],
                 outputs=[self.answer, *self._outputs()],
+                show_progress="hidden",
                 api_visibility="private",
             )
         self.choice.input(
@@ -118,7 +119,7 @@ class TrainingTab:
         left = self._pace.seconds_left(run, now=moment)
         updates: Updates = {
             self.cancel: gr.Button(visible=run.status == "running"),
-            self.resume: gr.Button(visible=stopped(run)),
+            self.resume: gr.Button(visible=stopped(run) and runs.has_checkpoint(self._db, run)),
             self.retry: gr.Button(visible=stopped(run)),
             self.card: shown(training_view.card(run, now=moment, seconds_left=left)),
         }

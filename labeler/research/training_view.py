@@ -18,10 +18,11 @@ if TYPE_CHECKING:
 
 # title, (metric, name in the legend), limits
 _PPO_MAIN: Sequence[tuple[str, Sequence[tuple[str, str]], Sequence[Limit]]] = (
-    ("Reward", (("reward/mean", "mean score"), ("reward/total", "less KL penalty")), ()),
+    ("Reward", (("reward/mean", "mean score"),), ()),
     ("KL to the reference", (("kl/reference", "nats"),), (Limit(10, "warn at 10"),)),
 )
 _PPO_REST: Sequence[tuple[str, Sequence[tuple[str, str]], Sequence[Limit]]] = (
+    ("Paid: scaled score less KL", (("reward/total", "per response"),), ()),
     ("Policy loss", (("policy/loss", "policy"),), ()),
     ("Value loss", (("value/loss", "value"),), ()),
     ("Entropy", (("policy/entropy", "nats"),), (Limit(0.02, "collapsed"),)),
@@ -136,7 +137,8 @@ def card(run: Run, *, now: datetime, seconds_left: float | None) -> Markup:
         detail.append(f"attempt {run.attempt}")
     detail.append(f"started {view.ago(run.created_at, now)}")
     if run.finished_at:
-        detail.append(f"took {view.duration((run.finished_at - run.created_at).total_seconds())}")
+        span = view.duration((run.finished_at - run.created_at).total_seconds())
+        detail.append(f"took {span}" if run.attempt == 1 else f"{span} from first start to end")
     pieces = [
         Markup(
             '<div class="ks-run"><b>{}</b>{}<span class="ks-detail">{}</span>'

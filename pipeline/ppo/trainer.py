@@ -164,10 +164,16 @@ class PPOTrainer:
                 raise self._diverged(error) from error
             yield result
             if result.checkpoint is not None:
-                state = self.state_dict()  # all processes have a part of it
-                if self.processes.rank == 0:
-                    save_checkpoint(result.checkpoint.parent, self.step, state)
+                self.write_checkpoint()
         self._check_reference()
+
+    def write_checkpoint(self) -> None:
+        """Write one now, between updates; ValueError without a directory."""
+        if self.directory is None:
+            raise ValueError("this trainer has no directory to write a checkpoint to")
+        state = self.state_dict()  # all processes have a part of it
+        if self.processes.rank == 0:
+            save_checkpoint(self.directory, self.step, state)
 
     def _update(self) -> UpdateResult:
         """One iteration of the algorithm."""
