@@ -81,7 +81,9 @@ def measure(rows: Path, folder: Path) -> dict[str, Any]:
 
 def train(rows: Path, folder: Path) -> dict[str, Any]:
     """What the reward stage reports; pairs beyond the embedded model's context stay out."""
-    config = Config.load([ROOT / "configs" / "demo.toml"], {"labeling.labels": "8"})
+    # Long texts and many judgments: one pass over them, on every core.
+    chosen = {"labeling.labels": "8", "reward.epochs": "1", "worker.threads": "0"}
+    config = Config.load([ROOT / "configs" / "demo.toml"], chosen)
     chat = ChatTokenizer.load(str(MODEL_DIR))
     judged = [json.loads(line) for line in rows.read_text(encoding="utf-8").splitlines()]
     fitting = [row for row in judged if _tokens(row, chat) <= CONTEXT]

@@ -71,6 +71,8 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _word(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
     return "–" if value in ({}, [], None, "") else str(value)
 
 

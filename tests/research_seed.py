@@ -329,6 +329,8 @@ class Seeding:
                 "finished_at": begun + timedelta(minutes=minutes), **more,
             },
         )  # fmt: skip
+        if stage == "ppo":
+            (self.db.workspace / record.directory / "checkpoint" / "step-1").mkdir(parents=True)
         return runs.save(self.db, record)
 
     def metrics(self, run: str, values: list[tuple[str, int, float]]) -> None:

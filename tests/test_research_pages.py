@@ -181,7 +181,7 @@ def test_the_page_reads_for_every_tab_what_its_handlers_take(page):
     selecting = [fn for fn in page.fns.values() if fn.targets[0][1] == "select"]
     ticking = [fn for fn in page.fns.values() if fn.targets[0][1] == "tick"]
     assert len(selecting) == 6
-    assert len(ticking) == 3
+    assert len(ticking) == 4  # three tabs, and the line above them
     for fn in (*selecting, *ticking):
         values = [getattr(component, "value", None) for component in fn.inputs]
         updates = fn.fn(*values)
@@ -247,11 +247,22 @@ def test_a_failed_run_shows_its_reason_flag_charts_log_and_what_can_be_done(tabs
     assert "out of memory at update 90" in updates[tab.card]
     assert "<img" not in updates[tab.card]
     assert "KL high" in updates[tab.flags]
-    assert updates[tab.charts].count("<svg") == 14
+    assert updates[tab.charts].count("<svg") == 15
     assert "reward/std" not in updates[tab.others]
     assert "run-3-ppo update 59" in updates[tab.log]
     shown = {b.elem_id: updates[b].visible for b in (tab.cancel, tab.resume, tab.retry)}
     assert shown == {"cancel": False, "resume": True, "retry": True}
+
+
+def test_resume_is_offered_only_where_there_is_a_checkpoint(tabs):
+    tab = tabs.training
+    folder = tab._db.workspace / "runs" / "run-3-ppo" / "checkpoint"
+    folder.rename(folder.with_name("elsewhere"))
+    try:
+        updates = tab.refresh(LATEST, {})
+        assert (updates[tab.resume].visible, updates[tab.retry].visible) == (False, True)
+    finally:
+        folder.with_name("elsewhere").rename(folder)
 
 
 def test_what_the_browser_has_is_not_sent_again(tabs):

@@ -174,6 +174,8 @@ def _where(run: Run, seconds_left: float | None) -> str:
             "time left: too early to say"
             if seconds_left is None
             else f"about {view.duration(seconds_left)} left"
+            if seconds_left >= 1
+            else "finishing"
         )
         parts.append(left)
     return " · ".join(parts)
