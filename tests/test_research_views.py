@@ -191,7 +191,13 @@ def test_the_card_of_a_failed_run_gives_the_reason_as_text():
     failed = run(status="failed", reason=HOSTILE, progress=0.4, message="update 4 of 10",
                  finished_at=NOON + timedelta(seconds=90), attempt=2)  # fmt: skip
     seen = training_view.card(failed, now=NOON + timedelta(hours=2), seconds_left=None)
-    for text in ("It failed", "40% · update 4 of 10", "attempt 2", "1 min 30 s from first start to end", "&lt;img"):
+    for text in (
+        "It failed",
+        "40% · update 4 of 10",
+        "attempt 2",
+        "1 min 30 s from first start to end",
+        "&lt;img",
+    ):
         assert text in seen
     assert "<img" not in seen
     assert "time left" not in seen
