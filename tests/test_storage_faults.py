@@ -370,10 +370,10 @@ def kill_under_load(workspace: Path, kills: int) -> None:
             lines = [process.stdout.readline() for _ in range(20 + 7 * kill)]
         finally:
             process.send_signal(signal.SIGKILL)
-        process.wait(timeout=30)
-        # From the same files, since `communicate` would pass over what they hold already.
-        assert process.stderr is not None
-        rest, errors = process.stdout.read(), process.stderr.read()
+        with process:
+            # From the same files, since `communicate` would pass over what they hold already.
+            assert process.stderr is not None
+            rest, errors = process.stdout.read(), process.stderr.read()
         # What it managed to say before it died counts; a last line may be cut short.
         assert "" not in lines, f"it ended by itself: {errors}"
         lines += [line for line in rest.splitlines(keepends=True) if line.endswith("\n")]
