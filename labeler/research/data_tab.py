@@ -30,7 +30,7 @@ TIES = (
     ("Split: each tie both ways", "split"),
     ("Keep, where the format can", "keep"),
 )
-FILES = ("jsonl", "parquet", "csv")
+FILES = (("JSON Lines", "jsonl"), ("Parquet", "parquet"), ("CSV", "csv"))
 ROLES = {
     "sft": "demonstrations that fine-tune the reference",
     "train": "sampled for annotators and by PPO",
