@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import krippendorff
@@ -15,12 +13,6 @@ from storage.database import Database
 from storage.records import Annotator, Comparison, Completion, Judgment, Withdrawal
 
 OUTCOMES = ("first", "second", "tie", "both_bad")
-
-
-@pytest.fixture
-def db(tmp_path: Path) -> Iterator[Database]:
-    with Database.open(tmp_path / "workspace") as db:
-        yield db
 
 
 def rate(db: Database, ratings: dict[str, list[str | None]], *, iteration: int = 1) -> None:

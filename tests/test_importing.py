@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,19 +11,7 @@ import pytest
 from storage.database import Database
 from storage.importing import BadFile, import_judgments
 from storage.records import Annotator
-from tests.import_files import CHAT, ROW, everything, judgments, reasons, total, write_rows
-
-
-@pytest.fixture
-def db(tmp_path: Path) -> Iterator[Database]:
-    with Database.open(tmp_path / "workspace") as db:
-        yield db
-
-
-@pytest.fixture
-def file(tmp_path: Path) -> Any:
-    """A function that writes rows to a file of the given name."""
-    return lambda rows, name="rows.jsonl": write_rows(tmp_path / name, rows)
+from tests.import_files import CHAT, ROW, everything, judgments, reasons, total
 
 
 @pytest.mark.parametrize("ending", [".jsonl", ".json", ".csv", ".parquet"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,20 +17,7 @@ from storage.importing import (
     import_prompts,
     import_sft,
 )
-from tests.import_files import CHAT, everything, judgments, reasons, total, write_rows
-
-
-@pytest.fixture
-def db(tmp_path: Path) -> Iterator[Database]:
-    with Database.open(tmp_path / "workspace") as db:
-        yield db
-
-
-@pytest.fixture
-def file(tmp_path: Path) -> Any:
-    """A function that writes rows to a file of the given name."""
-    return lambda rows, name="rows.jsonl": write_rows(tmp_path / name, rows)
-
+from tests.import_files import CHAT, everything, judgments, reasons, total
 
 # --- files -----------------------------------------------------------------------------------
 

@@ -7,7 +7,8 @@ import torch
 from ppo_helpers import PROMPTS, tiny_model, tiny_trainer, untimed
 from transformers import LlamaForSequenceClassification
 
-from pipeline.ppo.control import CategoryMeans, reward_collapsed
+from pipeline.ppo.control import CategoryMeans
+from pipeline.ppo.metrics import reward_fell
 from pipeline.ppo.model import weights_hash
 
 
@@ -124,10 +125,10 @@ def test_a_collapse_is_measured_in_the_spread_the_run_began_with():
         return [{"reward/mean": mean, "reward/std": 0.5} for mean in means]
 
     start = [1.0] * 5
-    assert not reward_collapsed(history(*start, *[0.1] * 4), 1.0)  # too short to tell
-    assert not reward_collapsed(history(*start, *[0.6] * 5), 1.0)
-    assert reward_collapsed(history(*start, *[0.4] * 5), 1.0)
-    assert not reward_collapsed(history(*start, *[0.4] * 5), 2.0)
+    assert not reward_fell(history(*start, *[0.1] * 4), 1.0)  # too short to tell
+    assert not reward_fell(history(*start, *[0.6] * 5), 1.0)
+    assert reward_fell(history(*start, *[0.4] * 5), 1.0)
+    assert not reward_fell(history(*start, *[0.4] * 5), 2.0)
 
 
 def test_a_collapsing_run_is_ended():

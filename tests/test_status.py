@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
-
-import pytest
 
 from storage.database import Database
 from storage.records import (
@@ -22,12 +19,6 @@ from storage.records import (
     Withdrawal,
 )
 from storage.status import status
-
-
-@pytest.fixture
-def db(tmp_path: Path) -> Iterator[Database]:
-    with Database.open(tmp_path / "workspace") as db:
-        yield db
 
 
 def judgment(id: str, comparison: str, annotator: str, **more: Any) -> Judgment:

@@ -67,7 +67,10 @@ class LoopTab:
     def headline(self) -> Updates:
         """The line above all tabs."""
         state = reading.state(self._db, midnight=midnight(now()))
-        return {self._top: shown(loop_view.top(state, self._db.workspace.name))}
+        return {self._top: self._headline(state)}
+
+    def _headline(self, state: reading.State) -> str:
+        return shown(loop_view.top(state, self._db.workspace.name))
 
     def panel(self) -> Panel:
         return Panel(refresh=self.refresh, outputs=self._outputs(), every=2)
@@ -86,7 +89,7 @@ class LoopTab:
         reason = self._loop.can_train()
         agreed = self._agreement.get(reading.acts(self._db))
         return {
-            self._top: shown(loop_view.top(state, self._db.workspace.name)),
+            self._top: self._headline(state),
             self.head: shown(loop_view.headline(state)),
             self.glance: shown(loop_view.glance(state, agreed, now=moment)),
             self.next: shown(loop_view.next_step(state, reason)),

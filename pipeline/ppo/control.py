@@ -1,6 +1,6 @@
 """The small state machines beside the weights: β, running moments, prompt order, learning rate."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -75,17 +75,6 @@ class CategoryMeans:
             total = count + len(values)
             self.sums[name] = [total, mean + (sum(values) - len(values) * mean) / total]
         return returns.new_tensor([before[category] for category in categories])
-
-
-def reward_collapsed(history: Sequence[Mapping[str, float]], deviations: float) -> bool:
-    """Whether the last 5 updates score `deviations` initial standard deviations below the first 5."""
-    if len(history) < 10:
-        return False
-    first, last = (
-        [update["reward/mean"] for update in part] for part in (history[:5], history[-5:])
-    )
-    spread = sum(update["reward/std"] for update in history[:5]) / 5
-    return sum(last) / 5 < sum(first) / 5 - deviations * spread
 
 
 class PromptSampler:

@@ -1,6 +1,6 @@
 """What PPO logs, one definition each, and the red flags read off it.  Loads no torch."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -52,7 +52,7 @@ RESERVED_COMPONENTS = frozenset(
 """Names a reward component may not take, since they are metrics already."""
 
 
-def repeated_ngrams(tokens: Sequence[int], n: int = 3) -> float:
+def repeated_ngrams(tokens: Sequence[Hashable], n: int = 3) -> float:
     """Share of the n-grams of `tokens` that occurred earlier in it; 0 when it has none."""
     grams = [tuple(tokens[i : i + n]) for i in range(len(tokens) - n + 1)]
     return 1 - len(set(grams)) / len(grams) if grams else 0.0
@@ -212,13 +212,28 @@ def _reward_low(history: Sequence[Mapping[str, float]]) -> Flag | None:
     )
 
 
-def _falling_reward(history: Sequence[Mapping[str, float]]) -> Flag | None:
+def reward_fell(history: Sequence[Mapping[str, float]], deviations: float) -> bool:
+    """Whether the mean score of the last 5 updates is below that of the first 5.
+
+    By more than `deviations` of the standard deviations that the scores of the first 5 had.
+    """
     if len(history) < 10:
-        return None
-    first, last = (fmean(u["reward/mean"] for u in part) for part in (history[:5], history[-5:]))
+        return False
+    first, last = _ends(history)
     spread = fmean(update["reward/std"] for update in history[:5])
-    if last >= first - max(spread, 0.01):
+    return last < first - deviations * max(spread, 0.01)
+
+
+def _ends(history: Sequence[Mapping[str, float]]) -> tuple[float, float]:
+    """Mean scores of the first and the last 5 updates."""
+    first, last = (fmean(u["reward/mean"] for u in part) for part in (history[:5], history[-5:]))
+    return first, last
+
+
+def _falling_reward(history: Sequence[Mapping[str, float]]) -> Flag | None:
+    if not reward_fell(history, 1.0):
         return None
+    first, last = _ends(history)
     return Flag(
         name="reward_falling",
         level="warn",

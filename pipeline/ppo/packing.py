@@ -20,6 +20,10 @@ _NAME = "kitestring_packed"
 _lengths: ContextVar[list[int]] = ContextVar("lengths")
 
 
+class CannotPack(ValueError):
+    """The model's attention has something that packed texts would not get."""
+
+
 def _attend_apart(
     _: nn.Module,
     query: Tensor,
@@ -32,7 +36,7 @@ def _attend_apart(
 ) -> tuple[Tensor, None]:
     """Causal attention of (1, heads, ΣL, width), each of the lengths on its own."""
     if attention_mask is not None or dropout or _wanted(extra):
-        raise NotImplementedError(f"packing knows no attention with {_wanted(extra) or 'a mask'}")
+        raise CannotPack(f"packing knows no attention with {_wanted(extra) or 'a mask'}")
     lengths, dtype = _lengths.get(), query.dtype
     grouped = query.shape[1] != key.shape[1]
     # On a CPU, attention in bf16 is several times slower than in fp32.
@@ -97,6 +101,6 @@ def can_pack(model: Any, *, longest: int) -> bool:
         with packed([model], [text.shape[1] for text in texts]):
             row = torch.cat(texts, 1).to(device)
             logits = model(input_ids=row, position_ids=places.to(device), use_cache=False).logits
-    except (NotImplementedError, TypeError, ValueError, RuntimeError):
+    except CannotPack:
         return False
     return torch.allclose(logits, torch.cat(alone, 1), rtol=1e-3, atol=1e-4)

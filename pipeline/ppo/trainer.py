@@ -22,10 +22,10 @@ from pipeline.ppo.checkpoint import (
 )
 from pipeline.ppo.checks import Reward, check_categories, check_prompts, check_tokenizer
 from pipeline.ppo.config import PPOConfig
-from pipeline.ppo.control import PromptSampler, learning_rate, reward_collapsed
+from pipeline.ppo.control import PromptSampler, learning_rate
 from pipeline.ppo.experience import Texts, join_texts
 from pipeline.ppo.learner import Learner, NonFiniteError, Scored, planned_steps
-from pipeline.ppo.metrics import red_flags
+from pipeline.ppo.metrics import red_flags, reward_fell
 from pipeline.ppo.model import (
     assemble,
     autocast,
@@ -272,7 +272,7 @@ class PPOTrainer:
         self.history.append(metrics)
         if config.kl_budget and metrics["kl/reference"] > config.kl_budget:
             self.stopped = "kl_budget"
-        elif config.reward_collapse and reward_collapsed(self.history, config.reward_collapse):
+        elif config.reward_collapse and reward_fell(self.history, config.reward_collapse):
             self.stopped = "reward_collapse"
         last = self.step == config.updates or self.stopped is not None
         due = config.checkpoint_every and (last or self.step % config.checkpoint_every == 0)

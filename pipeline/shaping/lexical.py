@@ -7,6 +7,8 @@ import tomllib
 from functools import lru_cache
 from pathlib import Path
 
+from pipeline.ppo.metrics import repeated_ngrams
+
 _WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
 
 
@@ -50,11 +52,9 @@ def stem(word: str) -> str:
     return word
 
 
-def repetition(text: str, n: int = 3) -> float:
+def repetition(text: str) -> float:
     """Share of the word trigrams that occurred earlier in the text; 0 when it has none."""
-    said = tokens(text)
-    grams = [tuple(said[i : i + n]) for i in range(len(said) - n + 1)]
-    return 1 - len(set(grams)) / len(grams) if grams else 0.0
+    return repeated_ngrams(tokens(text))
 
 
 def sentiment(text: str) -> float:

@@ -1,0 +1,24 @@
+"""Fixtures that several files share; a file with other needs has its own of the same name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storage.database import Database
+from tests.import_files import write_rows
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Iterator[Database]:
+    with Database.open(tmp_path / "workspace") as db:
+        yield db
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Any:
+    """A function that writes rows to a file of the given name."""
+    return lambda rows, name="rows.jsonl": write_rows(tmp_path / name, rows)
