@@ -9,7 +9,16 @@ from ppo_helpers import tiny_config
 from torch import Tensor
 
 from pipeline.ppo.functional import length_mask, whiten
-from pipeline.ppo.losses import ppo_loss, value_error
+from pipeline.ppo.losses import PPOLoss, joined, policy_loss, value_error, value_loss
+
+
+def ppo_loss(
+    *, values: Tensor, old_values: Tensor, returns: Tensor, part: Any = "both", **rest: Any
+) -> PPOLoss:
+    """Both losses of one batch, as a pass over a shared trunk joins them."""
+    same = {name: rest[name] for name in ("mask", "tokens", "config")}
+    value = value_loss(values=values, old_values=old_values, returns=returns, **same)
+    return joined(policy_loss(**rest), value, part)
 
 
 def surrogate(*, ratio: float, advantage: float, **settings: Any) -> tuple[float, float]:

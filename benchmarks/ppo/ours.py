@@ -15,7 +15,7 @@ from pipeline.ppo.experience import Experience, micro_batches
 from pipeline.ppo.learner import JOINT
 
 VARIANTS: dict[str, dict[str, Any]] = {
-    "separate-fp32": {"critic": "separate"},
+    "separate-fp32": {"critic": "separate", "micro_batch_tokens": 256},
     "shared-fp32": {},
     "lora-fp32": {"lora_rank": 16},
     "shared-bf16": {"precision": "bf16"},
@@ -107,7 +107,8 @@ def gate(case: work.Case, batch: Path) -> None:
         returns=noise["returns"],
     )
     with torch.no_grad():
-        loss = trainer.learner._loss(texts, experience, int(mask.sum()), JOINT[0], 0.0)
+        losses = trainer.learner._losses(texts, experience, int(mask.sum()), JOINT[0], 0.0)
+        found = trainer.learner._summed(list(losses))
     widest = max(len(trainer.prompts[i]) for i in order)
     left = [[work.PAD] * (widest - len(trainer.prompts[i])) + trainer.prompts[i] for i in order]
     torch.save(
@@ -121,7 +122,7 @@ def gate(case: work.Case, batch: Path) -> None:
         | {name: noise[name] for name in ("advantages", "returns", "values")},
         batch,
     )
-    work.say(logprobs=difference, policy=loss.policy.item(), value=loss.value.item())
+    work.say(logprobs=difference, policy=found["policy"], value=found["value"])
 
 
 def main() -> None:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from pipeline.ppo.config import PPOConfig
 from pipeline.ppo.experience import Experience, Texts, micro_batches, to_tokens
 from pipeline.ppo.functional import full_kl, kl_per_token
-from pipeline.ppo.losses import Part, PPOLoss, ppo_loss
+from pipeline.ppo.losses import Part, PPOLoss, joined, policy_loss, value_loss
 from pipeline.ppo.model import ActorCritic, autocast, entropy, run_model, token_logprobs
 from pipeline.ppo.packing import pack, packed
 from pipeline.ppo.parallel import Processes
@@ -89,11 +90,20 @@ class Learner:
             self.parameters, lr=config.lr, eps=config.adam_eps, weight_decay=0.0, fused=True
         )
 
-    def logits(self, model: nn.Module, texts: Texts) -> tuple[Tensor, Tensor | None]:
+    def logits(
+        self, model: nn.Module, texts: Texts, **options: Any
+    ) -> tuple[Tensor, Tensor | None]:
         """Logits (N, V) at the sampling temperature, and values (N,), of all sampled tokens."""
         with autocast(self.precision, self.device):
-            output = run_model(model, **self._inputs(texts), use_cache=False)
+            output = run_model(model, **self._inputs(texts), use_cache=False, **options)
+        if self.config.temperature == 1:  # dividing would cost as much memory again
+            return output.logits, output.values
         return output.logits / self.config.temperature, output.values
+
+    def _critic_values(self, texts: Texts) -> Tensor:
+        """(N,) values of all sampled tokens from the separate critic."""
+        with autocast(self.precision, self.device):
+            return self.model.critic_values(**self._inputs(texts))
 
     def _inputs(self, texts: Texts) -> dict[str, Tensor]:
         """What a model reads, padded or packed."""
@@ -154,8 +164,7 @@ class Learner:
             if exact:
                 results["kl"] = full_kl(logits, reference_logits)
         elif not has_values:
-            with autocast(self.precision, self.device):
-                results["values"] = self.model.critic_values(**self._inputs(texts))
+            results["values"] = self._critic_values(texts)
         return results
 
     def learn(
@@ -237,10 +246,10 @@ class Learner:
             past = experience.take(micro, some.tokens.shape[1])
             # Around the backward pass too: checkpointing reads the texts once more there.
             with self._reading(some):
-                loss = self._loss(some, past, tokens, part, kl_weight)
-                (loss.total * (self._loss_scale * counts)).backward()
-            if counts:
-                losses.append(loss._replace(total=loss.total.detach()))
+                for loss in self._losses(some, past, tokens, part, kl_weight):
+                    (loss.total * (self._loss_scale * counts)).backward()
+                    if counts:
+                        losses.append(loss._replace(total=loss.total.detach()))
         return losses
 
     def _passes(self, mine: int) -> int:
@@ -249,27 +258,52 @@ class Learner:
             return mine
         return int(self.processes.largest(torch.tensor(mine, device=self.device)))
 
-    def _loss(
+    def _losses(
         self, texts: Texts, experience: Experience, tokens: int, part: Part, kl_weight: float
-    ) -> PPOLoss:
+    ) -> Iterator[PPOLoss]:
+        """The losses of a micro-batch, whose gradients add up.
+
+        Policy and separate critic come one after the other: only one's activations are held.
+        """
+        apart = part == "both" and self.model.critic is not None
+        policy, values = self._policy_loss(texts, experience, tokens, kl_weight, apart=apart)
+        if apart:
+            yield policy
+            yield self._value_loss(self._critic_values(texts), texts, experience, tokens)
+        else:
+            assert values is not None
+            yield joined(policy, self._value_loss(values, texts, experience, tokens), part)
+
+    def _policy_loss(
+        self, texts: Texts, experience: Experience, tokens: int, kl_weight: float, *, apart: bool
+    ) -> tuple[PPOLoss, Tensor | None]:
+        """Loss of the policy, and (N,) values that the same pass gave unless the critic is apart."""
         config, mask = self.config, texts.mask
-        logits, values = self.logits(self.model, texts)
-        assert values is not None
+        logits, values = self.logits(self.model, texts, apart=apart)
         logprobs = to_tokens(token_logprobs(logits, texts.tokens[mask]), mask)
-        return ppo_loss(
+        loss = policy_loss(
             logprobs=logprobs,
             old_logprobs=experience.logprobs,
-            values=to_tokens(values, mask),
-            old_values=experience.values,
             advantages=experience.advantages,
-            returns=experience.returns,
             mask=mask,
             tokens=tokens,
             config=config,
-            part=part,
             entropy=to_tokens(entropy(logits), mask) if config.entropy_weight else None,
             kl=self._kl_loss(texts, experience, logits, logprobs),
             kl_weight=kl_weight,
+        )
+        return loss, values
+
+    def _value_loss(
+        self, values: Tensor, texts: Texts, experience: Experience, tokens: int
+    ) -> PPOLoss:
+        return value_loss(
+            values=to_tokens(values, texts.mask),
+            old_values=experience.values,
+            returns=experience.returns,
+            mask=texts.mask,
+            tokens=tokens,
+            config=self.config,
         )
 
     def _kl_loss(

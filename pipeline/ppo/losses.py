@@ -83,34 +83,26 @@ def value_error(
     return torch.maximum(free, held), (moved.abs() > clip) & (held > free)
 
 
-def ppo_loss(
+def policy_loss(
     *,
     logprobs: Tensor,
     old_logprobs: Tensor,
-    values: Tensor,
-    old_values: Tensor,
     advantages: Tensor,
-    returns: Tensor,
     mask: Tensor,
     tokens: int,
     config: PPOConfig,
-    part: Part = "both",
     entropy: Tensor | None = None,
     kl: Tensor | None = None,
     kl_weight: float = 0.0,
 ) -> PPOLoss:
-    """Clipped policy objective plus clipped value error, less the entropy bonus, plus β · KL.
+    """Clipped policy objective, less the entropy bonus, plus β · KL.
 
-    `old_*` were recorded at rollout time and carry no gradient; `entropy` and `kl` are per
-    token and carry one.  `tokens` is the number of sampled tokens in the whole minibatch, of
-    which this may be a part: dividing by it makes the sum over parts the mean over all tokens,
-    where a mean of means would weigh a token by the company it keeps.
+    `old_logprobs` were recorded at rollout time and carry no gradient; `entropy` and `kl` are
+    per token and carry one.  `tokens` is the number of sampled tokens in the whole minibatch,
+    of which this may be a part: dividing by it makes the sum over parts the mean over all
+    tokens, where a mean of means would weigh a token by the company it keeps.
     (Schulman et al., "Proximal policy optimization algorithms", eq. 7 and 9.)
     """
-
-    def mean(x: Tensor) -> Tensor:
-        return torch.where(mask, x, 0).sum() / tokens
-
     # Padding carries no log-probability; a ratio of 1 there keeps exp finite.
     log_ratio = torch.where(mask, logprobs - old_logprobs, 0)
     ratio = log_ratio.exp()
@@ -122,31 +114,62 @@ def ppo_loss(
         dual=config.dual_clip,
         symmetric=config.negative_clip == "symmetric",
     )
-    error, value_clipped = value_error(
+    policy = -_mean(gain, mask, tokens)
+    nothing = torch.zeros_like(policy)
+    divergence = nothing if kl is None else _mean(kl, mask, tokens)
+    bonus = nothing if entropy is None else _mean(entropy, mask, tokens)
+    total = policy + kl_weight * divergence - config.entropy_weight * bonus
+    with torch.no_grad():
+        return PPOLoss(
+            total=total,
+            policy=policy.detach(),
+            value=nothing,
+            kl=divergence.detach(),
+            approx_kl=_mean(ratio - 1 - log_ratio, mask, tokens),
+            clipped=(mask & clipped).sum(),
+            value_clipped=nothing,
+            ratio_max=ratio.max(),
+            ratio_error=(ratio - 1).abs().max(),
+        )
+
+
+def value_loss(
+    *,
+    values: Tensor,
+    old_values: Tensor,
+    returns: Tensor,
+    mask: Tensor,
+    tokens: int,
+    config: PPOConfig,
+) -> PPOLoss:
+    """Clipped value error times its weight; `old_values` were recorded at rollout time."""
+    error, clipped = value_error(
         values=values,
         old_values=old_values,
         returns=returns,
         clip=config.value_clip,
         huber=config.value_huber,
     )
-    policy, value = -mean(gain), mean(error)
-    divergence = torch.zeros_like(policy) if kl is None else mean(kl)
-    bonus = torch.zeros_like(policy) if entropy is None else mean(entropy)
-    on_policy = policy + kl_weight * divergence - config.entropy_weight * bonus
-    total = {
-        "both": on_policy + config.value_weight * value,
-        "policy": on_policy,
-        "value": config.value_weight * value,
-    }[part]
-    with torch.no_grad():
-        return PPOLoss(
-            total=total,
-            policy=policy.detach(),
-            value=value.detach(),
-            kl=divergence.detach(),
-            approx_kl=mean(ratio - 1 - log_ratio),
-            clipped=(mask & clipped).sum(),
-            value_clipped=(mask & value_clipped).sum(),
-            ratio_max=ratio.max(),
-            ratio_error=(ratio - 1).abs().max(),
-        )
+    value = _mean(error, mask, tokens)
+    nothing = torch.zeros_like(value).detach()
+    return PPOLoss(
+        total=config.value_weight * value,
+        policy=nothing,
+        value=value.detach(),
+        kl=nothing,
+        approx_kl=nothing,
+        clipped=nothing,
+        value_clipped=(mask & clipped).sum(),
+        ratio_max=nothing,
+        ratio_error=nothing,
+    )
+
+
+def joined(policy: PPOLoss, value: PPOLoss, part: Part) -> PPOLoss:
+    """One loss of the two, whose total is of the `part` that a step trains."""
+    total = {"both": policy.total + value.total, "policy": policy.total, "value": value.total}
+    return policy._replace(total=total[part], value=value.value, value_clipped=value.value_clipped)
+
+
+def _mean(x: Tensor, mask: Tensor, tokens: int) -> Tensor:
+    return torch.where(mask, x, 0).sum() / tokens

@@ -18,7 +18,7 @@ from torch.distributed.checkpoint.state_dict import (
     set_model_state_dict,
     set_optimizer_state_dict,
 )
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor
 
 _WHOLE = StateDictOptions(full_state_dict=True, cpu_offload=True)
@@ -32,6 +32,8 @@ def shard(model: nn.Module) -> None:
         if type(module).__name__ in layers:
             fully_shard(module)
     fully_shard(model)
+    if hasattr(model, "critic_values"):  # the second way into the policy with its critic
+        register_fsdp_forward_method(model, "critic_values")
 
 
 @contextmanager
