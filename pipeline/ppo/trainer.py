@@ -1,6 +1,5 @@
 """PPO: rollout → score → shape → advantages → update, again and again."""
 
-import copy
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from pipeline.ppo.advantages import Advantages
@@ -24,6 +24,7 @@ from pipeline.ppo.checks import Reward, check_categories, check_prompts, check_t
 from pipeline.ppo.config import PPOConfig
 from pipeline.ppo.control import PromptSampler, learning_rate
 from pipeline.ppo.experience import Texts, join_texts
+from pipeline.ppo.frozen import hold_in_bf16, merged
 from pipeline.ppo.learner import Learner, NonFiniteError, Scored, planned_steps
 from pipeline.ppo.metrics import red_flags, reward_fell
 from pipeline.ppo.model import (
@@ -102,6 +103,9 @@ class PPOTrainer:
         self.model, self.reference = assemble(model, reference, critic, config, self.device)
         packing = self._packing()  # sharded, a part of the model cannot be tried alone
         self._spread()
+        self._exact: dict[str, Tensor] = {}
+        if self.precision == "bf16" and config.sharding == "none":  # a shard has one precision
+            self._exact = hold_in_bf16(self.model.policy, self.reference)
         self.reference_hash = weights_hash(self.reference)
         self._reference_versions = weights_versions(self.reference)
         # One generator a purpose: an early stop then changes no later sample.
@@ -300,8 +304,7 @@ class PPOTrainer:
         """Write the policy (LoRA merged, fp32) and the tokenizer in Hugging Face format."""
         policy: Any = self.model.policy
         if self.config.lora_rank:
-            # A merge changes weights in place, so it is done on a copy.
-            policy = copy.deepcopy(policy).merge_and_unload()
+            policy = merged(policy, self._exact)
         state = part_state(self.model, "policy")
         if self.processes.rank == 0:
             policy.save_pretrained(path, state_dict=state)
