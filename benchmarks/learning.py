@@ -1,0 +1,101 @@
+"""Does PPO learn, seed after seed, and does β hold it?  The demo's PPO run, again and again.
+
+    python benchmarks/learning.py [--workspace DIR] [--seeds 0 1 2 3 4] [--updates 150] [--kl-weights 0.1 0]
+
+Repeats the newest PPO run of a workspace with ``launch.py sweep``, each seed at each β; without
+a workspace, makes one by ``launch.py simulate`` (one iteration of 400 judgments).  Runs that are
+done are not made again.  Prints a Markdown table; the exit status is 1 when an expectation fails:
+
+* at the first β, the reward model's score rises by at least one standard deviation of the SFT
+  policy's scores, at a KL below 10 nats, in four seeds of five;
+* at β = 0 the score rises further and the KL is at least three times as large.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def launch(*words: str) -> dict[str, Any]:
+    """The JSON that a command of launch.py prints."""
+    command = [sys.executable, str(ROOT / "launch.py"), *words, "--json"]
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    if done.returncode:
+        sys.exit(f"launch.py {words[0]} ended with status {done.returncode}")
+    return json.loads(done.stdout)
+
+
+def seed_runs(args: argparse.Namespace, seed: int) -> list[dict[str, Any]]:
+    """What the sweep of one seed says of each β."""
+    weights = ",".join(f"{weight:g}" for weight in args.kl_weights)
+    found = launch(
+        "sweep",
+        *("--workspace", str(args.workspace)),
+        *("--kl-weight", weights),
+        *("--name", f"learning-{seed}"),
+        *("--set", f"ppo.updates={args.updates}"),
+        *("--set", f"ppo.seed={seed}"),
+        *("--set", "worker.nice=0"),
+    )
+    return [run | {"seed": seed} for run in found["runs"]]
+
+
+def failures(runs: list[dict[str, Any]], first: float) -> list[str]:
+    """The expectations that the runs do not meet, as sentences."""
+    held = [run for run in runs if run["kl_weight"] == first]
+    free = [run for run in runs if run["kl_weight"] == 0]
+    learned = [run for run in held if run["gain"] >= 1 and run["kl"] < 10]
+    found = []
+    if len(learned) < 0.8 * len(held):
+        found.append(f"{len(learned)} of {len(held)} seeds learn at β = {first:g}")
+    if free:
+        gains, kls = (
+            [fmean(r[name] for r in part) for part in (held, free)] for name in ("gain", "kl")
+        )
+        if gains[1] <= gains[0]:
+            found.append(f"β = 0 gains {gains[1]:.2f} sd, β = {first:g} {gains[0]:.2f}")
+        if kls[1] < 3 * kls[0]:
+            found.append(f"β = 0 spends {kls[1]:.2f} nats, β = {first:g} {kls[0]:.2f}")
+    return found
+
+
+def table(runs: list[dict[str, Any]]) -> str:
+    """One row a run, in Markdown."""
+    lines = ["| β | seed | reward | gain, SFT sd | KL, nats |", "|---|---|---|---|---|"]
+    ordered = sorted(runs, key=lambda run: (-run["kl_weight"], run["seed"]))
+    lines += [
+        "| {kl_weight:g} | {seed} | {reward:.2f} | {gain:+.2f} | {kl:.2f} |".format(**run)
+        for run in ordered
+    ]
+    return "\n".join(lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--workspace", type=Path, default=ROOT / ".bench" / "learning")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
+    parser.add_argument("--updates", type=int, default=150)
+    parser.add_argument("--kl-weights", type=float, nargs="+", default=[0.1, 0.0])
+    args = parser.parse_args()
+    if not args.workspace.exists():
+        launch("simulate", "--workspace", str(args.workspace), "--labels", "400")
+    runs = [run for seed in args.seeds for run in seed_runs(args, seed)]
+    print(table(runs))
+    missed = failures(runs, args.kl_weights[0])
+    for sentence in missed:
+        print(f"FAILED: {sentence}", file=sys.stderr)
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
