@@ -16,8 +16,11 @@ from typing import Any
 import pytest
 from ppo_helpers import TIMED, assert_same_state
 
+from pipeline.jobs import Jobs
 from pipeline.ppo.checkpoint import list_checkpoints, load_checkpoint, save_checkpoint
 from pipeline.rundir import Job, RunDirectory
+from storage import runs
+from storage.records import Run
 from tests.stage_inputs import give, make_job, make_prompts, rows_of, tiny_models_and_reward
 
 ROOT = Path(__file__).parent.parent
@@ -43,6 +46,7 @@ from pathlib import Path
 import torch
 torch.set_num_threads(1)
 from pipeline import ppo_stage, worker
+from pipeline.jobs import Jobs
 from pipeline.ppo.checkpoint import save_checkpoint
 
 def die_at(count):
@@ -203,8 +207,6 @@ def die_writing(forks: Forks, directory: RunDirectory, chance: random.Random) ->
 def assert_same_run(ours: RunDirectory, theirs: RunDirectory) -> None:
     """Events, checkpoint (weights, optimizer, every generator), results and files."""
     assert events(ours) == events(theirs)
-    told = [event["step"] for event in events(ours) if event["kind"] == "metrics"]
-    assert told == list(range(1, UPDATES + 1))
     assert_same_state(newest(ours), newest(theirs))
     files = [(d.model / "model.safetensors").read_bytes() for d in (ours, theirs)]
     assert files[0] == files[1]
@@ -242,17 +244,24 @@ def test_killed_five_times_it_equals_the_run_nobody_disturbed(forks, undisturbed
     assert forks.ended() == 0, directory.failure()
     assert directory.job().attempt == 6
     assert_same_run(directory, undisturbed)
+    told = [event["step"] for event in events(directory) if event["kind"] == "metrics"]
+    assert told == list(range(1, UPDATES + 1))
 
 
-def test_killed_after_its_last_update_it_has_only_the_rest_to_do(forks, undisturbed, tmp_path):
-    directory = make_run(tmp_path / "run", undisturbed.job())
-    for name in ("checkpoint", "events.jsonl"):
-        source, copy = undisturbed.path / name, directory.path / name
-        shutil.copytree(source, copy) if source.is_dir() else shutil.copy(source, copy)
+def test_killed_after_its_last_update_it_has_only_the_rest_to_do(forks, models, tmp_path):
+    whole = make_run(tmp_path / "whole", make_job("ppo", models, **STATEFUL, ppo__kl_budget=1e-6))
+    forks.start(whole.path)
+    assert forks.ended() == 0, whole.failure()
+    assert (whole.result() or {})["stopped"] == "kl_budget"
+    directory = make_run(tmp_path / "run", whole.job())
+    shutil.copytree(whole.checkpoint, directory.checkpoint)
+    shutil.copy(whole.events, directory.events)
     prepare_next(directory)
     forks.start(directory.path)
     assert forks.ended() == 0, directory.failure()
-    assert_same_run(directory, undisturbed)
+    assert_same_run(directory, whole)
+    notes = [event["name"] for event in events(directory) if event["kind"] == "note"]
+    assert [notes.count(name) for name in ("kl_budget", "long_prompts")] == [1, 1]
 
 
 @pytest.mark.parametrize("step", [3, 4], ids=["written once more", "next"])
@@ -282,3 +291,41 @@ def test_killed_anywhere_in_a_save_a_whole_one_is_left(forks, tmp_path, step):
     assert count > 10
     old = {(3, False)} if step == 4 else {(3, False), (2, False)}
     assert {(step, True)} < outcomes <= old | {(step, True)}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)  # seven starts of torch, each up to a minute on a busy machine
+def test_killed_and_resumed_by_jobs_the_stored_run_is_whole(db, models):
+    jobs, chance = Jobs(db), random.Random(5)
+    job = make_job("ppo", models, **STATEFUL)
+    for name, kills in (("whole", 0), ("broken", 5)):
+        directory = jobs.directory(jobs.start(replace(job, run=name), fill=fill))
+        for _ in range(kills):
+            told = updates_told(directory)
+            wait_until(lambda: updates_told(directory) != told, pause=0.002)  # noqa: B023
+            time.sleep(chance.uniform(0, 0.1))
+            os.kill(int((directory.path / "pid").read_text()), signal.SIGKILL)
+            assert ended(jobs).status == "failed"
+            (jobs.resume if directory.has_checkpoint() else jobs.retry)(name)
+        assert ended(jobs).status == "succeeded", directory.failure()
+    broken, whole = (jobs.directory(runs.get(db, name)) for name in ("broken", "whole"))
+    assert broken.job().attempt == 6
+    assert_same_run(broken, whole)
+    stored = [
+        [
+            row
+            for row in runs.metrics(db, name).to_dict("records")
+            if not row["name"].startswith(TIMED)
+        ]
+        for name in ("broken", "whole")
+    ]
+    assert stored[0] == stored[1]
+    notes = [[replace(n, run="") for n in runs.notes(db, name)] for name in ("broken", "whole")]
+    assert notes[0] == notes[1]
+
+
+def ended(jobs: Jobs) -> Run:
+    """The run that ends next."""
+    found: list[Run] = []
+    wait_until(lambda: bool(found.extend(jobs.poll()) or found), pause=0.02)
+    return found[0]
