@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pandas as pd
+from transformers import set_seed
 
 from pipeline.cancelling import Cancelled, asked, deferred
 from pipeline.devices import context_length, load_causal_lm, pick_device
@@ -20,6 +21,10 @@ from storage.records import Message
 
 _SAMPLED_UPDATES = 20
 _SAMPLES = 4
+_STOPPED = {
+    "kl_budget": "the KL to the reference passed ppo.kl_budget",
+    "reward_collapse": "the mean score fell by ppo.reward_collapse",
+}
 _SAMPLE_COLUMNS = ("step", "prompt", "text", "reward", "kl", "length", "finish_reason")
 
 
@@ -27,6 +32,7 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
     """Train the policy on inputs/prompts.parquet (id, messages); saves model/."""
     device = pick_device(job.config.worker.device)
     config = replace(job.config.ppo, seed=job.config.ppo.seed + job.seed)
+    set_seed(config.seed)  # for rewards that draw from the global generators, and for new layers
     chat = ChatTokenizer.load(job.model("policy"))
     model = load_causal_lm(job.model("policy"))
     prompts, left_out = _read_prompts(directory, chat, config, context_length(model))
@@ -80,23 +86,25 @@ class _Narrator:
             for update in self._trainer.run(resume=resume):
                 if not started:
                     started = True
-                    self._begin(resume=resume)
+                    self._begin(resume=resume, done=update.step - 1)
                 self._tell(update)
                 # The engine writes an update's checkpoint after this: it remembers these events.
                 self._trainer.extra = {"seq": self._report.seq, "flagged": sorted(self._flagged)}
                 if asked():
                     self._trainer.write_checkpoint()
                     raise Cancelled
-        if self._trainer.stopped == "kl_budget":
-            message = "stopped early: the KL to the reference passed ppo.kl_budget"
-            self._report.note("warning", "kl_budget", message, step=self._trainer.step)
+        if not started:  # Killed after its last update, it has only what follows left to do.
+            self._begin(resume=resume, done=self._trainer.step)
+        if self._trainer.stopped is not None:
+            message = f"stopped early: {_STOPPED[self._trainer.stopped]}"
+            self._report.note("warning", self._trainer.stopped, message, step=self._trainer.step)
 
-    def _begin(self, *, resume: bool) -> None:
+    def _begin(self, *, resume: bool, done: int) -> None:
         remembered = self._trainer.extra
         if resume:
             self._report.rewind(remembered.get("seq", 0))
             self._flagged = set(remembered.get("flagged", ()))
-            self._report.log(f"resuming after update {self._trainer.step - 1}")
+            self._report.log(f"resuming after update {done}")
         if self._left_out and not remembered:
             self._report.note("warning", "long_prompts", self._left_out)
 

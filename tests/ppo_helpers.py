@@ -77,3 +77,21 @@ def tiny_trainer(directory: Path | None = None, **changes: Any) -> PPOTrainer:
 def untimed(update: UpdateResult) -> dict[str, float]:
     """An update's metrics without those that a clock or the machine decides."""
     return {k: v for k, v in update.metrics.items() if not k.startswith(TIMED)}
+
+
+def assert_same_state(a: Any, b: Any) -> None:
+    """Equal to the bit, wherever the tensors are, but for what a clock or the machine decides."""
+    assert type(a) is type(b)
+    if isinstance(a, torch.Tensor):
+        assert torch.equal(a, b)
+    elif isinstance(a, dict):
+        assert a.keys() == b.keys()
+        for key in a:
+            if not str(key).startswith(TIMED):
+                assert_same_state(a[key], b[key])
+    elif isinstance(a, list | tuple):
+        assert len(a) == len(b)
+        for x, y in zip(a, b, strict=True):
+            assert_same_state(x, y)
+    else:
+        assert a == b

@@ -1,9 +1,9 @@
 """Two processes make the steps that one would make."""
 
-import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,17 +17,30 @@ from pipeline.ppo.sharding import whole
 HERE = Path(__file__).parent
 SETTINGS = {"updates": 2, "kl_control": "adaptive", "score_scaling": "running", "lr": 1e-3}
 
+CASES = {
+    "plain": {},
+    "critic": {"critic": "separate", "value_warmup": 1},
+    "lora": {"lora_rank": 4},
+    "fsdp2": {"sharding": "fsdp2"},
+    "fsdp2-critic": {"sharding": "fsdp2", "critic": "separate", "gradient_checkpointing": True},
+}
+RESUMED = {"resume-none": {"sharding": "none"}, "resume-fsdp2": {"sharding": "fsdp2"}}
+
+# One pair of processes for all cases: loading torch takes longer than any of them.
 CHILD = """
-import json, sys
+import sys
+from pathlib import Path
+from typing import Any
 sys.path[:0] = [{here!r}, {root!r}]
 import torch, torch.distributed as dist
 torch.set_num_threads(1)
-rank, file, out = int(sys.argv[1]), sys.argv[2], sys.argv[3]
-settings = json.loads(sys.argv[4])
-dist.init_process_group("gloo", init_method="file://" + file, rank=rank, world_size=2)
-from test_ppo_parallel import saved_and_resumed, watched
-action = {{"watch": watched, "resume": saved_and_resumed}}[sys.argv[5]]
-torch.save(action(settings), out + str(rank))
+rank, folder = int(sys.argv[1]), Path(sys.argv[2])
+dist.init_process_group("gloo", init_method=f"file://{{folder}}/meet", rank=rank, world_size=2)
+from test_ppo_parallel import CASES, RESUMED, SETTINGS, saved_and_resumed, watched
+for name, extra in CASES.items():
+    torch.save(watched(SETTINGS | extra), folder / f"{{name}}-{{rank}}")
+for name, extra in RESUMED.items():
+    torch.save(saved_and_resumed(extra, folder / f"{{name}}-run"), folder / f"{{name}}-{{rank}}")
 dist.destroy_process_group()
 """
 
@@ -50,9 +63,9 @@ def watched(settings):
     return gradients, metrics, weights
 
 
-def saved_and_resumed(settings):
+def saved_and_resumed(extra, directory):
     """Metrics of the last update of a run that was broken off and of one that was not; saves the policy."""
-    directory = Path(settings.pop("directory"))
+    settings = {"checkpoint_every": 1, "updates": 3, "lr": 1e-3} | extra
     whole_run = [untimed(update) for update in tiny_trainer(directory / "a", **settings).run()]
     run = tiny_trainer(directory / "b", **settings).run()
     next(run), next(run)
@@ -62,30 +75,30 @@ def saved_and_resumed(settings):
     return whole_run[1:], resumed
 
 
-def two(tmp_path: Path, settings: dict, action: str = "watch") -> list:
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where two processes have left what each found in every case, for as far as they came."""
+    folder = tmp_path_factory.mktemp("pair")
     code = CHILD.format(here=str(HERE), root=str(HERE.parent))
-    command = [str(tmp_path / "meet"), str(tmp_path / "out"), json.dumps(settings), action]
     children = [
-        subprocess.Popen([sys.executable, "-c", code, str(rank), *command]) for rank in (0, 1)
+        subprocess.Popen([sys.executable, "-c", code, str(rank), str(folder)]) for rank in (0, 1)
     ]
-    assert [child.wait(timeout=240) for child in children] == [0, 0]
-    return [torch.load(tmp_path / f"out{rank}", weights_only=False) for rank in (0, 1)]
+    for child in children:
+        # A case that fails on one process leaves the other waiting for it.
+        if child.wait(timeout=240) != 0:
+            for other in children:
+                other.kill()
+    return folder
 
 
-@pytest.mark.parametrize(
-    "extra",
-    [
-        {},
-        {"critic": "separate", "value_warmup": 1},
-        {"lora_rank": 4},
-        {"sharding": "fsdp2"},
-        {"sharding": "fsdp2", "critic": "separate", "gradient_checkpointing": True},
-    ],
-    ids=str,
-)
-def test_two_processes_equal_one(tmp_path, extra):
-    alone = watched(SETTINGS | extra | {"sharding": "none"})
-    first, second = two(tmp_path, SETTINGS | extra)
+def both(pair: Path, name: str) -> list[Any]:
+    return [torch.load(pair / f"{name}-{rank}", weights_only=False) for rank in (0, 1)]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_two_processes_equal_one(pair, name):
+    alone = watched(SETTINGS | CASES[name] | {"sharding": "none"})
+    first, second = both(pair, name)
     for step, (ours, theirs) in enumerate(zip(first[0], alone[0], strict=True)):
         for a, b in zip(ours, theirs, strict=True):
             assert (a is None) == (b is None)
@@ -96,17 +109,15 @@ def test_two_processes_equal_one(tmp_path, extra):
     for ours, theirs in zip(first[1], alone[1], strict=True):
         assert ours == pytest.approx(theirs, rel=1e-3, abs=1e-4)
     assert first[1] == second[1]
-    for name, weight in first[2].items():
-        assert torch.equal(weight, second[2][name]), name  # the processes stay together, to the bit
+    for key, weight in first[2].items():
+        assert torch.equal(weight, second[2][key]), key  # the processes stay together, to the bit
 
 
-@pytest.mark.parametrize("sharding", ["none", "fsdp2"])
-def test_two_processes_resume_and_save(tmp_path, sharding):
-    settings = {"sharding": sharding, "checkpoint_every": 1, "updates": 3, "lr": 1e-3}
-    found = two(tmp_path, settings | {"directory": str(tmp_path)}, "resume")
-    for uninterrupted, resumed in found:
+@pytest.mark.parametrize("name", RESUMED)
+def test_two_processes_resume_and_save(pair, name):
+    for uninterrupted, resumed in both(pair, name):
         assert uninterrupted == resumed
-    saved = LlamaForCausalLM.from_pretrained(tmp_path / "policy")
+    saved = LlamaForCausalLM.from_pretrained(pair / f"{name}-run" / "policy")
     assert weights_hash(saved) != weights_hash(tiny_model())
 
 

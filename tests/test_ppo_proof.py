@@ -55,6 +55,7 @@ def distance_left(beta: float, **settings) -> float:
         reward=lambda _, texts: [score(text) for text in texts],
         kl_weight=beta,
         max_new_tokens=2,
+        packing="off",  # Four tokens a text: padding wastes nothing, and each text is a call less.
         # Fewer rollouts can miss a rare good response until the policy has all but dropped it.
         **{"rollouts": 1024, "minibatch": 512, "epochs": 2, "lr": 5e-3} | settings,
     )
@@ -74,12 +75,12 @@ def distance_left(beta: float, **settings) -> float:
 
 @pytest.mark.parametrize("beta", [0.1, 0.3, 1.0, 10.0])
 def test_reaches_the_closed_form_optimum(beta):
-    assert distance_left(beta, updates=60) <= 0.01
+    assert distance_left(beta, updates=40) <= 0.01
 
 
 @pytest.mark.parametrize("beta", [0.1, 0.3, 1.0, 10.0])
 def test_reaches_it_with_a_critic_of_its_own(beta):
-    assert distance_left(beta, updates=60, critic="separate") <= 0.01
+    assert distance_left(beta, updates=40, critic="separate") <= 0.01
 
 
 @pytest.mark.slow

@@ -1,17 +1,11 @@
 """A run that was interrupted and resumed equals the uninterrupted one bit for bit."""
 
-import json
 import random
-import signal
-import subprocess
-import sys
-import textwrap
-import time
 
 import numpy as np
 import pytest
 import torch
-from ppo_helpers import tiny_trainer, untimed
+from ppo_helpers import assert_same_state, tiny_trainer, untimed
 
 from pipeline.ppo.checkpoint import list_checkpoints, save_checkpoint
 
@@ -37,24 +31,6 @@ def seeded_trainer(directory, **settings):
     trainer = tiny_trainer(directory, reward=noisy_reward, **SETTINGS | settings)
     torch.manual_seed(1)
     return trainer
-
-
-def assert_same_state(a, b):
-    """Equal to the bit, wherever the tensors are."""
-    assert type(a) is type(b)
-    if isinstance(a, torch.Tensor):
-        assert torch.equal(a, b)
-    elif isinstance(a, dict):
-        assert a.keys() == b.keys()
-        for key in a:
-            if not str(key).startswith(("speed/", "memory/")):
-                assert_same_state(a[key], b[key])
-    elif isinstance(a, list | tuple):
-        assert len(a) == len(b)
-        for x, y in zip(a, b, strict=True):
-            assert_same_state(x, y)
-    else:
-        assert a == b
 
 
 def test_resumed_run_equals_the_uninterrupted_one(tmp_path):
@@ -108,57 +84,3 @@ def test_another_runs_checkpoints_are_neither_resumed_nor_overwritten(tmp_path):
         next(tiny_trainer(tmp_path, updates=1, lr=5e-4, checkpoint_every=1).run(resume=True))
     with pytest.raises(ValueError, match="checkpoints of an earlier run"):
         next(tiny_trainer(tmp_path, updates=1, checkpoint_every=1).run())
-
-
-SCRIPT = textwrap.dedent(
-    """
-    import json, sys
-    from pathlib import Path
-    import torch
-    torch.set_num_threads(1)
-    from ppo_helpers import tiny_trainer, untimed
-    from pipeline.ppo.model import weights_hash
-
-    directory = Path(sys.argv[1])
-    trainer = tiny_trainer(directory, updates=12, checkpoint_every=1)
-    with (directory / "metrics.jsonl").open("a") as log:
-        for update in trainer.run(resume=True):
-            print(json.dumps([update.step, untimed(update)]), file=log, flush=True)
-    (directory / "hash").write_text(weights_hash(trainer.model))
-    """
-)
-
-
-def start(directory):
-    directory.mkdir(exist_ok=True)
-    return subprocess.Popen([sys.executable, "-c", SCRIPT, str(directory)], cwd="tests")
-
-
-def logged(directory) -> dict[int, dict[str, float]]:
-    """Metrics by update; where one was made twice, both must agree."""
-    metrics: dict[int, dict[str, float]] = {}
-    file = directory / "metrics.jsonl"
-    for line in file.read_text().splitlines() if file.exists() else []:
-        step, values = json.loads(line)
-        assert metrics.setdefault(step, values) == values
-    return metrics
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)  # five starts of torch, each up to a minute on a busy machine
-def test_killed_by_sigkill_and_resumed_equals_the_uninterrupted_run(tmp_path):
-    whole, cut = tmp_path / "whole", tmp_path / "cut"
-    assert start(whole).wait(timeout=300) == 0
-    for stop_after in (2, 5, 9):
-        process = start(cut)
-        deadline = time.monotonic() + 240
-        while max(logged(cut), default=0) < stop_after:
-            assert process.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        process.send_signal(signal.SIGKILL)
-        assert process.wait(timeout=30) == -signal.SIGKILL
-    assert start(cut).wait(timeout=300) == 0
-    assert logged(cut) == logged(whole)
-    assert sorted(logged(whole)) == list(range(1, 13))
-    assert (cut / "hash").read_text() == (whole / "hash").read_text()

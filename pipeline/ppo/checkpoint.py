@@ -17,24 +17,37 @@ _FILE = "state.pt"
 def save_checkpoint(directory: Path, step: int, state: dict[str, Any]) -> Path:
     """Write `directory/step-000042/state.pt`, then remove all but the newest two.
 
-    The checkpoint is written and synced under another name and renamed, so one that
-    can be seen is complete.
+    The checkpoint is written and synced under another name and renamed, and renamed again
+    before it is removed, so one that can be seen is complete at every moment.
     """
     final = checkpoint_path(directory, step)
     draft = directory / f".{final.name}.tmp"
-    shutil.rmtree(draft, ignore_errors=True)
+    _remove_leftovers(directory)
     draft.mkdir(parents=True)
     with (draft / _FILE).open("wb") as file:
         torch.save(state, file)
         file.flush()
         os.fsync(file.fileno())
-    if final.exists():  # A resumed run has come by this update again.
-        shutil.rmtree(final)
+    _sync_directory(draft)
+    if final.exists():  # The caller has written this update's already.
+        _hide(final)
     draft.rename(final)
     _sync_directory(directory)
     for old in list_checkpoints(directory)[:-_KEPT]:
-        shutil.rmtree(old)
+        _hide(old)
+    _remove_leftovers(directory)
     return final
+
+
+def _hide(checkpoint: Path) -> None:
+    """Take a checkpoint out of sight in one step; emptying a folder takes several."""
+    checkpoint.rename(checkpoint.with_name(f".{checkpoint.name}.old"))
+
+
+def _remove_leftovers(directory: Path) -> None:
+    """Remove what is being thrown away, and what a killed process was writing or throwing away."""
+    for hidden in directory.glob(".step-*"):
+        shutil.rmtree(hidden)
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:

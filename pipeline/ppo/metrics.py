@@ -143,7 +143,7 @@ def _kl_negative(history: Sequence[Mapping[str, float]]) -> Flag | None:
         f"{history[-1]['kl/reference']:.2f}.",
         why="A divergence cannot be negative on average: responses are not drawn from the policy "
         "whose log-probabilities are used.",
-        remedy="Set top_k=0 and top_p=1, and check that one temperature serves both models.",
+        remedy="Set top_k=0 and top_p=1, and look for a temperature that sampling alone has.",
     )
 
 
@@ -283,12 +283,13 @@ def _many_epochs(history: Sequence[Mapping[str, float]]) -> Flag | None:
 
 
 def _cut_string(history: Sequence[Mapping[str, float]]) -> Flag | None:
-    if history[-1]["kl/coefficient"] > 0:
+    weight = history[-1]["kl/coefficient"]
+    if weight > 0:
         return None
     return Flag(
         name="no_kl_penalty",
         level="warn",
-        seen="The KL coefficient is 0.",
+        seen=f"The KL coefficient is {weight:g}.",
         why="Nothing holds the policy to the reference; it will exploit the reward model.",
         remedy="Set kl_weight to 0.05.",
     )
