@@ -221,6 +221,24 @@ def test_skip_and_flag(browser, world, server, who):
     assert judgments_of(db, who) == []  # typing digits judged nothing
 
 
+def test_a_key_pressed_twice_in_haste_judges_one_pair(browser, world, server, who):
+    with desk_page(browser, world, server, who) as page:
+        before = shown(page)
+        # From the page itself, so that the pause does not hang on how fast the test drives it.
+        page.evaluate(
+            "() => { for (const key of ['1', '1', '1', '2']) "
+            "document.body.dispatchEvent(new KeyboardEvent('keydown', {key, bubbles: true})) }"
+        )
+        wait_for_other(page, before)
+        status(page, "saved")
+        page.wait_for_timeout(300)
+        page.keyboard.press("2")  # after a pause it is meant
+        page.wait_for_timeout(300)
+        status(page, "saved")
+    # One for three 1s, one for the 2 after them, one for the 2 that was meant.
+    assert len(judgments_of(world[0], who)) == 3
+
+
 def test_a_held_key_and_a_double_click_judge_one_pair_each(browser, world, server, who):
     with desk_page(browser, world, server, who) as page:
         before = shown(page)

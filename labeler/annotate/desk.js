@@ -2,6 +2,7 @@
 
 const HISTORY = 50; // acts that can be undone without asking the server which was the last
 const REFRESH = 60000; // milliseconds between looks at the true counts
+const DOUBLE = 250; // milliseconds within which a key pressed again is a slip, like a double click
 
 class Desk {
   constructor(person, progress) {
@@ -9,6 +10,7 @@ class Desk {
     this.progress = progress;
     this.history = [];
     this.shown = null;
+    this.pressed = { key: null, at: -Infinity };
     this.plain = false;
     this.everSaved = false;
     this.stopwatch = new Stopwatch();
@@ -223,7 +225,10 @@ class Desk {
     const action = keys[event.key.toLowerCase()];
     if (!action) return;
     event.preventDefault();
-    action();
+    const again = event.key === this.pressed.key && event.timeStamp - this.pressed.at < DOUBLE;
+    this.pressed = { key: event.key, at: event.timeStamp };
+    // It would judge or skip a pair that nobody has read.
+    if (!(again && "1209s".includes(event.key.toLowerCase()))) action();
   }
 
   escape(event) {
