@@ -80,7 +80,7 @@ def test_reaches_the_closed_form_optimum(beta):
 
 @pytest.mark.parametrize("beta", [0.1, 0.3, 1.0, 10.0])
 def test_reaches_it_with_a_critic_of_its_own(beta):
-    assert distance_left(beta, updates=40, critic="separate") <= 0.01
+    assert distance_left(beta, updates=30, critic="separate") <= 0.01
 
 
 @pytest.mark.slow
