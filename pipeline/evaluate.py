@@ -20,7 +20,7 @@ from pipeline.ppo.experience import micro_batches
 from pipeline.ppo.functional import full_kl
 from pipeline.ppo.model import run_model
 from pipeline.reward.data import pad_right
-from pipeline.reward.scoring import RewardModel
+from pipeline.reward.ensemble import Ensemble
 from pipeline.rundir import Job, Report, RunDirectory
 from pipeline.sampler import Response, Sampler
 from pipeline.sampling import COMPLETION_COLUMNS, completion_row, write_rows
@@ -126,12 +126,12 @@ class _Evaluation:
         )  # fmt: skip
 
     def score(self) -> dict[str, list[float]]:
-        """The reward model's score of every answer, by role."""
+        """The reward of every answer, as PPO was paid before shaping, by role."""
         self._report.log("scoring the answers")
-        model = RewardModel.load(self._job.model("reward"), device=self._device)
+        judges = Ensemble.load(self._job, device=self._device)
         conversations = [messages for _, messages in self._asked]
         return {
-            role: model(conversations, [response.text for response in responses])
+            role: judges(conversations, [response.text for response in responses]).scores
             for role, responses in self._responses.items()
         }
 
