@@ -106,7 +106,7 @@ class _Decoder:
         self.device = next(model.parameters()).device
         self.uniforms = uniforms.to(self.device)
         rows, steps = uniforms.shape
-        self.input_ids, self.attention_mask = _left_padded(prompts, pad, self.device)
+        self.input_ids, self.attention_mask = left_padded(prompts, pad, self.device)
         self.tokens = torch.full((rows, steps), pad, device=self.device)
         self.lengths = torch.full((rows,), steps, device=self.device)
         self.ended = torch.zeros(rows, dtype=torch.bool, device=self.device)
@@ -205,7 +205,7 @@ def truncate(logits: Tensor, *, top_k: int, top_p: float) -> Tensor:
     return logits
 
 
-def _left_padded(
+def left_padded(
     prompts: Sequence[Sequence[int]], pad: int, device: torch.device
 ) -> tuple[Tensor, Tensor]:
     """(B, P) ids with padding on the left, and the (B, P) mask of what is real, as 0 and 1."""
