@@ -14,9 +14,9 @@ from pipeline.metrics import METRICS
 from pipeline.ppo import beam_search
 from pipeline.rundir import Job, Report, RunDirectory
 from pipeline.sampler import Response, Sampler
-from pipeline.text import read_messages
+from pipeline.text import ChatTokenizer, read_messages
 from tests.stage_inputs import NAMES, give, make_job, make_prompts, rows_of, tiny_models_and_reward
-from tests.tiny import tiny_model
+from tests.tiny import tiny_model, tiny_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +94,22 @@ def test_beams_take_the_likeliest_answers(models: dict[str, str], tmp_path: Path
                 length_penalty=0.0,
             )
             assert found[prompt["id"]] == sampler.chat.decode(best.tokens)
+
+
+def test_a_search_honours_the_length_penalty():
+    sampler = Sampler(tiny_model(), ChatTokenizer(tiny_tokenizer()))
+    likely_end = torch.zeros(261)
+    likely_end[sampler.chat.stop_ids] = 6.0
+    sampler.model.lm_head.register_forward_hook(lambda _, __, out: out + likely_end)
+    asked: Any = ["Say 1", "Hello"]
+    short, long = (
+        sampler.search(asked, beams=3, max_new_tokens=6, length_penalty=penalty, batch=4)
+        for penalty in (0.0, 5.0)
+    )
+    # The end has about half the mass at every step: alone it is likeliest, per token it is not.
+    assert [len(answer.ids) for answer in short] == [1, 1]
+    assert all(len(answer.ids) > 1 for answer in long)
+    assert {answer.finish_reason for answer in short} == {"stop"}
 
 
 def test_too_long_a_prompt_is_said(models: dict[str, str], tmp_path: Path):

@@ -5,6 +5,7 @@ import itertools
 import pytest
 import torch
 from ppo_helpers import EOS, PAD, PROMPTS, tiny_model
+from transformers import GPT2Config, GPT2LMHeadModel
 
 from pipeline.ppo import ActorCritic
 from pipeline.ppo.beam import beam_search
@@ -91,8 +92,16 @@ def test_transformers_finds_the_same(beams, penalty, eos):
     assert len(lengths) > 2  # some end early, some do not
 
 
-def test_neither_padding_nor_company_changes_a_result():
-    model = ActorCritic(tiny_model(seed=3)).train()
+def absolute_model():
+    """A GPT-2, whose positions are not relative as a Llama's."""
+    torch.manual_seed(3)
+    shape = {"n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 64, "initializer_range": 0.3}
+    return GPT2LMHeadModel(GPT2Config(vocab_size=16, eos_token_id=EOS, bos_token_id=EOS, **shape))
+
+
+@pytest.mark.parametrize("made", [lambda: tiny_model(seed=3), absolute_model])
+def test_neither_padding_nor_company_changes_a_result(made):
+    model = ActorCritic(made()).train()
     settings = SETTINGS | {"beams": 3, "max_new_tokens": 8}
     together = beam_search(model, PROMPTS, **settings)
     for prompt, best in zip(PROMPTS, together, strict=True):
