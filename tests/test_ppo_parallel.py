@@ -78,6 +78,7 @@ def two(tmp_path: Path, settings: dict, action: str = "watch") -> list:
         {},
         {"critic": "separate", "value_warmup": 1},
         {"lora_rank": 4},
+        {"rollout_backend": "transformers"},
         {"sharding": "fsdp2"},
         {"sharding": "fsdp2", "critic": "separate", "gradient_checkpointing": True},
     ],

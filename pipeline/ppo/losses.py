@@ -94,6 +94,7 @@ def ppo_loss(
     mask: Tensor,
     tokens: int,
     config: PPOConfig,
+    importance: Tensor | None = None,
     part: Part = "both",
     entropy: Tensor | None = None,
     kl: Tensor | None = None,
@@ -102,7 +103,7 @@ def ppo_loss(
     """Clipped policy objective plus clipped value error, less the entropy bonus, plus β · KL.
 
     `old_*` were recorded at rollout time and carry no gradient; `entropy` and `kl` are per
-    token and carry one.  `tokens` is the number of sampled tokens in the whole minibatch, of
+    token and carry one.  `importance` weighs each token's policy gain.  `tokens` is the number of sampled tokens in the whole minibatch, of
     which this may be a part: dividing by it makes the sum over parts the mean over all tokens,
     where a mean of means would weigh a token by the company it keeps.
     (Schulman et al., "Proximal policy optimization algorithms", eq. 7 and 9.)
@@ -129,7 +130,8 @@ def ppo_loss(
         clip=config.value_clip,
         huber=config.value_huber,
     )
-    policy, value = -mean(gain), mean(error)
+    policy = -mean(gain if importance is None else importance * gain)
+    value = mean(error)
     divergence = torch.zeros_like(policy) if kl is None else mean(kl)
     bonus = torch.zeros_like(policy) if entropy is None else mean(entropy)
     on_policy = policy + kl_weight * divergence - config.entropy_weight * bonus

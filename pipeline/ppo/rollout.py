@@ -19,13 +19,14 @@ class Rollout:
     end-of-text included, and is the only source of masks.  `logprobs` (B, T) are
     of the full distribution at the sampling temperature; `entropies` (B, T)
     likewise; `values` (B, T) are of the state before each token, or None without
-    a value head.  All are 0 on padding.
+    a value head.  All are 0 on padding.  A sampler that is not ours brings neither
+    entropies nor values.
     """
 
     tokens: Tensor
     lengths: Tensor
     logprobs: Tensor
-    entropies: Tensor
+    entropies: Tensor | None
     values: Tensor | None
     finish_reasons: list[str]
     """"stop" for a response that ended itself, "length" for one that was cut off."""
