@@ -181,6 +181,12 @@ class WorkerConfig(Section):
     threads: int = setting(
         0, "CPU threads of a job; 0 takes all cores but leaves labeling first.", low=0
     )
+    processes: int = setting(
+        1,
+        "Processes that PPO's work is shared among, one GPU each where there are GPUs; the same "
+        "result, sooner.  Each holds the models.",
+        low=1,
+    )
     report_to: tuple[str, ...] = setting(
         (), "Trackers that get the metrics too: tensorboard (in RUN/trackers), trackio, wandb."
     )

@@ -62,7 +62,8 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
     )
     _Narrator(trainer, report, [id for id, _, _ in prompts], left_out).follow(resume=job.resume)
     trainer.save(directory.model)
-    write_rows(directory.outputs / "samples.parquet", _samples(directory), _SAMPLE_COLUMNS)
+    if trainer.processes.rank == 0:
+        write_rows(directory.outputs / "samples.parquet", _samples(directory), _SAMPLE_COLUMNS)
     return trainer.history[-1] | {"updates": trainer.step, "stopped": trainer.stopped}
 
 
@@ -89,7 +90,8 @@ class _Narrator:
                 self._tell(update)
                 # The engine writes an update's checkpoint after this: it remembers these events.
                 self._trainer.extra = {"seq": self._report.seq, "flagged": sorted(self._flagged)}
-                if asked():
+                # Agreed on, since a process that went on alone would wait for the others for ever.
+                if self._trainer.processes.any(asked(), self._trainer.device):
                     self._trainer.write_checkpoint()
                     raise Cancelled
         if self._trainer.stopped == "kl_budget":

@@ -307,7 +307,7 @@ class PPOConfig:
     )
     sharding: str = _setting(
         "none",
-        "Processes started by `accelerate launch` hold whole copies of the weights, or (fsdp2) a "
+        "Processes (worker.processes, or started by `accelerate launch`) hold whole copies of the weights, or (fsdp2) a "
         "part each of weights, gradients and optimizer states.",
         choices=("none", "fsdp2"),
     )
