@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -65,13 +66,10 @@ def several(job: Job, run: Path, *, lock: int) -> Iterator[None]:
             with connected(Place(rank=0, size=size, meeting=meeting), job):
                 yield
         except RuntimeError as error:
-            # What the connection says when its other end is gone helps nobody.
-            died = [rank for rank, other in enumerate(others, 1) if other.poll()]
-            if died and type(error).__module__ in ("builtins", "torch"):
-                raise RuntimeError(
-                    f"process {died[0] + 1} of {size} broke off; the log says why"
-                ) from error
-            raise
+            died = _broken_off(others) if _connection_lost(error) else None
+            if died is None:
+                raise
+            raise RuntimeError(f"process {died} of {size} broke off; the log says why") from error
         finally:
             _end(others, at_once=sys.exc_info()[0] is not None)
 
@@ -115,6 +113,22 @@ def _start(run: Path, rank: int, size: int, meeting: str, lock: int) -> subproce
         cwd=Path(__file__).parent.parent,
         env=os.environ | {_PLACE: f"{rank} {size} {meeting}"},
     )
+
+
+def _connection_lost(error: RuntimeError) -> bool:
+    """Whether this is torch.distributed's way to say that another process is gone."""
+    return any(name in str(error).lower() for name in ("gloo", "nccl"))
+
+
+def _broken_off(others: Sequence[subprocess.Popen[bytes]]) -> int | None:
+    """The number, from 2, of a process that failed; it may take a moment to be gone."""
+    deadline = time.monotonic() + 5
+    while time.monotonic() < deadline:
+        for number, other in enumerate(others, 2):
+            if other.poll():
+                return number
+        time.sleep(0.05)
+    return None
 
 
 def _end(others: Sequence[subprocess.Popen[bytes]], *, at_once: bool) -> None:
