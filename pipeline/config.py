@@ -146,8 +146,27 @@ class EvaluateConfig(Section):
     prompts: int = setting(200, "Held-out prompts used (all, when there are fewer).", low=1)
     completions: int = setting(1, "Completions sampled per prompt and policy.", low=1)
     temperature: float = setting(1.0, "Sampling temperature, as in PPO.", above=0)
+    beams: int = setting(
+        1,
+        "1 samples; more take the likeliest completion that a beam search of this width finds.  "
+        "For evaluation only: people and PPO always get samples.",
+        low=1,
+    )
+    length_penalty: float = setting(
+        1.0,
+        "Beam search: log-probabilities are divided by length to this power; 0 takes the "
+        "likeliest completion, more favours longer ones.",
+    )
     max_new_tokens: int = setting(256, "Longest completion in tokens.", low=1)
     batch: int = setting(32, "Completions sampled at once.", low=1)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(
+            self.beams == 1 or self.completions == 1,
+            f"evaluate.beams={self.beams} finds one completion a prompt; with it set "
+            "evaluate.completions to 1",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,6 +180,12 @@ class WorkerConfig(Section):
     )
     threads: int = setting(
         0, "CPU threads of a job; 0 takes all cores but leaves labeling first.", low=0
+    )
+    processes: int = setting(
+        1,
+        "Processes that PPO's work is shared among, one GPU each where there are GPUs; the same "
+        "result, sooner.  Each holds the models.",
+        low=1,
     )
     report_to: tuple[str, ...] = setting(
         (), "Trackers that get the metrics too: tensorboard (in RUN/trackers), trackio, wandb."

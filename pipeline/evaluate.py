@@ -1,12 +1,13 @@
 """The evaluation stage: the new policy beside the SFT reference and the policy before it.
 
-All three answer the same held-out prompts at PPO's temperature.  Rewards are the reward model's,
+All three answer the same held-out prompts, sampled at PPO's temperature unless `evaluate.beams`
+asks for their likeliest answers.  Rewards are the reward model's,
 which PPO has exploited: the people's verdict comes from the next round of labels.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from statistics import fmean
 from typing import Any
@@ -20,7 +21,7 @@ from pipeline.ppo.experience import micro_batches
 from pipeline.ppo.functional import full_kl
 from pipeline.ppo.model import run_model
 from pipeline.reward.data import pad_right
-from pipeline.reward.scoring import RewardModel
+from pipeline.reward.ensemble import Ensemble
 from pipeline.rundir import Job, Report, RunDirectory
 from pipeline.sampler import Response, Sampler
 from pipeline.sampling import COMPLETION_COLUMNS, completion_row, write_rows
@@ -89,6 +90,9 @@ class _Evaluation:
         self._asked = asked
         self._device = device
         self._seed = int(digest("evaluate", str(job.seed)), 16) % 2**31
+        evaluate = job.config.evaluate
+        # As everywhere, 0 stands for decoding without chance.
+        self._temperature = evaluate.temperature if evaluate.beams == 1 else 0.0
         self._reference: Sampler | None = None
         self._responses: dict[str, list[Response]] = {}
         self._kl: dict[str, list[float]] = {}
@@ -106,32 +110,48 @@ class _Evaluation:
             done += len(batch)
             self._report.progress(done, total, f"{role}: {done} of {total} completions sampled")
 
-        # One seed for all: the same random numbers, so policies differ by what they learned.
-        responses = sampler.sample(
-            [messages for _, messages in self._asked],
-            temperature=config.temperature,
-            max_new_tokens=config.max_new_tokens,
-            seed=self._seed,
-            batch=config.batch,
-            on_batch=progress,
-        )
-        self._responses[role] = responses
+        responses = self._responses[role] = self._answers(sampler, progress)
         self._kl[role] = (
             [0.0] * len(responses)
             if role == "reference"
             else sequence_kl(
                 sampler.model, self._reference.model, responses,
-                temperature=config.temperature, pad_id=sampler.chat.pad_id,
+                temperature=self._temperature or 1.0, pad_id=sampler.chat.pad_id,
             )
         )  # fmt: skip
 
+    def _answers(
+        self, sampler: Sampler, progress: Callable[[list[Response]], Any]
+    ) -> list[Response]:
+        """One policy's answer to each prompt, sampled or found by beam search."""
+        config = self._job.config.evaluate
+        conversations = [messages for _, messages in self._asked]
+        if config.beams > 1:
+            return sampler.search(
+                conversations,
+                beams=config.beams,
+                length_penalty=config.length_penalty,
+                max_new_tokens=config.max_new_tokens,
+                batch=config.batch,
+                on_batch=progress,
+            )
+        # One seed for all: the same random numbers, so policies differ by what they learned.
+        return sampler.sample(
+            conversations,
+            temperature=self._temperature,
+            max_new_tokens=config.max_new_tokens,
+            seed=self._seed,
+            batch=config.batch,
+            on_batch=progress,
+        )
+
     def score(self) -> dict[str, list[float]]:
-        """The reward model's score of every answer, by role."""
+        """The reward of every answer, as PPO was paid before shaping, by role."""
         self._report.log("scoring the answers")
-        model = RewardModel.load(self._job.model("reward"), device=self._device)
+        judges = Ensemble.load(self._job, device=self._device)
         conversations = [messages for _, messages in self._asked]
         return {
-            role: model(conversations, [response.text for response in responses])
+            role: judges(conversations, [response.text for response in responses]).scores
             for role, responses in self._responses.items()
         }
 
@@ -148,12 +168,12 @@ class _Evaluation:
 
     def write(self, directory: RunDirectory, rewards: dict[str, list[float]]) -> None:
         """Every answer with its reward, for the before/after page."""
-        config, completions, scores = self._job.config.evaluate, [], []
+        completions, scores = [], []
         for role, responses in self._responses.items():
             rows = zip(self._asked, responses, rewards[role], strict=True)
             for number, ((prompt, _), response, reward) in enumerate(rows):
                 id = f"r-{digest('evaluate', self._job.run, role, prompt, str(number))}"
-                settings = {"temperature": config.temperature, "top_p": 1.0, "seed": self._seed}
+                settings = {"temperature": self._temperature, "top_p": 1.0, "seed": self._seed}
                 name = self._job.names[role]
                 completions.append(completion_row(id, prompt, name, response, **settings))
                 scores.append({"completion": id, "reward": reward})

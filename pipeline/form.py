@@ -25,6 +25,8 @@ BASIC_SETTINGS = (
 STAGE_METRICS = {
     "train/loss": "Mean cross-entropy per response token in nats (SFT), or negative log-likelihood "
     "per judgment (reward model).",
+    "reward/ensemble_sd": "Standard deviation of the reward models' scores of a response (divided "
+    "by their number), mean over responses; it grows where they are asked beyond what they know.",
 }
 
 

@@ -276,6 +276,7 @@ class Loop:
         """A job with the models its stage may need: sampled or trained policy, reference, …"""
         config, reference = self._config_of(current), self._reference()
         names: dict[str, str | None] = {"policy": None, "reference": None, "previous": None}
+        extra = config.shaping.extra_reward_models if stage in ("ppo", "evaluate") else ()
         if reference:
             names["reference"] = reference.id
             names["policy"] = current.policy_sampled or reference.id
@@ -286,6 +287,8 @@ class Loop:
             if stage == "evaluate":
                 names["policy"], names["previous"] = current.policy_produced, names["policy"]
         paths = {key: self._path(id) if id else None for key, id in names.items()}
+        for number, name in enumerate(extra, 2):
+            names[f"reward_{number}"], paths[f"reward_{number}"] = name, self._named_path(name)
         return Job(
             run=new_id("run"),
             stage=stage,
@@ -358,6 +361,11 @@ class Loop:
         path = models.get(self._db, model_id).path
         local = self._db.workspace / path
         return str(local.resolve()) if local.exists() else base_model_path(path)
+
+    def _named_path(self, name: str) -> str:
+        """The path of what a setting names: a model of this workspace, a directory, or a hub id."""
+        known = {model.id for model in models.listing(self._db)}
+        return self._path(name) if name in known else base_model_path(name)
 
     def _run_of(self, current: Iteration, stage: Stage) -> Run | None:
         found = [r for r in runs.listing(self._db, iteration=current.number) if r.stage == stage]

@@ -12,7 +12,7 @@ from transformers import set_seed
 from pipeline.cancelling import Cancelled, asked, deferred
 from pipeline.devices import context_length, load_causal_lm, pick_device
 from pipeline.ppo import PPOConfig, PPOTrainer, UpdateResult
-from pipeline.reward.scoring import RewardModel
+from pipeline.reward.ensemble import Ensemble
 from pipeline.rundir import Job, Report, RunDirectory
 from pipeline.sampling import write_rows
 from pipeline.shaping import load
@@ -37,17 +37,19 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
     model = load_causal_lm(job.model("policy"))
     prompts, left_out = _read_prompts(directory, chat, config, context_length(model))
     conversations = [messages for _, messages, _ in prompts]
-    reward_model = RewardModel.load(job.model("reward"), device=device)
+    judges = Ensemble.load(job, device=device)
 
     shaping = job.config.shaping
     components = load(shaping.weights, shaping)
 
     def reward(indices: list[int], texts: list[str]) -> dict[str, list[float]]:
         asked = [conversations[i] for i in indices]
-        scores = reward_model(asked, texts)
+        verdict = judges(asked, texts)
+        scores = verdict.scores
         if shaping.floor is not None:
             scores = [max(score, shaping.floor) for score in scores]
-        return {"score": scores} | {n: score(asked, texts) for n, score in components.items()}
+        shaped = {name: score(asked, texts) for name, score in components.items()}
+        return {"score": scores} | verdict.figures | shaped
 
     trainer = PPOTrainer(
         model,
@@ -57,13 +59,17 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
         reward,
         config,
         directory.checkpoint,
-        reward_weights={"score": shaping.reward_weight} | shaping.weights,
+        # What is only watched is a component of weight 0.
+        reward_weights={"score": shaping.reward_weight}
+        | dict.fromkeys(judges.figures, 0.0)
+        | shaping.weights,
         eos_token_ids=chat.stop_ids,
         device=device,
     )
     _Narrator(trainer, report, [id for id, _, _ in prompts], left_out).follow(resume=job.resume)
     trainer.save(directory.model)
-    write_rows(directory.outputs / "samples.parquet", _samples(directory), _SAMPLE_COLUMNS)
+    if trainer.processes.rank == 0:
+        write_rows(directory.outputs / "samples.parquet", _samples(directory), _SAMPLE_COLUMNS)
     return trainer.history[-1] | {"updates": trainer.step, "stopped": trainer.stopped}
 
 
@@ -90,7 +96,8 @@ class _Narrator:
                 self._tell(update)
                 # The engine writes an update's checkpoint after this: it remembers these events.
                 self._trainer.extra = {"seq": self._report.seq, "flagged": sorted(self._flagged)}
-                if asked():
+                # Agreed on, since a process that went on alone would wait for the others for ever.
+                if self._trainer.processes.any(asked(), self._trainer.device):
                     self._trainer.write_checkpoint()
                     raise Cancelled
         if not started:  # Killed after its last update, it has only what follows left to do.

@@ -39,7 +39,8 @@ LOCK_FD = "KITESTRING_LOCK_FD"
 @dataclass(frozen=True, kw_only=True)
 class Job:
     """What a worker is asked to do.  `models` maps policy, reference, previous and reward to
-    absolute paths (or hub ids); `names` maps the same keys to model ids for lineage."""
+    absolute paths (or hub ids), and reward_2, reward_3, … where several reward models score;
+    `names` maps the same keys to model ids for lineage."""
 
     run: str
     stage: Stage
@@ -57,6 +58,11 @@ class Job:
         if not path:
             raise ValueError(f"the {self.stage} stage of {self.run} was given no {key} model")
         return path
+
+    def reward_models(self) -> list[str]:
+        """Paths of all reward models, the iteration's own first."""
+        own = self.model("reward")
+        return [own, *(self.model(key) for key in self.models if key.startswith("reward_"))]
 
 
 class RunDirectory:

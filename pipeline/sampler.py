@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from pipeline.devices import context_length, load_causal_lm
+from pipeline.ppo.beam import beam_search
 from pipeline.ppo.rollout import generate
 from pipeline.text import ChatTokenizer, Messages
 from storage.records import FinishReason
@@ -58,14 +59,12 @@ class Sampler:
         Prompts of like length are decoded together, which changes no answer: random numbers
         belong to rows.
         """
-        prompts = [self.chat.prompt(messages) for messages in conversations]
-        order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
         generator = torch.Generator().manual_seed(seed)
-        answers: dict[int, Response] = {}
-        for rows in _chunks(order, batch):
+
+        def decode(prompts: list[list[int]]) -> list[tuple[list[int], str]]:
             rollout = generate(
                 self.model,
-                [prompts[i] for i in rows],
+                prompts,
                 eos_token_ids=self.chat.stop_ids,
                 pad_token_id=self.chat.pad_id,
                 max_new_tokens=max_new_tokens,
@@ -73,7 +72,51 @@ class Sampler:
                 top_p=top_p,
                 generator=generator,
             )
-            sampled = zip(rows, rollout.token_lists(), rollout.finish_reasons, strict=True)
+            return list(zip(rollout.token_lists(), rollout.finish_reasons, strict=True))
+
+        return self._answers(conversations, decode, batch=batch, on_batch=on_batch)
+
+    def search(
+        self,
+        conversations: Sequence[Messages],
+        *,
+        beams: int,
+        max_new_tokens: int,
+        length_penalty: float = 1.0,
+        batch: int = 32,
+        on_batch: Callable[[list[Response]], Any] = lambda _: None,
+    ) -> list[Response]:
+        """The answer to each conversation that beam search finds; `batch` counts beams."""
+
+        def decode(prompts: list[list[int]]) -> list[tuple[list[int], str]]:
+            found = beam_search(
+                self.model,
+                prompts,
+                beams=beams,
+                eos_token_ids=self.chat.stop_ids,
+                pad_token_id=self.chat.pad_id,
+                max_new_tokens=max_new_tokens,
+                length_penalty=length_penalty,
+            )
+            return [(best.tokens, best.finish_reason) for best in found]
+
+        rows = max(1, batch // beams)
+        return self._answers(conversations, decode, batch=rows, on_batch=on_batch)
+
+    def _answers(
+        self,
+        conversations: Sequence[Messages],
+        decode: Callable[[list[list[int]]], list[tuple[list[int], str]]],
+        *,
+        batch: int,
+        on_batch: Callable[[list[Response]], Any],
+    ) -> list[Response]:
+        """Decode prompts of like length together: token ids to ids and finish reasons."""
+        prompts = [self.chat.prompt(messages) for messages in conversations]
+        order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
+        answers: dict[int, Response] = {}
+        for rows in _chunks(order, batch):
+            decoded = decode([prompts[i] for i in rows])
             made = {
                 i: Response(
                     prompt_ids=prompts[i],
@@ -81,7 +124,7 @@ class Sampler:
                     text=self.chat.decode(ids),
                     finish_reason="stop" if reason == "stop" else "length",
                 )
-                for i, ids, reason in sampled
+                for i, (ids, reason) in zip(rows, decoded, strict=True)
             }
             answers |= made
             on_batch(list(made.values()))

@@ -18,9 +18,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import FrameType
 from typing import Any
 
+from pipeline import peers
 from pipeline.cancelling import Cancelled, ask
 from pipeline.config import WorkerConfig
 from pipeline.rundir import Job, Report, RunDirectory
@@ -45,11 +47,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write("usage: python -m pipeline.worker RUN_DIR (a directory with job.json)\n")
         return 2
     directory = RunDirectory(Path(arguments[0]).resolve())
-    with directory.hold_lock():
+    place = peers.place()
+    if place is not None:
+        return _assist(directory, place)
+    with directory.hold_lock() as lock:
         signal.signal(signal.SIGTERM, _cancel)
         _log_output(directory.log)
         try:
-            directory.write_result(_work(directory))
+            directory.write_result(_work(directory, lock.fileno()))
         except Cancelled:
             return _fail(directory, "cancelled", CANCELLED)
         except BaseException as error:
@@ -57,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _work(directory: RunDirectory) -> dict[str, Any]:
+def _work(directory: RunDirectory, lock: int) -> dict[str, Any]:
     """Run the stage; its summary, with the seconds it took."""
     start = time.monotonic()
     job = directory.job()
@@ -68,13 +73,34 @@ def _work(directory: RunDirectory) -> dict[str, Any]:
     report.log(f"{job.stage} of iteration {job.iteration}, attempt {job.attempt}")
     try:
         stage = _stage(job)
-        with _tracked(job, report, directory):
+        with (
+            _tracked(job, report, directory),
+            peers.several(job, directory.path, lock=lock),
+        ):
             summary = stage.run(job, report, directory)
     finally:
         report.close()
     seconds = time.monotonic() - start
     report.log(f"done in {seconds:.1f} s")
     return _finite(summary | {"seconds": seconds})
+
+
+def _assist(directory: RunDirectory, place: peers.Place) -> int:
+    """Be a further process of a stage: do its share, tell nothing, and log only a failure."""
+    signal.signal(signal.SIGTERM, _cancel)
+    job = directory.job()
+    _settle(job.config.worker)
+    stage = _stage(job)
+    try:
+        with (
+            TemporaryDirectory() as folder,
+            Report(RunDirectory(Path(folder)), attempt=job.attempt) as unread,
+            peers.connected(place, job),
+        ):
+            stage.run(job, unread, directory)
+    except Cancelled:
+        return CANCELLED
+    return 0
 
 
 @contextmanager

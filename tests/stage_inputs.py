@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,10 @@ from typing import Any
 import pandas as pd
 import torch
 
+from pipeline import ppo_stage
 from pipeline.config import Config
 from pipeline.reward.network import from_language_model
-from pipeline.rundir import Job, RunDirectory
+from pipeline.rundir import Job, Report, RunDirectory
 from pipeline.text import ChatTokenizer
 from storage.records import Prompt, messages_json
 from tests.tiny import save_tiny
@@ -34,7 +36,13 @@ SETTINGS = {
     "ppo.checkpoint_every": 1,
     "evaluate.max_new_tokens": 6,
 }
-NAMES = {"policy": "policy-1", "reference": "sft-1", "previous": "sft-0", "reward": "reward-1"}
+NAMES = {
+    "policy": "policy-1",
+    "reference": "sft-1",
+    "previous": "sft-0",
+    "reward": "reward-1",
+    "reward_2": "reward-0",
+}
 
 
 def tiny_models(root: Path) -> dict[str, str]:
@@ -117,6 +125,17 @@ def make_judgments(
 
 def give(directory: RunDirectory, name: str, rows: list[dict[str, Any]]) -> None:
     pd.DataFrame(rows).to_parquet(directory.inputs / name, index=False)
+
+
+def first_update(models: dict[str, str], path: Path, **settings: Any) -> dict[str, float]:
+    """Metrics of the first update of a run of the PPO stage."""
+    job = make_job("ppo", models, ppo__updates=1, **settings)
+    directory = RunDirectory.create(path, job)
+    give(directory, "prompts.parquet", make_prompts(8))
+    with Report(directory) as report:
+        ppo_stage.run(job, report, directory)
+    events = map(json.loads, directory.events.read_text().splitlines())
+    return next(event["values"] for event in events if event["kind"] == "metrics")
 
 
 def rows_of(path: Path) -> list[dict[str, Any]]:

@@ -45,6 +45,8 @@ def test_later_files_and_overrides_win(tmp_path: Path) -> None:
         ("labeling.overlap", "1.5", "labeling.overlap=1.5 must be in [0, 1]"),
         ("sft.enabled", "1", "sft.enabled=1 must be true or false"),
         ("sampling.temperatures", "[1.0]", "must be two positive numbers"),
+        ("evaluate.beams", "0", "evaluate.beams=0 must be at least 1"),
+        ("shaping.ensemble", "median", "must be one of mean, lower_bound, min"),
         ("ppo.minibatch", "10", "ppo.minibatch=10 must divide ppo.rollouts=64"),
     ],
 )
@@ -52,6 +54,11 @@ def test_a_bad_override_says_what_would_be_right(name: str, value: str, message:
     with pytest.raises(ValueError) as error:
         Config().override({name: value})
     assert message in str(error.value)
+
+
+def test_beam_search_finds_one_completion_a_prompt() -> None:
+    with pytest.raises(ValueError, match=r"set evaluate\.completions to 1$"):
+        Config().override({"evaluate.beams": "4", "evaluate.completions": "2"})
 
 
 def test_text_is_read_as_the_settings_type() -> None:

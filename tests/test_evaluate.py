@@ -11,10 +11,12 @@ import torch
 
 from pipeline.evaluate import distinct_share, run, sequence_kl
 from pipeline.metrics import METRICS
+from pipeline.ppo import beam_search
 from pipeline.rundir import Job, Report, RunDirectory
-from pipeline.sampler import Response
+from pipeline.sampler import Response, Sampler
+from pipeline.text import ChatTokenizer, read_messages
 from tests.stage_inputs import NAMES, give, make_job, make_prompts, rows_of, tiny_models_and_reward
-from tests.tiny import tiny_model
+from tests.tiny import tiny_model, tiny_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -69,6 +71,45 @@ def test_a_policy_against_itself_ties_everywhere(models: dict[str, str], tmp_pat
     _, summary = evaluate(job, tmp_path, prompts=4)
     assert summary["win_rate_reward_model"] == 0.5
     assert summary["policy"]["kl"] == pytest.approx(0, abs=1e-6)
+
+
+def test_beams_take_the_likeliest_answers(models: dict[str, str], tmp_path: Path):
+    job = make_job("evaluate", models, evaluate__beams=3, evaluate__length_penalty=0.0)
+    directory, summary = evaluate(job, tmp_path, prompts=5)
+    rows = rows_of(directory.outputs / "completions.parquet")
+    assert len(rows) == 15
+    assert {row["temperature"] for row in rows} == {0.0}
+    assert summary["policy"]["kl"] > 0
+    for role in ("policy", "previous"):
+        sampler = Sampler.load(models[role], device=torch.device("cpu"), dtype=torch.float32)
+        found = {row["prompt"]: row["text"] for row in rows if row["policy"] == NAMES[role]}
+        for prompt in make_prompts(5):
+            (best,) = beam_search(
+                sampler.model,
+                [sampler.chat.prompt(read_messages(prompt["messages"]))],
+                beams=3,
+                eos_token_ids=sampler.chat.stop_ids,
+                pad_token_id=sampler.chat.pad_id,
+                max_new_tokens=6,
+                length_penalty=0.0,
+            )
+            assert found[prompt["id"]] == sampler.chat.decode(best.tokens)
+
+
+def test_a_search_honours_the_length_penalty():
+    sampler = Sampler(tiny_model(), ChatTokenizer(tiny_tokenizer()))
+    likely_end = torch.zeros(261)
+    likely_end[sampler.chat.stop_ids] = 6.0
+    sampler.model.lm_head.register_forward_hook(lambda _, __, out: out + likely_end)
+    asked: Any = ["Say 1", "Hello"]
+    short, long = (
+        sampler.search(asked, beams=3, max_new_tokens=6, length_penalty=penalty, batch=4)
+        for penalty in (0.0, 5.0)
+    )
+    # The end has about half the mass at every step: alone it is likeliest, per token it is not.
+    assert [len(answer.ids) for answer in short] == [1, 1]
+    assert all(len(answer.ids) > 1 for answer in long)
+    assert {answer.finish_reason for answer in short} == {"stop"}
 
 
 def test_too_long_a_prompt_is_said(models: dict[str, str], tmp_path: Path):

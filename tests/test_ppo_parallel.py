@@ -21,6 +21,7 @@ CASES = {
     "plain": {},
     "critic": {"critic": "separate", "value_warmup": 1},
     "lora": {"lora_rank": 4},
+    "transformers": {"rollout_backend": "transformers"},
     "fsdp2": {"sharding": "fsdp2"},
     "fsdp2-critic": {"sharding": "fsdp2", "critic": "separate", "gradient_checkpointing": True},
 }

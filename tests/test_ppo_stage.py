@@ -2,30 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import pytest
 
-from pipeline import ppo_stage
-from pipeline.rundir import Report, RunDirectory
-from tests.stage_inputs import give, make_job, make_prompts, tiny_models_and_reward
+from tests.stage_inputs import first_update, tiny_models_and_reward
 
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return tiny_models_and_reward(tmp_path_factory.mktemp("models"))
-
-
-def first_update(models: dict[str, str], path: Path, **settings: object) -> dict[str, float]:
-    """Metrics of the first update of a run of the stage."""
-    job = make_job("ppo", models, ppo__updates=1, **settings)
-    directory = RunDirectory.create(path, job)
-    give(directory, "prompts.parquet", make_prompts(8))
-    with Report(directory) as report:
-        ppo_stage.run(job, report, directory)
-    events = map(json.loads, directory.events.read_text().splitlines())
-    return next(event["values"] for event in events if event["kind"] == "metrics")
 
 
 def test_components_are_logged_apart_and_summed_by_weight(models, tmp_path):

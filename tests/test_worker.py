@@ -5,22 +5,25 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from pipeline import worker
 from pipeline.metrics import METRICS
-from pipeline.rundir import LOCK_FD, Job, RunDirectory
+from pipeline.rundir import LOCK_FD, RunDirectory
 from tests.stage_inputs import give, make_job, make_judgments, make_prompts, rows_of, tiny_models
+from tests.worker_runs import (
+    events,
+    events_metric,
+    resume,
+    run_ppo,
+    start,
+    steps_reported,
+    wait_for,
+    work,
+)
 
 
 @pytest.fixture(scope="module")
@@ -37,48 +40,6 @@ def trained(models: dict[str, str], tmp_path_factory: pytest.TempPathFactory) ->
     give(directory, "centering.parquet", make_prompts(4))
     assert work(directory) == 0, directory.failure()
     return models | {"reward": str(directory.model)}
-
-
-def work(directory: RunDirectory) -> int:
-    """`worker.main` in this process, with what it changes put back."""
-    with _restored():
-        return worker.main([str(directory.path)])
-
-
-@contextmanager
-def _restored() -> Iterator[None]:
-    handler, out, err = signal.getsignal(signal.SIGTERM), os.dup(1), os.dup(2)
-    environment = dict(os.environ)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, handler)
-        os.dup2(out, 1)
-        os.dup2(err, 2)
-        os.close(out)
-        os.close(err)
-        os.environ.clear()
-        os.environ.update(environment)
-
-
-def start(directory: RunDirectory) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, "-m", "pipeline.worker", str(directory.path)])
-
-
-def wait_for(condition: Callable[[], bool], worker: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 250
-    while not condition():
-        assert worker.poll() is None, "the worker ended before the test could stop it"
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-
-
-def events(directory: RunDirectory) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in directory.events.read_text().splitlines()]
-
-
-def steps_reported(directory: RunDirectory) -> list[int]:
-    return [event["step"] for event in events(directory) if event["kind"] == "metrics"]
 
 
 def assert_defined(directory: RunDirectory) -> None:
@@ -161,10 +122,6 @@ def test_ppo_and_evaluate(trained: dict[str, str], tmp_path: Path):
     assert found["policy"]["kl"] > 0
     assert len(rows_of(evaluation.outputs / "scores.parquet")) == 3 * 8
     assert_defined(evaluation)
-
-
-def events_metric(directory: RunDirectory, name: str) -> list[float]:
-    return [e["values"][name] for e in events(directory) if e["kind"] == "metrics"]
 
 
 def test_a_failure_leaves_its_reason_and_no_result(models: dict[str, str], tmp_path: Path):
@@ -279,14 +236,3 @@ def test_killed_and_cancelled_ppo_resumes_to_the_same_end(trained: dict[str, str
     assert weights[0] == weights[1]
     samples = [rows_of(d.outputs / "samples.parquet") for d in (whole, broken)]
     assert samples[0] == samples[1]
-
-
-def run_ppo(path: Path, job: Job) -> RunDirectory:
-    directory = RunDirectory.create(path, job)
-    give(directory, "prompts.parquet", make_prompts(6))
-    return directory
-
-
-def resume(directory: RunDirectory, job: Job, *, attempt: int) -> None:
-    directory.clear_outcome()
-    directory.write_job(replace(job, attempt=attempt, resume=True))

@@ -15,6 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pipeline.ppo.beam import Hypothesis, beam_search
     from pipeline.ppo.config import PPOConfig
     from pipeline.ppo.metrics import METRICS, Flag, red_flags
     from pipeline.ppo.model import ActorCritic
@@ -26,12 +27,14 @@ __all__ = [
     "METRICS",
     "ActorCritic",
     "Flag",
+    "Hypothesis",
     "PPOConfig",
     "PPOTrainer",
     "Rollout",
     "Sample",
     "TrainingDiverged",
     "UpdateResult",
+    "beam_search",
     "generate",
     "red_flags",
 ]
@@ -40,12 +43,14 @@ _HOME = {
     "METRICS": "metrics",
     "ActorCritic": "model",
     "Flag": "metrics",
+    "Hypothesis": "beam",
     "PPOConfig": "config",
     "PPOTrainer": "trainer",
     "Rollout": "rollout",
     "Sample": "results",
     "TrainingDiverged": "results",
     "UpdateResult": "results",
+    "beam_search": "beam",
     "generate": "rollout",
     "red_flags": "metrics",
 }

@@ -22,7 +22,12 @@ class Advantages:
         self.category_means = CategoryMeans()
 
     def __call__(
-        self, batch: Sequence[int], rollout: Rollout, scored: Scored, rewards: Tensor
+        self,
+        batch: Sequence[int],
+        rollout: Rollout,
+        scored: Scored,
+        rewards: Tensor,
+        importance: Tensor | None = None,
     ) -> tuple[Experience, Tensor]:
         """What to learn from, and the (B, T) advantages before whitening."""
         config, mask = self.config, rollout.mask
@@ -39,6 +44,7 @@ class Advantages:
             values=values,
             advantages=advantages,
             returns=returns,
+            importance=importance,
         )
         return experience, raw
 

@@ -270,6 +270,23 @@ class PPOConfig:
         above=0,
         high=1,
     )
+    rollout_backend: str = _setting(
+        "own",
+        "Who samples: our loop; transformers' generate, for models whose cache our loop cannot "
+        "drive; or vLLM (pip install vllm, one GPU).  With the last two log-probabilities are "
+        "computed again and gains weighed by them.",
+        choices=("own", "transformers", "vllm"),
+    )
+    importance_cap: float = _setting(
+        2.0,
+        "Largest weight (trainer's over sampler's probability) of a token that another backend "
+        "sampled.",
+        source="Yao et al. (2025): 2",
+        low=1,
+    )
+    vllm_memory: float = _setting(
+        0.3, "Share of the GPU's memory that vLLM takes while it samples.", above=0, high=1
+    )
     max_new_tokens: int = _setting(64, "Longest response, tokens, end-of-text included.", low=1)
     min_new_tokens: int = _setting(0, "End-of-text is not sampled before this many tokens.", low=0)
     max_prompt_tokens: int = _setting(512, "A longer prompt is refused, never cut.", low=1)
@@ -290,7 +307,7 @@ class PPOConfig:
     )
     sharding: str = _setting(
         "none",
-        "Processes started by `accelerate launch` hold whole copies of the weights, or (fsdp2) a "
+        "Processes (worker.processes, or started by `accelerate launch`) hold whole copies of the weights, or (fsdp2) a "
         "part each of weights, gradients and optimizer states.",
         choices=("none", "fsdp2"),
     )
@@ -325,6 +342,16 @@ class PPOConfig:
             raise ValueError(
                 f"ppo.sharding={self.sharding!r} does not go with ppo.lora_rank; adapters are "
                 "small enough to be held whole"
+            )
+        if self.sharding != "none" and self.rollout_backend != "own":
+            raise ValueError(
+                f"ppo.sharding={self.sharding!r} goes with ppo.rollout_backend='own' only"
+            )
+        plain = (self.top_k, self.top_p, self.min_new_tokens, self.lora_rank) == (0, 1.0, 0, 0)
+        if self.rollout_backend == "vllm" and not plain:
+            raise ValueError(
+                "ppo.rollout_backend='vllm' samples a fully trained model from its whole "
+                "distribution; leave ppo.top_k, top_p, min_new_tokens and lora_rank as they are"
             )
         if 0 < self.dual_clip <= 1:
             raise ValueError(f"ppo.dual_clip={self.dual_clip} must be above 1, or 0 for none")

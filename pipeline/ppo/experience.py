@@ -73,20 +73,24 @@ def join_texts(prompts: Sequence[Sequence[int]], rollout: Rollout, *, pad: int) 
 
 @dataclass(frozen=True, kw_only=True)
 class Experience:
-    """Per-token quantities recorded at rollout time, each (B, T) and without gradient."""
+    """Per-token quantities recorded at rollout time, each (B, T) and without gradient.
+
+    `importance` are the weights that correct for a sampler other than the policy; None for 1.
+    """
 
     logprobs: Tensor
     reference_logprobs: Tensor
     values: Tensor
     advantages: Tensor
     returns: Tensor
+    importance: Tensor | None = None
 
     def take(self, rows: list[int], width: int) -> "Experience":
         """Those rows, cut to `width` tokens."""
         index = torch.tensor(rows, device=self.logprobs.device)
-        return Experience(
-            **{item.name: getattr(self, item.name)[index, :width] for item in fields(self)}
-        )
+        kept = {item.name: getattr(self, item.name) for item in fields(self)}
+        cut = {name: c[index, :width] for name, c in kept.items() if c is not None}
+        return Experience(**cut)
 
 
 def micro_batches(

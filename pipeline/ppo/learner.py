@@ -56,6 +56,7 @@ class Scored:
     logprobs: Tensor | None
     values: Tensor | None
     kl: Tensor | None
+    entropies: Tensor | None = None
 
 
 class Learner:
@@ -128,18 +129,18 @@ class Learner:
         )
 
     @torch.no_grad()
-    def score(self, texts: Texts, *, has_values: bool) -> Scored:
+    def score(self, texts: Texts, *, has_values: bool, again: bool = False) -> Scored:
         """Log-probabilities of the rollouts under the reference, in one frozen pass.
 
         The policy passes too where bf16 made its sampled log-probabilities too coarse (off by
-        up to 3e-2), or where the exact KL needs its whole distribution; a separate critic, since
-        it did not sample (`has_values` False).
+        up to 3e-2), or where the exact KL needs its whole distribution; `again` where another
+        sampled, with entropies too; a separate critic, since it did not sample (`has_values` False).
         """
         found: dict[str, Tensor] = {}
         for rows in self.split(texts, list(range(texts.tokens.shape[0]))):
             part = texts.take(rows)
             with self._reading(part):
-                results = self._frozen_pass(part, has_values=has_values)
+                results = self._frozen_pass(part, has_values=has_values, again=again)
             for name, flat in results.items():
                 if name not in found:
                     found[name] = torch.zeros(texts.tokens.shape, device=flat.device)
@@ -149,18 +150,21 @@ class Learner:
             logprobs=found.get("logprobs"),
             values=found.get("values"),
             kl=found.get("kl"),
+            entropies=found.get("entropies"),
         )
 
-    def _frozen_pass(self, texts: Texts, *, has_values: bool) -> dict[str, Tensor]:
+    def _frozen_pass(self, texts: Texts, *, has_values: bool, again: bool) -> dict[str, Tensor]:
         """(N,) results of one micro-batch by name."""
         sampled = texts.tokens[texts.mask]
         reference_logits, _ = self.logits(self.reference, texts)
         results = {"reference_logprobs": token_logprobs(reference_logits, sampled)}
         exact = self.config.kl_estimator == "full"
-        if exact or self.precision != "fp32":
+        if again or exact or self.precision != "fp32":
             logits, values = self.logits(self.model, texts)
             assert values is not None
             results |= {"logprobs": token_logprobs(logits, sampled), "values": values}
+            if again:
+                results["entropies"] = entropy(logits)
             if exact:
                 results["kl"] = full_kl(logits, reference_logits)
         elif not has_values:
@@ -284,6 +288,7 @@ class Learner:
         loss = policy_loss(
             logprobs=logprobs,
             old_logprobs=experience.logprobs,
+            importance=experience.importance,
             advantages=experience.advantages,
             mask=mask,
             tokens=tokens,

@@ -91,6 +91,7 @@ def policy_loss(
     mask: Tensor,
     tokens: int,
     config: PPOConfig,
+    importance: Tensor | None = None,
     entropy: Tensor | None = None,
     kl: Tensor | None = None,
     kl_weight: float = 0.0,
@@ -98,9 +99,10 @@ def policy_loss(
     """Clipped policy objective, less the entropy bonus, plus β · KL.
 
     `old_logprobs` were recorded at rollout time and carry no gradient; `entropy` and `kl` are
-    per token and carry one.  `tokens` is the number of sampled tokens in the whole minibatch,
-    of which this may be a part: dividing by it makes the sum over parts the mean over all
-    tokens, where a mean of means would weigh a token by the company it keeps.
+    per token and carry one; `importance` weighs each token's gain.  `tokens` is the number of
+    sampled tokens in the whole minibatch, of which this may be a part: dividing by it makes the
+    sum over parts the mean over all tokens, where a mean of means would weigh a token by the
+    company it keeps.
     (Schulman et al., "Proximal policy optimization algorithms", eq. 7 and 9.)
     """
     # Padding carries no log-probability; a ratio of 1 there keeps exp finite.
@@ -114,7 +116,7 @@ def policy_loss(
         dual=config.dual_clip,
         symmetric=config.negative_clip == "symmetric",
     )
-    policy = -_mean(gain, mask, tokens)
+    policy = -_mean(gain if importance is None else importance * gain, mask, tokens)
     nothing = torch.zeros_like(policy)
     divergence = nothing if kl is None else _mean(kl, mask, tokens)
     bonus = nothing if entropy is None else _mean(entropy, mask, tokens)

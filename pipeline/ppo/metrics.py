@@ -16,6 +16,10 @@ METRICS: dict[str, str] = {
     "kl/loss": "Mean of that estimate over the update's tokens where the loss charges it, else 0.",
     "kl/coefficient": "β in force while these responses were rewarded.",
     "reference/changed": "1 when a weight of the frozen reference was written to, else 0.",
+    "rollout/mismatch_kl": "Mean of e^−ρ − 1 + ρ over sampled tokens, ρ = log μ − log π at sampling "
+    "and in the trainer: their divergence, nats; 0 where one pass serves both.",
+    "rollout/importance_weight_clipped": "Share of sampled tokens whose weight π / μ was cut off at "
+    "its cap; 0 with our own sampling loop.",
     "policy/entropy": "Mean entropy of the sampling distribution over sampled tokens, nats.",
     "policy/approx_kl": "Mean of ρ − 1 − log ρ over the update's tokens, ρ = π / π_rollout; nats.",
     "policy/clip_fraction": "Share of the update's tokens whose clipped gain was the smaller.",

@@ -55,6 +55,10 @@ class Processes:
             dist.all_reduce(maxima, op=dist.ReduceOp.MAX)
         return maxima
 
+    def any(self, mine: bool, device: torch.device) -> bool:
+        """Whether it is so in any process; all must ask."""
+        return bool(self.largest(torch.tensor(float(mine), device=device)))
+
     def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
         """Add up every process's gradients; one that has none counts as zero."""
         if self.size == 1:

@@ -19,13 +19,14 @@ class Rollout:
     end-of-text included, and is the only source of masks.  `logprobs` (B, T) are
     of the full distribution at the sampling temperature; `entropies` (B, T)
     likewise; `values` (B, T) are of the state before each token, or None without
-    a value head.  All are 0 on padding.
+    a value head.  All are 0 on padding.  A sampler that is not ours brings neither
+    entropies nor values.
     """
 
     tokens: Tensor
     lengths: Tensor
     logprobs: Tensor
-    entropies: Tensor
+    entropies: Tensor | None
     values: Tensor | None
     finish_reasons: list[str]
     """"stop" for a response that ended itself, "length" for one that was cut off."""
@@ -106,7 +107,7 @@ class _Decoder:
         self.device = next(model.parameters()).device
         self.uniforms = uniforms.to(self.device)
         rows, steps = uniforms.shape
-        self.input_ids, self.attention_mask = _left_padded(prompts, pad, self.device)
+        self.input_ids, self.attention_mask = left_padded(prompts, pad, self.device)
         self.tokens = torch.full((rows, steps), pad, device=self.device)
         self.lengths = torch.full((rows,), steps, device=self.device)
         self.ended = torch.zeros(rows, dtype=torch.bool, device=self.device)
@@ -205,7 +206,7 @@ def truncate(logits: Tensor, *, top_k: int, top_p: float) -> Tensor:
     return logits
 
 
-def _left_padded(
+def left_padded(
     prompts: Sequence[Sequence[int]], pad: int, device: torch.device
 ) -> tuple[Tensor, Tensor]:
     """(B, P) ids with padding on the left, and the (B, P) mask of what is real, as 0 and 1."""

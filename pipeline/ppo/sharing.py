@@ -55,7 +55,7 @@ def _joined(shares: Sequence[Share], processes: Processes) -> Share:
             tokens=always([r.tokens for r in rollouts]),
             lengths=always([r.lengths for r in rollouts]),
             logprobs=always([r.logprobs for r in rollouts]),
-            entropies=always([r.entropies for r in rollouts]),
+            entropies=rows([r.entropies for r in rollouts]),
             values=rows([r.values for r in rollouts]),
             finish_reasons=processes.whole([r.finish_reasons for r in rollouts]),
         ),
@@ -72,6 +72,7 @@ def _joined(shares: Sequence[Share], processes: Processes) -> Share:
             logprobs=rows([s.logprobs for s in scored]),
             values=rows([s.values for s in scored]),
             kl=rows([s.kl for s in scored]),
+            entropies=rows([s.entropies for s in scored]),
         ),
     )
 

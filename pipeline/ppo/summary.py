@@ -29,6 +29,7 @@ def summarize(
 
     `values` is what returns were compared with.
     """
+    assert rollout.entropies is not None
     mask, total = rollout.mask, scores.total
     lengths = rollout.lengths.float()
     responses = rollout.token_lists()

@@ -12,6 +12,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from pipeline.ppo.advantages import Advantages
+from pipeline.ppo.backends import Request, make_backend
 from pipeline.ppo.checkpoint import (
     checkpoint_path,
     list_checkpoints,
@@ -25,11 +26,11 @@ from pipeline.ppo.config import PPOConfig
 from pipeline.ppo.control import PromptSampler, learning_rate
 from pipeline.ppo.experience import Texts, join_texts
 from pipeline.ppo.frozen import hold_in_bf16, merged
-from pipeline.ppo.learner import Learner, NonFiniteError, Scored, planned_steps
+from pipeline.ppo.learner import Learner, NonFiniteError, planned_steps
 from pipeline.ppo.metrics import red_flags, reward_fell
+from pipeline.ppo.mismatch import completed, importance
 from pipeline.ppo.model import (
     assemble,
-    autocast,
     detect_device,
     end_tokens,
     resolve_precision,
@@ -40,7 +41,7 @@ from pipeline.ppo.packing import can_pack
 from pipeline.ppo.parallel import Processes, same_weights_everywhere
 from pipeline.ppo.results import Sample, TrainingDiverged, UpdateResult
 from pipeline.ppo.rewarder import Paid, Rewarder, Scores
-from pipeline.ppo.rollout import Rollout, generate
+from pipeline.ppo.rollout import Rollout
 from pipeline.ppo.sharding import (
     gathered,
     load_states,
@@ -123,6 +124,17 @@ class PPOTrainer:
             packing=packing,
             processes=self.processes,
         )
+        self.backend = make_backend(
+            Request(
+                model=self.model,
+                config=config,
+                eos_token_ids=self.eos_token_ids,
+                pad_token_id=self.pad_token_id,
+                precision=self.precision,
+                device=self.device,
+            ),
+            self.processes,
+        )
         self.rewarder = Rewarder(reward, config, weights=reward_weights, device=self.device)
         self.advantages = Advantages(config, check_categories(categories, prompts, config))
         self.sampler = PromptSampler(len(self.prompts), self.generators["prompts"])
@@ -188,12 +200,17 @@ class PPOTrainer:
         with watch.lap("speed/score_seconds"), gathered(self.model), gathered(self.reference):
             found = put_together(self._scored(batch, rollout), self.processes)
         scores, scored = found.scores, found.scored
-        rollout = _completed(found.rollout, scored)
+        rollout = completed(found.rollout, scored)
+        mismatch = importance(
+            found.rollout, rollout, cap=self.config.importance_cap, foreign=self.backend.foreign
+        )
         if not torch.isfinite(rollout.logprobs).all():
             raise NonFiniteError("the policy's log-probabilities are not finite")
         texts = self._texts(batch, rollout)
         paid = self.rewarder.pay(rollout, scored, scores.total)
-        experience, raw_advantages = self.advantages(batch, rollout, scored, paid.rewards)
+        experience, raw_advantages = self.advantages(
+            batch, rollout, scored, paid.rewards, mismatch.weights
+        )
         beta = self.rewarder.kl_controller.weight
         with watch.lap("speed/update_seconds"):
             lr = learning_rate(self.config, self.step)
@@ -212,7 +229,7 @@ class PPOTrainer:
             raw_advantages=raw_advantages,
             returns=experience.returns,
         )
-        metrics |= learned | watch.metrics(sampled=int(rollout.lengths.sum()))
+        metrics |= mismatch.metrics | learned | watch.metrics(sampled=int(rollout.lengths.sum()))
         metrics["kl/coefficient"] = beta
         written = weights_versions(self.reference) != self._reference_versions
         metrics["reference/changed"] = float(written)
@@ -220,25 +237,12 @@ class PPOTrainer:
 
     def _rollout(self, batch: list[int]) -> Rollout:
         """Responses to this process's share of the batch."""
-        config = self.config
         # Drawn for all and by all, so that a response does not depend on who samples it.
         uniforms = torch.rand(
-            len(batch), config.max_new_tokens, generator=self.generators["sampling"]
+            len(batch), self.config.max_new_tokens, generator=self.generators["sampling"]
         )
-        with autocast(self.precision, self.device):
-            return generate(
-                self.model,
-                [self.prompts[index] for index in self.processes.share(batch)],
-                eos_token_ids=self.eos_token_ids,
-                pad_token_id=self.pad_token_id,
-                max_new_tokens=config.max_new_tokens,
-                temperature=config.temperature,
-                top_k=config.top_k,
-                top_p=config.top_p,
-                min_new_tokens=config.min_new_tokens,
-                uniforms=uniforms[self.processes.share(range(len(batch)))],
-                batch_size=config.rollout_batch,
-            )
+        mine = self.processes.share(range(len(batch)))
+        return self.backend([self.prompts[batch[row]] for row in mine], uniforms[mine])
 
     def _scored(self, batch: list[int], rollout: Rollout) -> Share:
         """What the reward and the reference say of this process's share."""
@@ -248,7 +252,9 @@ class PPOTrainer:
             rollout=rollout,
             scores=self.rewarder.score(mine, texts),
             scored=self.learner.score(
-                self._texts(mine, rollout), has_values=rollout.values is not None
+                self._texts(mine, rollout),
+                has_values=rollout.values is not None,
+                again=self.backend.foreign,
             ),
         )
 
@@ -390,10 +396,3 @@ class PPOTrainer:
                 "the reference model's weights changed during the run, so its KL figures and "
                 "penalties are void; find what writes to them and train again"
             )
-
-
-def _completed(rollout: Rollout, scored: Scored) -> Rollout:
-    """The rollout with the log-probabilities and values that were computed after sampling."""
-    if scored.logprobs is not None:
-        rollout = replace(rollout, logprobs=scored.logprobs)
-    return rollout if scored.values is None else replace(rollout, values=scored.values)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from pipeline.settings import Section, require, setting
 
@@ -23,6 +23,19 @@ class ShapingConfig(Section):
         },
     )
     reward_weight: float = setting(1.0, "Weight of the reward model's own score.")
+    extra_reward_models: tuple[str, ...] = setting(
+        (),
+        "Reward models that score beside the iteration's own: ids of this workspace's "
+        "(reward-1), local directories or Hugging Face ids.  Their scales should be alike.",
+    )
+    ensemble: Literal["mean", "lower_bound", "min"] = setting(
+        "mean",
+        "One score of several reward models': their mean, their mean less ensemble_lambda "
+        "standard deviations, or the lowest.",
+    )
+    ensemble_lambda: float = setting(
+        1.0, "lower_bound: standard deviations over the reward models taken off.", low=0
+    )
     floor: float | None = setting(
         None,
         "The reward model's score is raised to at least this (0: bad answers are all alike); "

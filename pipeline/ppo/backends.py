@@ -1,0 +1,203 @@
+"""Who samples the rollouts: this engine's own loop, transformers' `generate`, or vLLM.
+
+A backend other than our own says only which tokens it drew and how likely they were to it.  All
+else is computed afterwards by the trainer, whose arithmetic may differ: `mismatch` measures that
+difference and corrects for it.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
+
+from pipeline.ppo.config import PPOConfig
+from pipeline.ppo.functional import length_mask
+from pipeline.ppo.model import ActorCritic, autocast, token_logprobs
+from pipeline.ppo.parallel import Processes
+from pipeline.ppo.rollout import Rollout, generate, left_padded, sample_tokens, truncate
+
+
+class Backend(Protocol):
+    """Samples one response to each prompt with the policy's present weights."""
+
+    foreign: bool
+    """Whether log-probabilities are to be computed again, since its rollouts hold no entropies
+    and values, and log-probabilities by another's arithmetic."""
+
+    def __call__(self, prompts: Sequence[Sequence[int]], uniforms: Tensor) -> Rollout:
+        """`uniforms` (B, max_new_tokens) are the rows' random numbers, or seeds for them.
+
+        Recorded log-probabilities are of the distribution at the sampling temperature.
+        """
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What every backend must know."""
+
+    model: ActorCritic
+    config: PPOConfig
+    eos_token_ids: list[int]
+    pad_token_id: int
+    precision: str
+    device: torch.device
+
+
+def make_backend(request: Request, processes: Processes) -> Backend:
+    """The backend that `ppo.rollout_backend` names; ValueError where it cannot be had."""
+    name = request.config.rollout_backend
+    if name == "own":
+        return OwnLoop(request)
+    if name == "transformers":
+        return TransformersGenerate(request)
+    if processes.size > 1 or request.device.type != "cuda":
+        raise ValueError(
+            "ppo.rollout_backend='vllm' needs one process on one CUDA GPU, and this run has "
+            f"{processes.size} on {request.device.type}; set it to 'own'"
+        )
+    # Imported by name: it brings CUDA extensions that few installations have.
+    return import_module("pipeline.ppo.vllm").VLLM(request)
+
+
+class OwnLoop:
+    """`rollout.generate`: keeps entropies and values as it samples."""
+
+    foreign = False
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+
+    def __call__(self, prompts: Sequence[Sequence[int]], uniforms: Tensor) -> Rollout:
+        request, config = self.request, self.request.config
+        with autocast(request.precision, request.device):
+            return generate(
+                request.model,
+                prompts,
+                eos_token_ids=request.eos_token_ids,
+                pad_token_id=request.pad_token_id,
+                max_new_tokens=config.max_new_tokens,
+                temperature=config.temperature,
+                top_k=config.top_k,
+                top_p=config.top_p,
+                min_new_tokens=config.min_new_tokens,
+                uniforms=uniforms,
+                batch_size=config.rollout_batch,
+            )
+
+
+class TransformersGenerate:
+    """The model's own `generate`, for models whose cache our loop cannot drive.
+
+    Forward passes, cache and stopping are transformers'; tokens are drawn with our random numbers,
+    so in fp32 its responses are those of our loop.
+    """
+
+    foreign = True
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+
+    @torch.no_grad()
+    def __call__(self, prompts: Sequence[Sequence[int]], uniforms: Tensor) -> Rollout:
+        step = self.request.config.rollout_batch or len(prompts)
+        tokens: list[list[int]] = []
+        logprobs: list[list[float]] = []
+        self.request.model.eval()
+        for start in range(0, len(prompts), step):
+            rows = slice(start, start + step)
+            drawn, likely = self._generate(prompts[rows], uniforms[rows])
+            tokens += drawn
+            logprobs += likely
+        return as_rollout(tokens, logprobs, self.request)
+
+    def _generate(
+        self, prompts: Sequence[Sequence[int]], uniforms: Tensor
+    ) -> tuple[list[list[int]], list[list[float]]]:
+        request, config = self.request, self.request.config
+        ids, mask = left_padded(prompts, request.pad_token_id, request.device)
+        chooser = _Chooser(request, uniforms.to(request.device))
+        policy: Any = request.model.policy
+        # Drawing is the chooser's; without sampling, no warper comes between.
+        settings = GenerationConfig(
+            do_sample=False,
+            max_new_tokens=config.max_new_tokens,
+            eos_token_id=request.eos_token_ids,
+            pad_token_id=request.pad_token_id,
+        )
+        with autocast(request.precision, request.device), _no_defaults(policy):
+            texts = policy.generate(
+                input_ids=ids,
+                attention_mask=mask,
+                generation_config=settings,
+                logits_processor=LogitsProcessorList([chooser]),
+            )
+        drawn, likely = texts[:, ids.shape[1] :], torch.stack(chooser.logprobs, dim=1)
+        lengths = [_length(row, request.eos_token_ids) for row in drawn.tolist()]
+        cut = zip(drawn.tolist(), likely.tolist(), lengths, strict=True)
+        rows = [(row[:length], values[:length]) for row, values, length in cut]
+        return [row for row, _ in rows], [values for _, values in rows]
+
+
+class _Chooser(LogitsProcessor):
+    """Draws each row's next token with the row's own random number and leaves no other choice."""
+
+    def __init__(self, request: Request, uniforms: Tensor) -> None:
+        self.config = request.config
+        self.eos = torch.tensor(request.eos_token_ids, device=uniforms.device)
+        self.uniforms = uniforms
+        self.logprobs: list[Tensor] = []
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:  # noqa: ARG002
+        config, step = self.config, len(self.logprobs)
+        logits = allowed = scores.float() / config.temperature
+        if step < config.min_new_tokens:
+            allowed = allowed.index_fill(1, self.eos, -torch.inf)
+        allowed = truncate(allowed, top_k=config.top_k, top_p=config.top_p)
+        drawn = sample_tokens(allowed.softmax(-1), self.uniforms[:, step])
+        self.logprobs.append(token_logprobs(logits, drawn))
+        return torch.full_like(scores, -torch.inf).scatter(1, drawn.unsqueeze(1), 0.0)
+
+
+@contextmanager
+def _no_defaults(policy: Any) -> Iterator[None]:
+    """Inside, the model's own generation settings (penalties, top-k, …) are out of force."""
+    holders = [module for module in policy.modules() if "generation_config" in vars(module)]
+    before = [module.generation_config for module in holders]
+    try:
+        for module in holders:
+            module.generation_config = GenerationConfig()
+        yield
+    finally:
+        for module, settings in zip(holders, before, strict=True):
+            module.generation_config = settings
+
+
+def _length(tokens: list[int], eos: list[int]) -> int:
+    """Tokens up to the first end-of-text, which counts."""
+    return next((n for n, token in enumerate(tokens, 1) if token in eos), len(tokens))
+
+
+def as_rollout(
+    tokens: Sequence[Sequence[int]], logprobs: Sequence[Sequence[float]], request: Request
+) -> Rollout:
+    """Responses of B prompts, and their tokens' log-probabilities, as a rollout without values."""
+    lengths = [len(row) for row in tokens]
+    width, pad, device = max(lengths), request.pad_token_id, request.device
+    padded = torch.tensor([[*row, *[pad] * (width - len(row))] for row in tokens], device=device)
+    likely = torch.tensor([[*row, *[0.0] * (width - len(row))] for row in logprobs], device=device)
+    assert likely.shape == padded.shape, "a log-probability for each token"
+    count = torch.tensor(lengths, device=device)
+    return Rollout(
+        tokens=padded,
+        lengths=count,
+        logprobs=torch.where(length_mask(count, width), likely, 0),
+        entropies=None,
+        values=None,
+        finish_reasons=["stop" if row[-1] in request.eos_token_ids else "length" for row in tokens],
+    )

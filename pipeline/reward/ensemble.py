@@ -1,0 +1,108 @@
+"""Several reward models as one: their agreement is paid, their disagreement is charged.
+
+A policy that exploits one reward model's error gains less where others do not share it (Coste et
+al. 2023, "Reward Model Ensembles Help Mitigate Overoptimization").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from pipeline.reward.scoring import RewardModel
+from pipeline.rundir import Job
+from pipeline.shaping.config import ShapingConfig
+from pipeline.text import Messages
+
+
+class Scorer(Protocol):
+    """Anything that scores completions several times over, once a member."""
+
+    @property
+    def members(self) -> int: ...
+
+    def member_scores(
+        self, conversations: Sequence[Messages], completions: Sequence[str]
+    ) -> list[list[float]]:
+        """(K, B): one list of scores a member."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """Scores (B,) to pay, and figures (B,) to watch, by name: `Ensemble.figures` says which."""
+
+    scores: list[float]
+    figures: dict[str, list[float]]
+
+
+def spread(scores: Tensor) -> Tensor:
+    """Standard deviation over members, (K, B) to (B,).
+
+    Divided by K and not K − 1 (ddof 0), as Coste et al. write their intra-ensemble variance; so a
+    single member is 0 apart from itself.
+    """
+    return scores.std(0, correction=0)
+
+
+def aggregate(scores: Tensor, *, how: str, weight: float) -> Tensor:
+    """One score a completion from (K, B) scores of K members: (B,).
+
+    ``mean``; ``min``, their worst-case optimisation; ``lower_bound``, mean − `weight` · sd.  Their
+    uncertainty-weighted optimisation charges the variance; the sd is in units of reward, so that
+    the weight means the same whatever the reward's scale.
+    """
+    match how:
+        case "mean":
+            return scores.mean(0)
+        case "min":
+            return scores.amin(0)
+        case "lower_bound":
+            return scores.mean(0) - weight * spread(scores)
+        case _:
+            raise ValueError(f"no way {how!r} to make one score of several")
+
+
+class Ensemble:
+    """The reward of a job: one reward model, or several put together as `shaping` says.
+
+    `figures` names what is watched beside the score: each member's own score and their
+    disagreement.  One member has none.
+    """
+
+    def __init__(self, scorers: Sequence[Scorer], config: ShapingConfig) -> None:
+        self._scorers = scorers
+        self._config = config
+        self.members = sum(scorer.members for scorer in scorers)
+        if self.members == 1 and config.ensemble != "mean":
+            raise ValueError(
+                f"shaping.ensemble={config.ensemble!r} needs several reward models; name more in "
+                "shaping.extra_reward_models"
+            )
+        self.figures: list[str] = []
+        if self.members > 1:
+            numbers = range(1, self.members + 1)
+            self.figures = [*(f"member_{number}" for number in numbers), "ensemble_sd"]
+
+    @classmethod
+    def load(cls, job: Job, *, device: torch.device) -> Ensemble:
+        """The reward models that a job names."""
+        models = [RewardModel.load(path, device=device) for path in job.reward_models()]
+        return cls(models, job.config.shaping)
+
+    def __call__(self, conversations: Sequence[Messages], completions: Sequence[str]) -> Verdict:
+        """What each member says of each completion, and the score that follows."""
+        members = [
+            scores
+            for scorer in self._scorers
+            for scores in scorer.member_scores(conversations, completions)
+        ]
+        table = torch.tensor(members, dtype=torch.float64)
+        config = self._config
+        together = aggregate(table, how=config.ensemble, weight=config.ensemble_lambda)
+        watched = zip(self.figures, [*members, spread(table).tolist()], strict=False)
+        return Verdict(scores=together.tolist(), figures=dict(watched))
