@@ -1,5 +1,7 @@
 """Two processes make the steps that one would make."""
 
+import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -31,19 +33,20 @@ RESUMED = {"resume-none": {"sharding": "none"}, "resume-fsdp2": {"sharding": "fs
 CHILD = """
 import sys
 from pathlib import Path
-from typing import Any
 sys.path[:0] = [{here!r}, {root!r}]
-import torch, torch.distributed as dist
+import torch
 torch.set_num_threads(1)
-rank, folder = int(sys.argv[1]), Path(sys.argv[2])
-dist.init_process_group("gloo", init_method=f"file://{{folder}}/meet", rank=rank, world_size=2)
 from test_ppo_parallel import CASES, RESUMED, SETTINGS, saved_and_resumed, watched
+from pipeline.ppo.parallel import Processes
+folder, rank = Path({folder!r}), Processes().rank
 for name, extra in CASES.items():
     torch.save(watched(SETTINGS | extra), folder / f"{{name}}-{{rank}}")
 for name, extra in RESUMED.items():
     torch.save(saved_and_resumed(extra, folder / f"{{name}}-run"), folder / f"{{name}}-{{rank}}")
-dist.destroy_process_group()
+torch.distributed.destroy_process_group()
 """
+# accelerate's word for torchrun; without GPUs its processes meet over gloo.
+LAUNCH = ["accelerate.commands.launch", "--multi_gpu", "--num_machines=1", "--mixed_precision=no"]
 
 
 def watched(settings):
@@ -80,15 +83,15 @@ def saved_and_resumed(extra, directory):
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where two processes have left what each found in every case, for as far as they came."""
     folder = tmp_path_factory.mktemp("pair")
-    code = CHILD.format(here=str(HERE), root=str(HERE.parent))
-    children = [
-        subprocess.Popen([sys.executable, "-c", code, str(rank), str(folder)]) for rank in (0, 1)
-    ]
-    for child in children:
-        # A case that fails on one process leaves the other waiting for it.
-        if child.wait(timeout=240) != 0:
-            for other in children:
-                other.kill()
+    child = folder / "child.py"
+    child.write_text(CHILD.format(here=str(HERE), root=str(HERE.parent), folder=str(folder)))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    command = ["-m", *LAUNCH, "--num_processes=2", "--dynamo_backend=no", str(child)]
+    command.insert(-1, f"--main_process_port={port}")
+    subprocess.run(
+        [sys.executable, *command], timeout=240, env=os.environ | {"OMP_NUM_THREADS": "1"}
+    )
     return folder
 
 

@@ -6,20 +6,25 @@ the same advantages and minibatches, reads its share of each, and gradients are 
 two processes make the steps that one would make, whatever the lengths of their texts.
 """
 
+import os
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+from accelerate import PartialState
 from torch import Tensor, nn
 
 T = TypeVar("T")
 
 
 class Processes:
-    """This process among its like; alone where torch.distributed is not initialised."""
+    """This process among its like: those that `accelerate launch` or torchrun started, if any."""
 
     def __init__(self) -> None:
+        launched = int(os.environ.get("WORLD_SIZE", "1")) > 1
+        if launched and dist.is_available() and not dist.is_initialized():
+            PartialState(cpu=not torch.cuda.is_available())  # joins them
         together = dist.is_available() and dist.is_initialized()
         self.rank = dist.get_rank() if together else 0
         self.size = dist.get_world_size() if together else 1
