@@ -12,6 +12,7 @@ BASIC_SETTINGS = (
     "reward.tie_model",
     "reward.epochs",
     "reward.lr",
+    "optimize.method",
     "ppo.updates",
     "ppo.kl_weight",
     "ppo.lr",
@@ -21,11 +22,6 @@ BASIC_SETTINGS = (
     "ppo.start_from",
 )
 """What the "Train" form shows unfolded."""
-
-STAGE_METRICS = {
-    "train/loss": "Mean cross-entropy per response token in nats (SFT), or negative log-likelihood "
-    "per judgment (reward model).",
-}
 
 
 @dataclass(frozen=True, kw_only=True)

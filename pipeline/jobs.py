@@ -125,8 +125,8 @@ class Jobs:
         """Run a stage that failed or was cancelled again from scratch, on the same inputs."""
         run = self._stopped(run_id)
         directory = self.directory(run)
-        for leftover in (directory.checkpoint, directory.outputs, directory.model):
-            shutil.rmtree(leftover, ignore_errors=True)
+        for leftover in ("checkpoint", "snapshots", "outputs", "model"):
+            shutil.rmtree(directory.path / leftover, ignore_errors=True)
         directory.outputs.mkdir()
         return self._again(run, resume=False)
 

@@ -29,7 +29,7 @@ STAGES = {
     "sft": "pipeline.sft",
     "sampling": "pipeline.sampling",
     "reward": "pipeline.reward.stage",
-    "ppo": "pipeline.ppo_stage",
+    "ppo": "pipeline.optimize.stage",
     "evaluate": "pipeline.evaluate",
 }
 """Each is a module with ``run(job, report, directory) -> summary``."""
