@@ -14,6 +14,7 @@ from typing import Any
 import pandas as pd
 import torch
 
+from pipeline.config import EvaluateConfig
 from pipeline.devices import inference_dtype, pick_device
 from pipeline.metrics import METRICS
 from pipeline.ppo.experience import micro_batches
@@ -24,7 +25,7 @@ from pipeline.reward.scoring import RewardModel
 from pipeline.rundir import Job, Report, RunDirectory
 from pipeline.sampler import Response, Sampler
 from pipeline.sampling import COMPLETION_COLUMNS, completion_row, write_rows
-from pipeline.text import read_messages
+from pipeline.text import Messages, read_messages
 from pipeline.winrate import outcome, win_rate
 from storage.records import Message, digest
 
@@ -35,13 +36,9 @@ _LOGITS_AT_ONCE = 2**26
 def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
     """Sample, score and compare; writes completions.parquet and scores.parquet."""
     config = job.config.evaluate
-    frame = pd.read_parquet(directory.inputs / "prompts.parquet").head(config.prompts)
-    if frame.empty:
-        raise ValueError("there are no held-out prompts to evaluate on; import some")
     asked = [
-        (id, read_messages(text)) for id, text in zip(frame["id"], frame["messages"], strict=True)
+        pair for pair in held_out_prompts(directory, config) for _ in range(config.completions)
     ]
-    asked = [pair for pair in asked for _ in range(config.completions)]
     device = pick_device(job.config.worker.device)
     evaluation = _Evaluation(job, report, asked, device)
     roles = ["policy", "reference"]
@@ -62,6 +59,27 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
     evaluation.write(directory, rewards)
     report.metrics(0, _metrics(summary, roles))
     return summary
+
+
+def held_out_prompts(
+    directory: RunDirectory, config: EvaluateConfig
+) -> list[tuple[str, tuple[Message, ...]]]:
+    """(id, messages) of inputs/prompts.parquet, `evaluate.prompts` of them at most."""
+    frame = pd.read_parquet(directory.inputs / "prompts.parquet").head(config.prompts)
+    if frame.empty:
+        raise ValueError("there are no held-out prompts to evaluate on; import some")
+    rows = zip(frame["id"], frame["messages"], strict=True)
+    return [(id, read_messages(text)) for id, text in rows]
+
+
+def require_room(sampler: Sampler, conversations: Sequence[Messages], limit: int) -> None:
+    """Raise ValueError unless every prompt leaves room for `limit` tokens in the model's context."""
+    long = sum(not sampler.fits(messages, limit) for messages in conversations)
+    if long:
+        raise ValueError(
+            f"{long} held-out prompts exceed the model's context with "
+            f"evaluate.max_new_tokens={limit}; lower it or remove them"
+        )
 
 
 def _metrics(summary: dict[str, Any], roles: Sequence[str]) -> dict[str, float]:
@@ -98,7 +116,8 @@ class _Evaluation:
         config = self._job.config.evaluate
         sampler = self._load(role)
         self._reference = self._reference or self._load("reference")
-        self._require_fit(sampler, config.max_new_tokens)
+        conversations = [messages for _, messages in self._asked]
+        require_room(sampler, conversations, config.max_new_tokens)
         done, total = len(self._responses) * len(self._asked), steps * len(self._asked)
 
         def progress(batch: list[Response]) -> None:
@@ -108,7 +127,7 @@ class _Evaluation:
 
         # One seed for all: the same random numbers, so policies differ by what they learned.
         responses = sampler.sample(
-            [messages for _, messages in self._asked],
+            conversations,
             temperature=config.temperature,
             max_new_tokens=config.max_new_tokens,
             seed=self._seed,
@@ -159,14 +178,6 @@ class _Evaluation:
                 scores.append({"completion": id, "reward": reward})
         write_rows(directory.outputs / "completions.parquet", completions, COMPLETION_COLUMNS)
         write_rows(directory.outputs / "scores.parquet", scores, ("completion", "reward"))
-
-    def _require_fit(self, sampler: Sampler, limit: int) -> None:
-        long = sum(not sampler.fits(messages, limit) for _, messages in self._asked)
-        if long:
-            raise ValueError(
-                f"{long} held-out prompts exceed the model's context with "
-                f"evaluate.max_new_tokens={limit}; lower it or remove them"
-            )
 
     def _load(self, role: str) -> Sampler:
         dtype = inference_dtype(self._job.config.model, self._device)

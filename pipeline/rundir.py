@@ -29,10 +29,13 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pipeline.config import Config
 from storage.records import Stage
+
+Study = Literal["measure"]
+"""Stages of studies, which the loop and its database do not know."""
 
 LOCK_FD = "KITESTRING_LOCK_FD"
 
@@ -43,7 +46,7 @@ class Job:
     absolute paths (or hub ids); `names` maps the same keys to model ids for lineage."""
 
     run: str
-    stage: Stage
+    stage: Stage | Study
     iteration: int
     config: Config
     attempt: int = 1

@@ -31,6 +31,7 @@ STAGES = {
     "reward": "pipeline.reward.stage",
     "ppo": "pipeline.optimize.stage",
     "evaluate": "pipeline.evaluate",
+    "measure": "pipeline.measure",
 }
 """Each is a module with ``run(job, report, directory) -> summary``."""
 

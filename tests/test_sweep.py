@@ -7,7 +7,8 @@ import pytest
 from pipeline.cli import betas, readable
 from pipeline.config import Config
 from pipeline.rundir import RunDirectory
-from pipeline.sweep import Curve, newest_ppo_run, summary, sweep, write_report
+from pipeline.studies import newest_ppo_run
+from pipeline.sweep import Curve, summary, sweep, write_report
 from tests.stage_inputs import give, make_job, make_prompts, tiny_models_and_reward
 
 
@@ -80,6 +81,6 @@ def test_a_sweep_runs_resumes_and_draws(tmp_path):
     assert json.loads((plot.parent / "sweep.json").read_text()) == found
     assert "spends the budget best" in readable(found, plot)
     with pytest.raises(
-        ValueError, match="sweep with other settings or models; give this one another"
+        ValueError, match="study with other settings or models; give this one another"
     ):
         sweep(tmp_path, [0.0], name="s", overrides={"ppo.lr": "1e-4"}, progress=lines.append)
