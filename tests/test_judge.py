@@ -167,12 +167,23 @@ def test_a_lease_of_a_models_account_keeps_nobody_off(db: Database):
     assert len(queue.lease_next(db, "ann", 1)) == 1
 
 
-def test_the_export_says_who_is_a_model(db: Database, tmp_path: Path):
-    fill(db, 1)
+def test_an_export_says_who_is_a_model_or_leaves_them_out(db: Database, tmp_path: Path):
+    fill(db, 2)
     judged(db, "likes_first")
     exporting.export(db, format="raw", ties="keep", out=str(tmp_path / "raw.jsonl"))
-    (row,) = map(json.loads, (tmp_path / "raw.jsonl").read_text().splitlines())
-    assert row["annotator_kind"] == "model"
+    rows = [json.loads(line) for line in (tmp_path / "raw.jsonl").read_text().splitlines()]
+    assert [row["annotator_kind"] for row in rows] == ["model", "model"]
+    out = str(tmp_path / "trl.jsonl")
+    with pytest.raises(ValueError, match="nothing is left to export: 2 by model left out, a kind"):
+        exporting.export(db, format="trl", out=out)
+    queue.lease_next(db, "ann", 1)
+    judgments.judge(db, id="j", comparison="c1-0", annotator="ann", outcome="a")
+    report = exporting.export(db, format="trl", out=out)
+    assert (report.rows, report.left_out) == (1, {"by model": 2})
+    assert report.notes[0].startswith("2 by model left out")
+    assert "Left out: 2 by model." in Path(report.card).read_text()
+    handover.set_learn_from(db, ("person", "model"))
+    assert exporting.export(db, format="trl", out=out).rows == 3
 
 
 def test_labels_count_once_they_are_learned_from(db: Database):
