@@ -308,11 +308,12 @@ def write_report(folder: Path, curves: Sequence[Curve], found: Mapping[str, Any]
         ("gold score", "reward model's score"),
         strict=True,
     ):
-        for number, curve in enumerate(curves):
+        for curve in curves:
+            color = f"C{METHODS.index(curve.method)}"
             places = [(point.kl, getattr(point, name)) for point in curve.points]
             dashed = "--" if curve.method == "best_of_n" else "-"
-            axes.plot(*zip(*places, strict=True), dashed, color=f"C{number}", label=curve.method)
-            axes.plot(*places[-1], "o", color=f"C{number}", ms=5)
+            axes.plot(*zip(*places, strict=True), dashed, color=color, label=curve.method)
+            axes.plot(*places[-1], "o", color=color, ms=5)
         axes.axvline(found["kl"], color="0.6", ls=":", lw=1)
         axes.set(xlabel="KL to SFT, nats per response", ylabel=title)
         tidy(axes)
@@ -338,11 +339,12 @@ def readable(found: Mapping[str, Any], plot: Path) -> str:
         f"{'train s':>8}{'sample s':>9}  gold at {kl:g} nats"
     ]
     for row in found["methods"]:
-        at, wins = row["gold_at_kl"], row["win_rate"]
+        at, wins, itself = row["gold_at_kl"], row["win_rate"], row["method"] == "sft"
+        won = f"{wins['win_rate']:.2f} ({wins['low']:.2f}–{wins['high']:.2f})"
+        reached = "never reached" if at is None else f"{at:.3f}"
         lines.append(
             f"{row['method']:<10}{row['gold']:>8.3f}{row['reward']:>9.3f}{row['kl']:>8.2f}"
-            f"{row['length']:>8.1f}  {wins['win_rate']:.2f} ({wins['low']:.2f}–{wins['high']:.2f})"
-            f"{'':<3}{row['training_seconds']:>8.0f}{row['sampling_seconds']:>9.1f}  "
-            + ("never reached" if at is None else f"{at:.3f}")
+            f"{row['length']:>8.1f}  {'–' if itself else won:<19}{row['training_seconds']:>8.0f}"
+            f"{row['sampling_seconds']:>9.1f}  {'–' if itself else reached}"
         )
     return "\n".join([*lines, "", str(plot)])

@@ -174,7 +174,9 @@ def test_all_methods_are_trained_measured_drawn_and_not_done_twice(workspace):
     table = run(*where, "--snapshots", 1, "--methods", "ppo,sft").splitlines()
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("result.json")} == before
     assert [line.split()[0] for line in table[1:3]] == ["sft", "ppo"]
-    assert table[1].endswith("never reached")
+    assert table[1].endswith("–")
+    far = run(*where, "--snapshots", 1, "--methods", "ppo", "--kl", 99).splitlines()
+    assert far[2].endswith("never reached")
     with pytest.raises(ValueError, match="study with other settings or models; give this one an"):
         run(*where, "--snapshots", 2, "--methods", "ppo")
 
