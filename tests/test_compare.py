@@ -50,7 +50,7 @@ def curve(*places: tuple[float, float]) -> Curve:
 def test_a_curve_is_read_off_where_it_first_comes_by():
     found = curve((0, 0), (1, 2), (3, 3), (2, 5))
     assert found.at(0, "gold") == 0
-    assert found.at(0.5, "gold") == 1  # half way from (0, 0) to (1, 2)
+    assert found.at(0.25, "gold") == 0.5  # a quarter of the way from (0, 0) to (1, 2)
     assert found.at(1, "gold") == 2
     assert found.at(2, "gold") == 2.5  # on the way out, not (2, 5) on the way back
     assert found.at(2, "reward") == 25
@@ -81,10 +81,11 @@ def test_the_divergence_of_best_of_n_is_bounded():
 
 def test_a_point_is_the_mean_of_its_answers_and_wins_by_gold():
     answers = [answer("p", gold=2, reward=1, kl=3), answer("q", gold=0, reward=3, kl=5)]
-    found = point("last", answers, {"p": 1.0, "q": 0.0}, seconds=7.0)
+    rivals = {"p": 1.5, "q": 0.0}  # by reward it would be a loss and a win
+    found = point("last", answers, rivals, seconds=7.0)
     assert (found.gold, found.reward, found.kl, found.length) == (1, 2, 4, 4)
     assert found.win_rate == win_rate([1.0, 0.5], ["p", "q"])
-    assert point("N = 2", answers, {"p": 1.0, "q": 0.0}, seconds=7.0, kl=0.5).kl == 0.5
+    assert point("N = 2", answers, rivals, seconds=7.0, kl=0.5).kl == 0.5
 
 
 def test_methods_are_named_once_each():

@@ -299,3 +299,8 @@ def test_judgments_by_models_are_learned_from_only_when_asked_for(
 
     loop.train({"reward.learn_from": '["person", "model"]'})
     assert handover.labels_in(db, current) == 6
+    loop.advance()
+    inputs = RunDirectory(db.workspace / run_of(db, "reward").directory).inputs
+    assert json.loads((inputs / "judged_by.json").read_text()) == {
+        "used": {"model": 3, "person": 3}, "left_out": {}
+    }  # fmt: skip
