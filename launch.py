@@ -373,7 +373,7 @@ def is_up(workspace: Path) -> bool:
 
 
 cli.add_data_commands(app, connect=connect, prepare=lambda where: prepare(where, None, [], []))
-add_study_commands(app)
+add_study_commands(app, connect=connect)
 
 
 def main() -> None:

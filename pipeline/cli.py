@@ -1,28 +1,44 @@
-"""The commands of studies: training runs outside the loop, compared with each other."""
+"""The commands of studies (training runs outside the loop, compared) and of a judge."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from pipeline import sweep
+from pipeline import compare, sweep
+from pipeline.gold import load_gold, score
+from pipeline.judge import judge_all, load_judge
 from pipeline.settings import assignments
 
+Workspace = Annotated[Path, typer.Option(help="The workspace.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+Sets = Annotated[list[str], typer.Option("--set", help="A setting; repeatable.")]
+DEFAULT = Path("workspace")
 
-def add_study_commands(app: typer.Typer) -> None:
-    """Add `sweep`."""
 
+def add_study_commands(
+    app: typer.Typer, *, connect: Callable[[Path], AbstractContextManager[Any]]
+) -> None:
+    """Add `sweep`, `compare` and `judge`; `connect` reaches a workspace or its server."""
+    _add_sweep(app)
+    _add_compare(app)
+    _add_judge(app, connect)
+
+
+def _add_sweep(app: typer.Typer) -> None:
     @app.command("sweep")
     def sweep_command(
         kl_weight: Annotated[str, typer.Option(help="The βs to try, as in 0,0.02,0.05,0.2.")],
-        workspace: Annotated[Path, typer.Option(help="The workspace.")] = Path("workspace"),
+        workspace: Workspace = DEFAULT,
         kl_budget: Annotated[float, typer.Option(help="Nats a response that you would spend.")] = 5,
         name: Annotated[str, typer.Option(help="Folder under WORKSPACE/sweeps.")] = "kl_weight",
-        sets: Annotated[list[str], typer.Option("--set", help="A setting; repeatable.")] = [],  # noqa: B006
-        as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+        sets: Sets = [],  # noqa: B006 (typer copies it)
+        as_json: AsJson = False,
     ) -> None:
         """Repeat the newest PPO run at several KL weights: one plot of reward against KL."""
         curves = sweep.sweep(
@@ -30,11 +46,87 @@ def add_study_commands(app: typer.Typer) -> None:
             betas(kl_weight),
             name=name,
             overrides=assignments(sets),
-            progress=lambda line: typer.echo(line, err=True),
+            progress=_tell,
         )
         found = sweep.summary(curves, kl_budget)
         plot = sweep.write_report(workspace.resolve() / "sweeps" / name, curves, found)
         typer.echo(json.dumps(found | {"plot": str(plot)}) if as_json else readable(found, plot))
+
+
+def _add_compare(app: typer.Typer) -> None:
+    @app.command("compare")
+    def compare_command(
+        methods: Annotated[
+            str, typer.Option(help="Those to compare with SFT.")
+        ] = "sft,best_of_n,ppo,dpo,rloo",
+        workspace: Workspace = DEFAULT,
+        kl: Annotated[float, typer.Option(help="Nats at which methods are read off.", min=0)] = 2,
+        snapshots: Annotated[
+            int, typer.Option(help="Policies along training, as points of a curve.", min=0)
+        ] = 5,
+        gold: Annotated[
+            str | None, typer.Option(help="module:function, (prompt, response) -> float")
+        ] = None,
+        name: Annotated[str, typer.Option(help="Folder under WORKSPACE/compare.")] = "methods",
+        sets: Sets = [],  # noqa: B006
+        as_json: AsJson = False,
+    ) -> None:
+        """Repeat the newest PPO run with each method: gold score, reward and KL of every one."""
+        place = workspace.resolve()
+        curves = compare.compare(
+            place,
+            compare.chosen_methods(methods),
+            name=name,
+            overrides=assignments(sets),
+            gold=load_gold(gold) if gold else score,
+            snapshots=snapshots,
+            progress=_tell,
+        )
+        found = compare.summary(curves, kl)
+        plot = compare.write_report(place / "compare" / name, curves, found)
+        shown = json.dumps(found | {"plot": str(plot)}) if as_json else None
+        typer.echo(shown or compare.readable(found, plot))
+
+
+def _add_judge(app: typer.Typer, connect: Callable[[Path], AbstractContextManager[Any]]) -> None:
+    @app.command("judge")
+    def judge_command(
+        judge: Annotated[
+            str, typer.Option(help='module:function, (prompt, left, right) -> "A", "B" or "tie"')
+        ],
+        workspace: Workspace = DEFAULT,
+        name: Annotated[
+            str | None, typer.Option(help="Whose judgments they are; module:function if left out.")
+        ] = None,
+        limit: Annotated[int | None, typer.Option(help="Most pairs to judge.", min=1)] = None,
+        both_orders: Annotated[
+            bool,
+            typer.Option(
+                "--both-orders/--one-order",
+                help="Ask with each response on the left once, and call a contradiction a tie; "
+                "or once, on sides tossed by a coin.",
+            ),
+        ] = True,
+        as_json: AsJson = False,
+    ) -> None:
+        """Have a callable judge the newest iteration's pairs, as an annotator of kind "model"."""
+        asked = load_judge(judge)
+        with connect(workspace) as target:
+            found = judge_all(
+                target.call,
+                asked,
+                name=name or judge,
+                both_orders=both_orders,
+                limit=limit,
+                tell=_tell,
+            )
+        lines = [f"{key}: {value}" for key, value in found.items() if value is not None]
+        typer.echo(json.dumps(found) if as_json else "\n".join(lines))
+
+
+def _tell(line: str) -> None:
+    """Progress, apart from what a command prints."""
+    typer.echo(line, err=True)
 
 
 def betas(text: str) -> list[float]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+from pipeline.optimize.config import OptimizeConfig
 from pipeline.ppo.config import PPOConfig
 from pipeline.settings import (
     Section,
@@ -27,6 +28,7 @@ from pipeline.settings import (
     unknown,
 )
 from pipeline.shaping.config import ShapingConfig
+from storage.records import LEARNED_FROM
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,6 +121,11 @@ class RewardConfig(Section):
 
     section: ClassVar[str] = "reward"
 
+    learn_from: tuple[Literal["person", "simulated", "model"], ...] = setting(
+        LEARNED_FROM,
+        "Kinds of annotators whose judgments are learned from; those by a model are only when "
+        'asked for by name, as in ["person", "model"].',
+    )
     tie_model: Literal["rao_kupper", "drop", "half"] = setting(
         "rao_kupper", "What ties teach: a learned tie threshold, nothing, or half a win each."
     )
@@ -135,6 +142,14 @@ class RewardConfig(Section):
         2048, "Longest prompt plus response; longer ones are an error.", low=1
     )
     center: bool = setting(True, "Shift rewards so that SFT responses average 0.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        kinds = self.learn_from
+        require(
+            bool(kinds) and len(set(kinds)) == len(kinds),
+            f"reward.learn_from={list(kinds)} must name one kind or more, each once",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,6 +220,7 @@ class Config(Section):
     sft: SFTConfig = field(default_factory=SFTConfig)
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     reward: RewardConfig = field(default_factory=RewardConfig)
+    optimize: OptimizeConfig = field(default_factory=OptimizeConfig)
     ppo: PPOConfig = field(default_factory=PPOConfig)
     shaping: ShapingConfig = field(default_factory=ShapingConfig)
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)

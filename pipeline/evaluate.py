@@ -15,6 +15,7 @@ from typing import Any
 import pandas as pd
 import torch
 
+from pipeline.config import EvaluateConfig
 from pipeline.devices import inference_dtype, pick_device
 from pipeline.metrics import METRICS
 from pipeline.ppo.experience import micro_batches
@@ -25,7 +26,7 @@ from pipeline.reward.ensemble import Ensemble
 from pipeline.rundir import Job, Report, RunDirectory
 from pipeline.sampler import Response, Sampler
 from pipeline.sampling import COMPLETION_COLUMNS, completion_row, write_rows
-from pipeline.text import read_messages
+from pipeline.text import Messages, read_messages
 from pipeline.winrate import outcome, win_rate
 from storage.records import Message, digest
 
@@ -36,13 +37,9 @@ _LOGITS_AT_ONCE = 2**26
 def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
     """Sample, score and compare; writes completions.parquet and scores.parquet."""
     config = job.config.evaluate
-    frame = pd.read_parquet(directory.inputs / "prompts.parquet").head(config.prompts)
-    if frame.empty:
-        raise ValueError("there are no held-out prompts to evaluate on; import some")
     asked = [
-        (id, read_messages(text)) for id, text in zip(frame["id"], frame["messages"], strict=True)
+        pair for pair in held_out_prompts(directory, config) for _ in range(config.completions)
     ]
-    asked = [pair for pair in asked for _ in range(config.completions)]
     device = pick_device(job.config.worker.device)
     evaluation = _Evaluation(job, report, asked, device)
     roles = ["policy", "reference"]
@@ -63,6 +60,27 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
     evaluation.write(directory, rewards)
     report.metrics(0, _metrics(summary, roles))
     return summary
+
+
+def held_out_prompts(
+    directory: RunDirectory, config: EvaluateConfig
+) -> list[tuple[str, tuple[Message, ...]]]:
+    """(id, messages) of inputs/prompts.parquet, `evaluate.prompts` of them at most."""
+    frame = pd.read_parquet(directory.inputs / "prompts.parquet").head(config.prompts)
+    if frame.empty:
+        raise ValueError("there are no held-out prompts to evaluate on; import some")
+    rows = zip(frame["id"], frame["messages"], strict=True)
+    return [(id, read_messages(text)) for id, text in rows]
+
+
+def require_room(sampler: Sampler, conversations: Sequence[Messages], limit: int) -> None:
+    """Raise ValueError unless every prompt leaves room for `limit` tokens in the model's context."""
+    long = sum(not sampler.fits(messages, limit) for messages in conversations)
+    if long:
+        raise ValueError(
+            f"{long} held-out prompts exceed the model's context with "
+            f"evaluate.max_new_tokens={limit}; lower it or remove them"
+        )
 
 
 def _metrics(summary: dict[str, Any], roles: Sequence[str]) -> dict[str, float]:
@@ -102,7 +120,8 @@ class _Evaluation:
         config = self._job.config.evaluate
         sampler = self._load(role)
         self._reference = self._reference or self._load("reference")
-        self._require_fit(sampler, config.max_new_tokens)
+        conversations = [messages for _, messages in self._asked]
+        require_room(sampler, conversations, config.max_new_tokens)
         done, total = len(self._responses) * len(self._asked), steps * len(self._asked)
 
         def progress(batch: list[Response]) -> None:
@@ -110,7 +129,7 @@ class _Evaluation:
             done += len(batch)
             self._report.progress(done, total, f"{role}: {done} of {total} completions sampled")
 
-        responses = self._responses[role] = self._answers(sampler, progress)
+        responses = self._responses[role] = self._answers(sampler, conversations, progress)
         self._kl[role] = (
             [0.0] * len(responses)
             if role == "reference"
@@ -121,11 +140,13 @@ class _Evaluation:
         )  # fmt: skip
 
     def _answers(
-        self, sampler: Sampler, progress: Callable[[list[Response]], Any]
+        self,
+        sampler: Sampler,
+        conversations: Sequence[Messages],
+        progress: Callable[[list[Response]], Any],
     ) -> list[Response]:
         """One policy's answer to each prompt, sampled or found by beam search."""
         config = self._job.config.evaluate
-        conversations = [messages for _, messages in self._asked]
         if config.beams > 1:
             return sampler.search(
                 conversations,
@@ -179,14 +200,6 @@ class _Evaluation:
                 scores.append({"completion": id, "reward": reward})
         write_rows(directory.outputs / "completions.parquet", completions, COMPLETION_COLUMNS)
         write_rows(directory.outputs / "scores.parquet", scores, ("completion", "reward"))
-
-    def _require_fit(self, sampler: Sampler, limit: int) -> None:
-        long = sum(not sampler.fits(messages, limit) for _, messages in self._asked)
-        if long:
-            raise ValueError(
-                f"{long} held-out prompts exceed the model's context with "
-                f"evaluate.max_new_tokens={limit}; lower it or remove them"
-            )
 
     def _load(self, role: str) -> Sampler:
         dtype = inference_dtype(self._job.config.model, self._device)

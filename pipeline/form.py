@@ -12,6 +12,7 @@ BASIC_SETTINGS = (
     "reward.tie_model",
     "reward.epochs",
     "reward.lr",
+    "optimize.method",
     "ppo.updates",
     "ppo.kl_weight",
     "ppo.lr",
@@ -21,13 +22,6 @@ BASIC_SETTINGS = (
     "ppo.start_from",
 )
 """What the "Train" form shows unfolded."""
-
-STAGE_METRICS = {
-    "train/loss": "Mean cross-entropy per response token in nats (SFT), or negative log-likelihood "
-    "per judgment (reward model).",
-    "reward/ensemble_sd": "Standard deviation of the reward models' scores of a response (divided "
-    "by their number), mean over responses; it grows where they are asked beyond what they know.",
-}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,7 +26,6 @@ deviation about 1.
 
 from __future__ import annotations
 
-import importlib
 import math
 import re
 from collections.abc import Callable, Sequence
@@ -37,6 +36,7 @@ from typing import cast
 from pipeline.demo.corpus import Topic, topic_of, topics
 from pipeline.demo.corpus.rows import unknown_answers
 from pipeline.demo.corpus.styles import all_responses
+from pipeline.plugins import load_function
 
 Gold = Callable[[str, str], float]
 """(prompt, response) → how good the response is; higher is better."""
@@ -100,17 +100,7 @@ def longest(prompt: str, response: str) -> float:
 
 def load_gold(name: str) -> Gold:
     """The function named ``module:function``; ``ValueError`` says what is wrong with the name."""
-    module_name, colon, function_name = name.partition(":")
-    if not colon or not module_name or not function_name:
-        raise ValueError(f"gold {name!r} must be written module:function")
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        raise ValueError(f"gold {name!r}: there is no module {error.name!r}") from None
-    function = getattr(module, function_name, None)
-    if not callable(function):
-        raise ValueError(f"gold {name!r}: {module_name} has no function {function_name!r}")
-    return cast(Gold, function)
+    return cast(Gold, load_function(name, what="gold"))
 
 
 def parts(prompt: str, response: str) -> dict[str, float]:

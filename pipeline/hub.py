@@ -120,3 +120,10 @@ def _root(error: BaseException) -> BaseException:
 def _first_line(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__
+
+
+def base_model_path(name: str) -> str:
+    """`demo` is the embedded model; a local directory becomes absolute; the rest is a hub id."""
+    if name == "demo":
+        return str(Path(__file__).parent / "demo" / "model")
+    return str(Path(name).resolve()) if Path(name).is_dir() else name

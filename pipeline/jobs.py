@@ -18,12 +18,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from pipeline.rundir import LOCK_FD, Job, RunDirectory
 from storage import runs
 from storage.database import Database
-from storage.records import Metric, Run, RunNote, now
+from storage.records import Metric, Run, RunNote, Stage, now
 
 FREE_BYTES_NEEDED = 500 * 1024 * 1024
 """A stage is not started with less free disk than this; checkpoints come on top."""
@@ -44,14 +44,7 @@ class Jobs:
 
         A failure to prepare is stored as a failed run with its reason, like any other.
         """
-        run = Run(
-            id=job.run,
-            stage=job.stage,
-            iteration=job.iteration,
-            status="running",
-            directory=f"runs/{job.run}",
-            config=job.config.to_dict(),
-        )
+        run = _record(job)
         directory = RunDirectory.create(self._db.workspace / run.directory, job)
         try:
             _check_free_space(self._db.workspace, job)
@@ -70,16 +63,8 @@ class Jobs:
         directory = RunDirectory.create(self._db.workspace / "runs" / job.run, job)
         shutil.copytree(outputs, directory.outputs, dirs_exist_ok=True)
         directory.write_result({"adopted": True})
-        run = Run(
-            id=job.run,
-            stage=job.stage,
-            iteration=job.iteration,
-            status="running",
-            directory=f"runs/{job.run}",
-            config=job.config.to_dict(),
-            message="shipped with the demo",
-        )
-        return self._finish(replace(run, progress=1.0), "succeeded", None)
+        run = replace(_record(job), progress=1.0, message="shipped with the demo")
+        return self._finish(run, "succeeded", None)
 
     def poll(self) -> list[Run]:
         """Read new events of every running run; return the runs that ended since."""
@@ -125,8 +110,8 @@ class Jobs:
         """Run a stage that failed or was cancelled again from scratch, on the same inputs."""
         run = self._stopped(run_id)
         directory = self.directory(run)
-        for leftover in (directory.checkpoint, directory.outputs, directory.model):
-            shutil.rmtree(leftover, ignore_errors=True)
+        for leftover in ("checkpoint", "snapshots", "outputs", "model"):
+            shutil.rmtree(directory.path / leftover, ignore_errors=True)
         directory.outputs.mkdir()
         return self._again(run, resume=False)
 
@@ -225,6 +210,18 @@ class Jobs:
         run = replace(run, status=status, reason=reason, finished_at=now())
         runs.save(self._db, run)
         return run
+
+
+def _record(job: Job) -> Run:
+    """The run that a job of the loop is, as it begins."""
+    return Run(
+        id=job.run,
+        stage=cast("Stage", job.stage),  # a study's is refused by the record
+        iteration=job.iteration,
+        status="running",
+        directory=f"runs/{job.run}",
+        config=job.config.to_dict(),
+    )
 
 
 def _check_free_space(workspace: Path, job: Job) -> None:

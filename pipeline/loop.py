@@ -15,11 +15,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
+from pipeline import metrics
 from pipeline.config import Config
 from pipeline.demo.pairs import shipped_pairs
-from pipeline.form import STAGE_METRICS, Setting, form
+from pipeline.form import Setting, form
+from pipeline.hub import base_model_path
 from pipeline.jobs import Jobs
-from pipeline.ppo.metrics import METRICS
+from pipeline.ppo.metrics import METRICS as PPO_METRICS
 from pipeline.rundir import Job
 from storage import handover, iterations, models, prompts, runs
 from storage.database import Database
@@ -33,6 +35,9 @@ STAGE_OF: dict[Phase, Stage] = {
 }
 """The stage that must succeed before the phase ends; labeling is done by people."""
 
+JUDGED = ("judgments.parquet", "judged_by.json", "snapshot.txt")
+"""What the reward stage is given of the judgments; DPO gets the same files."""
+
 
 class Loop:
     """One workspace's loop.  Every public method may be called from any thread."""
@@ -42,24 +47,29 @@ class Loop:
         self._config = config
         self._jobs = Jobs(db)
         self._lock = threading.RLock()
+        # Storage counts the labels, and is told here whose.
+        handover.set_learn_from(db, self._now().reward.learn_from)
 
     # --- what the researcher's page asks -----------------------------------------------------
 
     def settings(self) -> list[Setting]:
         """Every setting; those given to the current iteration show as its values."""
-        current = iterations.latest(self._db)
-        config = self._config_of(current) if current else self._config
-        return form(config)
+        return form(self._now())
 
     def can_train(self) -> str | None:
         """None when `train` would be accepted, else the reason why not."""
         current = iterations.latest(self._db)
         if current is None:
             return "The loop has not started: import prompts first."
+        return self._why_not(current, self._config_of(current))
+
+    def _why_not(self, current: Iteration, config: Config) -> str | None:
+        """Why the iteration cannot be trained with these settings; None when it can."""
         if current.phase != "labeling":
             return f"Iteration {current.number} is in its {current.phase} phase."
-        if not handover.has_judgments(self._db):
-            return "There are no labels yet."
+        counted = handover.judged_by(self._db, config.reward.learn_from)
+        if not counted["used"]:
+            return handover.no_labels(counted)
         if not prompts.counts(self._db).get("held-out"):
             return "There are no held-out prompts to evaluate the new policy on: import some."
         return None
@@ -67,12 +77,13 @@ class Loop:
     def train(self, overrides: Mapping[str, str]) -> None:
         """Leave labeling and train on every judgment so far, with `overrides` for this iteration."""
         with self._lock:
-            reason = self.can_train()
-            if reason:
-                raise ValueError(reason)
             current = self._current()
             merged = dict(current.settings) | dict(overrides)
-            self._config.override(merged)  # an invalid one is refused before anything changes
+            config = self._config.override(merged)  # refused before anything changes
+            reason = self._why_not(current, config)
+            if reason:
+                raise ValueError(reason)
+            handover.set_learn_from(self._db, config.reward.learn_from)
             iterations.save(self._db, replace(current, phase="reward", settings=merged))
 
     def cancel(self, run: str) -> None:
@@ -92,7 +103,7 @@ class Loop:
         return self._jobs.directory(runs.get(self._db, run)).log_tail(tail)
 
     def metric_help(self) -> dict[str, str]:
-        return dict(METRICS) | STAGE_METRICS
+        return PPO_METRICS | metrics.METRICS
 
     # --- the state machine -------------------------------------------------------------------
 
@@ -164,6 +175,7 @@ class Loop:
             labels_wanted=self._config.labeling.labels,
         )
         iterations.save(self._db, current)
+        handover.set_learn_from(self._db, self._config.reward.learn_from)
         return current
 
     def _label(self, current: Iteration) -> Phase:
@@ -205,9 +217,7 @@ class Loop:
         elif stage == "reward":
             fill = lambda inputs: self._give_judgments(current, inputs)  # noqa: E731
         elif stage == "ppo":
-            fill = lambda inputs: handover.give_prompts(  # noqa: E731
-                self._db, inputs, role="train", seed=seed
-            )
+            fill = lambda inputs: self._give_for_policy(current, inputs, seed)  # noqa: E731
         else:
             fill = lambda inputs: handover.give_prompts(  # noqa: E731
                 self._db, inputs, role="held-out", limit=config.evaluate.prompts
@@ -266,11 +276,26 @@ class Loop:
         )
 
     def _give_judgments(self, current: Iteration, inputs: Path) -> None:
-        snapshot, ids = handover.give_judgments(self._db, inputs, iteration=current.number)
+        snapshot, ids = handover.give_judgments(
+            self._db,
+            inputs,
+            iteration=current.number,
+            kinds=self._config_of(current).reward.learn_from,
+        )
         (inputs / "snapshot.txt").write_text(snapshot)
         record = Snapshot(hash=snapshot, iteration=current.number, judgments=tuple(ids))
         self._db.write(lambda tx: tx.store(record))
         handover.give_prompts(self._db, inputs, role="train", limit=64)
+
+    def _give_for_policy(self, current: Iteration, inputs: Path, seed: int) -> None:
+        """Prompts, and for DPO the very judgments that the reward model learned from."""
+        handover.give_prompts(self._db, inputs, role="train", seed=seed)
+        if self._config_of(current).optimize.method != "dpo":
+            return
+        if (run := self._run_of(current, "reward")) is None:
+            raise RuntimeError(f"iteration {current.number} has judged nothing for DPO to learn")
+        for name in JUDGED:
+            shutil.copy(self._jobs.directory(run).inputs / name, inputs)
 
     def _job(self, current: Iteration, stage: Stage, *, policy: str | None = None) -> Job:
         """A job with the models its stage may need: sampled or trained policy, reference, …"""
@@ -288,7 +313,7 @@ class Loop:
                 names["policy"], names["previous"] = current.policy_produced, names["policy"]
         paths = {key: self._path(id) if id else None for key, id in names.items()}
         for number, name in enumerate(extra, 2):
-            names[f"reward_{number}"], paths[f"reward_{number}"] = name, self._named_path(name)
+            names[f"reward_{number}"], paths[f"reward_{number}"] = name, self._path(name)
         return Job(
             run=new_id("run"),
             stage=stage,
@@ -341,6 +366,11 @@ class Loop:
     def _config_of(self, current: Iteration) -> Config:
         return self._config.override(current.settings)
 
+    def _now(self) -> Config:
+        """The settings that hold now."""
+        current = iterations.latest(self._db)
+        return self._config_of(current) if current else self._config
+
     def _reference(self) -> ModelVersion | None:
         found = models.listing(self._db, role="sft")
         return found[-1] if found else None
@@ -357,23 +387,12 @@ class Loop:
             return None
         return iterations.get(self._db, current.number - 1).policy_sampled
 
-    def _path(self, model_id: str) -> str:
-        path = models.get(self._db, model_id).path
+    def _path(self, name: str) -> str:
+        """Where a model is: one of this workspace by its id, else a directory or a hub id."""
+        path = {model.id: model.path for model in models.listing(self._db)}.get(name, name)
         local = self._db.workspace / path
         return str(local.resolve()) if local.exists() else base_model_path(path)
-
-    def _named_path(self, name: str) -> str:
-        """The path of what a setting names: a model of this workspace, a directory, or a hub id."""
-        known = {model.id for model in models.listing(self._db)}
-        return self._path(name) if name in known else base_model_path(name)
 
     def _run_of(self, current: Iteration, stage: Stage) -> Run | None:
         found = [r for r in runs.listing(self._db, iteration=current.number) if r.stage == stage]
         return found[-1] if found else None
-
-
-def base_model_path(name: str) -> str:
-    """`demo` is the embedded model; a local directory becomes absolute; the rest is a hub id."""
-    if name == "demo":
-        return str(Path(__file__).parent / "demo" / "model")
-    return str(Path(name).resolve()) if Path(name).is_dir() else name

@@ -1,14 +1,21 @@
 """What the stages other than PPO report, one definition each.  Loads no torch."""
 
 METRICS: dict[str, str] = {
-    "train/loss": "Mean over the last steps: cross-entropy per response token in nats (SFT), or "
-    "negative log-likelihood per judgment (reward model).",
+    "train/loss": "Mean over the last steps: cross-entropy per response token in nats (SFT), "
+    "negative log-likelihood per judgment (reward model, DPO), or the clipped policy loss, mean "
+    "over responses (RLOO).",
     "train/lr": "Learning rate of the step.",
     "train/grad_norm": "L2 norm of the gradient before clipping.",
     "train/theta": "Tie threshold θ of the reward model, in units of reward.",
+    "dpo/margin": "Mean over judgments of β (log π/π_ref of the chosen − of the rejected response).",
+    "dpo/accuracy": "Share of judgments whose chosen response gained more on the reference.",
+    "dpo/chosen": "Mean of β log π/π_ref over chosen responses.",
+    "dpo/rejected": "Mean of β log π/π_ref over rejected responses.",
+    "reward/ensemble_sd": "Standard deviation of the reward models' scores of a response (divided "
+    "by their number), mean over responses; it grows where they are asked beyond what they know.",
     "held_out/loss": "Cross-entropy per response token on held-out demonstrations, nats.",
-    "held_out/accuracy": "Share of decisive held-out judgments whose winner has the higher reward; "
-    "equal rewards count half.",
+    "held_out/accuracy": "Share of decisive held-out judgments whose winner has the higher reward "
+    "(DPO: the higher log π/π_ref); equal ones count half.",
     "held_out/log_loss": "Negative log-likelihood per held-out judgment under the tie model, nats.",
     "held_out/ece": "Expected calibration error on decisive held-out judgments: mean gap between "
     "stated probability and share right, over ten bins of probability.",

@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import Any
 
-import pandas as pd
 from transformers import set_seed
 
 from pipeline.cancelling import Cancelled, asked, deferred
 from pipeline.devices import context_length, load_causal_lm, pick_device
-from pipeline.ppo import PPOConfig, PPOTrainer, UpdateResult
-from pipeline.reward.ensemble import Ensemble
+from pipeline.optimize.inputs import SAMPLES, read_prompts, shaped_reward, write_samples
+from pipeline.optimize.snapshots import Snapshots
+from pipeline.ppo import PPOTrainer, UpdateResult
 from pipeline.rundir import Job, Report, RunDirectory
-from pipeline.sampling import write_rows
-from pipeline.shaping import load
-from pipeline.text import ChatTokenizer, read_messages
-from storage.records import Message
+from pipeline.text import ChatTokenizer
 
 _SAMPLED_UPDATES = 20
-_SAMPLES = 4
 _STOPPED = {
     "kl_budget": "the KL to the reference passed ppo.kl_budget",
     "reward_collapse": "the mean score fell by ppo.reward_collapse",
 }
-_SAMPLE_COLUMNS = ("step", "prompt", "text", "reward", "kl", "length", "finish_reason")
 
 
 def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
@@ -35,41 +29,26 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
     set_seed(config.seed)  # for rewards that draw from the global generators, and for new layers
     chat = ChatTokenizer.load(job.model("policy"))
     model = load_causal_lm(job.model("policy"))
-    prompts, left_out = _read_prompts(directory, chat, config, context_length(model))
-    conversations = [messages for _, messages, _ in prompts]
-    judges = Ensemble.load(job, device=device)
-
-    shaping = job.config.shaping
-    components = load(shaping.weights, shaping)
-
-    def reward(indices: list[int], texts: list[str]) -> dict[str, list[float]]:
-        asked = [conversations[i] for i in indices]
-        verdict = judges(asked, texts)
-        scores = verdict.scores
-        if shaping.floor is not None:
-            scores = [max(score, shaping.floor) for score in scores]
-        shaped = {name: score(asked, texts) for name, score in components.items()}
-        return {"score": scores} | verdict.figures | shaped
-
+    prompts, left_out = read_prompts(directory, chat, config, context_length(model))
+    reward, weights = shaped_reward(job, prompts, device=device)
     trainer = PPOTrainer(
         model,
         load_causal_lm(job.model("reference")),
         chat.tokenizer,
-        [ids for _, _, ids in prompts],
+        [prompt.ids for prompt in prompts],
         reward,
         config,
         directory.checkpoint,
-        # What is only watched is a component of weight 0.
-        reward_weights={"score": shaping.reward_weight}
-        | dict.fromkeys(judges.figures, 0.0)
-        | shaping.weights,
+        reward_weights=weights,
         eos_token_ids=chat.stop_ids,
         device=device,
     )
-    _Narrator(trainer, report, [id for id, _, _ in prompts], left_out).follow(resume=job.resume)
+    snapshots = Snapshots(directory, count=job.config.optimize.snapshots, total=config.updates)
+    narrator = _Narrator(trainer, report, [prompt.id for prompt in prompts], left_out, snapshots)
+    narrator.follow(resume=job.resume)
     trainer.save(directory.model)
     if trainer.processes.rank == 0:
-        write_rows(directory.outputs / "samples.parquet", _samples(directory), _SAMPLE_COLUMNS)
+        write_samples(directory)
     return trainer.history[-1] | {"updates": trainer.step, "stopped": trainer.stopped}
 
 
@@ -77,12 +56,18 @@ class _Narrator:
     """Runs the updates and turns each into events."""
 
     def __init__(
-        self, trainer: PPOTrainer, report: Report, prompt_ids: list[str], left_out: str | None
+        self,
+        trainer: PPOTrainer,
+        report: Report,
+        prompt_ids: list[str],
+        left_out: str | None,
+        snapshots: Snapshots,
     ) -> None:
         self._trainer = trainer
         self._report = report
         self._prompt_ids = prompt_ids
         self._left_out = left_out
+        self._snapshots = snapshots
         self._flagged: set[str] = set()
 
     def follow(self, *, resume: bool) -> None:
@@ -94,6 +79,9 @@ class _Narrator:
                     started = True
                     self._begin(resume=resume, done=update.step - 1)
                 self._tell(update)
+                self._snapshots.keep(
+                    update.step, self._trainer.save, writes=self._trainer.processes.rank == 0
+                )
                 # The engine writes an update's checkpoint after this: it remembers these events.
                 self._trainer.extra = {"seq": self._report.seq, "flagged": sorted(self._flagged)}
                 # Agreed on, since a process that went on alone would wait for the others for ever.
@@ -146,7 +134,7 @@ class _Narrator:
         self._flagged = {flag.name for flag in update.flags}
 
     def _show_samples(self, update: UpdateResult) -> None:
-        for sample in update.samples[:_SAMPLES]:
+        for sample in update.samples[:SAMPLES]:
             self._report.note(
                 "sample",
                 "response",
@@ -158,38 +146,3 @@ class _Narrator:
                 length=sample.length,
                 finish_reason=sample.finish_reason,
             )
-
-
-def _read_prompts(
-    directory: RunDirectory, chat: ChatTokenizer, config: PPOConfig, context: int | None
-) -> tuple[list[tuple[str, tuple[Message, ...], list[int]]], str | None]:
-    """(id, messages, token ids) of the prompts that fit, and a sentence on those that do not."""
-    frame = pd.read_parquet(directory.inputs / "prompts.parquet")
-    limit = config.max_prompt_tokens
-    if context is not None:
-        limit = min(limit, context - config.max_new_tokens)
-    prompts = []
-    for id, text in zip(frame["id"], frame["messages"], strict=True):
-        messages = read_messages(text)
-        ids = chat.prompt(messages)
-        if len(ids) <= limit:
-            prompts.append((id, messages, ids))
-    long = len(frame) - len(prompts)
-    sentence = (
-        f"{long} of {len(frame)} prompts are longer than {limit} tokens "
-        "(ppo.max_prompt_tokens, or the context less ppo.max_new_tokens)"
-    )
-    if not prompts:
-        raise ValueError(f"{sentence}; raise ppo.max_prompt_tokens or add shorter prompts")
-    return prompts, f"{sentence} and are left out" if long else None
-
-
-def _samples(directory: RunDirectory) -> list[dict[str, Any]]:
-    """The samples reported over all attempts; the event log is where a resume keeps them."""
-    rows = []
-    with directory.events.open(encoding="utf-8") as events:
-        for line in events:
-            event = json.loads(line)
-            if event["kind"] == "note" and event["note"] == "sample":
-                rows.append(event["payload"] | {"step": event["step"], "text": event["message"]})
-    return rows

@@ -8,6 +8,7 @@
             events.jsonl     progress, metrics and notes; one line each, numbered by `seq`
             log.txt          everything the worker prints
             checkpoint/      what a resume starts from
+            snapshots/       policies kept along training, where they are asked for
             outputs/*.parquet, model/
             error.json       why the stage failed, in one sentence
             result.json      written last, by rename: the stage succeeded
@@ -28,10 +29,13 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pipeline.config import Config
 from storage.records import Stage
+
+Study = Literal["measure"]
+"""Stages of studies, which the loop and its database do not know."""
 
 LOCK_FD = "KITESTRING_LOCK_FD"
 
@@ -43,7 +47,7 @@ class Job:
     `names` maps the same keys to model ids for lineage."""
 
     run: str
-    stage: Stage
+    stage: Stage | Study
     iteration: int
     config: Config
     attempt: int = 1
@@ -74,6 +78,7 @@ class RunDirectory:
         self.outputs = self.path / "outputs"
         self.checkpoint = self.path / "checkpoint"
         self.model = self.path / "model"
+        self.snapshots = self.path / "snapshots"
         self.events = self.path / "events.jsonl"
         self.log = self.path / "log.txt"
 
@@ -192,7 +197,7 @@ class Report:
             listener(values, step)
 
     def note(self, kind: str, name: str, message: str, *, step: int = 0, **payload: Any) -> None:
-        """`kind` is flag (a red flag), warning or sample."""
+        """`kind` is flag (a red flag), warning, info or sample."""
         self._emit(kind="note", note=kind, name=name, message=message, step=step, payload=payload)
 
     def log(self, text: str) -> None:

@@ -18,12 +18,18 @@ from transformers import Trainer
 
 from pipeline.config import SFTConfig
 from pipeline.devices import context_length, load_causal_lm, pick_device
-from pipeline.ppo.experience import micro_batches
-from pipeline.ppo.model import run_model, token_logprobs
-from pipeline.reward.data import pad_right
+from pipeline.logprobs import response_logprobs
 from pipeline.rundir import Job, Report, RunDirectory
 from pipeline.text import ChatTokenizer, Encoded, Messages, read_messages, require_fit
-from pipeline.training import ReportCallback, divide_batch, is_large, train, trainer_arguments
+from pipeline.training import (
+    ReportCallback,
+    divide_batch,
+    is_large,
+    save_policy,
+    tokens_at_once,
+    train,
+    trainer_arguments,
+)
 from storage.records import as_messages, digest, messages_json
 
 _HELD_OUT_SHARE = 0.05
@@ -52,8 +58,7 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
         resume=job.resume,
         device=device,
     )
-    model.save_pretrained(directory.model)
-    chat.tokenizer.save_pretrained(directory.model)
+    save_policy(model, chat.tokenizer, directory.model)
     return summary
 
 
@@ -91,7 +96,7 @@ def train_sft(
         checkpoints=directory,
         examples=len(training),
         batch=config.batch,
-        micro_batch=divide_batch(config.batch, longest=longest, tokens=_micro_tokens(device)),
+        micro_batch=divide_batch(config.batch, longest=longest, tokens=tokens_at_once(device)),
         epochs=config.epochs,
         lr=config.lr,
         seed=seed,
@@ -111,7 +116,7 @@ def train_sft(
     )
     loss = train(trainer, directory, report, resume=resume)
     model.eval()
-    model.config.use_cache = True  # the trainer switched it off, and that would be saved
+    model.config.use_cache = True  # the trainer switched it off
     held_out_loss = cross_entropy(model, held_out, pad_id=chat.pad_id) if held_out else None
     if held_out_loss is not None:
         report.metrics(trainer.state.global_step, {"held_out/loss": held_out_loss})
@@ -165,28 +170,10 @@ class BatchesSortedInside(Sampler[int]):
             yield from sorted(rows[start : start + self._batch], key=lambda i: -self._lengths[i])
 
 
-@torch.no_grad()
 def cross_entropy(model: Any, texts: Sequence[Encoded], *, pad_id: int) -> float:
     """Mean negative log-likelihood of response tokens, nats; long responses weigh more."""
-    device = next(model.parameters()).device
-    lengths = [len(text.ids) for text in texts]
-    losses: list[float] = []
-    for rows in micro_batches(range(len(texts)), lengths, token_budget=4096, slack=256):
-        batch = pad_right([texts[row].ids for row in rows], pad_id)
-        ids = batch["input_ids"].to(device)
-        places = torch.arange(ids.shape[1], device=device)
-        starts = torch.tensor([texts[r].prompt_tokens for r in rows], device=device).unsqueeze(1)
-        ends = torch.tensor([lengths[r] for r in rows], device=device).unsqueeze(1)
-        responses = (places >= starts) & (places < ends)
-        # A token is predicted one place before it stands.
-        output = run_model(model, ids, responses.roll(-1, dims=1), use_cache=False)
-        losses += (-token_logprobs(output.logits, ids[responses])).tolist()
-    return fmean(losses)
-
-
-def _micro_tokens(device: torch.device | str) -> int:
-    """Padded tokens of one forward pass; few on a CPU, whose caches small batches fit better."""
-    return 1024 if torch.device(device).type == "cpu" else 16_384
+    found = response_logprobs(model, texts, pad_id=pad_id)
+    return -fmean(logprob for response in found for logprob in response)
 
 
 def _row(encoded: Encoded) -> dict[str, Any]:

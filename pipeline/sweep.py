@@ -8,18 +8,14 @@ own in ``sweeps/NAME/kl_weight=…``; a sweep that was stopped goes on where it 
 from __future__ import annotations
 
 import json
-import shutil
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from pipeline.config import Config
-from pipeline.rundir import Job, RunDirectory, write_atomically
+from pipeline.rundir import RunDirectory, write_atomically
+from pipeline.studies import copy_inputs, newest_ppo_run, run_to_end, svg_figure, tidy
 
 SMOOTHED = 5
 """Updates over which reward and KL are averaged before they are compared."""
@@ -59,17 +55,6 @@ class Curve:
         return self.smoothed()[-1][0] < 0.1 and self.gain < 0.1
 
 
-def newest_ppo_run(workspace: Path) -> RunDirectory:
-    """The PPO run that a sweep repeats; ValueError where there is none."""
-    found = [RunDirectory(path.parent) for path in workspace.glob("runs/*/job.json")]
-    done = [d for d in found if d.job().stage == "ppo" and (d.inputs / "prompts.parquet").exists()]
-    if not done:
-        raise ValueError(
-            f"{workspace} has no PPO run to repeat; train once (`launch.py iterate`) and sweep then"
-        )
-    return max(done, key=lambda d: (d.path / "job.json").stat().st_mtime)
-
-
 def sweep(
     workspace: Path,
     kl_weights: Sequence[float],
@@ -81,69 +66,19 @@ def sweep(
     """Run PPO at each β that has not run yet; the curves in the order of the weights."""
     source = newest_ppo_run(workspace)
     job, folder = source.job(), workspace / "sweeps" / name
-    config = job.config.override(overrides)
+    config = job.config.override({"optimize.method": "ppo"} | overrides)
     curves = []
     for number, kl_weight in enumerate(kl_weights, 1):
-        chosen = config.override({"ppo.kl_weight": kl_weight})
-        directory = RunDirectory(folder / f"kl_weight={kl_weight:g}")
-        _require_same(directory, chosen, job)
         title = f"β = {kl_weight:g} ({number} of {len(kl_weights)})"
-        if directory.result() is None:
-            _run(directory, replace(job, run=f"sweep-{name}-{kl_weight:g}", config=chosen), source)
-            _follow(directory, lambda text, title=title: progress(f"{title}: {text}"))
-        else:
-            progress(f"{title}: done before")
+        chosen = config.override({"ppo.kl_weight": kl_weight})
+        directory = run_to_end(
+            folder / f"kl_weight={kl_weight:g}",
+            replace(job, run=f"sweep-{name}-{kl_weight:g}", config=chosen),
+            fill=copy_inputs(source),
+            progress=lambda text, title=title: progress(f"{title}: {text}"),
+        )
         curves.append(curve_of(directory, kl_weight))
     return curves
-
-
-def _require_same(directory: RunDirectory, config: Config, job: Job) -> None:
-    if not (directory.path / "job.json").exists():
-        return
-    before = directory.job()
-    if (before.config, before.models) != (config, job.models):
-        raise ValueError(
-            f"{directory.path} belongs to a sweep with other settings or models; give this one "
-            "another --name"
-        )
-
-
-def _run(directory: RunDirectory, job: Job, source: RunDirectory) -> None:
-    again = directory.has_checkpoint()
-    attempt = directory.job().attempt + 1 if (directory.path / "job.json").exists() else 1
-    RunDirectory.create(directory.path, replace(job, attempt=attempt, resume=again))
-    directory.clear_outcome()
-    shutil.copytree(source.inputs, directory.inputs, dirs_exist_ok=True)
-
-
-def _follow(directory: RunDirectory, progress: Callable[[str], None]) -> None:
-    """Run the worker to its end; it stops with us.  RuntimeError says why it failed."""
-    with directory.log.open("ab") as log:
-        worker = subprocess.Popen(
-            [sys.executable, "-m", "pipeline.worker", str(directory.path)],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            cwd=Path(__file__).parent.parent,
-        )
-    said = ""
-    try:
-        while worker.poll() is None:
-            time.sleep(0.5)
-            if (message := _last_progress(directory)) != said:
-                said = message
-                progress(said)
-    finally:
-        if worker.poll() is None:
-            worker.terminate()
-            worker.wait()
-    if directory.result() is None:
-        raise RuntimeError(f"{directory.path.name} failed: {directory.failure()}")
-
-
-def _last_progress(directory: RunDirectory) -> str:
-    events = directory.events_after(directory.job().attempt, 0)
-    return next((e["message"] for e in reversed([*events]) if e["kind"] == "progress"), "")
 
 
 def curve_of(directory: RunDirectory, kl_weight: float) -> Curve:
@@ -189,12 +124,7 @@ def summary(curves: Sequence[Curve], budget: float) -> dict[str, Any]:
 def write_report(folder: Path, curves: Sequence[Curve], found: dict[str, Any]) -> Path:
     """sweep.json and sweep.svg in the sweep's folder; returns the plot's path."""
     write_atomically(folder / "sweep.json", json.dumps(found, indent=1))
-    # Slow to import and wanted by nobody else.
-    from matplotlib.backends.backend_svg import FigureCanvasSVG  # noqa: PLC0415
-    from matplotlib.figure import Figure  # noqa: PLC0415
-
-    figure = Figure(figsize=(7, 4.5), layout="constrained")
-    FigureCanvasSVG(figure)
+    figure = svg_figure(width=7, height=4.5)
     axes = figure.subplots()
     for curve in curves:
         points = curve.smoothed()
@@ -203,8 +133,7 @@ def write_report(folder: Path, curves: Sequence[Curve], found: dict[str, Any]) -
         axes.plot(*points[-1], "*" if best else "o", color=line.get_color(), ms=12 if best else 5)
     axes.axvline(found["kl_budget"], color="0.6", ls="--", lw=1, label="KL budget")
     axes.set(xlabel="KL to the reference, nats per response", ylabel="reward")
-    axes.legend(frameon=False)
-    axes.spines[["top", "right"]].set_visible(False)
+    tidy(axes)
     plot = folder / "sweep.svg"
     figure.savefig(plot)
     return plot

@@ -1,10 +1,10 @@
-"""What SFT and the reward model share of transformers' Trainer: reports, checkpoints, resume."""
+"""What our uses of transformers' Trainer share: reports, checkpoints, cancelling, resume."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,10 @@ import huggingface_hub.constants
 import torch
 from transformers import TrainerCallback
 
+from pipeline.cancelling import Cancelled, asked, deferred
+from pipeline.optimize.snapshots import Snapshots
 from pipeline.ppo.model import resolve_precision
-from pipeline.rundir import Report, write_atomically
+from pipeline.rundir import Report, RunDirectory, write_atomically
 
 # TRL's trainers otherwise report each run to their makers; judgments are private.
 huggingface_hub.constants.HF_HUB_DISABLE_TELEMETRY = True
@@ -23,6 +25,10 @@ _REPORTED = {
     "learning_rate": "train/lr",
     "grad_norm": "train/grad_norm",
     "theta": "train/theta",
+    "rewards/margins": "dpo/margin",
+    "rewards/accuracies": "dpo/accuracy",
+    "rewards/chosen": "dpo/chosen",
+    "rewards/rejected": "dpo/rejected",
 }
 _LOGS = 100
 _SAVES = 8
@@ -30,13 +36,24 @@ _MARK = "report.json"
 
 
 class ReportCallback(TrainerCallback):
-    """Turns the trainer's steps, logs and saves into events."""
+    """Turns the trainer's steps, logs and saves into events, and a request to stop into a checkpoint.
 
-    def __init__(self, report: Report, doing: str) -> None:
+    `notes` are arguments of `Report.note`, given once, before the first step.
+    """
+
+    def __init__(self, report: Report, doing: str, notes: Sequence[Mapping[str, Any]] = ()) -> None:
         self._report = report
         self._doing = doing
+        self._notes = notes
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+        if state.global_step == 0:
+            for note in self._notes:
+                self._report.note(**note)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+        if asked():
+            control.should_save = control.should_training_stop = True
         if state.global_step % max(1, state.max_steps // _LOGS) == 0:
             message = f"{self._doing}: step {state.global_step} of {state.max_steps}"
             self._report.progress(state.global_step, state.max_steps, message)
@@ -51,6 +68,28 @@ class ReportCallback(TrainerCallback):
         if state.is_world_process_zero:
             folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
             write_atomically(folder / _MARK, json.dumps({"seq": self._report.seq}))
+
+
+class SnapshotCallback(TrainerCallback):
+    """Keeps policies along training, each with its tokenizer."""
+
+    def __init__(self, directory: RunDirectory, count: int, tokenizer: Any) -> None:
+        self._directory = directory
+        self._count = count
+        self._tokenizer = tokenizer
+
+    def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:  # noqa: ARG002
+        snapshots = Snapshots(self._directory, count=self._count, total=state.max_steps)
+        snapshots.keep(state.global_step, lambda path: save_policy(model, self._tokenizer, path))
+
+
+def save_policy(model: Any, tokenizer: Any, path: Path) -> None:
+    """Write a causal LM as others load it, its cache switched on again for sampling."""
+    was = model.config.use_cache
+    model.config.use_cache = True  # trainers switch it off, and that would be saved
+    model.save_pretrained(path)
+    tokenizer.save_pretrained(path)
+    model.config.use_cache = was
 
 
 def trainer_arguments(
@@ -90,6 +129,11 @@ def divide_batch(batch: int, *, longest: int, tokens: int = 16_384) -> int:
     return max(fitting, default=1)
 
 
+def tokens_at_once(device: torch.device | str) -> int:
+    """Padded tokens of one forward pass; few on a CPU, whose caches small batches fit better."""
+    return 1024 if torch.device(device).type == "cpu" else 16_384
+
+
 def is_large(model: Any) -> bool:
     """Whether recomputing activations is worth its time to save memory."""
     return model.num_parameters() > 100_000_000
@@ -98,14 +142,18 @@ def is_large(model: Any) -> bool:
 def train(trainer: Any, checkpoints: Path, report: Report, *, resume: bool) -> float:
     """Run a trainer, from its last checkpoint if asked to and there is one; the mean loss.
 
-    Events after that checkpoint are taken back first, so that no step is reported twice.
+    Events after that checkpoint are taken back first, so that no step is reported twice.  A
+    request to stop is answered after the step, with a checkpoint: raises Cancelled.
     """
     last = last_checkpoint(checkpoints) if resume else None
     if resume:
         seq = json.loads((last / _MARK).read_text())["seq"] if last else 0
         report.rewind(seq)
         report.log(f"resuming from {last.name}" if last else "no checkpoint yet; starting over")
-    result = trainer.train(resume_from_checkpoint=str(last) if last else None)
+    with deferred():
+        result = trainer.train(resume_from_checkpoint=str(last) if last else None)
+    if asked():
+        raise Cancelled
     return float(result.training_loss)
 
 

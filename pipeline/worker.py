@@ -31,8 +31,9 @@ STAGES = {
     "sft": "pipeline.sft",
     "sampling": "pipeline.sampling",
     "reward": "pipeline.reward.stage",
-    "ppo": "pipeline.ppo_stage",
+    "ppo": "pipeline.optimize.stage",
     "evaluate": "pipeline.evaluate",
+    "measure": "pipeline.measure",
 }
 """Each is a module with ``run(job, report, directory) -> summary``."""
 

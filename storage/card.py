@@ -120,7 +120,7 @@ def _overview(facts: CardFacts) -> str:
 
 
 def _outcome(name: str) -> str:
-    return {"preference": "preferences", "tie": "ties", "both_bad": "both bad"}[name]
+    return {"preference": "preferences", "tie": "ties", "both_bad": "both bad"}.get(name, name)
 
 
 def _columns(facts: CardFacts) -> str:

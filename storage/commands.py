@@ -19,6 +19,7 @@ from storage import (
     handover,
     importing,
     iterations,
+    judging,
     lineage,
     models,
     runs,
@@ -49,6 +50,8 @@ class Commands:
             "verify": lambda: backup.verify(db),
             "iteration": self._iteration,
             "evaluation.completions": lambda iteration: handover.evaluated(db, iteration),
+            "judge.open": self._judge_open,
+            "judge.save": lambda **verdict: judging.save(db, **verdict),
             "users.add": self._add_user,
             "users.list": lambda: [_public(a) for a in annotators.listing(db)],
             "users.disable": self._disable_user,
@@ -91,6 +94,14 @@ class Commands:
                 spent = (run.finished_at - run.created_at).total_seconds()
                 seconds[run.stage] = seconds.get(run.stage, 0.0) + spent
         return _plain(found) | {"seconds": seconds, "reward_model_summary": dict(fitted)}
+
+    def _judge_open(self, name: str, limit: int) -> dict[str, Any]:
+        """Pairs that this judge has not judged, and the id of its account."""
+        judge = judging.judge_named(self._db, name)
+        return {
+            "annotator": judge.id,
+            "pairs": judging.open_pairs(self._db, annotator=judge.id, limit=limit),
+        }
 
     def _add_user(
         self, name: str, role: str = "annotator", kind: str = "person", token: bool = False

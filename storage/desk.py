@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from storage.codec import from_row
 from storage.errors import NotFound
-from storage.records import Comparison, Flag, Iteration, Judgment, Skip, Withdrawal
+from storage.records import Annotator, Comparison, Flag, Iteration, Judgment, Skip, Withdrawal
 
 Act = Judgment | Skip | Flag
 
@@ -29,6 +29,7 @@ _TOTALS = """
     SELECT annotator, created_at::DATE AS day, count(*) AS judgments
     FROM current_judgments GROUP BY ALL
 """
+_MODELS = "SELECT id FROM annotators WHERE kind = 'model'"
 _COMPARISONS = "SELECT * FROM comparisons WHERE id IN (SELECT unnest($ids))"
 _JUDGMENTS = "SELECT * FROM judgments WHERE comparison IN (SELECT unnest($ids)) ORDER BY created_at"
 _SKIPS = "SELECT * FROM skips WHERE comparison IN (SELECT unnest($ids)) ORDER BY created_at"
@@ -56,10 +57,12 @@ class Card:
     """One comparison on the desk, with everything that happened to it.
 
     `judged` maps each annotator with a current judgment to its id; `skipped` are those who
-    passed, `past` those who did either; `flags` are the reports nobody has cleared.
+    passed, `past` those who did either; `flags` are the reports nobody has cleared.  `models`
+    are the desk's annotators that are no people: what they say uses no wanted judgment up.
     """
 
     comparison: Comparison
+    models: set[str]
     leases: dict[str, Lease] = field(default_factory=dict)
     acts: dict[str, Act] = field(default_factory=dict)
     closed: set[str] = field(default_factory=set)
@@ -87,6 +90,11 @@ class Card:
         self.past = self.judged.keys() | self.skipped
         self.flags = {a.id for a in standing if isinstance(a, Flag)}
 
+    @property
+    def wanted(self) -> int:
+        """How many judgments are still wanted from people."""
+        return self.comparison.wanted - len(self.judged.keys() - self.models)
+
     def may_go_to(self, annotator: str, moment: datetime) -> bool:
         """Whether this annotator may be given the comparison now.
 
@@ -95,11 +103,9 @@ class Card:
         """
         if self.flags or annotator in self.past:
             return False
-        wanted = self.comparison.wanted - len(self.judged)
-        for who, lease in self.leases.items():
-            if lease.expires > moment and who != annotator and who not in self.past:
-                wanted -= 1
-        return wanted > 0
+        elsewhere = self.leases.keys() - self.past - self.models - {annotator}
+        held = sum(self.leases[who].expires > moment for who in elsewhere)
+        return self.wanted > held
 
 
 class Desk:
@@ -113,6 +119,7 @@ class Desk:
         self.iteration: int | None = None
         self._loaded = False
         self._cards: dict[str, Card] = {}
+        self._models: set[str] = set()
         self._card_of_act: dict[str, str] = {}
         self._hands: dict[str, set[str]] = {}
         # Unfinished comparisons of the iteration as (position, id), in order.
@@ -128,6 +135,7 @@ class Desk:
         if self._loaded:
             return
         self.forget()
+        self._models |= {row["id"] for row in reader.rows(_MODELS)}
         labeling = reader.rows(_LABELING)
         if labeling:
             self.iteration = labeling[0]["number"]
@@ -193,9 +201,12 @@ class Desk:
         """Follow a record that has just been stored."""
         if isinstance(record, Iteration):
             self._loaded = False
+        elif isinstance(record, Annotator):
+            if (record.kind == "model") != (record.id in self._models):
+                self._loaded = False
         elif isinstance(record, Comparison):
             if self._loaded and record.iteration == self.iteration and record.arm != "imported":
-                self._put(Card(record))
+                self._put(Card(record, self._models))
         elif isinstance(record, Judgment | Skip | Flag):
             card = self._cards.get(record.comparison)
             if card is None:
@@ -251,7 +262,8 @@ class Desk:
             self._past.subtract(card.past)
 
     def _order_of(self, card: Card) -> list[tuple[int, str]]:
-        return self._started if card.judged else self._untouched
+        begun = card.judged.keys() - self._models
+        return self._started if begun else self._untouched
 
     def _note_hands(self, card: Card) -> None:
         for annotator in card.leases:
@@ -263,13 +275,14 @@ class Desk:
 
     def _is_queued(self, card: Card) -> bool:
         ours = card.comparison.iteration == self.iteration and card.comparison.arm != "imported"
-        return ours and not card.flags and len(card.judged) < card.comparison.wanted
+        return ours and not card.flags and card.wanted > 0
 
     # -- reading the tables ------------------------------------------------------------------
 
     def _read(self, reader: Reader, ids: list[str]) -> None:
         cards = {
-            row["id"]: Card(from_row(Comparison, row)) for row in reader.rows(_COMPARISONS, ids=ids)
+            row["id"]: Card(from_row(Comparison, row), self._models)
+            for row in reader.rows(_COMPARISONS, ids=ids)
         }
         acts: list[Act] = [
             *(from_row(Judgment, row) for row in reader.rows(_JUDGMENTS, ids=ids)),

@@ -11,7 +11,7 @@ import re
 import secrets
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,12 +22,14 @@ from huggingface_hub import HfApi
 # httpx's or httpx2's, whichever this version of the hub's library speaks.
 from huggingface_hub.errors import HTTPError
 
+from storage import handover
 from storage.agreement import agreement_by_id
 from storage.card import MARK, CardFacts, render_card
 from storage.codec import Setting
 from storage.database import Database, Transaction
 from storage.filetypes import WRITABLE, open_writer
 from storage.formats import Format, Judged, Ties, judged_from, row_maker, schema
+from storage.records import AnnotatorKind
 
 _SECRET = "pseudonym_secret"
 _HUB = "hf://"
@@ -101,7 +103,9 @@ def export(
     place = Place.of(out)
     if place.kind != "hub" and _inside(Path(place.target), db.workspace):
         raise ValueError(f"{out} is in the workspace; export to a place outside {db.workspace}")
-    source = _Source(db, names=names, history=history)
+    # Raw rows say who is a model; the others cannot, so they hold what is learned from.
+    kinds = get_args(AnnotatorKind) if format == "raw" else handover.learn_from(db)
+    source = _Source(db, names=names, history=history, kinds=kinds)
     if place.kind == "hub":
         with tempfile.TemporaryDirectory(prefix="kitestring-export-") as folder:
             report = _write_folder(source, Path(folder), place.target, format=format, ties=ties)
@@ -147,7 +151,10 @@ class Place:
 class _Source:
     """The judgments to export and the facts about them, under the names to publish."""
 
-    def __init__(self, db: Database, *, names: bool, history: bool) -> None:
+    def __init__(
+        self, db: Database, *, names: bool, history: bool, kinds: Sequence[AnnotatorKind]
+    ) -> None:
+        self.kinds = kinds
         self._db = db
         self.pseudonymised = not names
         self._history = history
@@ -249,8 +256,9 @@ def _write_rows(
 ) -> None:
     batch: list[dict[str, Any]] = []
     for judged in source.judgments():
-        rows = rows_of(judged)
-        tally.add(judged, len(rows))
+        wanted = judged.annotator_kind in source.kinds
+        rows = rows_of(judged) if wanted else []
+        tally.add(judged, len(rows), left_out=None if wanted else f"by {judged.annotator_kind}")
         batch += rows
         if len(batch) >= _BATCH:
             write(batch)
@@ -271,11 +279,11 @@ class _Tally:
         self.prompts: set[tuple[Any, ...]] = set()
         self.models: set[str] = set()
 
-    def add(self, judged: Judged, rows: int) -> None:
+    def add(self, judged: Judged, rows: int, *, left_out: str | None) -> None:
         said = "preference" if judged.decided else judged.outcome
         self.outcomes[said] += 1
         if not rows:
-            self.left_out[said] += 1
+            self.left_out[left_out or said] += 1
             return
         self.rows += rows
         self.annotators[judged.annotator] += 1
@@ -286,13 +294,24 @@ class _Tally:
     def nothing(self) -> str:
         if not self.outcomes:
             return "there are no judgments to export yet"
+        if others := self._of_other_kinds():
+            return f"nothing is left to export: {others}"
         return (
             f"nothing is left to export: all {self.outcomes.total()} judgments are ties or both "
             "bad, which this export drops; use --ties split or keep"
         )
 
+    def _of_other_kinds(self) -> str:
+        found = [f"{n} {why}" for why, n in self.left_out.items() if why.startswith("by ")]
+        if not found:
+            return ""
+        return (
+            f"{', '.join(found)} left out, a kind that reward.learn_from does not name; "
+            "--format raw has all"
+        )
+
     def notes(self, format: Format, ties: Ties) -> list[str]:
-        notes: list[str] = []
+        notes = [others] if (others := self._of_other_kinds()) else []
         longer = sum(len(messages) > 1 for messages in self.prompts)
         if longer and format in ("trl", "trl-unpaired"):
             notes.append(

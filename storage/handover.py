@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from storage import comparisons, completions, iterations, models, prompts, runs
+from storage import comparisons, completions, iterations, models, prompts, runs, settings
 from storage.database import Database
 from storage.records import (
+    LEARNED_FROM,
+    AnnotatorKind,
     Comparison,
     Completion,
     Iteration,
@@ -29,15 +33,37 @@ _SAMPLED_SO_FAR = "SELECT prompt, count(*) AS n FROM comparisons GROUP BY prompt
 _JUDGMENTS = """
     SELECT j.id AS judgment, j.comparison, c.prompt, p.messages::VARCHAR AS messages,
            c.first, c.second, f.text AS first_text, s.text AS second_text,
-           j.outcome, j.strength, j.annotator, j.shown_swapped, c.arm
+           j.outcome, j.strength, j.annotator, a.kind AS annotator_kind, j.shown_swapped, c.arm
     FROM current_judgments AS j
+    JOIN annotators AS a ON a.id = j.annotator
     JOIN comparisons AS c ON c.id = j.comparison
     JOIN prompts AS p ON p.id = c.prompt
     JOIN completions AS f ON f.id = c.first
     JOIN completions AS s ON s.id = c.second
-    WHERE p.role <> 'held-out'
+    WHERE p.role <> 'held-out' AND list_contains($kinds, a.kind)
     ORDER BY j.id
 """
+
+_KINDS = """
+    SELECT a.kind, count(*) AS n
+    FROM current_judgments AS j
+    JOIN annotators AS a ON a.id = j.annotator
+    JOIN comparisons AS c ON c.id = j.comparison
+    JOIN prompts AS p ON p.id = c.prompt
+    WHERE p.role <> 'held-out'
+    GROUP BY a.kind ORDER BY a.kind
+"""
+
+_LABELS = """
+    SELECT c.iteration, count(*) AS labels
+    FROM current_judgments AS j
+    JOIN annotators AS a ON a.id = j.annotator
+    JOIN comparisons AS c ON c.id = j.comparison
+    WHERE list_contains($kinds, a.kind)
+    GROUP BY c.iteration
+"""
+
+_LEARN_FROM = "learn_from"
 
 _DEMONSTRATIONS = """
     SELECT p.messages::VARCHAR AS messages, c.text AS response
@@ -139,14 +165,41 @@ def take_completions(db: Database, outputs: Path) -> int:
     )
 
 
-def give_judgments(db: Database, inputs: Path, *, iteration: int) -> tuple[str, list[str]]:
-    """Write judgments.parquet: every current judgment but those on held-out prompts.
+def learn_from(db: Database) -> tuple[AnnotatorKind, ...]:
+    """Kinds of annotators whose judgments are learned from, and counted as labels."""
+    return tuple(settings.get(db, _LEARN_FROM, LEARNED_FROM))
 
-    Returns the snapshot's hash (of the sorted judgment ids) and the ids themselves.
+
+def set_learn_from(db: Database, kinds: Sequence[AnnotatorKind]) -> None:
+    """Make `learn_from` say these kinds from now on."""
+    if tuple(kinds) != learn_from(db):
+        settings.put(db, _LEARN_FROM, list(kinds))
+
+
+def judged_by(db: Database, kinds: Sequence[AnnotatorKind]) -> dict[str, dict[str, int]]:
+    """How many current judgments each kind of annotator gave: ``used`` and ``left_out``.
+
+    Those on held-out prompts are not counted.
+    """
+    found = {row["kind"]: row["n"] for row in db.read(_KINDS)}
+    used = {kind: n for kind, n in found.items() if kind in kinds}
+    return {"used": used, "left_out": {k: n for k, n in found.items() if k not in kinds}}
+
+
+def give_judgments(
+    db: Database, inputs: Path, *, iteration: int, kinds: Sequence[AnnotatorKind] = LEARNED_FROM
+) -> tuple[str, list[str]]:
+    """Write judgments.parquet: the current judgments of these kinds of annotators.
+
+    Those on held-out prompts are left out.  judged_by.json counts what is in it by kind, and
+    what was left out for its kind.  Returns the snapshot's hash (of the sorted judgment ids) and
+    the ids themselves.
     """
     path = inputs / "judgments.parquet"
-    if not db.copy_to_parquet(_JUDGMENTS, path):
-        raise ValueError("there are no judgments to train a reward model on; label some first")
+    counted = judged_by(db, kinds)
+    if not db.copy_to_parquet(_JUDGMENTS, path, kinds=list(kinds)):
+        raise ValueError(no_labels(counted))
+    (inputs / "judged_by.json").write_text(json.dumps(counted))
     ids = pd.read_parquet(path, columns=["judgment"])["judgment"].tolist()
     h = hashlib.sha256("\n".join(sorted(ids)).encode()).hexdigest()[:16]
     return f"s-{iteration}-{h}", ids
@@ -182,18 +235,24 @@ def evaluated(db: Database, iteration: int) -> list[dict[str, Any]]:
     ]
 
 
-def has_judgments(db: Database) -> bool:
-    """Whether there is a current judgment on anything, imported ones included."""
-    return bool(db.read("SELECT 1 FROM current_judgments LIMIT 1"))
+def no_labels(counted: dict[str, dict[str, int]]) -> str:
+    """Why there is nothing to learn from, where `judged_by` counts none as used."""
+    others = counted["left_out"]
+    if not others:
+        return "There are no labels yet."
+    found = " and ".join(f"{n} by annotators of kind {kind}" for kind, n in others.items())
+    return f"There are no labels to learn from but {found}: name the kind in reward.learn_from."
+
+
+def labels_by_iteration(db: Database) -> dict[int, int]:
+    """Current judgments on each iteration's comparisons, by annotators that are learned from."""
+    found = db.read(_LABELS, kinds=list(learn_from(db)))
+    return {row["iteration"]: row["labels"] for row in found}
 
 
 def labels_in(db: Database, iteration: Iteration) -> int:
-    """Current judgments on this iteration's comparisons."""
-    return db.read(
-        "SELECT count(*) AS n FROM current_judgments AS j JOIN comparisons AS c"
-        " ON c.id = j.comparison WHERE c.iteration = $number",
-        number=iteration.number,
-    )[0]["n"]
+    """The same for one iteration."""
+    return labels_by_iteration(db).get(iteration.number, 0)
 
 
 def _row(prompt: Prompt) -> dict[str, Any]:

@@ -33,6 +33,9 @@ Stage = Literal["sft", "sampling", "reward", "ppo", "evaluate"]
 RunStatus = Literal["running", "succeeded", "failed", "cancelled"]
 Arm = Literal["random", "previous", "reference", "imported"]
 
+LEARNED_FROM: tuple[AnnotatorKind, ...] = ("person", "simulated")
+"""Whose judgments are learned from unless somebody asks for others by name."""
+
 CRITERIA = ("helpful", "truthful", "harmless", "clear")
 STRENGTHS = {1: "slightly", 2: "clearly", 3: "much"}
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.optimize.config import OptimizeConfig
 from pipeline.ppo.config import PPOConfig
 from pipeline.ppo.metrics import METRICS
 
@@ -46,3 +47,9 @@ def test_every_setting_stands_with_its_default_and_a_use():
     expected = {f.name: str(f.default) for f in fields(PPOConfig)}
     assert found == {k: v.lower() if v in ("True", "False") else v for k, v in expected.items()}
     assert all(row[2] for row in rows("Settings"))
+
+
+def test_the_settings_of_other_methods_stand_with_their_defaults():
+    text = (DOCS / "compare.md").read_text(encoding="utf-8")
+    found = dict(re.findall(r"^\| `optimize\.(\w+)` \| ([^|]+) \|", text, re.MULTILINE))
+    assert found == {f.name: str(f.default) for f in fields(OptimizeConfig)}

@@ -252,3 +252,15 @@ def test_simulate_and_iterate_run_through_on_the_demo(tmp_path: Path):
     status = run("status", "--workspace", place, "--json")
     assert (status["iteration"]["number"], status["iteration"]["phase"]) == (3, "labeling")
     assert "reward-2" in run("lineage", "policy-2", "--workspace", place)
+
+
+def test_a_judge_is_asked_once_and_counts_as_a_model(workspace: Path):
+    here = ("--workspace", workspace)
+    judge = ("judge", "--judge", "tests.test_judge:likes_first", *here)
+    assert run(*judge, "--limit", 1, "--json")["judgments"] == 1
+    assert "judgments: 2" in run(*judge)
+    status = run("status", *here, "--json")
+    assert status["judgments_by_kind"]["model"] == 3
+    assert status["iteration"]["labels"] == 0
+    with pytest.raises(ValueError, match="there is no module 'no_such'"):
+        run("judge", "--judge", "no_such:judge", *here)

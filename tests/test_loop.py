@@ -1,10 +1,12 @@
 """One whole iteration with real workers on a tiny model: label, train, fail, resume, and on."""
 
+import json
 import os
 import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +16,9 @@ from pipeline.rundir import RunDirectory
 from storage import (
     annotators,
     comparisons,
+    handover,
     iterations,
+    judging,
     judgments,
     lineage,
     models,
@@ -23,7 +27,7 @@ from storage import (
     runs,
 )
 from storage.database import Database
-from storage.records import Annotator, Prompt, Run, Stage, new_id, shown_swapped
+from storage.records import Annotator, AnnotatorKind, Prompt, Run, Stage, new_id, shown_swapped
 from tests.storage_world import fill
 from tests.tiny import save_tiny
 
@@ -236,3 +240,67 @@ def test_sides_are_a_fair_coin() -> None:
     swapped = sum(shown_swapped("ann", f"c-{i}") for i in range(4000))
     # Binomial(4000, 1/2) leaves 2000 ± 130 (4.1 standard deviations) once in 24,000 times.
     assert abs(swapped - 2000) < 130
+
+
+def test_an_iteration_with_dpo_learns_from_the_reward_models_own_judgments(
+    db: Database, loop: Loop
+) -> None:
+    add_prompts(db)
+    advance(loop, in_phase(db, "labeling"))
+    label_everything(db)
+    loop.train({"optimize.method": "dpo", "optimize.dpo_lr": "1e-3", "optimize.dpo_batch": "4"})
+    advance(loop, in_phase(db, "labeling", number=2))
+
+    trained = run_of(db, "ppo")
+    made = models.get(db, "policy-1")
+    assert (trained.status, made.summary["method"]) == ("succeeded", "dpo")
+    assert made.snapshot == models.get(db, "reward-1").snapshot
+    given = [
+        RunDirectory(db.workspace / run_of(db, stage).directory) for stage in ("reward", "ppo")
+    ]
+    ours, theirs = ((d.inputs / "judgments.parquet").read_bytes() for d in given)
+    assert ours == theirs
+    names = db.read("SELECT DISTINCT name FROM metrics WHERE run = $run", run=trained.id)
+    assert {"dpo/margin", "train/loss"} <= {row["name"] for row in names} <= set(loop.metric_help())
+
+
+def test_judgments_by_models_are_learned_from_only_when_asked_for(
+    db: Database, loop: Loop, tmp_path: Path
+) -> None:
+    fill(db, pairs=3)
+    prompts.add(db, [Prompt.make("Any other?", role="held-out")])
+    judge = Annotator(id="a-judge", name="a:judge", kind="model")
+    annotators.add(db, judge)
+    for number in range(3):
+        judging.save(db, annotator=judge.id, comparison=f"c1-{number}", outcome="first")
+    current = iterations.get(db, 1)
+    assert handover.labels_in(db, current) == 0
+    assert loop.can_train() == (
+        "There are no labels to learn from but 3 by annotators of kind model: name the kind in "
+        "reward.learn_from."
+    )
+    assert label_everything(db) == 3  # what a model said uses nothing up
+    assert loop.can_train() is None
+    assert handover.labels_in(db, current) == 3
+
+    def given(kinds: tuple[AnnotatorKind, ...]) -> tuple[int, dict[str, Any]]:
+        folder = tmp_path / "-".join(kinds)
+        folder.mkdir()
+        _, ids = handover.give_judgments(db, folder, iteration=1, kinds=kinds)
+        return len(ids), json.loads((folder / "judged_by.json").read_text())
+
+    assert given(("person", "simulated")) == (
+        3, {"used": {"person": 3}, "left_out": {"model": 3}}
+    )  # fmt: skip
+    assert given(("model",)) == (3, {"used": {"model": 3}, "left_out": {"person": 3}})
+    assert given(("person", "model"))[0] == 6
+    with pytest.raises(ValueError, match="There are no labels to learn from but 3 by annotators"):
+        given(("simulated",))
+
+    loop.train({"reward.learn_from": '["person", "model"]'})
+    assert handover.labels_in(db, current) == 6
+    loop.advance()
+    inputs = RunDirectory(db.workspace / run_of(db, "reward").directory).inputs
+    assert json.loads((inputs / "judged_by.json").read_text()) == {
+        "used": {"model": 3, "person": 3}, "left_out": {}
+    }  # fmt: skip

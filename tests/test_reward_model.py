@@ -16,6 +16,7 @@ from pipeline.hub import ModelUnavailable
 from pipeline.reward.data import (
     JudgedPair,
     PairCollator,
+    notes_on_kinds,
     read_pairs,
     split_by_prompt,
     training_rows,
@@ -333,3 +334,25 @@ def test_length_correlation_by_hand():
     # r = Σ(x−2)(y−2)/√(2·2) with x = 1,2,3 and y = 2,3,1: (0 + 0 − 1)/2.
     assert length_correlation([1, 2, 3], [2, 3, 1]) == pytest.approx(-0.5)
     assert length_correlation([1, 1], [1, 2]) is None
+
+
+def test_the_stage_says_whose_judgments_it_learned_from(models: dict[str, str], tmp_path: Path):
+    job = make_job("reward", models, reward__center=False)
+    directory = RunDirectory.create(tmp_path / "run", job)
+    give(directory, "judgments.parquet", make_judgments(48))
+    kinds = {"used": {"model": 8, "person": 40}, "left_out": {}}
+    (directory.inputs / "judged_by.json").write_text(json.dumps(kinds))
+    with Report(directory) as report:
+        summary = run(job, report, directory)
+    assert summary["judged_by"] == kinds
+    (note,) = (
+        event
+        for event in map(json.loads, directory.events.read_text().splitlines())
+        if event["kind"] == "note"
+    )
+    # Mixed kinds are worth a warning; people alone would be plain news.
+    assert (note["note"], note["message"]) == (
+        "warning",
+        "learned from judgments by model 8, person 40",
+    )
+    assert notes_on_kinds({"used": {"person": 3}, "left_out": {}})[0]["kind"] == "info"

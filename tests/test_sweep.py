@@ -7,7 +7,8 @@ import pytest
 from pipeline.cli import betas, readable
 from pipeline.config import Config
 from pipeline.rundir import RunDirectory
-from pipeline.sweep import Curve, newest_ppo_run, summary, sweep, write_report
+from pipeline.studies import newest_ppo_run
+from pipeline.sweep import Curve, summary, sweep, write_report
 from tests.stage_inputs import give, make_job, make_prompts, tiny_models_and_reward
 
 
@@ -50,7 +51,7 @@ def test_a_workspace_without_ppo_has_nothing_to_repeat(tmp_path):
 
 def test_a_sweep_runs_resumes_and_draws(tmp_path):
     models = tiny_models_and_reward(tmp_path / "models")
-    job = make_job("ppo", models, ppo__updates=6)
+    job = make_job("ppo", models, ppo__updates=6, optimize__method="rloo")
     give(RunDirectory.create(tmp_path / "runs" / "run-1", job), "prompts.parquet", make_prompts(8))
     lines: list[str] = []
 
@@ -70,8 +71,9 @@ def test_a_sweep_runs_resumes_and_draws(tmp_path):
     ran = RunDirectory(tmp_path / "sweeps" / "s" / "kl_weight=5").job()
     assert ran.config.ppo.kl_weight == 5
     assert ran.config.ppo.lr == 1e-3
+    assert ran.config.optimize.method == "ppo"  # whatever the loop's last run was
     assert ran.config.override(
-        {"ppo.kl_weight": 0.05, "ppo.lr": job.config.ppo.lr}
+        {"ppo.kl_weight": 0.05, "ppo.lr": job.config.ppo.lr, "optimize.method": "rloo"}
     ) == Config.from_dict(job.config.override({"ppo.kl_weight": 0.05}).to_dict())
 
     found = summary(both, 5)
@@ -80,6 +82,6 @@ def test_a_sweep_runs_resumes_and_draws(tmp_path):
     assert json.loads((plot.parent / "sweep.json").read_text()) == found
     assert "spends the budget best" in readable(found, plot)
     with pytest.raises(
-        ValueError, match="sweep with other settings or models; give this one another"
+        ValueError, match="study with other settings or models; give this one another"
     ):
         sweep(tmp_path, [0.0], name="s", overrides={"ppo.lr": "1e-4"}, progress=lines.append)

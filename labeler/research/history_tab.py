@@ -8,15 +8,9 @@ from labeler import view
 from labeler.research import history_view
 from labeler.research.panel import Panel, Updates, piece, shown
 from labeler.research.training_tab import CHARTS_JS
-from storage import iterations, lineage, models, runs
+from storage import handover, iterations, lineage, models, runs
 from storage.database import Database
 from storage.errors import NotFound
-
-_LABELS = """
-    SELECT c.iteration, count(*) AS labels
-    FROM current_judgments AS j JOIN comparisons AS c ON c.id = j.comparison
-    GROUP BY c.iteration
-"""
 
 
 class HistoryTab:
@@ -54,7 +48,7 @@ class HistoryTab:
         """All iterations and models; the lineage of `model`, or of the newest policy."""
         listed = iterations.listing(self._db)
         versions = models.listing(self._db)
-        labels = {row["iteration"]: row["labels"] for row in self._db.read(_LABELS)}
+        labels = handover.labels_by_iteration(self._db)
         by_id = {m.id: m for m in versions}
         ours = [m for m in reversed(versions) if m.role != "external"]
         newest = next((m.id for m in ours if m.role == "policy"), ours[0].id if ours else None)

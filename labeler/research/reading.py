@@ -7,15 +7,17 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from storage import annotators, iterations, models, prompts, runs
+from storage import annotators, handover, iterations, models, prompts, runs
 from storage.database import Database
 from storage.records import Annotator, Iteration, ModelVersion, Run
 
 _LABELS = """
     SELECT count(*) AS labels, max(j.created_at) AS latest,
            count(*) FILTER (j.created_at >= $midnight) AS today
-    FROM current_judgments AS j JOIN comparisons AS c ON c.id = j.comparison
-    WHERE c.iteration = $iteration
+    FROM current_judgments AS j
+    JOIN comparisons AS c ON c.id = j.comparison
+    JOIN annotators AS a ON a.id = j.annotator
+    WHERE c.iteration = $iteration AND list_contains($kinds, a.kind)
 """
 
 _PER_ANNOTATOR = """
@@ -109,7 +111,8 @@ def latest_run(listed: Sequence[Run]) -> Run | None:
 
 def _labels(db: Database, current: Iteration | None, midnight: datetime) -> dict[str, Any]:
     number = current.number if current else -1
-    return db.read(_LABELS, iteration=number, midnight=midnight)[0]
+    kinds = list(handover.learn_from(db))
+    return db.read(_LABELS, iteration=number, midnight=midnight, kinds=kinds)[0]
 
 
 def _count(db: Database, what: str) -> int:

@@ -18,7 +18,9 @@ SECTIONS = {
     "sft": "Supervised fine-tuning",
     "sampling": "Sampling",
     "reward": "Reward model",
+    "optimize": "Other methods than PPO",
     "ppo": "PPO",
+    "shaping": "Reward shaping",
     "evaluate": "Evaluation",
     "worker": "This machine",
 }

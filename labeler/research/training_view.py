@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from labeler import view
 from labeler.research.charts import Chart, Limit, Series
@@ -85,11 +85,16 @@ def charts(
     courses = {name: s for name, s in found.items() if len(s.steps) > 1 or stage == "ppo"}
     if stage != "ppo":
         return [], [_chart_of(name, s, known) for name, s in courses.items()], []
-    main = [_planned(plan, courses, known, tall=True) for plan in _PPO_MAIN]
-    rest = [_planned(plan, courses, known) for plan in _PPO_REST]
+    main = [_planned(plan, courses, known, tall=True) for plan in _reported(_PPO_MAIN, courses)]
+    rest = [_planned(plan, courses, known) for plan in _reported(_PPO_REST, courses)]
     planned = {metric for plan in (*_PPO_MAIN, *_PPO_REST) for metric, _ in plan[1]}
     others = [_chart_of(name, s, known) for name, s in courses.items() if name not in planned]
     return main, rest, others
+
+
+def _reported(plans: Sequence[Any], found: Mapping[str, Series]) -> list[Any]:
+    """The charts that have a line, or all before anything is reported: DPO has no value loss."""
+    return [plan for plan in plans if not found or any(name in found for name, _ in plan[1])]
 
 
 def _planned(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -73,6 +74,29 @@ def read_pairs(path: Path, chat: ChatTokenizer, *, max_tokens: int) -> list[Judg
     longest = [max(len(pair.first_ids), len(pair.second_ids)) for pair in pairs]
     require_fit(longest, limit=max_tokens, setting="reward.max_tokens", what="judged pairs")
     return pairs
+
+
+def judged_by(inputs: Path) -> dict[str, dict[str, int]]:
+    """How many judgments of each kind of annotator were ``used`` and ``left_out``."""
+    path = inputs / "judged_by.json"
+    return json.loads(path.read_text()) if path.exists() else {"used": {}, "left_out": {}}
+
+
+def notes_on_kinds(kinds: Mapping[str, Mapping[str, int]]) -> list[dict[str, Any]]:
+    """What a run says of them: a warning where kinds were left out or mixed, else plain news."""
+    used, left_out = kinds["used"], kinds["left_out"]
+    if not used:
+        return []
+    message = f"learned from judgments by {_counted(used)}"
+    if left_out:
+        message += f"; left out: {_counted(left_out)} (reward.learn_from)"
+    unusual = left_out or len(used) > 1
+    kind = "warning" if unusual else "info"
+    return [{"kind": kind, "name": "judged_by", "message": message, "judged_by": dict(kinds)}]
+
+
+def _counted(kinds: Mapping[str, int]) -> str:
+    return ", ".join(f"{kind} {count}" for kind, count in sorted(kinds.items()))
 
 
 def split_by_prompt(

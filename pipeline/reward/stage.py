@@ -11,7 +11,13 @@ import pandas as pd
 import torch
 
 from pipeline.devices import inference_dtype, pick_device
-from pipeline.reward.data import JudgedPair, read_pairs, split_by_prompt
+from pipeline.reward.data import (
+    JudgedPair,
+    judged_by,
+    notes_on_kinds,
+    read_pairs,
+    split_by_prompt,
+)
 from pipeline.reward.metrics import held_out_metrics, length_correlation
 from pipeline.reward.network import from_language_model
 from pipeline.reward.scoring import RewardModel
@@ -32,6 +38,7 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
         pairs, held_out_share=config.held_out_share, seed=job.config.seed
     )
     report.log(f"{len(train)} judgments to train on, {len(held_out)} held out")
+    kinds = judged_by(directory.inputs)
     device = pick_device(job.config.worker.device)
     network = from_language_model(path, chat).to(device)
     model = RewardModel(network, chat, device)
@@ -52,6 +59,7 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
         seed=job.seed,
         resume=job.resume,
         measure=measure,
+        notes=notes_on_kinds(kinds),
     )
     network.eval()
     summary = _measure(model, held_out, config.tie_model) | {
@@ -59,6 +67,7 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
         "tie_model": config.tie_model,
         "pairs": len(train),
         "held_out_pairs": len(held_out),
+        "judged_by": kinds,
         "ties": sum(not pair.decisive for pair in pairs),
     }
     summary |= _centre(model, job, report, directory.inputs) if config.center else {}

@@ -99,6 +99,7 @@ def train_reward_model(
     seed: int = 0,
     resume: bool = False,
     measure: Any = None,
+    notes: Sequence[dict[str, Any]] = (),
 ) -> None:
     """Train `network` in place on `pairs`; `measure(step)` is called after each epoch."""
     rows = training_rows(pairs, config.tie_model)
@@ -119,7 +120,7 @@ def train_reward_model(
         device=device,
         large=is_large(network),
     )
-    callbacks: list[TrainerCallback] = [ReportCallback(report, "training the reward model")]
+    callbacks: list[TrainerCallback] = [ReportCallback(report, "training the reward model", notes)]
     trainer = RewardTrainer(
         tie_model=config.tie_model,
         theta_lr=config.theta_lr,

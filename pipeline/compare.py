@@ -1,0 +1,350 @@
+"""Methods under one roof: SFT, best-of-N, PPO, DPO and RLOO at matched divergence from SFT.
+
+It repeats the inputs of the newest PPO run of a workspace with each method, outside the loop,
+in ``compare/NAME/METHOD``.  Trained methods keep policies along training, best-of-N has its Ns:
+so each method is a curve of gold score against KL, and methods are compared where they have spent
+the same number of nats.  All answer the same held-out prompts with the same random numbers.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import pandas as pd
+
+from pipeline.clients import conversation
+from pipeline.gold import Gold
+from pipeline.optimize.snapshots import snapshots_of
+from pipeline.rundir import Job, RunDirectory, write_atomically
+from pipeline.studies import (
+    Progress,
+    copy_inputs,
+    newest_ppo_run,
+    newest_run,
+    run_to_end,
+    svg_figure,
+    tidy,
+)
+from pipeline.winrate import WinRate, outcome, win_rate
+
+METHODS = ("sft", "best_of_n", "ppo", "dpo", "rloo")
+TRAINED = ("ppo", "dpo", "rloo")
+NS = (1, 2, 4, 8, 16)
+"""Samples a prompt of which best-of-N shows the one that the reward model likes best."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """One answer to a held-out prompt, and what it is worth."""
+
+    prompt: str
+    text: str
+    gold: float
+    reward: float
+    kl: float
+    length: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """One policy: means over its answers."""
+
+    label: str
+    gold: float
+    reward: float
+    kl: float
+    """Mean Σ KL over a response's tokens, whole vocabulary; of best-of-N an upper bound.  Nats."""
+    length: float
+    win_rate: WinRate
+    """Against SFT, by gold score, clustered by prompt."""
+    sampling_seconds: float
+    """To answer every prompt once."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curve:
+    """A method's points, in the order of training or of N; the last is the method's result."""
+
+    method: str
+    points: list[Point]
+    training_seconds: float
+
+    def at(self, kl: float, name: str) -> float | None:
+        """`gold` or `reward` where the curve first comes by that KL, linear between points.
+
+        None where it never comes so far.
+        """
+        last: Point | None = None
+        for point in self.points:
+            if point.kl == kl:
+                return getattr(point, name)
+            if last and min(last.kl, point.kl) < kl < max(last.kl, point.kl):
+                part = (kl - last.kl) / (point.kl - last.kl)
+                return (1 - part) * getattr(last, name) + part * getattr(point, name)
+            last = point
+        return None
+
+
+def compare(
+    workspace: Path,
+    methods: Sequence[str],
+    *,
+    name: str,
+    overrides: Mapping[str, str],
+    gold: Gold,
+    snapshots: int,
+    progress: Progress,
+) -> list[Curve]:
+    """Train and measure each method that is not done; SFT is always among them, and first."""
+    source, asked = newest_ppo_run(workspace), newest_run(workspace, "evaluate")
+    if asked is None:
+        raise ValueError(
+            f"{workspace} has no evaluation, so no held-out prompts to compare on; finish an "
+            "iteration (`launch.py iterate`) first"
+        )
+    config = source.job().config.override({"optimize.snapshots": snapshots} | dict(overrides))
+    study = _Study(
+        workspace, workspace / "compare" / name, source, asked, replace(source.job(), config=config)
+    )
+    measured: dict[str, tuple[RunDirectory, float]] = {}
+    for method in dict.fromkeys(["sft", *methods]):
+        measured[method] = study.run(method, lambda text, m=method: progress(f"{m}: {text}"))
+    scored = _Scored(gold)
+    return [
+        _curve(method, *found, measured["sft"][0], scored) for method, found in measured.items()
+    ]
+
+
+@dataclass(frozen=True)
+class _Study:
+    workspace: Path
+    folder: Path
+    source: RunDirectory
+    asked: RunDirectory
+    job: Job
+
+    def run(self, method: str, progress: Progress) -> tuple[RunDirectory, float]:
+        """(the run that measured the method, seconds of training)."""
+        policies: list[dict[str, str]] = [{"name": "answers", "path": self.job.model("reference")}]
+        seconds = 0.0
+        if method in TRAINED:
+            trained = self._train(method, progress)
+            result = trained.result() or {}
+            seconds = result["seconds"]
+            policies = [
+                {"name": path.name, "path": str(path)} for _, path in snapshots_of(trained)
+            ] + [{"name": "last", "path": str(trained.model)}]
+        plan = {"policies": policies, "samples": max(NS) if method == "best_of_n" else 1}
+
+        def fill(inputs: Path) -> None:
+            copy_inputs(self.asked, "prompts.parquet")(inputs)
+            write_atomically(inputs / "plan.json", json.dumps(plan))
+
+        models = {key: self.job.models[key] for key in ("reference", "reward")}
+        job = replace(self.job, stage="measure", run=f"measure-{method}", models=models)
+        path = self.folder / method / "measure"
+        return run_to_end(path, job, fill=fill, progress=progress), seconds
+
+    def _train(self, method: str, progress: Progress) -> RunDirectory:
+        config = self.job.config.override({"optimize.method": method})
+        job = replace(self.job, run=f"compare-{method}", config=config)
+
+        def fill(inputs: Path) -> None:
+            copy_inputs(self.source)(inputs)
+            if method == "dpo":
+                copy_inputs(self._judged())(inputs)
+
+        return run_to_end(self.folder / method / "train", job, fill=fill, progress=progress)
+
+    def _judged(self) -> RunDirectory:
+        """The reward stage whose judgments the newest PPO run's reward model learned from."""
+        iteration = self.job.iteration
+        found = newest_run(self.workspace, "reward", iteration=iteration)
+        if found is None:
+            raise ValueError(
+                f"the judgments of iteration {iteration} are not in {self.workspace}/runs, and DPO "
+                "needs them; leave dpo out of --methods"
+            )
+        return found
+
+
+class _Scored:
+    """Answers with their gold scores, each text scored once."""
+
+    def __init__(self, gold: Gold) -> None:
+        self._gold = gold
+        self._known: dict[tuple[str, str], float] = {}
+
+    def answers(self, directory: RunDirectory, name: str) -> list[Answer]:
+        """What a policy of a measuring run answered."""
+        frame = pd.read_parquet(directory.outputs / f"{name}.parquet")
+        return [
+            Answer(
+                prompt=row["prompt"],
+                text=row["text"],
+                gold=self._score(row["prompt"], row["messages"], row["text"]),
+                reward=row["reward"],
+                kl=row["kl"],
+                length=row["length"],
+            )
+            for row in frame.to_dict("records")
+        ]
+
+    def _score(self, prompt: str, messages: str, text: str) -> float:
+        if (prompt, text) not in self._known:
+            said = conversation(json.loads(messages))
+            self._known[prompt, text] = float(self._gold(said, text))
+        return self._known[prompt, text]
+
+
+def _curve(
+    method: str, directory: RunDirectory, seconds: float, sft: RunDirectory, scored: _Scored
+) -> Curve:
+    rivals = {answer.prompt: answer.gold for answer in scored.answers(sft, "answers")}
+    sampling: Mapping[str, float] = (directory.result() or {})["sampling_seconds"]
+    start = point("SFT", scored.answers(sft, "answers"), rivals, seconds=0.0)
+    if method == "best_of_n":
+        answers = scored.answers(directory, "answers")
+        each = sampling["answers"] / max(NS)
+        points = [
+            point(f"N = {n}", best_of(answers, n), rivals, seconds=n * each, kl=best_of_n_kl(n))
+            for n in NS
+        ]
+    else:
+        points = [
+            point(_label(name), scored.answers(directory, name), rivals, seconds=sampling[name])
+            for name in sampling
+        ]
+    return Curve(
+        method=method,
+        points=[start, *points] if method in TRAINED else points,
+        training_seconds=seconds,
+    )
+
+
+def _label(name: str) -> str:
+    """``step-000020`` as people read it."""
+    return {"last": "last", "answers": "SFT"}.get(name) or f"step {int(name.rpartition('-')[2])}"
+
+
+def point(
+    label: str,
+    answers: Sequence[Answer],
+    rivals: Mapping[str, float],
+    *,
+    seconds: float,
+    kl: float | None = None,
+) -> Point:
+    """The means of a policy's answers; `rivals` are the gold scores of SFT's answers by prompt."""
+    outcomes = [outcome(answer.gold, rivals[answer.prompt]) for answer in answers]
+    return Point(
+        label=label,
+        gold=fmean(answer.gold for answer in answers),
+        reward=fmean(answer.reward for answer in answers),
+        kl=fmean(answer.kl for answer in answers) if kl is None else kl,
+        length=fmean(answer.length for answer in answers),
+        win_rate=win_rate(outcomes, [answer.prompt for answer in answers]),
+        sampling_seconds=seconds,
+    )
+
+
+def best_of(answers: Sequence[Answer], n: int) -> list[Answer]:
+    """From every `n` answers to a prompt, the one with the highest reward.
+
+    All are used: sixteen answers make eight picks of the best of two.  What is left over where
+    `n` does not divide them is not.
+    """
+    of_prompt: dict[str, list[Answer]] = defaultdict(list)
+    for answer in answers:
+        of_prompt[answer.prompt].append(answer)
+    return [
+        max(found[i : i + n], key=lambda answer: answer.reward)
+        for found in of_prompt.values()
+        for i in range(0, len(found) - n + 1, n)
+    ]
+
+
+def best_of_n_kl(n: int) -> float:
+    """log N − (N−1)/N nats: what best-of-N departs from the policy it samples, at most.
+
+    The value of Stiennon et al. 2020 (arXiv:2009.01325), which Beirami et al. 2024
+    (arXiv:2401.01879) show to be an upper bound; it is far above where few answers are possible.
+    """
+    return math.log(n) - (n - 1) / n
+
+
+def summary(curves: Sequence[Curve], kl: float) -> dict[str, Any]:
+    """What the comparison says, as plain values."""
+    return {
+        "kl": kl,
+        "methods": [
+            {
+                "method": curve.method,
+                "training_seconds": curve.training_seconds,
+                "gold_at_kl": curve.at(kl, "gold"),
+                "reward_at_kl": curve.at(kl, "reward"),
+                **asdict(curve.points[-1]),
+                "points": [asdict(point) for point in curve.points],
+            }
+            for curve in curves
+        ],
+    }
+
+
+def write_report(folder: Path, curves: Sequence[Curve], found: Mapping[str, Any]) -> Path:
+    """compare.json and compare.svg in the study's folder; returns the plot's path."""
+    write_atomically(folder / "compare.json", json.dumps(found, indent=1))
+    figure = svg_figure(width=10, height=4.2)
+    for axes, name, title in zip(
+        figure.subplots(1, 2),
+        ("gold", "reward"),
+        ("gold score", "reward model's score"),
+        strict=True,
+    ):
+        for curve in curves:
+            color = f"C{METHODS.index(curve.method)}"
+            places = [(point.kl, getattr(point, name)) for point in curve.points]
+            dashed = "--" if curve.method == "best_of_n" else "-"
+            axes.plot(*zip(*places, strict=True), dashed, color=color, label=curve.method)
+            axes.plot(*places[-1], "o", color=color, ms=5)
+        axes.axvline(found["kl"], color="0.6", ls=":", lw=1)
+        axes.set(xlabel="KL to SFT, nats per response", ylabel=title)
+        tidy(axes)
+    plot = folder / "compare.svg"
+    figure.savefig(plot)
+    return plot
+
+
+def chosen_methods(text: str) -> list[str]:
+    """``ppo,dpo`` as names, each once; ValueError for one that is unknown."""
+    found = list(dict.fromkeys(part.strip() for part in text.split(",")))
+    for method in found:
+        if method not in METHODS:
+            raise ValueError(f"--methods names {method!r}; there are {', '.join(METHODS)}")
+    return found
+
+
+def readable(found: Mapping[str, Any], plot: Path) -> str:
+    """The table of a comparison for people."""
+    kl = found["kl"]
+    lines = [
+        f"{'method':<10}{'gold':>8}{'reward':>9}{'KL':>8}{'tokens':>8}  {'wins against SFT':<19}"
+        f"{'train s':>8}{'sample s':>9}  gold at {kl:g} nats"
+    ]
+    for row in found["methods"]:
+        at, wins, itself = row["gold_at_kl"], row["win_rate"], row["method"] == "sft"
+        won = f"{wins['win_rate']:.2f} ({wins['low']:.2f}–{wins['high']:.2f})"
+        reached = "never reached" if at is None else f"{at:.3f}"
+        lines.append(
+            f"{row['method']:<10}{row['gold']:>8.3f}{row['reward']:>9.3f}{row['kl']:>8.2f}"
+            f"{row['length']:>8.1f}  {'–' if itself else won:<19}{row['training_seconds']:>8.0f}"
+            f"{row['sampling_seconds']:>9.1f}  {'–' if itself else reached}"
+        )
+    return "\n".join([*lines, "", str(plot)])

@@ -1,0 +1,119 @@
+"""A callable as an annotator (RLAIF): it is asked about pairs, and its answers are stored.
+
+Judges favour a side: GPT-4 answered the same in both orders in 65% of cases (Zheng et al. 2023,
+arXiv:2306.05685).  So both orders are asked, as they propose, and two answers that contradict
+each other are a tie; or one order is, tossed by a coin for each pair, at half the price.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from pipeline.clients import conversation
+from pipeline.plugins import load_function
+
+Judge = Callable[[Sequence[Mapping[str, str]], str, str], str]
+"""(messages, left, right) → "A", "B" or "tie"."""
+
+AT_ONCE = 64
+_ANSWERS = {"A": "left", "B": "right", "tie": "tie"}
+
+
+def load_judge(name: str) -> Judge:
+    """The judge ``module:function``; ValueError says what is wrong with it.
+
+    It takes (prompt, left, right), the prompt as one text, or the whole conversation as a list
+    of {"role", "content"} where its first parameter is called ``messages``.
+    """
+    function = load_function(name, what="judge")
+    try:
+        parameters = [*inspect.signature(function).parameters]
+    except ValueError:  # some built-in functions do not say
+        parameters = ["", "", ""]
+    if len(parameters) != 3:
+        raise ValueError(
+            f"judge {name!r} takes {len(parameters)} arguments, not prompt, left, right"
+        )
+    if parameters[0] == "messages":
+        return function
+    return lambda messages, left, right: function(conversation(messages), left, right)
+
+
+def judge_all(
+    call: Callable[..., Any],
+    judge: Judge,
+    *,
+    name: str,
+    both_orders: bool = True,
+    limit: int | None = None,
+    tell: Callable[[str], None] = lambda _: None,
+) -> dict[str, Any]:
+    """Have `judge` answer every open pair it has not answered, at most `limit`; what it said.
+
+    `call` reaches the workspace.  Each answer is stored before the next question is asked, so a
+    judge that is stopped goes on where it was.  Raises ValueError for an answer that is none, and
+    RuntimeError for a judge that fails.
+    """
+    said: Counter[str] = Counter()
+    left = limit
+    while left is None or left > 0:
+        found = call("judge.open", name=name, limit=min(AT_ONCE, left or AT_ONCE))
+        if not found["pairs"]:
+            break
+        for pair in found["pairs"]:
+            start = time.monotonic()
+            outcome, comment = _verdict(judge, pair, both_orders=both_orders)
+            stored = call(
+                "judge.save",
+                annotator=found["annotator"],
+                comparison=pair["id"],
+                outcome=outcome,
+                comment=comment,
+                milliseconds=round(1000 * (time.monotonic() - start)),
+            )
+            said["contradictions"] += bool(comment)
+            said["stored" if stored else "known"] += 1
+            said["ties"] += outcome == "tie"
+        if left is not None:
+            left -= len(found["pairs"])
+        tell(f"{said['stored']} judgments stored")
+    return {
+        "judge": name,
+        "judgments": said["stored"],
+        "ties": said["ties"],
+        "contradictions": said["contradictions"] if both_orders else None,
+    }
+
+
+def _verdict(judge: Judge, pair: Mapping[str, Any], *, both_orders: bool) -> tuple[str, str]:
+    """(first, second or tie; a comment where the two orders contradict each other)."""
+    one = _ask(judge, pair, swapped=pair["swapped"])
+    if not both_orders:
+        return one, ""
+    other = _ask(judge, pair, swapped=not pair["swapped"])
+    if one == other:
+        return one, ""
+    return "tie", f"contradicts itself: {one} in one order, {other} in the other"
+
+
+def _ask(judge: Judge, pair: Mapping[str, Any], *, swapped: bool) -> str:
+    """What it says of the pair with `second` on the left where `swapped`: first, second or tie."""
+    sides = ("second", "first") if swapped else ("first", "second")
+    messages = json.loads(pair["messages"])
+    try:
+        answer = judge(messages, pair[sides[0]], pair[sides[1]])
+    except Exception as error:
+        raise RuntimeError(
+            f"the judge failed on comparison {pair['id']}: {type(error).__name__}: {error}"
+        ) from error
+    if not isinstance(answer, str) or answer not in _ANSWERS:
+        raise ValueError(
+            f'the judge answered {answer!r} on comparison {pair["id"]}; it must answer "A" (the '
+            'left), "B" (the right) or "tie"'
+        )
+    return {"left": sides[0], "right": sides[1], "tie": "tie"}[_ANSWERS[answer]]

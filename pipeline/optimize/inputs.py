@@ -1,0 +1,100 @@
+"""What PPO and RLOO read and report alike: prompts, the shaped reward, samples."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+import torch
+
+from pipeline.ppo import PPOConfig
+from pipeline.reward.ensemble import Ensemble
+from pipeline.rundir import Job, RunDirectory
+from pipeline.sampling import write_rows
+from pipeline.shaping import load
+from pipeline.text import ChatTokenizer, read_messages
+from storage.records import Message
+
+SAMPLES = 4
+"""Responses shown whenever an update's samples are reported."""
+
+_SAMPLE_COLUMNS = ("step", "prompt", "text", "reward", "kl", "length", "finish_reason")
+
+
+@dataclass(frozen=True)
+class AskedPrompt:
+    """A prompt of the stage's inputs with its token ids, rendered for chat."""
+
+    id: str
+    messages: tuple[Message, ...]
+    ids: list[int]
+
+
+def read_prompts(
+    directory: RunDirectory, chat: ChatTokenizer, config: PPOConfig, context: int | None
+) -> tuple[list[AskedPrompt], str | None]:
+    """The prompts of inputs/prompts.parquet that fit, and a sentence on those that do not.
+
+    Raises ValueError when none fits.
+    """
+    frame = pd.read_parquet(directory.inputs / "prompts.parquet")
+    limit = config.max_prompt_tokens
+    if context is not None:
+        limit = min(limit, context - config.max_new_tokens)
+    prompts = []
+    for id, text in zip(frame["id"], frame["messages"], strict=True):
+        messages = read_messages(text)
+        ids = chat.prompt(messages)
+        if len(ids) <= limit:
+            prompts.append(AskedPrompt(id, messages, ids))
+    long = len(frame) - len(prompts)
+    sentence = (
+        f"{long} of {len(frame)} prompts are longer than {limit} tokens "
+        "(ppo.max_prompt_tokens, or the context less ppo.max_new_tokens)"
+    )
+    if not prompts:
+        raise ValueError(f"{sentence}; raise ppo.max_prompt_tokens or add shorter prompts")
+    return prompts, f"{sentence} and are left out" if long else None
+
+
+def shaped_reward(
+    job: Job, prompts: Sequence[AskedPrompt], *, device: torch.device
+) -> tuple[Callable[[list[int], list[str]], dict[str, list[float]]], dict[str, float]]:
+    """(reward, weights): named scores of texts that answer the prompts of these numbers.
+
+    The reward models' own score is called ``score``; the others are shaping components, and with
+    several reward models figures on them.
+    """
+    judges = Ensemble.load(job, device=device)
+    shaping = job.config.shaping
+    components = load(shaping.weights, shaping)
+
+    def reward(indices: list[int], texts: list[str]) -> dict[str, list[float]]:
+        asked = [prompts[i].messages for i in indices]
+        verdict = judges(asked, texts)
+        scores = verdict.scores
+        if shaping.floor is not None:
+            scores = [max(score, shaping.floor) for score in scores]
+        shaped = {name: score(asked, texts) for name, score in components.items()}
+        return {"score": scores} | verdict.figures | shaped
+
+    # What is only watched is a component of weight 0.
+    watched = dict.fromkeys(judges.figures, 0.0)
+    return reward, {"score": shaping.reward_weight} | watched | shaping.weights
+
+
+def write_samples(directory: RunDirectory) -> None:
+    """outputs/samples.parquet: the samples reported over all attempts.
+
+    The event log is where a resume keeps them.
+    """
+    rows: list[dict[str, Any]] = []
+    with directory.events.open(encoding="utf-8") as events:
+        for line in events:
+            event = json.loads(line)
+            if event["kind"] == "note" and event["note"] == "sample":
+                rows.append(event["payload"] | {"step": event["step"], "text": event["message"]})
+    write_rows(directory.outputs / "samples.parquet", rows, _SAMPLE_COLUMNS)

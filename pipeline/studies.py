@@ -1,0 +1,124 @@
+"""Runs outside the loop, for studies that compare them: the workspace's own stages, repeated.
+
+Nothing of the database changes, and a study runs beside a live server.  Each run is a worker of
+its own in a run directory of its own; a study that was stopped goes on where it was.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pipeline.rundir import Job, RunDirectory
+
+Progress = Callable[[str], None]
+
+
+def newest_run(workspace: Path, stage: str, *, iteration: int | None = None) -> RunDirectory | None:
+    """The newest run of a stage that was given its inputs; None where there is none."""
+    found = [RunDirectory(path.parent) for path in workspace.glob("runs/*/job.json")]
+    started = [d for d in found if _is_of(d.job(), stage, iteration) and any(d.inputs.iterdir())]
+    return max(started, key=lambda d: (d.path / "job.json").stat().st_mtime, default=None)
+
+
+def newest_ppo_run(workspace: Path) -> RunDirectory:
+    """The run that improved the policy last; ValueError where there is none."""
+    found = newest_run(workspace, "ppo")
+    if found is None:
+        raise ValueError(
+            f"{workspace} has no PPO run to repeat; train once (`launch.py iterate`) first"
+        )
+    return found
+
+
+def run_to_end(
+    path: Path, job: Job, *, fill: Callable[[Path], Any], progress: Progress
+) -> RunDirectory:
+    """Do a job in the run directory `path`, unless it is done; `fill(inputs)` writes its inputs.
+
+    It starts from its checkpoint where there is one, and stops with us.  Raises ValueError where
+    the directory belongs to other settings or models, RuntimeError where the job fails.
+    """
+    directory = RunDirectory(path)
+    known = directory.job() if (path / "job.json").exists() else None
+    if known and (known.config, known.models) != (job.config, job.models):
+        raise ValueError(
+            f"{path} belongs to a study with other settings or models; give this one another --name"
+        )
+    if directory.result() is not None:
+        progress("done before")
+        return directory
+    attempt = known.attempt + 1 if known else 1
+    resume = directory.has_checkpoint()
+    RunDirectory.create(path, replace(job, attempt=attempt, resume=resume))
+    directory.clear_outcome()
+    fill(directory.inputs)
+    _follow(directory, progress)
+    return directory
+
+
+def copy_inputs(source: RunDirectory, *names: str) -> Callable[[Path], None]:
+    """A `fill` that copies these files of another run's inputs; all of them when none is named."""
+
+    def fill(inputs: Path) -> None:
+        for path in [source.inputs / name for name in names] or source.inputs.iterdir():
+            shutil.copy(path, inputs)
+
+    return fill
+
+
+def _is_of(job: Job, stage: str, iteration: int | None) -> bool:
+    return job.stage == stage and iteration in (None, job.iteration)
+
+
+def _follow(directory: RunDirectory, progress: Progress) -> None:
+    """Run the worker to its end; it stops with us.  RuntimeError says why it failed."""
+    with directory.log.open("ab") as log:
+        worker = subprocess.Popen(
+            [sys.executable, "-m", "pipeline.worker", str(directory.path)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd=Path(__file__).parent.parent,
+        )
+    said = ""
+    try:
+        while worker.poll() is None:
+            time.sleep(0.5)
+            if (message := _last_progress(directory)) != said:
+                said = message
+                progress(said)
+    finally:
+        if worker.poll() is None:
+            worker.terminate()
+            worker.wait()
+    if directory.result() is None:
+        raise RuntimeError(f"{directory.path.name} failed: {directory.failure()}")
+
+
+def _last_progress(directory: RunDirectory) -> str:
+    events = directory.events_after(directory.job().attempt, 0)
+    return next((e["message"] for e in reversed([*events]) if e["kind"] == "progress"), "")
+
+
+def svg_figure(*, width: float, height: float) -> Any:
+    """An empty figure, in inches, that is saved as SVG."""
+    # Slow to import and wanted by studies only.
+    from matplotlib.backends.backend_svg import FigureCanvasSVG  # noqa: PLC0415
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasSVG(figure)
+    return figure
+
+
+def tidy(axes: Any) -> None:
+    """A legend without a frame, and no more axes than there are."""
+    axes.legend(frameon=False)
+    axes.spines[["top", "right"]].set_visible(False)

@@ -1,0 +1,92 @@
+"""Judgments by models (RLAIF): which comparisons a judge has not seen, and storing what it says.
+
+They are stored under an annotator of kind "model".  They use up none of the judgments that are
+wanted from people, and nothing learns from them unless ``reward.learn_from`` names the kind.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from storage import annotators
+from storage.database import Database
+from storage.records import (
+    Annotator,
+    Judgment,
+    digest,
+    new_id,
+    shown_swapped,
+)
+from storage.transaction import Transaction
+
+_OPEN = """
+    SELECT c.id, p.messages::VARCHAR AS messages, f.text AS first, s.text AS second
+    FROM comparisons AS c
+    JOIN prompts AS p ON p.id = c.prompt
+    JOIN completions AS f ON f.id = c.first
+    JOIN completions AS s ON s.id = c.second
+    WHERE c.iteration = (SELECT max(number) FROM iterations) AND c.arm <> 'imported'
+      AND c.id NOT IN (SELECT comparison FROM open_flags)
+      AND c.id NOT IN (SELECT comparison FROM judgments WHERE annotator = $annotator)
+    ORDER BY c.position, c.id
+    LIMIT $limit
+"""
+
+
+def judge_named(db: Database, name: str) -> Annotator:
+    """The judge's account, made where there is none; ValueError when the name is another's."""
+    known = annotators.by_name(db, name)
+    if known is None:
+        known = annotators.add(db, Annotator(id=new_id("a"), name=name, kind="model"))
+    if known.kind != "model":
+        raise ValueError(
+            f"{name!r} is a {known.kind}, and a judge's answers must not be mixed with theirs; "
+            "give the judge another --name"
+        )
+    if known.disabled:
+        raise ValueError(f"the judge {name!r} is disabled; give another --name")
+    return known
+
+
+def open_pairs(db: Database, *, annotator: str, limit: int) -> list[dict[str, Any]]:
+    """Comparisons of the newest iteration that this judge has not judged, as the queue has them.
+
+    Rows have id, messages (JSON), first, second, and `swapped`: whether a coin that follows from
+    judge and comparison puts `second` on the left.  Flagged ones are left out; those that people
+    have judged are not, so that judge and people can be compared.
+    """
+    found = db.read(_OPEN, annotator=annotator, limit=limit)
+    return [row | {"swapped": shown_swapped(annotator, row["id"])} for row in found]
+
+
+def save(
+    db: Database,
+    *,
+    annotator: str,
+    comparison: str,
+    outcome: str,
+    comment: str = "",
+    milliseconds: int | None = None,
+) -> bool:
+    """Store a judge's verdict (first, second or tie); False when it judged this pair before.
+
+    The id follows from judge and comparison, so that sending it again stores nothing.
+    """
+
+    def operation(tx: Transaction) -> bool:
+        if annotator in tx.desk.card(tx, comparison).judged:
+            return False
+        judgment = Judgment(
+            id=f"j-{digest('judge', annotator, comparison)}",
+            comparison=comparison,
+            annotator=annotator,
+            outcome=outcome,  # type: ignore[arg-type]
+            shown_swapped=shown_swapped(annotator, comparison),
+            comment=comment,
+            milliseconds=milliseconds,
+            created_at=tx.now(),
+        )
+        tx.store(judgment)
+        return True
+
+    return db.write(operation)
