@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pandas as pd
+import torch
 
 from pipeline.cancelling import Cancelled, asked, deferred
 from pipeline.devices import context_length, load_causal_lm, pick_device
 from pipeline.ppo import PPOConfig, PPOTrainer, UpdateResult
+from pipeline.ppo.checks import Reward
 from pipeline.reward.scoring import RewardModel
 from pipeline.rundir import Job, Report, RunDirectory
 from pipeline.sampling import write_rows
-from pipeline.shaping import load
+from pipeline.shaping import load, require_prompts
+from pipeline.shaping.config import ShapingConfig
 from pipeline.text import ChatTokenizer, read_messages
 from storage.records import Message
 
@@ -34,7 +38,38 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
     reward_model = RewardModel.load(job.model("reward"), device=device)
 
     shaping = job.config.shaping
-    components = load(shaping.weights, shaping)
+
+    trainer = PPOTrainer(
+        model,
+        load_causal_lm(job.model("reference")),
+        chat.tokenizer,
+        [ids for _, _, ids in prompts],
+        shaped_reward(reward_model, shaping, conversations, device=device),
+        config,
+        directory.checkpoint,
+        reward_weights=reward_weights(shaping),
+        eos_token_ids=chat.stop_ids,
+        device=device,
+    )
+    _Narrator(trainer, report, [id for id, _, _ in prompts], left_out).follow(resume=job.resume)
+    trainer.save(directory.model)
+    write_rows(directory.outputs / "samples.parquet", _samples(directory), _SAMPLE_COLUMNS)
+    return trainer.history[-1] | {"updates": trainer.step, "stopped": trainer.stopped}
+
+
+def shaped_reward(
+    reward_model: RewardModel,
+    shaping: ShapingConfig,
+    conversations: Sequence[Sequence[Message]],
+    *,
+    device: torch.device | str,
+) -> Reward:
+    """The reward model's score and every component's, by name, for the engine to weigh.
+
+    ValueError for components that cannot be had or have nothing to say about these prompts.
+    """
+    components = load(shaping.weights, shaping, device=device)
+    require_prompts(components, conversations)
 
     def reward(indices: list[int], texts: list[str]) -> dict[str, list[float]]:
         asked = [conversations[i] for i in indices]
@@ -43,22 +78,12 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
             scores = [max(score, shaping.floor) for score in scores]
         return {"score": scores} | {n: score(asked, texts) for n, score in components.items()}
 
-    trainer = PPOTrainer(
-        model,
-        load_causal_lm(job.model("reference")),
-        chat.tokenizer,
-        [ids for _, _, ids in prompts],
-        reward,
-        config,
-        directory.checkpoint,
-        reward_weights={"score": shaping.reward_weight} | shaping.weights,
-        eos_token_ids=chat.stop_ids,
-        device=device,
-    )
-    _Narrator(trainer, report, [id for id, _, _ in prompts], left_out).follow(resume=job.resume)
-    trainer.save(directory.model)
-    write_rows(directory.outputs / "samples.parquet", _samples(directory), _SAMPLE_COLUMNS)
-    return trainer.history[-1] | {"updates": trainer.step, "stopped": trainer.stopped}
+    return reward
+
+
+def reward_weights(shaping: ShapingConfig) -> dict[str, float]:
+    """What each of them weighs."""
+    return {"score": shaping.reward_weight} | shaping.weights
 
 
 class _Narrator:
