@@ -9,11 +9,13 @@ from typing import Annotated, Any
 import typer
 
 from pipeline import sweep
+from pipeline.lab.cli import add_lab_commands
 from pipeline.settings import assignments
 
 
 def add_study_commands(app: typer.Typer) -> None:
-    """Add `sweep`."""
+    """Add `sweep` and the sycophancy lab's commands."""
+    add_lab_commands(app)
 
     @app.command("sweep")
     def sweep_command(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,9 @@ def read_table(path: Path, columns: Sequence[str]) -> list[dict[str, Any]]:
     import pandas as pd  # noqa: PLC0415
 
     readers: dict[str, Any] = {
-        ".jsonl": lambda: pd.read_json(path, lines=True, dtype=False),
-        ".csv": lambda: pd.read_csv(path),
+        ".jsonl": lambda: pd.DataFrame(list(map(json.loads, _lines(path)))),
+        # A completion may be the word "None".
+        ".csv": lambda: pd.read_csv(path, dtype=str, keep_default_na=False, na_values=[""]),
         ".parquet": lambda: pd.read_parquet(path),
     }
     if path.suffix not in readers:
@@ -34,3 +36,7 @@ def read_table(path: Path, columns: Sequence[str]) -> list[dict[str, Any]]:
     if frame.empty:
         raise ValueError(f"{path} has no rows")
     return frame[list(columns)].to_dict("records")
+
+
+def _lines(path: Path) -> list[str]:
+    return [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
