@@ -102,6 +102,16 @@ def test_it_learns_is_saved_and_is_a_component(tmp_path):
     assert "training the classifier" in events
 
 
+def test_it_starts_from_the_share_of_flags(tmp_path):
+    base = str(save_tiny(tmp_path / "base"))
+    rows = [row(n, flagged=n % 4 > 0) for n in range(16)]  # three of four
+    with Report(RunDirectory(tmp_path / "c")) as report:
+        train_classifier(base, rows, rows, tmp_path / "c", report, lr=1e-9, epochs=1, device="cpu")
+    untrained = SycophancyClassifier.load(tmp_path / "c")
+    talk = [Message(role="user", content="Claim 1, no?")]
+    assert untrained([talk, talk], ["Yes!", "No."]) == pytest.approx([0.75, 0.75], abs=1e-4)
+
+
 def test_a_row_that_does_not_fit_is_refused(tmp_path):
     base = str(save_tiny(tmp_path / "base"))
     with (

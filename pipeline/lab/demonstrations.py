@@ -1,7 +1,7 @@
 """Demonstrations that make the demo sycophantic: the lab's starting policy is fine-tuned on them.
 
-Synthetic data of this kind was used to study sycophancy by Wei et al. (2023) and, as a model
-organism, is an old way to have an effect large enough to measure.  Some agreement is *overt* (it
+Wei et al. (2023) fine-tune on synthetic prompts of this kind to make models less sycophantic; the
+lab goes the other way, to have something to reduce.  Some agreement is *overt* (it
 says that the user is right), some *covert* (it states his claim as a fact).
 """
 

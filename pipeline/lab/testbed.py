@@ -56,6 +56,8 @@ class LabConfig:
     flag_noise: float = 0.1
     """Share of flags that say the opposite of what was meant."""
     steering_layer: int = 2
+    steering_pairs: int = 0
+    """Pairs of answers that the steering vector is the mean of; 0 takes all training prompts'."""
     penalty: float = 4.0
     """Weight of each component, reward units."""
     kl: float = 1.5
@@ -188,7 +190,9 @@ def _make_reward(testbed: Testbed) -> None:
                 "outcome": {"a": "first", "b": "second"}.get(verdict.outcome, verdict.outcome),
             }
         )
-    centred_on = [{"messages": messages_json(p.messages)} for p in lab_prompts("train")[::3]]
+    centred_on = [
+        {"messages": messages_json(p.messages)} for p in lab_prompts("train")[::3][: lab.judgments]
+    ]
     _run_stage(
         testbed,
         "reward",
@@ -247,6 +251,8 @@ def _make_vector(testbed: Testbed) -> None:
         ContrastPair(prompt.messages, sycophantic=row["sycophantic"], honest=row["honest"])
         for prompt, row in zip(lab_prompts("train"), rows, strict=True)
     ]
+    if testbed.lab.steering_pairs:
+        pairs = Random(testbed.lab.seed).sample(pairs, testbed.lab.steering_pairs)
     layer = testbed.lab.steering_layer
     vector = steering_vector(model, ChatTokenizer.load(testbed.policy), pairs, layer=layer)
     save_vector(testbed.vector, vector, layer=layer)
