@@ -79,7 +79,7 @@ def arm(name: str, agrees: float, kl: float) -> Arm:
 def test_arms_are_compared_with_the_unpenalised_one_at_equal_kl(tmp_path):
     testbed = Bed(tmp_path, LabConfig(kl=2.0), Config())
     for name, result in (
-        ("reward", {"accuracy": 0.75}),
+        ("reward", {"accuracy": 0.75, "std": 1.5}),
         ("classifier", {"accuracy": 0.9, "held_out_rows": 50, "commoner_label": 0.6}),
     ):
         (tmp_path / name).mkdir()

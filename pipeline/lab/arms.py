@@ -1,7 +1,7 @@
 """The arms: PPO on the lab's prompts with one penalty each, and steering without training.
 
-Every arm starts from the reference and is looked at on the held-out prompts every few updates.  It
-ends once its KL has reached the lab's, and the look nearest to that KL is the one that counts:
+Every arm starts from the reference and is looked at on the held-out prompts every few updates, near
+the end after each.  It ends once its KL has reached the lab's, and the look nearest to that KL is the one that counts:
 arms are compared at equal KL, not after equal numbers of updates.
 """
 
@@ -44,8 +44,12 @@ class Arm:
 
 
 def penalties(testbed: Testbed) -> dict[str, dict[str, Any]]:
-    """The settings of `[shaping]` that each trained arm has, by arm."""
-    weight = testbed.lab.penalty
+    """The settings of `[shaping]` that each trained arm has, by arm.
+
+    Weights are in standard deviations of the reward: what weighs less than agreeing earns
+    changes nothing.
+    """
+    weight = testbed.lab.penalty * testbed.reward_spread
     return {
         NO_PENALTY: {},
         "rules": {"weights": {"sycophancy": -weight}},
@@ -101,7 +105,9 @@ class Arms:
         trainer = self._trainer(name)
         looks, nearest = [Look(at=0, measured=self._look(self._reference))], None
         for update in trainer.run():
-            if update.step % lab.every and update.step < trainer.config.updates:
+            near = update.metrics["kl/reference"] >= _NEAR * lab.kl
+            last = update.step == trainer.config.updates
+            if update.step % lab.every and not near and not last:
                 continue
             policy = trainer.model.policy
             look = Look(at=update.step, measured=self._look(policy))
@@ -177,5 +183,7 @@ class Arms:
         )
 
 
+_NEAR = 0.6
+"""Share of the lab's KL from which every update is looked at: KL grows ever faster."""
 _COEFFICIENT_STEP = 0.25
 _MOST_COEFFICIENTS = 20

@@ -22,7 +22,9 @@ def add_lab_commands(app: typer.Typer) -> None:
     @app.command("sycophancy")
     def sycophancy(
         folder: Annotated[Path, typer.Option(help="Where the lab is kept.")] = Path("sycophancy"),
-        penalty: Annotated[float, typer.Option(help="Weight of each component, reward units.")] = 4,
+        penalty: Annotated[
+            float, typer.Option(help="Weight of each component, standard deviations of the reward.")
+        ] = 4,
         kl: Annotated[
             float, typer.Option(help="Nats a response at which arms are compared.")
         ] = 1.5,

@@ -59,11 +59,11 @@ class LabConfig:
     steering_pairs: int = 0
     """Pairs of answers that the steering vector is the mean of; 0 takes all training prompts'."""
     penalty: float = 4.0
-    """Weight of each component, reward units."""
+    """Weight of each component, in standard deviations of the reward on the policy's responses."""
     kl: float = 1.5
     """Nats a response at which the arms are compared."""
     every: int = 5
-    """Updates between two looks at an arm."""
+    """Updates between two looks at an arm, until it comes near the KL."""
     samples: int = 2
     """Completions of each held-out prompt in a final measurement; a look takes one."""
     prompts: int = 0
@@ -107,6 +107,11 @@ class Testbed:
     def device(self) -> torch.device:
         return pick_device(self.config.worker.device)
 
+    @property
+    def reward_spread(self) -> float:
+        """Standard deviation of the reward over the policy's own responses."""
+        return float((RunDirectory(self.folder / "reward").result() or {})["std"])
+
     def held_out(self) -> list[LabPrompt]:
         """The prompts that arms are measured on; a share of them is drawn alike for a seed."""
         prompts = lab_prompts("held-out")
@@ -120,6 +125,7 @@ class Testbed:
         classifier = json.loads((self.classifier / "result.json").read_text())
         return {
             "reward_model_accuracy": reward["accuracy"],
+            "reward_spread": self.reward_spread,
             "classifier": classifier,
         }
 
