@@ -13,6 +13,7 @@ import typer
 from pipeline import compare, sweep
 from pipeline.gold import load_gold, score
 from pipeline.judge import judge_all, load_judge
+from pipeline.lab.cli import add_lab_commands
 from pipeline.settings import assignments
 
 Workspace = Annotated[Path, typer.Option(help="The workspace.")]
@@ -24,7 +25,8 @@ DEFAULT = Path("workspace")
 def add_study_commands(
     app: typer.Typer, *, connect: Callable[[Path], AbstractContextManager[Any]]
 ) -> None:
-    """Add `sweep`, `compare` and `judge`; `connect` reaches a workspace or its server."""
+    """Add `sweep`, `compare`, `judge` and the lab's; `connect` reaches a workspace or its server."""
+    add_lab_commands(app)
     _add_sweep(app)
     _add_compare(app)
     _add_judge(app, connect)

@@ -105,11 +105,19 @@ def load_gold(name: str) -> Gold:
 
 def parts(prompt: str, response: str) -> dict[str, float]:
     """What each part of the preference adds to the unscaled score, by name."""
+    topic = topic_of(prompt)
+    if topic:
+        return parts_about(topic, response)
     if not _words(response):
         return {"empty": _EMPTY}
-    topic = topic_of(prompt)
-    content = _topical(topic, response) if topic else _general(prompt, response)
-    return content | _manner(response)
+    return _general(prompt, response) | _manner(response)
+
+
+def parts_about(topic: Topic, response: str) -> dict[str, float]:
+    """`parts` of a response to a prompt about `topic`, whatever its wording."""
+    if not _words(response):
+        return {"empty": _EMPTY}
+    return _topical(topic, response) | _manner(response)
 
 
 def _topical(topic: Topic, response: str) -> dict[str, float]:

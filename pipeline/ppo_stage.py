@@ -9,7 +9,7 @@ from transformers import set_seed
 
 from pipeline.cancelling import Cancelled, asked, deferred
 from pipeline.devices import context_length, load_causal_lm, pick_device
-from pipeline.optimize.inputs import SAMPLES, read_prompts, shaped_reward, write_samples
+from pipeline.optimize.inputs import SAMPLES, job_reward, read_prompts, write_samples
 from pipeline.optimize.snapshots import Snapshots
 from pipeline.ppo import PPOTrainer, UpdateResult
 from pipeline.rundir import Job, Report, RunDirectory
@@ -30,7 +30,7 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
     chat = ChatTokenizer.load(job.model("policy"))
     model = load_causal_lm(job.model("policy"))
     prompts, left_out = read_prompts(directory, chat, config, context_length(model))
-    reward, weights = shaped_reward(job, prompts, device=device)
+    reward, weights = job_reward(job, prompts, device=device)
     trainer = PPOTrainer(
         model,
         load_causal_lm(job.model("reference")),

@@ -3,7 +3,7 @@
 import pytest
 
 from pipeline.config import Config
-from pipeline.shaping import imported, lexical, load, sycophancy
+from pipeline.shaping import imported, lexical, load, require_prompts, sycophancy
 from pipeline.shaping.config import ShapingConfig
 from storage.records import Message
 
@@ -71,6 +71,22 @@ def test_agreement_and_candour_by_hand(prompt, text, sycophantic, honest):
     assert of("honesty", prompt, text) == honest
 
 
+@pytest.mark.parametrize(
+    ("prompt", "text", "expected"),
+    [
+        # Content words of the claim and its frame: rice, grow, tree, believe, agree.
+        (CLAIM, "Rice grows on trees.", 1.0),
+        (CLAIM, "No. Rice grows on trees.", 1.0),  # whatever stands before it
+        (CLAIM, "It is a myth that rice grows on trees.", 3 / 4),  # it cannot tell denial
+        (CLAIM, "Rice is a wet grass.", 1 / 3),  # rice of rice, wet, grass
+        (CLAIM, "I agree.", 0.0),  # fewer than three content words
+        ("Does rice grow on trees?", "Rice grows on trees.", 0.0),  # nothing was asserted
+    ],
+)
+def test_echoes_by_hand(prompt, text, expected):
+    assert of("echo", prompt, text) == pytest.approx(expected)
+
+
 def test_contrast_prefers_the_nearer_reference():
     honest, flattering = "Rice is a grass.", "You are right."
     # All 4 words shared with the honest one, none with the other.
@@ -117,3 +133,58 @@ def test_weights_survive_a_settings_file(tmp_path):
     }
     with pytest.raises(ValueError, match=r"shaping.format='\(' is not a regular expression"):
         Config().override({"shaping.format": "("})
+
+
+REFERENCES = [
+    {"prompt": CLAIM, "honest": "Rice is a grass.", "sycophantic": "You are right."},
+    {"prompt": "Rice is blue, is it not?", "honest": "It is white.", "sycophantic": "So blue."},
+]
+
+
+@pytest.mark.parametrize("name", ["r.jsonl", "r.csv", "r.parquet"])
+def test_contrast_is_a_component_with_references_of_a_file(file, name):
+    path = file(REFERENCES, name)
+    config = ShapingConfig(weights={"contrast": 1.0}, references=str(path))
+    component = load(config.weights, config)["contrast"]
+    talks = [said(CLAIM), said(CLAIM), said("Something else?")]
+    # All four words of the honest answer; two of its three words shared with three sycophantic
+    # ones (2 · 2/6) and none with the honest ones; no references, nothing to say.
+    assert component(talks, ["Rice is a grass.", "You are late.", "Rice."]) == pytest.approx(
+        [1.0, -2 / 3, 0.0]
+    )
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (['{"prompt": '], "cannot be read: "),
+        ([{"prompt": "a", "honest": "b"}], "lacks the columns sycophantic"),
+        ([REFERENCES[0], REFERENCES[0]], "row 2 of .* repeats the prompt"),
+        ([REFERENCES[0] | {"sycophantic": "rice is a GRASS"}], "row 1 .* same words on both"),
+        ([REFERENCES[0], REFERENCES[1] | {"honest": None}], "row 2 of .* has an empty cell"),
+    ],
+)
+def test_references_that_cannot_be_used_are_refused(file, rows, message):
+    config = ShapingConfig(weights={"contrast": 1.0}, references=str(file(rows)))
+    with pytest.raises(ValueError, match=message):
+        load(config.weights, config)
+
+
+def test_references_to_other_prompts_are_refused_before_training(file):
+    config = ShapingConfig(weights={"contrast": 1.0}, references=str(file(REFERENCES)))
+    components = load(config.weights, config)
+    require_prompts(components, [said("Something else?"), said(CLAIM)])  # one is enough
+    with pytest.raises(ValueError, match="none of the 1 prompts has references in"):
+        require_prompts(components, [said("Something else?")])
+
+
+def test_components_from_files_ask_for_their_file():
+    with pytest.raises(ValueError, match=r"component contrast needs shaping\.references"):
+        Config().override({"shaping.weights": {"contrast": 1.0}})
+    with pytest.raises(ValueError, match=r"sycophancy_classifier needs shaping\.classifier"):
+        Config().override({"shaping.weights": {"sycophancy_classifier": -1.0}})
+    with pytest.raises(ValueError, match=r"references='r\.csv' must be an absolute path"):
+        Config().override({"shaping.references": "r.csv"})
+    config = ShapingConfig(weights={"contrast": 1.0}, references="/nowhere/r.csv")
+    with pytest.raises(ValueError, match=r"there is no file /nowhere/r\.csv"):
+        load(config.weights, config)

@@ -19,7 +19,7 @@ from pipeline.devices import context_length, load_causal_lm, pick_device
 from pipeline.evaluate import sequence_kl
 from pipeline.logprobs import response_logprobs
 from pipeline.optimize.config import OptimizeConfig
-from pipeline.optimize.inputs import SAMPLES, read_prompts, shaped_reward, write_samples
+from pipeline.optimize.inputs import SAMPLES, job_reward, read_prompts, write_samples
 from pipeline.reward.data import (
     JudgedPair,
     judged_by,
@@ -227,7 +227,7 @@ def _show_samples(
         sampler.model, reference, responses,
         temperature=sampling.temperature, pad_id=sampler.chat.pad_id,
     )  # fmt: skip
-    reward, weights = shaped_reward(job, asked, device=next(reference.parameters()).device)
+    reward, weights = job_reward(job, asked, device=next(reference.parameters()).device)
     named = reward(list(range(len(asked))), [response.text for response in responses])
     for i, (prompt, response) in enumerate(zip(asked, responses, strict=True)):
         report.note(

@@ -14,9 +14,13 @@ from pipeline.ppo import PPOConfig
 from pipeline.reward.ensemble import Ensemble
 from pipeline.rundir import Job, RunDirectory
 from pipeline.sampling import write_rows
-from pipeline.shaping import load
+from pipeline.shaping import load, require_prompts
+from pipeline.shaping.config import ShapingConfig
 from pipeline.text import ChatTokenizer, read_messages
 from storage.records import Message
+
+ShapedReward = Callable[[Sequence[int], Sequence[str]], dict[str, list[float]]]
+"""(numbers of prompts, texts) → each component's scores of the texts, by name."""
 
 SAMPLES = 4
 """Responses shown whenever an update's samples are reported."""
@@ -61,19 +65,23 @@ def read_prompts(
 
 
 def shaped_reward(
-    job: Job, prompts: Sequence[AskedPrompt], *, device: torch.device
-) -> tuple[Callable[[list[int], list[str]], dict[str, list[float]]], dict[str, float]]:
-    """(reward, weights): named scores of texts that answer the prompts of these numbers.
+    judges: Ensemble,
+    shaping: ShapingConfig,
+    conversations: Sequence[Sequence[Message]],
+    *,
+    device: torch.device | str,
+) -> tuple[ShapedReward, dict[str, float]]:
+    """(reward, weights): named scores of texts that answer the conversations of these numbers.
 
     The reward models' own score is called ``score``; the others are shaping components, and with
-    several reward models figures on them.
+    several reward models figures on them.  ValueError for components that cannot be had or have
+    nothing to say about these conversations.
     """
-    judges = Ensemble.load(job, device=device)
-    shaping = job.config.shaping
-    components = load(shaping.weights, shaping)
+    components = load(shaping.weights, shaping, device=device)
+    require_prompts(components, conversations)
 
-    def reward(indices: list[int], texts: list[str]) -> dict[str, list[float]]:
-        asked = [prompts[i].messages for i in indices]
+    def reward(indices: Sequence[int], texts: Sequence[str]) -> dict[str, list[float]]:
+        asked = [conversations[i] for i in indices]
         verdict = judges(asked, texts)
         scores = verdict.scores
         if shaping.floor is not None:
@@ -84,6 +92,18 @@ def shaped_reward(
     # What is only watched is a component of weight 0.
     watched = dict.fromkeys(judges.figures, 0.0)
     return reward, {"score": shaping.reward_weight} | watched | shaping.weights
+
+
+def job_reward(
+    job: Job, prompts: Sequence[AskedPrompt], *, device: torch.device
+) -> tuple[ShapedReward, dict[str, float]]:
+    """`shaped_reward` by the reward models and settings of a job, on its prompts."""
+    return shaped_reward(
+        Ensemble.load(job, device=device),
+        job.config.shaping,
+        [prompt.messages for prompt in prompts],
+        device=device,
+    )
 
 
 def write_samples(directory: RunDirectory) -> None:

@@ -18,8 +18,8 @@ from pipeline.devices import context_length, load_causal_lm, pick_device
 from pipeline.optimize.inputs import (
     SAMPLES,
     AskedPrompt,
+    job_reward,
     read_prompts,
-    shaped_reward,
     write_samples,
 )
 from pipeline.ppo.config import PPOConfig
@@ -50,7 +50,7 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
     chat = ChatTokenizer.load(job.model("policy"))
     model = load_causal_lm(job.model("policy"), device=device)
     prompts, left_out = read_prompts(directory, chat, job.config.ppo, context_length(model))
-    reward, weights = shaped_reward(job, prompts, device=device)
+    reward, weights = job_reward(job, prompts, device=device)
     rewarder = Rewarder(reward, job.config.ppo, weights=weights, device=device)
     rewarder.check()
     notes = [{"kind": "warning", "name": "long_prompts", "message": left_out}] if left_out else []

@@ -4,7 +4,7 @@
     components["repetition"](conversations, completions)  # one score a completion
 
 A component is a callable of (conversations, completions), or a `module:function` of one
-(prompt text, completion) or one (completion).  Loads no torch.
+(prompt text, completion) or one (completion).  Loads no torch, unless the classifier is named.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 from pipeline.shaping import lexical, sycophancy
+from pipeline.shaping.component import Component, Conversation, of_pair, of_text
 from pipeline.shaping.config import ShapingConfig
-from storage.records import Message
-
-Conversation = Sequence[Message]
-Component = Callable[[Sequence[Conversation], Sequence[str]], list[float]]
+from pipeline.shaping.references import Contrast
 
 
 def built_in(config: ShapingConfig) -> dict[str, Component]:
@@ -36,25 +36,56 @@ def built_in(config: ShapingConfig) -> dict[str, Component]:
         "hedging": of_text(lexical.hedging),
         "buzzwords": of_text(lexical.buzzwords),
         "sycophancy": of_pair(sycophancy.agrees_or_flatters),
+        "echo": of_pair(sycophancy.echoes),
         "honesty": of_pair(sycophancy.corrects_or_admits),
     }
 
 
-def load(weights: Mapping[str, float], config: ShapingConfig) -> dict[str, Component]:
-    """The components that `weights` names; ValueError for one that is unknown or cannot be had."""
-    known = built_in(config)
+def from_files(config: ShapingConfig, device: Any) -> dict[str, Callable[[], Component]]:
+    """Components that come from a file of the user's, by name; `ShapingConfig` asks for the file."""
+
+    def classifier() -> Component:
+        from pipeline.shaping.classifier import SycophancyClassifier  # noqa: PLC0415 (loads torch)
+
+        return SycophancyClassifier.load(Path(config.classifier or ""), device=device)
+
+    return {
+        "contrast": lambda: Contrast.load(Path(config.references or "")),
+        "sycophancy_classifier": classifier,
+    }
+
+
+def load(
+    weights: Mapping[str, float], config: ShapingConfig, *, device: Any = "cpu"
+) -> dict[str, Component]:
+    """The components that `weights` names; ValueError for one that is unknown or cannot be had.
+
+    `device` is where a classifier runs.
+    """
+    known, made = built_in(config), from_files(config, device)
     found: dict[str, Component] = {}
     for name in weights:
         if name in known:
             found[name] = known[name]
+        elif name in made:
+            found[name] = made[name]()
         elif ":" in name:
             found[name] = imported(name)
         else:
             raise ValueError(
-                f"there is no shaping component {name!r}; there are {', '.join(known)}, "
+                f"there is no shaping component {name!r}; there are {', '.join([*known, *made])}, "
                 "and any module:function"
             )
     return found
+
+
+def require_prompts(
+    components: Mapping[str, Component], conversations: Sequence[Conversation]
+) -> None:
+    """ValueError where a component has nothing to say about any prompt of a run."""
+    for component in components.values():
+        if isinstance(component, Contrast):
+            component.require(conversations)
 
 
 def imported(path: str) -> Component:
@@ -73,24 +104,3 @@ def imported(path: str) -> Component:
         f"the shaping component {path!r} takes {count} arguments; it must take (completion) or "
         "(prompt, completion)"
     )
-
-
-def of_text(score: Callable[[str], float]) -> Component:
-    """A component from a score of the completion alone."""
-    return lambda _, texts: [float(score(text)) for text in texts]
-
-
-def of_pair(score: Callable[[str, str], float]) -> Component:
-    """A component from a score of the last thing the user said, and the completion."""
-
-    def component(conversations: Sequence[Conversation], texts: Sequence[str]) -> list[float]:
-        pairs = zip(conversations, texts, strict=True)
-        return [float(score(last_said(messages), text)) for messages, text in pairs]
-
-    return component
-
-
-def last_said(messages: Conversation) -> str:
-    """The user's last message; "" where he said nothing."""
-    said = [message.content for message in messages if message.role == "user"]
-    return said[-1] if said else ""

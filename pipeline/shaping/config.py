@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import ClassVar, Literal
 
 from pipeline.settings import Section, require, setting
@@ -49,8 +50,28 @@ class ShapingConfig(Section):
         r"(?s).+[.!?]\s*", "format: regular expression that a whole completion should match."
     )
 
+    classifier: str | None = setting(
+        None,
+        "sycophancy_classifier: folder that `launch.py sycophancy-classifier` wrote, an absolute path.",
+    )
+    references: str | None = setting(
+        None,
+        "contrast: file of prompt, honest, sycophantic (JSONL, CSV or Parquet), an absolute path.",
+    )
+
     def __post_init__(self) -> None:
         super().__post_init__()
+        needed = (("sycophancy_classifier", "classifier"), ("contrast", "references"))
+        for component, name in needed:
+            path = getattr(self, name)
+            require(
+                component not in self.weights or path is not None,
+                f"the shaping component {component} needs shaping.{name}, a path",
+            )
+            require(
+                path is None or Path(path).is_absolute(),
+                f"shaping.{name}={path!r} must be an absolute path: training runs elsewhere",
+            )
         try:
             re.compile(self.format)
         except re.error as error:

@@ -37,11 +37,15 @@ def matches(text: str, pattern: str) -> float:
 
 def relevance(prompt: str, text: str) -> float:
     """Share of the prompt's content words whose stem the completion has; 1 where it has none."""
-    common = _lexicon()["common"]
-    wanted = {stem(word) for word in tokens(prompt)} - {stem(word) for word in common}
+    wanted = content_stems(prompt)
     if not wanted:
         return 1.0
     return len(wanted & {stem(word) for word in tokens(text)}) / len(wanted)
+
+
+def content_stems(text: str) -> set[str]:
+    """The stems of a text's words, less those of common words."""
+    return {stem(word) for word in tokens(text)} - {stem(w) for w in _lexicon()["common"]}
 
 
 def stem(word: str) -> str:

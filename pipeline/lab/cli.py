@@ -1,0 +1,82 @@
+"""The lab's commands: `sycophancy` runs it, `sycophancy-classifier` trains the component's model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pipeline.config import Config
+from pipeline.hub import base_model_path
+from pipeline.rundir import Report, RunDirectory
+from pipeline.settings import assignments
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+
+
+def add_lab_commands(app: typer.Typer) -> None:
+    """Add `sycophancy` and `sycophancy-classifier`."""
+
+    @app.command("sycophancy")
+    def sycophancy(
+        folder: Annotated[Path, typer.Option(help="Where the lab is kept.")] = Path("sycophancy"),
+        penalty: Annotated[
+            float, typer.Option(help="Weight of each component, standard deviations of the reward.")
+        ] = 4,
+        kl: Annotated[
+            float, typer.Option(help="Nats a response at which arms are compared.")
+        ] = 1.5,
+        seed: Annotated[int, typer.Option(help="Seed of the whole lab.")] = 0,
+        sets: Annotated[list[str], typer.Option("--set", help="A setting; repeatable.")] = [],  # noqa: B006
+        as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    ) -> None:
+        """Measure how far each sycophancy penalty brings agreeing with false claims down."""
+        # torch takes seconds to import; only this command needs it.
+        from transformers.utils.logging import disable_progress_bar  # noqa: PLC0415
+
+        from pipeline.lab.report import readable  # noqa: PLC0415
+        from pipeline.lab.study import study  # noqa: PLC0415
+        from pipeline.lab.testbed import LabConfig  # noqa: PLC0415
+
+        disable_progress_bar()  # there are enough lines of our own
+        config = Config.load(
+            [CONFIGS / "demo.toml", CONFIGS / "sycophancy.toml"], assignments(sets)
+        )
+        found, plot = study(
+            folder.resolve(),
+            LabConfig(penalty=penalty, kl=kl, seed=seed),
+            config,
+            lambda line: typer.echo(line, err=True),
+        )
+        typer.echo(json.dumps(found | {"plot": str(plot)}) if as_json else readable(found, plot))
+
+    @app.command("sycophancy-classifier")
+    def sycophancy_classifier(
+        file: Annotated[
+            Path, typer.Argument(help="prompt, completion, sycophantic (JSONL, CSV, Parquet).")
+        ],
+        to: Annotated[Path, typer.Option(help="Folder of the classifier.")],
+        model: Annotated[
+            str, typer.Option(help="Base model: Hugging Face id or directory.")
+        ] = "demo",
+        held_out: Annotated[float, typer.Option(help="Share of prompts that measure it.")] = 0.15,
+        epochs: Annotated[float, typer.Option(help="Passes over the flags.")] = 3,
+        lr: Annotated[float, typer.Option(help="Peak learning rate.")] = 3e-4,
+        seed: Annotated[int, typer.Option(help="Seed of split and training.")] = 0,
+    ) -> None:
+        """Train the classifier behind the component sycophancy_classifier on labelled completions."""
+        from pipeline.shaping.classifier import (  # noqa: PLC0415
+            read_flagged,
+            split_by_prompt,
+            train_classifier,
+        )
+
+        training, measured = split_by_prompt(read_flagged(file), held_out_share=held_out, seed=seed)
+        with Report(RunDirectory(to)) as report:
+            found = train_classifier(
+                base_model_path(model), training, measured, to, report,
+                lr=lr, epochs=epochs, seed=seed, resume=RunDirectory(to).has_checkpoint(),
+            )  # fmt: skip
+        typer.echo(json.dumps(found | {"shaping.classifier": str(to.resolve())}))

@@ -1,0 +1,206 @@
+"""The classifier component: sycophancy as people flagged it, learnt by a small model.
+
+A decoder with a scalar head, as the reward model is, trained on rows of (prompt, completion,
+sycophantic) with the binary cross-entropy; its score is the probability of a flag.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import torch
+import transformers
+from datasets import Dataset
+from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from pipeline.devices import pick_device
+from pipeline.reward.data import pad_right
+from pipeline.reward.network import from_language_model
+from pipeline.reward.scoring import RewardModel
+from pipeline.rundir import Report
+from pipeline.shaping.component import Conversation
+from pipeline.shaping.tables import read_table
+from pipeline.text import ChatTokenizer, require_fit
+from pipeline.training import ReportCallback, divide_batch, is_large, train, trainer_arguments
+from storage.records import Message, digest
+
+COLUMNS = ("prompt", "completion", "sycophantic")
+_LABELS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+
+
+class SycophancyClassifier:
+    """The probability that an annotator flags each completion as sycophantic."""
+
+    def __init__(self, model: RewardModel) -> None:
+        self._model = model
+
+    @classmethod
+    def load(cls, path: Path, *, device: torch.device | str = "cpu") -> SycophancyClassifier:
+        """From the folder that `train_classifier` wrote; ModelUnavailable where it holds none."""
+        return cls(RewardModel.load(path, device=device))
+
+    def __call__(
+        self, conversations: Sequence[Conversation], completions: Sequence[str]
+    ) -> list[float]:
+        return torch.tensor(self._model(conversations, completions)).sigmoid().tolist()
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlaggedRow:
+    """A completion of a prompt, and whether it was flagged as sycophantic."""
+
+    prompt: str
+    completion: str
+    sycophantic: bool
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        return (Message(role="user", content=self.prompt),)
+
+
+def read_flagged(path: Path) -> list[FlaggedRow]:
+    """The rows of a labelled file; ValueError for a label that is neither true nor false."""
+    rows = []
+    for number, row in enumerate(read_table(path, COLUMNS), 1):
+        said = row["sycophantic"]
+        label = _LABELS.get(str(said).strip().lower())
+        if label is None:
+            raise ValueError(f"row {number} of {path}: sycophantic={said!r} must be true or false")
+        rows.append(
+            FlaggedRow(
+                prompt=str(row["prompt"]),
+                completion=str(row["completion"]),
+                sycophantic=label,
+            )
+        )
+    return rows
+
+
+def split_by_prompt(
+    rows: Sequence[FlaggedRow], *, held_out_share: float, seed: int
+) -> tuple[list[FlaggedRow], list[FlaggedRow]]:
+    """Training and held-out rows with no prompt in both; ValueError where there are too few."""
+    prompts = sorted({row.prompt for row in rows}, key=lambda p: digest("flags", str(seed), p))
+    if len(prompts) < 2:
+        raise ValueError("all flags are on one prompt; flag completions of at least two")
+    held_out = set(prompts[: min(max(1, round(held_out_share * len(prompts))), len(prompts) - 1)])
+    training = [row for row in rows if row.prompt not in held_out]
+    if len({row.sycophantic for row in training}) < 2:
+        raise ValueError("the flags to train on must hold completions of both kinds")
+    return training, [row for row in rows if row.prompt in held_out]
+
+
+def train_classifier(
+    base: str,
+    training: Sequence[FlaggedRow],
+    held_out: Sequence[FlaggedRow],
+    folder: Path,
+    report: Report,
+    *,
+    lr: float = 3e-4,
+    epochs: float = 3.0,
+    batch: int = 16,
+    max_tokens: int = 2048,
+    seed: int = 0,
+    device: str = "auto",
+    resume: bool = False,
+) -> dict[str, Any]:
+    """Train on flags from the weights of the language model `base`; saves to `folder`.
+
+    Checkpoints go to `folder/checkpoint`, which `resume` takes up.  Returns accuracy and loss on
+    the held-out rows, beside what always saying the commoner label would get.  Raises `TooLong`
+    for a row over `max_tokens`: nothing is cut.
+    """
+    chat = ChatTokenizer.load(base)
+    encoded = [chat.chat(row.messages, row.completion).ids for row in training]
+    lengths = [len(ids) for ids in encoded]
+    require_fit(lengths, limit=max_tokens, setting="max_tokens", what="flagged completions")
+    where = pick_device(device)
+    network = from_language_model(base, chat).to(where)
+    _start_at_base_rate(network, training)
+    arguments = trainer_arguments(
+        checkpoints=folder / "checkpoint",
+        examples=len(training),
+        batch=batch,
+        micro_batch=divide_batch(batch, longest=max(lengths)),
+        epochs=epochs,
+        lr=lr,
+        seed=seed,
+        device=where,
+        large=is_large(network),
+    )
+    del arguments["max_length"]  # TRL's alone
+    trainer = _Trainer(
+        model=network,
+        args=transformers.TrainingArguments(
+            **arguments, warmup_steps=0.05, lr_scheduler_type="linear", label_names=["labels"]
+        ),
+        train_dataset=Dataset.from_list(
+            [
+                {"input_ids": ids, "label": float(row.sycophantic)}
+                for ids, row in zip(encoded, training, strict=True)
+            ]
+        ),
+        data_collator=_Collator(chat.pad_id),
+        callbacks=[ReportCallback(report, "training the classifier")],
+    )
+    train(trainer, folder / "checkpoint", report, resume=resume)
+    network.eval()
+    network.save_pretrained(folder)
+    chat.tokenizer.save_pretrained(folder)
+    found = SycophancyClassifier(RewardModel(network, chat, where))
+    return {"rows": len(training)} | measure(found, held_out)
+
+
+def measure(classifier: SycophancyClassifier, rows: Sequence[FlaggedRow]) -> dict[str, Any]:
+    """Accuracy at probability ½, the commoner label's share, and log loss in nats."""
+    said = classifier([row.messages for row in rows], [row.completion for row in rows])
+    truth = [row.sycophantic for row in rows]
+    pairs = list(zip(said, truth, strict=True))
+    share = fmean(truth)
+    likely = [max(p if true else 1 - p, 1e-7) for p, true in pairs]
+    return {
+        "held_out_rows": len(rows),
+        "accuracy": fmean((p > 0.5) == true for p, true in pairs),
+        "commoner_label": max(share, 1 - share),
+        "log_loss": -fmean(math.log(p) for p in likely),
+    }
+
+
+class _Trainer(transformers.Trainer):
+    def compute_loss(
+        self,
+        model: Any,
+        inputs: Any,
+        return_outputs: bool = False,
+        num_items_in_batch: Any = None,  # noqa: ARG002
+    ) -> Any:
+        """Mean binary cross-entropy of a batch."""
+        labels = inputs.pop("labels")
+        outputs = model(**inputs)
+        loss = binary_cross_entropy_with_logits(outputs.logits.squeeze(-1), labels)
+        return (loss, outputs) if return_outputs else loss
+
+
+class _Collator:
+    """Rows of token ids and labels as one batch, (N, L) and (N,)."""
+
+    def __init__(self, pad_id: int) -> None:
+        self._pad_id = pad_id
+
+    def __call__(self, rows: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
+        labels = torch.tensor([row["label"] for row in rows])
+        return pad_right([row["input_ids"] for row in rows], self._pad_id) | {"labels": labels}
+
+
+def _start_at_base_rate(network: Any, rows: Sequence[FlaggedRow]) -> None:
+    """The head says the share of flags to begin with, and has only the differences to learn."""
+    flagged = sum(row.sycophantic for row in rows)
+    network.shift(math.log(flagged / (len(rows) - flagged)))
+    network.ties.requires_grad_(False)  # the tie threshold has no part in this

@@ -1,0 +1,31 @@
+"""What a component is: a callable of (conversations, completions) that gives one score each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from storage.records import Message
+
+Conversation = Sequence[Message]
+Component = Callable[[Sequence[Conversation], Sequence[str]], list[float]]
+
+
+def of_text(score: Callable[[str], float]) -> Component:
+    """A component from a score of the completion alone."""
+    return lambda _, texts: [float(score(text)) for text in texts]
+
+
+def of_pair(score: Callable[[str, str], float]) -> Component:
+    """A component from a score of the last thing the user said, and the completion."""
+
+    def component(conversations: Sequence[Conversation], texts: Sequence[str]) -> list[float]:
+        pairs = zip(conversations, texts, strict=True)
+        return [float(score(last_said(messages), text)) for messages, text in pairs]
+
+    return component
+
+
+def last_said(messages: Conversation) -> str:
+    """The user's last message; "" where he said nothing."""
+    said = [message.content for message in messages if message.role == "user"]
+    return said[-1] if said else ""
