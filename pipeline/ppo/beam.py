@@ -11,8 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pipeline.ppo.model import run_model
-from pipeline.ppo.rollout import left_padded
+from pipeline.ppo.rollout import left_padded, read_on
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,19 +110,7 @@ class _Search:
 
     def _read(self, ids: Tensor, mask: Tensor, cache: Any) -> tuple[Tensor, Any]:
         """(P · K, V) log-probabilities of the token after the last one, and the cache grown by it."""
-        positions = torch.zeros_like(ids, dtype=torch.bool)
-        positions[:, -1] = True
-        # Left padding shifts a row, so positions count its real tokens only.
-        places = (mask.cumsum(1) - 1).clamp_min(0)[:, -ids.shape[1] :]
-        output = run_model(
-            self.model,
-            ids,
-            positions,
-            attention_mask=mask,
-            position_ids=places,
-            past_key_values=cache,
-            use_cache=True,
-        )
+        output = read_on(self.model, ids, mask, cache)
         return output.logits.log_softmax(-1), output.cache
 
     def _candidates(self, scores: Tensor, logprobs: Tensor) -> tuple[Tensor, Tensor, Tensor]:

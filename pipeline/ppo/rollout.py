@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from pipeline.ppo.functional import length_mask
-from pipeline.ppo.model import entropy, run_model, token_logprobs
+from pipeline.ppo.model import ModelOutput, entropy, run_model, token_logprobs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,19 +139,7 @@ class _Decoder:
 
     def _forward(self, ids: Tensor, mask: Tensor, cache: Any, live: Tensor, step: int) -> Any:
         """Run the model on new tokens; keep logits, entropies and values of column `step`."""
-        positions = torch.zeros_like(ids, dtype=torch.bool)
-        positions[:, -1] = True
-        # Left padding shifts a row, so positions count its real tokens only.
-        position_ids = (mask.cumsum(1) - 1).clamp_min(0)[:, -ids.shape[1] :]
-        output = run_model(
-            self.model,
-            ids,
-            positions,
-            attention_mask=mask,
-            position_ids=position_ids,
-            past_key_values=cache,
-            use_cache=True,
-        )
+        output = read_on(self.model, ids, mask, cache)
         self.logits = output.logits / (self.temperature or 1.0)
         self.entropies[live, step] = entropy(self.logits)
         if output.values is not None:
@@ -172,6 +160,26 @@ class _Decoder:
             drawn = sample_tokens(allowed.softmax(-1), self.uniforms[live, step])
         self.logprobs[live, step] = token_logprobs(self.logits, drawn)
         return drawn
+
+
+def read_on(model: nn.Module, ids: Tensor, mask: Tensor, cache: Any) -> ModelOutput:
+    """Read new tokens (B, L) behind what `cache` holds, and say what follows the last of each row.
+
+    `mask` (B, all tokens so far) is 0 on the padding at the left.
+    """
+    positions = torch.zeros_like(ids, dtype=torch.bool)
+    positions[:, -1] = True
+    # Left padding shifts a row, so positions count its real tokens only.
+    places = (mask.cumsum(1) - 1).clamp_min(0)[:, -ids.shape[1] :]
+    return run_model(
+        model,
+        ids,
+        positions,
+        attention_mask=mask,
+        position_ids=places,
+        past_key_values=cache,
+        use_cache=True,
+    )
 
 
 def sample_tokens(probs: Tensor, uniforms: Tensor) -> Tensor:
