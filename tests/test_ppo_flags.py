@@ -12,6 +12,7 @@ import torch
 from ppo_helpers import tiny_trainer
 
 from pipeline.ppo import Flag, PPOTrainer, metrics
+from pipeline.ppo.backends import OwnLoop
 
 PROMPTS = [[2 + i, 2 + j] for i in range(4) for j in range(4)]
 WORTH = {f"w{i}": (i - 8.5) / 10 for i in range(2, 16)}
@@ -61,7 +62,9 @@ def negate_kl(trainer: PPOTrainer) -> None:
 
 def sample_hotter(trainer: PPOTrainer) -> None:
     """The learner keeps the temperature that it was made with."""
-    trainer.config = replace(trainer.config, temperature=5.0)
+    assert isinstance(trainer.backend, OwnLoop)
+    hot = replace(trainer.config, temperature=5.0)
+    trainer.backend.request = replace(trainer.backend.request, config=hot)
 
 
 def share_reference(trainer: PPOTrainer) -> None:
