@@ -22,6 +22,7 @@ import pandas as pd
 from pipeline.clients import conversation
 from pipeline.gold import Gold
 from pipeline.optimize.snapshots import snapshots_of
+from pipeline.optimize.stage import METHODS as TRAINERS
 from pipeline.rundir import Job, RunDirectory, write_atomically
 from pipeline.studies import (
     Progress,
@@ -29,13 +30,14 @@ from pipeline.studies import (
     newest_ppo_run,
     newest_run,
     run_to_end,
+    save_svg,
     svg_figure,
     tidy,
 )
 from pipeline.winrate import WinRate, outcome, win_rate
 
 METHODS = ("sft", "best_of_n", "ppo", "dpo", "rloo")
-TRAINED = ("ppo", "dpo", "rloo")
+TRAINED = tuple(TRAINERS)
 NS = (1, 2, 4, 8, 16)
 """Samples a prompt of which best-of-N shows the one that the reward model likes best."""
 
@@ -153,7 +155,8 @@ class _Study:
         return run_to_end(path, job, fill=fill, progress=progress), seconds
 
     def _train(self, method: str, progress: Progress) -> RunDirectory:
-        config = self.job.config.override({"optimize.method": method})
+        alone = {"worker.processes": 1} if method != "ppo" else {}
+        config = self.job.config.override({"optimize.method": method} | alone)
         job = replace(self.job, run=f"compare-{method}", config=config)
 
         def fill(inputs: Path) -> None:
@@ -317,9 +320,7 @@ def write_report(folder: Path, curves: Sequence[Curve], found: Mapping[str, Any]
         axes.axvline(found["kl"], color="0.6", ls=":", lw=1)
         axes.set(xlabel="KL to SFT, nats per response", ylabel=title)
         tidy(axes)
-    plot = folder / "compare.svg"
-    figure.savefig(plot)
-    return plot
+    return save_svg(figure, folder / "compare.svg")
 
 
 def chosen_methods(text: str) -> list[str]:

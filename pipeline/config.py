@@ -226,6 +226,15 @@ class Config(Section):
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
     worker: WorkerConfig = field(default_factory=WorkerConfig)
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        method, processes = self.optimize.method, self.worker.processes
+        require(
+            method == "ppo" or processes == 1,
+            f"optimize.method={method} runs in one process and worker.processes is {processes}; "
+            "set it to 1",
+        )
+
     @classmethod
     def load(cls, files: Sequence[Path], overrides: Mapping[str, str] | None = None) -> Config:
         """Settings from TOML files (later ones win), then overrides such as ppo.lr=1e-6."""

@@ -16,7 +16,7 @@ import pandas as pd
 import torch
 
 from pipeline.config import EvaluateConfig
-from pipeline.devices import inference_dtype, pick_device
+from pipeline.devices import pick_device
 from pipeline.metrics import METRICS
 from pipeline.ppo.experience import micro_batches
 from pipeline.ppo.functional import full_kl
@@ -202,8 +202,7 @@ class _Evaluation:
         write_rows(directory.outputs / "scores.parquet", scores, ("completion", "reward"))
 
     def _load(self, role: str) -> Sampler:
-        dtype = inference_dtype(self._job.config.model, self._device)
-        return Sampler.load(self._job.model(role), device=self._device, dtype=dtype)
+        return Sampler.of_job(self._job, self._job.model(role), self._device)
 
 
 @torch.no_grad()

@@ -10,7 +10,7 @@ import json
 import time
 from typing import Any
 
-from pipeline.devices import inference_dtype, pick_device
+from pipeline.devices import pick_device
 from pipeline.evaluate import held_out_prompts, require_room, sequence_kl
 from pipeline.reward.ensemble import Ensemble
 from pipeline.rundir import Job, Report, RunDirectory
@@ -44,7 +44,7 @@ class _Bench:
         self._device = pick_device(job.config.worker.device)
         prompts = held_out_prompts(directory, self._config)
         self._asked = [(*prompt, n) for prompt in prompts for n in range(samples)]
-        self._reference = self._load(job.model("reference"))
+        self._reference = Sampler.of_job(job, job.model("reference"), self._device)
         self._reward = Ensemble.load(job, device=self._device)
 
     def measure(self, name: str, path: str) -> float:
@@ -53,7 +53,7 @@ class _Bench:
         if clock.exists():  # written last
             return float(clock.read_text())
         same = path == self._job.model("reference")
-        sampler = self._reference if same else self._load(path)
+        sampler = self._reference if same else Sampler.of_job(self._job, path, self._device)
         config, conversations = self._config, [messages for _, messages, _ in self._asked]
         require_room(sampler, conversations, config.max_new_tokens)
         start = time.perf_counter()
@@ -89,7 +89,3 @@ class _Bench:
         write_rows(target, rows, COLUMNS)
         clock.write_text(str(seconds))
         return seconds
-
-    def _load(self, path: str) -> Sampler:
-        dtype = inference_dtype(self._job.config.model, self._device)
-        return Sampler.load(path, device=self._device, dtype=dtype)

@@ -9,9 +9,10 @@ from typing import Any
 
 import torch
 
-from pipeline.devices import context_length, load_causal_lm
+from pipeline.devices import context_length, inference_dtype, load_causal_lm
 from pipeline.ppo.beam import beam_search
 from pipeline.ppo.rollout import generate
+from pipeline.rundir import Job
 from pipeline.text import ChatTokenizer, Messages
 from storage.records import FinishReason
 
@@ -37,6 +38,11 @@ class Sampler:
     def load(cls, path: str, *, device: torch.device, dtype: torch.dtype) -> Sampler:
         """From a directory or hub id; raises ModelUnavailable with one sentence."""
         return cls(load_causal_lm(path, device=device, dtype=dtype), ChatTokenizer.load(path))
+
+    @classmethod
+    def of_job(cls, job: Job, path: str, device: torch.device) -> Sampler:
+        """One that only reads its weights, in the precision that the job asks for."""
+        return cls.load(path, device=device, dtype=inference_dtype(job.config.model, device))
 
     def fits(self, messages: Messages, max_new_tokens: int) -> bool:
         """Whether a prompt and the longest answer to it stay within the model's context."""

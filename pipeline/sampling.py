@@ -21,7 +21,7 @@ from typing import Any
 import pandas as pd
 
 from pipeline.config import SamplingConfig
-from pipeline.devices import inference_dtype, pick_device
+from pipeline.devices import pick_device
 from pipeline.rundir import Job, Report, RunDirectory
 from pipeline.sampler import Response, Sampler
 from pipeline.text import ChatTokenizer, read_messages
@@ -205,8 +205,7 @@ class _Session:
         self._report.progress(self._done, self._total, message)
 
     def _load(self, model: str) -> Sampler:
-        dtype = inference_dtype(self._job.config.model, self._device)
-        return Sampler.load(self._job.model(model), device=self._device, dtype=dtype)
+        return Sampler.of_job(self._job, self._job.model(model), self._device)
 
 
 def mark_duplicates(drafts: Sequence[Draft], chat: ChatTokenizer, threshold: float) -> list[Draft]:

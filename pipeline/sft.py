@@ -23,8 +23,6 @@ from pipeline.rundir import Job, Report, RunDirectory
 from pipeline.text import ChatTokenizer, Encoded, Messages, read_messages, require_fit
 from pipeline.training import (
     ReportCallback,
-    divide_batch,
-    is_large,
     save_policy,
     tokens_at_once,
     train,
@@ -91,17 +89,17 @@ def train_sft(
     held_out_rows = _held_out_rows(examples, seed)
     training = [e for i, e in enumerate(encoded) if i not in held_out_rows]
     held_out = [encoded[i] for i in sorted(held_out_rows)]
-    longest = max(len(e.ids) for e in encoded)
     arguments = trainer_arguments(
+        model,
         checkpoints=directory,
         examples=len(training),
         batch=config.batch,
-        micro_batch=divide_batch(config.batch, longest=longest, tokens=tokens_at_once(device)),
+        longest=max(len(e.ids) for e in encoded),
+        tokens=tokens_at_once(device),
         epochs=config.epochs,
         lr=config.lr,
         seed=seed,
         device=torch.device(device),
-        large=is_large(model),
     )
     trainer = _Trainer(
         model=model,

@@ -118,6 +118,15 @@ def svg_figure(*, width: float, height: float) -> Any:
     return figure
 
 
+def save_svg(figure: Any, path: Path) -> Path:
+    """Write it so that the same figure makes the same file."""
+    from matplotlib import rc_context  # noqa: PLC0415
+
+    with rc_context({"svg.hashsalt": "kitestring"}):
+        figure.savefig(path, metadata={"Date": None})
+    return path
+
+
 def tidy(axes: Any) -> None:
     """A legend without a frame, and no more axes than there are."""
     axes.legend(frameon=False)

@@ -15,7 +15,7 @@ from statistics import fmean
 from typing import Any
 
 from pipeline.rundir import RunDirectory, write_atomically
-from pipeline.studies import copy_inputs, newest_ppo_run, run_to_end, svg_figure, tidy
+from pipeline.studies import copy_inputs, newest_ppo_run, run_to_end, save_svg, svg_figure, tidy
 
 SMOOTHED = 5
 """Updates over which reward and KL are averaged before they are compared."""
@@ -134,6 +134,4 @@ def write_report(folder: Path, curves: Sequence[Curve], found: dict[str, Any]) -
     axes.axvline(found["kl_budget"], color="0.6", ls="--", lw=1, label="KL budget")
     axes.set(xlabel="KL to the reference, nats per response", ylabel="reward")
     tidy(axes)
-    plot = folder / "sweep.svg"
-    figure.savefig(plot)
-    return plot
+    return save_svg(figure, folder / "sweep.svg")

@@ -93,14 +93,16 @@ def save_policy(model: Any, tokenizer: Any, path: Path) -> None:
 
 
 def trainer_arguments(
-    *, checkpoints: Path, examples: int, batch: int, micro_batch: int, epochs: float, lr: float,
-    seed: int, device: torch.device, large: bool,
+    model: Any, *, checkpoints: Path, examples: int, batch: int, longest: int, epochs: float,
+    lr: float, seed: int, device: torch.device, tokens: int = 16_384,
 ) -> dict[str, Any]:  # fmt: skip
     """Arguments for TRL's configs that our trainers have in common.
 
-    `batch` examples an optimizer step, `micro_batch` (a divisor) in one forward pass.
+    `batch` examples an optimizer step, in forward passes of at most `tokens` padded tokens, of
+    which an example has `longest` at most.
     """
     steps = max(1, math.ceil(math.ceil(examples / batch) * epochs))
+    micro_batch = divide_batch(batch, longest=longest, tokens=tokens)
     return {
         "output_dir": str(checkpoints),
         "per_device_train_batch_size": micro_batch,
@@ -114,7 +116,7 @@ def trainer_arguments(
         "seed": seed,
         "use_cpu": device.type == "cpu",
         "bf16": resolve_precision("auto", device) == "bf16",
-        "gradient_checkpointing": large,
+        "gradient_checkpointing": is_large(model),
         "dataloader_pin_memory": device.type == "cuda",
         "remove_unused_columns": False,
         "report_to": "none",
@@ -123,7 +125,7 @@ def trainer_arguments(
     }
 
 
-def divide_batch(batch: int, *, longest: int, tokens: int = 16_384) -> int:
+def divide_batch(batch: int, *, longest: int, tokens: int) -> int:
     """The largest divisor of `batch` whose padded rows of `longest` tokens stay within `tokens`."""
     fitting = [n for n in range(1, batch + 1) if batch % n == 0 and n * longest <= tokens]
     return max(fitting, default=1)

@@ -19,8 +19,8 @@ from storage import (
     handover,
     importing,
     iterations,
-    judging,
     lineage,
+    model_judges,
     models,
     runs,
     status,
@@ -51,7 +51,7 @@ class Commands:
             "iteration": self._iteration,
             "evaluation.completions": lambda iteration: handover.evaluated(db, iteration),
             "judge.open": self._judge_open,
-            "judge.save": lambda **verdict: judging.save(db, **verdict),
+            "judge.save": lambda **verdict: model_judges.save(db, **verdict),
             "users.add": self._add_user,
             "users.list": lambda: [_public(a) for a in annotators.listing(db)],
             "users.disable": self._disable_user,
@@ -97,10 +97,10 @@ class Commands:
 
     def _judge_open(self, name: str, limit: int) -> dict[str, Any]:
         """Pairs that this judge has not judged, and the id of its account."""
-        judge = judging.judge_named(self._db, name)
+        judge = model_judges.judge_named(self._db, name)
         return {
             "annotator": judge.id,
-            "pairs": judging.open_pairs(self._db, annotator=judge.id, limit=limit),
+            "pairs": model_judges.open_pairs(self._db, annotator=judge.id, limit=limit),
         }
 
     def _add_user(

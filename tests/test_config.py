@@ -109,3 +109,9 @@ def test_form_starts_with_the_settings_that_matter() -> None:
     names = [s.name for s in form(Config())]
     assert tuple(names[: len(BASIC_SETTINGS)]) == BASIC_SETTINGS
     assert len(names) == len(set(names)) == len(list(Config().settings()))
+
+
+def test_several_processes_are_for_ppo_alone():
+    shared = Config().override({"worker.processes": 2})
+    with pytest.raises(ValueError, match=r"optimize.method=dpo runs in one process and worker"):
+        shared.override({"optimize.method": "dpo"})

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pipeline.judge import judge_all, load_judge
-from storage import annotators, exporting, handover, iterations, judging, judgments, queue
+from storage import annotators, exporting, handover, iterations, judgments, model_judges, queue
 from storage.commands import Commands
 from storage.database import Database
 from storage.records import Annotator, shown_swapped
@@ -108,7 +108,7 @@ def test_no_pair_is_judged_twice(db: Database):
     judge = annotators.by_name(db, "likes_first")
     assert judge is not None
     again = {"annotator": judge.id, "comparison": "c1-0", "outcome": "second"}
-    assert judging.save(db, **again) is False
+    assert model_judges.save(db, **again) is False
     assert outcomes(db)["c1-0"] == "first"
 
 

@@ -18,9 +18,9 @@ from storage import (
     comparisons,
     handover,
     iterations,
-    judging,
     judgments,
     lineage,
+    model_judges,
     models,
     prompts,
     queue,
@@ -272,7 +272,7 @@ def test_judgments_by_models_are_learned_from_only_when_asked_for(
     judge = Annotator(id="a-judge", name="a:judge", kind="model")
     annotators.add(db, judge)
     for number in range(3):
-        judging.save(db, annotator=judge.id, comparison=f"c1-{number}", outcome="first")
+        model_judges.save(db, annotator=judge.id, comparison=f"c1-{number}", outcome="first")
     current = iterations.get(db, 1)
     assert handover.labels_in(db, current) == 0
     assert loop.can_train() == (

@@ -113,7 +113,7 @@ def test_any_function_can_be_a_component(tmp_path, monkeypatch):
     assert imported("my_rewards:same")(talks, ["Hi", "ho"]) == [1.0, 0.0]
     with pytest.raises(ValueError, match="takes 3 arguments; it must take"):
         imported("my_rewards:odd")
-    with pytest.raises(ValueError, match=r"'my_rewards:none' cannot be imported: .*none"):
+    with pytest.raises(ValueError, match="'my_rewards:none': my_rewards has no function 'none'"):
         imported("my_rewards:none")
     with pytest.raises(
         ValueError, match="no shaping component 'lenght'; there are length, overlong"

@@ -10,6 +10,7 @@ from typing import Any
 from pipeline.lab.arms import NO_PENALTY, STEERING, Arm, Look
 from pipeline.lab.testbed import Testbed
 from pipeline.rundir import write_atomically
+from pipeline.studies import save_svg, svg_figure, tidy
 
 _FAR = 0.2
 """An arm whose KL misses the lab's by more than this share was not compared at equal KL."""
@@ -53,13 +54,7 @@ def write(folder: Path, found: dict[str, Any], arms: Sequence[Arm]) -> Path:
 
 
 def _plot(path: Path, found: dict[str, Any], arms: Sequence[Arm]) -> Path:
-    # Slow to import and wanted by nobody else.
-    from matplotlib import rc_context  # noqa: PLC0415
-    from matplotlib.backends.backend_svg import FigureCanvasSVG  # noqa: PLC0415
-    from matplotlib.figure import Figure  # noqa: PLC0415
-
-    figure = Figure(figsize=(7, 4.5), layout="constrained")
-    FigureCanvasSVG(figure)
+    figure = svg_figure(width=7, height=4.5)
     axes = figure.subplots()
     for arm in arms:
         looks = [look.measured for look in arm.looks]
@@ -90,11 +85,8 @@ def _plot(path: Path, found: dict[str, Any], arms: Sequence[Arm]) -> Path:
         ylim=(0, 1),
         xlim=(0, 1.5 * found["kl"]),
     )
-    axes.legend(frameon=False)
-    axes.spines[["top", "right"]].set_visible(False)
-    with rc_context({"svg.hashsalt": "kitestring"}):
-        figure.savefig(path, metadata={"Date": None})
-    return path
+    tidy(axes)
+    return save_svg(figure, path)
 
 
 def readable(found: dict[str, Any], plot: Path) -> str:

@@ -34,8 +34,6 @@ from pipeline.text import ChatTokenizer, Encoded, require_fit
 from pipeline.training import (
     ReportCallback,
     SnapshotCallback,
-    divide_batch,
-    is_large,
     save_policy,
     tokens_at_once,
     train,
@@ -138,19 +136,17 @@ def train_dpo(
     context = context_length(model)
     if context is not None:
         require_fit(lengths, limit=context, setting="the model's context", what="judged texts")
-    micro_batch = divide_batch(
-        settings.dpo_batch, longest=2 * max(lengths), tokens=tokens_at_once(device)
-    )
     arguments = trainer_arguments(
+        model,
         checkpoints=directory.checkpoint,
         examples=len(training),
         batch=settings.dpo_batch,
-        micro_batch=micro_batch,
+        longest=2 * max(lengths),
+        tokens=tokens_at_once(device),
         epochs=settings.dpo_epochs,
         lr=settings.dpo_lr,
         seed=seed,
         device=torch.device(device),
-        large=is_large(model),
     )
     trainer = _Trainer(
         model=model,

@@ -32,8 +32,6 @@ from pipeline.text import ChatTokenizer
 from pipeline.training import (
     ReportCallback,
     SnapshotCallback,
-    divide_batch,
-    is_large,
     save_policy,
     tokens_at_once,
     train,
@@ -84,19 +82,18 @@ def make_trainer(
     settings, sampling = job.config.optimize, job.config.ppo
     # TRL loads the reference from where the policy says it came from.
     model.config.name_or_path = job.model("reference")
-    longest = max(len(prompt.ids) for prompt in prompts) + sampling.max_new_tokens
     device = rewarder.device
-    micro_batch = divide_batch(settings.rloo_batch, longest=longest, tokens=tokens_at_once(device))
     arguments = trainer_arguments(
+        model,
         checkpoints=directory.checkpoint,
         examples=settings.rloo_updates,
         batch=settings.rloo_batch,
-        micro_batch=micro_batch,
+        longest=max(len(prompt.ids) for prompt in prompts) + sampling.max_new_tokens,
+        tokens=tokens_at_once(device),
         epochs=1.0,
         lr=settings.rloo_lr,
         seed=job.seed,
         device=device,
-        large=is_large(model),
     )
     del arguments["max_length"]  # RLOO's configuration knows none
     arguments |= {

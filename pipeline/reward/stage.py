@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 import torch
 
-from pipeline.devices import inference_dtype, pick_device
+from pipeline.devices import pick_device
 from pipeline.reward.data import (
     JudgedPair,
     judged_by,
@@ -100,8 +100,7 @@ def _centre(model: RewardModel, job: Job, report: Report, inputs: Path) -> dict[
     """
     conversations = _centring_prompts(inputs)
     report.log(f"centring on the SFT model's responses to {len(conversations)} prompts")
-    dtype = inference_dtype(job.config.model, model.device)
-    sampler = Sampler.load(job.model("reference"), device=model.device, dtype=dtype)
+    sampler = Sampler.of_job(job, job.model("reference"), model.device)
     limit = job.config.ppo.max_new_tokens
     fitting = [messages for messages in conversations if sampler.fits(messages, limit)]
     if not fitting:

@@ -16,7 +16,7 @@ from pipeline.reward.data import JudgedPair, PairCollator, training_rows
 from pipeline.reward.likelihood import TIE, negative_log_likelihood
 from pipeline.rundir import Report
 from pipeline.text import ChatTokenizer
-from pipeline.training import ReportCallback, divide_batch, is_large, train, trainer_arguments
+from pipeline.training import ReportCallback, train, trainer_arguments
 
 
 class RewardTrainer(trl.RewardTrainer):
@@ -108,17 +108,16 @@ def train_reward_model(
     # Under the other tie models θ gets no gradient, which distributed training does not accept.
     network.ties.requires_grad_(config.tie_model == "rao_kupper")
     longest = max(max(len(row["first_ids"]), len(row["second_ids"])) for row in rows)
-    micro_batch = divide_batch(config.batch, longest=2 * longest)
     arguments = trainer_arguments(
+        network,
         checkpoints=checkpoints,
         examples=len(rows),
         batch=config.batch,
-        micro_batch=micro_batch,
+        longest=2 * longest,
         epochs=config.epochs,
         lr=config.lr,
         seed=seed,
         device=device,
-        large=is_large(network),
     )
     callbacks: list[TrainerCallback] = [ReportCallback(report, "training the reward model", notes)]
     trainer = RewardTrainer(

@@ -9,12 +9,12 @@ A component is a callable of (conversations, completions), or a `module:function
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pipeline.plugins import load_function
 from pipeline.shaping import lexical, sycophancy
 from pipeline.shaping.component import Component, Conversation, of_pair, of_text
 from pipeline.shaping.config import ShapingConfig
@@ -90,11 +90,7 @@ def require_prompts(
 
 def imported(path: str) -> Component:
     """`module:function` as a component, whichever arguments it takes."""
-    module, _, name = path.partition(":")
-    try:
-        function = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise ValueError(f"the shaping component {path!r} cannot be imported: {error}") from None
+    function = load_function(path, what="shaping component")
     count = len(inspect.signature(function).parameters)
     if count == 1:
         return of_text(function)

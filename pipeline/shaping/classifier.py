@@ -27,7 +27,7 @@ from pipeline.rundir import Report
 from pipeline.shaping.component import Conversation
 from pipeline.shaping.tables import read_table
 from pipeline.text import ChatTokenizer, require_fit
-from pipeline.training import ReportCallback, divide_batch, is_large, train, trainer_arguments
+from pipeline.training import ReportCallback, train, trainer_arguments
 from storage.records import Message, digest
 
 COLUMNS = ("prompt", "completion", "sycophantic")
@@ -125,15 +125,15 @@ def train_classifier(
     network = from_language_model(base, chat).to(where)
     _start_at_base_rate(network, training)
     arguments = trainer_arguments(
+        network,
         checkpoints=folder / "checkpoint",
         examples=len(training),
         batch=batch,
-        micro_batch=divide_batch(batch, longest=max(lengths)),
+        longest=max(lengths),
         epochs=epochs,
         lr=lr,
         seed=seed,
         device=where,
-        large=is_large(network),
     )
     del arguments["max_length"]  # TRL's alone
     trainer = _Trainer(
