@@ -266,6 +266,24 @@ def test_rewards_do_not_depend_on_padding_even_where_pad_is_end(tmp_path: Path):
     assert all(abs(a - b) > 1e-3 for a, b in zip(alone, without_end, strict=True))
 
 
+def test_packed_texts_get_the_rewards_of_padded_ones(tmp_path: Path, monkeypatch):
+    path = str(save_tiny(tmp_path / "m"))
+    chat = ChatTokenizer.load(path)
+    network = from_language_model(path, chat)
+    torch.nn.init.normal_(network.score.weight)
+    texts = [chat.chat("Hi", "word " * count).ids for count in (1, 9, 3, 30)]
+    packed = RewardModel(network, chat, CPU).score(texts)
+    monkeypatch.setattr("pipeline.reward.scoring.can_pack", lambda *_, **__: False)
+    padded = RewardModel(network, chat, CPU)
+    shapes: list[torch.Size] = []
+    network.register_forward_pre_hook(
+        lambda _, __, inputs: shapes.append(inputs["input_ids"].shape), with_kwargs=True
+    )
+    assert padded.score(texts) == pytest.approx(packed, abs=1e-5)
+    assert shapes == [(4, max(map(len, texts)))]
+    assert max(packed) - min(packed) > 0.01
+
+
 def test_a_language_model_is_no_reward_model(models: dict[str, str]):
     with pytest.raises(ModelUnavailable, match="is not a reward model: it lacks score"):
         load_network(models["reference"])

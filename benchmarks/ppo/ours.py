@@ -11,8 +11,9 @@ import torch
 
 from benchmarks.ppo import case as work
 from pipeline.ppo import PPOConfig, PPOTrainer
-from pipeline.ppo.experience import Experience, micro_batches
+from pipeline.ppo.experience import Experience
 from pipeline.ppo.learner import JOINT
+from pipeline.ppo.packing import last_states
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "separate-fp32": {"critic": "separate", "micro_batch_tokens": 256},
@@ -35,18 +36,8 @@ class Scorer:
             self.prompts[i] + self.tokenizer(text, add_special_tokens=False)["input_ids"]
             for i, text in zip(indices, texts, strict=True)
         ]
-        lengths = [len(row) for row in ids]
-        scores = [0.0] * len(ids)
-        for rows in micro_batches(range(len(ids)), lengths, token_budget=16384, slack=64):
-            width = lengths[rows[0]]
-            padded = torch.tensor([ids[r] + [work.PAD] * (width - lengths[r]) for r in rows])
-            with torch.autocast("cpu", torch.bfloat16, enabled=self.bf16):
-                hidden = self.model.model(input_ids=padded, use_cache=False).last_hidden_state
-                last = torch.tensor([lengths[r] - 1 for r in rows])
-                found = self.model.score(hidden[torch.arange(len(rows)), last])[:, 0]
-            for row, score in zip(rows, found.tolist(), strict=True):
-                scores[row] = score
-        return scores
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.bf16):
+            return self.model.score(last_states(self.model.model, ids))[:, 0].tolist()
 
 
 def trainer_of(case: work.Case, variant: str, **changes: Any) -> PPOTrainer:

@@ -4,7 +4,6 @@ import copy
 import hashlib
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
-from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,9 +13,8 @@ from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM
 
 from pipeline.ppo.config import PPOConfig
+from pipeline.ppo.lora import ADAPTER, AdapterOff, with_lora
 from pipeline.ppo.sharding import own, whole
-
-_ADAPTER = "lora_"  # in the name of every LoRA weight
 
 
 class ModelOutput(NamedTuple):
@@ -190,7 +188,7 @@ def weights_hash(model: nn.Module) -> str:
     """SHA-256 over the names, shapes and bytes of all parameters and buffers but LoRA adapters."""
     digest = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):
-        if _ADAPTER in name:
+        if ADAPTER in name:
             continue
         digest.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
         flat = whole(tensor.detach()).cpu().contiguous().reshape(-1)
@@ -204,7 +202,7 @@ def weights_versions(model: nn.Module) -> list[tuple[int, int]]:
     Writes through `.data` escape it; `weights_hash` misses nothing but reads it all.
     """
     named = model.named_parameters()
-    parts = [own(p) for name, p in named if _ADAPTER not in name]
+    parts = [own(p) for name, p in named if ADAPTER not in name]
     return [(part.data_ptr(), part._version) for part in parts]
 
 
@@ -261,26 +259,6 @@ def load_reference(reference: Any, *, apart_from: nn.Module) -> nn.Module:
     return reference.float().requires_grad_(False).eval()
 
 
-class AdapterOff(nn.Module):
-    """A LoRA policy with its adapters switched off: the model it began from, in no memory of its own."""
-
-    def __init__(self, policy: nn.Module) -> None:
-        super().__init__()
-        self.policy = policy
-
-    @property
-    def config(self) -> Any:
-        return self.policy.config
-
-    def get_output_embeddings(self) -> nn.Module:
-        return self.policy.get_output_embeddings()  # type: ignore[operator]
-
-    def forward(self, **inputs: Any) -> Any:
-        policy: Any = self.policy
-        with policy.disable_adapter():
-            return policy(**inputs)
-
-
 def without_dropout(model: nn.Module) -> None:
     """Set every dropout rate to 0: two passes over one text must agree, in training mode too."""
     for module in model.modules():
@@ -289,15 +267,6 @@ def without_dropout(model: nn.Module) -> None:
         for name in ("attention_dropout", "attn_dropout", "dropout"):
             if isinstance(getattr(module, name, None), float):
                 setattr(module, name, 0.0)
-
-
-def with_lora(policy: Any, *, rank: int, alpha: float) -> Any:
-    """The policy with LoRA adapters on every linear layer but the output."""
-    peft = import_module("peft")  # Wanted by few runs and slow to load.
-    adapters = peft.LoraConfig(
-        r=rank, lora_alpha=alpha, target_modules="all-linear", task_type="CAUSAL_LM"
-    )
-    return peft.get_peft_model(policy, adapters)
 
 
 def end_tokens(tokenizer: Any, model: Any) -> list[int]:

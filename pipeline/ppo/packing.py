@@ -82,8 +82,8 @@ def pack(ids: Tensor, lengths: Tensor, *others: Tensor) -> tuple[Tensor, Tensor,
 
 
 @torch.no_grad()
-def can_pack(model: Any, *, longest: int) -> bool:
-    """Whether a model's packed logits equal those of each text alone, found by trying.
+def can_pack(model: Any, *, longest: int, output: str = "logits") -> bool:
+    """Whether a model's packed `output` equals that of each text alone, found by trying.
 
     Models that carry state from token to token, or whose attention has options unknown here,
     must not be packed; nor may a sliding window be shorter than the texts.
@@ -95,12 +95,24 @@ def can_pack(model: Any, *, longest: int) -> bool:
     generator = torch.Generator().manual_seed(0)
     texts = [torch.randint(config.vocab_size, (1, n), generator=generator) for n in (5, 9)]
     device = next(model.parameters()).device
-    alone = [model(input_ids=text.to(device), use_cache=False).logits for text in texts]
-    places = torch.cat([torch.arange(text.shape[1]) for text in texts])[None]
+    read = [model(input_ids=text.to(device), use_cache=False) for text in texts]
+    alone = torch.cat([getattr(found, output) for found in read], 1)
+    places = torch.cat([torch.arange(text.shape[1]) for text in texts])[None].to(device)
     try:
         with packed([model], [text.shape[1] for text in texts]):
             row = torch.cat(texts, 1).to(device)
-            logits = model(input_ids=row, position_ids=places.to(device), use_cache=False).logits
+            together = model(input_ids=row, position_ids=places, use_cache=False)
     except CannotPack:
         return False
-    return torch.allclose(logits, torch.cat(alone, 1), rtol=1e-3, atol=1e-4)
+    return torch.allclose(getattr(together, output), alone, rtol=1e-3, atol=1e-4)
+
+
+def last_states(trunk: Any, texts: Sequence[Sequence[int]]) -> Tensor:
+    """(B, hidden): what a trunk makes of each text's last token, all texts packed in one pass."""
+    device = next(trunk.parameters()).device
+    lengths = [len(text) for text in texts]
+    row = torch.tensor([[token for text in texts for token in text]], device=device)
+    places = torch.cat([torch.arange(length, device=device) for length in lengths])[None]
+    with packed([trunk], lengths):
+        hidden = trunk(input_ids=row, position_ids=places, use_cache=False).last_hidden_state
+    return hidden[0, torch.tensor(lengths, device=device).cumsum(0) - 1]

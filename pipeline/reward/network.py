@@ -66,11 +66,14 @@ class RewardHead:
         ).last_hidden_state
         last = attention_mask.sum(1) - 1
         read = hidden[torch.arange(len(last), device=last.device), last]
-        with torch.autocast(read.device.type, enabled=False):
-            logits = nn.functional.linear(
-                read.float(), self.score.weight.float(), self.score.bias.float()
+        return RewardOutput(logits=self.rewards(read), theta=self.ties())
+
+    def rewards(self, last: Tensor) -> Tensor:
+        """(N, 1) rewards in fp32 of (N, hidden) states of texts' last tokens."""
+        with torch.autocast(last.device.type, enabled=False):
+            return nn.functional.linear(
+                last.float(), self.score.weight.float(), self.score.bias.float()
             )
-        return RewardOutput(logits=logits, theta=self.ties())
 
     def shift(self, by: float) -> None:
         """Add a constant to every reward."""

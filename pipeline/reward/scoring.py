@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from pipeline.devices import context_length
+from pipeline.ppo.experience import micro_batches
 from pipeline.ppo.model import autocast, resolve_precision
+from pipeline.ppo.packing import can_pack, last_states
 from pipeline.reward.data import pad_right
 from pipeline.reward.network import load_network
 from pipeline.text import ChatTokenizer, Messages
 
 _TOKENS_AT_ONCE = 16_384
+_SLACK = 4096
+"""Padded tokens of a pass that are cheaper than one more pass."""
 
 
 class RewardModel:
@@ -24,6 +31,11 @@ class RewardModel:
         self.network = network.to(device).eval()
         self.chat = chat
         self.device = torch.device(device)
+        self._packs = self.device.type == "cpu" and can_pack(
+            self.network.base_model,
+            longest=context_length(self.network) or sys.maxsize,
+            output="last_hidden_state",
+        )
 
     @classmethod
     def load(cls, path: str | Path, *, device: torch.device | str = "cpu") -> RewardModel:
@@ -57,31 +69,30 @@ class RewardModel:
 
     @torch.no_grad()
     def _rewards(self, texts: Sequence[Sequence[int]]) -> list[list[float]]:
-        """(K, B) rewards of texts of token ids; texts of like length share a batch."""
+        """(K, B) rewards of texts of token ids, packed where the model allows it."""
         rewards = [[0.0] * len(texts) for _ in range(self.members)]
         precision = resolve_precision("auto", self.device)
-        for rows in _by_length(texts):
-            batch = pad_right([texts[row] for row in rows], self.chat.pad_id)
+        groups = micro_batches(
+            range(len(texts)),
+            [len(text) for text in texts],
+            token_budget=_TOKENS_AT_ONCE,
+            slack=None if self._packs else _SLACK,
+        )
+        for rows in groups:
             with autocast(precision, self.device):
-                output = self.network(**{k: v.to(self.device) for k, v in batch.items()})
-            for member, found in zip(rewards, output.logits.T.tolist(), strict=True):
-                for row, reward in zip(rows, found, strict=True):
+                found = self._pass([texts[row] for row in rows])
+            for member, scores in zip(rewards, found.T.tolist(), strict=True):
+                for row, reward in zip(rows, scores, strict=True):
                     member[row] = reward
         return rewards
+
+    def _pass(self, texts: Sequence[Sequence[int]]) -> Tensor:
+        """(B, K) rewards in one forward pass."""
+        if self._packs:
+            return self.network.rewards(last_states(self.network.base_model, texts))
+        batch = pad_right(texts, self.chat.pad_id)
+        return self.network(**{k: v.to(self.device) for k, v in batch.items()}).logits
 
 
 def _mean(members: Sequence[Sequence[float]]) -> list[float]:
     return [fmean(scores) for scores in zip(*members, strict=True)]
-
-
-def _by_length(texts: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Row numbers in batches of at most `_TOKENS_AT_ONCE` padded tokens, longest first."""
-    batches: list[list[int]] = []
-    room = 0
-    for row in sorted(range(len(texts)), key=lambda row: -len(texts[row])):
-        if room < 1:
-            batches.append([])
-            room = max(1, _TOKENS_AT_ONCE // len(texts[row]))
-        batches[-1].append(row)
-        room -= 1
-    return batches
