@@ -38,6 +38,7 @@ from pipeline.winrate import WinRate, outcome, win_rate
 
 METHODS = ("sft", "best_of_n", "ppo", "dpo", "rloo")
 TRAINED = tuple(TRAINERS)
+_TITLES = dict(zip(METHODS, ("SFT", "best of N", "PPO", "DPO", "RLOO"), strict=True))
 NS = (1, 2, 4, 8, 16)
 """Samples a prompt of which best-of-N shows the one that the reward model likes best."""
 
@@ -315,9 +316,11 @@ def write_report(folder: Path, curves: Sequence[Curve], found: Mapping[str, Any]
             color = f"C{METHODS.index(curve.method)}"
             places = [(point.kl, getattr(point, name)) for point in curve.points]
             dashed = "--" if curve.method == "best_of_n" else "-"
-            axes.plot(*zip(*places, strict=True), dashed, color=color, label=curve.method)
+            label = _TITLES[curve.method]
+            axes.plot(*zip(*places, strict=True), dashed, color=color, label=label)
             axes.plot(*places[-1], "o", color=color, ms=5)
         axes.axvline(found["kl"], color="0.6", ls=":", lw=1)
+        axes.grid(color="0.92", lw=0.8)
         axes.set(xlabel="KL to SFT, nats per response", ylabel=title)
         tidy(axes)
     return save_svg(figure, folder / "compare.svg")
