@@ -38,7 +38,9 @@ from pipeline.winrate import WinRate, outcome, win_rate
 
 METHODS = ("sft", "best_of_n", "ppo", "dpo", "rloo")
 TRAINED = tuple(TRAINERS)
-_TITLES = dict(zip(METHODS, ("SFT", "best of N", "PPO", "DPO", "RLOO"), strict=True))
+_TITLES: dict[str, str] = dict(
+    zip(METHODS, ("SFT", "best of N", "PPO", "DPO", "RLOO"), strict=True)
+)
 NS = (1, 2, 4, 8, 16)
 """Samples a prompt of which best-of-N shows the one that the reward model likes best."""
 

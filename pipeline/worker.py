@@ -155,7 +155,7 @@ def reason_of(error: BaseException) -> str:
         )
     if isinstance(error, MemoryError):
         return "the machine ran out of memory; lower the stage's batch or use a smaller model"
-    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+    if any(isinstance(e, OSError) and e.errno == errno.ENOSPC for e in _behind(error)):
         return "the disk is full; free some space and resume or retry"
     lines = str(error).strip().splitlines()
     if not lines:
@@ -165,6 +165,13 @@ def reason_of(error: BaseException) -> str:
         "pipeline"
     )
     return lines[0] if plain else f"{type(error).__name__}: {lines[0]}"
+
+
+def _behind(error: BaseException | None) -> Iterator[BaseException]:
+    """The error and those it came from: libraries hide a full disk behind their own."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 def _fail(directory: RunDirectory, reason: str, status: int) -> int:

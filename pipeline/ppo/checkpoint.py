@@ -2,16 +2,41 @@
 
 import json
 import os
+import pickle
 import random
+import re
 import shutil
+import zipfile
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import torch
 
 _KEPT = 2
 _FILE = "state.pt"
+
+
+class DamagedCheckpoint(ValueError):
+    """A checkpoint's file is not what was written."""
+
+
+def writable(directory: Path) -> Path:
+    """The folder of checkpoints to be; ValueError, before any work, where none can be made.
+
+    It is made with the first checkpoint: an empty one would look like something to resume.
+    """
+    parent = directory.parent
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        denied = None if os.access(parent, os.W_OK) else "Permission denied"
+    except OSError as error:
+        denied = error.strerror
+    if denied:
+        raise ValueError(
+            f"no checkpoints can be written to {directory} ({denied}); choose another directory"
+        )
+    return directory
 
 
 def save_checkpoint(directory: Path, step: int, state: dict[str, Any]) -> Path:
@@ -25,7 +50,7 @@ def save_checkpoint(directory: Path, step: int, state: dict[str, Any]) -> Path:
     _remove_leftovers(directory)
     draft.mkdir(parents=True)
     with (draft / _FILE).open("wb") as file:
-        torch.save(state, file)
+        _write(state, file)
         file.flush()
         os.fsync(file.fileno())
     _sync_directory(draft)
@@ -37,6 +62,16 @@ def save_checkpoint(directory: Path, step: int, state: dict[str, Any]) -> Path:
         _hide(old)
     _remove_leftovers(directory)
     return final
+
+
+def _write(state: dict[str, Any], file: IO[bytes]) -> None:
+    try:
+        torch.save(state, file)
+    except RuntimeError as error:
+        # Its zip writer hides what the disk said behind a complaint of its own.
+        if isinstance(error.__context__, OSError):
+            raise error.__context__ from None
+        raise
 
 
 def _hide(checkpoint: Path) -> None:
@@ -51,8 +86,25 @@ def _remove_leftovers(directory: Path) -> None:
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
-    """Read a checkpoint onto the CPU; nothing in it can run code."""
-    return torch.load(path / _FILE, map_location="cpu", weights_only=True)
+    """Read a checkpoint onto the CPU; nothing in it can run code.
+
+    Raises DamagedCheckpoint for a file that is cut off, changed or missing.
+    """
+    try:
+        with zipfile.ZipFile(path / _FILE) as parts:
+            # torch reads a record without looking at the checksum it stored.
+            damaged = parts.testzip()
+        if damaged is None:
+            return torch.load(path / _FILE, map_location="cpu", weights_only=True)
+        reason = f"{damaged} is not what was written"
+    except FileNotFoundError:
+        reason = f"{_FILE} is missing"
+    except (zipfile.BadZipFile, pickle.UnpicklingError, RuntimeError, EOFError, OSError) as error:
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+    raise DamagedCheckpoint(
+        f"the checkpoint {path} is damaged ({reason}); remove that folder to go on from the one "
+        "before it, or from the beginning"
+    )
 
 
 def checkpoint_path(directory: Path, step: int) -> Path:
@@ -60,9 +112,10 @@ def checkpoint_path(directory: Path, step: int) -> Path:
 
 
 def list_checkpoints(directory: Path) -> list[Path]:
-    """Complete checkpoints, oldest first."""
-    found = directory.glob("step-*") if directory.is_dir() else ()
-    return sorted(found, key=lambda path: int(path.name.removeprefix("step-")))
+    """Complete checkpoints, oldest first; anything else that lies beside them is left alone."""
+    found = directory.iterdir() if directory.is_dir() else ()
+    ours = [path for path in found if re.fullmatch(r"step-\d{6,}", path.name) and path.is_dir()]
+    return sorted(ours, key=lambda path: int(path.name.removeprefix("step-")))
 
 
 def random_states(generators: dict[str, torch.Generator]) -> dict[str, Any]:

@@ -1,14 +1,20 @@
 """What is refused at the door, in one sentence each, before any compute is spent."""
 
+import inspect
 import math
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+import torch
 
 from pipeline.ppo.config import PPOConfig
 from pipeline.ppo.metrics import RESERVED_COMPONENTS
 
 Reward = Callable[[list[int], list[str]], Sequence[float] | Mapping[str, Sequence[float]]]
 """Scores completions: (prompt indices, completion texts) to a finite number each, or to named lists of them."""
+
+LARGEST = torch.finfo(torch.float32).max
 
 
 def check_tokenizer(tokenizer: Any) -> int:
@@ -23,12 +29,16 @@ def check_tokenizer(tokenizer: Any) -> int:
     return int(tokenizer.pad_token_id)
 
 
-def check_prompts(prompts: Sequence[Sequence[int]], model: Any, config: PPOConfig) -> None:
-    if not prompts:
+def check_prompts(
+    prompts: Sequence[Sequence[int]], model: Any, config: PPOConfig
+) -> list[list[int]]:
+    """The prompts as lists of plain ints, each within the limits."""
+    if len(prompts) == 0:
         raise ValueError("there are no prompts; PPO needs at least one")
     context = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-    vocabulary = model.get_input_embeddings().weight.shape[0]
-    for index, prompt in enumerate(prompts):
+    vocabulary = vocabulary_of(model)
+    found = [_token_ids(prompt, index) for index, prompt in enumerate(prompts)]
+    for index, prompt in enumerate(found):
         length = len(prompt)
         if not length:
             raise ValueError(f"prompt {index} is empty; give it at least one token")
@@ -46,6 +56,48 @@ def check_prompts(prompts: Sequence[Sequence[int]], model: Any, config: PPOConfi
             raise ValueError(
                 f"prompt {index} holds a token id outside the model's vocabulary of {vocabulary}"
             )
+    return found
+
+
+def _token_ids(prompt: Any, index: int) -> list[int]:
+    """A list, array or 1-D tensor of whole numbers as a list of ints."""
+    try:
+        return [operator.index(token) for token in prompt]
+    except TypeError:
+        raise ValueError(
+            f"prompt {index} is {str(prompt)[:60]!r}, not a list of token ids; "
+            "tokenize it first (tokenizer(text)['input_ids'])"
+        ) from None
+
+
+def vocabulary_of(model: Any) -> int:
+    """Token ids that a model's embedding knows."""
+    return model.get_input_embeddings().weight.shape[0]
+
+
+def check_models(model: Any, reference: Any) -> None:
+    """The reference must know the policy's tokens, and both must hold numbers."""
+    if reference is not None and vocabulary_of(reference) != vocabulary_of(model):
+        raise ValueError(
+            f"the reference knows {vocabulary_of(reference)} tokens and the policy "
+            f"{vocabulary_of(model)}; both must be of one model family"
+        )
+    for what, some in (("policy", model), ("reference", reference)):
+        for name, weight in some.named_parameters() if some is not None else ():
+            if not torch.isfinite(weight).all():
+                raise ValueError(f"the {what}'s weight {name} holds NaN or infinity")
+
+
+def check_ends(ids: Sequence[int], model: Any) -> list[int]:
+    """Ids that end a response, each one that the model can sample."""
+    found = list(ids)
+    for id in found:
+        if not isinstance(id, int) or not 0 <= id < vocabulary_of(model):
+            raise ValueError(
+                f"eos_token_ids holds {id!r}, which is no token id of the model "
+                f"(0 to {vocabulary_of(model) - 1})"
+            )
+    return found
 
 
 def check_categories(
@@ -76,32 +128,72 @@ def named_scores(returned: Any, texts: Sequence[str]) -> dict[str, list[float]]:
             raise ValueError(
                 f"a reward component may not be named {name!r}: a metric has that name"
             )
-        scores = [float(value) for value in values]
+        scores = _scores(values, name)
         if len(scores) != len(texts):
             raise ValueError(
                 f"the reward callable returned {len(scores)} scores for {len(texts)} completions "
                 f"(component {name!r})"
             )
         for score, text in zip(scores, texts, strict=True):
-            if not math.isfinite(score):
+            if not abs(score) <= LARGEST:  # NaN fails every comparison
                 raise ValueError(
                     f"the reward callable returned {score} (component {name!r}) for the "
-                    f"completion {text[:200]!r}; it must return finite numbers"
+                    f"completion {text[:200]!r}; it must return finite numbers (float32)"
                 )
         named[name] = scores
     return named
 
 
-def check_reward(reward: Reward) -> None:
+def _scores(values: Any, name: str) -> list[float]:
+    """One float a completion of a list, array or tensor."""
+    wrong = isinstance(values, str | bytes) or getattr(values, "ndim", 1) != 1
+    try:
+        if not wrong:
+            return [float(value) for value in values]
+    except (TypeError, ValueError):
+        pass
+    raise ValueError(
+        f"the reward callable returned {str(values)[:60]!r} (component {name!r}); it must return "
+        "one number a completion, in a list"
+    )
+
+
+def check_reward(reward: Reward) -> dict[str, list[float]]:
     """Call the reward once on two short texts, so that a broken one is found before sampling."""
     probe = ["", "Yes."]
-    named_scores(reward([0, 0], list(probe)), probe)
+    try:
+        inspect.signature(reward).bind([0, 0], probe)
+    except ValueError:  # a builtin that does not say what it takes
+        pass
+    except TypeError:
+        raise ValueError(
+            f"the reward is {reward!r}; it must be a callable of (prompt indices, completions)"
+        ) from None
+    return named_scores(reward([0, 0], list(probe)), probe)
 
 
-def check_weights(weights: Mapping[str, float], components: Mapping[str, Any]) -> None:
+def check_weights(weights: Any) -> dict[str, float]:
+    """`reward_weights` as they were given: component names and finite numbers."""
+    if not isinstance(weights, Mapping):
+        raise ValueError(f"reward_weights={weights!r} must map component names to numbers")
+    for name, weight in weights.items():
+        if not isinstance(weight, int | float) or not math.isfinite(weight):
+            raise ValueError(f"reward_weights[{name!r}]={weight!r} must be a finite number")
+    return dict(weights)
+
+
+def check_components(
+    weights: Mapping[str, float], components: Mapping[str, Any], before: Sequence[str] | None
+) -> None:
+    """Every weight belongs to a component, and they are the ones of last time."""
+    found = ", ".join(sorted(components))
     unknown = sorted(set(weights) - set(components))
     if unknown:
         raise ValueError(
-            f"reward_weights names {', '.join(unknown)}, but the reward callable returned "
-            f"{', '.join(sorted(components))}"
+            f"reward_weights names {', '.join(unknown)}, but the reward callable returned {found}"
+        )
+    if before is not None and set(before) != set(components):
+        raise ValueError(
+            f"the reward callable returned {found}, and {', '.join(sorted(before))} before; "
+            "it must return the same components every time"
         )

@@ -177,6 +177,7 @@ class PPOConfig:
         "β: reward paid per nat of divergence from the reference; the start value when adaptive.",
         source="InstructGPT .02, Llama 2 .01, TRL .05",
         low=0,
+        high=1e4,
     )
     kl_estimator: str = _setting(
         "k1",
@@ -292,7 +293,9 @@ class PPOConfig:
     max_prompt_tokens: int = _setting(512, "A longer prompt is refused, never cut.", low=1)
 
     # The run.
-    seed: int = _setting(0, "Seed of prompt order, sampling and minibatches.", low=0)
+    seed: int = _setting(
+        0, "Seed of prompt order, sampling and minibatches.", low=0, high=2**32 - 1
+    )
     checkpoint_every: int = _setting(10, "Updates between checkpoints; 0 writes none.", low=0)
     start_from: str = _setting(
         "sft",

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM
 
+from pipeline.ppo.checks import check_models
 from pipeline.ppo.config import PPOConfig
 from pipeline.ppo.lora import ADAPTER, AdapterOff, with_lora
 from pipeline.ppo.sharding import own, whole
@@ -196,6 +197,12 @@ def weights_hash(model: nn.Module) -> str:
     return digest.hexdigest()
 
 
+def shapes_hash(model: nn.Module) -> str:
+    """SHA-256 over the names and shapes of all parameters: which architecture this is."""
+    shapes = [(name, tuple(parameter.shape)) for name, parameter in model.named_parameters()]
+    return hashlib.sha256(repr(shapes).encode()).hexdigest()
+
+
 def weights_versions(model: nn.Module) -> list[tuple[int, int]]:
     """Address and write count of every parameter: free to read, and changed by any write.
 
@@ -223,6 +230,7 @@ def assemble(
     Raises ValueError when the reference shares memory with what will be trained, or when
     parts are missing or given in vain.
     """
+    check_models(model, reference if isinstance(reference, nn.Module) else None)
     policy = model.to(device).float()
     if config.critic == "shared" and critic is not None:
         raise ValueError("a critic was given, but ppo.critic='shared'; set it to 'separate'")
@@ -249,7 +257,12 @@ def assemble(
 def load_reference(reference: Any, *, apart_from: nn.Module) -> nn.Module:
     """The frozen reference, a model or a path to one: fp32, no gradients, no dropout."""
     if isinstance(reference, str | Path):
-        reference = AutoModelForCausalLM.from_pretrained(reference)
+        try:
+            reference = AutoModelForCausalLM.from_pretrained(reference)
+        except (OSError, ValueError) as error:
+            said = str(error).strip().partition("\n")[0]
+            raise ValueError(f"the reference {reference!r} cannot be loaded: {said}") from error
+        check_models(apart_from, reference)
     shared = shared_parameter(apart_from, reference)
     if shared is not None:
         raise ValueError(

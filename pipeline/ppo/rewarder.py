@@ -7,7 +7,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pipeline.ppo.checks import Reward, check_reward, check_weights, named_scores
+from pipeline.ppo.checks import (
+    LARGEST,
+    Reward,
+    check_components,
+    check_reward,
+    check_weights,
+    named_scores,
+)
 from pipeline.ppo.config import PPOConfig
 from pipeline.ppo.control import KLController, RunningMoments, scale_scores
 from pipeline.ppo.functional import kl_per_token, shape_rewards, whiten
@@ -46,25 +53,35 @@ class Rewarder:
     ) -> None:
         self.reward = reward
         self.config = config
-        self.weights = dict(weights or {})
+        self.weights = check_weights(weights or {})
+        self.components: list[str] | None = None
         self.device = device
         self.kl_controller = KLController(config)
         self.moments = RunningMoments()
 
     def check(self) -> None:
         """Call the reward once, so that a broken one is found before anything is sampled."""
-        check_reward(self.reward)
+        self._accept(check_reward(self.reward))
+
+    def _accept(self, components: Mapping[str, Any]) -> None:
+        check_components(self.weights, components, self.components)
+        self.components = list(components)
 
     def score(self, prompts: Sequence[int], texts: list[str]) -> Scores:
         """Ask the reward what each text is worth."""
         components = named_scores(self.reward(list(prompts), list(texts)), texts)
-        check_weights(self.weights, components)
+        self._accept(components)
         weighted = [
             torch.tensor(values, dtype=torch.float64) * self.weights.get(name, 1.0)
             for name, values in components.items()
         ]
+        total = torch.stack(weighted).sum(0)
+        if not (total.abs() <= LARGEST).all():
+            raise ValueError(
+                "a weighted score is too large for float32; lower reward_weights or the scores"
+            )
         return Scores(
-            total=torch.stack(weighted).sum(0).float().to(self.device),
+            total=total.float().to(self.device),
             components=components,
             texts=texts,
         )

@@ -20,8 +20,9 @@ from pipeline.ppo.checkpoint import (
     random_states,
     restore_random_states,
     save_checkpoint,
+    writable,
 )
-from pipeline.ppo.checks import Reward, check_categories, check_prompts, check_tokenizer
+from pipeline.ppo.checks import Reward, check_categories, check_ends, check_prompts, check_tokenizer
 from pipeline.ppo.config import PPOConfig
 from pipeline.ppo.control import PromptSampler, learning_rate
 from pipeline.ppo.experience import Texts, join_texts
@@ -34,6 +35,7 @@ from pipeline.ppo.model import (
     detect_device,
     end_tokens,
     resolve_precision,
+    shapes_hash,
     weights_hash,
     weights_versions,
 )
@@ -91,12 +93,11 @@ class PPOTrainer:
         eos_token_ids: Sequence[int] | None = None,
         device: torch.device | str | None = None,
     ) -> None:
-        check_prompts(prompts, model, config)
+        self.prompts = check_prompts(prompts, model, config)
         self.config = config
         self.tokenizer = tokenizer
         self.pad_token_id: int = check_tokenizer(tokenizer)
-        self.prompts = [list(prompt) for prompt in prompts]
-        self.eos_token_ids = list(eos_token_ids or end_tokens(tokenizer, model))
+        self.eos_token_ids = check_ends(eos_token_ids or end_tokens(tokenizer, model), model)
         self.directory = Path(directory) / "checkpoints" if directory is not None else None
         self.device = torch.device(device) if device is not None else detect_device()
         self.precision = resolve_precision(config.precision, self.device)
@@ -360,6 +361,7 @@ class PPOTrainer:
         settings = asdict(replace(self.config, checkpoint_every=0))
         prompts = hashlib.sha256(json.dumps(self.prompts).encode()).hexdigest()
         return {f"ppo.{name}": value for name, value in settings.items()} | {
+            "model": shapes_hash(self.model),
             "prompts": prompts,
             "reference": self.reference_hash,
             "reward_weights": self.rewarder.weights,
@@ -368,7 +370,7 @@ class PPOTrainer:
 
     def _open_directory(self, *, resume: bool) -> None:
         """Take up the newest checkpoint, or make sure that there is none to trample on."""
-        found = list_checkpoints(self.directory) if self.directory is not None else []
+        found = [] if self.directory is None else list_checkpoints(writable(self.directory))
         if resume and found:
             self.load_state_dict(load_checkpoint(found[-1]))
         elif found and self.step == 0:
