@@ -74,11 +74,14 @@ class Studio:
         self.commands.register("train", lambda overrides: self.loop.train(overrides))
         self.commands.register("advance", lambda: self.advance())
         self.commands.register("resume", lambda: self.loop.resume(self.loop.stopped().id))
-        self.commands.register("retry", lambda: self.loop.retry(self.loop.stopped().id))
+        self.commands.register("retry", self._retry)
         self.commands.register("status", lambda: status(self.db) | {"trouble": self.trouble})
 
     def call(self, command: str, **arguments: Any) -> Any:
         return self.commands.call(command, arguments)
+
+    def _retry(self, overrides: dict[str, str] | None = None) -> None:
+        self.loop.retry(self.loop.stopped().id, overrides)
 
     def advance(self) -> dict[str, Any]:
         """One step of the loop and where it stands now."""
@@ -284,14 +287,15 @@ def resume(workspace: Workspace = DEFAULT) -> None:
 
 
 @app.command()
-def retry(workspace: Workspace = DEFAULT) -> None:
-    """Run the stage that stopped again from scratch, and go on until labels are wanted."""
-    take_up(workspace, "retry")
+def retry(workspace: Workspace = DEFAULT, sets: Sets = []) -> None:  # noqa: B006
+    """Run the stage that stopped again from scratch, with the settings of now, and go on."""
+    settings_of(workspace, [], sets)  # an invalid one is refused before anything runs
+    take_up(workspace, "retry", overrides=assignments(sets))
 
 
-def take_up(workspace: Path, how: str) -> None:
+def take_up(workspace: Path, how: str, **arguments: Any) -> None:
     with connect(workspace) as target:
-        target.call(how)
+        target.call(how, **arguments)
         state = follow(target.call, until="labeling", tell=tell)
         print(f"iteration {state['iteration']} waits for labels")
 

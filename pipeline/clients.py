@@ -207,13 +207,14 @@ def follow(
     while True:
         state = call("advance")
         if stopped := state["blocked"]:
+            on = "`resume` (from its last checkpoint) or " if stopped["resumable"] else ""
             raise RuntimeError(
                 f"the {stopped['stage']} stage stopped: {stopped['reason']}. Go on with "
-                "`python launch.py resume` (from its last checkpoint) or `retry` (from scratch)"
+                f"`python launch.py` {on}`retry` (from scratch; --set changes a setting)"
             )
         if state["iteration"] is None:
             raise ValueError("there are no prompts yet; import some with `launch.py import`")
-        line = f"iteration {state['iteration']}: {state['phase']} {state['message']}".strip()
+        line = f"iteration {state['iteration']}: {state['message'] or state['phase']}"
         if line != told:
             tell(line)
             told = line

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from pipeline.config import Config
 from pipeline.settings import plain, toml
+from storage.records import Iteration
 
 BASIC_SETTINGS = (
     "reward.tie_model",
@@ -65,3 +67,14 @@ def _kind(value: Any) -> Literal["int", "float", "str", "bool"]:
         if isinstance(value, kind):
             return name  # type: ignore[return-value]
     return "str"
+
+
+def overridden(
+    base: Config, iteration: Iteration, by: Mapping[str, str]
+) -> tuple[Iteration, Config]:
+    """An iteration with further settings, and all settings it then has.
+
+    Raises ValueError for a wrong one, before anything changes.
+    """
+    merged = dict(iteration.settings) | dict(by)
+    return replace(iteration, settings=merged), base.override(merged)

@@ -20,6 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
+from pipeline.config import Config
 from pipeline.rundir import LOCK_FD, Job, RunDirectory
 from storage import runs
 from storage.database import Database
@@ -106,14 +107,14 @@ class Jobs:
             raise ValueError(f"{run_id} has no checkpoint yet; retry it from the start instead")
         return self._again(run, resume=True)
 
-    def retry(self, run_id: str) -> Run:
+    def retry(self, run_id: str, config: Config) -> Run:
         """Run a stage that failed or was cancelled again from scratch, on the same inputs."""
         run = self._stopped(run_id)
         directory = self.directory(run)
         for leftover in ("checkpoint", "snapshots", "outputs", "model"):
             shutil.rmtree(directory.path / leftover, ignore_errors=True)
         directory.outputs.mkdir()
-        return self._again(run, resume=False)
+        return self._again(run, resume=False, config=config)
 
     def shut_down(self) -> None:
         """Let go of the children without stopping them."""
@@ -128,9 +129,12 @@ class Jobs:
             raise ValueError(f"{run_id} has {run.status}; only a stopped run can go on")
         return run
 
-    def _again(self, run: Run, *, resume: bool) -> Run:
+    def _again(self, run: Run, *, resume: bool, config: Config | None = None) -> Run:
         directory = self.directory(run)
-        job = replace(directory.job(), attempt=run.attempt + 1, resume=resume)
+        before = directory.job()
+        job = replace(
+            before, attempt=run.attempt + 1, resume=resume, config=config or before.config
+        )
         _check_free_space(self._db.workspace, job)
         directory.clear_outcome()
         directory.write_job(job)

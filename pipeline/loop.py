@@ -18,7 +18,7 @@ from typing import Any, Literal
 from pipeline import metrics
 from pipeline.config import Config
 from pipeline.demo.pairs import shipped_pairs
-from pipeline.form import Setting, form
+from pipeline.form import Setting, form, overridden
 from pipeline.hub import base_model_path
 from pipeline.jobs import Jobs
 from pipeline.ppo.metrics import METRICS as PPO_METRICS
@@ -78,13 +78,12 @@ class Loop:
         """Leave labeling and train on every judgment so far, with `overrides` for this iteration."""
         with self._lock:
             current = self._current()
-            merged = dict(current.settings) | dict(overrides)
-            config = self._config.override(merged)  # refused before anything changes
+            changed, config = overridden(self._config, current, overrides)
             reason = self._why_not(current, config)
             if reason:
                 raise ValueError(reason)
             handover.set_learn_from(self._db, config.reward.learn_from)
-            iterations.save(self._db, replace(current, phase="reward", settings=merged))
+            iterations.save(self._db, replace(changed, phase="reward"))
 
     def cancel(self, run: str) -> None:
         with self._lock:
@@ -94,9 +93,12 @@ class Loop:
         with self._lock:
             self._jobs.resume(run)
 
-    def retry(self, run: str) -> None:
+    def retry(self, run: str, overrides: Mapping[str, str] | None = None) -> None:
+        """Again from scratch on the same inputs, with the settings of now and `overrides`."""
         with self._lock:
-            self._jobs.retry(run)
+            changed, config = overridden(self._config, self._current(), overrides or {})
+            iterations.save(self._db, changed)
+            self._jobs.retry(run, config)
 
     def log(self, run: str, tail: int = 200) -> str:
         """The end of a run's log."""
@@ -141,10 +143,12 @@ class Loop:
             "iteration": current.number,
             "phase": current.phase,
             "message": f"{running[-1].stage} {done}".strip() if running else "",
-            "blocked": {"run": blocked.id, "stage": blocked.stage, "reason": blocked.reason}
-            if blocked
-            else None,
+            "blocked": blocked and self._stuck(blocked),
         }
+
+    def _stuck(self, run: Run) -> dict[str, Any]:
+        resumable = runs.has_checkpoint(self._db, run)
+        return {"run": run.id, "stage": run.stage, "reason": run.reason, "resumable": resumable}
 
     def blocked_by(self) -> Run | None:
         """The stopped run that keeps the loop from going on until somebody resumes or retries."""
@@ -230,12 +234,9 @@ class Loop:
         summary = directory.result() or {}
         if run.stage == "sampling":
             handover.take_comparisons(
-                self._db,
-                directory.outputs,
-                iteration=current.number,
-                overlap=config.labeling.overlap,
-                seed=config.seed,
-            )
+                self._db, directory.outputs, iteration=current.number,
+                overlap=config.labeling.overlap, seed=config.seed,
+            )  # fmt: skip
             policy = current.policy_sampled or self._require_reference().id
             return replace(current, phase="labeling", policy_sampled=policy)
         if run.stage == "reward":

@@ -33,12 +33,13 @@ class Section:
     def __post_init__(self) -> None:
         for f in dataclasses.fields(self):  # type: ignore[arg-type]
             value = getattr(self, f.name)
-            for number in value if isinstance(value, tuple) else (value,):
+            several = value.values() if isinstance(value, dict) else value
+            for number in several if isinstance(value, (tuple, dict)) else (value,):
                 if isinstance(number, (int, float)) and not isinstance(number, bool):
                     self._check(f"{self.section}.{f.name}={value}".lstrip("."), number, f.metadata)
 
     def _check(self, said: str, number: float, range: Mapping[str, Any]) -> None:
-        low, high, above = range["low"], range["high"], range["above"]
+        low, high, above = (range.get(name) for name in ("low", "high", "above"))
         require(math.isfinite(number), f"{said} must be a finite number")
         if low is not None and high is not None:
             require(low <= number <= high, f"{said} must be in [{low}, {high}]")

@@ -115,3 +115,11 @@ def test_several_processes_are_for_ppo_alone():
     shared = Config().override({"worker.processes": 2})
     with pytest.raises(ValueError, match=r"optimize.method=dpo runs in one process and worker"):
         shared.override({"optimize.method": "dpo"})
+
+
+def test_a_shaping_component_that_nobody_knows_is_refused_with_the_settings():
+    with pytest.raises(ValueError, match="no shaping component 'zzz'; there are length, "):
+        Config().override({"shaping.weights": "{zzz = 1.0}"})
+    with pytest.raises(ValueError, match=r"shaping.weights=.*nan.* must be a finite number"):
+        Config().override({"shaping.weights": "{repetition = nan}"})
+    assert Config().override({"shaping.weights": '{"a:b" = 1.0}'}).shaping.weights == {"a:b": 1.0}

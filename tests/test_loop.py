@@ -208,7 +208,12 @@ def test_a_failed_stage_says_why_and_can_be_retried(db: Database, loop: Loop, ti
             loop.resume(blocked.id)
     finally:
         hidden.rename(tiny)
-    loop.retry(blocked.id)
+    assert loop.state()["blocked"]["resumable"] is False
+    with pytest.raises(ValueError, match=r"'sampling.batsh'; did you mean"):
+        loop.retry(blocked.id, {"sampling.batsh": "7"})
+    loop.retry(blocked.id, {"sampling.batch": "7"})
+    assert RunDirectory(db.workspace / blocked.directory).job().config.sampling.batch == 7
+    assert iterations.latest(db).settings["sampling.batch"] == "7"
     advance(loop, in_phase(db, "labeling"))
     assert comparisons.get(db, db.read("SELECT id FROM comparisons LIMIT 1")[0]["id"])
 

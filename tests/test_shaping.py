@@ -3,8 +3,16 @@
 import pytest
 
 from pipeline.config import Config
-from pipeline.shaping import imported, lexical, load, require_prompts, sycophancy
-from pipeline.shaping.config import ShapingConfig
+from pipeline.shaping import (
+    built_in,
+    from_files,
+    imported,
+    lexical,
+    load,
+    require_prompts,
+    sycophancy,
+)
+from pipeline.shaping.config import COMPONENTS, ShapingConfig
 from storage.records import Message
 
 
@@ -118,7 +126,12 @@ def test_any_function_can_be_a_component(tmp_path, monkeypatch):
     with pytest.raises(
         ValueError, match="no shaping component 'lenght'; there are length, overlong"
     ):
-        load({"lenght": 1.0}, ShapingConfig())
+        ShapingConfig(weights={"lenght": 1.0})
+
+
+def test_the_settings_know_every_component():
+    config = ShapingConfig()
+    assert list(COMPONENTS) == [*built_in(config), *from_files(config, "cpu")]
 
 
 def test_weights_survive_a_settings_file(tmp_path):

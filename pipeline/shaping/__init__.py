@@ -58,7 +58,7 @@ def from_files(config: ShapingConfig, device: Any) -> dict[str, Callable[[], Com
 def load(
     weights: Mapping[str, float], config: ShapingConfig, *, device: Any = "cpu"
 ) -> dict[str, Component]:
-    """The components that `weights` names; ValueError for one that is unknown or cannot be had.
+    """The components that `weights` names; ValueError for one that cannot be had.
 
     `device` is where a classifier runs.
     """
@@ -69,13 +69,8 @@ def load(
             found[name] = known[name]
         elif name in made:
             found[name] = made[name]()
-        elif ":" in name:
-            found[name] = imported(name)
         else:
-            raise ValueError(
-                f"there is no shaping component {name!r}; there are {', '.join([*known, *made])}, "
-                "and any module:function"
-            )
+            found[name] = imported(name)
     return found
 
 

@@ -9,6 +9,12 @@ from typing import ClassVar, Literal
 
 from pipeline.settings import Section, require, setting
 
+COMPONENTS = (
+    "length", "overlong", "format", "relevance", "repetition", "sentiment", "toxicity", "hedging",
+    "buzzwords", "sycophancy", "echo", "honesty", "contrast", "sycophancy_classifier",
+)  # fmt: skip
+"""Those that come with Kitestring; the last two come from a file of the user's."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ShapingConfig(Section):
@@ -61,6 +67,12 @@ class ShapingConfig(Section):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        for name in self.weights:
+            require(
+                name in COMPONENTS or ":" in name,
+                f"there is no shaping component {name!r}; there are {', '.join(COMPONENTS)}, "
+                "and any module:function",
+            )
         needed = (("sycophancy_classifier", "classifier"), ("contrast", "references"))
         for component, name in needed:
             path = getattr(self, name)
