@@ -202,7 +202,7 @@ class WorkerConfig(Section):
         "result, sooner.  Each holds the models.",
         low=1,
     )
-    report_to: tuple[str, ...] = setting(
+    report_to: tuple[Literal["tensorboard", "trackio", "wandb"], ...] = setting(
         (), "Trackers that get the metrics too: tensorboard (in RUN/trackers), trackio, wandb."
     )
     nice: int = setting(15, "Scheduling priority of a job (0 normal, 19 lowest).", low=-20, high=19)
@@ -241,9 +241,11 @@ class Config(Section):
         merged: dict[str, Any] = {}
         for file in files:
             try:
-                table = tomllib.loads(Path(file).read_text(encoding="utf-8"))
-            except (FileNotFoundError, IsADirectoryError):
+                table = tomllib.loads(Path(file).read_text(encoding="utf-8-sig"))
+            except FileNotFoundError:
                 raise ValueError(f"there is no settings file {file}") from None
+            except IsADirectoryError:
+                raise ValueError(f"{file} is a folder; name a settings file in it") from None
             except UnicodeDecodeError as error:
                 raise ValueError(f"{file} is not UTF-8 text: {error}") from None
             except tomllib.TOMLDecodeError as error:

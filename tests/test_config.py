@@ -123,3 +123,13 @@ def test_a_shaping_component_that_nobody_knows_is_refused_with_the_settings():
     with pytest.raises(ValueError, match=r"shaping.weights=.*nan.* must be a finite number"):
         Config().override({"shaping.weights": "{repetition = nan}"})
     assert Config().override({"shaping.weights": '{"a:b" = 1.0}'}).shaping.weights == {"a:b": 1.0}
+
+
+def test_settings_files_of_other_editors_and_folders(tmp_path):
+    file = tmp_path / "config.toml"
+    file.write_bytes(b"\xef\xbb\xbf[ppo]\nupdates = 7\n")
+    assert Config.load([file]).ppo.updates == 7
+    with pytest.raises(ValueError, match="is a folder; name a settings file"):
+        Config.load([tmp_path])
+    with pytest.raises(ValueError, match="'nope' must be one of tensorboard, trackio, wandb"):
+        Config().override({"worker.report_to": '["nope"]'})
