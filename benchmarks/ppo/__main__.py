@@ -1,11 +1,13 @@
-"""PPO on one CPU thread: this engine against TRL 1.12's PPOTrainer, interleaved.
+"""PPO on one CPU thread, or one GPU: this engine against TRL 1.12's PPOTrainer, interleaved.
 
     python -m benchmarks.ppo [--sizes S M] [--rounds 5] [--variants …] [--eos with] [--json FILE]
+    python -m benchmarks.ppo --device cuda --sizes Q --variants shared-bf16 lora-bf16
 
-Makes an environment of its own for TRL (``.venv-trl``).  Each engine lives in a process of its
+Makes an environment of its own for TRL (``.venv-trl``), or takes that of --peer-python.  Each engine lives in a process of its
 own and makes one iteration a round, in turn, so that a slow minute of the machine falls on all.
 Gates come first: sampled log-probabilities equal a forward pass to 1e-5, and both engines'
-losses on one stored batch agree to 1e-5.  Figures are CPU seconds; ratios are medians over rounds.
+losses on one stored batch agree to 1e-5.  Figures are CPU seconds, on a GPU the clock's; ratios
+are medians over rounds.
 """
 
 from __future__ import annotations
@@ -22,22 +24,18 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
-from benchmarks.ppo.case import EPOCHS, PROMPTS, SIZES, VOCABULARY, prompts
+from benchmarks.ppo.case import EPOCHS, SIZES, Case, Size, prompts
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PEER = ROOT / ".venv-trl"
 TRL = "trl==1.12.0"
 VARIANTS = ("separate-fp32", "shared-fp32", "lora-fp32", "shared-bf16", "lora-bf16")
-BARS = {
-    ("S", "separate-fp32"): 1.6, ("M", "separate-fp32"): 1.6, ("S", "shared-fp32"): 3.0,
-    ("M", "shared-fp32"): 2.8, ("S", "lora-fp32"): 3.3, ("M", "lora-fp32"): 3.3,
-    ("M", "shared-bf16"): 4.2, ("M", "lora-bf16"): 5.0,
-}  # fmt: skip
-"""Speed-ups with end-of-text that we want to reach."""
 
 
-def peer_python() -> str:
-    """The interpreter of TRL's environment, made when it is not there."""
+def peer_python(given: str | None) -> str:
+    """The interpreter of TRL's environment, made when it is not there and none was given."""
+    if given:
+        return given
     python = PEER / "bin" / "python"
     if not (PEER / ".installed").exists():
         print(f"making {PEER.name} with {TRL}", file=sys.stderr, flush=True)
@@ -61,7 +59,7 @@ class Engine:
 
     def __init__(self, command: list[str]) -> None:
         self._process = subprocess.Popen(
-            command, cwd=ROOT, env=_one_thread(), text=True,
+            command, cwd=ROOT, env=_threads(command), text=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
         )  # fmt: skip
         self.rounds: list[dict[str, float]] = []
@@ -106,21 +104,20 @@ def running(command: list[str]) -> Iterator[Engine]:
         engine.close()
 
 
-def _one_thread() -> dict[str, str]:
-    return os.environ | {
-        "OMP_NUM_THREADS": "1",
-        "MKL_NUM_THREADS": "1",
-        "TOKENIZERS_PARALLELISM": "0",
-    }
+def _threads(command: list[str]) -> dict[str, str]:
+    """One thread, unless a GPU does the work."""
+    one = {} if "cuda" in command else {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    return os.environ | one | {"TOKENIZERS_PARALLELISM": "0"}
 
 
-def _module(python: str, name: str, size: str, eos: bool, *more: str) -> list[str]:
-    options = ["--size", size, *([] if eos else ["--no-eos"]), *more]
+def _module(python: str, name: str, case: Case, *more: str) -> list[str]:
+    options = ["--size", case.name, *([] if case.eos else ["--no-eos"]), *more]
+    options += ["--device", case.device]
     return [python, "-m", f"benchmarks.ppo.{name}", *options]
 
 
 def _once(command: list[str]) -> dict[str, float]:
-    done = subprocess.run(command, cwd=ROOT, env=_one_thread(), capture_output=True, text=True)
+    done = subprocess.run(command, cwd=ROOT, env=_threads(command), capture_output=True, text=True)
     if done.returncode:
         sys.exit(f"{command} ended with status {done.returncode}:\n{done.stderr[-2000:]}")
     return json.loads(done.stdout.splitlines()[-1])
@@ -128,10 +125,11 @@ def _once(command: list[str]) -> dict[str, float]:
 
 def gates(size: str, peer: str) -> dict[str, float]:
     """Differences that must be below 1e-5 before any timing counts."""
+    case = Case(size, eos=True)
     with tempfile.TemporaryDirectory() as scratch:
         batch = str(Path(scratch) / "batch.pt")
-        ours = _once(_module(sys.executable, "ours", size, True, "--gate", batch))
-        theirs = _once(_module(peer, "peer", size, True, "--losses", batch))
+        ours = _once(_module(sys.executable, "ours", case, "--gate", batch))
+        theirs = _once(_module(peer, "peer", case, "--losses", batch))
     found = {
         "logprobs": ours["logprobs"],
         "policy_loss": abs(ours["policy"] - theirs["policy"]),
@@ -142,27 +140,28 @@ def gates(size: str, peer: str) -> dict[str, float]:
     return found
 
 
-def flops(size: str, tokens: float) -> float:
+def flops(size: Size, tokens: float) -> float:
     """Operations that an iteration with a shared trunk cannot do without (matrix products only).
 
     Sampling and the reference read every token once, the reward model too; each epoch reads
     it forward and backward.  The output layer counts at response tokens.
     """
-    hidden, layers, _, inner = SIZES[size]
-    trunk = 2 * layers * (4 * hidden * hidden + 3 * hidden * inner)
-    output = 2 * hidden * VOCABULARY
-    read = mean(map(len, prompts())) * PROMPTS + tokens
+    narrow = size.hidden * size.kv_heads // size.heads
+    attention = 2 * size.hidden * (size.hidden + narrow)
+    trunk = 2 * size.layers * (attention + 3 * size.hidden * size.inner)
+    output = 2 * size.hidden * size.vocabulary
+    read = mean(map(len, prompts(size))) * size.prompts + tokens
     passes = 2 + 3 * EPOCHS  # sampling and reference, then epochs of three
     return (passes + 1) * trunk * read + passes * output * tokens
 
 
-def measure(size: str, eos: bool, options: argparse.Namespace, peer: str) -> list[dict[str, Any]]:
+def measure(case: Case, options: argparse.Namespace, peer: str) -> list[dict[str, Any]]:
     """One row a variant: medians over interleaved rounds."""
     with ExitStack() as stack:
-        theirs = stack.enter_context(running(_module(peer, "peer", size, eos)))
+        theirs = stack.enter_context(running(_module(peer, "peer", case)))
         ours = {
             variant: stack.enter_context(
-                running(_module(sys.executable, "ours", size, eos, "--variant", variant))
+                running(_module(sys.executable, "ours", case, "--variant", variant))
             )
             for variant in options.variants
         }
@@ -170,48 +169,63 @@ def measure(size: str, eos: bool, options: argparse.Namespace, peer: str) -> lis
         for number in range(options.rounds + 1):
             for engine in engines:
                 engine.iterate(count=number > 0)
-            print(f"{size}, round {number} of {options.rounds}", file=sys.stderr, flush=True)
-    peak = _once(_module(sys.executable, "ours", size, eos, "--peak"))["gflops"]
-    rows = []
-    for variant, engine in ours.items():
-        cpu, phases = median(engine.of("cpu")), engine.rounds[-1]
-        least = flops(size, mean(engine.of("tokens"))) / peak / 1e9
-        rows.append(
-            {
-                "size": size,
-                "eos": eos,
-                "variant": variant,
-                "ratio": median(
-                    t / o for t, o in zip(theirs.of("cpu"), engine.of("cpu"), strict=True)
-                ),
-                "rss_ratio": max(theirs.of("rss")) / max(engine.of("rss")),
-                "cpu": cpu,
-                "trl_cpu": median(theirs.of("cpu")),
-                "rss": max(engine.of("rss")),
-                "trl_rss": max(theirs.of("rss")),
-                "flop_limit": least if "fp32" in variant else None,
-                "gflops": peak,
-                "phases": {k: v for k, v in phases.items() if k.endswith("_seconds")},
-            }
-        )
-    return rows
+            done = f"{case.name}, round {number} of {options.rounds}"
+            print(done, file=sys.stderr, flush=True)
+    peak = None
+    if case.device == "cpu":
+        peak = _once(_module(sys.executable, "ours", case, "--peak"))["gflops"]
+    return [_row(case, variant, engine, theirs, peak) for variant, engine in ours.items()]
+
+
+def _row(
+    case: Case, variant: str, engine: Engine, theirs: Engine, peak: float | None
+) -> dict[str, Any]:
+    seconds, tokens = engine.of("seconds"), mean(engine.of("tokens"))
+    pairs = zip(theirs.of("seconds"), seconds, strict=True)
+    limit = None
+    if peak and "fp32" in variant:
+        limit = flops(case.size, tokens) / peak / 1e9
+    phases = {k: v for k, v in engine.rounds[-1].items() if k.endswith("_seconds")}
+    read = mean(map(len, prompts(case.size))) * case.size.prompts + tokens
+    return {
+        "size": case.name,
+        "eos": case.eos,
+        "device": case.device,
+        "variant": variant,
+        "ratio": median(t / o for t, o in pairs),
+        "rss_ratio": max(theirs.of("memory")) / max(engine.of("memory")),
+        "seconds": median(seconds),
+        "trl_seconds": median(theirs.of("seconds")),
+        "memory": max(engine.of("memory")),
+        "trl_memory": max(theirs.of("memory")),
+        "flop_limit": limit,
+        "gflops": peak,
+        "phases": phases,
+        "sampled_per_second": tokens / phases["rollout_seconds"],
+        "updated_per_second": EPOCHS * read / phases["update_seconds"],
+    }
 
 
 def table(rows: list[dict[str, Any]]) -> str:
     """Markdown."""
     lines = [
-        "| size | ends | variant | CPU s, TRL | CPU s, ours | speed-up | bar | peak RSS, ours / TRL, MB | FLOP limit, s |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| size | ends | variant | TRL, s | ours, s | speed-up | bar | peak memory, ours / TRL, MB | FLOP limit, s | sampled, updated tokens/s |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
-        bar = BARS.get((row["size"], row["variant"])) if row["eos"] else None
+        bar = _bar(row)
         limit = f"{row['flop_limit']:.2f}" if row["flop_limit"] else ""
         lines.append(
-            f"| {row['size']} | {'yes' if row['eos'] else 'no'} | {row['variant']} | {row['trl_cpu']:.2f} "
-            f"| {row['cpu']:.2f} | {row['ratio']:.2f}× | {f'{bar}×' if bar else ''} "
-            f"| {row['rss']:.0f} / {row['trl_rss']:.0f} | {limit} |"
+            f"| {row['size']} | {'yes' if row['eos'] else 'no'} | {row['variant']} | {row['trl_seconds']:.2f} "
+            f"| {row['seconds']:.2f} | {row['ratio']:.2f}× | {f'{bar}×' if bar else ''} "
+            f"| {row['memory']:.0f} / {row['trl_memory']:.0f} | {limit} "
+            f"| {row['sampled_per_second']:.0f}, {row['updated_per_second']:.0f} |"
         )
     return "\n".join(lines)
+
+
+def _bar(row: dict[str, Any]) -> float | None:
+    return dict(SIZES[row["size"]].bars).get(row["variant"]) if row["eos"] else None
 
 
 def main() -> int:
@@ -219,25 +233,25 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--sizes", nargs="+", default=list(SIZES), choices=SIZES)
+    parser.add_argument("--sizes", nargs="+", default=["S", "M"], choices=SIZES)
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    parser.add_argument("--peer-python", help="an interpreter that has trl 1.12")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--variants", nargs="+", default=list(VARIANTS), choices=VARIANTS)
     parser.add_argument("--eos", choices=("with", "without", "both"), default="both")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    peer = peer_python()
-    found = {size: gates(size, peer) for size in options.sizes}
+    peer = peer_python(options.peer_python)
+    # Arithmetic is compared in fp32 on a CPU, whose sums every machine repeats.
+    gated = options.sizes if options.device == "cpu" else ["S"]
+    found = {size: gates(size, peer) for size in gated}
     kinds = {"with": [True], "without": [False], "both": [True, False]}[options.eos]
-    rows = [
-        row for size in options.sizes for eos in kinds for row in measure(size, eos, options, peer)
-    ]
+    cases = [Case(size, eos, options.device) for size in options.sizes for eos in kinds]
+    rows = [row for case in cases for row in measure(case, options, peer)]
     print(table(rows))
     if options.json:
         options.json.write_text(json.dumps({"gates": found, "rows": rows}, indent=1) + "\n")
-    short = [
-        row for row in rows
-        if row["eos"] and row["ratio"] < BARS.get((row["size"], row["variant"]), 0)
-    ]  # fmt: skip
+    short = [row for row in rows if row["ratio"] < (_bar(row) or 0)]
     for row in short:
         print(f"short of the bar: {row['variant']} on {row['size']}: {row['ratio']:.2f}×")
     return bool(short)

@@ -21,31 +21,73 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-VOCABULARY, EOS, PAD = 2048, 0, 1
-PROMPTS, SHORTEST, LONGEST, NEW_TOKENS = 32, 12, 24, 48
-EPOCHS, MINIBATCH, LR = 4, 8, 1e-9
+EOS, PAD = 0, 1
+EPOCHS, LR = 4, 1e-9
 END_PROBABILITY = 1 / 32
-SIZES = {"S": (256, 6, 4, 704), "M": (512, 8, 8, 1408)}
-"""Hidden width, layers, heads, feed-forward width."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    """A model's shape, and how much is sampled and trained on in an iteration."""
+
+    hidden: int
+    layers: int
+    heads: int
+    kv_heads: int
+    inner: int
+    vocabulary: int = 2048
+    prompts: int = 32
+    shortest: int = 12
+    longest: int = 24
+    new_tokens: int = 48
+    minibatch: int = 8
+    bars: tuple[tuple[str, float], ...] = ()
+    """Speed-ups over TRL with end-of-text that we want to reach, by variant."""
+
+
+SIZES = {
+    "S": Size(
+        hidden=256, layers=6, heads=4, kv_heads=4, inner=704,
+        bars=(("separate-fp32", 1.6), ("shared-fp32", 3.0), ("lora-fp32", 3.3)),
+    ),
+    "M": Size(
+        hidden=512, layers=8, heads=8, kv_heads=8, inner=1408,
+        bars=(
+            ("separate-fp32", 1.6), ("shared-fp32", 2.8), ("lora-fp32", 3.3),
+            ("shared-bf16", 4.2), ("lora-bf16", 5.0),
+        ),
+    ),
+    # The shape of Qwen's half-billion models, for a GPU.
+    "Q": Size(
+        hidden=896, layers=24, heads=14, kv_heads=2, inner=4864, vocabulary=151_936,
+        prompts=128, shortest=128, longest=128, new_tokens=256, minibatch=32,
+        bars=(("shared-bf16", 5.0),),
+    ),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Case:
     """Which models, and whether responses end by themselves."""
 
-    size: str
+    name: str
     eos: bool
+    device: str = "cpu"
+
+    @property
+    def size(self) -> Size:
+        return SIZES[self.name]
 
     def config(self, **extra: Any) -> LlamaConfig:
-        hidden, layers, heads, inner = SIZES[self.size]
+        size = self.size
         return LlamaConfig(
-            vocab_size=VOCABULARY,
-            hidden_size=hidden,
-            num_hidden_layers=layers,
-            num_attention_heads=heads,
-            num_key_value_heads=heads,
-            intermediate_size=inner,
-            max_position_embeddings=256,
+            vocab_size=size.vocabulary,
+            hidden_size=size.hidden,
+            num_hidden_layers=size.layers,
+            num_attention_heads=size.heads,
+            num_key_value_heads=size.kv_heads,
+            intermediate_size=size.inner,
+            max_position_embeddings=1024,
             tie_word_embeddings=False,
             bos_token_id=None,
             eos_token_id=EOS,
@@ -58,12 +100,13 @@ class Case:
         torch.manual_seed(0)
         model = LlamaForCausalLM(self.config()).eval()
         hidden = self.config().hidden_size
-        biased = nn.Linear(hidden, VOCABULARY)
+        biased = nn.Linear(hidden, self.size.vocabulary)
         biased.weight = model.lm_head.weight
         nn.init.zeros_(biased.bias)
         model.lm_head = biased
         with torch.no_grad():
-            ids = torch.randint(2, VOCABULARY, (16, 32), generator=torch.Generator().manual_seed(0))
+            dice = torch.Generator().manual_seed(0)
+            ids = torch.randint(2, self.size.vocabulary, (16, 32), generator=dice)
             logits = model(input_ids=ids).logits.flatten(0, 1)
             others = logits[:, 2:].logsumexp(-1).mean()
             odds = torch.tensor(END_PROBABILITY / (1 - END_PROBABILITY))
@@ -77,18 +120,21 @@ class Case:
         return LlamaForSequenceClassification(self.config(num_labels=1)).eval()
 
 
-def prompts(count: int = PROMPTS) -> list[list[int]]:
-    """Random prompts of 12 to 24 tokens."""
+def prompts(size: Size) -> list[list[int]]:
+    """Random prompts."""
     dice = random.Random(0)
     return [
-        [dice.randrange(2, VOCABULARY) for _ in range(dice.randint(SHORTEST, LONGEST))]
-        for _ in range(count)
+        [
+            dice.randrange(2, size.vocabulary)
+            for _ in range(dice.randint(size.shortest, size.longest))
+        ]
+        for _ in range(size.prompts)
     ]
 
 
-def tokenizer() -> Any:
+def tokenizer(size: Size) -> Any:
     """Words t2, t3, … by id."""
-    words = {"<eos>": EOS, "<pad>": PAD} | {f"t{i}": i for i in range(2, VOCABULARY)}
+    words = {"<eos>": EOS, "<pad>": PAD} | {f"t{i}": i for i in range(2, size.vocabulary)}
     base = Tokenizer(models.WordLevel(words, unk_token="<pad>"))
     base.pre_tokenizer = pre_tokenizers.Whitespace()
     return PreTrainedTokenizerFast(
@@ -97,25 +143,35 @@ def tokenizer() -> Any:
 
 
 class Pacer:
-    """Waits for "go" before every iteration and reports what it cost."""
+    """Waits for "go" before every iteration and reports what it cost.
 
-    def __init__(self) -> None:
-        self._cpu = self._wall = 0.0
+    `seconds` are CPU seconds, which other programs disturb least, or on a GPU the clock's.
+    `memory` is the process's peak, or on a GPU the peak of what torch allocated there; MB.
+    """
+
+    def __init__(self, device: str = "cpu") -> None:
+        self._cuda = device == "cuda"
+        self._start = 0.0
 
     def wait(self) -> bool:
         """Block until the next iteration is wanted; False when none is."""
         line = sys.stdin.readline().strip()
-        self._cpu, self._wall = time.process_time(), time.perf_counter()
+        self._start = self._now()
         return line == "go"
 
     def report(self, **extra: float) -> None:
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
-        say(
-            cpu=time.process_time() - self._cpu,
-            wall=time.perf_counter() - self._wall,
-            rss=peak,
-            **extra,
-        )
+        say(seconds=self._now() - self._start, memory=self._memory(), **extra)
+
+    def _now(self) -> float:
+        if not self._cuda:
+            return time.process_time()
+        torch.cuda.synchronize()
+        return time.perf_counter()
+
+    def _memory(self) -> float:
+        if self._cuda:
+            return torch.cuda.max_memory_allocated() / 1e6
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
 
 
 def say(**fields: Any) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from benchmarks.ppo import case as work
 from pipeline.ppo import PPOConfig, PPOTrainer
@@ -36,24 +37,34 @@ class Scorer:
             self.prompts[i] + self.tokenizer(text, add_special_tokens=False)["input_ids"]
             for i, text in zip(indices, texts, strict=True)
         ]
-        with torch.autocast("cpu", torch.bfloat16, enabled=self.bf16):
-            return self.model.score(last_states(self.model.model, ids))[:, 0].tolist()
+        device = self.model.device
+        with torch.autocast(device.type, torch.bfloat16, enabled=self.bf16):
+            if device.type == "cpu":
+                last = last_states(self.model.model, ids)
+            else:
+                rows = [torch.tensor(row, device=device) for row in ids]
+                padded = pad_sequence(rows, batch_first=True, padding_value=work.PAD)
+                hidden = self.model.model(input_ids=padded, use_cache=False).last_hidden_state
+                ends = torch.tensor([len(row) - 1 for row in ids], device=device)
+                last = hidden[torch.arange(len(ids), device=device), ends]
+            return self.model.score(last)[:, 0].tolist()
 
 
 def trainer_of(case: work.Case, variant: str, **changes: Any) -> PPOTrainer:
     """The engine on the benchmark's work."""
     settings = VARIANTS[variant]
-    prompts, tokenizer = work.prompts(), work.tokenizer()
+    size = case.size
+    prompts, tokenizer = work.prompts(size), work.tokenizer(size)
     bf16 = settings.get("precision") == "bf16"
     config = PPOConfig(
         **{
             "updates": 100_000,
-            "rollouts": work.PROMPTS,
-            "minibatch": work.MINIBATCH,
+            "rollouts": size.prompts,
+            "minibatch": size.minibatch,
             "epochs": work.EPOCHS,
             "lr": work.LR,
             "schedule": "constant",
-            "max_new_tokens": work.NEW_TOKENS,
+            "max_new_tokens": size.new_tokens,
             "checkpoint_every": 0,
             "precision": "fp32",
         }
@@ -66,17 +77,17 @@ def trainer_of(case: work.Case, variant: str, **changes: Any) -> PPOTrainer:
         None if config.lora_rank else case.policy(),
         tokenizer,
         prompts,
-        Scorer(case.scorer(1), prompts, tokenizer, bf16),
+        Scorer(case.scorer(1).to(case.device), prompts, tokenizer, bf16),
         config,
         critic=case.scorer(2) if separate else None,
-        device="cpu",
+        device=case.device,
     )
 
 
 def gate(case: work.Case, batch: Path) -> None:
     """Check sampled log-probabilities; store a batch and this engine's losses on it."""
     trainer = trainer_of(case, "separate-fp32")
-    order = list(range(work.MINIBATCH))
+    order = list(range(case.size.minibatch))
     rollout = trainer._rollout(order)
     texts = trainer._texts(order, rollout)
     mask = rollout.mask
@@ -121,13 +132,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--size", default="S")
     parser.add_argument("--no-eos", action="store_true")
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--variant", default="shared-fp32", choices=VARIANTS)
     parser.add_argument("--gate", type=Path)
     parser.add_argument("--peak", action="store_true", help="measure sgemm and end")
     options = parser.parse_args()
-    torch.set_num_threads(1)
+    if options.device == "cpu":
+        torch.set_num_threads(1)
     sys.stdout = sys.stderr
-    case = work.Case(options.size, eos=not options.no_eos)
+    case = work.Case(options.size, not options.no_eos, options.device)
     if options.peak:
         work.say(gflops=work.sgemm_peak())
     elif options.gate:
@@ -139,12 +152,12 @@ def main() -> None:
 def train(case: work.Case, variant: str) -> None:
     """One update whenever the driver says "go"."""
     run = trainer_of(case, variant).run()
-    pacer = work.Pacer()
+    pacer = work.Pacer(case.device)
     work.say(ready=True)
     while pacer.wait():
         metrics = next(run).metrics
         phases = {k.split("/")[1]: v for k, v in metrics.items() if k.endswith("_seconds")}
-        pacer.report(tokens=metrics["completion/length_mean"] * work.PROMPTS, **phases)
+        pacer.report(tokens=metrics["completion/length_mean"] * case.size.prompts, **phases)
 
 
 if __name__ == "__main__":

@@ -20,8 +20,8 @@ from benchmarks.ppo import case as work
 class Paced(TrainerCallback):
     """Holds the trainer between updates."""
 
-    def __init__(self) -> None:
-        self.pacer = work.Pacer()
+    def __init__(self, device: str) -> None:
+        self.pacer = work.Pacer(device)
 
     def on_train_begin(self, *_: Any, **__: Any) -> None:
         work.say(ready=True)
@@ -61,10 +61,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--size", default="S")
     parser.add_argument("--no-eos", action="store_true")
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--losses", type=Path)
     options = parser.parse_args()
-    torch.set_num_threads(1)
-    case = work.Case(options.size, eos=not options.no_eos)
+    if options.device == "cpu":
+        torch.set_num_threads(1)
+    case = work.Case(options.size, not options.no_eos, options.device)
     sys.stdout = sys.stderr
     if options.losses:
         losses(case, options.losses)
@@ -74,24 +76,25 @@ def main() -> None:
 
 def train(case: work.Case) -> None:
     """One update whenever the driver says "go"."""
+    size, cpu = case.size, case.device == "cpu"
     with tempfile.TemporaryDirectory() as out:
         args = PPOConfig(
             output_dir=out,
-            per_device_train_batch_size=work.PROMPTS,
+            per_device_train_batch_size=size.prompts,
             gradient_accumulation_steps=1,
-            num_mini_batches=work.PROMPTS // work.MINIBATCH,
+            num_mini_batches=size.prompts // size.minibatch,
             num_ppo_epochs=work.EPOCHS,
-            total_episodes=work.PROMPTS * 1000,
-            local_rollout_forward_batch_size=work.PROMPTS,
-            response_length=work.NEW_TOKENS,
+            total_episodes=size.prompts * 1000,
+            local_rollout_forward_batch_size=size.prompts if cpu else size.minibatch,
+            response_length=size.new_tokens,
             stop_token="eos",
             missing_eos_penalty=1.0,
             temperature=1.0,
             learning_rate=work.LR,
             optim="adamw_torch_fused",
             kl_coef=0.05,
-            bf16=False,
-            use_cpu=True,
+            bf16=not cpu,
+            use_cpu=cpu,
             gradient_checkpointing=False,
             num_sample_generations=0,
             save_strategy="no",
@@ -100,13 +103,13 @@ def train(case: work.Case) -> None:
         )
         trainer = PPOTrainer(
             args=args,
-            processing_class=work.tokenizer(),
+            processing_class=work.tokenizer(size),
             model=case.policy(),
             ref_model=case.policy(),
             reward_model=case.scorer(1),
             value_model=case.scorer(2),
-            train_dataset=Dataset.from_dict({"input_ids": work.prompts()}),
-            callbacks=[Paced()],
+            train_dataset=Dataset.from_dict({"input_ids": work.prompts(size)}),
+            callbacks=[Paced(case.device)],
         )
         trainer.train()
 
