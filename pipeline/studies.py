@@ -10,11 +10,12 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from pipeline.config import Config
 from pipeline.rundir import Job, RunDirectory
 
 Progress = Callable[[str], None]
@@ -43,13 +44,15 @@ def run_to_end(
     """Do a job in the run directory `path`, unless it is done; `fill(inputs)` writes its inputs.
 
     It starts from its checkpoint where there is one, and stops with us.  Raises ValueError where
-    the directory belongs to other settings or models, RuntimeError where the job fails.
+    the directory belongs to other settings (the machine's may change) or models, RuntimeError
+    where the job fails.
     """
     directory = RunDirectory(path)
     known = directory.job() if (path / "job.json").exists() else None
-    if known and (known.config, known.models) != (job.config, job.models):
+    if known and (found := differences(_identity(known), _identity(job))):
         raise ValueError(
-            f"{path} belongs to a study with other settings or models; give this one another --name"
+            f"{path} belongs to a study with other settings or models ({'; '.join(found)}); give "
+            "this one another --name"
         )
     if directory.result() is not None:
         progress("done before")
@@ -61,6 +64,28 @@ def run_to_end(
     fill(directory.inputs)
     _follow(directory, progress)
     return directory
+
+
+def differences(stored: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
+    """``key: stored → given`` for what makes another study of it.
+
+    The machine's settings (`worker.*`) do not: a study may go on with more threads.
+    """
+    keys = [key for key in {**stored, **given} if not key.startswith("worker.")]
+    return [
+        f"{key}: {stored.get(key)} → {given.get(key)}"
+        for key in keys
+        if stored.get(key) != given.get(key)
+    ]
+
+
+def values(config: Config) -> dict[str, Any]:
+    """Every setting by its name."""
+    return {setting.name: setting.value for setting in config.settings()}
+
+
+def _identity(job: Job) -> dict[str, Any]:
+    return values(job.config) | {f"the {key} model": path for key, path in job.models.items()}
 
 
 def copy_inputs(source: RunDirectory, *names: str) -> Callable[[Path], None]:

@@ -178,7 +178,7 @@ def test_all_methods_are_trained_measured_drawn_and_not_done_twice(workspace):
     assert table[1].endswith("–")
     far = run(*where, "--snapshots", 1, "--methods", "ppo", "--kl", 99).splitlines()
     assert far[2].endswith("never reached")
-    with pytest.raises(ValueError, match="study with other settings or models; give this one an"):
+    with pytest.raises(ValueError, match=r"or models \(optimize.snapshots: 1 → 2\); give this one"):
         run(*where, "--snapshots", 2, "--methods", "ppo")
 
 

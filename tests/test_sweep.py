@@ -81,7 +81,12 @@ def test_a_sweep_runs_resumes_and_draws(tmp_path):
     assert plot.read_text().count("<svg") == 1
     assert json.loads((plot.parent / "sweep.json").read_text()) == found
     assert "spends the budget best" in readable(found, plot)
+    other = {"ppo.lr": "1e-4", "worker.nice": "7"}
     with pytest.raises(
-        ValueError, match="study with other settings or models; give this one another"
+        ValueError, match=r"models \(ppo.lr: 0.001 → 0.0001\); give this one another"
     ):
-        sweep(tmp_path, [0.0], name="s", overrides={"ppo.lr": "1e-4"}, progress=lines.append)
+        sweep(tmp_path, [0.0], name="s", overrides=other, progress=lines.append)
+    # How the machine is used makes no other study.
+    machine = {"ppo.lr": "1e-3", "worker.nice": "7"}
+    again = sweep(tmp_path, [0.0], name="s", overrides=machine, progress=lines.append)
+    assert again == [both[0]]
