@@ -27,6 +27,8 @@ from pipeline.rundir import Job, RunDirectory, write_atomically
 from pipeline.studies import (
     Progress,
     copy_inputs,
+    folder_of,
+    held,
     newest_ppo_run,
     newest_run,
     run_to_end,
@@ -106,6 +108,7 @@ def compare(
     progress: Progress,
 ) -> list[Curve]:
     """Train and measure each method that is not done; SFT is always among them, and first."""
+    folder = folder_of(workspace / "compare", name)
     source, asked = newest_ppo_run(workspace), newest_run(workspace, "evaluate")
     if asked is None:
         raise ValueError(
@@ -113,12 +116,11 @@ def compare(
             "iteration (`launch.py iterate`) first"
         )
     config = source.job().config.override({"optimize.snapshots": snapshots} | dict(overrides))
-    study = _Study(
-        workspace, workspace / "compare" / name, source, asked, replace(source.job(), config=config)
-    )
+    study = _Study(workspace, folder, source, asked, replace(source.job(), config=config))
     measured: dict[str, tuple[RunDirectory, float]] = {}
-    for method in dict.fromkeys(["sft", *methods]):
-        measured[method] = study.run(method, lambda text, m=method: progress(f"{m}: {text}"))
+    with held(folder):
+        for method in dict.fromkeys(["sft", *methods]):
+            measured[method] = study.run(method, lambda text, m=method: progress(f"{m}: {text}"))
     scored = _Scored(gold)
     return [
         _curve(method, *found, measured["sft"][0], scored) for method, found in measured.items()

@@ -6,17 +6,21 @@ its own in a run directory of its own; a study that was stopped goes on where it
 
 from __future__ import annotations
 
+import fcntl
+import os
+import re
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from pipeline.config import Config
-from pipeline.rundir import Job, RunDirectory
+from pipeline.rundir import LOCK_FD, Job, RunDirectory
 
 Progress = Callable[[str], None]
 
@@ -38,6 +42,31 @@ def newest_ppo_run(workspace: Path) -> RunDirectory:
     return found
 
 
+def folder_of(place: Path, name: str) -> Path:
+    """The study's folder under `place`; ValueError unless the name is that of a plain folder."""
+    if not re.fullmatch(r"\w[\w .=+-]{0,99}", name):
+        raise ValueError(
+            f"--name {name!r} must be a plain folder name: letters, digits and -_.=+ (100 at most, "
+            "a letter or digit first)"
+        )
+    return place / name
+
+
+@contextmanager
+def held(folder: Path, *, option: str = "--name") -> Iterator[None]:
+    """Have a study's folder, made here, to ourselves; RuntimeError where another command has it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("ab") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RuntimeError(
+                f"another command is at work in {folder}; wait for its end, stop it, or give this "
+                f"one another {option}"
+            ) from None
+        yield
+
+
 def run_to_end(
     path: Path, job: Job, *, fill: Callable[[Path], Any], progress: Progress
 ) -> RunDirectory:
@@ -47,7 +76,20 @@ def run_to_end(
     the directory belongs to other settings (the machine's may change) or models, RuntimeError
     where the job fails.
     """
+    path.mkdir(parents=True, exist_ok=True)
     directory = RunDirectory(path)
+    # Where we were killed, our worker may live on.
+    with directory.hold_lock() as lock:
+        if _prepared(directory, job, fill=fill):
+            _follow(directory, lock.fileno(), progress)
+        else:
+            progress("done before")
+    return directory
+
+
+def _prepared(directory: RunDirectory, job: Job, *, fill: Callable[[Path], Any]) -> bool:
+    """Whether there is anything to do; if so, the directory is ready for a worker."""
+    path = directory.path
     known = directory.job() if (path / "job.json").exists() else None
     if known and (found := differences(_identity(known), _identity(job))):
         raise ValueError(
@@ -55,15 +97,13 @@ def run_to_end(
             "this one another --name"
         )
     if directory.result() is not None:
-        progress("done before")
-        return directory
+        return False
     attempt = known.attempt + 1 if known else 1
     resume = directory.has_checkpoint()
     RunDirectory.create(path, replace(job, attempt=attempt, resume=resume))
     directory.clear_outcome()
     fill(directory.inputs)
-    _follow(directory, progress)
-    return directory
+    return True
 
 
 def differences(stored: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
@@ -102,15 +142,20 @@ def _is_of(job: Job, stage: str, iteration: int | None) -> bool:
     return job.stage == stage and iteration in (None, job.iteration)
 
 
-def _follow(directory: RunDirectory, progress: Progress) -> None:
-    """Run the worker to its end; it stops with us.  RuntimeError says why it failed."""
+def _follow(directory: RunDirectory, lock: int, progress: Progress) -> None:
+    """Run the worker, which inherits the lock, to its end; it stops with us.
+
+    RuntimeError says why it failed.
+    """
     with directory.log.open("ab") as log:
         worker = subprocess.Popen(
             [sys.executable, "-m", "pipeline.worker", str(directory.path)],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
+            pass_fds=[lock],
             cwd=Path(__file__).parent.parent,
+            env=os.environ | {LOCK_FD: str(lock)},
         )
     said = ""
     try:

@@ -15,7 +15,16 @@ from statistics import fmean
 from typing import Any
 
 from pipeline.rundir import RunDirectory, write_atomically
-from pipeline.studies import copy_inputs, newest_ppo_run, run_to_end, save_svg, svg_figure, tidy
+from pipeline.studies import (
+    copy_inputs,
+    folder_of,
+    held,
+    newest_ppo_run,
+    run_to_end,
+    save_svg,
+    svg_figure,
+    tidy,
+)
 
 SMOOTHED = 5
 """Updates over which reward and KL are averaged before they are compared."""
@@ -64,20 +73,21 @@ def sweep(
     progress: Callable[[str], None],
 ) -> list[Curve]:
     """Run PPO at each β that has not run yet; the curves in the order of the weights."""
-    source = newest_ppo_run(workspace)
-    job, folder = source.job(), workspace / "sweeps" / name
+    folder, source = folder_of(workspace / "sweeps", name), newest_ppo_run(workspace)
+    job = source.job()
     config = job.config.override({"optimize.method": "ppo"} | overrides)
+    chosen = [config.override({"ppo.kl_weight": kl_weight}) for kl_weight in kl_weights]
     curves = []
-    for number, kl_weight in enumerate(kl_weights, 1):
-        title = f"β = {kl_weight:g} ({number} of {len(kl_weights)})"
-        chosen = config.override({"ppo.kl_weight": kl_weight})
-        directory = run_to_end(
-            folder / f"kl_weight={kl_weight:g}",
-            replace(job, run=f"sweep-{name}-{kl_weight:g}", config=chosen),
-            fill=copy_inputs(source),
-            progress=lambda text, title=title: progress(f"{title}: {text}"),
-        )
-        curves.append(curve_of(directory, kl_weight))
+    with held(folder):
+        for number, (kl_weight, settings) in enumerate(zip(kl_weights, chosen, strict=True), 1):
+            title = f"β = {kl_weight:g} ({number} of {len(kl_weights)})"
+            directory = run_to_end(
+                folder / f"kl_weight={kl_weight:g}",
+                replace(job, run=f"sweep-{name}-{kl_weight:g}", config=settings),
+                fill=copy_inputs(source),
+                progress=lambda text, title=title: progress(f"{title}: {text}"),
+            )
+            curves.append(curve_of(directory, kl_weight))
     return curves
 
 
