@@ -15,11 +15,14 @@ from pipeline.gold import load_gold, score
 from pipeline.judge import judge_all, load_judge
 from pipeline.lab.cli import add_lab_commands
 from pipeline.settings import assignments
+from pipeline.studies import nats
 
 Workspace = Annotated[Path, typer.Option(help="The workspace.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Sets = Annotated[list[str], typer.Option("--set", help="A setting; repeatable.")]
 DEFAULT = Path("workspace")
+LARGEST_BETA = 1e6
+"""Far above any use, far below where a loss overflows."""
 
 
 def add_study_commands(
@@ -43,14 +46,15 @@ def _add_sweep(app: typer.Typer) -> None:
         as_json: AsJson = False,
     ) -> None:
         """Repeat the newest PPO run at several KL weights: one plot of reward against KL."""
+        weights, budget = betas(kl_weight), nats("--kl-budget", kl_budget)
         curves = sweep.sweep(
             workspace.resolve(),
-            betas(kl_weight),
+            weights,
             name=name,
             overrides=assignments(sets),
             progress=_tell,
         )
-        found = sweep.summary(curves, kl_budget)
+        found = sweep.summary(curves, budget)
         plot = sweep.write_report(workspace.resolve() / "sweeps" / name, curves, found)
         typer.echo(json.dumps(found | {"plot": str(plot)}) if as_json else readable(found, plot))
 
@@ -62,7 +66,7 @@ def _add_compare(app: typer.Typer) -> None:
             str, typer.Option(help="Those to compare with SFT.")
         ] = "sft,best_of_n,ppo,dpo,rloo",
         workspace: Workspace = DEFAULT,
-        kl: Annotated[float, typer.Option(help="Nats at which methods are read off.", min=0)] = 2,
+        kl: Annotated[float, typer.Option(help="Nats at which methods are read off.")] = 2,
         snapshots: Annotated[
             int, typer.Option(help="Policies along training, as points of a curve.", min=0)
         ] = 5,
@@ -74,7 +78,7 @@ def _add_compare(app: typer.Typer) -> None:
         as_json: AsJson = False,
     ) -> None:
         """Repeat the newest PPO run with each method: gold score, reward and KL of every one."""
-        place = workspace.resolve()
+        place, kl = workspace.resolve(), nats("--kl", kl)
         curves = compare.compare(
             place,
             compare.chosen_methods(methods),
@@ -132,11 +136,17 @@ def _tell(line: str) -> None:
 
 
 def betas(text: str) -> list[float]:
-    """``0,0.02,0.2`` as numbers, each once."""
+    """``0,0.02,0.2`` as numbers, each once; ValueError unless all of them can be a β."""
     try:
         found = list(dict.fromkeys(float(part) for part in text.split(",")))
     except ValueError:
         raise ValueError(f"--kl-weight {text} must be numbers, as in 0,0.02,0.05,0.2") from None
+    for weight in found:
+        if not 0 <= weight <= LARGEST_BETA:
+            raise ValueError(
+                f"--kl-weight {text}: {weight:g} is not between 0 and {LARGEST_BETA:g}; β is the "
+                "reward paid per nat, as in 0,0.02,0.05,0.2"
+            )
     return found
 
 

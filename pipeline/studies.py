@@ -7,6 +7,7 @@ its own in a run directory of its own; a study that was stopped goes on where it
 from __future__ import annotations
 
 import fcntl
+import math
 import os
 import re
 import shutil
@@ -175,6 +176,13 @@ def _follow(directory: RunDirectory, lock: int, progress: Progress) -> None:
 def _last_progress(directory: RunDirectory) -> str:
     events = directory.events_after(directory.job().attempt, 0)
     return next((e["message"] for e in reversed([*events]) if e["kind"] == "progress"), "")
+
+
+def nats(option: str, value: float) -> float:
+    """A divergence to compare at; ValueError unless it is a finite positive number."""
+    if not (math.isfinite(value) and value > 0):
+        raise ValueError(f"{option} {value:g} must be a number of nats above 0")
+    return value
 
 
 def svg_figure(*, width: float, height: float) -> Any:

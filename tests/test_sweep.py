@@ -1,13 +1,14 @@
 """A sweep over β: what it compares, and one of two real workers."""
 
 import json
+import math
 
 import pytest
 
 from pipeline.cli import betas, readable
 from pipeline.config import Config
 from pipeline.rundir import RunDirectory
-from pipeline.studies import newest_ppo_run
+from pipeline.studies import nats, newest_ppo_run
 from pipeline.sweep import Curve, summary, sweep, write_report
 from tests.stage_inputs import give, make_job, make_prompts, tiny_models_and_reward
 
@@ -42,6 +43,29 @@ def test_weights_are_read_once_each():
     assert betas("0,0.02, 0.2,0") == [0, 0.02, 0.2]
     with pytest.raises(ValueError, match="--kl-weight 1;2 must be numbers"):
         betas("1;2")
+
+
+@pytest.mark.parametrize(("last", "said"), [("nan", "nan"), ("-1", "-1"), ("1e99", r"1e\+99")])
+def test_all_weights_are_looked_at_before_any_is_trained(last: str, said: str):
+    with pytest.raises(ValueError, match=f"0.2,{last.replace('+', '.')}: {said} is not between 0"):
+        betas(f"0.2,{last}")
+
+
+def test_settings_that_no_weight_goes_with_stop_the_sweep_before_it_starts(tmp_path):
+    """An adaptive β must lie between its limits, and the second does not."""
+    models = dict.fromkeys(("policy", "reference", "reward"), "-")
+    job = make_job("ppo", models, ppo__kl_control="adaptive")
+    give(RunDirectory.create(tmp_path / "runs" / "run-1", job), "prompts.parquet", make_prompts(1))
+    with pytest.raises(ValueError, match=r"ppo\.kl_weight=50.0 must lie between"):
+        sweep(tmp_path, [0.2, 50], name="s", overrides={}, progress=print)
+    assert not (tmp_path / "sweeps").exists()
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, 0, -1])
+def test_a_budget_is_a_number_of_nats(value: float):
+    with pytest.raises(ValueError, match=r"--kl-budget .* must be a number of nats above 0"):
+        nats("--kl-budget", value)
+    assert nats("--kl-budget", 2) == 2
 
 
 def test_a_workspace_without_ppo_has_nothing_to_repeat(tmp_path):

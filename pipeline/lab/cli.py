@@ -12,6 +12,7 @@ from pipeline.config import Config
 from pipeline.hub import base_model_path
 from pipeline.rundir import Report, RunDirectory
 from pipeline.settings import assignments
+from pipeline.studies import nats
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 
@@ -46,7 +47,7 @@ def add_lab_commands(app: typer.Typer) -> None:
         )
         found, plot = study(
             folder.resolve(),
-            LabConfig(penalty=penalty, kl=kl, seed=seed),
+            LabConfig(penalty=penalty, kl=nats("--kl", kl), seed=seed),
             config,
             lambda line: typer.echo(line, err=True),
         )
