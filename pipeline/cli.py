@@ -12,7 +12,7 @@ import typer
 
 from pipeline import compare, sweep
 from pipeline.gold import load_gold, score
-from pipeline.judge import judge_all, load_judge
+from pipeline.judge import TIMEOUT, judge_all, load_judge
 from pipeline.lab.cli import add_lab_commands
 from pipeline.settings import assignments
 from pipeline.studies import nats
@@ -113,6 +113,7 @@ def _add_judge(app: typer.Typer, connect: Callable[[Path], AbstractContextManage
                 "or once, on sides tossed by a coin.",
             ),
         ] = True,
+        timeout: Annotated[float, typer.Option(help="Seconds to wait for one answer.")] = TIMEOUT,
         as_json: AsJson = False,
     ) -> None:
         """Have a callable judge the newest iteration's pairs, as an annotator of kind "model"."""
@@ -124,6 +125,7 @@ def _add_judge(app: typer.Typer, connect: Callable[[Path], AbstractContextManage
                 name=name or judge,
                 both_orders=both_orders,
                 limit=limit,
+                timeout=timeout,
                 tell=_tell,
             )
         lines = [f"{key}: {value}" for key, value in found.items() if value is not None]
