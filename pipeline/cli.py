@@ -15,7 +15,7 @@ from pipeline.gold import load_gold, score
 from pipeline.judge import TIMEOUT, judge_all, load_judge
 from pipeline.lab.cli import add_lab_commands
 from pipeline.settings import assignments
-from pipeline.studies import nats
+from pipeline.studies import nats, stoppable
 
 Workspace = Annotated[Path, typer.Option(help="The workspace.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
@@ -37,6 +37,7 @@ def add_study_commands(
 
 def _add_sweep(app: typer.Typer) -> None:
     @app.command("sweep")
+    @stoppable()
     def sweep_command(
         kl_weight: Annotated[str, typer.Option(help="The βs to try, as in 0,0.02,0.05,0.2.")],
         workspace: Workspace = DEFAULT,
@@ -61,6 +62,7 @@ def _add_sweep(app: typer.Typer) -> None:
 
 def _add_compare(app: typer.Typer) -> None:
     @app.command("compare")
+    @stoppable()
     def compare_command(
         methods: Annotated[
             str, typer.Option(help="Those to compare with SFT.")
@@ -96,6 +98,7 @@ def _add_compare(app: typer.Typer) -> None:
 
 def _add_judge(app: typer.Typer, connect: Callable[[Path], AbstractContextManager[Any]]) -> None:
     @app.command("judge")
+    @stoppable()
     def judge_command(
         judge: Annotated[
             str, typer.Option(help='module:function, (prompt, left, right) -> "A", "B" or "tie"')

@@ -68,6 +68,16 @@ def held(folder: Path, *, option: str = "--name") -> Iterator[None]:
         yield
 
 
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """For commands that go on where they were: Ctrl-C says so."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        sys.stderr.write("stopped; run the same command to go on\n")
+        raise
+
+
 def run_to_end(
     path: Path, job: Job, *, fill: Callable[[Path], Any], progress: Progress
 ) -> RunDirectory:

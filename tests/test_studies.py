@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
+from typer.testing import CliRunner
 
-from pipeline.rundir import Job, RunDirectory
+import launch
+from pipeline import measure
+from pipeline.clients import follow
+from pipeline.rundir import Job, Report, RunDirectory
 from pipeline.studies import folder_of, held, run_to_end
-from tests.stage_inputs import make_job
+from tests.stage_inputs import give, make_job, make_prompts, tiny_models_and_reward
 
+COMMANDS = (
+    ("sweep", "--kl-weight", "0"),
+    ("compare",),
+    ("judge", "--judge", "tests.test_judge:likes_first"),
+    ("sycophancy",),
+)
 MODELS = {"policy": "p", "reference": "r"}
 
 
@@ -72,3 +84,51 @@ def test_what_differs_is_named_and_the_machine_is_not(tmp_path: Path):
         match=r"\(ppo.lr: 3e-06 → 0.5; the policy model: p → q\); give this one another --name",
     ):
         start(tmp_path, other)
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[0])
+def test_ctrl_c_says_how_to_go_on(command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch):
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    for module in ("sweep.sweep", "compare.compare", "cli.judge_all", "lab.study.study"):
+        monkeypatch.setattr(f"pipeline.{module}", interrupted)
+    monkeypatch.setattr(launch, "Studio", MagicMock())
+    found = CliRunner().invoke(launch.app, command)
+    assert found.exit_code == 130
+    assert found.stderr.splitlines()[-1] == "stopped; run the same command to go on"
+
+
+def test_measuring_says_how_far_it_is(tmp_path: Path):
+    models = tiny_models_and_reward(tmp_path / "models")
+    directory = RunDirectory.create(
+        tmp_path / "run", make_job("measure", models, evaluate__batch=4)
+    )
+    give(directory, "prompts.parquet", make_prompts(3))
+    policies = [{"name": key, "path": models[key]} for key in ("reference", "policy")]
+    plan = {"policies": policies, "samples": 2}
+    (directory.inputs / "plan.json").write_text(json.dumps(plan))
+    with Report(directory) as report:
+        measure.run(directory.job(), report, directory)
+    told = [event for event in directory.events_after(0, 0) if event["kind"] == "progress"]
+    assert [(e["done"], e["total"], e["message"]) for e in told] == [
+        (4, 12, "reference: 4 of 6 answers"),
+        (6, 12, "reference: 6 of 6 answers"),
+        (10, 12, "policy: 4 of 6 answers"),
+        (12, 12, "policy: 6 of 6 answers"),
+    ]
+
+
+def test_a_stage_that_is_called_like_its_phase_is_named_once():
+    states = [
+        {"iteration": 1, "phase": "ppo", "message": "ppo 50% DPO: step 2 of 4", "blocked": None},
+        {"iteration": 1, "phase": "evaluating", "message": "evaluate 0%", "blocked": None},
+        {"iteration": 2, "phase": "labeling", "message": "", "blocked": None},
+    ]
+    said: list[str] = []
+    follow(lambda _, left=iter(states): next(left), until="labeling", tell=said.append)
+    assert said == [
+        "iteration 1: ppo 50% DPO: step 2 of 4",
+        "iteration 1: evaluating evaluate 0%",
+        "iteration 2: labeling",
+    ]
