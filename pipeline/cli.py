@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from pipeline import compare, sweep
+from pipeline import compare, compare_report, sweep
 from pipeline.gold import load_gold, score
 from pipeline.judge import TIMEOUT, judge_all, load_judge
 from pipeline.lab.cli import add_lab_commands
@@ -90,10 +90,10 @@ def _add_compare(app: typer.Typer) -> None:
             snapshots=snapshots,
             progress=_tell,
         )
-        found = compare.summary(curves, kl)
-        plot = compare.write_report(place / "compare" / name, curves, found)
+        found = compare_report.summary(curves, kl)
+        plot = compare_report.write_report(place / "compare" / name, curves, found)
         shown = json.dumps(found | {"plot": str(plot)}) if as_json else None
-        typer.echo(shown or compare.readable(found, plot))
+        typer.echo(shown or compare_report.readable(found, plot))
 
 
 def _add_judge(app: typer.Typer, connect: Callable[[Path], AbstractContextManager[Any]]) -> None:
@@ -162,12 +162,29 @@ def readable(found: dict[str, Any], plot: Path) -> str:
     for row in found["runs"]:
         within = row["reward_within_budget"]
         lines.append(
-            f"{row['kl_weight']:>8g}  {row['reward']:>8.3f}  {row['kl']:>7.2f}  {row['gain']:>8.2f}  "
+            f"{row['kl_weight']:>8g}  {row['reward']:>z8.3f}  {row['kl']:>z7.2f}  {row['gain']:>z8.2f}  "
             + ("never so near" if within is None else f"{within:.3f}")
             + ("  ← spends the budget best" if row["kl_weight"] == found["best"] else "")
             + ("  (the reference is unmoved)" if row["unmoved"] else "")
         )
+    lines.append(_verdict(found))
     for row in found["runs"]:
         lines.append(f"\nβ = {row['kl_weight']:g} at its end:")
         lines += [f"  [{s['reward']:+.2f}, KL {s['kl']:.1f}] {s['text']}" for s in row["samples"]]
     return "\n".join([*lines, f"\n{plot}"])
+
+
+def _verdict(found: dict[str, Any]) -> str:
+    """What the sweep says of its βs, in a sentence."""
+    best, lead = found["best"], found["lead"]
+    if all(row["unmoved"] for row in found["runs"]):
+        return (
+            "\nno winner: every β left the policy at the reference; train longer, raise ppo.lr or "
+            "lower β"
+        )
+    if best is None:
+        return f"\nno winner: no β that moved the policy was within {found['kl_budget']:g} nats"
+    if lead is None:
+        return f"\nβ = {best:g} has no rival"
+    text = f"\nβ = {best:g} is {lead['by']:.3f} ± {1.96 * lead['error']:.3f} above β = {lead['over']:g}"
+    return text if lead["by"] > 1.96 * lead["error"] else f"{text}: noise can explain that"

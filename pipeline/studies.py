@@ -193,29 +193,3 @@ def nats(option: str, value: float) -> float:
     if not (math.isfinite(value) and value > 0):
         raise ValueError(f"{option} {value:g} must be a number of nats above 0")
     return value
-
-
-def svg_figure(*, width: float, height: float) -> Any:
-    """An empty figure, in inches, that is saved as SVG."""
-    # Slow to import and wanted by studies only.
-    from matplotlib.backends.backend_svg import FigureCanvasSVG  # noqa: PLC0415
-    from matplotlib.figure import Figure  # noqa: PLC0415
-
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasSVG(figure)
-    return figure
-
-
-def save_svg(figure: Any, path: Path) -> Path:
-    """Write it so that the same figure makes the same file."""
-    from matplotlib import rc_context  # noqa: PLC0415
-
-    with rc_context({"svg.hashsalt": "kitestring"}):
-        figure.savefig(path, metadata={"Date": None})
-    return path
-
-
-def tidy(axes: Any) -> None:
-    """A legend without a frame, and no more axes than there are."""
-    axes.legend(frameon=False)
-    axes.spines[["top", "right"]].set_visible(False)
