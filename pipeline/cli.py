@@ -10,16 +10,19 @@ from typing import Annotated, Any
 
 import typer
 
-from pipeline import compare, sweep
+from pipeline import compare, compare_report, sweep
 from pipeline.gold import load_gold, score
-from pipeline.judge import judge_all, load_judge
+from pipeline.judge import TIMEOUT, judge_all, load_judge
 from pipeline.lab.cli import add_lab_commands
 from pipeline.settings import assignments
+from pipeline.studies import nats, stoppable
 
 Workspace = Annotated[Path, typer.Option(help="The workspace.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Sets = Annotated[list[str], typer.Option("--set", help="A setting; repeatable.")]
 DEFAULT = Path("workspace")
+LARGEST_BETA = 1e6
+"""Far above any use, far below where a loss overflows."""
 
 
 def add_study_commands(
@@ -34,6 +37,7 @@ def add_study_commands(
 
 def _add_sweep(app: typer.Typer) -> None:
     @app.command("sweep")
+    @stoppable()
     def sweep_command(
         kl_weight: Annotated[str, typer.Option(help="The βs to try, as in 0,0.02,0.05,0.2.")],
         workspace: Workspace = DEFAULT,
@@ -43,26 +47,28 @@ def _add_sweep(app: typer.Typer) -> None:
         as_json: AsJson = False,
     ) -> None:
         """Repeat the newest PPO run at several KL weights: one plot of reward against KL."""
+        weights, budget = betas(kl_weight), nats("--kl-budget", kl_budget)
         curves = sweep.sweep(
             workspace.resolve(),
-            betas(kl_weight),
+            weights,
             name=name,
             overrides=assignments(sets),
             progress=_tell,
         )
-        found = sweep.summary(curves, kl_budget)
+        found = sweep.summary(curves, budget)
         plot = sweep.write_report(workspace.resolve() / "sweeps" / name, curves, found)
         typer.echo(json.dumps(found | {"plot": str(plot)}) if as_json else readable(found, plot))
 
 
 def _add_compare(app: typer.Typer) -> None:
     @app.command("compare")
+    @stoppable()
     def compare_command(
         methods: Annotated[
             str, typer.Option(help="Those to compare with SFT.")
         ] = "sft,best_of_n,ppo,dpo,rloo",
         workspace: Workspace = DEFAULT,
-        kl: Annotated[float, typer.Option(help="Nats at which methods are read off.", min=0)] = 2,
+        kl: Annotated[float, typer.Option(help="Nats at which methods are read off.")] = 2,
         snapshots: Annotated[
             int, typer.Option(help="Policies along training, as points of a curve.", min=0)
         ] = 5,
@@ -74,7 +80,7 @@ def _add_compare(app: typer.Typer) -> None:
         as_json: AsJson = False,
     ) -> None:
         """Repeat the newest PPO run with each method: gold score, reward and KL of every one."""
-        place = workspace.resolve()
+        place, kl = workspace.resolve(), nats("--kl", kl)
         curves = compare.compare(
             place,
             compare.chosen_methods(methods),
@@ -84,14 +90,15 @@ def _add_compare(app: typer.Typer) -> None:
             snapshots=snapshots,
             progress=_tell,
         )
-        found = compare.summary(curves, kl)
-        plot = compare.write_report(place / "compare" / name, curves, found)
+        found = compare_report.summary(curves, kl)
+        plot = compare_report.write_report(place / "compare" / name, curves, found)
         shown = json.dumps(found | {"plot": str(plot)}) if as_json else None
-        typer.echo(shown or compare.readable(found, plot))
+        typer.echo(shown or compare_report.readable(found, plot))
 
 
 def _add_judge(app: typer.Typer, connect: Callable[[Path], AbstractContextManager[Any]]) -> None:
     @app.command("judge")
+    @stoppable()
     def judge_command(
         judge: Annotated[
             str, typer.Option(help='module:function, (prompt, left, right) -> "A", "B" or "tie"')
@@ -109,6 +116,7 @@ def _add_judge(app: typer.Typer, connect: Callable[[Path], AbstractContextManage
                 "or once, on sides tossed by a coin.",
             ),
         ] = True,
+        timeout: Annotated[float, typer.Option(help="Seconds to wait for one answer.")] = TIMEOUT,
         as_json: AsJson = False,
     ) -> None:
         """Have a callable judge the newest iteration's pairs, as an annotator of kind "model"."""
@@ -120,6 +128,7 @@ def _add_judge(app: typer.Typer, connect: Callable[[Path], AbstractContextManage
                 name=name or judge,
                 both_orders=both_orders,
                 limit=limit,
+                timeout=timeout,
                 tell=_tell,
             )
         lines = [f"{key}: {value}" for key, value in found.items() if value is not None]
@@ -132,11 +141,17 @@ def _tell(line: str) -> None:
 
 
 def betas(text: str) -> list[float]:
-    """``0,0.02,0.2`` as numbers, each once."""
+    """``0,0.02,0.2`` as numbers, each once; ValueError unless all of them can be a β."""
     try:
         found = list(dict.fromkeys(float(part) for part in text.split(",")))
     except ValueError:
         raise ValueError(f"--kl-weight {text} must be numbers, as in 0,0.02,0.05,0.2") from None
+    for weight in found:
+        if not 0 <= weight <= LARGEST_BETA:
+            raise ValueError(
+                f"--kl-weight {text}: {weight:g} is not between 0 and {LARGEST_BETA:g}; β is the "
+                "reward paid per nat, as in 0,0.02,0.05,0.2"
+            )
     return found
 
 
@@ -147,12 +162,29 @@ def readable(found: dict[str, Any], plot: Path) -> str:
     for row in found["runs"]:
         within = row["reward_within_budget"]
         lines.append(
-            f"{row['kl_weight']:>8g}  {row['reward']:>8.3f}  {row['kl']:>7.2f}  {row['gain']:>8.2f}  "
+            f"{row['kl_weight']:>8g}  {row['reward']:>z8.3f}  {row['kl']:>z7.2f}  {row['gain']:>z8.2f}  "
             + ("never so near" if within is None else f"{within:.3f}")
             + ("  ← spends the budget best" if row["kl_weight"] == found["best"] else "")
             + ("  (the reference is unmoved)" if row["unmoved"] else "")
         )
+    lines.append(_verdict(found))
     for row in found["runs"]:
         lines.append(f"\nβ = {row['kl_weight']:g} at its end:")
         lines += [f"  [{s['reward']:+.2f}, KL {s['kl']:.1f}] {s['text']}" for s in row["samples"]]
     return "\n".join([*lines, f"\n{plot}"])
+
+
+def _verdict(found: dict[str, Any]) -> str:
+    """What the sweep says of its βs, in a sentence."""
+    best, lead = found["best"], found["lead"]
+    if all(row["unmoved"] for row in found["runs"]):
+        return (
+            "\nno winner: every β left the policy at the reference; train longer, raise ppo.lr or "
+            "lower β"
+        )
+    if best is None:
+        return f"\nno winner: no β that moved the policy was within {found['kl_budget']:g} nats"
+    if lead is None:
+        return f"\nβ = {best:g} has no rival"
+    text = f"\nβ = {best:g} is {lead['by']:.3f} ± {1.96 * lead['error']:.3f} above β = {lead['over']:g}"
+    return text if lead["by"] > 1.96 * lead["error"] else f"{text}: noise can explain that"

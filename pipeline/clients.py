@@ -214,10 +214,15 @@ def follow(
             )
         if state["iteration"] is None:
             raise ValueError("there are no prompts yet; import some with `launch.py import`")
-        line = f"iteration {state['iteration']}: {state['message'] or state['phase']}"
+        line = f"iteration {state['iteration']}: {_doing(state['phase'], state['message'])}"
         if line != told:
             tell(line)
             told = line
         if state["phase"] == until and state["iteration"] > after:
             return state
         time.sleep(_PAUSE)
+
+
+def _doing(phase: str, message: str) -> str:
+    """What the loop does; a stage that is called like its phase is not named twice."""
+    return message if message.startswith(f"{phase} ") else f"{phase} {message}".strip()

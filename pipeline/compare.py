@@ -12,10 +12,9 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 import pandas as pd
 
@@ -27,20 +26,16 @@ from pipeline.rundir import Job, RunDirectory, write_atomically
 from pipeline.studies import (
     Progress,
     copy_inputs,
+    folder_of,
+    held,
     newest_ppo_run,
     newest_run,
     run_to_end,
-    save_svg,
-    svg_figure,
-    tidy,
 )
-from pipeline.winrate import WinRate, outcome, win_rate
+from pipeline.winrate import WinRate, outcome, standard_error, win_rate
 
 METHODS = ("sft", "best_of_n", "ppo", "dpo", "rloo")
 TRAINED = tuple(TRAINERS)
-_TITLES: dict[str, str] = dict(
-    zip(METHODS, ("SFT", "best of N", "PPO", "DPO", "RLOO"), strict=True)
-)
 NS = (1, 2, 4, 8, 16)
 """Samples a prompt of which best-of-N shows the one that the reward model likes best."""
 
@@ -67,6 +62,9 @@ class Point:
     kl: float
     """Mean Σ KL over a response's tokens, whole vocabulary; of best-of-N an upper bound.  Nats."""
     length: float
+    gold_error: float | None
+    """Standard error of the mean gold score, clustered by prompt; None for a single prompt."""
+    reward_error: float | None
     win_rate: WinRate
     """Against SFT, by gold score, clustered by prompt."""
     sampling_seconds: float
@@ -108,6 +106,7 @@ def compare(
     progress: Progress,
 ) -> list[Curve]:
     """Train and measure each method that is not done; SFT is always among them, and first."""
+    folder = folder_of(workspace / "compare", name)
     source, asked = newest_ppo_run(workspace), newest_run(workspace, "evaluate")
     if asked is None:
         raise ValueError(
@@ -115,12 +114,11 @@ def compare(
             "iteration (`launch.py iterate`) first"
         )
     config = source.job().config.override({"optimize.snapshots": snapshots} | dict(overrides))
-    study = _Study(
-        workspace, workspace / "compare" / name, source, asked, replace(source.job(), config=config)
-    )
+    study = _Study(workspace, folder, source, asked, replace(source.job(), config=config))
     measured: dict[str, tuple[RunDirectory, float]] = {}
-    for method in dict.fromkeys(["sft", *methods]):
-        measured[method] = study.run(method, lambda text, m=method: progress(f"{m}: {text}"))
+    with held(folder):
+        for method in dict.fromkeys(["sft", *methods]):
+            measured[method] = study.run(method, lambda text, m=method: progress(f"{m}: {text}"))
     scored = _Scored(gold)
     return [
         _curve(method, *found, measured["sft"][0], scored) for method, found in measured.items()
@@ -250,13 +248,17 @@ def point(
 ) -> Point:
     """The means of a policy's answers; `rivals` are the gold scores of SFT's answers by prompt."""
     outcomes = [outcome(answer.gold, rivals[answer.prompt]) for answer in answers]
+    prompts = [answer.prompt for answer in answers]
+    gold, reward = [answer.gold for answer in answers], [answer.reward for answer in answers]
     return Point(
         label=label,
-        gold=fmean(answer.gold for answer in answers),
-        reward=fmean(answer.reward for answer in answers),
+        gold=fmean(gold),
+        reward=fmean(reward),
+        gold_error=standard_error(gold, prompts),
+        reward_error=standard_error(reward, prompts),
         kl=fmean(answer.kl for answer in answers) if kl is None else kl,
         length=fmean(answer.length for answer in answers),
-        win_rate=win_rate(outcomes, [answer.prompt for answer in answers]),
+        win_rate=win_rate(outcomes, prompts),
         sampling_seconds=seconds,
     )
 
@@ -286,48 +288,6 @@ def best_of_n_kl(n: int) -> float:
     return math.log(n) - (n - 1) / n
 
 
-def summary(curves: Sequence[Curve], kl: float) -> dict[str, Any]:
-    """What the comparison says, as plain values."""
-    return {
-        "kl": kl,
-        "methods": [
-            {
-                "method": curve.method,
-                "training_seconds": curve.training_seconds,
-                "gold_at_kl": curve.at(kl, "gold"),
-                "reward_at_kl": curve.at(kl, "reward"),
-                **asdict(curve.points[-1]),
-                "points": [asdict(point) for point in curve.points],
-            }
-            for curve in curves
-        ],
-    }
-
-
-def write_report(folder: Path, curves: Sequence[Curve], found: Mapping[str, Any]) -> Path:
-    """compare.json and compare.svg in the study's folder; returns the plot's path."""
-    write_atomically(folder / "compare.json", json.dumps(found, indent=1))
-    figure = svg_figure(width=10, height=4.2)
-    for axes, name, title in zip(
-        figure.subplots(1, 2),
-        ("gold", "reward"),
-        ("gold score", "reward model's score"),
-        strict=True,
-    ):
-        for curve in curves:
-            color = f"C{METHODS.index(curve.method)}"
-            places = [(point.kl, getattr(point, name)) for point in curve.points]
-            dashed = "--" if curve.method == "best_of_n" else "-"
-            label = _TITLES[curve.method]
-            axes.plot(*zip(*places, strict=True), dashed, color=color, label=label)
-            axes.plot(*places[-1], "o", color=color, ms=5)
-        axes.axvline(found["kl"], color="0.6", ls=":", lw=1)
-        axes.grid(color="0.92", lw=0.8)
-        axes.set(xlabel="KL to SFT, nats per response", ylabel=title)
-        tidy(axes)
-    return save_svg(figure, folder / "compare.svg")
-
-
 def chosen_methods(text: str) -> list[str]:
     """``ppo,dpo`` as names, each once; ValueError for one that is unknown."""
     found = list(dict.fromkeys(part.strip() for part in text.split(",")))
@@ -335,22 +295,3 @@ def chosen_methods(text: str) -> list[str]:
         if method not in METHODS:
             raise ValueError(f"--methods names {method!r}; there are {', '.join(METHODS)}")
     return found
-
-
-def readable(found: Mapping[str, Any], plot: Path) -> str:
-    """The table of a comparison for people."""
-    kl = found["kl"]
-    lines = [
-        f"{'method':<10}{'gold':>8}{'reward':>9}{'KL':>8}{'tokens':>8}  {'wins against SFT':<19}"
-        f"{'train s':>8}{'sample s':>9}  gold at {kl:g} nats"
-    ]
-    for row in found["methods"]:
-        at, wins, itself = row["gold_at_kl"], row["win_rate"], row["method"] == "sft"
-        won = f"{wins['win_rate']:.2f} ({wins['low']:.2f}–{wins['high']:.2f})"
-        reached = "never reached" if at is None else f"{at:.3f}"
-        lines.append(
-            f"{row['method']:<10}{row['gold']:>8.3f}{row['reward']:>9.3f}{row['kl']:>8.2f}"
-            f"{row['length']:>8.1f}  {'–' if itself else won:<19}{row['training_seconds']:>8.0f}"
-            f"{row['sampling_seconds']:>9.1f}  {'–' if itself else reached}"
-        )
-    return "\n".join([*lines, "", str(plot)])

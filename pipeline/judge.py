@@ -9,18 +9,23 @@ from __future__ import annotations
 
 import inspect
 import json
+import math
+import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from pipeline.clients import conversation
-from pipeline.plugins import load_function
+from pipeline.plugins import in_a_line, load_function
 
 Judge = Callable[[Sequence[Mapping[str, str]], str, str], str]
 """(messages, left, right) → "A", "B" or "tie"."""
 
 AT_ONCE = 64
+TIMEOUT = 600.0
+"""Seconds for one answer: the workspace is not free for others while a judge is waited for."""
 _ANSWERS = {"A": "left", "B": "right", "tie": "tie"}
 
 
@@ -33,7 +38,7 @@ def load_judge(name: str) -> Judge:
     function = load_function(name, what="judge")
     try:
         parameters = [*inspect.signature(function).parameters]
-    except ValueError:  # some built-in functions do not say
+    except (ValueError, TypeError):  # some built-in functions do not say
         parameters = ["", "", ""]
     if len(parameters) != 3:
         raise ValueError(
@@ -51,14 +56,19 @@ def judge_all(
     name: str,
     both_orders: bool = True,
     limit: int | None = None,
+    timeout: float = TIMEOUT,
     tell: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
     """Have `judge` answer every open pair it has not answered, at most `limit`; what it said.
 
     `call` reaches the workspace.  Each answer is stored before the next question is asked, so a
     judge that is stopped goes on where it was.  Raises ValueError for an answer that is none, and
-    RuntimeError for a judge that fails.
+    RuntimeError for a judge that fails or is silent for `timeout` seconds.  To be called in the
+    main thread, where an alarm can interrupt the judge.
     """
+    if not (math.isfinite(timeout) and timeout > 0):
+        raise ValueError(f"--timeout {timeout:g} must be a number of seconds above 0")
+    asked = _Asked(judge, name=name, timeout=timeout)
     said: Counter[str] = Counter()
     left = limit
     while left is None or left > 0:
@@ -67,10 +77,10 @@ def judge_all(
             break
         for pair in found["pairs"]:
             start = time.monotonic()
-            outcome, comment = _verdict(judge, pair, both_orders=both_orders)
+            outcome, comment = _verdict(asked, pair, both_orders=both_orders)
             stored = call(
                 "judge.save",
-                annotator=found["annotator"],
+                name=name,
                 comparison=pair["id"],
                 outcome=outcome,
                 comment=comment,
@@ -90,30 +100,67 @@ def judge_all(
     }
 
 
-def _verdict(judge: Judge, pair: Mapping[str, Any], *, both_orders: bool) -> tuple[str, str]:
+def _verdict(asked: _Asked, pair: Mapping[str, Any], *, both_orders: bool) -> tuple[str, str]:
     """(first, second or tie; a comment where the two orders contradict each other)."""
-    one = _ask(judge, pair, swapped=pair["swapped"])
+    one = asked.about(pair, swapped=pair["swapped"])
     if not both_orders:
         return one, ""
-    other = _ask(judge, pair, swapped=not pair["swapped"])
+    other = asked.about(pair, swapped=not pair["swapped"])
     if one == other:
         return one, ""
     return "tie", f"contradicts itself: {one} in one order, {other} in the other"
 
 
-def _ask(judge: Judge, pair: Mapping[str, Any], *, swapped: bool) -> str:
-    """What it says of the pair with `second` on the left where `swapped`: first, second or tie."""
-    sides = ("second", "first") if swapped else ("first", "second")
-    messages = json.loads(pair["messages"])
+class _Asked:
+    """A judge that is not trusted to answer, or to answer in time."""
+
+    def __init__(self, judge: Judge, *, name: str, timeout: float) -> None:
+        self._judge = judge
+        self._name = name
+        self._timeout = timeout
+
+    def about(self, pair: Mapping[str, Any], *, swapped: bool) -> str:
+        """What it says with `second` on the left where `swapped`: first, second or tie."""
+        sides = ("second", "first") if swapped else ("first", "second")
+        answer = self._answer(pair, json.loads(pair["messages"]), *(pair[side] for side in sides))
+        if not isinstance(answer, str) or answer not in _ANSWERS:
+            raise ValueError(
+                f"the judge {self._name} answered {answer!r} on comparison {pair['id']}; it must "
+                'answer "A" (the left), "B" (the right) or "tie"'
+            )
+        return {"left": sides[0], "right": sides[1], "tie": "tie"}[_ANSWERS[answer]]
+
+    def _answer(self, pair: Mapping[str, Any], messages: Any, left: str, right: str) -> Any:
+        try:
+            with _at_most(self._timeout):
+                return self._judge(messages, left, right)
+        except _TooLong:
+            raise RuntimeError(
+                f"the judge {self._name} gave no answer on comparison {pair['id']} within "
+                f"{self._timeout:g} s; mend it, or give it longer with --timeout"
+            ) from None
+        # A judge that calls sys.exit has failed; it does not end the command.
+        except (Exception, SystemExit) as error:
+            raise RuntimeError(
+                f"the judge {self._name} failed on comparison {pair['id']}: {in_a_line(error)}"
+            ) from error
+
+
+class _TooLong(BaseException):
+    """Not an Exception, so that no judge's own retries swallow it."""
+
+
+@contextmanager
+def _at_most(seconds: float) -> Iterator[None]:
+    """Interrupt what runs inside after so long, unless it stays in compiled code for ever."""
+
+    def ring(*_: object) -> None:
+        raise _TooLong
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
-        answer = judge(messages, pair[sides[0]], pair[sides[1]])
-    except Exception as error:
-        raise RuntimeError(
-            f"the judge failed on comparison {pair['id']}: {type(error).__name__}: {error}"
-        ) from error
-    if not isinstance(answer, str) or answer not in _ANSWERS:
-        raise ValueError(
-            f'the judge answered {answer!r} on comparison {pair["id"]}; it must answer "A" (the '
-            'left), "B" (the right) or "tie"'
-        )
-    return {"left": sides[0], "right": sides[1], "tie": "tie"}[_ANSWERS[answer]]
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

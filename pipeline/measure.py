@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pipeline.devices import pick_device
 from pipeline.evaluate import held_out_prompts, require_room, sequence_kl
 from pipeline.reward.ensemble import Ensemble
 from pipeline.rundir import Job, Report, RunDirectory
-from pipeline.sampler import Sampler
+from pipeline.sampler import Response, Sampler
 from pipeline.sampling import write_rows
 from storage.records import digest, messages_json
 
@@ -25,10 +26,13 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
     """Sample and measure every policy of the plan; the seconds that each took."""
     plan = json.loads((directory.inputs / "plan.json").read_text())
     bench = _Bench(job, directory, samples=plan["samples"])
-    seconds = {}
-    for done, policy in enumerate(plan["policies"]):
-        report.progress(done, len(plan["policies"]), f"measuring {policy['name']}")
-        seconds[policy["name"]] = bench.measure(policy["name"], policy["path"])
+    seconds, count = {}, len(plan["policies"])
+    for number, policy in enumerate(plan["policies"]):
+
+        def tell(done: int, of: int, name: str = policy["name"], before: int = number) -> None:
+            report.progress(before * of + done, count * of, f"{name}: {done} of {of} answers")
+
+        seconds[policy["name"]] = bench.measure(policy["name"], policy["path"], tell)
     return {"sampling_seconds": seconds}
 
 
@@ -47,8 +51,11 @@ class _Bench:
         self._reference = Sampler.of_job(job, job.model("reference"), self._device)
         self._reward = Ensemble.load(job, device=self._device)
 
-    def measure(self, name: str, path: str) -> float:
-        """Write the policy's answers unless they are written; the seconds it took to sample."""
+    def measure(self, name: str, path: str, tell: Callable[[int, int], None]) -> float:
+        """Write the policy's answers unless they are written; the seconds it took to sample.
+
+        `tell` hears how many are sampled, of how many.
+        """
         target, clock = self._outputs / f"{name}.parquet", self._outputs / f"{name}.seconds"
         if clock.exists():  # written last
             return float(clock.read_text())
@@ -56,6 +63,13 @@ class _Bench:
         sampler = self._reference if same else Sampler.of_job(self._job, path, self._device)
         config, conversations = self._config, [messages for _, messages, _ in self._asked]
         require_room(sampler, conversations, config.max_new_tokens)
+        done = 0
+
+        def count(batch: Sequence[Response]) -> None:
+            nonlocal done
+            done += len(batch)
+            tell(done, len(conversations))
+
         start = time.perf_counter()
         responses = sampler.sample(
             conversations,
@@ -63,6 +77,7 @@ class _Bench:
             max_new_tokens=config.max_new_tokens,
             seed=self._seed,
             batch=config.batch,
+            on_batch=count,
         )
         seconds = time.perf_counter() - start
         rewards = self._reward(conversations, [response.text for response in responses]).scores

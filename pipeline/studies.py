@@ -6,16 +6,22 @@ its own in a run directory of its own; a study that was stopped goes on where it
 
 from __future__ import annotations
 
+import fcntl
+import math
+import os
+import re
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pipeline.rundir import Job, RunDirectory
+from pipeline.config import Config
+from pipeline.rundir import LOCK_FD, Job, RunDirectory
 
 Progress = Callable[[str], None]
 
@@ -37,30 +43,100 @@ def newest_ppo_run(workspace: Path) -> RunDirectory:
     return found
 
 
+def folder_of(place: Path, name: str) -> Path:
+    """The study's folder under `place`; ValueError unless the name is that of a plain folder."""
+    if not re.fullmatch(r"\w[\w .=+-]{0,99}", name):
+        raise ValueError(
+            f"--name {name!r} must be a plain folder name: letters, digits and -_.=+ (100 at most, "
+            "a letter or digit first)"
+        )
+    return place / name
+
+
+@contextmanager
+def held(folder: Path, *, option: str = "--name") -> Iterator[None]:
+    """Have a study's folder, made here, to ourselves; RuntimeError where another command has it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("ab") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RuntimeError(
+                f"another command is at work in {folder}; wait for its end, stop it, or give this "
+                f"one another {option}"
+            ) from None
+        yield
+
+
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """For commands that go on where they were: Ctrl-C says so."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        sys.stderr.write("stopped; run the same command to go on\n")
+        raise
+
+
 def run_to_end(
     path: Path, job: Job, *, fill: Callable[[Path], Any], progress: Progress
 ) -> RunDirectory:
     """Do a job in the run directory `path`, unless it is done; `fill(inputs)` writes its inputs.
 
     It starts from its checkpoint where there is one, and stops with us.  Raises ValueError where
-    the directory belongs to other settings or models, RuntimeError where the job fails.
+    the directory belongs to other settings (the machine's may change) or models, RuntimeError
+    where the job fails.
     """
+    path.mkdir(parents=True, exist_ok=True)
     directory = RunDirectory(path)
+    # Where we were killed, our worker may live on.
+    with directory.hold_lock() as lock:
+        if _prepared(directory, job, fill=fill):
+            _follow(directory, lock.fileno(), progress)
+        else:
+            progress("done before")
+    return directory
+
+
+def _prepared(directory: RunDirectory, job: Job, *, fill: Callable[[Path], Any]) -> bool:
+    """Whether there is anything to do; if so, the directory is ready for a worker."""
+    path = directory.path
     known = directory.job() if (path / "job.json").exists() else None
-    if known and (known.config, known.models) != (job.config, job.models):
+    if known and (found := differences(_identity(known), _identity(job))):
         raise ValueError(
-            f"{path} belongs to a study with other settings or models; give this one another --name"
+            f"{path} belongs to a study with other settings or models ({'; '.join(found)}); give "
+            "this one another --name"
         )
     if directory.result() is not None:
-        progress("done before")
-        return directory
+        return False
     attempt = known.attempt + 1 if known else 1
     resume = directory.has_checkpoint()
     RunDirectory.create(path, replace(job, attempt=attempt, resume=resume))
     directory.clear_outcome()
     fill(directory.inputs)
-    _follow(directory, progress)
-    return directory
+    return True
+
+
+def differences(stored: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
+    """``key: stored → given`` for what makes another study of it.
+
+    The machine's settings (`worker.*`) do not: a study may go on with more threads.
+    """
+    keys = [key for key in {**stored, **given} if not key.startswith("worker.")]
+    return [
+        f"{key}: {stored.get(key)} → {given.get(key)}"
+        for key in keys
+        if stored.get(key) != given.get(key)
+    ]
+
+
+def values(config: Config) -> dict[str, Any]:
+    """Every setting by its name."""
+    return {setting.name: setting.value for setting in config.settings()}
+
+
+def _identity(job: Job) -> dict[str, Any]:
+    return values(job.config) | {f"the {key} model": path for key, path in job.models.items()}
 
 
 def copy_inputs(source: RunDirectory, *names: str) -> Callable[[Path], None]:
@@ -77,15 +153,20 @@ def _is_of(job: Job, stage: str, iteration: int | None) -> bool:
     return job.stage == stage and iteration in (None, job.iteration)
 
 
-def _follow(directory: RunDirectory, progress: Progress) -> None:
-    """Run the worker to its end; it stops with us.  RuntimeError says why it failed."""
+def _follow(directory: RunDirectory, lock: int, progress: Progress) -> None:
+    """Run the worker, which inherits the lock, to its end; it stops with us.
+
+    RuntimeError says why it failed.
+    """
     with directory.log.open("ab") as log:
         worker = subprocess.Popen(
             [sys.executable, "-m", "pipeline.worker", str(directory.path)],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
+            pass_fds=[lock],
             cwd=Path(__file__).parent.parent,
+            env=os.environ | {LOCK_FD: str(lock)},
         )
     said = ""
     try:
@@ -107,27 +188,8 @@ def _last_progress(directory: RunDirectory) -> str:
     return next((e["message"] for e in reversed([*events]) if e["kind"] == "progress"), "")
 
 
-def svg_figure(*, width: float, height: float) -> Any:
-    """An empty figure, in inches, that is saved as SVG."""
-    # Slow to import and wanted by studies only.
-    from matplotlib.backends.backend_svg import FigureCanvasSVG  # noqa: PLC0415
-    from matplotlib.figure import Figure  # noqa: PLC0415
-
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasSVG(figure)
-    return figure
-
-
-def save_svg(figure: Any, path: Path) -> Path:
-    """Write it so that the same figure makes the same file."""
-    from matplotlib import rc_context  # noqa: PLC0415
-
-    with rc_context({"svg.hashsalt": "kitestring"}):
-        figure.savefig(path, metadata={"Date": None})
-    return path
-
-
-def tidy(axes: Any) -> None:
-    """A legend without a frame, and no more axes than there are."""
-    axes.legend(frameon=False)
-    axes.spines[["top", "right"]].set_visible(False)
+def nats(option: str, value: float) -> float:
+    """A divergence to compare at; ValueError unless it is a finite positive number."""
+    if not (math.isfinite(value) and value > 0):
+        raise ValueError(f"{option} {value:g} must be a number of nats above 0")
+    return value

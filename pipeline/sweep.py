@@ -8,17 +8,32 @@ own in ``sweeps/NAME/kl_weight=…``; a sweep that was stopped goes on where it 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import cycle, islice
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from pipeline.figures import (
+    COLORS,
+    NORMAL_975,
+    add_legend,
+    budget_mark,
+    columns,
+    fit_kl,
+    mark,
+    save_svg,
+    svg_figure,
+)
 from pipeline.rundir import RunDirectory, write_atomically
-from pipeline.studies import copy_inputs, newest_ppo_run, run_to_end, save_svg, svg_figure, tidy
+from pipeline.studies import copy_inputs, folder_of, held, newest_ppo_run, run_to_end
 
 SMOOTHED = 5
 """Updates over which reward and KL are averaged before they are compared."""
+POINTS = 15
+"""Of a curve on the plot, about."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,8 +43,10 @@ class Curve:
     kl_weight: float
     reward: list[float]
     kl: list[float]
-    spread: float
-    """Standard deviation of the rewards of the first update: the SFT policy's."""
+    std: list[float]
+    """Of the rewards of an update's responses."""
+    responses: int
+    """An update's."""
     samples: list[dict[str, Any]]
 
     def smoothed(self) -> list[tuple[float, float]]:
@@ -39,15 +56,35 @@ class Curve:
             (fmean(self.kl[i : i + SMOOTHED]), fmean(self.reward[i : i + SMOOTHED])) for i in starts
         ]
 
-    def best_within(self, budget: float) -> float | None:
-        """The highest reward reached at a KL of at most `budget`; None if it never was so near."""
-        return max((reward for kl, reward in self.smoothed() if kl <= budget), default=None)
+    def error(self, start: int, updates: int = SMOOTHED) -> float:
+        """Standard error of a window's mean reward, from the spread within its updates."""
+        window = [std**2 / self.responses for std in self.std[start : start + updates]]
+        return math.sqrt(sum(window)) / len(window)
+
+    def blocks(self, updates: int) -> list[tuple[float, float, float]]:
+        """(KL, reward, its standard error) of windows that share no update, to the last."""
+        ends = range(len(self.reward), 0, -updates)
+        starts = [end - updates for end in ends if end >= updates][::-1]
+        return [
+            (
+                fmean(self.kl[i : i + updates]),
+                fmean(self.reward[i : i + updates]),
+                self.error(i, updates),
+            )
+            for i in starts
+        ]
+
+    def best_within(self, budget: float) -> int | None:
+        """The window of the highest reward at a KL of at most `budget`; None if none is so near."""
+        points = self.smoothed()
+        near = [i for i, (kl, _) in enumerate(points) if kl <= budget]
+        return max(near, key=lambda i: points[i][1], default=None)
 
     @property
     def gain(self) -> float:
         """How far the reward rose from the first window to the last, in SFT standard deviations."""
         points = self.smoothed()
-        return (points[-1][1] - points[0][1]) / max(self.spread, 1e-9)
+        return (points[-1][1] - points[0][1]) / max(self.std[0], 1e-9)
 
     @property
     def unmoved(self) -> bool:
@@ -64,20 +101,21 @@ def sweep(
     progress: Callable[[str], None],
 ) -> list[Curve]:
     """Run PPO at each β that has not run yet; the curves in the order of the weights."""
-    source = newest_ppo_run(workspace)
-    job, folder = source.job(), workspace / "sweeps" / name
+    folder, source = folder_of(workspace / "sweeps", name), newest_ppo_run(workspace)
+    job = source.job()
     config = job.config.override({"optimize.method": "ppo"} | overrides)
+    chosen = [config.override({"ppo.kl_weight": kl_weight}) for kl_weight in kl_weights]
     curves = []
-    for number, kl_weight in enumerate(kl_weights, 1):
-        title = f"β = {kl_weight:g} ({number} of {len(kl_weights)})"
-        chosen = config.override({"ppo.kl_weight": kl_weight})
-        directory = run_to_end(
-            folder / f"kl_weight={kl_weight:g}",
-            replace(job, run=f"sweep-{name}-{kl_weight:g}", config=chosen),
-            fill=copy_inputs(source),
-            progress=lambda text, title=title: progress(f"{title}: {text}"),
-        )
-        curves.append(curve_of(directory, kl_weight))
+    with held(folder):
+        for number, (kl_weight, settings) in enumerate(zip(kl_weights, chosen, strict=True), 1):
+            title = f"β = {kl_weight:g} ({number} of {len(kl_weights)})"
+            directory = run_to_end(
+                folder / f"kl_weight={kl_weight:g}",
+                replace(job, run=f"sweep-{name}-{kl_weight:g}", config=settings),
+                fill=copy_inputs(source),
+                progress=lambda text, title=title: progress(f"{title}: {text}"),
+            )
+            curves.append(curve_of(directory, kl_weight))
     return curves
 
 
@@ -91,7 +129,8 @@ def curve_of(directory: RunDirectory, kl_weight: float) -> Curve:
         kl_weight=kl_weight,
         reward=[u["reward/mean"] for u in updates],
         kl=[u["kl/reference"] for u in updates],
-        spread=updates[0]["reward/std"],
+        std=[u["reward/std"] for u in updates],
+        responses=directory.job().config.ppo.rollouts,
         samples=[
             {"text": e["message"], "reward": e["payload"]["reward"], "kl": e["payload"]["kl"]}
             for e in notes
@@ -101,37 +140,89 @@ def curve_of(directory: RunDirectory, kl_weight: float) -> Curve:
 
 
 def summary(curves: Sequence[Curve], budget: float) -> dict[str, Any]:
-    """What the sweep says, as plain values."""
-    rows = []
-    for curve in curves:
-        kl, reward = curve.smoothed()[-1]
-        rows.append(
-            {
-                "kl_weight": curve.kl_weight,
-                "reward": reward,
-                "kl": kl,
-                "gain": curve.gain,
-                "reward_within_budget": curve.best_within(budget),
-                "unmoved": curve.unmoved,
-                "samples": curve.samples,
-            }
-        )
-    within = [row for row in rows if row["reward_within_budget"] is not None]
-    best = max(within, key=lambda row: row["reward_within_budget"]) if within else None
-    return {"kl_budget": budget, "best": best and best["kl_weight"], "runs": rows}
+    """What the sweep says, as plain values.
+
+    `best` is the β that reached the highest reward within the budget, of those that moved the
+    policy at all; `lead` is how far it is above the next, with the standard error of that.
+    """
+    rows = [_row(curve, budget) for curve in curves]
+    found = [row for row in rows if row["reward_within_budget"] is not None and not row["unmoved"]]
+    found.sort(key=lambda row: -row["reward_within_budget"])
+    lead = None
+    if len(found) > 1:
+        first, second = found[:2]
+        lead = {
+            "over": second["kl_weight"],
+            "by": first["reward_within_budget"] - second["reward_within_budget"],
+            "error": math.hypot(first["error_within_budget"], second["error_within_budget"]),
+        }
+    best = found[0]["kl_weight"] if found else None
+    return {"kl_budget": budget, "best": best, "lead": lead, "runs": rows}
+
+
+def _row(curve: Curve, budget: float) -> dict[str, Any]:
+    (kl, reward), within = curve.smoothed()[-1], curve.best_within(budget)
+    return {
+        "kl_weight": curve.kl_weight,
+        "reward": reward,
+        "reward_error": curve.error(len(curve.smoothed()) - 1),
+        "kl": kl,
+        "gain": curve.gain,
+        "reward_within_budget": None if within is None else curve.smoothed()[within][1],
+        "error_within_budget": None if within is None else curve.error(within),
+        "unmoved": curve.unmoved,
+        "samples": curve.samples,
+    }
 
 
 def write_report(folder: Path, curves: Sequence[Curve], found: dict[str, Any]) -> Path:
     """sweep.json and sweep.svg in the sweep's folder; returns the plot's path."""
     write_atomically(folder / "sweep.json", json.dumps(found, indent=1))
-    figure = svg_figure(width=7, height=4.5)
-    axes = figure.subplots()
-    for curve in curves:
-        points = curve.smoothed()
-        (line,) = axes.plot(*zip(*points, strict=True), label=f"β = {curve.kl_weight:g}")
-        best = curve.kl_weight == found["best"]
-        axes.plot(*points[-1], "*" if best else "o", color=line.get_color(), ms=12 if best else 5)
-    axes.axvline(found["kl_budget"], color="0.6", ls="--", lw=1, label="KL budget")
-    axes.set(xlabel="KL to the reference, nats per response", ylabel="reward")
-    tidy(axes)
+    shortest = min(len(curve.reward) for curve in curves)
+    # Few enough points to follow, none of them of fewer updates than are compared.
+    updates = min(shortest, max(SMOOTHED, shortest // POINTS))
+    figure = svg_figure(
+        width=8,
+        height=5,
+        title="What each KL weight β buys",
+        subtitle=f"PPO from one start, {_means(updates)}; shaded: 95% interval of the mean reward; "
+        "dot: the end",
+    )
+    rows = -(-(len(curves) + 2) // 4)
+    (axes,) = columns(figure, 1, legend=rows)
+    drawn = [curve.blocks(updates) for curve in curves]
+    colors = islice(cycle(COLORS), len(curves))
+    handles = [_draw(axes, *each) for each in zip(curves, drawn, colors, strict=True)]
+    kls = [kl for blocks in drawn for kl, _, _ in blocks]
+    budget = found["kl_budget"]
+    if best := next((c for c in curves if c.kl_weight == found["best"]), None):
+        place = best.smoothed()[best.best_within(budget) or 0]
+        kls.append(place[0])
+        color = handles[curves.index(best)].get_color()
+        style = {"marker": "*", "mec": "white", "mew": 0.8, "color": color, "ls": "none"}
+        axes.plot(*place, **style, ms=16, zorder=5)
+        most = f"β = {best.kl_weight:g}: most within the budget ({_means(SMOOTHED)})"
+        handles.append(mark(most, **style, ms=11))
+    shown = fit_kl(axes, kls, budget, to="the reference")
+    handles.append(budget_mark(f"KL budget, {budget:g} nats", shown=shown))
+    axes.set_ylabel("reward")
+    add_legend(figure, handles, rows=rows)
     return save_svg(figure, folder / "sweep.svg")
+
+
+def _means(updates: int) -> str:
+    return f"means over {updates} updates" if updates > 1 else "one update"
+
+
+def _draw(axes: Any, curve: Curve, blocks: Sequence[tuple[float, float, float]], color: str) -> Any:
+    """A curve with its band; the line, for the legend."""
+    kls, rewards, errors = zip(*blocks, strict=True)
+    half = [NORMAL_975 * error for error in errors]
+    low = [reward - each for reward, each in zip(rewards, half, strict=True)]
+    high = [reward + each for reward, each in zip(rewards, half, strict=True)]
+    axes.fill_between(kls, low, high, color=color, alpha=0.13, lw=0)
+    label = f"β = {curve.kl_weight:g}" + (" (unmoved)" if curve.unmoved else "")
+    (line,) = axes.plot(kls, rewards, ".-", color=color, lw=1.6, ms=4, label=label)
+    # A band has no width where the policy stood still.
+    axes.errorbar(kls[-1], rewards[-1], half[-1], fmt="o", color=color, ms=6, capsize=3, lw=1.2)
+    return line

@@ -47,17 +47,19 @@ def win_rate(outcomes: Sequence[float], prompts: Sequence[Hashable]) -> WinRate:
         )
     if not np.isin(x, (0.0, 0.5, 1.0)).all():
         raise ValueError("outcomes must be 1 (win), 0.5 (tie) or 0 (loss)")
-    index = _cluster_numbers(prompts)
-    clusters = int(index.max()) + 1
-    w = float(x.mean())
-    if clusters == 1:
-        # One prompt says nothing about how prompts differ.
+    clusters, w = len(set(prompts)), float(x.mean())
+    variance = _clustered_variance(x, prompts)
+    if variance is None:
         return WinRate(win_rate=w, low=0.0, high=1.0, comparisons=x.size, prompts=1)
-    residuals = np.bincount(index, weights=x - w)
-    variance = clusters / (clusters - 1) * float(residuals @ residuals) / x.size**2
     effective = w * (1 - w) / variance if variance > _NO_VARIANCE else float(clusters)
     low, high = _wilson(w, effective, student_t_975(clusters - 1))
     return WinRate(win_rate=w, low=low, high=high, comparisons=x.size, prompts=clusters)
+
+
+def standard_error(scores: Sequence[float], prompts: Sequence[Hashable]) -> float | None:
+    """Of the mean of `scores`, clustered by prompt like a win rate's; None for a single prompt."""
+    variance = _clustered_variance(np.asarray(scores, dtype=float), prompts)
+    return None if variance is None else math.sqrt(variance)
 
 
 def outcome(ours: float, theirs: float) -> float:
@@ -85,9 +87,14 @@ def student_t_975(df: int) -> float:
     )
 
 
-def _cluster_numbers(prompts: Sequence[Hashable]) -> np.ndarray:
+def _clustered_variance(x: np.ndarray, prompts: Sequence[Hashable]) -> float | None:
+    """Of the mean of x; None where one prompt says nothing about how prompts differ."""
     numbers: dict[Hashable, int] = {}
-    return np.array([numbers.setdefault(prompt, len(numbers)) for prompt in prompts])
+    index = np.array([numbers.setdefault(prompt, len(numbers)) for prompt in prompts])
+    if len(numbers) == 1:
+        return None
+    residuals = np.bincount(index, weights=x - x.mean())
+    return len(numbers) / (len(numbers) - 1) * float(residuals @ residuals) / x.size**2
 
 
 def _wilson(w: float, n: float, z: float) -> tuple[float, float]:

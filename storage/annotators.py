@@ -26,6 +26,12 @@ def add(db: Database, annotator: Annotator) -> Annotator:
     return db.write(operation)
 
 
+def ensure(tx: Transaction, annotator: Annotator) -> None:
+    """Store the annotator unless one of this id is; Conflict when the name is taken."""
+    if not tx.rows(_EXISTS, id=annotator.id):
+        _save(tx, annotator)
+
+
 def replace(db: Database, annotator: Annotator) -> Annotator:
     """Store the annotator in place of the one with the same id, or NotFound."""
 

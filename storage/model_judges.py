@@ -14,7 +14,6 @@ from storage.records import (
     Annotator,
     Judgment,
     digest,
-    new_id,
     shown_swapped,
 )
 from storage.transaction import Transaction
@@ -34,10 +33,13 @@ _OPEN = """
 
 
 def judge_named(db: Database, name: str) -> Annotator:
-    """The judge's account, made where there is none; ValueError when the name is another's."""
+    """The judge's account, stored with its first judgment; ValueError when the name is another's.
+
+    The id of one that is not stored yet follows from the name.
+    """
     known = annotators.by_name(db, name)
     if known is None:
-        known = annotators.add(db, Annotator(id=new_id("a"), name=name, kind="model"))
+        return Annotator(id=f"a-{digest('judge', name)}", name=name, kind="model")
     if known.kind != "model":
         raise ValueError(
             f"{name!r} is a {known.kind}, and a judge's answers must not be mixed with theirs; "
@@ -62,26 +64,28 @@ def open_pairs(db: Database, *, annotator: str, limit: int) -> list[dict[str, An
 def save(
     db: Database,
     *,
-    annotator: str,
+    name: str,
     comparison: str,
     outcome: str,
     comment: str = "",
     milliseconds: int | None = None,
 ) -> bool:
-    """Store a judge's verdict (first, second or tie); False when it judged this pair before.
+    """Store the verdict (first, second or tie) of the judge of that name; False for a second one.
 
     The id follows from judge and comparison, so that sending it again stores nothing.
     """
+    judge = judge_named(db, name)
 
     def operation(tx: Transaction) -> bool:
-        if annotator in tx.desk.card(tx, comparison).judged:
+        if judge.id in tx.desk.card(tx, comparison).judged:
             return False
+        annotators.ensure(tx, judge)
         judgment = Judgment(
-            id=f"j-{digest('judge', annotator, comparison)}",
+            id=f"j-{digest('judge', judge.id, comparison)}",
             comparison=comparison,
-            annotator=annotator,
+            annotator=judge.id,
             outcome=outcome,  # type: ignore[arg-type]
-            shown_swapped=shown_swapped(annotator, comparison),
+            shown_swapped=shown_swapped(judge.id, comparison),
             comment=comment,
             milliseconds=milliseconds,
             created_at=tx.now(),

@@ -38,6 +38,8 @@ def curve(*places: tuple[float, float]) -> Curve:
             kl=kl,
             gold=gold,
             reward=10 * gold,
+            gold_error=0.1,
+            reward_error=None,
             length=1,
             win_rate=EVEN,
             sampling_seconds=1,
@@ -85,6 +87,9 @@ def test_a_point_is_the_mean_of_its_answers_and_wins_by_gold():
     found = point("last", answers, rivals, seconds=7.0)
     assert (found.gold, found.reward, found.kl, found.length) == (1, 2, 4, 4)
     assert found.win_rate == win_rate([1.0, 0.5], ["p", "q"])
+    # Golds 2 and 0 of two prompts: 2 · (1 + 1) / 4 = 1; rewards 1 and 3 the same.
+    assert (found.gold_error, found.reward_error) == (1, 1)
+    assert point("last", answers[:1], rivals, seconds=7.0).gold_error is None
     assert point("N = 2", answers, rivals, seconds=7.0, kl=0.5).kl == 0.5
 
 
@@ -178,7 +183,7 @@ def test_all_methods_are_trained_measured_drawn_and_not_done_twice(workspace):
     assert table[1].endswith("–")
     far = run(*where, "--snapshots", 1, "--methods", "ppo", "--kl", 99).splitlines()
     assert far[2].endswith("never reached")
-    with pytest.raises(ValueError, match="study with other settings or models; give this one an"):
+    with pytest.raises(ValueError, match=r"or models \(optimize.snapshots: 1 → 2\); give this one"):
         run(*where, "--snapshots", 2, "--methods", "ppo")
 
 

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
+import re
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +44,16 @@ def says_maybe(_prompt: str, left: str, _right: str) -> str:
 
 def breaks(_prompt: str, _left: str, _right: str) -> str:
     raise ConnectionError("no route to the judge")
+
+
+def gives_up(_prompt: str, _left: str, _right: str) -> str:
+    raise SystemExit("no API key")
+
+
+def tries_for_ever(_prompt: str, _left: str, _right: str) -> str:
+    while True:
+        with suppress(Exception):
+            time.sleep(60)
 
 
 def two_arguments(_left: str, _right: str) -> str:
@@ -107,7 +121,7 @@ def test_no_pair_is_judged_twice(db: Database):
     assert judged(db, "likes_first")["judgments"] == 2  # the newest iteration's
     judge = annotators.by_name(db, "likes_first")
     assert judge is not None
-    again = {"annotator": judge.id, "comparison": "c1-0", "outcome": "second"}
+    again = {"name": "likes_first", "comparison": "c1-0", "outcome": "second"}
     assert model_judges.save(db, **again) is False
     assert outcomes(db)["c1-0"] == "first"
 
@@ -121,6 +135,60 @@ def test_an_answer_that_is_none_stops_it_and_what_was_said_stays(db: Database):
     assert sorted(outcomes(db)) == ["c1-0", "c1-1"]
     with pytest.raises(RuntimeError, match="failed on comparison c1-0: ConnectionError: no route"):
         judged(db, "breaks")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("breaks", "the judge breaks failed on comparison c1-0: ConnectionError: no route"),
+        ("gives_up", "the judge gives_up failed on comparison c1-0: SystemExit: no API key"),
+        ("tries_for_ever", "the judge tries_for_ever gave no answer on comparison c1-0 within 0.2"),
+    ],
+)
+def test_a_judge_that_never_answers_is_named_and_becomes_nobody(db: Database, name: str, said: str):
+    fill(db, 2)
+    people = annotators.listing(db)
+    start = time.monotonic()
+    with pytest.raises(RuntimeError, match=said):
+        judged(db, name, timeout=0.2)
+    assert time.monotonic() - start < 20
+    assert annotators.listing(db) == people
+    with pytest.raises(ValueError, match="'ann' is a person"):
+        model_judges.save(db, name="ann", comparison="c1-0", outcome="tie")
+
+
+def test_a_timeout_is_a_number_of_seconds(db: Database):
+    for seconds in (0, -1, math.nan, math.inf):
+        with pytest.raises(ValueError, match=r"--timeout .* must be a number of seconds above 0"):
+            judged(db, "likes_first", timeout=seconds)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("..:x", "judge '..:x' must be written module:function"),
+        (".x:y", "judge '.x:y' must be written module:function"),
+        ("typo_in_judge:y", "typo_in_judge cannot be imported: SyntaxError: "),
+        ("sad_judge:y", "sad_judge cannot be imported: KeyError: 'API_KEY'"),
+        ("quitting_judge:y", "quitting_judge cannot be imported: SystemExit: bye"),
+        ("lost_judge:y", "judge 'lost_judge:y': there is no module 'no_such_package'"),
+    ],
+)
+def test_a_module_that_cannot_be_loaded_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, said: str
+):
+    for module, text in {
+        "typo_in_judge": "def y(a, b, c:\n    pass\n",
+        "sad_judge": "import os\nos.environ['API_KEY']\n",
+        "quitting_judge": "import sys\nsys.exit('bye')\n",
+        "lost_judge": "import no_such_package\n",
+    }.items():
+        (tmp_path / f"{module}.py").write_text(text)
+    monkeypatch.delenv("API_KEY", raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ValueError, match=re.escape(said)) as caught:
+        load_judge(name)
+    assert "\n" not in str(caught.value)
 
 
 def test_a_judge_may_read_the_whole_conversation(db: Database):

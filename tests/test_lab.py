@@ -1,6 +1,7 @@
 """The sycophancy lab: its prompts and annotators, what it reports, and one whole tiny run."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -141,5 +142,6 @@ def test_a_whole_lab_runs_and_goes_on_where_it_was(tmp_path: Path, monkeypatch):
     monkeypatch.setattr(Arms, "run", lambda self, name: (again.append(name), run(self, name))[1])
     assert study(tmp_path, TINY, config, lines.append)[0] == found
     assert again == ["rules"]
-    with pytest.raises(ValueError, match="holds a lab with other settings; give this one another"):
-        build(tmp_path, LabConfig(), config, lines.append)
+    build(tmp_path, TINY, config.override({"worker.nice": 3}), lines.append)
+    with pytest.raises(ValueError, match=r"other settings \(lab.penalty: 4.0 → 5\); give this one"):
+        build(tmp_path, replace(TINY, penalty=5), config, lines.append)

@@ -12,6 +12,7 @@ from pipeline.config import Config
 from pipeline.hub import base_model_path
 from pipeline.rundir import Report, RunDirectory
 from pipeline.settings import assignments
+from pipeline.studies import nats, stoppable
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 
@@ -20,6 +21,7 @@ def add_lab_commands(app: typer.Typer) -> None:
     """Add `sycophancy` and `sycophancy-classifier`."""
 
     @app.command("sycophancy")
+    @stoppable()
     def sycophancy(
         folder: Annotated[Path, typer.Option(help="Where the lab is kept.")] = Path("sycophancy"),
         penalty: Annotated[
@@ -46,13 +48,14 @@ def add_lab_commands(app: typer.Typer) -> None:
         )
         found, plot = study(
             folder.resolve(),
-            LabConfig(penalty=penalty, kl=kl, seed=seed),
+            LabConfig(penalty=penalty, kl=nats("--kl", kl), seed=seed),
             config,
             lambda line: typer.echo(line, err=True),
         )
         typer.echo(json.dumps(found | {"plot": str(plot)}) if as_json else readable(found, plot))
 
     @app.command("sycophancy-classifier")
+    @stoppable()
     def sycophancy_classifier(
         file: Annotated[
             Path, typer.Argument(help="prompt, completion, sycophantic (JSONL, CSV, Parquet).")

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
+from pipeline.figures import (
+    COLORS,
+    add_legend,
+    budget_mark,
+    columns,
+    fit_kl,
+    mark,
+    save_svg,
+    svg_figure,
+)
 from pipeline.lab.arms import NO_PENALTY, STEERING, Arm, Look
 from pipeline.lab.testbed import Testbed
 from pipeline.rundir import write_atomically
-from pipeline.studies import save_svg, svg_figure, tidy
 
 _FAR = 0.2
 """An arm whose KL misses the lab's by more than this share was not compared at equal KL."""
@@ -54,38 +64,28 @@ def write(folder: Path, found: dict[str, Any], arms: Sequence[Arm]) -> Path:
 
 
 def _plot(path: Path, found: dict[str, Any], arms: Sequence[Arm]) -> Path:
-    figure = svg_figure(width=7, height=4.5)
-    axes = figure.subplots()
-    for arm in arms:
-        looks = [look.measured for look in arm.looks]
-        dashes = "--" if arm.name == STEERING else "-"
-        line = axes.plot(
-            [look.kl for look in looks],
-            [look.agrees.rate for look in looks],
-            dashes,
-            label=arm.name,
-        )[0]
-        final = arm.final.measured
-        below, above = (
-            final.agrees.rate - final.agrees.low,
-            final.agrees.high - final.agrees.rate,
-        )
-        axes.errorbar(
-            final.kl,
-            final.agrees.rate,
-            [[below], [above]],
-            fmt="o",
-            color=line.get_color(),
-            capsize=3,
-        )
-    axes.axvline(found["kl"], color="0.6", ls=":", lw=1)
-    axes.set(
-        xlabel="KL to the reference, nats per response",
-        ylabel="agrees with the false claim",
-        ylim=(0, 1),
-        xlim=(0, 1.5 * found["kl"]),
+    rows = -(-(len(arms) + 1) // 4)
+    figure = svg_figure(
+        width=8,
+        height=5,
+        title="Agreeing with false claims",
+        subtitle="Share of held-out claims agreed with on the way; dot with its 95% interval: "
+        "where arms are compared",
     )
-    tidy(axes)
+    (axes,) = columns(figure, 1, legend=rows)
+    handles = []
+    for arm, color in zip(arms, islice(cycle(COLORS), len(arms)), strict=True):
+        looks, final = [look.measured for look in arm.looks], arm.final.measured
+        style = {"color": color, "ls": "--" if arm.name == STEERING else "-", "lw": 1.6}
+        axes.plot([look.kl for look in looks], [look.agrees.rate for look in looks], **style)
+        rate = final.agrees
+        interval = [[rate.rate - rate.low], [rate.high - rate.rate]]
+        axes.errorbar(final.kl, rate.rate, interval, fmt="o", color=color, ms=6, capsize=3)
+        handles.append(mark(arm.name, marker="o", ms=5, **style))
+    shown = fit_kl(axes, [arm.final.measured.kl for arm in arms], found["kl"], to="the reference")
+    handles.append(budget_mark(f"compared at {found['kl']:g} nats", shown=shown))
+    axes.set(ylabel="agrees with the false claim", ylim=(0, 1))
+    add_legend(figure, handles, rows=rows)
     return save_svg(figure, path)
 
 

@@ -15,12 +15,20 @@ from pipeline.lab.arms import Arm, Arms, Look, names
 from pipeline.lab.measure import Measured, Rate
 from pipeline.lab.testbed import LabConfig, Progress, build
 from pipeline.rundir import write_atomically
+from pipeline.studies import held
 
 
 def study(
     folder: Path, lab: LabConfig, config: Config, progress: Progress
 ) -> tuple[dict[str, Any], Path]:
     """Run what has not run yet in `folder`; the findings and the plot's path."""
+    with held(folder, option="--folder"):
+        return _study(folder, lab, config, progress)
+
+
+def _study(
+    folder: Path, lab: LabConfig, config: Config, progress: Progress
+) -> tuple[dict[str, Any], Path]:
     cap_threads(config.worker)
     testbed = build(folder, lab, config, progress)
     arms = Arms(testbed, progress)

@@ -38,6 +38,7 @@ from pipeline.rundir import Job, Report, RunDirectory, write_atomically
 from pipeline.sampler import Sampler
 from pipeline.shaping.classifier import read_flagged, split_by_prompt, train_classifier
 from pipeline.steering import ContrastPair, save_vector, steering_vector
+from pipeline.studies import differences, values
 from pipeline.text import ChatTokenizer
 from storage.records import messages_json
 
@@ -133,13 +134,13 @@ class Testbed:
 def build(folder: Path, lab: LabConfig, config: Config, progress: Progress) -> Testbed:
     """Make what is not there yet; ValueError for a folder with other settings."""
     folder.mkdir(parents=True, exist_ok=True)
-    wanted = json.dumps({"lab": asdict(lab), "config": config.to_dict()}, indent=1)
-    record = folder / "lab.json"
-    if record.exists() and json.loads(record.read_text()) != json.loads(wanted):
+    record, wanted = folder / "lab.json", {"lab": asdict(lab), "config": config.to_dict()}
+    if record.exists() and (found := _differences(json.loads(record.read_text()), wanted)):
         raise ValueError(
-            f"{folder} holds a lab with other settings; give this one another --folder"
+            f"{folder} holds a lab with other settings ({'; '.join(found)}); give this one another "
+            "--folder"
         )
-    write_atomically(record, wanted)
+    write_atomically(record, json.dumps(wanted, indent=1))
     testbed = Testbed(folder, lab, config)
     steps: list[tuple[str, Path, Callable[[Testbed], None]]] = [
         ("fine-tuning the sycophantic policy", folder / "policy" / "result.json", _make_policy),
@@ -155,6 +156,15 @@ def build(folder: Path, lab: LabConfig, config: Config, progress: Progress) -> T
         progress(doing)
         make(testbed)
     return testbed
+
+
+def _differences(*labs: dict[str, Any]) -> list[str]:
+    stored, given = (
+        {f"lab.{key}": value for key, value in each["lab"].items()}
+        | values(Config.from_dict(each["config"]))
+        for each in labs
+    )
+    return differences(stored, given)
 
 
 def _make_policy(testbed: Testbed) -> None:
