@@ -124,13 +124,6 @@ def plural(count: int, noun: str, nouns: str = "") -> str:
     return f"{count:,} {noun if count == 1 else nouns or noun + 's'}"
 
 
-def time_left(*, progress: float, seconds: float) -> float | None:
-    """Seconds to go when `progress` of the work took `seconds`; None while it is too early."""
-    if progress <= 0.005 or seconds <= 0:
-        return None
-    return seconds * (1 - min(progress, 1.0)) / progress
-
-
 # ------------------------------------------------------------------ pieces of a page
 
 

@@ -208,26 +208,47 @@ def test_the_card_of_a_running_run_says_how_long_it_still_takes():
     assert "about 1 min 30 s left" in seen
 
 
-def test_time_left_of_a_resumed_run_goes_by_what_was_watched():
+def watched(*sights: tuple[float, float], attempt: int = 1) -> float | None:
+    """What is said at the last of some sights of a run; each is (seconds since noon, progress)."""
     pace = Pace()
-    resumed = run(attempt=2, progress=0.6)
-    assert pace.seconds_left(resumed, now=NOON) is None
-    later = run(attempt=2, progress=0.8)
-    # half of the remaining .4 took 60 s; the other half takes 60 s more
-    assert pace.seconds_left(later, now=NOON + timedelta(seconds=60)) == pytest.approx(60)
+    said = [
+        pace.seconds_left(
+            run(attempt=attempt, progress=progress), now=NOON + timedelta(seconds=seconds)
+        )
+        for seconds, progress in sights
+    ]
+    return said[-1]
 
 
-def test_time_left_of_a_first_attempt_counts_from_its_start():
-    # a fifth in 50 s: 200 s to go
-    assert Pace().seconds_left(run(progress=0.2), now=NOON + timedelta(seconds=50)) == 200
+def test_time_left_goes_by_the_steps_and_not_by_the_start_up_before_the_first():
+    start_up, first = (0, 0.0), (70, 1 / 12)
+    assert watched(start_up) is None
+    assert watched(start_up, first) is None  # one step's end says nothing of its length
+    # update 2 took 5 s: ten more take 50 s
+    assert watched(start_up, first, (75, 2 / 12)) == pytest.approx(50)
 
 
-def test_a_retried_run_starts_the_clock_again():
-    pace = Pace()
-    pace.seconds_left(run(attempt=2, progress=0.9), now=NOON)
-    pace.seconds_left(run(attempt=2, progress=0.0), now=NOON + timedelta(seconds=10))
-    left = pace.seconds_left(run(attempt=2, progress=0.5), now=NOON + timedelta(seconds=40))
-    assert left == pytest.approx(30)
+def test_time_left_counts_down_while_a_step_runs_but_by_one_step_at_most():
+    before = [(70, 1 / 12), (75, 2 / 12)]
+    assert watched((0, 0.0), *before, (78, 2 / 12)) == pytest.approx(47)
+    assert watched((0, 0.0), *before, (95, 2 / 12)) == pytest.approx(45)
+
+
+def test_time_left_of_a_resumed_run_does_not_count_its_start_up_either():
+    at_checkpoint, ninth = (0, 8 / 12), (60, 9 / 12)
+    assert watched(at_checkpoint, ninth, attempt=2) is None
+    # the tenth took 6 s, so do the last two
+    assert watched(at_checkpoint, ninth, (66, 10 / 12), attempt=2) == pytest.approx(12)
+
+
+def test_a_run_that_falls_back_to_its_checkpoint_starts_the_clock_again():
+    sights = [(0, 0.9), (20, 0.2), (30, 0.3), (50, 0.5)]
+    # .2 in 20 s since the first rise; .5 to go
+    assert watched(*sights, attempt=2) == pytest.approx(50)
+
+
+def test_a_speed_read_off_two_seconds_is_not_believed():
+    assert watched((0, 0.0), (2, 0.01), (4, 0.05)) is None
 
 
 def test_the_running_run_comes_before_a_newer_one_that_stopped():

@@ -100,13 +100,6 @@ def test_ago(before, text):
     assert view.ago(NOON - before, NOON) == text
 
 
-def test_time_left_goes_by_the_speed_so_far():
-    # a quarter took 30 s, so the other three quarters take 90 s
-    assert view.time_left(progress=0.25, seconds=30) == pytest.approx(90)
-    assert view.time_left(progress=0.001, seconds=30) is None
-    assert view.time_left(progress=1.0, seconds=30) == 0
-
-
 def test_a_share_beyond_the_ends_fills_the_bar_and_no_more():
     assert "width:100.0%" in view.bar(7 / 5)
     assert "width:0.0%" in view.bar(-1)
