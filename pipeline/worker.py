@@ -170,8 +170,10 @@ def reason_of(error: BaseException) -> str:
 def _fail(directory: RunDirectory, reason: str, status: int) -> int:
     trace = traceback.format_exc()
     directory.write_error(reason, trace)
-    with directory.log.open("a", encoding="utf-8") as log:
-        log.write(f"{trace}\n{reason}\n" if status == FAILED else f"{reason}\n")
+    if status == FAILED:
+        with directory.log.open("a", encoding="utf-8") as log:
+            log.write(f"{trace}\n")
+    directory.say(reason)
     return status
 
 

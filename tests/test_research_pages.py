@@ -6,7 +6,7 @@ import asyncio
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -26,7 +26,7 @@ from labeler.research.loop_tab import LoopTab
 from labeler.research.panel import Cached, piece
 from labeler.research.samples_tab import SamplesTab
 from labeler.research.training_tab import LATEST, TrainingTab
-from storage import annotators, exporting, iterations, judgments, queue, settings, tokens
+from storage import annotators, exporting, iterations, judgments, queue, runs, settings, tokens
 from storage.database import Database
 from storage.records import Annotator, Iteration, now
 
@@ -62,7 +62,7 @@ def all_tabs(db: Database, loop: RecordingLoop) -> Tabs:
     """Laid out together, because each Blocks costs Gradio half a second."""
     return laid_out(
         lambda: Tabs(
-            loop, LoopTab(db, loop, piece()), TrainingTab(db, loop), SamplesTab(db),
+            loop, LoopTab(db, loop, top := piece()), TrainingTab(db, loop, top), SamplesTab(db),
             AnnotatorsTab(db), DataTab(db), HistoryTab(db),
         )
     )  # fmt: skip
@@ -292,6 +292,43 @@ def test_a_refusal_of_the_loop_is_said(tabs):
     updates = tab._press(refuse, "Resumed.")(LATEST, {})
     assert "has no checkpoint yet" in updates[tab.answer]
     assert "Resumed." not in updates[tab.answer]
+
+
+def test_a_run_that_was_asked_to_stop_says_so_on_both_tabs_until_it_has(db, live):
+    seeding = Seeding(db)
+    before = iterations.get(db, 1)
+    seeding.iteration(1, "ppo", 30)
+    running = seeding.run(1, "ppo", "running", progress=0.25, finished_at=None)
+    request = db.workspace / running.directory / "cancel"
+    request.touch()
+    try:
+        training, loop_tab = live.training, live.loop_tab
+        updates = training._press(live.loop.cancel, "")(LATEST, {})
+        assert ("cancel", running.id) in live.loop.asked
+        assert updates[training.answer] == ""
+        for _ in range(2):  # at once, and to a page that has just been opened
+            assert "Cancelling: stops after this update" in updates[training.card]
+            assert "time left" not in updates[training.card]
+            assert updates[training.cancel].interactive is False
+            assert "PPO: cancelling" in updates[training._top]
+            updates = training.refresh(LATEST, {})
+        updates = loop_tab.refresh()
+        assert "Cancelling: stops after this update" in updates[loop_tab.next]
+        assert "Cancelling: stops after this update" in updates[loop_tab.head]
+        assert "nothing to do" not in updates[loop_tab.next]
+
+        runs.save(db, replace(running, status="cancelled", finished_at=now()))
+        updates = training.refresh(LATEST, {})
+        assert "ancelling" not in updates[training.card] + updates[training._top]
+        # Pressing "Resume" here sets the line above the tabs right at once.
+        runs.save(db, replace(running, status="running", attempt=2))
+        request.unlink()
+        updates = training._press(live.loop.resume, "Resumed.")(LATEST, {})
+        assert "PPO" in updates[training._top]
+        assert "ancel" not in updates[training._top]
+    finally:
+        runs.save(db, replace(running, status="succeeded", finished_at=now()))
+        iterations.save(db, before)
 
 
 # Samples

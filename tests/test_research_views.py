@@ -194,7 +194,7 @@ def test_the_card_of_a_failed_run_gives_the_reason_as_text():
     for text in (
         "It failed",
         "40% · update 4 of 10",
-        "attempt 2",
+        "attempt 2 · first started 2 h ago",
         "1 min 30 s from first start to end",
         "&lt;img",
     ):

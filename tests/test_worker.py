@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -132,7 +133,7 @@ def test_a_failure_leaves_its_reason_and_no_result(models: dict[str, str], tmp_p
     assert directory.result() is None
     reason = f"there is no model directory {tmp_path / 'nowhere'}"
     assert directory.failure() == reason
-    assert directory.log_tail(1) == reason
+    assert re.fullmatch(r"\d\d:\d\d:\d\d " + re.escape(reason), directory.log_tail(1))
     error = json.loads((directory.path / "error.json").read_text())
     assert "ModelUnavailable" in error["traceback"]
 

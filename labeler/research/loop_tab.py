@@ -23,6 +23,12 @@ def midnight(moment: datetime) -> datetime:
     return moment.replace(hour=0, minute=0, second=0, microsecond=0)
 
 
+def headline(db: Database, state: reading.State | None = None) -> str:
+    """The line above all tabs."""
+    state = state or reading.state(db, midnight=midnight(now()))
+    return shown(loop_view.top(state, db.workspace.name))
+
+
 class LoopTab:
     """Components and handlers of the tab; make it inside the tab's context."""
 
@@ -64,14 +70,6 @@ class LoopTab:
             api_visibility="private",
         )
 
-    def headline(self) -> Updates:
-        """The line above all tabs."""
-        state = reading.state(self._db, midnight=midnight(now()))
-        return {self._top: self._headline(state)}
-
-    def _headline(self, state: reading.State) -> str:
-        return shown(loop_view.top(state, self._db.workspace.name))
-
     def panel(self) -> Panel:
         return Panel(refresh=self.refresh, outputs=self._outputs(), every=2)
 
@@ -89,7 +87,7 @@ class LoopTab:
         reason = self._loop.can_train()
         agreed = self._agreement.get(reading.acts(self._db))
         return {
-            self._top: self._headline(state),
+            self._top: headline(self._db, state),
             self.head: shown(loop_view.headline(state)),
             self.glance: shown(loop_view.glance(state, agreed, now=moment)),
             self.next: shown(loop_view.next_step(state, reason)),

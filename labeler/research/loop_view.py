@@ -39,6 +39,12 @@ def stopped(run: Run | None) -> bool:
     return run is not None and run.status in ("failed", "cancelled")
 
 
+def stopping(run: Run) -> str:
+    """What a run does that has been asked to stop."""
+    unit = {"ppo": "update", "reward": "step", "sft": "step"}.get(run.stage)
+    return f"Cancelling: stops after this {unit}" if unit else "Cancelling"
+
+
 def stepper(iteration: Iteration | None, run: Run | None) -> Markup:
     """The phases of the iteration in a row: past, present (or stopped) and to come."""
     current = iteration.phase if iteration else None
@@ -65,19 +71,21 @@ def headline(state: State) -> Markup:
         )
     title = f"Iteration {state.iteration.number}"
     detail = Markup("begun {}").format(view.moment(state.iteration.created_at))
-    run = _run_line(state.run) if state.run and state.run.status != "succeeded" else ""
+    show = state.run is not None and state.run.status != "succeeded"
+    run = _run_line(state.run, state.cancelling) if state.run and show else ""
     return Markup('<div class="ks-card">{}{}{}</div>').format(
         view.heading(title, detail), stepper(state.iteration, state.run), run
     )
 
 
-def _run_line(run: Run) -> Markup:
+def _run_line(run: Run, cancelling: bool) -> Markup:
+    doing = stopping(run) if cancelling else run.message or run.status
     return Markup(
         '<div style="margin-top:14px">{}<span class="ks-detail">{}: {}</span></div>'
     ).format(
         view.bar(run.progress, tone=STATUS_TONES[run.status], label=STAGES[run.stage]),
         STAGES[run.stage],
-        run.message or run.status,
+        doing,
     )
 
 
@@ -188,6 +196,8 @@ def _next_step(state: State, reason: str | None) -> tuple[view.Tone, str, str]:
         return "bad", f"{STAGES[run.stage]} {verb}: resume or retry it under Training.", why
     if current.phase == "done":
         return "good", f"Iteration {current.number} is done.", "The next one starts by itself."
+    if run is not None and state.cancelling:
+        return "warn", f"{stopping(run)}.", f"{STAGES[run.stage]} can then go on under Training."
     name = dict(PHASES)[current.phase]
     return "info", f"{name} is running: nothing to do.", "Follow it under Training."
 
@@ -209,10 +219,12 @@ def top(state: State, workspace: str) -> Markup:
     if state.iteration:
         doing = dict(PHASES)[state.iteration.phase]
         halted = stopped(state.run) and state.iteration.phase != "labeling"
-        tone: view.Tone = "bad" if halted else "info"
+        tone: view.Tone = "bad" if halted else "warn" if state.cancelling else "info"
         text = f"Iteration {state.iteration.number} · {doing}"
         if halted and state.run:
             text += f" {state.run.status}"
+        elif state.cancelling:
+            text += ": cancelling"
         running = state.run is not None and state.run.status == "running"
         where = view.badge(text, tone, dot=running)
     return Markup(

@@ -75,6 +75,8 @@ class State:
     """The run of the current iteration that runs, else its last one."""
     previous: Iteration | None
     """The last finished iteration, for its evaluation."""
+    cancelling: bool = False
+    """Whether `run` has been asked to stop and has not stopped yet."""
 
     @property
     def wanted(self) -> int:
@@ -88,7 +90,7 @@ def state(db: Database, *, midnight: datetime) -> State:
     finished = [i for i in listed if i.phase == "done"]
     versions = {m.id: m for m in models.listing(db)}
     labels = _labels(db, current, midnight)
-    of_iteration = runs.listing(db, iteration=current.number) if current else []
+    run = latest_run(runs.listing(db, iteration=current.number) if current else [])
     return State(
         iteration=current,
         labels=labels["labels"],
@@ -99,7 +101,8 @@ def state(db: Database, *, midnight: datetime) -> State:
         prompts=prompts.counts(db),
         policy=_policy(current, versions),
         reward_model=_reward_model(current, versions),
-        run=latest_run(of_iteration),
+        run=run,
+        cancelling=run is not None and runs.cancelling(db, run),
         previous=max(finished, key=lambda i: i.number, default=None),
     )
 
