@@ -11,6 +11,7 @@ import pytest
 from research_seed import HOSTILE, RecordingLoop, in_a_loop, kl_flag
 
 from labeler.research import annotators_view, history_view, loop_view, samples_view, training_view
+from labeler.research.caution import weakness
 from labeler.research.pace import Pace
 from labeler.research.reading import State, Work, latest_run
 from labeler.research.samples_view import Answer, Sample
@@ -101,6 +102,43 @@ def test_the_glance_shows_labels_policy_reward_model_and_agreement():
                  "72.5%", "40 held-out pairs", "75.0%", "α 0.500"):  # fmt: skip
         assert text in seen
     assert "<img src=x" not in seen
+
+
+def reward_model(**summary) -> ModelVersion:
+    return ModelVersion(id="r", role="reward", name="reward-1", summary=summary)
+
+
+WEAK = {"accuracy": 1 / 3, "accuracy_low": 0.01, "accuracy_high": 0.96, "held_out_pairs": 3}
+
+
+@pytest.mark.parametrize(
+    ("summary", "says"),
+    [
+        (WEAK, "33.3% (1–96%) on 3 held-out pairs, may be no better than a coin's"),
+        (WEAK | {"accuracy_low": 0.5, "held_out_pairs": 90}, "may be no better than a coin's"),
+        (WEAK | {"accuracy_low": 0.51, "held_out_pairs": 29}, "measured on 29 held-out pairs only"),
+        (WEAK | {"accuracy_low": 0.51, "held_out_pairs": 30}, ""),
+        ({}, ""),
+    ],
+)
+def test_a_reward_model_that_may_be_a_coin_or_was_hardly_checked_is_called_weak(summary, says):
+    assert (says in weakness(reward_model(**summary))) is True
+    assert bool(weakness(reward_model(**summary))) is bool(says)
+
+
+def test_wins_by_a_weak_reward_model_bear_a_caution_on_every_tab_that_shows_them():
+    weak, good = reward_model(**WEAK), reward_model(accuracy_low=0.7, held_out_pairs=99)
+    done = Iteration(
+        number=1, phase="done", reward_model="r", evaluation={"win_rate_reward_model": 0.56}
+    )
+    for model, warned in ((weak, True), (good, False)):
+        loop = loop_view.glance(state(previous=done, judge=model), {}, now=NOON)
+        samples = samples_view.summary([sample("q", reference=0.0, policy=1.0)], model)
+        history = history_view.table([done], {}, {"r": model}, [])
+        for seen in (loop, samples, history):
+            assert ("Read the wins with care" in seen) is warned
+        for seen in (samples, history):
+            assert "by the reward model" in seen
 
 
 # Training

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from labeler import view
+from labeler.research.caution import caution
 from labeler.research.reading import State
 from labeler.view import Markup
 from storage.records import Iteration, ModelVersion, Phase, Run
@@ -91,13 +92,14 @@ def _run_line(run: Run, cancelling: bool) -> Markup:
 
 def glance(state: State, agreement: Mapping[str, Any], *, now: datetime) -> Markup:
     """Labels, policy, reward model and agreement as four figures."""
-    return view.tiles(
-        [
-            _labels_tile(state, now),
-            _policy_tile(state),
-            _reward_tile(state.reward_model),
-            _agreement_tile(agreement),
-        ]
+    tiles = [
+        _labels_tile(state, now),
+        _policy_tile(state),
+        _reward_tile(state.reward_model),
+        _agreement_tile(agreement),
+    ]
+    return Markup('<div class="ks-stack">{}{}</div>').format(
+        view.tiles(tiles), caution(state.judge)
     )
 
 
@@ -140,7 +142,7 @@ def _evaluated(evaluation: Mapping[str, Any]) -> str:
     sure = view.interval(against.get("low"), against.get("high"))
     wins = view.percent(evaluation.get("win_rate_reward_model")) + (f" ({sure})" if sure else "")
     kl = (evaluation.get("policy") or {}).get("kl")
-    return f"KL {view.number(kl)} nats · {wins} wins against SFT"
+    return f"KL {view.number(kl)} nats · {wins} wins against SFT by the reward model"
 
 
 def _reward_tile(model: ModelVersion | None) -> Markup:

@@ -75,6 +75,8 @@ class State:
     """The run of the current iteration that runs, else its last one."""
     previous: Iteration | None
     """The last finished iteration, for its evaluation."""
+    judge: ModelVersion | None = None
+    """The reward model behind that evaluation."""
     cancelling: bool = False
     """Whether `run` has been asked to stop and has not stopped yet."""
 
@@ -88,6 +90,7 @@ def state(db: Database, *, midnight: datetime) -> State:
     listed = iterations.listing(db)
     current = max(listed, key=lambda i: i.number, default=None)
     finished = [i for i in listed if i.phase == "done"]
+    previous = max(finished, key=lambda i: i.number, default=None)
     versions = {m.id: m for m in models.listing(db)}
     labels = _labels(db, current, midnight)
     run = latest_run(runs.listing(db, iteration=current.number) if current else [])
@@ -103,7 +106,8 @@ def state(db: Database, *, midnight: datetime) -> State:
         reward_model=_reward_model(current, versions),
         run=run,
         cancelling=run is not None and runs.cancelling(db, run),
-        previous=max(finished, key=lambda i: i.number, default=None),
+        previous=previous,
+        judge=versions.get(previous.reward_model or "") if previous else None,
     )
 
 
