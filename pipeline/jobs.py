@@ -30,6 +30,8 @@ FREE_BYTES_NEEDED = 500 * 1024 * 1024
 PATIENCE = 60.0
 """Seconds a worker may take to stop in good order, at the end of an update, before it is killed."""
 
+STARTING = "starting the worker"
+
 
 class Jobs:
     """The runs of one workspace."""
@@ -139,8 +141,9 @@ class Jobs:
         directory.clear_outcome()
         directory.write_job(job)
         run = replace(
-            run if resume else replace(run, progress=0.0, message=""),
+            run if resume else replace(run, progress=0.0),
             status="running",
+            message=STARTING,
             attempt=run.attempt + 1,
             reason=None,
             finished_at=None,
@@ -225,6 +228,7 @@ def _record(job: Job) -> Run:
         stage=cast("Stage", job.stage),  # a study's is refused by the record
         iteration=job.iteration,
         status="running",
+        message=STARTING,
         directory=f"runs/{job.run}",
         config=job.config.to_dict(),
     )
