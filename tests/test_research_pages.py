@@ -229,6 +229,39 @@ def test_a_refused_setting_is_said_and_nothing_is_started(live):
     assert "ppo.kl_weight=-1&lt;b&gt; must be at least 0" in updates[live.loop_tab.answer]
 
 
+def classes(tab: LoopTab, updates: dict) -> dict[str, list[str]]:
+    """The classes that fields are given, by setting, where there are any."""
+    given = {c.label: updates[c]["elem_classes"] for c in tab.form.components}
+    return {str(name): found for name, found in given.items() if found}
+
+
+def test_a_refusal_marks_the_field_it_names_and_unfolds_it(live, monkeypatch):
+    tab = live.loop_tab
+    updates = tab._press_train(*typed(tab, ppo__kl_weight="-1"))
+    assert classes(tab, updates) == {"ppo.kl_weight": ["ks-wrong"]}
+    assert tab.form.outputs[-1] not in updates
+
+    def refuse(_: dict[str, str]) -> None:
+        raise ValueError("seed=7 suits ppo.updates=100 only, and no reward.center.more")
+
+    monkeypatch.setattr(live.loop, "train", refuse)
+    updates = tab._press_train(*typed(tab, seed="7"))
+    assert set(classes(tab, updates)) == {"seed", "ppo.updates"}
+    assert updates[tab.form.outputs[-1]] == {"open": True, "__type__": "update"}
+    monkeypatch.undo()
+    assert classes(tab, tab._press_train(*typed(tab))) == {}
+
+
+def test_going_back_is_to_this_workspaces_settings_and_general_defaults_are_warned_of(live):
+    tab = live.loop_tab
+    rate = next(c for c in tab.form.components if c.label == "ppo.lr")
+    back, general = tab._fill_with(False), tab._fill_with(True)
+    assert (back[rate]["value"], general[rate]["value"]) == ("5e-05", "3e-06")
+    assert "This workspace has its own: ppo.lr=5e-05." in general[tab.answer]
+    assert back[tab.answer] == ""
+    assert classes(tab, back) == {}
+
+
 def test_train_is_closed_with_the_reason_and_open_without_one(live, monkeypatch):
     tab = live.loop_tab
     assert tab.refresh()[tab.train].interactive is True
