@@ -75,7 +75,7 @@ def percent(value: float | None, digits: int = 0) -> str:
     """A share as a percentage."""
     if value is None or not math.isfinite(value):
         return DASH
-    return _minus(f"{value:.{digits}%}")
+    return _minus(f"{value:z.{digits}%}")
 
 
 def interval(low: float | None, high: float | None) -> str:

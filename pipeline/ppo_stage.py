@@ -113,8 +113,8 @@ class _Narrator:
         self._report.progress(
             update.step,
             total,
-            f"update {update.step} of {total}: reward {metrics['reward/mean']:.2f}, "
-            f"KL {metrics['kl/reference']:.2f}",
+            f"update {update.step} of {total}: reward {metrics['reward/mean']:z.2f}, "
+            f"KL {metrics['kl/reference']:z.2f}",
         )
 
     def _raise_flags(self, update: UpdateResult) -> None:

@@ -154,9 +154,17 @@ def test_ticks_are_round_and_inside():
     assert ticks(3, 3) == [3]
 
 
+def test_what_rounds_to_nothing_has_no_sign():
+    assert [view.percent(-0.001), view.number(-0.0), view.signed(-0.0)] == ["0%", "0", "0"]
+
+
 def test_tick_labels_are_short():
     labels = [tick_label(v) for v in (0.5, 0.0, 1000, 2e-5, -0.02, 1e7)]
     assert labels == ["0.5", "0", "1,000", "2e-5", "−0.02", "1e7"]
+    falling = [tick_label(v) for v in ticks(4.3e-5, 5.1e-5)]  # 8e-6 / 4: the next is 2e-6
+    assert falling == ["4.4e-5", "4.6e-5", "4.8e-5", "5e-5"]
+    close = [tick_label(v) for v in ticks(4.95e-5, 5e-5)]
+    assert len(set(close)) == len(close) > 1
 
 
 def test_the_line_is_scaled_into_the_drawing_and_a_gap_lifts_the_pen():

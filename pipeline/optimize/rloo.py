@@ -236,8 +236,8 @@ class _Reporter(ReportCallback):
         if step % max(1, total // _SAMPLED_UPDATES) == 0 or step in (1, total):
             for sample in self._trainer.shown:
                 self._report.note("sample", "response", step=step, **sample)
-        message = f"update {step} of {total}: reward {told['reward/mean']:.2f}"
-        self._report.progress(step, total, f"{message}, KL {told['kl/reference']:.2f}")
+        message = f"update {step} of {total}: reward {told['reward/mean']:z.2f}"
+        self._report.progress(step, total, f"{message}, KL {told['kl/reference']:z.2f}")
 
 
 def _draws(prompts: int, job: Job) -> Dataset:
