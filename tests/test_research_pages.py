@@ -26,7 +26,17 @@ from labeler.research.loop_tab import LoopTab
 from labeler.research.panel import Cached, piece
 from labeler.research.samples_tab import SamplesTab
 from labeler.research.training_tab import LATEST, TrainingTab
-from storage import annotators, exporting, iterations, judgments, queue, runs, settings, tokens
+from storage import (
+    annotators,
+    exporting,
+    iterations,
+    judgments,
+    queue,
+    runs,
+    settings,
+    snapshots,
+    tokens,
+)
 from storage.database import Database
 from storage.records import Annotator, Iteration, now
 
@@ -285,6 +295,16 @@ def test_a_failed_run_shows_its_reason_flag_charts_log_and_what_can_be_done(tabs
     assert "run-3-ppo update 59" in updates[tab.log]
     shown = {b.elem_id: updates[b].visible for b in (tab.cancel, tab.resume, tab.retry)}
     assert shown == {"cancel": False, "resume": True, "retry": True}
+
+
+def test_a_reward_run_without_new_labels_says_so(tabs, monkeypatch):
+    tab = tabs.training
+    said = "No label is new since the last training"
+    assert said not in tab.refresh("run-2-reward", {})[tab.flags]
+    monkeypatch.setattr(snapshots, "new_in", lambda _, iteration: 0 if iteration == 2 else 5)
+    assert said in tab.refresh("run-2-reward", {})[tab.flags]
+    assert said not in tab.refresh("run-1-reward", {})[tab.flags]
+    assert said not in tab.refresh("run-2-ppo", {})[tab.flags]
 
 
 def test_resume_is_offered_only_where_there_is_a_checkpoint(tabs):

@@ -82,6 +82,15 @@ def test_one_sentence_says_what_to_do_next(changes, reason, says):
     assert says in loop_view.next_step(state(**changes), reason)
 
 
+def test_training_on_no_new_labels_is_said_while_it_trains_and_only_then():
+    said = "No label is new since the last training"
+    training = {"iteration": Iteration(number=2, phase="reward"), "run": run(stage="reward")}
+    for new, expected in ((0, True), (1, False), (None, False)):
+        seen = loop_view.next_step(state(**training, new_labels=new), None)
+        assert (said in seen) is expected
+    assert said not in loop_view.next_step(state(new_labels=0), None)
+
+
 def test_the_glance_shows_labels_policy_reward_model_and_agreement():
     finished = Iteration(
         number=1, phase="done", evaluation={"policy": {"kl": 4.2}, "win_rate_reward_model": 0.71}

@@ -181,7 +181,18 @@ def _agreement_tile(agreement: Mapping[str, Any]) -> Markup:
 def next_step(state: State, reason: str | None) -> Markup:
     """What to do now, in one sentence; `reason` is why training cannot start, if it cannot."""
     tone, title, body = _next_step(state, reason)
-    return view.note(tone, title, body)
+    training = state.iteration is not None and state.iteration.phase not in ("labeling", "done")
+    again = nothing_new(state.new_labels) if training else Markup("")
+    return Markup('<div class="ks-stack">{}{}</div>').format(view.note(tone, title, body), again)
+
+
+def nothing_new(new_labels: int | None) -> Markup:
+    """A sentence where an iteration trains on what an earlier one trained on; else nothing."""
+    if new_labels != 0:
+        return Markup("")
+    return view.note(
+        "warn", "No label is new since the last training: the reward model learns the same again."
+    )
 
 
 def _next_step(state: State, reason: str | None) -> tuple[view.Tone, str, str]:

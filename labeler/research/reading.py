@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from storage import annotators, handover, iterations, models, prompts, runs
+from storage import annotators, handover, iterations, models, prompts, runs, snapshots
 from storage.database import Database
 from storage.records import Annotator, Iteration, ModelVersion, Run
 
@@ -77,6 +77,8 @@ class State:
     """The last finished iteration, for its evaluation."""
     judge: ModelVersion | None = None
     """The reward model behind that evaluation."""
+    new_labels: int | None = None
+    """Judgments that the current iteration trains on and none before did; None where unknown."""
     cancelling: bool = False
     """Whether `run` has been asked to stop and has not stopped yet."""
 
@@ -105,6 +107,7 @@ def state(db: Database, *, midnight: datetime) -> State:
         policy=_policy(current, versions),
         reward_model=_reward_model(current, versions),
         run=run,
+        new_labels=snapshots.new_in(db, current.number) if current else None,
         cancelling=run is not None and runs.cancelling(db, run),
         previous=previous,
         judge=versions.get(previous.reward_model or "") if previous else None,

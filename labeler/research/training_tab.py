@@ -13,11 +13,11 @@ from labeler.ports import Loop
 from labeler.research import training_view
 from labeler.research.charts import group
 from labeler.research.loop_tab import headline
-from labeler.research.loop_view import STAGES, stopped
+from labeler.research.loop_view import STAGES, nothing_new, stopped
 from labeler.research.pace import Pace
 from labeler.research.panel import Panel, Updates, attempt, piece, shown
 from labeler.research.reading import latest_run
-from storage import prompts, runs
+from storage import prompts, runs, snapshots
 from storage.database import Database
 from storage.errors import NotFound
 from storage.records import Run, now
@@ -161,13 +161,16 @@ class TrainingTab:
             training_view.results(run.stage, found, known),
         ]
         notes = runs.notes(self._db, run.id)
+        again = view.Markup("")
+        if run.stage == "reward":
+            again = nothing_new(snapshots.new_in(self._db, run.iteration))
         red = [n for n in notes if n.kind in ("flag", "warning")]
         said = [n for n in notes if n.kind == "sample"]
         asked = prompts.get_many(self._db, [str(n.payload.get("prompt")) for n in said])
         return {
             self.charts: shown(_stack(drawn)),
             self.others: shown(group(others, x_title=unit, columns=True)),
-            self.flags: shown(_stack([training_view.flags(red, unit=unit)])),
+            self.flags: shown(_stack([again, training_view.flags(red, unit=unit)])),
             self.samples: shown(
                 view.lines([view.heading("Latest samples"), training_view.samples(said, asked)])
                 if said
