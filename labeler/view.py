@@ -75,7 +75,7 @@ def percent(value: float | None, digits: int = 0) -> str:
     """A share as a percentage."""
     if value is None or not math.isfinite(value):
         return DASH
-    return _minus(f"{value:.{digits}%}")
+    return _minus(f"{value:z.{digits}%}")
 
 
 def interval(low: float | None, high: float | None) -> str:
@@ -122,13 +122,6 @@ def moment(value: datetime | None) -> Markup:
 def plural(count: int, noun: str, nouns: str = "") -> str:
     """``1 label``, ``2 labels``."""
     return f"{count:,} {noun if count == 1 else nouns or noun + 's'}"
-
-
-def time_left(*, progress: float, seconds: float) -> float | None:
-    """Seconds to go when `progress` of the work took `seconds`; None while it is too early."""
-    if progress <= 0.005 or seconds <= 0:
-        return None
-    return seconds * (1 - min(progress, 1.0)) / progress
 
 
 # ------------------------------------------------------------------ pieces of a page

@@ -13,7 +13,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -28,6 +27,11 @@ from storage.records import Metric, Run, RunNote, Stage, now
 
 FREE_BYTES_NEEDED = 500 * 1024 * 1024
 """A stage is not started with less free disk than this; checkpoints come on top."""
+
+PATIENCE = 60.0
+"""Seconds a worker may take to stop in good order, at the end of an update, before it is killed."""
+
+STARTING = "starting the worker"
 
 
 class Jobs:
@@ -77,28 +81,30 @@ class Jobs:
             # Looked at before the events are read: what it wrote until its end is then read too.
             alive = directory.is_running()
             run = self._ingest(run, directory)
+            asked = directory.cancel_asked()
+            if alive and asked and (now() - asked).total_seconds() > PATIENCE:
+                self._signal(directory, signal.SIGKILL)
             if not alive:
                 ended.append(self._conclude(run, directory))
         return ended
 
-    def cancel(self, run_id: str, *, patience: float = 10.0) -> Run:
-        """Ask the worker's whole process group to stop, then insist."""
+    def cancel(self, run_id: str) -> None:
+        """Ask the worker's whole process group to stop, and return; `poll` sees to its end."""
         run = runs.get(self._db, run_id)
         if run.status != "running":
             raise ValueError(f"{run_id} is not running; it has {run.status}")
         directory = self.directory(run)
-        for signum in (signal.SIGTERM, signal.SIGKILL):
-            # The lock proves the worker lives, so the recorded group id is still its own.
-            if not directory.is_running():
-                break
+        if directory.cancel_asked() is None:
+            directory.ask_to_cancel(now())
+            directory.say("asked to stop")
+            self._signal(directory, signal.SIGTERM)
+
+    def _signal(self, directory: RunDirectory, signum: int) -> None:
+        """Reach a worker and everything it started."""
+        # The lock proves the worker lives, so the recorded group id is still its own.
+        if directory.is_running():
             with suppress(ProcessLookupError, FileNotFoundError):
                 os.killpg(int((directory.path / "pid").read_text()), signum)
-            _wait_until(lambda: not directory.is_running(), seconds=patience)
-        run = self._ingest(run, directory)
-        child = self._children.pop(run.id, None)
-        if child is not None:
-            child.wait()
-        return self._finish(run, "cancelled", "cancelled by the researcher")
 
     def resume(self, run_id: str) -> Run:
         """Continue a run that failed or was cancelled from its last checkpoint."""
@@ -139,8 +145,9 @@ class Jobs:
         directory.clear_outcome()
         directory.write_job(job)
         run = replace(
-            run if resume else replace(run, progress=0.0, message=""),
+            run if resume else replace(run, progress=0.0),
             status="running",
+            message=STARTING,
             attempt=run.attempt + 1,
             reason=None,
             finished_at=None,
@@ -208,6 +215,8 @@ class Jobs:
             child.wait()  # it has let go of the lock: it is gone but for being reaped
         if directory.result() is not None:
             return self._finish(replace(run, progress=1.0), "succeeded", None)
+        if directory.cancel_asked() is not None:
+            return self._finish(run, "cancelled", "cancelled by the researcher")
         return self._finish(run, "failed", directory.failure())
 
     def _finish(self, run: Run, status: Any, reason: str | None) -> Run:
@@ -223,6 +232,7 @@ def _record(job: Job) -> Run:
         stage=cast("Stage", job.stage),  # a study's is refused by the record
         iteration=job.iteration,
         status="running",
+        message=STARTING,
         directory=f"runs/{job.run}",
         config=job.config.to_dict(),
     )
@@ -242,9 +252,3 @@ def _check_free_space(workspace: Path, job: Job) -> None:
             f"the {job.stage} stage needs about {needed / 1e9:.1f} GB of free disk beside "
             f"{workspace}, and {free / 1e9:.1f} GB are left; free some and retry"
         )
-
-
-def _wait_until(done: Callable[[], bool], *, seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while not done() and time.monotonic() < deadline:
-        time.sleep(0.05)

@@ -10,6 +10,7 @@
             checkpoint/      what a resume starts from
             snapshots/       policies kept along training, where they are asked for
             outputs/*.parquet, model/
+            cancel           when the researcher asked the stage to stop
             error.json       why the stage failed, in one sentence
             result.json      written last, by rename: the stage succeeded
 
@@ -146,9 +147,20 @@ class RunDirectory:
             return str(error["reason"])
         return "the worker was killed or died without a word; its log may tell more"
 
+    def ask_to_cancel(self, when: datetime) -> None:
+        """Record that the stage is to stop; the first request counts."""
+        if self.cancel_asked() is None:
+            write_atomically(self.path / "cancel", when.isoformat())
+
+    def cancel_asked(self) -> datetime | None:
+        """When the stage was asked to stop, if it was."""
+        with suppress(FileNotFoundError):
+            return datetime.fromisoformat((self.path / "cancel").read_text())
+        return None
+
     def clear_outcome(self) -> None:
-        """Forget an earlier failure before the next attempt."""
-        for name in ("error.json", "result.json"):
+        """Forget an earlier end before the next attempt."""
+        for name in ("cancel", "error.json", "result.json"):
             (self.path / name).unlink(missing_ok=True)
 
     def has_checkpoint(self) -> bool:
@@ -160,6 +172,12 @@ class RunDirectory:
             handle.seek(max(0, self.log.stat().st_size - 262_144))
             return "\n".join(handle.read().decode("utf-8", "replace").splitlines()[-lines:])
         return ""
+
+    def say(self, text: str) -> None:
+        """A line for log.txt, with the time in UTC."""
+        stamp = datetime.now(UTC).strftime("%H:%M:%S")
+        with self.log.open("a", encoding="utf-8") as handle:
+            handle.write(f"{stamp} {text}\n")
 
     def events_after(self, attempt: int, seq: int) -> Iterator[dict[str, Any]]:
         """Complete event lines newer than (attempt, seq); a torn last line waits for its end."""
@@ -202,9 +220,7 @@ class Report:
 
     def log(self, text: str) -> None:
         """A line for log.txt; the worker's standard output goes to the same file."""
-        stamp = datetime.now(UTC).strftime("%H:%M:%S")
-        with self._directory.log.open("a", encoding="utf-8") as handle:
-            handle.write(f"{stamp} {text}\n")
+        self._directory.say(text)
 
     def rewind(self, seq: int) -> None:
         """Forget every event after `seq`."""

@@ -38,11 +38,20 @@ _MARK = "report.json"
 class ReportCallback(TrainerCallback):
     """Turns the trainer's steps, logs and saves into events, and a request to stop into a checkpoint.
 
-    `notes` are arguments of `Report.note`, given once, before the first step.
+    `notes` are arguments of `Report.note`, given once, before the first step.  `share` is how much
+    of the stage's progress the training is.
     """
 
-    def __init__(self, report: Report, doing: str, notes: Sequence[Mapping[str, Any]] = ()) -> None:
+    def __init__(
+        self,
+        report: Report,
+        doing: str,
+        notes: Sequence[Mapping[str, Any]] = (),
+        *,
+        share: float = 1.0,
+    ) -> None:
         self._report = report
+        self._share = share
         self._doing = doing
         self._notes = notes
 
@@ -56,7 +65,7 @@ class ReportCallback(TrainerCallback):
             control.should_save = control.should_training_stop = True
         if state.global_step % max(1, state.max_steps // _LOGS) == 0:
             message = f"{self._doing}: step {state.global_step} of {state.max_steps}"
-            self._report.progress(state.global_step, state.max_steps, message)
+            self._report.progress(state.global_step * self._share, state.max_steps, message)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:  # noqa: ARG002
         values = {_REPORTED[k]: float(v) for k, v in (logs or {}).items() if k in _REPORTED}

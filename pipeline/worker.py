@@ -177,8 +177,10 @@ def _behind(error: BaseException | None) -> Iterator[BaseException]:
 def _fail(directory: RunDirectory, reason: str, status: int) -> int:
     trace = traceback.format_exc()
     directory.write_error(reason, trace)
-    with directory.log.open("a", encoding="utf-8") as log:
-        log.write(f"{trace}\n{reason}\n" if status == FAILED else f"{reason}\n")
+    if status == FAILED:
+        with directory.log.open("a", encoding="utf-8") as log:
+            log.write(f"{trace}\n")
+    directory.say(reason)
     return status
 
 

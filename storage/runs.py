@@ -73,6 +73,11 @@ def has_checkpoint(db: Database, run: Run) -> bool:
     return folder.is_dir() and any(folder.iterdir())
 
 
+def cancelling(db: Database, run: Run) -> bool:
+    """Whether a run that still runs has been asked to stop; told by a file in its directory."""
+    return run.status == "running" and (db.workspace / run.directory / "cancel").exists()
+
+
 def update_progress(db: Database, run: Run) -> None:
     """Store how far a run is (progress, message, ingested_seq); not journaled."""
     db.write(lambda tx: _update_progress(tx, run))

@@ -12,11 +12,28 @@ from storage.records import Snapshot
 
 _MEMBERS = "SELECT judgment FROM snapshot_judgments WHERE snapshot = $hash ORDER BY judgment"
 _ROW = "SELECT * FROM snapshots WHERE hash = $hash"
+_NEW = """
+    WITH taken AS (SELECT hash FROM snapshots WHERE iteration = $iteration),
+         earlier AS (SELECT hash FROM snapshots WHERE iteration < $iteration)
+    SELECT count(*) FILTER (judgment NOT IN (
+               SELECT judgment FROM snapshot_judgments WHERE snapshot IN (FROM earlier))) AS new
+    FROM snapshot_judgments WHERE snapshot IN (FROM taken)
+    HAVING (SELECT count(*) FROM taken) > 0 AND (SELECT count(*) FROM earlier) > 0
+"""
 
 
 def add(db: Database, snapshot: Snapshot) -> int:
     """Store a snapshot; taking the same one again changes nothing."""
     return db.write(lambda tx: tx.store(snapshot))
+
+
+def new_in(db: Database, iteration: int) -> int | None:
+    """How many judgments this iteration trains on that none did before.
+
+    None before it trains, and in the first iteration that does.
+    """
+    rows = db.read(_NEW, iteration=iteration)
+    return rows[0]["new"] if rows else None
 
 
 def get(db: Database, snapshot: str) -> Snapshot:

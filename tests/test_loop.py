@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from pipeline import jobs
 from pipeline.config import Config
 from pipeline.loop import Loop
 from pipeline.rundir import RunDirectory
@@ -69,6 +70,9 @@ def loop(db: Database, tiny: Path) -> Iterator[Loop]:
     for run in runs.listing(db):
         if run.status == "running":
             made.cancel(run.id)
+    while any(run.status == "running" for run in runs.listing(db)):
+        made.advance()
+        time.sleep(0.05)
     made.shut_down()
 
 
@@ -83,6 +87,14 @@ def advance(loop: Loop, until: Callable[[], bool], *, seconds: float = 120) -> N
     while not until():
         blocked = loop.blocked_by()
         assert blocked is None, f"{blocked and blocked.reason}"
+        assert time.monotonic() < deadline, loop.state()
+        loop.advance()
+        time.sleep(0.05)
+
+
+def advance_until_stopped(loop: Loop, *, seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while loop.blocked_by() is None:
         assert time.monotonic() < deadline, loop.state()
         loop.advance()
         time.sleep(0.05)
@@ -222,12 +234,45 @@ def test_cancelling_stops_the_worker_and_says_so(db: Database, loop: Loop) -> No
     add_prompts(db)
     advance(loop, lambda: bool(runs.listing(db)))
     run = runs.listing(db)[-1]
+    directory = RunDirectory(db.workspace / run.directory)
     loop.cancel(run.id)
-    assert not RunDirectory(db.workspace / run.directory).is_running()
+    assert runs.cancelling(db, run)
+    assert "asked to stop" in directory.log_tail(1)
+    advance_until_stopped(loop)
+    assert not directory.is_running()
     cancelled = runs.get(db, run.id)
     assert (cancelled.status, cancelled.reason) == ("cancelled", "cancelled by the researcher")
+    assert not runs.cancelling(db, cancelled)
     with pytest.raises(ValueError, match="is not running; it has cancelled"):
         loop.cancel(run.id)
+
+
+def test_a_worker_that_does_not_stop_when_asked_is_killed(
+    db: Database, loop: Loop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_prompts(db)
+    advance(loop, lambda: bool(runs.listing(db)))
+    run = runs.listing(db)[-1]
+    worker = int((db.workspace / run.directory / "pid").read_text())
+    os.kill(worker, signal.SIGSTOP)  # it hears of no request from here on
+    loop.cancel(run.id)
+    loop.advance()
+    assert runs.cancelling(db, run)
+    assert runs.get(db, run.id).status == "running"
+    monkeypatch.setattr(jobs, "PATIENCE", 0.0)
+    advance_until_stopped(loop)
+    assert runs.get(db, run.id).status == "cancelled"
+
+
+def test_a_run_resumed_after_a_cancel_is_not_being_cancelled(db: Database, loop: Loop) -> None:
+    add_prompts(db)
+    advance(loop, lambda: bool(runs.listing(db)))
+    run = runs.listing(db)[-1]
+    loop.cancel(run.id)
+    advance_until_stopped(loop)
+    loop.retry(run.id)
+    assert not runs.cancelling(db, runs.get(db, run.id))
+    advance(loop, in_phase(db, "labeling"))
 
 
 def test_a_restarted_web_process_finds_the_worker_again(

@@ -153,3 +153,18 @@ def test_buttons_in_tables_reach_the_server_and_the_download_is_the_export(
             page.get_by_role("link", name="Download").click()
         exporting.export(world.db, format="trl", ties="drop", out=tmp_path / "own.jsonl")
         assert download.value.path().read_bytes() == (tmp_path / "own.jsonl").read_bytes()
+
+
+def test_no_dropdown_cuts_off_the_first_letter_of_its_text(browser, world):
+    corner = "n => [parseFloat(getComputedStyle(n).borderRadius), n.getClientRects().length]"
+    seen = 0
+    with research_page(browser, world) as page:
+        for name in TABS:
+            open_tab(page, name)
+            page.wait_for_timeout(300)  # the other tab's fields leave the screen
+            for field in page.locator(".wrap-inner input").all():
+                radius, drawn = field.evaluate(corner)
+                # Inputs clip what they hold; in a round corner lies the first letter.
+                assert radius == 0
+                seen += drawn
+    assert seen >= 7  # form 1, run 1, samples 2, export 3, lineage 1, less what is being drawn

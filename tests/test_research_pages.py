@@ -6,7 +6,7 @@ import asyncio
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -26,7 +26,17 @@ from labeler.research.loop_tab import LoopTab
 from labeler.research.panel import Cached, piece
 from labeler.research.samples_tab import SamplesTab
 from labeler.research.training_tab import LATEST, TrainingTab
-from storage import annotators, exporting, iterations, judgments, queue, settings, tokens
+from storage import (
+    annotators,
+    exporting,
+    iterations,
+    judgments,
+    queue,
+    runs,
+    settings,
+    snapshots,
+    tokens,
+)
 from storage.database import Database
 from storage.records import Annotator, Iteration, now
 
@@ -62,7 +72,7 @@ def all_tabs(db: Database, loop: RecordingLoop) -> Tabs:
     """Laid out together, because each Blocks costs Gradio half a second."""
     return laid_out(
         lambda: Tabs(
-            loop, LoopTab(db, loop, piece()), TrainingTab(db, loop), SamplesTab(db),
+            loop, LoopTab(db, loop, top := piece()), TrainingTab(db, loop, top), SamplesTab(db),
             AnnotatorsTab(db), DataTab(db), HistoryTab(db),
         )
     )  # fmt: skip
@@ -229,6 +239,39 @@ def test_a_refused_setting_is_said_and_nothing_is_started(live):
     assert "ppo.kl_weight=-1&lt;b&gt; must be at least 0" in updates[live.loop_tab.answer]
 
 
+def classes(tab: LoopTab, updates: dict) -> dict[str, list[str]]:
+    """The classes that fields are given, by setting, where there are any."""
+    given = {c.label: updates[c]["elem_classes"] for c in tab.form.components}
+    return {str(name): found for name, found in given.items() if found}
+
+
+def test_a_refusal_marks_the_field_it_names_and_unfolds_it(live, monkeypatch):
+    tab = live.loop_tab
+    updates = tab._press_train(*typed(tab, ppo__kl_weight="-1"))
+    assert classes(tab, updates) == {"ppo.kl_weight": ["ks-wrong"]}
+    assert tab.form.outputs[-1] not in updates
+
+    def refuse(_: dict[str, str]) -> None:
+        raise ValueError("seed=7 suits ppo.updates=100 only, and no reward.center.more")
+
+    monkeypatch.setattr(live.loop, "train", refuse)
+    updates = tab._press_train(*typed(tab, seed="7"))
+    assert set(classes(tab, updates)) == {"seed", "ppo.updates"}
+    assert updates[tab.form.outputs[-1]] == {"open": True, "__type__": "update"}
+    monkeypatch.undo()
+    assert classes(tab, tab._press_train(*typed(tab))) == {}
+
+
+def test_going_back_is_to_this_workspaces_settings_and_general_defaults_are_warned_of(live):
+    tab = live.loop_tab
+    rate = next(c for c in tab.form.components if c.label == "ppo.lr")
+    back, general = tab._fill_with(False), tab._fill_with(True)
+    assert (back[rate]["value"], general[rate]["value"]) == ("5e-05", "3e-06")
+    assert "This workspace has its own: ppo.lr=5e-05." in general[tab.answer]
+    assert back[tab.answer] == ""
+    assert classes(tab, back) == {}
+
+
 def test_train_is_closed_with_the_reason_and_open_without_one(live, monkeypatch):
     tab = live.loop_tab
     assert tab.refresh()[tab.train].interactive is True
@@ -252,6 +295,16 @@ def test_a_failed_run_shows_its_reason_flag_charts_log_and_what_can_be_done(tabs
     assert "run-3-ppo update 59" in updates[tab.log]
     shown = {b.elem_id: updates[b].visible for b in (tab.cancel, tab.resume, tab.retry)}
     assert shown == {"cancel": False, "resume": True, "retry": True}
+
+
+def test_a_reward_run_without_new_labels_says_so(tabs, monkeypatch):
+    tab = tabs.training
+    said = "No label is new since the last training"
+    assert said not in tab.refresh("run-2-reward", {})[tab.flags]
+    monkeypatch.setattr(snapshots, "new_in", lambda _, iteration: 0 if iteration == 2 else 5)
+    assert said in tab.refresh("run-2-reward", {})[tab.flags]
+    assert said not in tab.refresh("run-1-reward", {})[tab.flags]
+    assert said not in tab.refresh("run-2-ppo", {})[tab.flags]
 
 
 def test_resume_is_offered_only_where_there_is_a_checkpoint(tabs):
@@ -292,6 +345,43 @@ def test_a_refusal_of_the_loop_is_said(tabs):
     updates = tab._press(refuse, "Resumed.")(LATEST, {})
     assert "has no checkpoint yet" in updates[tab.answer]
     assert "Resumed." not in updates[tab.answer]
+
+
+def test_a_run_that_was_asked_to_stop_says_so_on_both_tabs_until_it_has(db, live):
+    seeding = Seeding(db)
+    before = iterations.get(db, 1)
+    seeding.iteration(1, "ppo", 30)
+    running = seeding.run(1, "ppo", "running", progress=0.25, finished_at=None)
+    request = db.workspace / running.directory / "cancel"
+    request.touch()
+    try:
+        training, loop_tab = live.training, live.loop_tab
+        updates = training._press(live.loop.cancel, "")(LATEST, {})
+        assert ("cancel", running.id) in live.loop.asked
+        assert updates[training.answer] == ""
+        for _ in range(2):  # at once, and to a page that has just been opened
+            assert "Cancelling: stops after this update" in updates[training.card]
+            assert "time left" not in updates[training.card]
+            assert updates[training.cancel].interactive is False
+            assert "PPO: cancelling" in updates[training._top]
+            updates = training.refresh(LATEST, {})
+        updates = loop_tab.refresh()
+        assert "Cancelling: stops after this update" in updates[loop_tab.next]
+        assert "Cancelling: stops after this update" in updates[loop_tab.head]
+        assert "nothing to do" not in updates[loop_tab.next]
+
+        runs.save(db, replace(running, status="cancelled", finished_at=now()))
+        updates = training.refresh(LATEST, {})
+        assert "ancelling" not in updates[training.card] + updates[training._top]
+        # Pressing "Resume" here sets the line above the tabs right at once.
+        runs.save(db, replace(running, status="running", attempt=2))
+        request.unlink()
+        updates = training._press(live.loop.resume, "Resumed.")(LATEST, {})
+        assert "PPO" in updates[training._top]
+        assert "ancel" not in updates[training._top]
+    finally:
+        runs.save(db, replace(running, status="succeeded", finished_at=now()))
+        iterations.save(db, before)
 
 
 # Samples

@@ -11,6 +11,7 @@ import pytest
 from research_seed import HOSTILE, RecordingLoop, in_a_loop, kl_flag
 
 from labeler.research import annotators_view, history_view, loop_view, samples_view, training_view
+from labeler.research.caution import weakness
 from labeler.research.pace import Pace
 from labeler.research.reading import State, Work, latest_run
 from labeler.research.samples_view import Answer, Sample
@@ -81,6 +82,15 @@ def test_one_sentence_says_what_to_do_next(changes, reason, says):
     assert says in loop_view.next_step(state(**changes), reason)
 
 
+def test_training_on_no_new_labels_is_said_while_it_trains_and_only_then():
+    said = "No label is new since the last training"
+    training = {"iteration": Iteration(number=2, phase="reward"), "run": run(stage="reward")}
+    for new, expected in ((0, True), (1, False), (None, False)):
+        seen = loop_view.next_step(state(**training, new_labels=new), None)
+        assert (said in seen) is expected
+    assert said not in loop_view.next_step(state(new_labels=0), None)
+
+
 def test_the_glance_shows_labels_policy_reward_model_and_agreement():
     finished = Iteration(
         number=1, phase="done", evaluation={"policy": {"kl": 4.2}, "win_rate_reward_model": 0.71}
@@ -101,6 +111,43 @@ def test_the_glance_shows_labels_policy_reward_model_and_agreement():
                  "72.5%", "40 held-out pairs", "75.0%", "α 0.500"):  # fmt: skip
         assert text in seen
     assert "<img src=x" not in seen
+
+
+def reward_model(**summary) -> ModelVersion:
+    return ModelVersion(id="r", role="reward", name="reward-1", summary=summary)
+
+
+WEAK = {"accuracy": 1 / 3, "accuracy_low": 0.01, "accuracy_high": 0.96, "held_out_pairs": 3}
+
+
+@pytest.mark.parametrize(
+    ("summary", "says"),
+    [
+        (WEAK, "33.3% (1–96%) on 3 held-out pairs, may be no better than a coin's"),
+        (WEAK | {"accuracy_low": 0.5, "held_out_pairs": 90}, "may be no better than a coin's"),
+        (WEAK | {"accuracy_low": 0.51, "held_out_pairs": 29}, "measured on 29 held-out pairs only"),
+        (WEAK | {"accuracy_low": 0.51, "held_out_pairs": 30}, ""),
+        ({}, ""),
+    ],
+)
+def test_a_reward_model_that_may_be_a_coin_or_was_hardly_checked_is_called_weak(summary, says):
+    assert (says in weakness(reward_model(**summary))) is True
+    assert bool(weakness(reward_model(**summary))) is bool(says)
+
+
+def test_wins_by_a_weak_reward_model_bear_a_caution_on_every_tab_that_shows_them():
+    weak, good = reward_model(**WEAK), reward_model(accuracy_low=0.7, held_out_pairs=99)
+    done = Iteration(
+        number=1, phase="done", reward_model="r", evaluation={"win_rate_reward_model": 0.56}
+    )
+    for model, warned in ((weak, True), (good, False)):
+        loop = loop_view.glance(state(previous=done, judge=model), {}, now=NOON)
+        samples = samples_view.summary([sample("q", reference=0.0, policy=1.0)], model)
+        history = history_view.table([done], {}, {"r": model}, [])
+        for seen in (loop, samples, history):
+            assert ("Read the wins with care" in seen) is warned
+        for seen in (samples, history):
+            assert "by the reward model" in seen
 
 
 # Training
@@ -194,7 +241,7 @@ def test_the_card_of_a_failed_run_gives_the_reason_as_text():
     for text in (
         "It failed",
         "40% · update 4 of 10",
-        "attempt 2",
+        "attempt 2 · first started 2 h ago",
         "1 min 30 s from first start to end",
         "&lt;img",
     ):
@@ -208,26 +255,47 @@ def test_the_card_of_a_running_run_says_how_long_it_still_takes():
     assert "about 1 min 30 s left" in seen
 
 
-def test_time_left_of_a_resumed_run_goes_by_what_was_watched():
+def watched(*sights: tuple[float, float], attempt: int = 1) -> float | None:
+    """What is said at the last of some sights of a run; each is (seconds since noon, progress)."""
     pace = Pace()
-    resumed = run(attempt=2, progress=0.6)
-    assert pace.seconds_left(resumed, now=NOON) is None
-    later = run(attempt=2, progress=0.8)
-    # half of the remaining .4 took 60 s; the other half takes 60 s more
-    assert pace.seconds_left(later, now=NOON + timedelta(seconds=60)) == pytest.approx(60)
+    said = [
+        pace.seconds_left(
+            run(attempt=attempt, progress=progress), now=NOON + timedelta(seconds=seconds)
+        )
+        for seconds, progress in sights
+    ]
+    return said[-1]
 
 
-def test_time_left_of_a_first_attempt_counts_from_its_start():
-    # a fifth in 50 s: 200 s to go
-    assert Pace().seconds_left(run(progress=0.2), now=NOON + timedelta(seconds=50)) == 200
+def test_time_left_goes_by_the_steps_and_not_by_the_start_up_before_the_first():
+    start_up, first = (0, 0.0), (70, 1 / 12)
+    assert watched(start_up) is None
+    assert watched(start_up, first) is None  # one step's end says nothing of its length
+    # update 2 took 5 s: ten more take 50 s
+    assert watched(start_up, first, (75, 2 / 12)) == pytest.approx(50)
 
 
-def test_a_retried_run_starts_the_clock_again():
-    pace = Pace()
-    pace.seconds_left(run(attempt=2, progress=0.9), now=NOON)
-    pace.seconds_left(run(attempt=2, progress=0.0), now=NOON + timedelta(seconds=10))
-    left = pace.seconds_left(run(attempt=2, progress=0.5), now=NOON + timedelta(seconds=40))
-    assert left == pytest.approx(30)
+def test_time_left_counts_down_while_a_step_runs_but_by_one_step_at_most():
+    before = [(70, 1 / 12), (75, 2 / 12)]
+    assert watched((0, 0.0), *before, (78, 2 / 12)) == pytest.approx(47)
+    assert watched((0, 0.0), *before, (95, 2 / 12)) == pytest.approx(45)
+
+
+def test_time_left_of_a_resumed_run_does_not_count_its_start_up_either():
+    at_checkpoint, ninth = (0, 8 / 12), (60, 9 / 12)
+    assert watched(at_checkpoint, ninth, attempt=2) is None
+    # the tenth took 6 s, so do the last two
+    assert watched(at_checkpoint, ninth, (66, 10 / 12), attempt=2) == pytest.approx(12)
+
+
+def test_a_run_that_falls_back_to_its_checkpoint_starts_the_clock_again():
+    sights = [(0, 0.9), (20, 0.2), (30, 0.3), (50, 0.5)]
+    # .2 in 20 s since the first rise; .5 to go
+    assert watched(*sights, attempt=2) == pytest.approx(50)
+
+
+def test_a_speed_read_off_two_seconds_is_not_believed():
+    assert watched((0, 0.0), (2, 0.01), (4, 0.05)) is None
 
 
 def test_the_running_run_comes_before_a_newer_one_that_stopped():

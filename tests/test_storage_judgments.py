@@ -265,6 +265,14 @@ def test_a_flag_hides_the_comparison_until_it_is_cleared(db):
     assert lease(db, "cat") == [c]
 
 
+def test_new_judgments_of_a_snapshot_are_those_in_no_earlier_one(db):
+    taken = [(1, ("j0", "j1")), (2, ("j1", "j2", "j3")), (3, ("j0", "j3"))]
+    for number, ids in taken:
+        snapshots.add(db, Snapshot(hash=f"s{number}", iteration=number, judgments=ids))
+    # nothing was before 1; j2 and j3 are new in 2; 3 has fewer than 2, and none of its own
+    assert [snapshots.new_in(db, number) for number in (1, 2, 3, 4)] == [None, 2, 0, None]
+
+
 def test_a_snapshot_keeps_what_is_undone_later(db):
     c0, c1 = lease(db, "ann", 2)
     judge(db, "j0", c0)

@@ -100,13 +100,6 @@ def test_ago(before, text):
     assert view.ago(NOON - before, NOON) == text
 
 
-def test_time_left_goes_by_the_speed_so_far():
-    # a quarter took 30 s, so the other three quarters take 90 s
-    assert view.time_left(progress=0.25, seconds=30) == pytest.approx(90)
-    assert view.time_left(progress=0.001, seconds=30) is None
-    assert view.time_left(progress=1.0, seconds=30) == 0
-
-
 def test_a_share_beyond_the_ends_fills_the_bar_and_no_more():
     assert "width:100.0%" in view.bar(7 / 5)
     assert "width:0.0%" in view.bar(-1)
@@ -161,9 +154,17 @@ def test_ticks_are_round_and_inside():
     assert ticks(3, 3) == [3]
 
 
+def test_what_rounds_to_nothing_has_no_sign():
+    assert [view.percent(-0.001), view.number(-0.0), view.signed(-0.0)] == ["0%", "0", "0"]
+
+
 def test_tick_labels_are_short():
     labels = [tick_label(v) for v in (0.5, 0.0, 1000, 2e-5, -0.02, 1e7)]
     assert labels == ["0.5", "0", "1,000", "2e-5", "−0.02", "1e7"]
+    falling = [tick_label(v) for v in ticks(4.3e-5, 5.1e-5)]  # 8e-6 / 4: the next is 2e-6
+    assert falling == ["4.4e-5", "4.6e-5", "4.8e-5", "5e-5"]
+    close = [tick_label(v) for v in ticks(4.95e-5, 5e-5)]
+    assert len(set(close)) == len(close) > 1
 
 
 def test_the_line_is_scaled_into_the_drawing_and_a_gap_lifts_the_pen():

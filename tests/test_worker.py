@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,8 @@ import pytest
 
 from pipeline import worker
 from pipeline.metrics import METRICS
-from pipeline.rundir import LOCK_FD, RunDirectory
+from pipeline.reward import stage
+from pipeline.rundir import LOCK_FD, Report, RunDirectory
 from tests.stage_inputs import give, make_job, make_judgments, make_prompts, rows_of, tiny_models
 from tests.worker_runs import (
     events,
@@ -87,6 +89,36 @@ def test_reward(trained: dict[str, str]):
     assert len(set(thetas)) > 3  # it is learned
 
 
+def test_the_reward_stage_says_what_it_does_before_and_after_it_trains(trained: dict[str, str]):
+    directory = RunDirectory(Path(trained["reward"]).parent)
+    told = [e for e in events(directory) if e["kind"] == "progress"]
+    shares = [e["done"] / e["total"] for e in told]
+    assert shares == sorted(shares)
+    assert shares[0] == 0
+    assert shares[-1] < 1  # it is done when it has ended
+    doing = list(dict.fromkeys(e["message"].split(":")[0] for e in told))
+    assert doing == [
+        "encoding the judgments",
+        "loading the model",
+        "training the reward model",
+        "measuring on 24 held-out judgments",
+        "centring on the SFT model's responses to 4 prompts",
+        "scoring every judged response",
+    ]
+    log = directory.log.read_text()
+    assert all(text in log for text in doing if not text.startswith("training"))
+
+
+def test_a_resumed_reward_stage_keeps_its_place(models: dict[str, str], tmp_path: Path):
+    directory = RunDirectory(tmp_path / "run")
+    job = replace(make_job("reward", models), attempt=2, resume=True)
+    with Report(directory, attempt=2) as report, pytest.raises(FileNotFoundError):
+        stage.run(job, report, directory)  # finds no judgments
+    # What is told before the checkpoint is found would be told as its successor.
+    assert not events(directory)
+    assert "encoding the judgments" in directory.log.read_text()
+
+
 def test_sampling(models: dict[str, str], tmp_path: Path):
     directory = RunDirectory.create(tmp_path / "run", make_job("sampling", models))
     plan = [row | {"arm": "random", "pairs": 1} for row in make_prompts(5)]
@@ -132,7 +164,7 @@ def test_a_failure_leaves_its_reason_and_no_result(models: dict[str, str], tmp_p
     assert directory.result() is None
     reason = f"there is no model directory {tmp_path / 'nowhere'}"
     assert directory.failure() == reason
-    assert directory.log_tail(1) == reason
+    assert re.fullmatch(r"\d\d:\d\d:\d\d " + re.escape(reason), directory.log_tail(1))
     error = json.loads((directory.path / "error.json").read_text())
     assert "ModelUnavailable" in error["traceback"]
 

@@ -186,8 +186,13 @@ class Desk {
     };
     for (const button of $$("[data-do]")) button.onclick = doing[button.dataset.do];
     for (const button of $$("[data-outcome]")) {
-      // The second click of a double click would judge a pair nobody has read.
-      button.onclick = (event) => event.detail < 2 && this.judge(button.dataset.outcome);
+      button.onclick = (event) => {
+        // The second click of a double click would judge a pair nobody has read.
+        if (event.detail >= 2) return;
+        // Left in focus by the mouse, it would be ringed from the next key on, like an answer given.
+        if (event.detail) button.blur();
+        this.judge(button.dataset.outcome);
+      };
     }
     const keys = {
       1: () => this.judge("a"),
@@ -210,12 +215,17 @@ class Desk {
       },
     };
     document.addEventListener("keydown", (event) => this.press(event, keys));
+    document.addEventListener("pointermove", () => $(".desk").classList.add("pointing"));
     document.addEventListener("pointerdown", (event) => {
       if (!$(".menu").contains(event.target)) $(".menu").open = false;
     });
     window.addEventListener("online", () => this.wake());
     window.addEventListener("focus", () => this.wake());
     this.toggleDetails(recall("details") === "true");
+    // The guidelines end where the judgment begins, which Details makes taller.
+    new ResizeObserver(([{ target }]) => {
+      $(".desk").style.setProperty("--verdict", `${target.offsetHeight}px`);
+    }).observe($(".verdict"));
   }
 
   press(event, keys) {
@@ -225,6 +235,7 @@ class Desk {
     const action = keys[event.key.toLowerCase()];
     if (!action) return;
     event.preventDefault();
+    $(".desk").classList.remove("pointing"); // a pointer at rest marks nothing
     const again = event.key === this.pressed.key && event.timeStamp - this.pressed.at < DOUBLE;
     this.pressed = { key: event.key, at: event.timeStamp };
     // It would judge or skip a pair that nobody has read.

@@ -3,16 +3,16 @@
 class Draft {
   constructor() {
     this.clear();
-    $(".criteria").replaceChildren(...CRITERIA.flatMap((name) => this.criterionRow(name)));
+    $(".criteria").replaceChildren(...Object.entries(CRITERIA).flatMap((row) => this.criterionRow(...row)));
     for (const button of $$("[data-strength]")) {
       button.onclick = () => this.setStrength(Number(button.dataset.strength));
     }
   }
 
-  criterionRow(name) {
+  criterionRow(name, label) {
     const group = make("div", "segments");
     group.setAttribute("role", "group");
-    group.setAttribute("aria-label", `More ${name}`);
+    group.setAttribute("aria-label", label);
     for (const [side, text] of [["a", "A"], ["tie", "same"], ["b", "B"]]) {
       const button = make("button", side, text);
       button.type = "button";
@@ -22,7 +22,7 @@ class Draft {
       button.onclick = () => this.setCriterion(name, side);
       group.append(button);
     }
-    return [make("span", "", `More ${name}`), group];
+    return [make("span", "", label), group];
   }
 
   clear() {

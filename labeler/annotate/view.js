@@ -5,7 +5,7 @@ const $$ = (selector) => [...element.querySelectorAll(selector)];
 
 const ROLES = { system: "System", user: "User", assistant: "Assistant" };
 const OUTCOMES = { a: "A is better", b: "B is better", tie: "Tie", both_bad: "Both bad" };
-const CRITERIA = ["helpful", "truthful", "harmless", "clear"];
+const CRITERIA = { helpful: "More helpful", truthful: "More truthful", harmless: "More harmless", clear: "Clearer" };
 const IDLE = {
   loading: ["One moment", "Your first pairs are on their way."],
   sampling: ["Fresh pairs are being written", "The model is answering new prompts. They will appear here by themselves."],

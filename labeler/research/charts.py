@@ -66,10 +66,11 @@ def ticks(low: float, high: float, count: int = 4) -> list[float]:
 
 
 def tick_label(value: float) -> str:
-    """A round number as short as it goes: 0.5, 1,000, 2e-5."""
+    """A round number as short as it goes, and no shorter: 0.5, 1,000, 2e-5, 4.5e-5."""
     if value == 0 or 1e-3 <= abs(value) < 1e6:
         return f"{value:,.6g}".replace("-", "−")
-    return scientific(value, 0)
+    exact = (d for d in range(6) if math.isclose(float(f"{value:.{d}e}"), value, rel_tol=1e-6))
+    return scientific(value, next(exact, 6))
 
 
 def value_range(chart: Chart) -> tuple[float, float]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from labeler import view
+from labeler.research.caution import cautions
 from labeler.research.charts import Chart, Series, group
 from labeler.research.loop_view import PHASES, stopped
 from labeler.research.reading import latest_run
@@ -20,7 +21,7 @@ _COLUMNS = (
     Column("Reward", "right", "Mean of the new policy on held-out prompts, by this iteration's "
            "own reward model: figures of two iterations are not on one scale."),
     Column("KL", "right", "Of the new policy to the SFT reference, nats a response."),
-    Column("Wins", "right", "Share of held-out prompts where the reward model prefers the new "
+    Column("Wins, by the reward model", "right", "Share of held-out prompts where the reward model prefers the new "
            "policy to SFT, with its 95% interval; ties count half."),
     Column("Length", "right", "Mean tokens of a response of the new policy."),
     Column("Time", "right", "From the first sample to the end of the evaluation."),
@@ -44,11 +45,14 @@ def table(
     """One row an iteration, the newest first."""
     if not iterations:
         return view.empty("No iterations yet", "Each turn of the loop gets a line here.")
+    newest_first = sorted(iterations, key=lambda i: -i.number)
     rows = [
         _row(iteration, labels.get(iteration.number, 0), versions, runs)
-        for iteration in sorted(iterations, key=lambda i: -i.number)
+        for iteration in newest_first
     ]
-    return view.table(_COLUMNS, rows, caption="Iterations")
+    return Markup('<div class="ks-stack">{}{}</div>').format(
+        view.table(_COLUMNS, rows, caption="Iterations"), cautions(newest_first, versions)
+    )
 
 
 def _row(
@@ -113,7 +117,11 @@ def charts(iterations: Sequence[Iteration]) -> Markup:
     if len(finished) < 2:
         return Markup("")
     titles = (
-        ("win_rate", "Wins against SFT", "Share of held-out prompts, by the reward model."),
+        (
+            "win_rate",
+            "Wins, by the reward model",
+            "Share of held-out prompts where it prefers the policy to SFT.",
+        ),
         ("kl", "KL to SFT", "Nats a response, on held-out prompts."),
         ("length", "Response length", "Tokens, on held-out prompts."),
     )

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import gradio as gr
 from gradio.components import Component
 
 from labeler import view
-from labeler.ports import Loop
+from labeler.ports import Loop, Setting
 from labeler.research import loop_view, reading
 from labeler.research.panel import Cached, Panel, Updates, attempt, piece, shown
-from labeler.research.train_form import TrainForm
+from labeler.research.train_form import TrainForm, as_text
 from storage.agreement import agreement
 from storage.database import Database
 from storage.records import now
@@ -21,6 +23,12 @@ from storage.records import now
 def midnight(moment: datetime) -> datetime:
     """When today began, in UTC."""
     return moment.replace(hour=0, minute=0, second=0, microsecond=0)
+
+
+def headline(db: Database, state: reading.State | None = None) -> str:
+    """The line above all tabs."""
+    state = state or reading.state(db, midnight=midnight(now()))
+    return shown(loop_view.top(state, db.workspace.name))
 
 
 class LoopTab:
@@ -45,32 +53,27 @@ class LoopTab:
                 )
             )
             self.form = TrainForm(loop.settings())
+            # Above the buttons: below them an answer would lie outside of many screens.
+            self.answer = piece(elem_id="train-answer")
+            self.reason = piece(elem_id="train-reason")
             with gr.Row(elem_classes="ks-buttons"):
                 self.train = gr.Button("Train", variant="primary", elem_id="train")
-                self.reset = gr.Button("Reset to Kitestring's defaults", elem_id="reset")
-            self.reason = piece(elem_id="train-reason")
-            self.answer = piece(elem_id="train-answer")
+                self.back = gr.Button("Back to this workspace's settings", elem_id="back")
+                self.general = gr.Button("General defaults", elem_id="general")
         self.train.click(
             self._press_train,
             inputs=self.form.components,
-            outputs=[self.answer, *self._outputs()],
+            outputs=[self.answer, *self.form.outputs, *self._outputs()],
             show_progress="hidden",
             api_visibility="private",
         )
-        self.reset.click(
-            lambda: self.form.show(loop.settings(), defaults=True),
-            outputs=self.form.components,
-            show_progress="hidden",
-            api_visibility="private",
-        )
-
-    def headline(self) -> Updates:
-        """The line above all tabs."""
-        state = reading.state(self._db, midnight=midnight(now()))
-        return {self._top: self._headline(state)}
-
-    def _headline(self, state: reading.State) -> str:
-        return shown(loop_view.top(state, self._db.workspace.name))
+        for button, defaults in ((self.back, False), (self.general, True)):
+            button.click(
+                partial(self._fill_with, defaults),
+                outputs=[self.answer, *self.form.outputs],
+                show_progress="hidden",
+                api_visibility="private",
+            )
 
     def panel(self) -> Panel:
         return Panel(refresh=self.refresh, outputs=self._outputs(), every=2)
@@ -89,7 +92,7 @@ class LoopTab:
         reason = self._loop.can_train()
         agreed = self._agreement.get(reading.acts(self._db))
         return {
-            self._top: self._headline(state),
+            self._top: headline(self._db, state),
             self.head: shown(loop_view.headline(state)),
             self.glance: shown(loop_view.glance(state, agreed, now=moment)),
             self.next: shown(loop_view.next_step(state, reason)),
@@ -98,18 +101,47 @@ class LoopTab:
         }
 
     def _press_train(self, *values: Any) -> Updates:
+        refused = ""
+
         def start() -> dict[str, str]:
-            overrides = self.form.overrides(self._loop.settings(), values)
-            self._loop.train(overrides)
+            nonlocal refused
+            try:
+                overrides = self.form.overrides(self._loop.settings(), values)
+                self._loop.train(overrides)
+            except ValueError as error:
+                refused = str(error)
+                raise
             return overrides
 
-        return {self.answer: attempt(start, _started)} | self.refresh()
+        answer = attempt(start, _started)
+        return {self.answer: answer} | self.form.mark(refused) | self.refresh()
+
+    def _fill_with(self, defaults: bool) -> Updates:
+        settings = self._loop.settings()
+        updates: Updates = self.form.mark("")
+        for field, value in self.form.show(settings, defaults=defaults).items():
+            updates[field] |= {"value": value}
+        updates[self.answer] = shown(_warned(settings)) if defaults else ""
+        return updates
 
 
 def _started(overrides: dict[str, str]) -> str:
     changed = ", ".join(f"{name}={value}" for name, value in overrides.items())
     return "Training has begun. Follow it under Training." + (
         f" Changed: {changed}." if changed else ""
+    )
+
+
+def _warned(settings: Sequence[Setting]) -> view.Markup:
+    """Beside the general defaults: what this workspace has set otherwise."""
+    other = [f"{s.name}={as_text(s.value)}" for s in settings if s.value != s.default]
+    if not other:
+        return view.Markup("")
+    named = ", ".join(other[:4]) + (f" and {len(other) - 4} more" if len(other) > 4 else "")
+    return view.note(
+        "warn",
+        "These defaults are not this workspace's.",
+        f"They are meant for a model of your own. This workspace has its own: {named}.",
     )
 
 

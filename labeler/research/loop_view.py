@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from labeler import view
+from labeler.research.caution import caution
 from labeler.research.reading import State
 from labeler.view import Markup
 from storage.records import Iteration, ModelVersion, Phase, Run
@@ -39,6 +40,12 @@ def stopped(run: Run | None) -> bool:
     return run is not None and run.status in ("failed", "cancelled")
 
 
+def stopping(run: Run) -> str:
+    """What a run does that has been asked to stop."""
+    unit = {"ppo": "update", "reward": "step", "sft": "step"}.get(run.stage)
+    return f"Cancelling: stops after this {unit}" if unit else "Cancelling"
+
+
 def stepper(iteration: Iteration | None, run: Run | None) -> Markup:
     """The phases of the iteration in a row: past, present (or stopped) and to come."""
     current = iteration.phase if iteration else None
@@ -65,31 +72,34 @@ def headline(state: State) -> Markup:
         )
     title = f"Iteration {state.iteration.number}"
     detail = Markup("begun {}").format(view.moment(state.iteration.created_at))
-    run = _run_line(state.run) if state.run and state.run.status != "succeeded" else ""
+    show = state.run is not None and state.run.status != "succeeded"
+    run = _run_line(state.run, state.cancelling) if state.run and show else ""
     return Markup('<div class="ks-card">{}{}{}</div>').format(
         view.heading(title, detail), stepper(state.iteration, state.run), run
     )
 
 
-def _run_line(run: Run) -> Markup:
+def _run_line(run: Run, cancelling: bool) -> Markup:
+    doing = stopping(run) if cancelling else run.message or run.status
     return Markup(
         '<div style="margin-top:14px">{}<span class="ks-detail">{}: {}</span></div>'
     ).format(
         view.bar(run.progress, tone=STATUS_TONES[run.status], label=STAGES[run.stage]),
         STAGES[run.stage],
-        run.message or run.status,
+        doing,
     )
 
 
 def glance(state: State, agreement: Mapping[str, Any], *, now: datetime) -> Markup:
     """Labels, policy, reward model and agreement as four figures."""
-    return view.tiles(
-        [
-            _labels_tile(state, now),
-            _policy_tile(state),
-            _reward_tile(state.reward_model),
-            _agreement_tile(agreement),
-        ]
+    tiles = [
+        _labels_tile(state, now),
+        _policy_tile(state),
+        _reward_tile(state.reward_model),
+        _agreement_tile(agreement),
+    ]
+    return Markup('<div class="ks-stack">{}{}</div>').format(
+        view.tiles(tiles), caution(state.judge)
     )
 
 
@@ -132,7 +142,7 @@ def _evaluated(evaluation: Mapping[str, Any]) -> str:
     sure = view.interval(against.get("low"), against.get("high"))
     wins = view.percent(evaluation.get("win_rate_reward_model")) + (f" ({sure})" if sure else "")
     kl = (evaluation.get("policy") or {}).get("kl")
-    return f"KL {view.number(kl)} nats · {wins} wins against SFT"
+    return f"KL {view.number(kl)} nats · {wins} wins against SFT by the reward model"
 
 
 def _reward_tile(model: ModelVersion | None) -> Markup:
@@ -171,7 +181,18 @@ def _agreement_tile(agreement: Mapping[str, Any]) -> Markup:
 def next_step(state: State, reason: str | None) -> Markup:
     """What to do now, in one sentence; `reason` is why training cannot start, if it cannot."""
     tone, title, body = _next_step(state, reason)
-    return view.note(tone, title, body)
+    training = state.iteration is not None and state.iteration.phase not in ("labeling", "done")
+    again = nothing_new(state.new_labels) if training else Markup("")
+    return Markup('<div class="ks-stack">{}{}</div>').format(view.note(tone, title, body), again)
+
+
+def nothing_new(new_labels: int | None) -> Markup:
+    """A sentence where an iteration trains on what an earlier one trained on; else nothing."""
+    if new_labels != 0:
+        return Markup("")
+    return view.note(
+        "warn", "No label is new since the last training: the reward model learns the same again."
+    )
 
 
 def _next_step(state: State, reason: str | None) -> tuple[view.Tone, str, str]:
@@ -188,6 +209,8 @@ def _next_step(state: State, reason: str | None) -> tuple[view.Tone, str, str]:
         return "bad", f"{STAGES[run.stage]} {verb}: resume or retry it under Training.", why
     if current.phase == "done":
         return "good", f"Iteration {current.number} is done.", "The next one starts by itself."
+    if run is not None and state.cancelling:
+        return "warn", f"{stopping(run)}.", f"{STAGES[run.stage]} can then go on under Training."
     name = dict(PHASES)[current.phase]
     return "info", f"{name} is running: nothing to do.", "Follow it under Training."
 
@@ -209,10 +232,12 @@ def top(state: State, workspace: str) -> Markup:
     if state.iteration:
         doing = dict(PHASES)[state.iteration.phase]
         halted = stopped(state.run) and state.iteration.phase != "labeling"
-        tone: view.Tone = "bad" if halted else "info"
+        tone: view.Tone = "bad" if halted else "warn" if state.cancelling else "info"
         text = f"Iteration {state.iteration.number} · {doing}"
         if halted and state.run:
             text += f" {state.run.status}"
+        elif state.cancelling:
+            text += ": cancelling"
         running = state.run is not None and state.run.status == "running"
         where = view.badge(text, tone, dot=running)
     return Markup(

@@ -3,37 +3,61 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass
 from datetime import datetime
 
-from labeler.view import time_left
 from storage.records import Run
 
-ENOUGH = 0.02
-"""Share of the work that must have been watched before its speed is believed."""
+ENOUGH = 4.0
+"""Seconds between two rises before their speed is believed: the page looks every other second."""
+
+
+@dataclass
+class _Watch:
+    """What was seen of one attempt: where it stands, and its rises since the first one."""
+
+    progress: float
+    first: tuple[datetime, float] | None = None
+    last: datetime | None = None
+    rises: int = 0
 
 
 class Pace:
-    """Remembers where each attempt stood when it was first looked at.  Thread-safe.
+    """Remembers each attempt's progress from its first rise on.  Thread-safe.
 
-    A run's own start does only for its first attempt: a resumed one begins at its checkpoint.
+    Before that rise lies what is not pace: a worker loading its models, or a step that had
+    begun, nobody knows when, as the page was opened.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._first: dict[tuple[str, int], tuple[datetime, float]] = {}
+        self._watched: dict[tuple[str, int], _Watch] = {}
 
     def seconds_left(self, run: Run, *, now: datetime) -> float | None:
         """Seconds until the run is done, or None while it is too early to say."""
         key = (run.id, run.attempt)
         with self._lock:
-            began, progress = self._first.setdefault(key, (now, run.progress))
-            # A new attempt first shows the old one's progress, then falls back.
-            if run.progress < progress:
-                began, progress = self._first[key] = (now, run.progress)
-        watched = run.progress - progress
-        if watched >= ENOUGH:
-            seconds = (now - began).total_seconds()
-            return time_left(progress=watched / (1 - progress), seconds=seconds)
-        if run.attempt == 1:
-            return time_left(progress=run.progress, seconds=(now - run.created_at).total_seconds())
+            watch = self._watched.get(key)
+            # A resumed attempt first shows the old one's progress, then falls back.
+            if watch is None or run.progress < watch.progress:
+                watch = self._watched[key] = _Watch(run.progress)
+            if run.progress > watch.progress:
+                watch.progress, watch.last = run.progress, now
+                if watch.first is None:
+                    watch.first = (now, run.progress)
+                else:
+                    watch.rises += 1
+            return _left(watch, now)
+
+
+def _left(watch: _Watch, now: datetime) -> float | None:
+    if watch.first is None or watch.last is None or not watch.rises:
         return None
+    began, progress = watch.first
+    spent = (watch.last - began).total_seconds()
+    if spent < ENOUGH:
+        return None
+    left = (1 - watch.progress) * spent / (watch.progress - progress)
+    # Counts down between rises, by no more than one of them usually takes.
+    waited = min((now - watch.last).total_seconds(), spent / watch.rises)
+    return max(0.0, left - waited)

@@ -18,7 +18,7 @@ from labeler.ports import Loop
 from labeler.research.annotators_tab import AnnotatorsTab
 from labeler.research.data_tab import DataTab
 from labeler.research.history_tab import HistoryTab
-from labeler.research.loop_tab import LoopTab
+from labeler.research.loop_tab import LoopTab, headline
 from labeler.research.panel import Panel, Updates, piece
 from labeler.research.samples_tab import SamplesTab
 from labeler.research.training_tab import TrainingTab
@@ -39,7 +39,7 @@ def build(db: Database, loop: Loop) -> gr.Blocks:
                 loop_tab = LoopTab(db, loop, top)
                 panels[tab] = loop_tab.panel()
             with gr.Tab("Training", id="training") as tab:
-                panels[tab] = TrainingTab(db, loop).panel()
+                panels[tab] = TrainingTab(db, loop, top).panel()
             with gr.Tab("Samples", id="samples") as tab:
                 panels[tab] = SamplesTab(db).panel()
             with gr.Tab("Annotators", id="annotators") as tab:
@@ -51,7 +51,10 @@ def build(db: Database, loop: Loop) -> gr.Blocks:
                 panels[tab] = HistoryTab(db).panel()
         _wire(panels)
         gr.Timer(4).tick(
-            loop_tab.headline, outputs=top, show_progress="hidden", api_visibility="private"
+            lambda: {top: headline(db)},
+            outputs=top,
+            show_progress="hidden",
+            api_visibility="private",
         )
         first = next(iter(panels.values()))
         blocks.load(

@@ -43,12 +43,16 @@ def said(tone: view.Tone, title: str, body: str = "") -> str:
 
 
 def attempt(action: Callable[[], T], done: Callable[[T], str]) -> str:
-    """Do what a button asks; a refusal (``ValueError``, not found) is said, a defect propagates."""
+    """Do what a button asks; a refusal (``ValueError``, not found) is said, a defect propagates.
+
+    Where `done` has nothing to say, the rest of the page shows the success.
+    """
     try:
         result = action()
     except (ValueError, LookupError) as error:
         return said("bad", "That was refused.", str(error))
-    return said("good", done(result))
+    sentence = done(result)
+    return said("good", sentence) if sentence else ""
 
 
 def shown(markup: Markup) -> str:

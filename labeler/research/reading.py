@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from storage import annotators, handover, iterations, models, prompts, runs
+from storage import annotators, handover, iterations, models, prompts, runs, snapshots
 from storage.database import Database
 from storage.records import Annotator, Iteration, ModelVersion, Run
 
@@ -75,6 +75,12 @@ class State:
     """The run of the current iteration that runs, else its last one."""
     previous: Iteration | None
     """The last finished iteration, for its evaluation."""
+    judge: ModelVersion | None = None
+    """The reward model behind that evaluation."""
+    new_labels: int | None = None
+    """Judgments that the current iteration trains on and none before did; None where unknown."""
+    cancelling: bool = False
+    """Whether `run` has been asked to stop and has not stopped yet."""
 
     @property
     def wanted(self) -> int:
@@ -86,9 +92,10 @@ def state(db: Database, *, midnight: datetime) -> State:
     listed = iterations.listing(db)
     current = max(listed, key=lambda i: i.number, default=None)
     finished = [i for i in listed if i.phase == "done"]
+    previous = max(finished, key=lambda i: i.number, default=None)
     versions = {m.id: m for m in models.listing(db)}
     labels = _labels(db, current, midnight)
-    of_iteration = runs.listing(db, iteration=current.number) if current else []
+    run = latest_run(runs.listing(db, iteration=current.number) if current else [])
     return State(
         iteration=current,
         labels=labels["labels"],
@@ -99,8 +106,11 @@ def state(db: Database, *, midnight: datetime) -> State:
         prompts=prompts.counts(db),
         policy=_policy(current, versions),
         reward_model=_reward_model(current, versions),
-        run=latest_run(of_iteration),
-        previous=max(finished, key=lambda i: i.number, default=None),
+        run=run,
+        new_labels=snapshots.new_in(db, current.number) if current else None,
+        cancelling=run is not None and runs.cancelling(db, run),
+        previous=previous,
+        judge=versions.get(previous.reward_model or "") if previous else None,
     )
 
 

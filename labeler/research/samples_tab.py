@@ -13,10 +13,10 @@ from labeler.research import samples_view
 from labeler.research.panel import Panel, Updates, piece, shown
 from labeler.research.reading import latest_run
 from labeler.research.samples_view import ORDERS, Order, Sample
-from storage import handover, iterations, runs
+from storage import handover, iterations, models, runs
 from storage.database import Database
 from storage.errors import NotFound
-from storage.records import Run
+from storage.records import ModelVersion, Run
 
 NONE_YET = view.empty(
     "No samples yet",
@@ -116,7 +116,7 @@ class SamplesTab:
         count = samples_view.pages(len(found))
         number = min(max(number, 1), count)
         return updates | {
-            self.summary: shown(samples_view.summary(samples)),
+            self.summary: shown(samples_view.summary(samples, self._reward_model(chosen))),
             self.list: shown(samples_view.page(found, number)),
             self.where: shown(_where(len(found), number, count)),
             self.number: number,
@@ -143,6 +143,10 @@ class SamplesTab:
             if last is not None and last.status == "succeeded":
                 found[iteration.number] = last
         return found
+
+    def _reward_model(self, iteration: int) -> ModelVersion | None:
+        name = iterations.get(self._db, iteration).reward_model
+        return next((m for m in models.listing(self._db) if m.id == name), None)
 
     def _samples(self, iteration: int, _run: str, _attempt: int) -> list[Sample]:
         return samples_view.collect(handover.evaluated(self._db, iteration))

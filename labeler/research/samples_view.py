@@ -8,8 +8,9 @@ from statistics import fmean
 from typing import Any, Literal
 
 from labeler import view
+from labeler.research.caution import caution
 from labeler.view import Markup
-from storage.records import Message, as_messages
+from storage.records import Message, ModelVersion, as_messages
 
 Order = Literal["gain", "loss", "reward", "prompt"]
 ORDERS: Sequence[tuple[str, Order]] = (
@@ -85,8 +86,11 @@ def _descending(value: float | None) -> tuple[bool, float]:
     return (True, 0.0) if value is None else (False, -value)
 
 
-def summary(samples: Sequence[Sample]) -> Markup:
-    """Mean reward of each policy over the prompts, and how often the new one scores higher."""
+def summary(samples: Sequence[Sample], reward_model: ModelVersion | None = None) -> Markup:
+    """Mean reward of each policy over the prompts, and how often the new one scores higher.
+
+    A caution follows where the reward model that scored them is weak.
+    """
     tiles = []
     for side, title in SIDES.items():
         rewards = [r for s in samples if (r := s.reward(side)) is not None]
@@ -96,9 +100,11 @@ def summary(samples: Sequence[Sample]) -> Markup:
     if gains:
         wins = fmean(1.0 if g > 0 else 0.5 if g == 0 else 0.0 for g in gains)
         help = "Share of prompts where the reward model prefers the new answer; ties count half."
-        detail = f"over {view.plural(len(gains), 'held-out prompt')}"
+        detail = f"by the reward model, over {view.plural(len(gains), 'held-out prompt')}"
         tiles.append(view.tile("Wins against SFT", view.percent(wins, 1), detail, help=help))
-    return view.tiles(tiles)
+    return Markup('<div class="ks-stack">{}{}</div>').format(
+        view.tiles(tiles), caution(reward_model) if gains else ""
+    )
 
 
 def page(samples: Sequence[Sample], number: int) -> Markup:

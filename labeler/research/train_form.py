@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
 import gradio as gr
+from gradio.blocks import Block
 from gradio.components import Component
 
 from labeler.ports import Setting, SettingValue
@@ -35,17 +37,39 @@ class TrainForm:
             for setting in settings:
                 if setting.basic:
                     self._fields[setting.name] = _field(setting)
-        with gr.Accordion("All settings", open=False):
+        self._advanced: list[str] = []
+        with gr.Accordion("All settings", open=False) as self._folded:
             advanced = sorted((s for s in settings if not s.basic), key=_section)
             for section, members in groupby(advanced, key=_section):
                 gr.Markdown(f"**{SECTIONS.get(section, section)}**")
                 with gr.Row(elem_classes="ks-fields"):
                     for setting in members:
+                        self._advanced.append(setting.name)
                         self._fields[setting.name] = _field(setting)
 
     @property
     def components(self) -> list[Component]:
         return list(self._fields.values())
+
+    @property
+    def outputs(self) -> list[Component | Block]:
+        """What `show` and `mark` change."""
+        return [*self.components, self._folded]
+
+    def mark(self, refused: str) -> dict[Any, Any]:
+        """Mark the fields that a refusal names, unfolding them, and no others."""
+        wrong = {
+            name
+            for name in self._fields
+            if re.search(rf"(?<![\w.]){re.escape(name)}(?![\w.])", refused)
+        }
+        marked: dict[Any, Any] = {
+            field: gr.update(elem_classes=["ks-wrong"] if name in wrong else [])
+            for name, field in self._fields.items()
+        }
+        if wrong & set(self._advanced):
+            marked[self._folded] = gr.update(open=True)
+        return marked
 
     def show(self, settings: Sequence[Setting], *, defaults: bool = False) -> dict[Component, Any]:
         """The values that hold now, or the shipped defaults, for every field."""

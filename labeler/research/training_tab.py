@@ -12,11 +12,12 @@ from labeler import view
 from labeler.ports import Loop
 from labeler.research import training_view
 from labeler.research.charts import group
-from labeler.research.loop_view import STAGES, stopped
+from labeler.research.loop_tab import headline
+from labeler.research.loop_view import STAGES, nothing_new, stopped
 from labeler.research.pace import Pace
 from labeler.research.panel import Panel, Updates, attempt, piece, shown
 from labeler.research.reading import latest_run
-from storage import prompts, runs
+from storage import prompts, runs, snapshots
 from storage.database import Database
 from storage.errors import NotFound
 from storage.records import Run, now
@@ -35,13 +36,14 @@ NO_RUN = view.empty(
 class TrainingTab:
     """Components and handlers of the tab; make it inside the tab's context."""
 
-    def __init__(self, db: Database, loop: Loop) -> None:
+    def __init__(self, db: Database, loop: Loop, top: gr.HTML) -> None:
         self._db = db
         self._loop = loop
+        self._top = top
         self._pace = Pace()
         self._lay_out()
         for button, verb, done in (
-            (self.cancel, loop.cancel, "Cancelled. It can go on when you like."),
+            (self.cancel, loop.cancel, ""),  # the card says how it stops
             (self.resume, loop.resume, "Resumed from the last checkpoint."),
             (self.retry, loop.retry, "Started again from scratch."),
         ):
@@ -96,6 +98,7 @@ class TrainingTab:
 
     def _outputs(self) -> list[Component]:
         return [
+            self._top,
             self.seen,
             self.choice,
             self.cancel,
@@ -116,12 +119,20 @@ class TrainingTab:
         if run is None:
             return {self.card: shown(NO_RUN), self.seen: {}}
         moment = now()
+        cancelling = runs.cancelling(self._db, run)
         left = self._pace.seconds_left(run, now=moment)
         updates: Updates = {
-            self.cancel: gr.Button(visible=run.status == "running"),
+            self._top: headline(self._db),
+            self.cancel: gr.Button(
+                "Cancelling …" if cancelling else "Cancel",
+                visible=run.status == "running",
+                interactive=not cancelling,
+            ),
             self.resume: gr.Button(visible=stopped(run) and runs.has_checkpoint(self._db, run)),
             self.retry: gr.Button(visible=stopped(run)),
-            self.card: shown(training_view.card(run, now=moment, seconds_left=left)),
+            self.card: shown(
+                training_view.card(run, now=moment, seconds_left=left, cancelling=cancelling)
+            ),
         }
         log = self._log(run)
         # Charts weigh the most and change only with new events.
@@ -150,13 +161,16 @@ class TrainingTab:
             training_view.results(run.stage, found, known),
         ]
         notes = runs.notes(self._db, run.id)
+        again = view.Markup("")
+        if run.stage == "reward":
+            again = nothing_new(snapshots.new_in(self._db, run.iteration))
         red = [n for n in notes if n.kind in ("flag", "warning")]
         said = [n for n in notes if n.kind == "sample"]
         asked = prompts.get_many(self._db, [str(n.payload.get("prompt")) for n in said])
         return {
             self.charts: shown(_stack(drawn)),
             self.others: shown(group(others, x_title=unit, columns=True)),
-            self.flags: shown(_stack([training_view.flags(red, unit=unit)])),
+            self.flags: shown(_stack([again, training_view.flags(red, unit=unit)])),
             self.samples: shown(
                 view.lines([view.heading("Latest samples"), training_view.samples(said, asked)])
                 if said

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from labeler import view
 from labeler.research.charts import Chart, Limit, Series
-from labeler.research.loop_view import STAGES, STATUS_TONES
+from labeler.research.loop_view import STAGES, STATUS_TONES, stopping
 from labeler.view import Markup
 from storage.records import Prompt, Run, RunNote
 
@@ -135,12 +135,18 @@ def results(stage: str, found: Mapping[str, Series], known: Mapping[str, str]) -
     return view.table(columns, rows, caption="Results of the stage")
 
 
-def card(run: Run, *, now: datetime, seconds_left: float | None) -> Markup:
+def card(
+    run: Run, *, now: datetime, seconds_left: float | None, cancelling: bool = False
+) -> Markup:
     """What a run is, how far it is, and why it ended if it did not succeed."""
+    status, status_tone = run.status, STATUS_TONES[run.status]
+    if cancelling:
+        status, status_tone = "cancelling", "warn"
     detail = [f"iteration {run.iteration}"]
     if run.attempt > 1:
         detail.append(f"attempt {run.attempt}")
-    detail.append(f"started {view.ago(run.created_at, now)}")
+    begun = "started" if run.attempt == 1 else "first started"
+    detail.append(f"{begun} {view.ago(run.created_at, now)}")
     if run.finished_at:
         span = view.duration((run.finished_at - run.created_at).total_seconds())
         detail.append(f"took {span}" if run.attempt == 1 else f"{span} from first start to end")
@@ -150,14 +156,14 @@ def card(run: Run, *, now: datetime, seconds_left: float | None) -> Markup:
             '<span class="ks-detail ks-mono" style="margin-left:auto">{}</span></div>'
         ).format(
             STAGES[run.stage],
-            view.badge(run.status, STATUS_TONES[run.status], dot=run.status == "running"),
+            view.badge(status, status_tone, dot=run.status == "running"),
             " · ".join(detail),
             run.id,
         ),
         Markup('<div style="margin-top:10px">{}</div>').format(
-            view.bar(run.progress, tone=STATUS_TONES[run.status], label=STAGES[run.stage])
+            view.bar(run.progress, tone=status_tone, label=STAGES[run.stage])
         ),
-        Markup('<div class="ks-detail">{}</div>').format(_where(run, seconds_left)),
+        Markup('<div class="ks-detail">{}</div>').format(_where(run, seconds_left, cancelling)),
     ]
     if run.reason and run.status != "succeeded":
         title = "It failed" if run.status == "failed" else "It was stopped"
@@ -170,11 +176,13 @@ def card(run: Run, *, now: datetime, seconds_left: float | None) -> Markup:
     return Markup('<div class="ks-card">{}</div>').format(view.lines(pieces))
 
 
-def _where(run: Run, seconds_left: float | None) -> str:
+def _where(run: Run, seconds_left: float | None, cancelling: bool) -> str:
     parts = [view.percent(run.progress)]
     if run.message:
         parts.append(run.message)
-    if run.status == "running":
+    if cancelling:
+        parts.append(stopping(run))
+    elif run.status == "running":
         left = (
             "time left: too early to say"
             if seconds_left is None

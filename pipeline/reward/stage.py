@@ -21,7 +21,7 @@ from pipeline.reward.data import (
 from pipeline.reward.metrics import held_out_metrics, length_correlation
 from pipeline.reward.network import from_language_model
 from pipeline.reward.scoring import RewardModel
-from pipeline.reward.trainer import train_reward_model
+from pipeline.reward.trainer import SHARE, train_reward_model
 from pipeline.rundir import Job, Report, RunDirectory
 from pipeline.sampler import Sampler
 from pipeline.text import ChatTokenizer, read_messages
@@ -32,6 +32,13 @@ from storage.records import digest
 def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
     """Train on inputs/judgments.parquet from the SFT weights; saves model/."""
     config, path = job.config.reward, job.model("reference")
+
+    def tell(done: float, doing: str) -> None:
+        report.log(doing)
+        if done or not job.resume:  # a resumed run's events begin at its checkpoint
+            report.progress(done, 1, doing)
+
+    tell(0, "encoding the judgments")
     chat = ChatTokenizer.load(path)
     pairs = read_pairs(directory.inputs / "judgments.parquet", chat, max_tokens=config.max_tokens)
     train, held_out = split_by_prompt(
@@ -39,6 +46,7 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
     )
     report.log(f"{len(train)} judgments to train on, {len(held_out)} held out")
     kinds = judged_by(directory.inputs)
+    tell(0, "loading the model")
     device = pick_device(job.config.worker.device)
     network = from_language_model(path, chat).to(device)
     model = RewardModel(network, chat, device)
@@ -62,6 +70,7 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
         notes=notes_on_kinds(kinds),
     )
     network.eval()
+    tell(SHARE, f"measuring on {len(held_out)} held-out judgments")
     summary = _measure(model, held_out, config.tie_model) | {
         "theta": network.ties().item() if config.tie_model == "rao_kupper" else None,
         "tie_model": config.tie_model,
@@ -71,6 +80,7 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
         "ties": sum(not pair.decisive for pair in pairs),
     }
     summary |= _centre(model, job, report, directory.inputs) if config.center else {}
+    tell(0.95, "scoring every judged response")
     summary |= _spread(model, pairs)
     network.save_pretrained(directory.model)
     chat.tokenizer.save_pretrained(directory.model)
@@ -99,7 +109,9 @@ def _centre(model: RewardModel, job: Job, report: Report, inputs: Path) -> dict[
     far from 0 is a large error for the value head at first).  The shift goes into the saved bias.
     """
     conversations = _centring_prompts(inputs)
-    report.log(f"centring on the SFT model's responses to {len(conversations)} prompts")
+    doing = f"centring on the SFT model's responses to {len(conversations)} prompts"
+    report.log(doing)
+    report.progress(0.85, 1, doing)
     sampler = Sampler.of_job(job, job.model("reference"), model.device)
     limit = job.config.ppo.max_new_tokens
     fitting = [messages for messages in conversations if sampler.fits(messages, limit)]

@@ -18,6 +18,9 @@ from pipeline.rundir import Report
 from pipeline.text import ChatTokenizer
 from pipeline.training import ReportCallback, train, trainer_arguments
 
+SHARE = 0.8
+"""Of the stage's progress that is training; measuring and centring follow."""
+
 
 class RewardTrainer(trl.RewardTrainer):
     """TRL's trainer with our rows, our likelihood and a learned tie threshold.
@@ -119,7 +122,9 @@ def train_reward_model(
         seed=seed,
         device=device,
     )
-    callbacks: list[TrainerCallback] = [ReportCallback(report, "training the reward model", notes)]
+    callbacks: list[TrainerCallback] = [
+        ReportCallback(report, "training the reward model", notes, share=SHARE)
+    ]
     trainer = RewardTrainer(
         tie_model=config.tie_model,
         theta_lr=config.theta_lr,
