@@ -70,7 +70,8 @@ def note(connection: duckdb.DuckDBPyConnection, comparisons: Sequence[str] | Non
 # Twins are split off because few comparisons are: the rest is grouped as it stands.
 PEOPLE = """
     people AS MATERIALIZED (
-        SELECT id, row_number() OVER (ORDER BY id) - 1 AS number FROM annotators)
+        SELECT id, (row_number() OVER (ORDER BY id) - 1)::INTEGER AS number
+        FROM annotators)
 """
 SHARED = """
     twins AS MATERIALIZED (SELECT comparison, item, flipped FROM items WHERE twin),
@@ -88,10 +89,10 @@ SHARED = """
         FROM judged AS j JOIN twins AS t USING (comparison)
         GROUP BY t.item, j.number),
     shared AS MATERIALIZED (
-        SELECT comparison, list_sort(list(4 * number + level)) AS codes
-        FROM judged WHERE comparison NOT IN (SELECT comparison FROM twins)
+        SELECT comparison, list_sort(list((4 * number + level)::INTEGER)) AS codes
+        FROM judged ANTI JOIN twins USING (comparison)
         GROUP BY comparison HAVING count(*) >= 2
         UNION ALL
-        SELECT min(comparison), list_sort(list(4 * number + level))
+        SELECT min(comparison), list_sort(list((4 * number + level)::INTEGER))
         FROM turned GROUP BY item HAVING count(*) >= 2)
 """

@@ -15,7 +15,8 @@ from storage import patterns
 from storage.agreement import agreement, agreement_by_id
 from storage.backup import rebuild
 from storage.database import Database
-from storage.records import Annotator, Comparison, Completion, Judgment, Withdrawal
+from storage.records import Annotator, Judgment, Withdrawal
+from tests.rated import judgment, pair
 
 OUTCOMES = ("first", "second", "tie", "both_bad")
 NOTHING = {
@@ -39,29 +40,6 @@ def rate(db: Database, ratings: dict[str, list[str | None]], *, iteration: int =
                 # Sides differ between annotators: only canonical outcomes may count.
                 records.append(replace(said, shown_swapped=name > "b"))
     db.write(lambda tx: tx.store(*records))
-
-
-def pair(id: str, first: str, second: str, *, prompt: str = "p", iteration: int = 1, **more: Any):
-    """A comparison of two texts, and its completions."""
-    return [
-        Completion(id=f"{id}-x", prompt=prompt, policy="m", text=first),
-        Completion(id=f"{id}-y", prompt=prompt, policy="m", text=second),
-        Comparison(
-            id=id, prompt=prompt, first=f"{id}-x", second=f"{id}-y", iteration=iteration,
-            arm="random", **more,
-        ),
-    ]  # fmt: skip
-
-
-def judgment(comparison: str, annotator: str, outcome: str, **more: Any) -> Judgment:
-    return Judgment(
-        id=more.pop("id", f"j-{comparison}-{annotator}"),
-        comparison=comparison,
-        annotator=annotator,
-        outcome=outcome,  # type: ignore[arg-type]
-        shown_swapped=False,
-        **more,
-    )
 
 
 def test_two_annotators_by_hand(db: Database) -> None:
