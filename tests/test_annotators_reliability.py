@@ -34,7 +34,7 @@ def judging(name: str, **more) -> Figures:
         ({"left_rate": 0.2}, ["answers right 80% of the time"]),
         ({"left_rate": 0.66}, []),  # (.66 − .5) / √(.25 / 80) = 2.9 standard errors
         # (.45 − .15) / √(.225 · .775 · (1/100 + 1/300)) = .30 / .0482 = 6.2
-        ({"tie_rate": 0.45}, ["calls 45% a tie, others 15%"]),
+        ({"tie_rate": 0.45}, ["calls 45% ties, others 15%"]),
         ({"tie_rate": 0.27}, []),  # (.27 − .15) / √(.18 · .82 · (1/100 + 1/300)) = 2.7
         ({"both_bad_rate": 0.4}, ["calls 40% both bad, others 5%"]),
         ({"median_seconds": 2.5}, ["answers in 2.5 s, others in 9.0 s"]),
@@ -72,7 +72,7 @@ def test_everybody_who_judged_has_a_row_and_unknown_figures_are_dashes():
     )
     rows = annotators_reliability.table([judging("a"), alone], None).split("<tr>")[2:]
     assert [">a<" in row for row in rows] == [True, False]
-    assert rows[1].count("–") == 4  # left, time, agreement, what stands out
+    assert rows[1].count("–") == 3  # left, time, agreement
     assert "39–61%" in rows[0]
     assert "55–81% · 40 pairs" in rows[0]
 
@@ -110,7 +110,7 @@ def test_agreement_lists_each_pair_even_when_a_name_holds_the_separator():
 def test_agreement_stands_beside_what_the_model_expects(expected, words):
     fitted = FittedModel(model="r", annotators={}, expected_agreement=expected)
     seen = annotators_reliability.agreement(KNOWN, [], fitted)
-    for text in ("80.0%", "95%: 70% to 90%", "95%: 0.450 to 0.750", "0.650", words):
+    for text in ("80.0%", "<small>70–90%", "<small>0.45 to 0.75", "0.65<", words):
         assert text in seen
 
 

@@ -22,12 +22,16 @@ _JUDGED = (
     ),
     Column("Ties", "right", "Share of judgments that are ties."),
     Column("Both bad", "right", "Share of judgments that say both are bad."),
-    Column("Time", "right", "Median from seeing a pair to answering it; a tenth is quicker than …"),
     Column(
-        "Agrees with others",
+        "Time",
         "right",
-        "Share of others' judgments of the same pairs that say the same, its 95% interval "
-        "(clustered by prompt), and the number of pairs that others judged too.",
+        "Median from seeing a pair to answering it. Small: a tenth was quicker than this.",
+    ),
+    Column(
+        "Agreement",
+        "right",
+        "Share of others' judgments of the same pairs that say the same. Small: its 95% interval, "
+        "clustered by prompt, and how many pairs others judged too.",
     ),
 )
 _FITTED = (
@@ -45,7 +49,6 @@ _FITTED = (
     ),
     Column("Weight", "right", "What a judgment weighs in the fit."),
 )
-_REMARKS = Column("What stands out")
 
 UNLIKELY = 3.0
 """Standard errors from which a figure is remarked on: one honest annotator in 370."""
@@ -59,17 +62,17 @@ def table(figures: Iterable[Figures], fitted: FittedModel | None) -> Markup:
     )
     if not judged:
         return view.empty("Nothing judged yet", "Figures appear with the first judgments.")
-    columns = [*_JUDGED, *(_FITTED if fitted else ()), _REMARKS]
+    columns = [*_JUDGED, *(_FITTED if fitted else ())]
     rows = [_row(f, remarks(f, judged, fitted), fitted) for f in judged]
     return view.table(columns, rows, caption="How each annotator judges")
 
 
 def _row(f: Figures, said: Sequence[str], fitted: FittedModel | None) -> Sequence[Any]:
-    quick = f"10% under {view.duration(f.quick_seconds)}" if f.quick_seconds is not None else ""
+    quick = f"10%: {view.duration(f.quick_seconds)}" if f.quick_seconds is not None else ""
     pairs = f"{view.plural(f.shared_items, 'pair')}" if f.shared_items else "no pair shared"
     spread = view.interval(*f.agreement_interval) if f.agreement_interval else ""
     cells: list[Any] = [
-        Markup('<b dir="auto">{}</b>').format(f.annotator.name),
+        _name(f.annotator.name, said),
         view.number(f.judgments),
         _figure(view.percent(f.left_rate), view.interval(*(f.left_interval or (None, None)))),
         view.percent(f.tie_rate),
@@ -79,23 +82,32 @@ def _row(f: Figures, said: Sequence[str], fitted: FittedModel | None) -> Sequenc
     ]
     if fitted:
         cells += _fitted_cells(fitted.annotators.get(f.annotator.id))
-    return (*cells, _words(said))
+    return cells
 
 
 def _fitted_cells(found: Fitted | None) -> list[Any]:
     if found is None:  # has judged since the fit
         return [view.DASH, view.DASH, view.DASH]
     return [
-        _figure(view.number(found.slope, 2), _spread(found.slope, found.slope_sd)),
-        _figure(view.signed(found.side_bias, 2), _spread(found.side_bias, found.side_bias_sd)),
-        view.number(found.weight, 2),
+        _figure(_decimal(found.slope), _spread(found.slope, found.slope_sd)),
+        _figure(_decimal(found.side_bias), _spread(found.side_bias, found.side_bias_sd)),
+        _decimal(found.weight),
     ]
 
 
 def _spread(value: float | None, sd: float | None) -> str:
     if value is None or sd is None:
         return ""
-    return f"{view.number(value - 1.96 * sd, 2)} to {view.number(value + 1.96 * sd, 2)}"
+    return _between((value - 1.96 * sd, value + 1.96 * sd))
+
+
+def _decimal(value: float | None) -> str:
+    """Two decimals, one below the other."""
+    return view.DASH if value is None else f"{value:.2f}".replace("-", "−")
+
+
+def _between(interval: Sequence[float]) -> str:
+    return f"{_decimal(interval[0])} to {_decimal(interval[1])}"
 
 
 def _figure(value: str, detail: str) -> Markup:
@@ -104,11 +116,11 @@ def _figure(value: str, detail: str) -> Markup:
     return Markup('<span class="ks-figure">{}{}</span>').format(value, small)
 
 
-def _words(said: Sequence[str]) -> Markup | str:
-    if not said:
-        return view.DASH
-    return Markup('<span class="ks-words">{}</span>').format(
-        view.lines(view.badge(words, "warn") for words in said)
+def _name(name: str, said: Sequence[str]) -> Markup:
+    """The name, and below it what stands out, in words."""
+    words = [view.badge(each, "warn") for each in said]
+    return Markup('<span class="ks-words"><b dir="auto">{}</b>{}</span>').format(
+        name, view.lines(words)
     )
 
 
@@ -133,7 +145,7 @@ def remarks(f: Figures, everybody: Sequence[Figures], fitted: FittedModel | None
     others = [other for other in everybody if other.annotator.id != f.annotator.id]
     found = [
         _side(f),
-        _share("calls {} a tie", f, others, "tie_rate"),
+        _share("calls {} ties", f, others, "tie_rate"),
         _share("calls {} both bad", f, others, "both_bad_rate"),
         _speed(f, others),
         _agreement(f, others),
@@ -207,32 +219,37 @@ def agreement(found: Mapping[str, Any], names: Sequence[str], fitted: FittedMode
     tiles = [
         view.tile(
             "Agreement",
-            view.percent(found["percent"], 1),
-            _range(found["percent_interval"], view.percent)
-            + f"{view.plural(found['items'], 'pair')} judged by two or more",
-            help="Of two judgments of the same pair of responses, how often both say the same.",
+            _value(view.percent(found["percent"], 1), found["percent_interval"], _shares),
+            f"{view.plural(found['items'], 'pair')} judged by two or more",
+            help="Of two judgments of the same pair of responses, how often both say the same. "
+            "Small: the 95% interval.",
         ),
         _expected(found, fitted.expected_agreement if fitted else None),
         view.tile(
             "Krippendorff's α",
-            view.number(found["alpha"]),
-            _range(found["alpha_interval"], view.number) + "1 perfect, 0 chance",
+            _value(_decimal(found["alpha"]), found["alpha_interval"], _between),
+            "1 perfect, 0 chance",
             help="Agreement corrected for chance over all annotators and the four outcomes "
             "(nominal). Careful people often reach only .3 to .6 on open questions.",
         ),
         view.tile(
             "α, ordinal",
-            view.number(found["alpha_ordinal"]),
-            _range(found["alpha_ordinal_interval"], view.number) + "a tie lies between",
-            help="The same where a tie is half way between the two responses, so that tie against "
-            "a preference is half a disagreement. Both bad counts as tie.",
+            _value(_decimal(found["alpha_ordinal"]), found["alpha_ordinal_interval"], _between),
+            "a tie is half way between",
+            help="The same with a tie between the two preferences, so that tie against a "
+            "preference is less of a disagreement. Both bad counts as tie.",
         ),
     ]
     return view.lines([view.tiles(tiles), Markup("<br>"), _kappas(found["kappa"], names)])
 
 
-def _range(interval: Sequence[float] | None, write: Any) -> str:
-    return f"95%: {write(interval[0])} to {write(interval[1])} · " if interval else ""
+def _value(figure: str, interval: Sequence[float] | None, write: Any) -> Markup:
+    small = Markup(" <small>{}</small>").format(write(interval)) if interval else ""
+    return Markup("{}{}").format(figure, small)
+
+
+def _shares(interval: Sequence[float]) -> str:
+    return view.interval(*interval)
 
 
 def _expected(found: Mapping[str, Any], expected: float | None) -> Markup:
