@@ -301,6 +301,13 @@ def test_ties_do_not_turn_with_the_sides(db: Database) -> None:
     assert agreement(db)["percent"] == pytest.approx(1 / 3)
 
 
+def test_both_bad_does_not_turn_either(db: Database) -> None:
+    twins(db)
+    said = [judgment("c-1", "id-ann", "both_bad"), judgment("c-2", "id-bob", "both_bad")]
+    db.write(lambda tx: tx.store(*said))
+    assert (agreement(db)["items"], agreement(db)["percent"]) == (1, 1.0)
+
+
 def test_an_imported_item_keeps_equal_texts_apart(db: Database) -> None:
     twins(db, item="7")
     said = [judgment("c-1", "id-ann", "first"), judgment("c-2", "id-bob", "second")]

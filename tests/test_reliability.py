@@ -231,6 +231,18 @@ def test_agreement_tells_nothing_of_a_single_pair(db: Database) -> None:
     assert (tomorrow["shared_pairs"], tomorrow["agreement"]) == (20, 0.95)
 
 
+def test_what_another_says_today_is_not_counted_today(db: Database) -> None:
+    people(db, "ann", "bob")
+    pairs(db, 40)
+    yesterday(db, {"ann": ["first"] * 40, "bob": ["first"] * 10 + ["second"] * 10})
+    before = own(db)
+    today = [judgment(f"c{n}", "bob", "first", created_at=NOON) for n in range(20, 40)]
+    store(db, today)
+    assert own(db) == before
+    after = own(db, midnight=MIDNIGHT + timedelta(days=1))
+    assert (before["agreement"], after["agreement"], after["shared_pairs"]) == (0.5, 0.75, 40)
+
+
 def test_revising_an_answer_does_not_probe_the_others(db: Database) -> None:
     people(db, "ann", "bob")
     pairs(db, 60)
