@@ -18,15 +18,14 @@ import numpy as np
 
 from storage import patterns
 from storage.database import Database
-from storage.items import PEOPLE, SHARED
+from storage.items import PEOPLE, shared_ratings
 
 # `patterns` with annotators is the table everything comes from; it is small where few people
 # judge much, and never longer than the shared items.
 #
 # kappa: Cohen (1960), observed agreement (po) against that of two annotators who keep their own
 # habits (pe); `cells` are the confusion matrices of all pairs of annotators.
-_AGREEMENT = f"""
-    WITH {PEOPLE}, {SHARED},
+_AGREEMENT = """
     patterns AS MATERIALIZED (
         SELECT codes, count(*) AS items FROM shared GROUP BY codes),
     counts AS (
@@ -88,7 +87,9 @@ def agreement(db: Database, iteration: int | None = None) -> dict[str, Any]:
 
 def agreement_by_id(db: Database, iteration: int | None = None) -> dict[str, Any]:
     """The same with ``kappas``, a list of (annotator id, annotator id, kappa), for ``kappa``."""
-    row = db.read(_AGREEMENT, iteration=iteration)[0]
+    shared = shared_ratings(of_iteration=iteration is not None)
+    parameters = {} if iteration is None else {"iteration": iteration}
+    row = db.read(f"WITH {PEOPLE}, {shared}, {_AGREEMENT}", **parameters)[0]
     table = np.array(row["patterns"] or np.empty((0, 5)), dtype=np.int64)
     counts, items = table[:, :4], table[:, 4]
     found: dict[str, Any] = {"items": int(items.sum())}

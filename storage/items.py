@@ -61,8 +61,8 @@ def note(connection: duckdb.DuckDBPyConnection, comparisons: Sequence[str] | Non
 
 
 # Ratings of every item that two or more annotators rated, for queries to build on.  Before it
-# they say who the annotators are (`people`: id, number); they give $iteration (None: all).  Each
-# row of `shared` is an item: one comparison of it, and the codes of its ratings, sorted, which are
+# they say who the annotators are (`people`: id, number).  Each row of `shared` is an item: one
+# comparison of it, and the codes of its ratings, sorted, which are
 # 4 · number of the annotator + (0 second, 1 tie, 2 first, 3 both_bad).
 #
 # An item has one rating of an annotator: where he judged it in several comparisons, the latest.
@@ -73,19 +73,17 @@ PEOPLE = """
         SELECT id, (row_number() OVER (ORDER BY id) - 1)::INTEGER AS number
         FROM annotators)
 """
-SHARED = """
+_SHARED = """
     twins AS MATERIALIZED (SELECT comparison, item, flipped FROM items WHERE twin),
     judged AS MATERIALIZED (
-        SELECT j.comparison, j.created_at, j.id, p.number,
+        SELECT j.comparison, j.created_at, p.number,
                CASE j.outcome WHEN 'second' THEN 0 WHEN 'tie' THEN 1 WHEN 'first' THEN 2 ELSE 3 END
                AS level
-        FROM current_judgments AS j JOIN people AS p ON p.id = j.annotator
-        WHERE $iteration IS NULL
-           OR j.comparison IN (SELECT id FROM comparisons WHERE iteration = $iteration)),
+        FROM current_judgments AS j JOIN people AS p ON p.id = j.annotator {where}),
     turned AS (
         SELECT t.item, min(j.comparison) AS comparison, j.number,
                arg_max(CASE WHEN t.flipped AND j.level IN (0, 2) THEN 2 - j.level ELSE j.level END,
-                       (j.created_at, j.id)) AS level
+                       (j.created_at, j.level)) AS level
         FROM judged AS j JOIN twins AS t USING (comparison)
         GROUP BY t.item, j.number),
     shared AS MATERIALIZED (
@@ -96,3 +94,9 @@ SHARED = """
         SELECT min(comparison), list_sort(list((4 * number + level)::INTEGER))
         FROM turned GROUP BY item HAVING count(*) >= 2)
 """
+_OF_ITERATION = "WHERE j.comparison IN (SELECT id FROM comparisons WHERE iteration = $iteration)"
+
+
+def shared_ratings(*, of_iteration: bool = False) -> str:
+    """The table `shared` for a WITH that has `people`; of one $iteration, or of all judgments."""
+    return _SHARED.format(where=_OF_ITERATION if of_iteration else "")

@@ -13,7 +13,7 @@ from typing import Any
 from storage import annotators, handover, models
 from storage.database import Database
 from storage.intervals import clustered, wilson
-from storage.items import SHARED
+from storage.items import shared_ratings
 from storage.records import Annotator, AnnotatorKind
 
 Interval = tuple[float, float]
@@ -93,7 +93,7 @@ _AGREEMENT = f"""
                )::INTEGER AS number
         FROM annotators),
     others AS (SELECT count(*) AS n FROM people WHERE list_contains($kinds, kind)),
-    {SHARED},
+    {shared_ratings()},
     counted AS (
         SELECT comparison, codes, n AS others,
                [len([c FOR c IN codes IF c % 4 = level AND c < 4 * n])
@@ -130,7 +130,7 @@ def annotator_figures(
     known = {person.id: person for person in annotators.listing(db)}
     work = {row["annotator"]: row for row in db.read(_WORK, annotator=None)}
     chosen = list(kinds or handover.learn_from(db))
-    agreed = {row["annotator"]: row for row in db.read(_AGREEMENT, kinds=chosen, iteration=None)}
+    agreed = {row["annotator"]: row for row in db.read(_AGREEMENT, kinds=chosen)}
     return {
         id: Figures(annotator=person, **_work(work.get(id)), **_agreement(agreed.get(id)))
         for id, person in known.items()
