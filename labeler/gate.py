@@ -72,7 +72,7 @@ def rules(research_pages: Iterable[str] = ()) -> list[Rule]:
         _rule("public", "POST", r"/sign-out"),
         _rule("admin", "POST", r"/admin/api/call"),
         _rule("signed-in", "GET HEAD", rf"/label(/({_PAGE}|{_PAGE_API}))?"),
-        _rule("signed-in", "GET", r"/label/api/(next|progress|guidelines)"),
+        _rule("signed-in", "GET", r"/label/api/(next|progress|figures|guidelines)"),
         _rule("signed-in", "POST", r"/label/api/(judgments|skip|flag|undo)"),
         _rule("researcher", "GET HEAD", rf"/research(/({_PAGE}{pages}|{_PAGE_API}))?"),
         _rule("researcher", "GET", rf"/research/({_FUNCTIONS_GET}|download/[\w-]+)"),

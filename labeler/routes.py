@@ -134,6 +134,10 @@ def label_routes(session: LabelSession) -> APIRouter:
         person = {"id": who.id, "name": who.name, "role": who.role}
         return {"annotator": person, **session.progress(who)}
 
+    @routes.get("/figures")
+    def figures(who: Who) -> dict[str, Any]:
+        return session.figures(who)
+
     @routes.get("/guidelines")
     def guidelines(who: Who) -> dict[str, str]:  # noqa: ARG001 (asks for a signed-in person)
         return session.guidelines()

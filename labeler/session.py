@@ -14,6 +14,7 @@ from typing import Any
 from labeler.rendering import render
 from storage import iterations, judgments, queue, settings
 from storage.database import Database
+from storage.own_figures import own_figures
 from storage.queue import LeasedPair
 from storage.records import (
     Annotator,
@@ -23,6 +24,7 @@ from storage.records import (
     ScreenOutcome,
     Skip,
     digest,
+    now,
 )
 
 MOST_AT_ONCE = queue.AT_ONCE
@@ -147,6 +149,11 @@ class LabelSession:
     def progress(self, who: Annotator) -> dict[str, Any]:
         """``judged`` in all, ``today`` (UTC), ``remaining`` for him now, and the ``iteration``."""
         return dict(queue.progress(self._db, who.id))
+
+    def figures(self, who: Annotator) -> dict[str, Any]:
+        """His own work in figures, see `own_figures`; nobody else's can be asked for."""
+        midnight = now().replace(hour=0, minute=0, second=0, microsecond=0)
+        return own_figures(self._db, who.id, midnight=midnight)
 
     def guidelines(self) -> dict[str, str]:
         """The guidelines as written and rendered; ``version`` changes with the text."""

@@ -1,52 +1,46 @@
-"""How far annotators agree: percent agreement, Krippendorff's alpha, Cohen's kappa, in SQL.
+"""How far annotators agree: percent agreement, Krippendorff's alpha, Cohen's kappa, from SQL.
 
-An item is a comparison, a rating is the current judgment of one annotator, and the categories
-are the canonical outcomes first, second, tie and both_bad (nominal: none is nearer to another).
+An item is two responses to a prompt, in whatever order they were compared (storage/items.py); a
+rating is the current judgment of one annotator.  For percent agreement, kappa and the nominal
+alpha the outcomes first, second, tie and both_bad are four categories, none nearer to another.
+For the ordinal alpha they are levels, second < tie < first, and both_bad counts as tie: it prefers
+neither.
+
+SQL reduces a million judgments to a few rows: how often each pattern of ratings occurs.  What
+follows from the patterns, and the intervals, are storage/patterns.py.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from storage.database import Database
+import numpy as np
 
-# Most comparisons are judged once and say nothing: they go before anything is counted.
-# `iteration = NULL` finds no comparison, so without an iteration that subquery costs nothing.
+from storage import patterns
+from storage.database import Database
+from storage.items import PEOPLE, shared_ratings
+
+# `patterns` with annotators is the table everything comes from; it is small where few people
+# judge much, and never longer than the shared items.
 #
-# alpha: Krippendorff (2011), "Computing Krippendorff's Alpha-Reliability", nominal data, from
-# counts per item.  g / n weighs every rating alike, so an item judged by many weighs more.
 # kappa: Cohen (1960), observed agreement (po) against that of two annotators who keep their own
 # habits (pe); `cells` are the confusion matrices of all pairs of annotators.
 _AGREEMENT = """
-    WITH shared AS MATERIALIZED (
-        SELECT comparison, annotator, outcome FROM current_judgments
-        WHERE $iteration IS NULL
-           OR comparison IN (SELECT id FROM comparisons WHERE iteration = $iteration)
-        QUALIFY count(*) OVER (PARTITION BY comparison) >= 2),
-
+    patterns AS MATERIALIZED (
+        SELECT codes, count(*) AS items FROM shared GROUP BY codes),
     counts AS (
-        SELECT count(*) AS m,
-               count(*) FILTER (outcome = 'first') AS a,
-               count(*) FILTER (outcome = 'second') AS b,
-               count(*) FILTER (outcome = 'tie') AS c,
-               count(*) FILTER (outcome = 'both_bad') AS d
-        FROM shared GROUP BY comparison),
-    sums AS (
-        SELECT count(*) AS items, sum(m)::DOUBLE AS n,
-               sum((a*(a-1) + b*(b-1) + c*(c-1) + d*(d-1))::DOUBLE / (m-1)) AS g,
-               sum(a)::DOUBLE AS na, sum(b)::DOUBLE AS nb, sum(c)::DOUBLE AS nc,
-               sum(d)::DOUBLE AS nd
-        FROM counts),
-    expected AS (
-        SELECT *, 1 - (na*(na-1) + nb*(nb-1) + nc*(nc-1) + nd*(nd-1)) / (n*(n-1)) AS disagreement
-        FROM sums),
+        SELECT len([c FOR c IN codes IF c % 4 = 0]) AS seconds,
+               len([c FOR c IN codes IF c % 4 = 1]) AS ties,
+               len([c FOR c IN codes IF c % 4 = 2]) AS firsts,
+               len([c FOR c IN codes IF c % 4 = 3]) AS both_bad,
+               sum(items) AS items
+        FROM patterns GROUP BY ALL),
 
+    ones AS (SELECT codes, items, unnest(codes) AS x FROM patterns),
+    pairs AS (SELECT items, x, unnest(codes) AS y FROM ones),
     cells AS MATERIALIZED (
-        SELECT l.annotator AS one, r.annotator AS other, l.outcome AS x, r.outcome AS y,
-               count(*) AS n
-        FROM shared AS l
-        JOIN shared AS r ON l.comparison = r.comparison AND l.annotator < r.annotator
-        GROUP BY ALL),
+        SELECT x // 4 AS one, y // 4 AS other, x % 4 AS x, y % 4 AS y, sum(items) AS n
+        FROM pairs WHERE x // 4 < y // 4 GROUP BY ALL),
     totals AS (
         SELECT one, other, sum(n)::DOUBLE AS items,
                coalesce(sum(n) FILTER (x = y), 0) AS agreed
@@ -61,21 +55,24 @@ _AGREEMENT = """
         SELECT one, other, agreed / items AS po, coalesce(chance, 0) / items / items AS pe
         FROM totals LEFT JOIN habits USING (one, other)),
     kappas AS (
-        SELECT one, other, CASE WHEN pe < 1 THEN (po - pe) / (1 - pe) END AS kappa FROM shares)
+        SELECT a.id AS one, b.id AS other, CASE WHEN pe < 1 THEN (po - pe) / (1 - pe) END AS kappa
+        FROM shares JOIN people AS a ON a.number = one JOIN people AS b ON b.number = other)
 
-    SELECT items, g / n AS percent,
-           CASE WHEN disagreement > 0 THEN 1 - (1 - g / n) / disagreement END AS alpha,
+    SELECT (SELECT list([seconds, ties, firsts, both_bad, items]
+                        ORDER BY seconds, ties, firsts, both_bad) FROM counts) AS patterns,
            (SELECT list((one, other, kappa) ORDER BY one, other) FROM kappas) AS kappas
-    FROM expected
 """
 
 
 def agreement(db: Database, iteration: int | None = None) -> dict[str, Any]:
     """Agreement on all current judgments, or on those of one iteration; JSON-able.
 
-    * ``items``: comparisons that two or more annotators judged (the rest say nothing);
+    * ``items``: pairs of responses that two or more annotators judged (the rest say nothing);
     * ``percent``: the share of pairs of judgments that agree, 0 to 1, None without items;
-    * ``alpha``: Krippendorff's, None when no two categories were ever used;
+    * ``alpha``: Krippendorff's, nominal; None when no two categories were ever used;
+    * ``alpha_ordinal``: the same for second < tie < first, with both_bad as tie;
+    * ``…_interval``: [low, high] of each of the three, 95% of bootstrap samples of the items
+      (`patterns.intervals` says when it is None);
     * ``kappa``: Cohen's for each pair of annotators with an item in common, keyed "name|name" in
       alphabetical order; None where both only ever used one and the same category.
     """
@@ -90,5 +87,14 @@ def agreement(db: Database, iteration: int | None = None) -> dict[str, Any]:
 
 def agreement_by_id(db: Database, iteration: int | None = None) -> dict[str, Any]:
     """The same with ``kappas``, a list of (annotator id, annotator id, kappa), for ``kappa``."""
-    found = db.read(_AGREEMENT, iteration=iteration)[0]
-    return found | {"kappas": [tuple(each) for each in found["kappas"] or ()]}
+    shared = shared_ratings(of_iteration=iteration is not None)
+    parameters = {} if iteration is None else {"iteration": iteration}
+    row = db.read(f"WITH {PEOPLE}, {shared}, {_AGREEMENT}", **parameters)[0]
+    table = np.array(row["patterns"] or np.empty((0, 5)), dtype=np.int64)
+    counts, items = table[:, :4], table[:, 4]
+    found: dict[str, Any] = {"items": int(items.sum())}
+    spread = patterns.intervals(counts, items)
+    for name, value in patterns.agreement(counts, items).items():
+        found[name] = value
+        found[f"{name}_interval"] = spread[name]
+    return found | {"kappas": [tuple(each) for each in row["kappas"] or ()]}

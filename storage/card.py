@@ -164,7 +164,9 @@ def _agreement(facts: CardFacts) -> str:
         return "## Agreement\n\nNo pair was judged by two annotators, so agreement is unknown."
     text = (
         f"{found['items']} pairs were judged by two or more annotators. Percent agreement "
-        f"{found['percent']:.1%}, Krippendorff's alpha (nominal) {_number(found['alpha'])}."
+        f"{found['percent']:.1%}, Krippendorff's alpha (nominal) {_number(found['alpha'])}"
+        f"{_interval(found['alpha_interval'])}, ordinal {_number(found['alpha_ordinal'])}"
+        f"{_interval(found['alpha_ordinal_interval'])}."
     )
     if not facts.kappas or len(facts.kappas) > _MOST_KAPPAS:
         return f"## Agreement\n\n{text}"
@@ -175,6 +177,10 @@ def _agreement(facts: CardFacts) -> str:
 
 def _number(value: float | None) -> str:
     return "undefined" if value is None else f"{value:.3f}"
+
+
+def _interval(bounds: Sequence[float] | None) -> str:
+    return f" (95% interval {bounds[0]:.3f} to {bounds[1]:.3f})" if bounds else ""
 
 
 def _plain(name: str) -> str:

@@ -46,7 +46,7 @@ def show(result: Any, as_json: bool) -> None:
 def _lines(value: Any, indent: str = "") -> Iterator[str]:
     if isinstance(value, Mapping):
         for key, item in value.items():
-            if isinstance(item, (Mapping, list)) and item:
+            if isinstance(item, (Mapping, list)) and item and not _is_interval(item):
                 yield f"{indent}{key}:"
                 yield from _lines(item, indent + "  ")
             else:
@@ -58,6 +58,10 @@ def _lines(value: Any, indent: str = "") -> Iterator[str]:
             yield from _lines(item, indent)
     else:
         yield f"{indent}{value}"
+
+
+def _is_interval(value: Any) -> bool:
+    return isinstance(value, list) and [type(bound) for bound in value] == [float, float]
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -73,6 +77,8 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 def _word(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
+    if _is_interval(value):
+        return f"{value[0]:.4g} to {value[1]:.4g}"
     return "–" if value in ({}, [], None, "") else str(value)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import duckdb
 
+from storage import items
 from storage.errors import StorageDamaged
 
 Connection = duckdb.DuckDBPyConnection
@@ -92,7 +93,13 @@ def m001_initial(connection: Connection) -> None:
     connection.execute(_VIEWS)
 
 
-MIGRATIONS: tuple[Migration, ...] = (m001_initial,)
+def m002_items(connection: Connection) -> None:
+    """Which comparisons put the same two texts before annotators."""
+    connection.execute(items.TABLE)
+    items.note(connection)
+
+
+MIGRATIONS: tuple[Migration, ...] = (m001_initial, m002_items)
 
 # How far the journal is applied: its length in bytes, written in each group's transaction.
 _META = """

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import duckdb
 
-from storage import journal
+from storage import items, journal
 from storage.codec import KINDS, Entry, Kind, columns_of, entry_of_row, kind_of, to_entry
 from storage.errors import Conflict
 from storage.records import now
@@ -67,6 +67,8 @@ class Tables:
             self.insert(kind.table, list(reversed(fresh.values())))
         else:
             self.insert(kind.table, entries)
+        if kind.name == "comparison":
+            items.note(self.connection, [entry["id"] for entry in entries])
 
     def _apply_members(self, snapshots: Sequence[Entry], *, skip_stored: bool) -> list[Entry]:
         """Write who belongs to each snapshot; returns the rows of the snapshots themselves."""

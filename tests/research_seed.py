@@ -77,6 +77,11 @@ POOR = (
     "things, and perhaps there is no single answer.",
 )
 PEOPLE = ("Ada", "Björn", "Chloé " + HOSTILE, "Divya", "Careless Carl")
+FITTED = [
+    {"annotator": f"annotator-{i}", "slope": slope, "slope_sd": 0.12, "side_bias": bias,
+     "side_bias_sd": 0.15, "weight": slope**2, "judgments": 40}
+    for i, (slope, bias) in enumerate([(1.3, 0.05), (1.1, -0.1), (0.9, 0.0), (-0.6, 0.1), (0.1, 2.4)])
+]  # fmt: skip
 REWARDS = {"reference": 0.0, "previous": 0.45, "policy": 0.9}
 
 
@@ -298,7 +303,13 @@ class Seeding:
             [("train/loss", i, 0.7 - 0.3 * i / 30) for i in range(30)]
             + [("held_out/accuracy", 30, 0.71), ("held_out/ece", 30, 0.04)],
         )
-        summary = {"accuracy": 0.68 + 0.03 * number, "ece": 0.05, "held_out_pairs": 18 * number}
+        summary = {
+            "accuracy": 0.68 + 0.03 * number,
+            "ece": 0.05,
+            "held_out_pairs": 18 * number,
+            "expected_agreement": 0.66,
+            "annotators": FITTED,
+        }
         models.add(
             self.db,
             ModelVersion(

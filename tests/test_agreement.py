@@ -2,44 +2,44 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import krippendorff
 import numpy as np
 import pytest
 
+from storage import patterns
 from storage.agreement import agreement, agreement_by_id
+from storage.backup import rebuild
 from storage.database import Database
-from storage.records import Annotator, Comparison, Completion, Judgment, Withdrawal
+from storage.records import Annotator, Judgment, Withdrawal
+from tests.rated import judgment, pair
 
 OUTCOMES = ("first", "second", "tie", "both_bad")
+NOTHING = {
+    "items": 0, "percent": None, "percent_interval": None, "alpha": None, "alpha_interval": None,
+    "alpha_ordinal": None, "alpha_ordinal_interval": None, "kappa": {},
+}  # fmt: skip
 
 
 def rate(db: Database, ratings: dict[str, list[str | None]], *, iteration: int = 1) -> None:
     """Store one comparison for each place in the lists and what each annotator said of it."""
     records: list[Any] = []
+    for n in range(max(map(len, ratings.values()))):
+        records += pair(
+            f"c-{iteration}-{n}", f"one {iteration}.{n}", f"other {n}", iteration=iteration
+        )
     for name, outcomes in ratings.items():
         records.append(Annotator(id=f"id-{name}", name=name))
         for n, outcome in enumerate(outcomes):
-            pair = f"c-{iteration}-{n}"
-            records.append(
-                Comparison(
-                    id=pair, prompt="p", first="f", second="s", iteration=iteration, arm="random"
-                )
-            )
             if outcome is not None:
-                records.append(
-                    Judgment(
-                        id=f"j-{iteration}-{name}-{n}",
-                        comparison=pair,
-                        annotator=f"id-{name}",
-                        outcome=outcome,  # type: ignore[arg-type]
-                        # Sides differ between annotators: only canonical outcomes may count.
-                        shown_swapped=name > "b",
-                    )
-                )
-    answers = [Completion(id=id, prompt="p", policy="m", text=id) for id in "fs"]
-    db.write(lambda tx: tx.store(*answers, *records))
+                said = judgment(f"c-{iteration}-{n}", f"id-{name}", outcome)
+                # Sides differ between annotators: only canonical outcomes may count.
+                records.append(replace(said, shown_swapped=name > "b"))
+    db.write(lambda tx: tx.store(*records))
 
 
 def test_two_annotators_by_hand(db: Database) -> None:
@@ -77,12 +77,12 @@ def test_items_judged_by_more_people_weigh_more(db: Database) -> None:
 
 def test_without_overlap_nothing_is_known(db: Database) -> None:
     rate(db, {"ann": ["first", None], "bob": [None, "tie"]})
-    assert agreement(db) == {"items": 0, "percent": None, "alpha": None, "kappa": {}}
+    assert agreement(db) == NOTHING
 
 
 def test_one_category_only_leaves_chance_corrections_undefined(db: Database) -> None:
     rate(db, {"ann": ["first"] * 3, "bob": ["first"] * 3})
-    assert agreement(db) == {"items": 3, "percent": 1.0, "alpha": None, "kappa": {"ann|bob": None}}
+    assert agreement(db) == NOTHING | {"items": 3, "percent": 1.0, "kappa": {"ann|bob": None}}
 
 
 def test_total_disagreement_is_counted_too(db: Database) -> None:
@@ -101,7 +101,7 @@ def test_only_current_judgments_of_the_iteration_count(db: Database) -> None:
         annotator="id-bob",
         outcome="first",
         shown_swapped=False,
-        replaces="j-1-bob-0",
+        replaces="j-c-1-0-id-bob",
     )
     db.write(lambda tx: tx.store(revision))
     assert agreement(db, iteration=1)["percent"] == 1.0
@@ -111,25 +111,234 @@ def test_only_current_judgments_of_the_iteration_count(db: Database) -> None:
     assert agreement(db, iteration=1)["items"] == 1
 
 
-def test_alpha_matches_the_krippendorff_package(db: Database) -> None:
-    generator = np.random.default_rng(7)
-    truth = generator.integers(0, 4, size=300)
-    ratings: dict[str, list[str | None]] = {}
-    table = np.full((5, 300), np.nan)
-    for row in range(5):
-        noise = generator.random(300) < 0.35
-        codes = np.where(noise, generator.integers(0, 4, size=300), truth)
-        given = generator.random(300) < 0.6
-        table[row] = np.where(given, codes, np.nan)
-        said = zip(codes, given, strict=True)
-        ratings[f"annotator{row}"] = [OUTCOMES[code] if shown else None for code, shown in said]
-    rate(db, ratings)
-    oracle = krippendorff.alpha(table, level_of_measurement="nominal")
+RANK = np.array([2.0, 0.0, 1.0, 1.0])
+"""The level of each of `OUTCOMES`: second < tie < first, both_bad as tie."""
+
+
+def random_table(generator: np.random.Generator, raters: int, items: int) -> np.ndarray:
+    """Codes of outcomes, (raters, items), with places nobody filled; some outcomes never used."""
+    used = generator.choice(4, size=generator.integers(2, 5), replace=False)
+    truth = generator.choice(used, size=items)
+    table = np.full((raters, items), np.nan)
+    for row in table:
+        noise = generator.random(items) < generator.uniform(0, 0.9)
+        given = generator.random(items) < generator.uniform(0.3, 1)
+        said = np.where(noise, generator.choice(used, size=items), truth)
+        row[given] = said[given]
+    return table
+
+
+def oracle(table: np.ndarray, level: str) -> float | None:
+    """Krippendorff's alpha by the package; None where it finds a single category."""
+    ranks = (
+        table if level == "nominal" else np.where(np.isnan(table), np.nan, RANK[as_codes(table)])
+    )
+    used = ranks[:, (~np.isnan(ranks)).sum(axis=0) >= 2]
+    if len(np.unique(used[~np.isnan(used)])) < 2:
+        return None
+    return krippendorff.alpha(ranks, level_of_measurement=level)
+
+
+def as_codes(table: np.ndarray) -> np.ndarray:
+    return np.nan_to_num(table).astype(int)
+
+
+def as_patterns(table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Counts of second, tie, first and both_bad an item; and how many items have them."""
+    counts = np.stack([(table == OUTCOMES.index(o)).sum(axis=0) for o in PATTERN], axis=1)
+    return np.unique(counts[counts.sum(axis=1) >= 2], axis=0, return_counts=True)
+
+
+PATTERN = ("second", "tie", "first", "both_bad")
+
+
+def test_alphas_equal_the_krippendorff_package_on_random_tables() -> None:
+    generator = np.random.default_rng(11)
+    compared = 0
+    for _ in range(300):
+        table = random_table(generator, generator.integers(2, 7), generator.integers(3, 80))
+        counts, items = as_patterns(table)
+        if not len(items):
+            continue
+        found = patterns.agreement(counts, items)
+        for name, level in (("alpha", "nominal"), ("alpha_ordinal", "ordinal")):
+            expected = oracle(table, level)
+            if expected is None:
+                assert found[name] is None
+            else:
+                assert found[name] == pytest.approx(expected, abs=1e-10)
+                compared += 1
+    assert compared > 500
+
+
+def test_agreement_from_the_database_equals_the_packages(db: Database) -> None:
+    table = random_table(np.random.default_rng(7), 5, 300)
+    rate(
+        db,
+        {
+            f"annotator{n}": [None if np.isnan(code) else OUTCOMES[int(code)] for code in row]
+            for n, row in enumerate(table)
+        },
+    )
     found = agreement(db)
-    assert found["alpha"] == pytest.approx(oracle, abs=1e-12)
+    for name, level in (("alpha", "nominal"), ("alpha_ordinal", "ordinal")):
+        assert found[name] == pytest.approx(oracle(table, level), abs=1e-10)
+        low, high = found[f"{name}_interval"]
+        assert low < found[name] < high
     for one, other, kappa in agreement_by_id(db)["kappas"]:
-        pair = table[[int(one[-1]), int(other[-1])]]
-        assert kappa == pytest.approx(_cohen(pair[:, ~np.isnan(pair).any(axis=0)]), abs=1e-12)
+        both = table[[int(one[-1]), int(other[-1])]]
+        assert kappa == pytest.approx(_cohen(both[:, ~np.isnan(both).any(axis=0)]), abs=1e-12)
+
+
+def test_ordinal_alpha_by_hand() -> None:
+    # Three items of two raters: second/second, tie/first, first/both_bad.  Levels: second 2,
+    # tie 2 (one of them both_bad), first 2, n = 6.  Distances: second-tie ((2+2)/2)² = 4,
+    # tie-first 4, second-first (1 + 2 + 1)² = 16.  Seen: two items disagree tie-first, each twice
+    # in the coincidences: 4 · 4 / 6 = 16/6.  Expected: 2·(2·2·4 + 2·2·4 + 2·2·16) / (6·5) = 192/30.
+    counts = np.array([[2, 0, 0, 0], [0, 1, 1, 0], [0, 0, 1, 1]])
+    found = patterns.agreement(counts, np.array([1, 1, 1]))
+    assert found["alpha_ordinal"] == pytest.approx(1 - (16 / 6) / (192 / 30))
+    # Nominal keeps both_bad apart: 1 of 3 items agrees; by chance 1 − (2 + 2) / 30.
+    assert found["alpha"] == pytest.approx(1 - (2 / 3) / (26 / 30))
+
+
+# Intervals
+
+
+def test_a_draw_over_the_patterns_is_a_bootstrap_of_the_items() -> None:
+    generator = np.random.default_rng(3)
+    table = random_table(generator, 3, 200)
+    counts, items = as_patterns(table)
+    found = patterns.intervals(counts, items, draws=4000)
+    rated = table[:, (~np.isnan(table)).sum(axis=0) >= 2]
+    drawn = [
+        krippendorff.alpha(
+            rated[:, generator.integers(0, rated.shape[1], rated.shape[1])],
+            level_of_measurement="nominal",
+        )
+        for _ in range(1500)
+    ]
+    low, high = np.quantile(drawn, [0.025, 0.975])
+    assert found["alpha"] == pytest.approx([low, high], abs=0.15 * (high - low))
+
+
+def test_intervals_are_the_same_for_the_same_table() -> None:
+    counts, items = np.array([[1, 0, 1, 0], [0, 0, 2, 0], [2, 0, 0, 0]]), np.array([9, 20, 11])
+    assert patterns.intervals(counts, items) == patterns.intervals(counts, items)
+    # 20 + 11 of 40 items agree: .775, and a standard error of √(.775 · .225 / 40) = .066
+    low, high = patterns.intervals(counts, items)["percent"] or ()
+    assert (low, high) == (pytest.approx(0.775 - 1.96 * 0.066, abs=0.03),
+                           pytest.approx(0.775 + 1.96 * 0.066, abs=0.03))  # fmt: skip
+
+
+def test_too_few_items_or_no_spread_give_no_interval() -> None:
+    mixed = np.array([[1, 0, 1, 0], [0, 0, 2, 0]])
+    assert patterns.intervals(mixed, np.array([4, 5]))["percent"] is None
+    assert patterns.intervals(mixed, np.array([4, 6]))["percent"] is not None
+    agreed = np.array([[2, 0, 0, 0], [0, 0, 2, 0]])
+    assert patterns.intervals(agreed, np.array([20, 20])) == dict.fromkeys(patterns.FIGURES)
+
+
+def test_intervals_cover_what_many_items_would_show() -> None:
+    generator = np.random.default_rng(5)
+    # Truth: three raters; an item is clear (all hit its outcome .9) or not (they guess).
+    truth = patterns.agreement(*as_patterns(three_raters(generator, 400_000)))
+    covered = dict.fromkeys(patterns.FIGURES, 0)
+    for _ in range(400):
+        found = patterns.intervals(*as_patterns(three_raters(generator, 120)), draws=400)
+        for name, (low, high) in found.items():  # type: ignore[misc]
+            covered[name] += low <= truth[name] <= high
+    for name, times in covered.items():
+        assert 0.92 < times / 400 < 0.975, name  # 95% ± 2.5 standard errors of 400 trials
+
+
+def three_raters(generator: np.random.Generator, items: int) -> np.ndarray:
+    best = generator.choice([0, 1, 2], p=[0.4, 0.4, 0.2], size=items)
+    clear = generator.random(items) < 0.6
+    hit = (generator.random((3, items)) < 0.9) & clear
+    table = np.where(hit, best * 1.0, generator.choice(4, p=[0.4, 0.4, 0.1, 0.1], size=(3, items)))
+    table[2, generator.random(items) < 0.2] = np.nan
+    return table
+
+
+# Items
+
+
+def twins(db: Database, *, item: str | None = None) -> None:
+    """ "good" against "bad" for one prompt, in iteration 1 and, the other way round, in 2."""
+    people = [Annotator(id=f"id-{name}", name=name) for name in ("ann", "bob", "eve")]
+    db.write(lambda tx: tx.store(*people, *pair("c-1", "good", "bad", iteration=1)))
+    db.write(lambda tx: tx.store(*pair("c-2", "bad", "good", iteration=2, item=item)))
+
+
+def test_the_same_two_responses_in_either_order_are_one_item(db: Database) -> None:
+    twins(db)
+    said = [judgment("c-1", "id-ann", "first"), judgment("c-2", "id-bob", "second")]
+    db.write(lambda tx: tx.store(*said))
+    assert (agreement(db)["items"], agreement(db)["percent"]) == (1, 1.0)  # both prefer "good"
+    db.write(lambda tx: tx.store(judgment("c-2", "id-eve", "first")))
+    assert (agreement(db)["items"], agreement(db)["percent"]) == (1, pytest.approx(1 / 3))
+    assert agreement(db, iteration=1)["items"] == 0
+
+
+def test_an_item_has_one_rating_of_an_annotator_the_latest(db: Database) -> None:
+    twins(db)
+    early, late = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 2, tzinfo=UTC)
+    said = [
+        judgment("c-1", "id-ann", "second", created_at=late),
+        judgment("c-2", "id-ann", "second", created_at=early),
+        judgment("c-1", "id-bob", "second", created_at=early),
+    ]
+    db.write(lambda tx: tx.store(*said))
+    assert (agreement(db)["items"], agreement(db)["percent"]) == (1, 1.0)
+
+
+def test_ties_do_not_turn_with_the_sides(db: Database) -> None:
+    twins(db)
+    said = [judgment("c-1", "id-ann", "tie"), judgment("c-2", "id-bob", "tie"),
+            judgment("c-2", "id-eve", "both_bad")]  # fmt: skip
+    db.write(lambda tx: tx.store(*said))
+    assert agreement(db)["percent"] == pytest.approx(1 / 3)
+
+
+def test_both_bad_does_not_turn_either(db: Database) -> None:
+    twins(db)
+    said = [judgment("c-1", "id-ann", "both_bad"), judgment("c-2", "id-bob", "both_bad")]
+    db.write(lambda tx: tx.store(*said))
+    assert (agreement(db)["items"], agreement(db)["percent"]) == (1, 1.0)
+
+
+def test_an_imported_item_keeps_equal_texts_apart(db: Database) -> None:
+    twins(db, item="7")
+    said = [judgment("c-1", "id-ann", "first"), judgment("c-2", "id-bob", "second")]
+    db.write(lambda tx: tx.store(*said))
+    assert agreement(db)["items"] == 0
+
+
+def test_another_prompt_with_the_same_answers_is_another_item(db: Database) -> None:
+    people = [Annotator(id=name, name=name) for name in ("ann", "bob")]
+    pairs = [*pair("c-1", "yes", "no", prompt="p"), *pair("c-2", "yes", "no", prompt="q")]
+    said = [judgment("c-1", "ann", "first"), judgment("c-2", "bob", "first")]
+    db.write(lambda tx: tx.store(*people, *pairs, *said))
+    assert agreement(db)["items"] == 0
+
+
+def test_items_of_an_older_workspace_and_of_a_rebuilt_one_are_found(tmp_path: Path) -> None:
+    with Database.open(tmp_path / "w") as db:
+        twins(db)
+        said = [judgment("c-1", "id-ann", "first"), judgment("c-2", "id-bob", "second")]
+        db.write(lambda tx: tx.store(*said))
+        rows = "SELECT * FROM items ORDER BY comparison"
+        noted = db.read(rows)
+        assert [row["twin"] for row in noted] == [True, True]
+        db.write(lambda tx: tx.execute("DROP TABLE items"))
+        db.write(lambda tx: tx.execute("DELETE FROM migrations WHERE name = 'm002_items'"))
+    with Database.open(tmp_path / "w") as db:
+        assert db.read(rows) == noted
+    rebuild(tmp_path / "w")
+    with Database.open(tmp_path / "w") as db:
+        assert db.read(rows) == noted
+        assert agreement(db)["percent"] == 1.0
 
 
 def _cohen(pair: np.ndarray) -> float:

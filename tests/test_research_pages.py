@@ -132,26 +132,30 @@ def pressed(action: str, target: str) -> gr.EventData:
 
 def test_work_equals_a_count_by_hand_over_the_stored_judgments(seeded):
     stored = seeded.read("SELECT * FROM current_judgments WHERE annotator = 'annotator-0'")
+    (ada,) = [w for w in reading.work(seeded, midnight=MIDNIGHT) if w.annotator.name == "Ada"]
+    assert ada.judged == len(stored) > 10
+    assert ada.today == len(stored)
+    assert ada.latest == max(row["created_at"] for row in stored)
+    assert ada.skips == 1
+
+
+def test_the_annotators_tab_says_how_everybody_judges(tabs, seeded):
+    seen = tabs.annotators.refresh()
+    figures = seen[tabs.annotators.reliability]
+    stored = seeded.read("SELECT outcome, shown_swapped, milliseconds FROM current_judgments "
+                         "WHERE annotator = 'annotator-0'")  # fmt: skip
     outcomes = Counter(row["outcome"] for row in stored)
     # the left response is the first one unless the sides were swapped
     left = sum((row["outcome"], row["shown_swapped"]) in (("first", False), ("second", True))
                for row in stored)  # fmt: skip
-    (ada,) = [w for w in reading.work(seeded, midnight=MIDNIGHT) if w.annotator.name == "Ada"]
-    assert ada.judged == len(stored) > 10
-    assert ada.today == len(stored)
-    assert ada.left_rate == left / (outcomes["first"] + outcomes["second"])
-    assert ada.tie_rate == outcomes["tie"] / len(stored)
-    seconds = sorted(row["milliseconds"] / 1000 for row in stored)
-    middle = len(seconds) // 2
-    assert ada.median_seconds == pytest.approx(
-        seconds[middle] if len(seconds) % 2 else (seconds[middle - 1] + seconds[middle]) / 2
-    )
-    assert ada.skips == 1
-
-
-def test_somebody_who_always_presses_left_shows_it(seeded):
-    (carl,) = [w for w in reading.work(seeded, midnight=MIDNIGHT) if "Carl" in w.annotator.name]
-    assert carl.left_rate == 1.0
+    (ada,) = [row for row in figures.split("<tr>") if ">Ada<" in row]
+    assert f"{left / (outcomes['first'] + outcomes['second']):.0%}<small>" in ada
+    assert f"{outcomes['tie'] / len(stored):.0%}" in ada
+    assert "1.30<small>1.06 to 1.54</small>" in ada  # what the newest reward model has fitted
+    (carl,) = [row for row in figures.split("<tr>") if "Careless" in row]
+    assert "answers left 100% of the time" in carl
+    assert "Krippendorff" in seen[tabs.annotators.agreement]
+    assert "66.0%" in seen[tabs.annotators.agreement]
 
 
 def test_the_state_counts_labels_of_the_current_iteration_only(seeded):

@@ -418,34 +418,8 @@ def test_pages_hold_twelve():
 # Annotators
 
 
-def test_side_bias_is_in_standard_errors_of_a_fair_toss():
-    # 65 of 100 to the left: (.65 − .5) / √(.25 / 100) = .15 / .05 = 3
-    assert annotators_view.side_bias(0.65, 100) == pytest.approx(3)
-    assert annotators_view.side_bias(None, 0) is None
-
-
 def person(name: str, **work) -> Work:
     return Work(annotator=Annotator(id=name, name=name), **work)
-
-
-def test_only_an_unlikely_left_rate_is_marked():
-    fair = annotators_view.people([person("a", judged=100, decided=100, left_rate=0.6)], now=NOON)
-    biased = annotators_view.people([person("a", judged=100, decided=100, left_rate=0.7)], now=NOON)
-    assert "ks-warn" not in fair  # 2 standard errors
-    assert "ks-warn" in biased  # 4
-
-
-def test_agreement_lists_each_pair_even_when_a_name_holds_the_separator():
-    names = ["a|b", "c", "d"]
-    kappa = {"a|b|c": 0.7, "a|b|d": None, "c|d": -0.1}
-    seen = annotators_view.agreement(
-        {"items": 9, "percent": 0.8, "alpha": 0.6, "kappa": kappa}, names
-    )
-    rows = seen.split("<tbody>")[1].split("</tr>")[:-1]
-    assert len(rows) == 3
-    assert "0.700" in rows[0]
-    assert "−0.100" in rows[1]
-    assert "–" in rows[2]
 
 
 def test_names_and_comments_are_text():

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from storage.cli import show
 from storage.database import Database
 from storage.records import (
     Annotator,
@@ -58,7 +59,16 @@ def test_an_empty_workspace_has_a_status(db: Database) -> None:
         "comparisons": 0,
         "annotators": 0,
         "judgments_by_kind": {},
-        "agreement": {"items": 0, "percent": None, "alpha": None, "kappa": {}},
+        "agreement": {
+            "items": 0,
+            "percent": None,
+            "percent_interval": None,
+            "alpha": None,
+            "alpha_interval": None,
+            "alpha_ordinal": None,
+            "alpha_ordinal_interval": None,
+            "kappa": {},
+        },
         "prompts": {},
         "iteration": None,
         "policy": None,
@@ -140,3 +150,12 @@ def test_the_models_in_use_and_the_runs_of_the_iteration(db: Database) -> None:
             "reason": "no space left",
         }
     ]
+
+
+def test_the_command_prints_each_alpha_with_its_interval(capsys) -> None:
+    found = {"agreement": {"alpha": 0.41237, "alpha_interval": [0.30051, 0.5], "kappa": {}}}
+    show(found, as_json=False)
+    printed = capsys.readouterr().out
+    assert "  alpha: 0.4124\n  alpha_interval: 0.3005 to 0.5\n  kappa: –" in printed
+    show(found, as_json=True)
+    assert json.loads(capsys.readouterr().out) == found

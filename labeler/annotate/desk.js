@@ -159,6 +159,19 @@ class Desk {
     if (panel.dataset.version) remember("guidelines", panel.dataset.version);
   }
 
+  async showFigures() {
+    $(".menu").open = false;
+    let figures = null;
+    try {
+      const { status, data } = await request("GET", "/label/api/figures");
+      if (status === 200) figures = data;
+    } catch (problem) {
+      if (!(problem instanceof Unreachable)) throw problem;
+    }
+    fillFigures(figures);
+    $(".figures").showModal();
+  }
+
   async loadGuidelines() {
     const { status, data } = await request("GET", "/label/api/guidelines");
     if (status !== 200) return;
@@ -181,6 +194,7 @@ class Desk {
       details: () => this.toggleDetails(),
       plain: () => this.togglePlain(),
       guidelines: () => this.toggleGuidelines(),
+      figures: () => this.showFigures(),
       help: () => $(".help").showModal(),
       theme: () => setTheme($(".desk").dataset.theme === "dark" ? "light" : "dark"),
     };

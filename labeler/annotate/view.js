@@ -76,6 +76,41 @@ function showPerson(person) {
   $("[data-person=researcher]").hidden = person.role !== "researcher";
 }
 
+const percent = (share) => (share === null ? "–" : `${Math.round(share * 100)}%`);
+
+// The server says no more than this at either end: see storage/own_figures.py.
+function agreementInWords({ agreement, shared_pairs: pairs }) {
+  if (agreement === null) return ["–", "Shown once 20 of your pairs were judged by others too."];
+  const share = percent(agreement);
+  const value = agreement >= 0.95 ? `${share} or more` : agreement <= 0.05 ? `${share} or less` : share;
+  return [value, `On ${pairs} pairs that others judged too, until yesterday. Good judges differ.`];
+}
+
+// Each figure: its name, its value, and in small print what to make of it; null without an answer.
+function fillFigures(figures) {
+  if (!figures) {
+    $(".figures dl").replaceChildren(make("p", "", "They could not be fetched. Try again in a moment."));
+    return;
+  }
+  const { judgments, today, decided, median_seconds: seconds } = figures;
+  const sides = decided ? `Of ${decided} decided. Sides are tossed, so about half is expected.` : "";
+  const rows = [
+    ["Judged today", today, `${judgments} in all`],
+    ["Time for a pair", seconds === null ? "–" : `${seconds.toFixed(1)} s`, "Half of your pairs take longer."],
+    ["Ties", percent(figures.tie_rate), ""],
+    ["Both bad", percent(figures.both_bad_rate), ""],
+    ["Left one preferred", percent(figures.left_rate), sides],
+    ["Agreement with others", ...agreementInWords(figures)],
+  ];
+  const nodes = rows.map(([name, value, hint]) => {
+    const row = make("div");
+    row.append(make("dt", "", name), make("dd", "", value));
+    if (hint) row.append(make("small", "", hint));
+    return row;
+  });
+  $(".figures dl").replaceChildren(...nodes);
+}
+
 function setStatus(kind, sentence, link) {
   const node = $(".status");
   const text = node.querySelector("span");

@@ -1,4 +1,4 @@
-"""The "Annotators" tab: people, their work, their agreement, and what they reported."""
+"""The "Annotators" tab: people, how they judge, their agreement, and what they reported."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from gradio.components import Component
 
 from labeler import view
 from labeler.auth import INVITE_LIFETIME
-from labeler.research import annotators_view, reading
+from labeler.research import annotators_reliability, annotators_view, reading
 from labeler.research.loop_tab import midnight
 from labeler.research.panel import Cached, Panel, Updates, attempt, piece, said, shown
-from storage import annotators, tokens
+from storage import annotators, reliability, tokens
 from storage.agreement import agreement
 from storage.database import Database
 from storage.records import Annotator, AnnotatorRole, Withdrawal, new_id, now
@@ -29,6 +29,7 @@ class AnnotatorsTab:
     def __init__(self, db: Database) -> None:
         self._db = db
         self._agreement = Cached(lambda: agreement(db), at_most_every=30)
+        self._figures = Cached(lambda: reliability.annotator_figures(db), at_most_every=30)
         self._lay_out()
         self.add.click(
             self._add,
@@ -64,6 +65,8 @@ class AnnotatorsTab:
             self.add = gr.Button("Add", variant="primary", elem_id="annotator-add")
         self.answer = piece(elem_id="annotator-answer", js_on_load=ACTIONS_JS)
         self.people = piece(elem_id="people", js_on_load=ACTIONS_JS)
+        piece(value=shown(view.heading("How they judge", "figures beside each other")))
+        self.reliability = piece(elem_id="reliability")
         piece(value=shown(view.heading("Agreement", "on comparisons judged by two or more")))
         self.agreement = piece(elem_id="agreement")
         piece(value=shown(view.heading("Flags", "what annotators reported")))
@@ -73,17 +76,20 @@ class AnnotatorsTab:
         return Panel(refresh=self.refresh, outputs=self._outputs(), every=5)
 
     def _outputs(self) -> list[Component]:
-        return [self.people, self.agreement, self.flags]
+        return [self.people, self.reliability, self.agreement, self.flags]
 
     def refresh(self) -> Updates:
         """Everybody's work as it stands."""
         moment = now()
         work = reading.work(self._db, midnight=midnight(moment))
-        found = self._agreement.get(reading.acts(self._db))
+        acts = reading.acts(self._db)
+        figures, agreed = self._figures.get(acts), self._agreement.get(acts)
+        fitted = reliability.fitted(self._db)
         names = sorted(item.annotator.name for item in work)
         return {
             self.people: shown(annotators_view.people(work, now=moment)),
-            self.agreement: shown(annotators_view.agreement(found, names)),
+            self.reliability: shown(annotators_reliability.table(figures.values(), fitted)),
+            self.agreement: shown(annotators_reliability.agreement(agreed, names, fitted)),
             self.flags: shown(annotators_view.flags(reading.flags(self._db), now=moment)),
         }
 

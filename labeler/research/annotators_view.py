@@ -1,9 +1,8 @@
-"""Who judges, how, and how far they agree.  Pure; names and comments are strangers'."""
+"""Who judges, and what they reported.  Pure; names and comments are strangers'."""
 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -17,29 +16,10 @@ _COLUMNS = (
     Column("Name"),
     Column("Judged", "right", "Current judgments over all iterations."),
     Column("Today", "right", "Since midnight UTC."),
-    Column("Median time", "right", "From seeing a pair to answering it."),
-    Column(
-        "Left",
-        "right",
-        "Share of decided judgments that went to the response on the left. Sides are tossed "
-        "fairly: far from 50% means a side is favoured. Marked where chance alone is unlikely.",
-    ),
-    Column("Ties", "right", "Share of judgments that are ties."),
-    Column("Both bad", "right", "Share of judgments that say both are bad."),
     Column("Skipped", "right"),
     Column("Last", "right"),
     Column(""),
 )
-
-
-def side_bias(left_rate: float | None, decided: int) -> float | None:
-    """How many standard errors the left rate is from one half; None without decisions.
-
-    Under a fair toss the rate has the standard error √(¼ / n).
-    """
-    if left_rate is None or decided == 0:
-        return None
-    return (left_rate - 0.5) / math.sqrt(0.25 / decided)
 
 
 def people(work: Sequence[Work], *, now: datetime) -> Markup:
@@ -54,10 +34,6 @@ def _row(item: Work, now: datetime) -> Sequence[Any]:
         _name(item),
         view.number(item.judged),
         view.number(item.today),
-        view.duration(item.median_seconds),
-        _left(item),
-        view.percent(item.tie_rate),
-        view.percent(item.both_bad_rate),
         view.number(item.skips),
         view.ago(item.latest, now) if item.latest else view.DASH,
         _actions(item),
@@ -89,68 +65,6 @@ def _name(item: Work) -> Markup:
     return Markup('<span><b dir="auto">{}</b> {}</span>').format(
         person.name, Markup(" ").join(marks)
     )
-
-
-def _left(item: Work) -> Markup | str:
-    bias = side_bias(item.left_rate, item.decided)
-    text = view.percent(item.left_rate)
-    # Three standard errors: one honest person in 370 is marked.
-    return view.badge(text, "warn") if bias is not None and abs(bias) > 3 else text
-
-
-def agreement(found: Mapping[str, Any], names: Sequence[str]) -> Markup:
-    """Percent agreement, α and the κ of each pair of annotators."""
-    if not found["items"]:
-        return view.empty(
-            "No agreement to show yet",
-            "It needs comparisons that two people judged; labeling.overlap sets their share.",
-        )
-    tiles = view.tiles(
-        [
-            view.tile(
-                "Agreement",
-                view.percent(found["percent"], 1),
-                "of pairs of judgments say the same",
-            ),
-            view.tile(
-                "Krippendorff's α",
-                view.number(found["alpha"]),
-                "1 perfect · 0 chance",
-                help="Agreement corrected for chance over all annotators and outcomes (nominal). "
-                "Careful people often reach only .3 to .6 on open questions.",
-            ),
-            view.tile(
-                "Judged twice or more",
-                view.number(found["items"]),
-                "comparisons, which it rests on",
-            ),
-        ]
-    )
-    return view.lines([tiles, Markup("<br>"), _kappas(found["kappa"], names)])
-
-
-def _kappas(kappa: Mapping[str, float | None], names: Sequence[str]) -> Markup:
-    """Every pair that shares comparisons, the best agreed first."""
-    pairs = [(one, other) for one in names for other in names if f"{one}|{other}" in kappa]
-    pairs.sort(key=lambda pair: -_or_low(kappa[f"{pair[0]}|{pair[1]}"]))
-    rows = [(one, other, _kappa(kappa[f"{one}|{other}"])) for one, other in pairs]
-    columns = [
-        Column("Annotator"),
-        Column("Annotator"),
-        Column("Cohen's κ", "right", "Agreement of the two, corrected for what chance gives."),
-    ]
-    return view.table(columns, rows, caption="Agreement of each pair of annotators")
-
-
-def _or_low(value: float | None) -> float:
-    return -2.0 if value is None else value
-
-
-def _kappa(value: float | None) -> Markup | str:
-    if value is None:
-        return view.DASH
-    tone: view.Tone = "good" if value >= 0.6 else "neutral" if value >= 0.2 else "warn"
-    return view.badge(f"{value:.3f}".replace("-", "−"), tone)
 
 
 def flags(rows: Sequence[Mapping[str, Any]], *, now: datetime) -> Markup:

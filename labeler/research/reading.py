@@ -23,12 +23,6 @@ _LABELS = """
 _PER_ANNOTATOR = """
     SELECT annotator, count(*) AS judged,
            count(*) FILTER (created_at >= $midnight) AS today,
-           median(milliseconds) AS median_milliseconds,
-           count(*) FILTER (outcome IN ('first', 'second')) AS decided,
-           count(*) FILTER ((outcome = 'first') <> shown_swapped
-                            AND outcome IN ('first', 'second')) AS left_wins,
-           count(*) FILTER (outcome = 'tie') AS ties,
-           count(*) FILTER (outcome = 'both_bad') AS both_bad,
            max(created_at) AS latest
     FROM current_judgments GROUP BY annotator
 """
@@ -156,20 +150,11 @@ def acts(db: Database) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """What one annotator has done, over all iterations.
-
-    `left_rate` is the share of decided judgments that went to the response on the left; sides
-    are tossed fairly, so it should be near one half.
-    """
+    """What one annotator has done, over all iterations."""
 
     annotator: Annotator
     judged: int = 0
     today: int = 0
-    median_seconds: float | None = None
-    left_rate: float | None = None
-    decided: int = 0
-    tie_rate: float | None = None
-    both_bad_rate: float | None = None
     skips: int = 0
     latest: datetime | None = None
 
@@ -185,16 +170,10 @@ def work(db: Database, *, midnight: datetime) -> list[Work]:
 def _work(annotator: Annotator, row: Mapping[str, Any] | None, skips: int) -> Work:
     if row is None:
         return Work(annotator=annotator, skips=skips)
-    judged, decided, median = row["judged"], row["decided"], row["median_milliseconds"]
     return Work(
         annotator=annotator,
-        judged=judged,
+        judged=row["judged"],
         today=row["today"],
-        median_seconds=None if median is None else median / 1000,
-        left_rate=row["left_wins"] / decided if decided else None,
-        decided=decided,
-        tie_rate=row["ties"] / judged,
-        both_bad_rate=row["both_bad"] / judged,
         skips=skips,
         latest=row["latest"],
     )

@@ -1,0 +1,105 @@
+"""Agreement from a table of rating patterns, and its bootstrap.  Pure; no database.
+
+A pattern says how many annotators gave each outcome to an item: (second, tie, first, both_bad).
+Items of one pattern are alike to every figure here, so a bootstrap sample of the items is one
+multinomial draw over the table, whatever the number of items.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Counts = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+FIGURES = ("percent", "alpha", "alpha_ordinal")
+FEWEST_ITEMS = 10
+"""Items that a bootstrap asks for: fewer do not show how items differ."""
+_DRAWS = 2000
+_SEED = 20
+
+
+def agreement(counts: Counts, items: Counts) -> dict[str, float | None]:
+    """The figures of `FIGURES`, None where one is undefined.
+
+    `counts` is (patterns, 4), how many annotators said second, tie, first and both_bad, two or
+    more in each row; `items` is (patterns,), how many items have the pattern.
+
+    Percent agreement and alpha weigh every rating alike, so an item rated by many weighs more.
+    Krippendorff (2011), "Computing Krippendorff's Alpha-Reliability": nominal with four
+    categories, ordinal with three levels, both_bad among the ties.
+    """
+    values = _figures(items[None, :] @ _contributions(counts))[0]
+    return {
+        name: None if np.isnan(value) else float(value)
+        for name, value in zip(FIGURES, values, strict=True)
+    }
+
+
+def intervals(
+    counts: Counts, items: Counts, *, draws: int = _DRAWS, seed: int = _SEED
+) -> dict[str, list[float] | None]:
+    """95% percentile intervals of the figures: the items are drawn again, `draws` times.
+
+    The same table and seed give the same intervals.  None where the figure is None, below
+    `FEWEST_ITEMS` items, and where all draws give the same (every item agreed): there the
+    bootstrap sees no spread, which is not to say that there is none.
+    """
+    total = int(items.sum())
+    if total < FEWEST_ITEMS:
+        return dict.fromkeys(FIGURES)
+    drawn = np.random.default_rng(seed).multinomial(total, items / total, size=draws)
+    sampled = _figures(drawn @ _contributions(counts))
+    known = agreement(counts, items)
+    return {
+        name: None if known[name] is None else _percentiles(sampled[:, column])
+        for column, name in enumerate(FIGURES)
+    }
+
+
+def _percentiles(values: Floats) -> list[float] | None:
+    # A sample in which everybody said the same has no alpha; it is one of many.
+    low, high = np.nanquantile(values, [0.025, 0.975])
+    return None if high - low < 1e-12 else [float(low), float(high)]
+
+
+def _contributions(counts: Counts) -> Floats:
+    """What one item of each pattern adds to the sums, (patterns, 9).
+
+    Ratings, agreement, ratings of each of the four outcomes, and the disagreement second-tie,
+    tie-first and second-first.  A pair of ratings counts 1 / (m − 1) in an item of m ratings.
+    """
+    second, tie, first, both_bad = counts.T.astype(np.float64)
+    neither = tie + both_bad
+    ratings = counts.sum(axis=1).astype(np.float64)
+    agreeing = (counts * (counts - 1)).sum(axis=1)
+    crossed = np.stack([agreeing, 2 * second * neither, 2 * neither * first, 2 * second * first])
+    agreed, *apart = crossed / (ratings - 1)
+    return np.stack([ratings, agreed, second, tie, first, both_bad, *apart], axis=1)
+
+
+def _figures(sums: Floats) -> Floats:
+    """(samples, 9) sums of contributions to (samples, 3) figures, NaN where undefined."""
+    n, agreed, second, tie, first, both_bad, *apart = sums.T
+    with np.errstate(divide="ignore", invalid="ignore"):
+        percent = agreed / n
+        outcomes = np.stack([second, tie, first, both_bad])
+        by_chance = 1 - (outcomes * (outcomes - 1)).sum(axis=0) / (n * (n - 1))
+        nominal = 1 - (1 - percent) / by_chance
+        neither = tie + both_bad
+        # Squared ordinal distances: the ratings between two levels, half of each end counted.
+        distances = (
+            ((second + neither) / 2) ** 2,
+            ((neither + first) / 2) ** 2,
+            (second / 2 + neither + first / 2) ** 2,
+        )
+        chances = (second * neither, neither * first, second * first)
+        seen = sum(o * d for o, d in zip(apart, distances, strict=True)) / n
+        expected = sum(2 * c * d for c, d in zip(chances, distances, strict=True)) / (n * (n - 1))
+        ordinal = 1 - seen / expected
+    alphas = [
+        np.where(chance > 0, alpha, np.nan)
+        for alpha, chance in ((nominal, by_chance), (ordinal, expected))
+    ]
+    return np.stack([percent, *alphas], axis=1)

@@ -1,0 +1,123 @@
+"""How annotators judge, as the researcher reads it: figures, words, agreement."""
+
+from __future__ import annotations
+
+import pytest
+from research_seed import HOSTILE
+
+from labeler.research import annotators_reliability
+from storage.records import Annotator
+from storage.reliability import Figures, Fitted, FittedModel
+
+
+def test_side_bias_is_in_standard_errors_of_a_fair_toss():
+    # 65 of 100 to the left: (.65 − .5) / √(.25 / 100) = .15 / .05 = 3
+    assert annotators_reliability.side_bias(0.65, 100) == pytest.approx(3)
+    assert annotators_reliability.side_bias(None, 0) is None
+
+
+def judging(name: str, **more) -> Figures:
+    """Somebody like everybody, but for what is said."""
+    usual = {
+        "judgments": 100, "decided": 80, "left_rate": 0.5, "left_interval": (0.39, 0.61),
+        "tie_rate": 0.15, "both_bad_rate": 0.05, "median_seconds": 9.0, "quick_seconds": 4.0,
+        "shared_items": 40, "agreement": 0.7, "agreement_interval": (0.55, 0.81),
+    }  # fmt: skip
+    return Figures(annotator=Annotator(id=name, name=name), **(usual | more))
+
+
+@pytest.mark.parametrize(
+    ("figures", "words"),
+    [
+        ({}, []),
+        ({"left_rate": 0.83}, ["answers left 83% of the time"]),
+        ({"left_rate": 0.2}, ["answers right 80% of the time"]),
+        ({"left_rate": 0.66}, []),  # (.66 − .5) / √(.25 / 80) = 2.9 standard errors
+        # (.45 − .15) / √(.225 · .775 · (1/100 + 1/300)) = .30 / .0482 = 6.2
+        ({"tie_rate": 0.45}, ["calls 45% ties, others 15%"]),
+        ({"tie_rate": 0.27}, []),  # (.27 − .15) / √(.18 · .82 · (1/100 + 1/300)) = 2.7
+        ({"both_bad_rate": 0.4}, ["calls 40% both bad, others 5%"]),
+        ({"median_seconds": 2.5}, ["answers in 2.5 s, others in 9.0 s"]),
+        ({"median_seconds": 2.5, "judgments": 12}, []),
+        ({"agreement": 0.4, "agreement_interval": (0.28, 0.53)},
+         ["agrees with others on 40%, others on 70%"]),
+        ({"agreement": 0.5, "agreement_interval": (0.37, 0.65)}, []),
+    ],
+)  # fmt: skip
+def test_what_stands_out_is_said_in_words(figures, words):
+    one = judging("one", **figures)
+    everybody = [one, *(judging(name) for name in ("b", "c", "d"))]
+    assert annotators_reliability.remarks(one, everybody, None) == words
+
+
+def test_a_slope_is_put_into_words_where_it_is_known_well():
+    found = {
+        "a": Fitted(slope=-0.6, slope_sd=0.2), "b": Fitted(slope=-0.1, slope_sd=0.2),
+        "c": Fitted(slope=1.2, slope_sd=0.2), "d": Fitted(slope=-3.0),
+    }  # fmt: skip
+    fitted = FittedModel(model="r", annotators=found)
+    everybody = [judging(name) for name in "abcd"]
+    said = [annotators_reliability.remarks(f, everybody, fitted) for f in everybody]
+    assert said == [
+        ["prefers the response with the lower reward"],
+        ["follows the reward less than half as closely as most"],
+        [],
+        [],  # nobody says how well it is known
+    ]
+
+
+def test_everybody_who_judged_has_a_row_and_unknown_figures_are_dashes():
+    alone = Figures(
+        annotator=Annotator(id="x", name="x"), judgments=1, tie_rate=1.0, both_bad_rate=0.0
+    )
+    rows = annotators_reliability.table([judging("a"), alone], None).split("<tr>")[2:]
+    assert [">a<" in row for row in rows] == [True, False]
+    assert rows[1].count("–") == 3  # left, time, agreement
+    assert "39–61%" in rows[0]
+    assert "55–81% · 40 pairs" in rows[0]
+
+
+def test_fitted_columns_stand_only_where_a_model_says_something():
+    fitted = FittedModel(model="r", annotators={"a": Fitted(slope=0.5, slope_sd=0.1, weight=0.25)})
+    seen = annotators_reliability.table([judging("a"), judging("b")], fitted)
+    # .5 ± 1.96 · .1
+    assert "0.50<small>0.30 to 0.70</small>" in seen
+    assert "Slope" not in annotators_reliability.table([judging("a")], None)
+
+
+KNOWN = {
+    "items": 9, "percent": 0.8, "percent_interval": [0.7, 0.9], "alpha": 0.6,
+    "alpha_interval": [0.45, 0.75], "alpha_ordinal": 0.65, "alpha_ordinal_interval": None,
+    "kappa": {},
+}  # fmt: skip
+
+
+def test_agreement_lists_each_pair_even_when_a_name_holds_the_separator():
+    names = ["a|b", "c", "d"]
+    kappa = {"a|b|c": 0.7, "a|b|d": None, "c|d": -0.1}
+    seen = annotators_reliability.agreement(KNOWN | {"kappa": kappa}, names, None)
+    rows = seen.split("<tbody>")[1].split("</tr>")[:-1]
+    assert len(rows) == 3
+    assert "0.700" in rows[0]
+    assert "−0.100" in rows[1]
+    assert "–" in rows[2]
+
+
+@pytest.mark.parametrize(
+    ("expected", "words"),
+    [(0.95, "less than"), (0.8, "about as much as"), (0.6, "more than"), (None, "known once")],
+)
+def test_agreement_stands_beside_what_the_model_expects(expected, words):
+    fitted = FittedModel(model="r", annotators={}, expected_agreement=expected)
+    seen = annotators_reliability.agreement(KNOWN, [], fitted)
+    for text in ("80.0%", "<small>70–90%", "<small>0.45 to 0.75", "0.65<", words):
+        assert text in seen
+
+
+def test_names_are_text():
+    seen = annotators_reliability.table([judging(HOSTILE)], None)
+    seen += annotators_reliability.agreement(
+        KNOWN | {"kappa": {f"{HOSTILE}|b": 0.5}}, [HOSTILE, "b"], None
+    )
+    assert seen.count("&lt;img") == 2
+    assert "<img" not in seen
