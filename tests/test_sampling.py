@@ -11,7 +11,8 @@ import pytest
 
 from pipeline.rundir import Job, Report, RunDirectory
 from pipeline.sampler import Response, Sampler
-from pipeline.sampling import Draft, Side, mark_duplicates, read_plan, run, similarity
+from pipeline.drafts import Draft, Side, alike, similarity
+from pipeline.sampling import mark_duplicates, read_plan, read_rows, run
 from pipeline.text import ChatTokenizer
 from tests.stage_inputs import give, make_job, make_prompts, rows_of, tiny_models
 from tests.tiny import tiny_model, tiny_tokenizer
@@ -77,7 +78,8 @@ def test_the_same_job_gives_the_same_completions_and_another_run_other_ids(
 def test_canonical_order_says_nothing_about_the_policy(models: dict[str, str], tmp_path: Path):
     directory = RunDirectory.create(tmp_path, make_job("sampling", models))
     give(directory, "prompts.parquet", plan({"reference": 400}))
-    drafts = read_plan(directory.inputs / "prompts.parquet", make_job("sampling", models))
+    rows = read_rows(directory.inputs / "prompts.parquet")
+    drafts, _ = read_plan(rows, make_job("sampling", models))
     ours_first = sum(draft.canonical()[0] == draft.sides[0].id for draft in drafts)
     assert 150 < ours_first < 250  # 5 standard deviations about 200
 
