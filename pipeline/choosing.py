@@ -162,12 +162,12 @@ def _judge(
         rewards += members
         thetas += [model.network.ties().item()] * model.members
         if features and states is None:
-            states = narrow(_states(model, conversations, texts), seed=job.seed)
+            states = narrow(trunk_states(model, conversations, texts), seed=job.seed)
     return torch.tensor(rewards, dtype=torch.float64), torch.tensor(thetas), states
 
 
 @torch.no_grad()
-def _states(model: RewardModel, conversations: Sequence[Any], texts: Sequence[str]) -> Tensor:
+def trunk_states(model: RewardModel, conversations: Sequence[Any], texts: Sequence[str]) -> Tensor:
     """(N, hidden): what a reward model's trunk makes of the last token of each text."""
     asked = zip(conversations, texts, strict=True)
     ids = [model.chat.chat(messages, text).ids for messages, text in asked]
