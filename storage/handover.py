@@ -268,14 +268,9 @@ def labels_by_arm(db: Database) -> dict[int, dict[str, int]]:
     return found
 
 
-def labels_by_iteration(db: Database) -> dict[int, int]:
-    """The same of all arms together."""
-    return {iteration: sum(arms.values()) for iteration, arms in labels_by_arm(db).items()}
-
-
 def labels_in(db: Database, iteration: Iteration) -> int:
-    """The same for one iteration."""
-    return labels_by_iteration(db).get(iteration.number, 0)
+    """The same for one iteration, of all arms together."""
+    return sum(labels_by_arm(db).get(iteration.number, {}).values())
 
 
 def _row(prompt: Prompt) -> dict[str, Any]:
