@@ -45,7 +45,13 @@ from pipeline.reward.network import from_language_model
 from pipeline.reward.scoring import RewardModel
 from pipeline.rundir import write_atomically
 from pipeline.sampler import Sampler
-from pipeline.selection import ACQUISITIONS, Candidates, choose, pairs_within
+from pipeline.selection import (
+    ACQUISITIONS,
+    Candidates,
+    choose,
+    outcome_probabilities,
+    pairs_within,
+)
 from pipeline.text import ChatTokenizer, Messages
 from storage.plan import Asked, Used, share_out
 from storage.records import Arm, as_messages, canonical_outcome
@@ -255,8 +261,9 @@ class Asking:
             asked = [self._world.conversations[n] for n in answers]
             states = trunk_states(model, asked, [self._world.texts[n] for n in answers])
         candidates = Candidates(
-            differences=scores[:, first] - scores[:, second],
-            thetas=model.network.ties().detach().expand(len(scores)),
+            probabilities=outcome_probabilities(
+                scores[:, first] - scores[:, second], model.network.ties().item()
+            ),
             prompts=[answers[n] // ANSWERS for n in first],
             features=None if states is None else states[first] - states[second],
         )

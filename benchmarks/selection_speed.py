@@ -21,7 +21,14 @@ import torch
 
 from pipeline.demo import MODEL_DIR
 from pipeline.drafts import alike
-from pipeline.selection import ACQUISITIONS, Candidates, choose, narrow, pairs_within
+from pipeline.selection import (
+    ACQUISITIONS,
+    Candidates,
+    choose,
+    narrow,
+    outcome_probabilities,
+    pairs_within,
+)
 from pipeline.text import ChatTokenizer
 
 ANSWERS, MEMBERS, WIDTH, THRESHOLD = 4, 4, 192, 0.9
@@ -49,8 +56,7 @@ def once(name: str, prompts: int, rewards: torch.Tensor, states: torch.Tensor, s
         slim = narrow(states, seed=0)
         features = slim[first] - slim[second]
     candidates = Candidates(
-        differences=rewards[:, first] - rewards[:, second],
-        thetas=torch.full((MEMBERS,), 0.5),
+        probabilities=outcome_probabilities(rewards[:, first] - rewards[:, second], 0.5),
         prompts=[n // ANSWERS for n in first],
         features=features,
     )

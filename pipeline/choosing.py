@@ -84,10 +84,12 @@ def _of_one_arm(
     sides = [side for pool in pools for side in pool.sides]
     owner = [number for number, pool in enumerate(pools) for _ in pool.sides]
     first, second = pairs_within(owner)
-    rewards, thetas, states = _judge(pools, job, report, features=ACQUISITIONS[arm].features)
+    judged = [_judge(path, pools, job, report) for path in _reward_models(job)]
+    states = _states(pools, job) if ACQUISITIONS[arm].features else None
     candidates = Candidates(
-        differences=rewards[:, first] - rewards[:, second],
-        thetas=thetas,
+        probabilities=torch.cat(
+            [outcome_probabilities(r[:, first] - r[:, second], theta) for r, theta in judged]
+        ),
         prompts=[owner[i] for i in first],
         features=None if states is None else states[first] - states[second],
     )
@@ -113,7 +115,7 @@ def _tell(
     message = f"{arm} chose {len(chosen)} of {pairs} pairs that {candidates.members} members scored"
     figures: dict[str, float] = {}
     if candidates.members > 1 and chosen:
-        scores = bald(outcome_probabilities(candidates.differences, candidates.thetas))
+        scores = bald(candidates.probabilities)
         figures = {
             "sampling/bald": scores.mean().item(),
             "sampling/bald_chosen": scores[list(chosen)].mean().item(),
@@ -137,33 +139,32 @@ def _members(job: Job) -> int:
     return sum(RewardModel.load(path, device=device).members for path in _reward_models(job))
 
 
-def _judge(
-    pools: Sequence[Pool], job: Job, report: Report, *, features: bool
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Rewards (K, N) of all N completions by all K members, and the members' tie thresholds (K,).
+def _judge(path: str, pools: Sequence[Pool], job: Job, report: Report) -> tuple[Tensor, float]:
+    """Rewards (K, N) of all N completions by the members of one reward model, and its threshold."""
+    model = RewardModel.load(path, device=pick_device(job.config.worker.device))
+    conversations, texts = _answers(pools)
+    rewards: list[list[float]] = [[] for _ in range(model.members)]
+    for start in range(0, len(texts), _TEXTS_AT_ONCE):
+        part = slice(start, start + _TEXTS_AT_ONCE)
+        scored = model.member_scores(conversations[part], texts[part])
+        for scores, more in zip(rewards, scored, strict=True):
+            scores += more
+        done = len(rewards[0])
+        report.progress(done, len(texts), f"scored {done} of {len(texts)} completions")
+    return torch.tensor(rewards, dtype=torch.float64), model.network.ties().item()
 
-    With `features`, also what the first reward model's head reads of each completion, (N, F).
-    """
+
+def _states(pools: Sequence[Pool], job: Job) -> Tensor:
+    """What the first reward model's head reads of each completion, (N, at most MOST_FEATURES)."""
+    path = _reward_models(job)[0]
+    model = RewardModel.load(path, device=pick_device(job.config.worker.device))
+    return narrow(trunk_states(model, *_answers(pools)), seed=job.seed)
+
+
+def _answers(pools: Sequence[Pool]) -> tuple[list[Any], list[str]]:
+    """The conversations and texts of all completions, pool by pool."""
     conversations = [pool.messages for pool in pools for _ in pool.sides]
-    texts = [side.text for pool in pools for side in pool.sides]
-    rewards: list[list[float]] = []
-    thetas: list[float] = []
-    states: Tensor | None = None
-    for path in _reward_models(job):
-        model = RewardModel.load(path, device=pick_device(job.config.worker.device))
-        members: list[list[float]] = [[] for _ in range(model.members)]
-        for start in range(0, len(texts), _TEXTS_AT_ONCE):
-            part = slice(start, start + _TEXTS_AT_ONCE)
-            scored = model.member_scores(conversations[part], texts[part])
-            for scores, more in zip(members, scored, strict=True):
-                scores += more
-            done = len(members[0])
-            report.progress(done, len(texts), f"scored {done} of {len(texts)} completions")
-        rewards += members
-        thetas += [model.network.ties().item()] * model.members
-        if features and states is None:
-            states = narrow(trunk_states(model, conversations, texts), seed=job.seed)
-    return torch.tensor(rewards, dtype=torch.float64), torch.tensor(thetas), states
+    return conversations, [side.text for pool in pools for side in pool.sides]
 
 
 @torch.no_grad()

@@ -39,24 +39,22 @@ Floats = NDArray[np.floating]
 class Candidates:
     """M pairs that could be asked.
 
-    `differences` (K, M) are r_first − r_second by K members, `thetas` (K,) their tie thresholds.
-    `prompts` (M,) says which pairs belong to one prompt.  `features` (M, F) are the differences of
-    what the members' heads read, for acquisitions that need them.
+    `probabilities` (K, M, 3) are those of first, second and tie by K members, `prompts` (M,) says
+    which pairs belong to one prompt.  `features` (M, F) are the differences of what the members'
+    heads read, for acquisitions that need them.
     """
 
-    differences: Tensor
-    thetas: Tensor
+    probabilities: Tensor
     prompts: Sequence[Hashable]
     features: Tensor | None = field(default=None)
 
     def __post_init__(self) -> None:
-        members, pairs = self.differences.shape
-        if self.thetas.shape != (members,) or len(self.prompts) != pairs:
+        if self.probabilities.shape[1:] != (len(self.prompts), 3):
             raise ValueError(
-                f"{members} members on {pairs} pairs need {members} thresholds and {pairs} prompts, "
-                f"not {tuple(self.thetas.shape)} and {len(self.prompts)}"
+                f"{len(self.prompts)} pairs need three probabilities each by every member, not "
+                f"{tuple(self.probabilities.shape)}"
             )
-        if not bool(self.differences.isfinite().all()):
+        if not bool(self.probabilities.isfinite().all()):
             raise ValueError(
                 "the reward model gave a candidate a reward that is not a finite number; train it "
                 "again before choosing pairs by it"
@@ -64,7 +62,7 @@ class Candidates:
 
     @property
     def members(self) -> int:
-        return len(self.differences)
+        return len(self.probabilities)
 
 
 def pairs_within(prompts: Sequence[Hashable]) -> tuple[list[int], list[int]]:
@@ -82,9 +80,12 @@ def pairs_within(prompts: Sequence[Hashable]) -> tuple[list[int], list[int]]:
 # -- what a pair is worth ----------------------------------------------------------------------
 
 
-def outcome_probabilities(differences: Tensor, thetas: Tensor) -> Tensor:
-    """(K, M, 3) probabilities of first, second and tie for (K, M) differences, (K,) thresholds."""
-    return log_probabilities(differences.double(), thetas.double().unsqueeze(-1)).exp()
+def outcome_probabilities(differences: Tensor, theta: Tensor | float) -> Tensor:
+    """(K, M, 3) probabilities of first, second and tie, of (K, M) differences r_first − r_second.
+
+    `theta` is the tie threshold of the reward model that the K members belong to.
+    """
+    return log_probabilities(differences.double(), theta).exp()
 
 
 def entropy(probabilities: Tensor) -> Tensor:
@@ -169,17 +170,17 @@ class _Design:
 
 
 def _by_bald(pool: Candidates, _: torch.Generator) -> Gains:
-    return _Scores(bald(outcome_probabilities(pool.differences, pool.thetas)))
+    return _Scores(bald(pool.probabilities))
 
 
 def _by_uncertainty(pool: Candidates, _: torch.Generator) -> Gains:
-    return _Scores(uncertainty(outcome_probabilities(pool.differences, pool.thetas)))
+    return _Scores(uncertainty(pool.probabilities))
 
 
 def _by_design(pool: Candidates, _: torch.Generator) -> Gains:
     if pool.features is None:
         raise ValueError("d_optimal chooses by features, and the candidates have none")
-    information = fisher_information(outcome_probabilities(pool.differences, pool.thetas)).mean(0)
+    information = fisher_information(pool.probabilities).mean(0)
     return _Design(pool.features.float() * information.sqrt().float().unsqueeze(-1))
 
 

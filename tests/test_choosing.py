@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -104,17 +105,18 @@ def test_bald_pairs_are_two_of_the_policys_four_answers_to_a_prompt(
 
     # The pair that was stored is the one that was scored.
     asked_of = {row["id"]: read_messages(row["messages"]) for row in plan()}
-    scored = {tuple(candidates.differences[:, i].abs().tolist()) for i in chosen}
+    # Either way round: the canonical order is not that of the sides.
+    scored = [sorted(candidates.probabilities[:, i, 0].tolist()) for i in chosen]
+    scored += [sorted(candidates.probabilities[:, i, 1].tolist()) for i in chosen]
     judges = [RewardModel.load(models[key]) for key in ("reward", "reward_2")]
     for row in pairs:
         texts = [completions[row[side]]["text"] for side in ("first", "second")]
-        differences = []
+        wins = []
         for judge in judges:
             first, second = judge([asked_of[row["prompt"]]] * 2, texts)
-            differences.append(abs(first - second))
-        assert any(differences == pytest.approx(list(found), abs=1e-4) for found in scored)
-    thetas = [judge.network.ties().item() for judge in judges]
-    assert candidates.thetas.tolist() == pytest.approx(thetas)
+            theta = judge.network.ties().item()
+            wins.append(1 / (1 + math.exp(theta - (first - second))))
+        assert any(sorted(wins) == pytest.approx(found, abs=1e-4) for found in scored)
 
 
 def test_the_figures_say_what_choosing_gained(models: dict[str, str], tmp_path: Path, seen: Any):
@@ -122,7 +124,7 @@ def test_the_figures_say_what_choosing_gained(models: dict[str, str], tmp_path: 
     events = map(json.loads, directory.events.read_text().splitlines())
     values = next(e["values"] for e in events if "sampling/bald" in e.get("values", {}))
     [(candidates, chosen)] = seen
-    scores = bald(outcome_probabilities(candidates.differences, candidates.thetas))
+    scores = bald(candidates.probabilities)
     assert values["sampling/bald"] == pytest.approx(scores.mean().item())
     assert values["sampling/bald_chosen"] == pytest.approx(scores[chosen].mean().item())
     assert values["sampling/bald_chosen"] > values["sampling/bald"]
@@ -149,9 +151,10 @@ def test_arms_that_need_no_disagreement_work_with_one_member(
     assert candidates.members == 1
     if arm == "d_optimal":
         # The head is linear in the features, so it gives the differences of rewards.
-        weight = RewardModel.load(models["reward"]).network.score.weight.detach().squeeze(0)
-        expected = candidates.differences[0].float()
-        torch.testing.assert_close(candidates.features @ weight, expected, rtol=1e-3, atol=1e-3)
+        network = RewardModel.load(models["reward"]).network
+        differences = candidates.features @ network.score.weight.detach().T
+        expected = outcome_probabilities(differences.T, network.ties().item())
+        torch.testing.assert_close(candidates.probabilities, expected, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize(

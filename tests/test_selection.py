@@ -32,9 +32,9 @@ def table(*members: list[list[float]]) -> torch.Tensor:
 
 def pool(pairs: int, *, members: int = 3, prompts: int | None = None, seed: int = 0) -> Candidates:
     generator = torch.Generator().manual_seed(seed)
+    differences = torch.randn(members, pairs, generator=generator, dtype=torch.float64)
     return Candidates(
-        differences=torch.randn(members, pairs, generator=generator, dtype=torch.float64),
-        thetas=torch.linspace(0.2, 0.8, members),
+        probabilities=outcome_probabilities(differences, 0.4),
         prompts=[i % (prompts or pairs) for i in range(pairs)],
         features=torch.randn(pairs, 5, generator=generator),
     )
@@ -59,20 +59,19 @@ def test_bald_by_hand():
 
 def test_bald_is_the_mutual_information_of_answer_and_member():
     candidates = pool(40, members=4)
-    p = outcome_probabilities(candidates.differences, candidates.thetas).numpy()
+    p = candidates.probabilities.numpy()
     for pair, found in enumerate(bald(torch.from_numpy(p)).tolist()):
         joint = p[:, pair] / len(p)  # member and answer
         product = joint.sum(1, keepdims=True) * joint.sum(0, keepdims=True)
         assert found == pytest.approx((joint * np.log(joint / product)).sum(), abs=1e-12)
 
 
-def test_each_members_threshold_is_its_own():
-    differences = torch.tensor([[0.0, 2.0], [0.0, 2.0]])
-    found = outcome_probabilities(differences, torch.tensor([0.5, 1.0]))
+def test_probabilities_are_those_of_the_tie_model():
     sigmoid = lambda x: 1 / (1 + math.exp(-x))  # noqa: E731
-    for member, theta in enumerate((0.5, 1.0)):
-        for pair, d in enumerate((0.0, 2.0)):
-            first, second = sigmoid(d - theta), sigmoid(-d - theta)
+    found = outcome_probabilities(torch.tensor([[0.0, 2.0], [-1.0, 7.0]]), 0.5)
+    for member, differences in enumerate(((0.0, 2.0), (-1.0, 7.0))):
+        for pair, d in enumerate(differences):
+            first, second = sigmoid(d - 0.5), sigmoid(-d - 0.5)
             expected = [first, second, 1 - first - second]
             assert found[member, pair].tolist() == pytest.approx(expected)
 
@@ -80,7 +79,7 @@ def test_each_members_threshold_is_its_own():
 def test_entropy_of_certainty_is_zero_and_finite_without_ties():
     assert entropy(table([[1.0, 0.0, 0.0]])).item() == 0.0
     # θ = 0 is Bradley-Terry: no probability is left for ties.
-    even = outcome_probabilities(torch.zeros(1, 1), torch.zeros(1))
+    even = outcome_probabilities(torch.zeros(1, 1), 0.0)
     assert entropy(even).item() == pytest.approx(LN2)
 
 
@@ -88,10 +87,9 @@ def test_entropy_of_certainty_is_zero_and_finite_without_ties():
 @pytest.mark.parametrize("theta", [0.0, 0.3, 1.5])
 def test_fisher_information_is_the_expected_curvature(d: float, theta: float):
     at = torch.tensor(d, dtype=torch.float64)
-    thetas = torch.tensor([theta])
 
     def probabilities(x: torch.Tensor) -> torch.Tensor:
-        return outcome_probabilities(x.reshape(1, 1), thetas)[0, 0]
+        return outcome_probabilities(x.reshape(1, 1), theta)[0, 0]
 
     step = 1e-4
     p = probabilities(at)
@@ -112,7 +110,7 @@ def test_four_texts_make_six_pairs_of_their_own_prompt():
 
 def test_bald_and_uncertainty_choose_the_best_pair_of_each_prompt():
     candidates = pool(60, prompts=12)
-    p = outcome_probabilities(candidates.differences, candidates.thetas)
+    p = candidates.probabilities
     for name, scores in (("bald", bald(p)), ("uncertainty", uncertainty(p))):
         best = [max(range(n, 60, 12), key=lambda i: scores[i]) for n in range(12)]
         expected = sorted(best, key=lambda i: -scores[i])
@@ -139,7 +137,7 @@ def test_random_takes_each_pair_equally_often():
 
 
 def test_ties_are_broken_by_the_seed():
-    same = Candidates(differences=torch.zeros(2, 30), thetas=torch.ones(2), prompts=range(30))
+    same = Candidates(probabilities=torch.full((2, 30, 3), 1 / 3), prompts=range(30))
     orders = [choose("bald", same, 10, seed=seed) for seed in range(3)]
     assert orders[0] == choose("bald", same, 10, seed=0)
     assert len({tuple(order) for order in orders}) == 3
@@ -158,8 +156,7 @@ def test_a_pair_that_may_not_be_asked_leaves_its_prompt_to_the_next():
 def log_det(candidates: Candidates, chosen: tuple[int, ...]) -> float:
     """log det of the design's information, prior included, without any update formula."""
     assert candidates.features is not None
-    p = outcome_probabilities(candidates.differences, candidates.thetas)
-    weights = fisher_information(p).mean(0).numpy()
+    weights = fisher_information(candidates.probabilities).mean(0).numpy()
     x = candidates.features.double().numpy() * np.sqrt(weights)[:, None]
     prior = (x**2).sum(1).mean() / x.shape[1]
     taken = x[list(chosen)]
@@ -200,10 +197,11 @@ def test_bad_input_is_named():
     assert len(choose("uncertainty", one, 1, seed=0)) == 1
     with pytest.raises(ValueError, match="acquisition 'best' must be one of bald, uncertainty"):
         choose("best", one, 1, seed=0)
+    broken = outcome_probabilities(torch.tensor([[math.nan]]), 0.5)
     with pytest.raises(ValueError, match="not a finite number"):
-        Candidates(differences=torch.tensor([[math.nan]]), thetas=torch.ones(1), prompts=["p"])
-    with pytest.raises(ValueError, match="2 members on 1 pairs need 2 thresholds"):
-        Candidates(differences=torch.zeros(2, 1), thetas=torch.ones(1), prompts=["p"])
-    bare = Candidates(differences=torch.zeros(2, 1), thetas=torch.ones(2), prompts=["p"])
+        Candidates(probabilities=broken, prompts=["p"])
+    with pytest.raises(ValueError, match="2 pairs need three probabilities each"):
+        Candidates(probabilities=torch.ones(4, 1, 3), prompts=["p", "q"])
+    bare = Candidates(probabilities=torch.full((2, 1, 3), 1 / 3), prompts=["p"])
     with pytest.raises(ValueError, match="d_optimal chooses by features"):
         choose("d_optimal", bare, 1, seed=0)
