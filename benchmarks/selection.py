@@ -2,12 +2,16 @@
 
     python -m benchmarks.selection [--seeds 0 1 2] [--arms random hybrid bald] [--folder DIR] [--report]
 
-Each seed samples four answers to every prompt from the embedded model and lets simulated annotators
-label pairs of them in rounds.  After each round an ensemble on the demo's weights is trained anew
-on all labels so far; the next round's pairs are shared out and chosen as the sampling stage does
-(`storage/plan.py`, `pipeline/selection.py`).  Accuracy is that of the mean reward on held-out prompts, all
-pairs of four random answers, against the gold itself.  The first round, and the label that a pair gets,
-are the same in every arm of a seed.
+Eight answers to every prompt are sampled from the embedded model, once.  Each seed draws prompts, four
+of their answers and annotators, who label pairs in rounds.  After each round an ensemble is trained
+anew on all labels so far; the next round's pairs are shared out and chosen as the sampling stage
+does (`storage/plan.py`, `pipeline/selection.py`).  Accuracy is that of the mean reward on held-out
+prompts, all pairs of four random answers, against the gold itself.  The first round, and the label
+that a pair gets, are the same in every arm of a seed.
+
+`--trunk frozen` fits the members' heads on the demo model's own states, by convex optimization and
+so without the noise of stochastic training: seconds a seed.  `--trunk trained` trains the model's
+weights with the heads: minutes.
 
 One JSON a seed is written to the folder, and arms that are in it are not run again.
 `--report` only prints what they say: accuracy by labels, and the share of random's labels with
@@ -23,7 +27,7 @@ import math
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
@@ -40,7 +44,7 @@ from pipeline.drafts import alike
 from pipeline.gold import score
 from pipeline.population import population
 from pipeline.reward.data import pad_right
-from pipeline.reward.likelihood import OUTCOME_CODES, TIE, negative_log_likelihood
+from pipeline.reward.likelihood import OUTCOME_CODES, TIE, TieThreshold, negative_log_likelihood
 from pipeline.reward.network import from_language_model
 from pipeline.reward.scoring import RewardModel
 from pipeline.rundir import write_atomically
@@ -65,57 +69,97 @@ ARMS: dict[str, tuple[Arm, float] | None] = {
     "uncertainty": ("uncertainty", 1.0),
     "d_optimal": ("d_optimal", 1.0),
 }
-ANSWERS, MEMBERS, ANNOTATORS = 4, 4, 8
+SAMPLED, ANSWERS, MEMBERS, ANNOTATORS = 8, 4, 4, 8
+FEATURES, RIDGE = 200, 1.0
+"""Principal components that frozen heads read, and their penalty: RIDGE · |w|² / 2 over all labels."""
 WANTED_RATIO, SEEDS_NEEDED = 0.85, 10
 
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """What one seed samples: answer n belongs to prompt n // ANSWERS; the first prompts are asked
-    about, those from `held_out` on are measured on."""
+    """What one seed sees: answer n belongs to prompt n // ANSWERS; the first prompts are asked about,
+    those from `held_out` on are measured on.  `features` (N, F) are for frozen heads."""
 
     seed: int
-    conversations: list[Messages]
-    texts: list[str]
-    ids: list[list[int]]
+    conversations: Sequence[Messages]
+    texts: Sequence[str]
     gold: np.ndarray
+    features: torch.Tensor
     held_out: int
 
     @classmethod
-    def sample(cls, seed: int, *, asked: int, held_out: int, chat: ChatTokenizer) -> World:
-        """Draw prompts and answers; the seed decides them."""
+    def draw(cls, seed: int, everything: dict[str, Any], *, asked: int) -> World:
+        """`asked` of the train prompts and all held-out ones, with four of their answers each."""
         coin = np.random.default_rng([seed, 0])
-        of_role = {
-            role: [as_messages(m) for r, m, _ in prompts() if r == role]
-            for role in ("train", "held-out")
-        }
-        drawn = []
-        for role, count in (("train", asked), ("held-out", held_out)):
-            drawn += [of_role[role][i] for i in coin.permutation(len(of_role[role]))[:count]]
-        conversations = [messages for messages in drawn for _ in range(ANSWERS)]
-        cpu = torch.device("cpu")
-        sampler = Sampler.load(str(MODEL_DIR), device=cpu, dtype=torch.float32)
-        answers = sampler.sample(
-            conversations,
-            temperature=CONFIG.sampling.temperatures[0],
-            top_p=CONFIG.sampling.top_p,
-            max_new_tokens=CONFIG.sampling.max_new_tokens,
-            seed=seed,
-            batch=64,
-        )
-        texts = [answer.text for answer in answers]
-        both = list(zip(conversations, texts, strict=True))
+        train, prompts = everything["train"], len(everything["messages"])
+        drawn = [*coin.permutation(train)[:asked], *range(train, prompts)]
+        rows = [p * SAMPLED + n for p in drawn for n in coin.permutation(SAMPLED)[:ANSWERS]]
+        texts = [everything["texts"][row] for row in rows]
+        conversations = [as_messages(everything["messages"][row // SAMPLED]) for row in rows]
+        both = zip(conversations, texts, strict=True)
         return cls(
             seed=seed,
             conversations=conversations,
             texts=texts,
-            ids=[chat.chat(messages, text).ids for messages, text in both],
             gold=np.array([score(messages[-1].content, text) for messages, text in both]),
-            held_out=asked,
+            features=everything["features"][rows],
+            held_out=min(asked, train),
         )
 
     def answers(self, prompt: int) -> range:
         return range(prompt * ANSWERS, (prompt + 1) * ANSWERS)
+
+
+def sampled(folder: Path, chat: ChatTokenizer) -> dict[str, Any]:
+    """All prompts, `train` of them to ask about, with SAMPLED answers each and their features."""
+    path = folder / "answers.pt"
+    if path.exists():
+        return torch.load(path, weights_only=True)
+    messages = [m for role in ("train", "held-out") for r, m, _ in prompts() if r == role]
+    asked = [as_messages(m) for m in messages for _ in range(SAMPLED)]
+    sampler = Sampler.load(str(MODEL_DIR), device=torch.device("cpu"), dtype=torch.float32)
+    print(f"sampling {len(asked)} answers, once", file=sys.stderr, flush=True)
+    answers = sampler.sample(
+        asked,
+        temperature=CONFIG.sampling.temperatures[0],
+        top_p=CONFIG.sampling.top_p,
+        max_new_tokens=CONFIG.sampling.max_new_tokens,
+        seed=0,
+        batch=64,
+    )
+    texts = [answer.text for answer in answers]
+    found = {
+        "messages": messages,
+        "train": sum(role == "train" for role, _, _ in prompts()),
+        "texts": texts,
+        "features": features_of(sampler.model, asked, texts, chat),
+    }
+    torch.save(found, path)
+    return found
+
+
+@torch.no_grad()
+def features_of(
+    model: Any, asked: Sequence[Messages], texts: Sequence[str], chat: ChatTokenizer
+) -> torch.Tensor:
+    """(N, FEATURES): principal components of a model's states, at the last token and on average
+    over the answer, of all layers; rows have a mean square length of 1."""
+    both = [chat.chat(messages, text) for messages, text in zip(asked, texts, strict=True)]
+    rows: list[torch.Tensor] = [torch.empty(0)] * len(both)
+    order = sorted(range(len(both)), key=lambda n: len(both[n].ids))
+    for start in range(0, len(order), 64):
+        part = order[start : start + 64]
+        batch = pad_right([both[n].ids for n in part], chat.pad_id)
+        layers = torch.stack(model(**batch, output_hidden_states=True).hidden_states)
+        for row, n in enumerate(part):
+            answer = layers[:, row, both[n].prompt_tokens : len(both[n].ids)]
+            rows[n] = torch.cat([answer[:, -1].flatten(), answer.mean(1).flatten()])
+    states = torch.stack(rows)
+    states = (states - states.mean(0)) / (states.std(0) + 1e-6)
+    torch.manual_seed(0)
+    _, _, axes = torch.pca_lowrank(states, FEATURES, niter=3)
+    found = states @ axes
+    return found / found.square().sum(1).mean().sqrt()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,11 +190,54 @@ class People:
         return Label(first=first, second=second, outcome=OUTCOME_CODES[outcome])
 
 
-def fit(world: World, labels: Sequence[Label], chat: ChatTokenizer, seed: int) -> RewardModel:
-    """A reward model of MEMBERS heads on one trunk, each on its own Poisson bootstrap sample.
+@dataclass(frozen=True, kw_only=True)
+class Fitted:
+    """A trained ensemble: of answers by number, `rewards` (K, N) and what the heads read (N, F)."""
 
-    The only place that knows how the ensemble is trained.
-    """
+    rewards: Callable[[Sequence[int]], torch.Tensor]
+    states: Callable[[Sequence[int]], torch.Tensor]
+    theta: float
+
+
+def bootstrap(labels: Sequence[Label], seed: int) -> torch.Tensor:
+    """(N, K): how often each member's Poisson bootstrap sample has a label."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.poisson(torch.ones(len(labels), MEMBERS), generator=generator)
+
+
+def fit_heads(world: World, labels: Sequence[Label], _: ChatTokenizer, number: int) -> Fitted:
+    """Linear heads on frozen features, with one tie threshold, at the optimum of their loss."""
+    del number  # nothing is left to chance but the bootstrap, which stays as labels come in
+    first, second = ([getattr(label, side) for label in labels] for side in ("first", "second"))
+    features = world.features[first] - world.features[second]
+    outcomes = torch.tensor([label.outcome for label in labels]).repeat_interleave(MEMBERS)
+    counts = bootstrap(labels, world.seed).flatten()
+    heads = torch.zeros(features.shape[1], MEMBERS, requires_grad=True)
+    ties = TieThreshold()
+    parameters = [heads, *ties.parameters()]
+    optimizer = torch.optim.LBFGS(parameters, max_iter=50, line_search_fn="strong_wolfe")
+
+    def loss() -> torch.Tensor:
+        optimizer.zero_grad()
+        losses = negative_log_likelihood(
+            (features @ heads).flatten(), outcomes, theta=ties(), tie_model="rao_kupper"
+        )
+        found = ((losses * counts).sum() + RIDGE * heads.square().sum()) / len(labels)
+        found.backward()
+        return found
+
+    optimizer.step(loss)  # type: ignore[arg-type]
+    weights = heads.detach()
+    return Fitted(
+        rewards=lambda answers: (world.features[list(answers)] @ weights).T,
+        states=lambda answers: world.features[list(answers)],
+        theta=ties().item(),
+    )
+
+
+def fit_trunk(world: World, labels: Sequence[Label], chat: ChatTokenizer, number: int) -> Fitted:
+    """The whole model with MEMBERS heads on one trunk, by stochastic gradient descent."""
+    seed = 100 * world.seed + number
     torch.manual_seed(seed)
     network = from_language_model(str(MODEL_DIR), chat)
     network.score = torch.nn.Linear(network.score.in_features, MEMBERS)
@@ -158,8 +245,7 @@ def fit(world: World, labels: Sequence[Label], chat: ChatTokenizer, seed: int) -
     torch.nn.init.zeros_(network.score.bias)
     outcomes = torch.tensor([label.outcome for label in labels])
     network.ties.start_at((outcomes == TIE).double().mean().item())
-    generator = torch.Generator().manual_seed(seed)
-    counts = torch.poisson(torch.ones(len(labels), MEMBERS), generator=generator)
+    counts, order = bootstrap(labels, world.seed), torch.Generator().manual_seed(seed)
     reward, trunk = CONFIG.reward, [p for n, p in network.named_parameters() if "ties." not in n]
     thresholds = {"params": network.ties.parameters(), "lr": reward.theta_lr}
     optimizer = torch.optim.AdamW(
@@ -170,10 +256,13 @@ def fit(world: World, labels: Sequence[Label], chat: ChatTokenizer, seed: int) -
         round(reward.epochs) * math.ceil(len(labels) / reward.batch),
     )
     decay = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / steps)
+    ids = [
+        [chat.chat(world.conversations[n], world.texts[n]).ids for n in (label.first, label.second)]
+        for label in labels
+    ]
     for _ in range(epochs):
-        for rows in torch.randperm(len(labels), generator=generator).split(reward.batch):
-            taken = [labels[i] for i in rows.tolist()]
-            texts = [world.ids[n.first] for n in taken] + [world.ids[n.second] for n in taken]
+        for rows in torch.randperm(len(labels), generator=order).split(reward.batch):
+            texts = [ids[row][side] for side in (0, 1) for row in rows.tolist()]
             output = network(**pad_right(texts, chat.pad_id))
             first, second = output.logits.chunk(2)
             losses = negative_log_likelihood(
@@ -187,19 +276,26 @@ def fit(world: World, labels: Sequence[Label], chat: ChatTokenizer, seed: int) -
             torch.nn.utils.clip_grad_norm_(trunk, 1.0)
             optimizer.step()
             decay.step()
-    return RewardModel(network, chat, "cpu")
+    model = RewardModel(network, chat, "cpu")
+
+    def asked(answers: Sequence[int]) -> tuple[list[Messages], list[str]]:
+        return [world.conversations[n] for n in answers], [world.texts[n] for n in answers]
+
+    return Fitted(
+        rewards=lambda answers: torch.tensor(model.member_scores(*asked(answers))),
+        states=lambda answers: trunk_states(model, *asked(answers)),
+        theta=network.ties().item(),
+    )
 
 
-def rewards(model: RewardModel, world: World, answers: Sequence[int]) -> torch.Tensor:
-    """(K, N) rewards of answers by number."""
-    asked = [world.conversations[n] for n in answers]
-    return torch.tensor(model.member_scores(asked, [world.texts[n] for n in answers]))
+FITS = {"frozen": fit_heads, "trained": fit_trunk}
+"""How the ensemble is trained, by `--trunk`; nothing else here knows."""
 
 
-def accuracy(model: RewardModel, world: World) -> float:
+def accuracy(model: Fitted, world: World) -> float:
     """Share of held-out pairs that the mean reward orders as the gold does; equal ones are left out."""
     answers = range(world.held_out * ANSWERS, len(world.texts))
-    mean = rewards(model, world, answers).mean(0).numpy()
+    mean = model.rewards(answers).mean(0).numpy()
     gold = world.gold[answers.start :]
     right = []
     for start in range(0, len(answers), ANSWERS):
@@ -221,7 +317,7 @@ class Asking:
         self._used, self._stream = Counter[str](), Counter[str]()
 
     def pairs(
-        self, count: int, chosen: tuple[Arm, float] | None, model: RewardModel | None, number: int
+        self, count: int, chosen: tuple[Arm, float] | None, model: Fitted | None, number: int
     ) -> list[tuple[int, int]]:
         """The next `count` pairs; without a model all are random."""
         plan = share_out(
@@ -251,19 +347,14 @@ class Asking:
         return [pair for pair in drawn if self._may(pair)][: row.pairs]
 
     def _chosen(
-        self, pool: Sequence[Asked], arm: Arm, model: RewardModel, number: int
+        self, pool: Sequence[Asked], arm: Arm, model: Fitted, number: int
     ) -> list[tuple[int, int]]:
         answers = [n for row in pool for n in self._world.answers(int(row.prompt))]
         first, second = pairs_within([n // ANSWERS for n in answers])
-        scores = rewards(model, self._world, answers)
-        states = None
-        if ACQUISITIONS[arm].features:
-            asked = [self._world.conversations[n] for n in answers]
-            states = trunk_states(model, asked, [self._world.texts[n] for n in answers])
+        scores = model.rewards(answers)
+        states = model.states(answers) if ACQUISITIONS[arm].features else None
         candidates = Candidates(
-            probabilities=outcome_probabilities(
-                scores[:, first] - scores[:, second], model.network.ties().item()
-            ),
+            probabilities=outcome_probabilities(scores[:, first] - scores[:, second], model.theta),
             prompts=[answers[n] // ANSWERS for n in first],
             features=None if states is None else states[first] - states[second],
         )
@@ -290,13 +381,13 @@ def run_arm(
     people, asking = People(world, args.bad), Asking(world, chat, args.prompts_per_pair)
     labels: list[Label] = []
     curve: list[dict[str, float]] = []
-    model: RewardModel | None = None
+    model: Fitted | None = None
     started, spent = time.monotonic(), time.process_time()
     for number in range(args.rounds):
         asked = asking.pairs(args.labels, ARMS[name], model, number)
         labels += [people.label(*pair) for pair in asked]
-        model = fit(world, labels, chat, seed=100 * world.seed + number)
-        curve.append({"labels": len(labels), "accuracy": accuracy(model, world)})
+        fitted = model = FITS[args.trunk](world, labels, chat, number)
+        curve.append({"labels": len(labels), "accuracy": accuracy(fitted, world)})
         print(f"seed {world.seed}, {name}: {curve[-1]}", file=sys.stderr, flush=True)
     return {
         "curve": curve,
@@ -308,7 +399,7 @@ def run_arm(
 
 def load(args: argparse.Namespace, seed: int) -> dict[str, Any]:
     """What a seed's file says, or an empty one; exits where it was made with other settings."""
-    names = ("rounds", "labels", "bad", "prompts", "held_out", "prompts_per_pair")
+    names = ("trunk", "rounds", "labels", "bad", "prompts", "prompts_per_pair")
     settings = {name: getattr(args, name) for name in names} | {"members": MEMBERS}
     path = args.folder / f"seed-{seed}.json"
     if not path.exists():
@@ -324,12 +415,13 @@ def run(args: argparse.Namespace) -> None:
     args.folder.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
     chat = ChatTokenizer.load(str(MODEL_DIR))
+    everything = sampled(args.folder, chat)
     for seed in args.seeds:
         found = load(args, seed)
         missing = [arm for arm in args.arms if arm not in found["arms"]]
         if not missing:
             continue
-        world = World.sample(seed, asked=args.prompts, held_out=args.held_out, chat=chat)
+        world = World.draw(seed, everything, asked=args.prompts)
         for arm in missing:
             found["arms"][arm] = run_arm(world, arm, args, chat)
             text = json.dumps(found, indent=1) + "\n"
@@ -377,6 +469,9 @@ def report(args: argparse.Namespace) -> int:
         drawn = [label_ratio(labels, ours[d].mean(0), theirs[d].mean(0)) for d in draws]
         low, high = np.quantile(drawn, [0.025, 0.975], method="nearest")
         means = " | ".join(f"{value:.3f}" for value in ours.mean(0))
+        if arm == "random":
+            print(f"| {arm} | {len(seeds)} | {means} | | 1 |")
+            continue
         print(f"| {arm} | {len(seeds)} | {means} | {gain.mean():+.3f} ± {sure:.3f} "
               f"| {ratio:.2f} [{low:.2f}, {high:.2f}] |")  # fmt: skip
         if arm == "hybrid" and len(seeds) >= SEEDS_NEEDED and ratio > WANTED_RATIO:
@@ -389,15 +484,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--seeds", type=int, nargs="+", default=list(range(10)))
+    parser.add_argument("--seeds", type=int, nargs="+", default=list(range(40)))
     parser.add_argument(
         "--arms", nargs="+", choices=list(ARMS), default=["random", "hybrid", "bald"]
     )
     parser.add_argument("--folder", type=Path, default=ROOT / ".bench" / "selection")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--labels", type=int, default=80, help="labels a round")
-    parser.add_argument("--prompts", type=int, default=500, help="prompts that pairs are asked on")
-    parser.add_argument("--held-out", type=int, default=150, help="prompts that are measured on")
+    parser.add_argument("--prompts", type=int, default=740, help="prompts that pairs are asked on")
+    parser.add_argument("--trunk", choices=list(FITS), default="frozen", help="what is trained")
     parser.add_argument("--bad", type=float, default=0.0, help="share of bad annotators")
     parser.add_argument(
         "--prompts-per-pair",

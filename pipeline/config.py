@@ -111,7 +111,7 @@ class SamplingConfig(Section):
         high=1,
     )
     selection_prompts: float = setting(
-        2.0, "Prompts looked at for each comparison the reward model chooses.", low=1
+        1.0, "Prompts looked at for each comparison the reward model chooses.", low=1
     )
     candidates: int = setting(
         4, "Completions of each prompt looked at, of which the reward model chooses two.", low=2
