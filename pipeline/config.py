@@ -28,7 +28,7 @@ from pipeline.settings import (
     unknown,
 )
 from pipeline.shaping.config import ShapingConfig
-from storage.records import LEARNED_FROM
+from storage.records import LEARNED_FROM, Arm
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,6 +98,24 @@ class SamplingConfig(Section):
     previous_share: float = setting(
         0.25, "Share against the previous policy, once there is one.", low=0, high=1
     )
+    selection: Literal["hybrid", "random", "bald", "uncertainty", "d_optimal"] = setting(
+        "hybrid",
+        "How pairs of the policy's own answers are chosen: by the reward model's members, by "
+        "chance, or half and half (hybrid: bald and random).",
+    )
+    selection_share: float = setting(
+        0.5,
+        "Share of comparisons that hybrid lets the reward model choose; at most what "
+        "reference_share and previous_share leave, which belong to the random stream.",
+        low=0,
+        high=1,
+    )
+    selection_prompts: float = setting(
+        1.0, "Prompts looked at for each comparison the reward model chooses.", low=1
+    )
+    candidates: int = setting(
+        4, "Completions of each prompt looked at, of which the reward model chooses two.", low=2
+    )
     near_duplicate: float = setting(
         0.9, "Pairs whose texts are this similar (0-1) are left out.", low=0, high=1
     )
@@ -113,6 +131,21 @@ class SamplingConfig(Section):
             self.reference_share + self.previous_share <= 1,
             "sampling.reference_share and sampling.previous_share must add up to at most 1",
         )
+
+    def shares(self, *, reference: bool, previous: bool) -> dict[Arm, float]:
+        """The shares of arms other than `random`, of those whose opponent there is."""
+        found: dict[Arm, float] = {}
+        if reference:
+            found["reference"] = self.reference_share
+        if previous:
+            found["previous"] = self.previous_share
+        return found
+
+    def chosen(self) -> tuple[Arm, float] | None:
+        """The arm whose pairs a reward model chooses, and the share it is to have of all."""
+        if self.selection == "random":
+            return None
+        return ("bald", self.selection_share) if self.selection == "hybrid" else (self.selection, 1)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -121,7 +121,7 @@ class Loop:
             if current.phase == "labeling":
                 return self._label(current)
             # The reference has to exist before anything can be sampled.
-            if current.phase == "sampling" and not self._reference():
+            if current.phase == "sampling" and not self._newest("sft"):
                 self._make_reference(current)
                 return current.phase
             run = self._run_of(current, STAGE_OF[current.phase])
@@ -263,16 +263,15 @@ class Loop:
 
     def _plan_sampling(self, current: Iteration, inputs: Path) -> int:
         config = self._config_of(current)
-        shares: dict[str, float] = {}
-        if current.number > 1:  # before that, policy, previous and reference are one model
-            shares["reference"] = config.sampling.reference_share
-            if self._previous(current) not in (None, self._require_reference().id):
-                shares["previous"] = config.sampling.previous_share
+        # Before the second iteration, policy, previous and reference are one model.
+        previous = self._previous(current) not in (None, self._require_reference().id)
         return handover.give_sampling_plan(
             self._db,
             inputs,
             pairs=self._pairs_wanted(current),
-            shares=shares,
+            shares=config.sampling.shares(reference=current.number > 1, previous=previous),
+            chosen=config.sampling.chosen(),
+            prompts_per_pair=config.sampling.selection_prompts,
             seed=config.seed + current.number,
         )
 
@@ -300,14 +299,15 @@ class Loop:
 
     def _job(self, current: Iteration, stage: Stage, *, policy: str | None = None) -> Job:
         """A job with the models its stage may need: sampled or trained policy, reference, …"""
-        config, reference = self._config_of(current), self._reference()
+        config, reference = self._config_of(current), self._newest("sft")
         names: dict[str, str | None] = {"policy": None, "reference": None, "previous": None}
-        extra = config.shaping.extra_reward_models if stage in ("ppo", "evaluate") else ()
+        extra = () if stage in ("sft", "reward") else config.shaping.extra_reward_models
         if reference:
             names["reference"] = reference.id
             names["policy"] = current.policy_sampled or reference.id
             names["previous"] = self._previous(current)
-            names["reward"] = current.reward_model
+            newest = self._newest("reward")  # sampling chooses by the one of the iteration before
+            names["reward"] = current.reward_model or (newest.id if newest else None)
             if stage == "ppo" and config.ppo.start_from == "sft":
                 names["policy"] = reference.id
             if stage == "evaluate":
@@ -372,12 +372,12 @@ class Loop:
         current = iterations.latest(self._db)
         return self._config_of(current) if current else self._config
 
-    def _reference(self) -> ModelVersion | None:
-        found = models.listing(self._db, role="sft")
+    def _newest(self, role: Literal["sft", "reward"]) -> ModelVersion | None:
+        found = models.listing(self._db, role=role)
         return found[-1] if found else None
 
     def _require_reference(self) -> ModelVersion:
-        reference = self._reference()
+        reference = self._newest("sft")
         if reference is None:
             raise RuntimeError("no SFT reference is registered; sampling makes one first")
         return reference

@@ -21,6 +21,9 @@ METRICS: dict[str, str] = {
     "stated probability and share right, over ten bins of probability.",
     "sampling/tokens_per_second": "Sampled tokens over the wall-clock seconds spent sampling.",
     "sampling/near_duplicates": "Comparisons left out because the two texts were nearly the same.",
+    "sampling/bald": "Mean over candidate pairs of H(p̄) − mean H(p_k) over the reward model's "
+    "members k, nats: what an answer would tell about them.",
+    "sampling/bald_chosen": "The same over the pairs that were chosen.",
     "evaluate/<policy>/kl": "Mean over responses of Σ KL(policy ‖ reference) over their tokens, "
     "each over the whole vocabulary; nats.",
     "evaluate/<policy>/reward": "Mean reward of the policy's responses to held-out prompts.",

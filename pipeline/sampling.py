@@ -2,7 +2,8 @@
 
 ::
 
-    plan (prompt × arm × pairs) → drafts of two sides → sample, model by model
+    plan (prompt × arm × pairs) → drafts of two sides, pools of several → sample, model by model
+      → the reward model's members score the pools, and two sides of some become drafts
       → sides nearly the same? sample the second again, twice at most, then from the reference;
         leave the pair out where that says the same too
       → completions.parquet, comparisons.parquet
@@ -12,26 +13,26 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from difflib import SequenceMatcher
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from pipeline.choosing import CHOOSING_ARMS, choose_pairs, settled
 from pipeline.config import SamplingConfig
 from pipeline.devices import pick_device
+from pipeline.drafts import Draft, Pool, Side, alike
 from pipeline.rundir import Job, Report, RunDirectory
 from pipeline.sampler import Response, Sampler
 from pipeline.text import ChatTokenizer, read_messages
-from storage.records import Message, digest
+from storage.records import digest
 
 SECOND_CHANCES = 2
 """How often the second side of a pair of near-duplicates is sampled again."""
 
 OPPONENT = {"random": "policy", "previous": "previous", "reference": "reference"}
-"""Whose completion meets the policy's own, by arm."""
+"""Whose completion meets the policy's own, by arm of the random stream."""
 
 COMPLETION_COLUMNS = (
     "id", "prompt", "policy", "text", "tokens", "finish_reason", "temperature", "top_p", "seed",
@@ -39,47 +40,16 @@ COMPLETION_COLUMNS = (
 COMPARISON_COLUMNS = ("id", "prompt", "first", "second", "arm")
 
 
-@dataclass
-class Side:
-    """One of a pair's completions, before and after it is sampled."""
-
-    model: str
-    temperature: float
-    id: str
-    seed: int = 0
-    response: Response | None = None
-
-    @property
-    def text(self) -> str:
-        assert self.response is not None
-        return self.response.text
-
-
-@dataclass
-class Draft:
-    """A pair to be: the policy's side, and the one it is compared with."""
-
-    prompt: str
-    messages: tuple[Message, ...]
-    arm: str
-    sides: tuple[Side, Side]
-    duplicate: bool = field(default=False)
-
-    def canonical(self) -> tuple[str, str]:
-        """The sides' ids in an order that says nothing about who wrote which."""
-        first, second = sorted(side.id for side in self.sides)
-        return first, second
-
-
 def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
     """Sample what inputs/prompts.parquet asks for."""
     config = job.config.sampling
-    drafts = read_plan(directory.inputs / "prompts.parquet", job)
-    session = _Session(job, report, total=2 * len(drafts))
-    drafts = session.only_fitting(drafts)
-    pending = [side for draft in drafts for side in draft.sides]
-    session.sample(drafts, pending)
     chat = ChatTokenizer.load(job.model("policy"))
+    rows = settled(read_rows(directory.inputs / "prompts.parquet"), job, report)
+    session = _Session(job, report)
+    drafts, pools = read_plan(session.only_fitting(rows), job)
+    asked = [*drafts, *pools]
+    session.sample(asked, [side for each in asked for side in each.sides])
+    drafts += choose_pairs(pools, job, report, chat)
     for _ in range(SECOND_CHANCES):
         again = mark_duplicates(drafts, chat, config.near_duplicate)
         if not again:
@@ -109,66 +79,81 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
     }
 
 
-def read_plan(path: Path, job: Job) -> list[Draft]:
-    """Drafts for the plan's rows (id, messages, arm, pairs).
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """The plan's rows (id, messages, arm, pairs); ValueError for an arm that nobody knows."""
+    rows = pd.read_parquet(path).to_dict("records")
+    known = [*OPPONENT, *CHOOSING_ARMS]
+    for row in rows:
+        if row["arm"] not in known:
+            raise ValueError(f"arm={row['arm']!r} must be one of {', '.join(known)}")
+    return rows
+
+
+def read_plan(rows: Sequence[dict[str, Any]], job: Job) -> tuple[list[Draft], list[Pool]]:
+    """Drafts for the plan's rows, and pools for those from which a reward model chooses.
 
     A completion's id follows from run, prompt and its number among the prompt's completions, so
     that a stage run again makes the same ones.  Sides of one model differ in temperature; sides
     of two models share the first temperature, so that it is the models that are compared.
     """
     drafts: list[Draft] = []
+    pools: list[Pool] = []
     numbers: dict[str, int] = defaultdict(int)
     warm, other = job.config.sampling.temperatures
-    for row in pd.read_parquet(path).to_dict("records"):
-        if row["arm"] not in OPPONENT:
-            raise ValueError(f"arm={row['arm']!r} must be one of {', '.join(OPPONENT)}")
-        opponent = OPPONENT[row["arm"]]
-        for key in ("policy", opponent):
-            job.model(key)
-        temperatures = (warm, other if opponent == "policy" else warm)
+
+    def side(prompt: str, model: str, temperature: float) -> Side:
+        job.model(model)
+        number = numbers[prompt]
+        numbers[prompt] += 1
+        id = f"r-{digest('completion', job.run, prompt, str(number))}"
+        return Side(model=model, temperature=temperature, id=id)
+
+    for row in rows:
+        prompt, messages, arm = row["id"], read_messages(row["messages"]), row["arm"]
+        if arm in CHOOSING_ARMS:
+            heats = [(warm, other)[n % 2] for n in range(job.config.sampling.candidates)]
+            sides = tuple(side(prompt, "policy", heat) for heat in heats)
+            pools.append(Pool(prompt, messages, arm, sides, row["pairs"]))
+            continue
+        opponent = OPPONENT[arm]
         for _ in range(row["pairs"]):
-            sides = []
-            for model, temperature in zip(("policy", opponent), temperatures, strict=True):
-                number = numbers[row["id"]]
-                numbers[row["id"]] += 1
-                id = f"r-{digest('completion', job.run, row['id'], str(number))}"
-                sides.append(Side(model=model, temperature=temperature, id=id))
-            messages = read_messages(row["messages"])
-            drafts.append(Draft(row["id"], messages, row["arm"], (sides[0], sides[1])))
-    return drafts
+            ours = side(prompt, "policy", warm)
+            theirs = side(prompt, opponent, other if opponent == "policy" else warm)
+            drafts.append(Draft(prompt, messages, arm, (ours, theirs)))
+    return drafts, pools
 
 
 class _Session:
     """Samples sides, one model in memory at a time."""
 
-    def __init__(self, job: Job, report: Report, *, total: int) -> None:
+    def __init__(self, job: Job, report: Report) -> None:
         self._job = job
         self._report = report
         self._device = pick_device(job.config.worker.device)
-        self._total = total
-        self._done = self._rounds = 0
+        self._total = self._done = self._rounds = 0
         self.tokens = self.too_long = 0
         self.seconds = 0.0
 
-    def only_fitting(self, drafts: list[Draft]) -> list[Draft]:
-        """The drafts whose prompt leaves room for an answer; the others are counted and said."""
+    def only_fitting(self, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The rows whose prompt leaves room for an answer; the others are counted and said."""
         sampler = self._load("policy")
         limit = self._job.config.sampling.max_new_tokens
-        fitting = [draft for draft in drafts if sampler.fits(draft.messages, limit)]
-        self.too_long = len(drafts) - len(fitting)
+        fitting = [row for row in rows if sampler.fits(read_messages(row["messages"]), limit)]
+        pairs = sum(row["pairs"] for row in rows)
+        self.too_long = pairs - sum(row["pairs"] for row in fitting)
         if self.too_long:
             message = (
-                f"{self.too_long} of {len(drafts)} pairs were left out: with "
+                f"{self.too_long} of {pairs} pairs were left out: with "
                 f"sampling.max_new_tokens={limit} their prompts exceed the model's context"
             )
             self._report.note("warning", "long_prompts", message, count=self.too_long)
         return fitting
 
-    def sample(self, drafts: Sequence[Draft], sides: Sequence[Side]) -> None:
-        """Fill in the response of each of these sides of these drafts."""
+    def sample(self, asked: Sequence[Draft | Pool], sides: Sequence[Side]) -> None:
+        """Fill in the response of each of these sides of these drafts and pools."""
         self._rounds += 1
         self._total = max(self._total, self._done + len(sides))
-        messages = {side.id: draft.messages for draft in drafts for side in draft.sides}
+        messages = {side.id: each.messages for each in asked for side in each.sides}
         groups: dict[tuple[str, float], list[Side]] = defaultdict(list)
         for side in sides:
             groups[side.model, side.temperature].append(side)
@@ -212,7 +197,7 @@ def mark_duplicates(drafts: Sequence[Draft], chat: ChatTokenizer, threshold: flo
     """The drafts whose sides are at least `threshold` alike; each draft remembers the verdict."""
     for draft in drafts:
         first, second = draft.sides
-        draft.duplicate = similarity(first.text, second.text, chat.plain) >= threshold
+        draft.duplicate = alike(first.text, second.text, chat.plain, threshold)
     return [draft for draft in drafts if draft.duplicate]
 
 
@@ -230,16 +215,6 @@ def against_reference(drafts: Sequence[Draft], job: Job) -> list[Draft]:
         draft.sides[1].model = "reference"
         draft.sides[1].temperature = job.config.sampling.temperatures[0]
     return turned
-
-
-def similarity(a: str, b: str, tokens: Callable[[str], list[int]]) -> float:
-    """How much of two texts is the same run of tokens, 0 to 1, whatever case and spacing.
-
-    Twice the matching tokens over all tokens (Ratcliff and Obershelp); 1 for two empty texts.
-    """
-    one, two = (tokens(" ".join(text.casefold().split())) for text in (a, b))
-    # autojunk would ignore tokens that are frequent in a long text.
-    return SequenceMatcher(None, one, two, autojunk=False).ratio()
 
 
 def write_outputs(drafts: Sequence[Draft], job: Job, config: SamplingConfig, to: Path) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
+
+from storage.records import Arm
 
 MARK = "<!-- written by Kitestring -->"
 _SIZES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (10**6, "100K<n<1M"))
@@ -26,7 +28,7 @@ _COLUMNS = {
     "comparison": "the pair that was judged",
     "item": "the item of an imported judgment",
     "iteration": "the turn of the loop that asked; 0 for imported judgments",
-    "arm": "how the pair was chosen (random, previous, reference, imported)",
+    "arm": f"how the pair was chosen ({', '.join(get_args(Arm))})",
     "messages": "the prompt as chat messages",
     "response_a": "the response on the left of the screen",
     "response_b": "the response on the right",

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,12 @@ import pandas as pd
 
 from storage import comparisons, completions, iterations, models, prompts, runs, settings
 from storage.database import Database
+from storage.plan import Used, share_out
 from storage.records import (
     LEARNED_FROM,
+    RANDOM_STREAM,
     AnnotatorKind,
+    Arm,
     Comparison,
     Completion,
     Iteration,
@@ -28,7 +31,10 @@ from storage.records import (
     messages_json,
 )
 
-_SAMPLED_SO_FAR = "SELECT prompt, count(*) AS n FROM comparisons GROUP BY prompt"
+_SAMPLED_SO_FAR = """
+    SELECT prompt, count(*) AS n, count(*) FILTER (list_contains($stream, arm)) AS of_stream
+    FROM comparisons GROUP BY prompt
+"""
 
 _JUDGMENTS = """
     SELECT j.id AS judgment, j.comparison, c.prompt, p.messages::VARCHAR AS messages,
@@ -55,12 +61,12 @@ _KINDS = """
 """
 
 _LABELS = """
-    SELECT c.iteration, count(*) AS labels
+    SELECT c.iteration, c.arm, count(*) AS labels
     FROM current_judgments AS j
     JOIN annotators AS a ON a.id = j.annotator
     JOIN comparisons AS c ON c.id = j.comparison
     WHERE list_contains($kinds, a.kind)
-    GROUP BY c.iteration
+    GROUP BY ALL ORDER BY ALL
 """
 
 _LEARN_FROM = "learn_from"
@@ -94,31 +100,38 @@ def give_prompts(
 
 
 def give_sampling_plan(
-    db: Database, inputs: Path, *, pairs: int, shares: dict[str, float], seed: int
+    db: Database,
+    inputs: Path,
+    *,
+    pairs: int,
+    shares: Mapping[Arm, float],
+    chosen: tuple[Arm, float] | None,
+    prompts_per_pair: float,
+    seed: int,
 ) -> int:
     """Write prompts.parquet: which prompts to sample, for which arm, how many pairs of each.
 
-    Prompts compared least often come first, in a seeded order; `shares` gives each arm other
-    than `random` its part of the pairs.
+    `plan.share_out` says how they are shared out.
     """
-    used = {row["prompt"]: row["n"] for row in db.read(_SAMPLED_SO_FAR)}
-    candidates = _shuffled(prompts.listing(db, role="train"), seed)
-    if not candidates:
+    asked = {p.id: p for p in prompts.listing(db, role="train")}
+    if not asked:
         raise ValueError("there are no train prompts; import some with `launch.py import`")
-    candidates.sort(key=lambda p: used.get(p.id, 0))
-    # Whole laps round the prompts, so that no prompt is asked twice before all are asked once.
-    chosen = [candidates[i % len(candidates)] for i in range(pairs)]
-    arms: list[str] = []
-    for arm, share in shares.items():
-        arms += [arm] * round(share * pairs)
-    arms += ["random"] * (pairs - len(arms))
-    order = sorted(range(pairs), key=lambda i: digest("arm", str(seed), str(i)))
-    arms = [arms[i] for i in order]
-    plan: dict[tuple[str, str], dict[str, Any]] = {}
-    for prompt, arm in zip(chosen, arms, strict=True):
-        row = plan.setdefault((prompt.id, arm), _row(prompt) | {"arm": arm, "pairs": 0})
-        row["pairs"] += 1
-    _write(inputs / "prompts.parquet", list(plan.values()))
+    rows = db.read(_SAMPLED_SO_FAR, stream=list(RANDOM_STREAM))
+    used = Used(
+        all={row["prompt"]: row["n"] for row in rows},
+        stream={row["prompt"]: row["of_stream"] for row in rows},
+    )
+    plan = share_out(
+        list(asked),
+        pairs=pairs,
+        shares=shares,
+        chosen=chosen,
+        prompts_per_pair=prompts_per_pair,
+        used=used,
+        seed=seed,
+    )
+    made = [_row(asked[row.prompt]) | {"arm": row.arm, "pairs": row.pairs} for row in plan]
+    _write(inputs / "prompts.parquet", made)
     return pairs
 
 
@@ -244,15 +257,20 @@ def no_labels(counted: dict[str, dict[str, int]]) -> str:
     return f"There are no labels to learn from but {found}: name the kind in reward.learn_from."
 
 
-def labels_by_iteration(db: Database) -> dict[int, int]:
-    """Current judgments on each iteration's comparisons, by annotators that are learned from."""
-    found = db.read(_LABELS, kinds=list(learn_from(db)))
-    return {row["iteration"]: row["labels"] for row in found}
+def labels_by_arm(db: Database) -> dict[int, dict[str, int]]:
+    """Current judgments on each iteration's comparisons, by the arm that chose the pair.
+
+    Those by annotators that are learned from; an arm without any is not named.
+    """
+    found: dict[int, dict[str, int]] = {}
+    for row in db.read(_LABELS, kinds=list(learn_from(db))):
+        found.setdefault(row["iteration"], {})[row["arm"]] = row["labels"]
+    return found
 
 
 def labels_in(db: Database, iteration: Iteration) -> int:
-    """The same for one iteration."""
-    return labels_by_iteration(db).get(iteration.number, 0)
+    """The same for one iteration, of all arms together."""
+    return sum(labels_by_arm(db).get(iteration.number, {}).values())
 
 
 def _row(prompt: Prompt) -> dict[str, Any]:

@@ -42,11 +42,13 @@ def status(db: Database) -> dict[str, Any]:
 
 
 def _iteration(db: Database, current: Iteration) -> dict[str, Any]:
+    by_arm = handover.labels_by_arm(db).get(current.number, {})
     return {
         "number": current.number,
         "phase": current.phase,
         "labels_wanted": current.labels_wanted,
-        "labels": handover.labels_in(db, current),
+        "labels": sum(by_arm.values()),
+        "labels_by_arm": by_arm,
         "verdict": current.verdict,
     }
 

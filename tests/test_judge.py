@@ -261,4 +261,4 @@ def test_labels_count_once_they_are_learned_from(db: Database):
     assert handover.labels_in(db, current) == 0
     handover.set_learn_from(db, ("person", "model"))
     assert handover.labels_in(db, current) == 3
-    assert handover.labels_by_iteration(db) == {1: 3}
+    assert handover.labels_by_arm(db) == {1: {"random": 3}}

@@ -472,8 +472,9 @@ def test_history_shows_figures_and_times():
         run(stage=stage, status="succeeded", finished_at=NOON + timedelta(minutes=minutes))
         for stage, minutes in (("reward", 2), ("ppo", 5), ("sampling", 9))
     ]
-    seen = history_view.table([done], {1: 104}, {"r": reward}, stages)
-    for text in ("104 of 100", "71.0%", "+0.70", "3.10", "68.0%", "59–76%", "44.6", "2 h 00 min",
+    labels = {1: {"bald": 48, "random": 56}}
+    seen = history_view.table([done], labels, {"r": reward}, stages)
+    for text in ("104 of 100", "random 56 · bald 48", "71.0%", "+0.70", "3.10", "68.0%", "59–76%", "44.6", "2 h 00 min",
                  "7 min 00 s"):  # fmt: skip
         assert text in seen
 

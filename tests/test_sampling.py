@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from pipeline.drafts import Draft, Side, alike, similarity
 from pipeline.rundir import Job, Report, RunDirectory
 from pipeline.sampler import Response, Sampler
-from pipeline.sampling import Draft, Side, mark_duplicates, read_plan, run, similarity
+from pipeline.sampling import mark_duplicates, read_plan, read_rows, run
 from pipeline.text import ChatTokenizer
 from tests.stage_inputs import give, make_job, make_prompts, rows_of, tiny_models
 from tests.tiny import tiny_model, tiny_tokenizer
@@ -77,7 +78,8 @@ def test_the_same_job_gives_the_same_completions_and_another_run_other_ids(
 def test_canonical_order_says_nothing_about_the_policy(models: dict[str, str], tmp_path: Path):
     directory = RunDirectory.create(tmp_path, make_job("sampling", models))
     give(directory, "prompts.parquet", plan({"reference": 400}))
-    drafts = read_plan(directory.inputs / "prompts.parquet", make_job("sampling", models))
+    rows = read_rows(directory.inputs / "prompts.parquet")
+    drafts, _ = read_plan(rows, make_job("sampling", models))
     ours_first = sum(draft.canonical()[0] == draft.sides[0].id for draft in drafts)
     assert 150 < ours_first < 250  # 5 standard deviations about 200
 
@@ -94,6 +96,15 @@ def test_canonical_order_says_nothing_about_the_policy(models: dict[str, str], t
 )
 def test_similarity_is_of_tokens_whatever_case_and_spacing(a: str, b: str, expected: float):
     assert similarity(a, b, ChatTokenizer(tiny_tokenizer()).plain) == expected
+
+
+@pytest.mark.parametrize("threshold", [0.0, 0.3, 0.75, 0.9, 1.0])
+def test_alike_is_similarity_from_the_threshold_on(threshold: float):
+    tokens = ChatTokenizer(tiny_tokenizer()).plain
+    texts = ["abcd", "abcx", "dcba", "", "abcd " * 9, "wxyz"]
+    for a in texts:
+        for b in texts:
+            assert alike(a, b, tokens, threshold) == (similarity(a, b, tokens) >= threshold)
 
 
 def test_similarity_of_long_texts_does_not_ignore_frequent_tokens():

@@ -39,11 +39,11 @@ def labelled() -> Iterator[Any]:
     yield Annotator(id="b", name="Bot", kind="simulated")
     yield Annotator(id="r", name="Researcher", role="researcher")
     yield from (Prompt.make(f"q{n}", role=role) for n, role in enumerate(["train", "train", "sft"]))
-    for n, iteration in enumerate([1, 2, 2]):
+    for n, (iteration, arm) in enumerate([(1, "random"), (2, "bald"), (2, "random")]):
         for side in ("f", "s"):
             yield Completion(id=f"{side}{n}", prompt="p", policy="sft-0", text=side)
         yield Comparison(
-            id=f"c{n}", prompt="p", first=f"f{n}", second=f"s{n}", iteration=iteration, arm="random"
+            id=f"c{n}", prompt="p", first=f"f{n}", second=f"s{n}", iteration=iteration, arm=arm
         )
     yield judgment("j0", "c0", "a")
     yield judgment("j1", "c1", "a")
@@ -92,6 +92,7 @@ def test_labels_are_counted_as_they_stand(db: Database) -> None:
         "phase": "labeling",
         "labels_wanted": 10,
         "labels": 2,
+        "labels_by_arm": {"bald": 2},
         "verdict": None,
     }
 

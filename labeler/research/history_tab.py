@@ -48,7 +48,7 @@ class HistoryTab:
         """All iterations and models; the lineage of `model`, or of the newest policy."""
         listed = iterations.listing(self._db)
         versions = models.listing(self._db)
-        labels = handover.labels_by_iteration(self._db)
+        labels = handover.labels_by_arm(self._db)
         by_id = {m.id: m for m in versions}
         ours = [m for m in reversed(versions) if m.role != "external"]
         newest = next((m.id for m in ours if m.role == "policy"), ours[0].id if ours else None)

@@ -16,7 +16,8 @@ from storage.records import Iteration, ModelVersion, Run
 _COLUMNS = (
     Column("Iteration", "right"),
     Column("Phase"),
-    Column("Labels", "right", "Current judgments on the iteration's comparisons, of those wanted."),
+    Column("Labels", "right", "Current judgments on the iteration's comparisons, of those wanted; "
+           "below, by the arm that chose the pair."),
     Column("Accuracy", "right", "Of the reward model on held-out judgments."),
     Column("Reward", "right", "Mean of the new policy on held-out prompts, by this iteration's "
            "own reward model: figures of two iterations are not on one scale."),
@@ -38,16 +39,16 @@ def figures(iteration: Iteration) -> dict[str, float | None]:
 
 def table(
     iterations: Sequence[Iteration],
-    labels: Mapping[int, int],
+    labels: Mapping[int, Mapping[str, int]],
     versions: Mapping[str, ModelVersion],
     runs: Sequence[Run],
 ) -> Markup:
-    """One row an iteration, the newest first."""
+    """One row an iteration, the newest first; `labels` counts each one's by arm."""
     if not iterations:
         return view.empty("No iterations yet", "Each turn of the loop gets a line here.")
     newest_first = sorted(iterations, key=lambda i: -i.number)
     rows = [
-        _row(iteration, labels.get(iteration.number, 0), versions, runs)
+        _row(iteration, labels.get(iteration.number, {}), versions, runs)
         for iteration in newest_first
     ]
     return Markup('<div class="ks-stack">{}{}</div>').format(
@@ -57,7 +58,7 @@ def table(
 
 def _row(
     iteration: Iteration,
-    labels: int,
+    labels: Mapping[str, int],
     versions: Mapping[str, ModelVersion],
     runs: Sequence[Run],
 ) -> Sequence[Any]:
@@ -71,7 +72,7 @@ def _row(
     return (
         view.number(iteration.number),
         _phase(iteration, latest_run([r for r in runs if r.iteration == iteration.number])),
-        f"{labels:,} of {iteration.labels_wanted:,}",
+        _labels(labels, iteration.labels_wanted),
         view.percent(reward.summary.get("accuracy") if reward else None, 1),
         view.signed(found["reward"], 2),
         view.number(found["kl"]),
@@ -79,6 +80,13 @@ def _row(
         view.number(found["length"]),
         view.duration(whole),
         view.duration(_training_seconds(iteration.number, runs)),
+    )
+
+
+def _labels(by_arm: Mapping[str, int], wanted: int) -> Markup:
+    arms = sorted(by_arm.items(), key=lambda arm: -arm[1])
+    return Markup('{:,} of {:,} <span class="ks-muted">{}</span>').format(
+        sum(by_arm.values()), wanted, " · ".join(f"{arm} {count:,}" for arm, count in arms)
     )
 
 

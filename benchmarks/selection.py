@@ -1,0 +1,513 @@
+"""Do chosen pairs save labels?  Hybrid, BALD and random selection on the demo's gold preference.
+
+    python -m benchmarks.selection [--seeds 0 1 2] [--arms random hybrid bald] [--folder DIR] [--report]
+
+Eight answers to every prompt are sampled from the embedded model, once.  Each seed draws prompts, four
+of their answers and annotators, who label pairs in rounds.  After each round an ensemble is trained
+anew on all labels so far; the next round's pairs are shared out and chosen as the sampling stage
+does (`storage/plan.py`, `pipeline/selection.py`).  Accuracy is that of the mean reward on held-out
+prompts, all pairs of four random answers, against the gold itself.  The first round, and the label
+that a pair gets, are the same in every arm of a seed.
+
+`--trunk frozen` fits the members' heads on the demo model's own states, by convex optimization and
+so without the noise of stochastic training: seconds a seed.  `--trunk trained` trains the model's
+weights with the heads: minutes.
+
+One JSON a seed is written to the folder, and arms that are in it are not run again.
+`--report` only prints what they say: accuracy by labels, and the share of random's labels with
+which an arm reaches random's final accuracy, with a bootstrap interval over seeds.  The exit status
+is 1 where hybrid needs more than 85% of them (ten seeds or more).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from pipeline.choosing import trunk_states
+from pipeline.config import Config
+from pipeline.demo import MODEL_DIR
+from pipeline.demo.corpus import prompts
+from pipeline.drafts import alike
+from pipeline.gold import score
+from pipeline.population import population
+from pipeline.reward.data import pad_right
+from pipeline.reward.likelihood import OUTCOME_CODES, TIE, TieThreshold, negative_log_likelihood
+from pipeline.reward.network import from_language_model
+from pipeline.reward.scoring import RewardModel
+from pipeline.rundir import write_atomically
+from pipeline.sampler import Sampler
+from pipeline.selection import (
+    ACQUISITIONS,
+    Candidates,
+    choose,
+    outcome_probabilities,
+    pairs_within,
+)
+from pipeline.text import ChatTokenizer, Messages
+from storage.plan import Asked, Used, share_out
+from storage.records import Arm, as_messages, canonical_outcome
+
+ROOT = Path(__file__).resolve().parent.parent
+CONFIG = Config.load([ROOT / "configs" / "demo.toml"])
+ARMS: dict[str, tuple[Arm, float] | None] = {
+    "random": None,
+    "hybrid": ("bald", 0.5),
+    "bald": ("bald", 1.0),
+    "uncertainty": ("uncertainty", 1.0),
+    "d_optimal": ("d_optimal", 1.0),
+}
+SAMPLED, ANSWERS, MEMBERS, ANNOTATORS = 8, 4, 4, 8
+FEATURES, RIDGE = 200, 1.0
+"""Principal components that frozen heads read, and their penalty: RIDGE · |w|² / 2 over all labels."""
+WANTED_RATIO, SEEDS_NEEDED = 0.85, 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """What one seed sees: answer n belongs to prompt n // ANSWERS; the first prompts are asked about,
+    those from `held_out` on are measured on.  `features` (N, F) are for frozen heads."""
+
+    seed: int
+    conversations: Sequence[Messages]
+    texts: Sequence[str]
+    gold: np.ndarray
+    features: torch.Tensor
+    held_out: int
+
+    @classmethod
+    def draw(cls, seed: int, everything: dict[str, Any], *, asked: int) -> World:
+        """`asked` of the train prompts and all held-out ones, with four of their answers each."""
+        coin = np.random.default_rng([seed, 0])
+        train, prompts = everything["train"], len(everything["messages"])
+        drawn = [*coin.permutation(train)[:asked], *range(train, prompts)]
+        rows = [p * SAMPLED + n for p in drawn for n in coin.permutation(SAMPLED)[:ANSWERS]]
+        texts = [everything["texts"][row] for row in rows]
+        conversations = [as_messages(everything["messages"][row // SAMPLED]) for row in rows]
+        both = zip(conversations, texts, strict=True)
+        return cls(
+            seed=seed,
+            conversations=conversations,
+            texts=texts,
+            gold=np.array([score(messages[-1].content, text) for messages, text in both]),
+            features=everything["features"][rows],
+            held_out=min(asked, train),
+        )
+
+    def answers(self, prompt: int) -> range:
+        return range(prompt * ANSWERS, (prompt + 1) * ANSWERS)
+
+
+def sampled(folder: Path, chat: ChatTokenizer) -> dict[str, Any]:
+    """All prompts, `train` of them to ask about, with SAMPLED answers each and their features."""
+    path = folder / "answers.pt"
+    if path.exists():
+        return torch.load(path, weights_only=True)
+    messages = [m for role in ("train", "held-out") for r, m, _ in prompts() if r == role]
+    asked = [as_messages(m) for m in messages for _ in range(SAMPLED)]
+    sampler = Sampler.load(str(MODEL_DIR), device=torch.device("cpu"), dtype=torch.float32)
+    print(f"sampling {len(asked)} answers, once", file=sys.stderr, flush=True)
+    answers = sampler.sample(
+        asked,
+        temperature=CONFIG.sampling.temperatures[0],
+        top_p=CONFIG.sampling.top_p,
+        max_new_tokens=CONFIG.sampling.max_new_tokens,
+        seed=0,
+        batch=64,
+    )
+    texts = [answer.text for answer in answers]
+    found = {
+        "messages": messages,
+        "train": sum(role == "train" for role, _, _ in prompts()),
+        "texts": texts,
+        "features": features_of(sampler.model, asked, texts, chat),
+    }
+    torch.save(found, path)
+    return found
+
+
+@torch.no_grad()
+def features_of(
+    model: Any, asked: Sequence[Messages], texts: Sequence[str], chat: ChatTokenizer
+) -> torch.Tensor:
+    """(N, FEATURES): principal components of a model's states, at the last token and on average
+    over the answer, of all layers; rows have a mean square length of 1."""
+    both = [chat.chat(messages, text) for messages, text in zip(asked, texts, strict=True)]
+    rows: list[torch.Tensor] = [torch.empty(0)] * len(both)
+    order = sorted(range(len(both)), key=lambda n: len(both[n].ids))
+    for start in range(0, len(order), 64):
+        part = order[start : start + 64]
+        batch = pad_right([both[n].ids for n in part], chat.pad_id)
+        layers = torch.stack(model(**batch, output_hidden_states=True).hidden_states)
+        for row, n in enumerate(part):
+            answer = layers[:, row, both[n].prompt_tokens : len(both[n].ids)]
+            rows[n] = torch.cat([answer[:, -1].flatten(), answer.mean(1).flatten()])
+    states = torch.stack(rows)
+    states = (states - states.mean(0)) / (states.std(0) + 1e-6)
+    torch.manual_seed(0)
+    _, _, axes = torch.pca_lowrank(states, FEATURES, niter=3)
+    found = states @ axes
+    return found / found.square().sum(1).mean().sqrt()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Label:
+    """An outcome code for two answers."""
+
+    first: int
+    second: int
+    outcome: int
+
+
+class People:
+    """Simulated annotators; what a pair is given does not depend on when it is asked."""
+
+    def __init__(self, world: World, bad: float) -> None:
+        self._world = world
+        self._annotators = population(ANNOTATORS, bad=bad, seed=world.seed)
+
+    def label(self, first: int, second: int) -> Label:
+        coin = np.random.default_rng([self._world.seed, 1, first, second])
+        annotator = self._annotators[coin.integers(ANNOTATORS)]
+        swapped = bool(coin.integers(2))
+        left, right = (second, first) if swapped else (first, second)
+        gold, texts = self._world.gold, self._world.texts
+        words = sum(len(texts[side].split()) for side in (left, right))
+        said = annotator.judge(left=gold[left], right=gold[right], words=words, coin=coin)
+        outcome = canonical_outcome(said.outcome, shown_swapped=swapped)
+        return Label(first=first, second=second, outcome=OUTCOME_CODES[outcome])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fitted:
+    """A trained ensemble: of answers by number, `rewards` (K, N) and what the heads read (N, F)."""
+
+    rewards: Callable[[Sequence[int]], torch.Tensor]
+    states: Callable[[Sequence[int]], torch.Tensor]
+    theta: float
+
+
+def bootstrap(labels: Sequence[Label], seed: int) -> torch.Tensor:
+    """(N, K): how often each member's Poisson bootstrap sample has a label."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.poisson(torch.ones(len(labels), MEMBERS), generator=generator)
+
+
+def fit_heads(world: World, labels: Sequence[Label], _: ChatTokenizer, number: int) -> Fitted:
+    """Linear heads on frozen features, with one tie threshold, at the optimum of their loss."""
+    del number  # nothing is left to chance but the bootstrap, which stays as labels come in
+    first, second = ([getattr(label, side) for label in labels] for side in ("first", "second"))
+    features = world.features[first] - world.features[second]
+    outcomes = torch.tensor([label.outcome for label in labels]).repeat_interleave(MEMBERS)
+    counts = bootstrap(labels, world.seed).flatten()
+    heads = torch.zeros(features.shape[1], MEMBERS, requires_grad=True)
+    ties = TieThreshold()
+    parameters = [heads, *ties.parameters()]
+    optimizer = torch.optim.LBFGS(parameters, max_iter=50, line_search_fn="strong_wolfe")
+
+    def loss() -> torch.Tensor:
+        optimizer.zero_grad()
+        losses = negative_log_likelihood(
+            (features @ heads).flatten(), outcomes, theta=ties(), tie_model="rao_kupper"
+        )
+        found = ((losses * counts).sum() + RIDGE * heads.square().sum()) / len(labels)
+        found.backward()
+        return found
+
+    optimizer.step(loss)  # type: ignore[arg-type]
+    weights = heads.detach()
+    return Fitted(
+        rewards=lambda answers: (world.features[list(answers)] @ weights).T,
+        states=lambda answers: world.features[list(answers)],
+        theta=ties().item(),
+    )
+
+
+def fit_trunk(world: World, labels: Sequence[Label], chat: ChatTokenizer, number: int) -> Fitted:
+    """The whole model with MEMBERS heads on one trunk, by stochastic gradient descent."""
+    seed = 100 * world.seed + number
+    torch.manual_seed(seed)
+    network = from_language_model(str(MODEL_DIR), chat)
+    network.score = torch.nn.Linear(network.score.in_features, MEMBERS)
+    torch.nn.init.zeros_(network.score.weight)
+    torch.nn.init.zeros_(network.score.bias)
+    outcomes = torch.tensor([label.outcome for label in labels])
+    network.ties.start_at((outcomes == TIE).double().mean().item())
+    counts, order = bootstrap(labels, world.seed), torch.Generator().manual_seed(seed)
+    reward, trunk = CONFIG.reward, [p for n, p in network.named_parameters() if "ties." not in n]
+    thresholds = {"params": network.ties.parameters(), "lr": reward.theta_lr}
+    optimizer = torch.optim.AdamW(
+        [{"params": trunk, "lr": reward.lr}, thresholds], weight_decay=0.0
+    )
+    epochs, steps = (
+        round(reward.epochs),
+        round(reward.epochs) * math.ceil(len(labels) / reward.batch),
+    )
+    decay = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / steps)
+    ids = [
+        [chat.chat(world.conversations[n], world.texts[n]).ids for n in (label.first, label.second)]
+        for label in labels
+    ]
+    for _ in range(epochs):
+        for rows in torch.randperm(len(labels), generator=order).split(reward.batch):
+            texts = [ids[row][side] for side in (0, 1) for row in rows.tolist()]
+            output = network(**pad_right(texts, chat.pad_id))
+            first, second = output.logits.chunk(2)
+            losses = negative_log_likelihood(
+                (first - second).flatten(),
+                outcomes[rows].repeat_interleave(MEMBERS),
+                theta=output.theta,
+                tie_model="rao_kupper",
+            )
+            optimizer.zero_grad()
+            (losses * counts[rows].flatten()).mean().backward()
+            torch.nn.utils.clip_grad_norm_(trunk, 1.0)
+            optimizer.step()
+            decay.step()
+    model = RewardModel(network, chat, "cpu")
+
+    def asked(answers: Sequence[int]) -> tuple[list[Messages], list[str]]:
+        return [world.conversations[n] for n in answers], [world.texts[n] for n in answers]
+
+    return Fitted(
+        rewards=lambda answers: torch.tensor(model.member_scores(*asked(answers))),
+        states=lambda answers: trunk_states(model, *asked(answers)),
+        theta=network.ties().item(),
+    )
+
+
+FITS = {"frozen": fit_heads, "trained": fit_trunk}
+"""How the ensemble is trained, by `--trunk`; nothing else here knows."""
+
+
+def accuracy(model: Fitted, world: World) -> float:
+    """Share of held-out pairs that the mean reward orders as the gold does; equal ones are left out."""
+    answers = range(world.held_out * ANSWERS, len(world.texts))
+    mean = model.rewards(answers).mean(0).numpy()
+    gold = world.gold[answers.start :]
+    right = []
+    for start in range(0, len(answers), ANSWERS):
+        for a, b in combinations(range(start, start + ANSWERS), 2):
+            if abs(gold[a] - gold[b]) > 1e-9:
+                ours = np.sign(mean[a] - mean[b]) * np.sign(gold[a] - gold[b])
+                right.append((1 + ours) / 2)
+    return float(np.mean(right))
+
+
+class Asking:
+    """One arm of one seed: which pairs it has asked so far, and which it asks next."""
+
+    def __init__(self, world: World, chat: ChatTokenizer, prompts_per_pair: float) -> None:
+        self._world = world
+        self._chat = chat
+        self._prompts_per_pair = prompts_per_pair
+        self._asked: set[tuple[int, int]] = set()
+        self._used, self._stream = Counter[str](), Counter[str]()
+
+    def pairs(
+        self, count: int, chosen: tuple[Arm, float] | None, model: Fitted | None, number: int
+    ) -> list[tuple[int, int]]:
+        """The next `count` pairs; without a model all are random."""
+        plan = share_out(
+            [str(n) for n in range(self._world.held_out)],
+            pairs=count,
+            shares={},
+            chosen=chosen if model else None,
+            prompts_per_pair=self._prompts_per_pair,
+            used=Used(all=self._used, stream=self._stream),
+            seed=1000 * self._world.seed + number,
+        )
+        stream = [row for row in plan if row.arm == "random"]
+        pool = [row for row in plan if row.arm != "random"]
+        found = [pair for row in stream for pair in self._random(row, number)]
+        self._stream.update(str(first // ANSWERS) for first, _ in found)
+        if model and chosen and pool:
+            found += self._chosen(pool, chosen[0], model, number)
+        self._asked.update(found)
+        self._used.update(str(first // ANSWERS) for first, _ in found)
+        return found
+
+    def _random(self, row: Asked, number: int) -> list[tuple[int, int]]:
+        """Pairs of a prompt in a drawn order, those not asked yet."""
+        coin = np.random.default_rng([self._world.seed, 2, number, int(row.prompt)])
+        pairs = list(combinations(self._world.answers(int(row.prompt)), 2))
+        drawn = [pairs[i] for i in coin.permutation(len(pairs))]
+        return [pair for pair in drawn if self._may(pair)][: row.pairs]
+
+    def _chosen(
+        self, pool: Sequence[Asked], arm: Arm, model: Fitted, number: int
+    ) -> list[tuple[int, int]]:
+        answers = [n for row in pool for n in self._world.answers(int(row.prompt))]
+        first, second = pairs_within([n // ANSWERS for n in answers])
+        scores = model.rewards(answers)
+        states = model.states(answers) if ACQUISITIONS[arm].features else None
+        candidates = Candidates(
+            probabilities=outcome_probabilities(scores[:, first] - scores[:, second], model.theta),
+            prompts=[answers[n] // ANSWERS for n in first],
+            features=None if states is None else states[first] - states[second],
+        )
+        pairs = [(answers[a], answers[b]) for a, b in zip(first, second, strict=True)]
+        taken = choose(
+            arm,
+            candidates,
+            sum(row.pairs for row in pool),
+            seed=1000 * self._world.seed + number,
+            may=lambda n: self._may(pairs[n]),
+        )
+        return [pairs[n] for n in taken]
+
+    def _may(self, pair: tuple[int, int]) -> bool:
+        texts = self._world.texts[pair[0]], self._world.texts[pair[1]]
+        bar = CONFIG.sampling.near_duplicate
+        return pair not in self._asked and not alike(*texts, self._chat.plain, bar)
+
+
+def run_arm(
+    world: World, name: str, args: argparse.Namespace, chat: ChatTokenizer
+) -> dict[str, Any]:
+    """Accuracy after each round, with the labels given so far."""
+    people, asking = People(world, args.bad), Asking(world, chat, args.prompts_per_pair)
+    labels: list[Label] = []
+    curve: list[dict[str, float]] = []
+    model: Fitted | None = None
+    started, spent = time.monotonic(), time.process_time()
+    for number in range(args.rounds):
+        asked = asking.pairs(args.labels, ARMS[name], model, number)
+        labels += [people.label(*pair) for pair in asked]
+        fitted = model = FITS[args.trunk](world, labels, chat, number)
+        curve.append({"labels": len(labels), "accuracy": accuracy(fitted, world)})
+        print(f"seed {world.seed}, {name}: {curve[-1]}", file=sys.stderr, flush=True)
+    return {
+        "curve": curve,
+        "ties": sum(label.outcome == TIE for label in labels) / len(labels),
+        "seconds": round(time.monotonic() - started, 1),
+        "cpu_seconds": round(time.process_time() - spent, 1),
+    }
+
+
+def load(args: argparse.Namespace, seed: int) -> dict[str, Any]:
+    """What a seed's file says, or an empty one; exits where it was made with other settings."""
+    names = ("trunk", "rounds", "labels", "bad", "prompts", "prompts_per_pair")
+    settings = {name: getattr(args, name) for name in names} | {"members": MEMBERS}
+    path = args.folder / f"seed-{seed}.json"
+    if not path.exists():
+        return {"seed": seed, "settings": settings, "arms": {}}
+    found = json.loads(path.read_text())
+    if found["settings"] != settings:
+        sys.exit(f"{path} was made with {found['settings']}; name another --folder")
+    return found
+
+
+def run(args: argparse.Namespace) -> None:
+    """Make what is missing, seed by seed."""
+    args.folder.mkdir(parents=True, exist_ok=True)
+    torch.set_num_threads(1)
+    chat = ChatTokenizer.load(str(MODEL_DIR))
+    everything = sampled(args.folder, chat)
+    for seed in args.seeds:
+        found = load(args, seed)
+        missing = [arm for arm in args.arms if arm not in found["arms"]]
+        if not missing:
+            continue
+        world = World.draw(seed, everything, asked=args.prompts)
+        for arm in missing:
+            found["arms"][arm] = run_arm(world, arm, args, chat)
+            text = json.dumps(found, indent=1) + "\n"
+            write_atomically(args.folder / f"seed-{seed}.json", text)
+
+
+def label_ratio(labels: np.ndarray, ours: np.ndarray, theirs: np.ndarray) -> float:
+    """The share of all labels with which `ours` first reaches the end of `theirs`.
+
+    Curves are (rounds,) accuracies; between rounds they are straight, and what never reaches it is
+    infinite.
+    """
+    goal = theirs[-1]
+    for n in range(len(labels)):
+        if ours[n] >= goal:
+            if n == 0:
+                return labels[0] / labels[-1]
+            part = (goal - ours[n - 1]) / (ours[n] - ours[n - 1])
+            return (labels[n - 1] + part * (labels[n] - labels[n - 1])) / labels[-1]
+    return math.inf
+
+
+def report(args: argparse.Namespace) -> int:
+    """Print a Markdown table; 1 where the expectation fails."""
+    found: dict[str, dict[int, np.ndarray]] = {arm: {} for arm in args.arms}
+    labels = np.array([args.labels * (n + 1) for n in range(args.rounds)])
+    for arm in args.arms:
+        for seed in args.seeds:
+            if made := load(args, seed)["arms"].get(arm):
+                found[arm][seed] = np.array([point["accuracy"] for point in made["curve"]])
+    print("| arm | seeds | " + " | ".join(f"{n} labels" for n in labels) + " | final − random "
+          "| labels to random's final accuracy |")  # fmt: skip
+    print("|---" * (len(labels) + 4) + "|")
+    coin = np.random.default_rng(0)
+    failed = 0
+    for arm in args.arms:
+        seeds = sorted(found[arm].keys() & found["random"].keys())
+        if not seeds:
+            continue
+        ours, theirs = (np.stack([found[a][s] for s in seeds]) for a in (arm, "random"))
+        gain = (ours - theirs)[:, -1]
+        sure = 1.96 * gain.std(ddof=1) / len(gain) ** 0.5 if len(gain) > 1 else math.nan
+        ratio = label_ratio(labels, ours.mean(0), theirs.mean(0))
+        draws = coin.integers(len(seeds), size=(2000, len(seeds)))
+        drawn = [label_ratio(labels, ours[d].mean(0), theirs[d].mean(0)) for d in draws]
+        low, high = np.quantile(drawn, [0.025, 0.975], method="nearest")
+        means = " | ".join(f"{value:.3f}" for value in ours.mean(0))
+        if arm == "random":
+            print(f"| {arm} | {len(seeds)} | {means} | | 1 |")
+            continue
+        print(f"| {arm} | {len(seeds)} | {means} | {gain.mean():+.3f} ± {sure:.3f} "
+              f"| {ratio:.2f} [{low:.2f}, {high:.2f}] |")  # fmt: skip
+        if arm == "hybrid" and len(seeds) >= SEEDS_NEEDED and ratio > WANTED_RATIO:
+            print(f"FAILED: hybrid needs {ratio:.2f} of random's labels", file=sys.stderr)
+            failed = 1
+    return failed
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--seeds", type=int, nargs="+", default=list(range(40)))
+    parser.add_argument(
+        "--arms", nargs="+", choices=list(ARMS), default=["random", "hybrid", "bald"]
+    )
+    parser.add_argument("--folder", type=Path, default=ROOT / ".bench" / "selection")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--labels", type=int, default=80, help="labels a round")
+    parser.add_argument("--prompts", type=int, default=740, help="prompts that pairs are asked on")
+    parser.add_argument("--trunk", choices=list(FITS), default="frozen", help="what is trained")
+    parser.add_argument("--bad", type=float, default=0.0, help="share of bad annotators")
+    parser.add_argument(
+        "--prompts-per-pair",
+        type=float,
+        default=CONFIG.sampling.selection_prompts,
+        help="sampling.selection_prompts",
+    )
+    parser.add_argument("--report", action="store_true", help="only print what there is")
+    args = parser.parse_args()
+    if "random" not in args.arms:
+        parser.error("--arms must have random, which the others are measured against")
+    if not args.report:
+        run(args)
+    return report(args)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,244 @@
+"""Which pairs to ask: acquisition functions over the rewards of several members.
+
+K members (the heads of a reward model, or several reward models) disagree where they have learned
+too little.  With p_k the probabilities of first, second and tie that member k gives a pair under
+the tie model, p̄ their mean and H the entropy in nats:
+
+    bald         H(p̄) − mean_k H(p_k)     what the answer would tell about the members
+    uncertainty  H(p̄)                     how open the answer is, noise of the annotators included
+    d_optimal    greedy log det Σ I·φφᵀ   what the answers would tell about a linear head
+    random       uniform
+
+BALD is Houlsby, Huszár, Ghahramani and Lengyel (2011), *Bayesian Active Learning for
+Classification and Preference Learning* (arXiv 1112.5745); D-optimal design on a reward model's last
+layer is Shen, Sun and Ton (2025), *Active Reward Modeling* (arXiv 2502.04354), here with the Fisher
+information I of the tie model.  Pure functions; the sampling stage calls `choose`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from pipeline.reward.likelihood import FIRST, SECOND, TIE, log_probabilities
+
+MOST_FEATURES = 256
+"""The width that `narrow` leaves: a design of a few hundred pairs spans no more directions."""
+
+Floats = NDArray[np.floating]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidates:
+    """M pairs that could be asked.
+
+    `probabilities` (K, M, 3) are those of first, second and tie by K members, `prompts` (M,) says
+    which pairs belong to one prompt.  `features` (M, F) are the differences of what the members'
+    heads read, for acquisitions that need them.
+    """
+
+    probabilities: Tensor
+    prompts: Sequence[Hashable]
+    features: Tensor | None = field(default=None)
+
+    def __post_init__(self) -> None:
+        if self.probabilities.shape[1:] != (len(self.prompts), 3):
+            raise ValueError(
+                f"{len(self.prompts)} pairs need three probabilities each by every member, not "
+                f"{tuple(self.probabilities.shape)}"
+            )
+        if not bool(self.probabilities.isfinite().all()):
+            raise ValueError(
+                "the reward model gave a candidate a reward that is not a finite number; train it "
+                "again before choosing pairs by it"
+            )
+
+    @property
+    def members(self) -> int:
+        return len(self.probabilities)
+
+
+def pairs_within(prompts: Sequence[Hashable]) -> tuple[list[int], list[int]]:
+    """Indices of the first and second text of every pair of texts of one prompt.
+
+    `prompts` says whose each text is; four texts of a prompt make six pairs.
+    """
+    texts: dict[Hashable, list[int]] = {}
+    for number, prompt in enumerate(prompts):
+        texts.setdefault(prompt, []).append(number)
+    pairs = [pair for group in texts.values() for pair in combinations(group, 2)]
+    return [first for first, _ in pairs], [second for _, second in pairs]
+
+
+# -- what a pair is worth ----------------------------------------------------------------------
+
+
+def outcome_probabilities(differences: Tensor, theta: Tensor | float) -> Tensor:
+    """(K, M, 3) probabilities of first, second and tie, of (K, M) differences r_first − r_second.
+
+    `theta` is the tie threshold of the reward model that the K members belong to.
+    """
+    return log_probabilities(differences.double(), theta).exp()
+
+
+def entropy(probabilities: Tensor) -> Tensor:
+    """Entropy in nats over the last axis; an outcome of probability 0 adds nothing."""
+    return torch.special.entr(probabilities).sum(-1)
+
+
+def bald(probabilities: Tensor) -> Tensor:
+    """(M,) mutual information of the answer and the member, nats, of (K, M, 3): at most log K."""
+    return entropy(probabilities.mean(0)) - entropy(probabilities).mean(0)
+
+
+def uncertainty(probabilities: Tensor) -> Tensor:
+    """(M,) entropy of the mean over members of (K, M, 3), nats: at most log 3."""
+    return entropy(probabilities.mean(0))
+
+
+def fisher_information(probabilities: Tensor) -> Tensor:
+    """(…,) what one answer tells of the difference d, of (…, 3): Σ p (∂ log p / ∂d)².
+
+    Under the tie model the three derivatives are 1 − p_first, p_second − 1 and p_second − p_first;
+    without ties this is p (1 − p).
+    """
+    first, second, tie = (probabilities[..., code] for code in (FIRST, SECOND, TIE))
+    return first * (1 - first) ** 2 + second * (1 - second) ** 2 + tie * (second - first) ** 2
+
+
+def narrow(features: Tensor, *, seed: int) -> Tensor:
+    """(N, F) features as (N, at most MOST_FEATURES), by a random projection that the seed draws.
+
+    Inner products are kept on average (Johnson and Lindenstrauss 1984).
+    """
+    width = features.shape[1]
+    if width <= MOST_FEATURES:
+        return features
+    generator = torch.Generator().manual_seed(seed)
+    return features @ torch.randn(width, MOST_FEATURES, generator=generator) / MOST_FEATURES**0.5
+
+
+# -- choosing ----------------------------------------------------------------------------------
+
+
+class Gains(Protocol):
+    """What each candidate would add to those taken so far."""
+
+    values: Floats
+    """(M,): the higher, the better."""
+
+    def take(self, pair: int) -> None:
+        """Count a pair as taken."""
+
+
+class _Scores:
+    """Gains that do not depend on what was taken."""
+
+    def __init__(self, values: Tensor) -> None:
+        self.values = values.numpy()
+
+    def take(self, pair: int) -> None:
+        """Nothing changes."""
+
+
+class _Design:
+    """Leverages φᵀA⁻¹φ under the information A gathered so far; log det A grows by log(1 + φᵀA⁻¹φ).
+
+    A starts with what an average pair tells, the same in every direction.  Taking a pair is a
+    rank-one update of A⁻¹ (Sherman and Morrison), and with it every leverage falls.
+    """
+
+    def __init__(self, features: Tensor) -> None:
+        self._features = features.float().numpy()
+        squares = np.einsum("mf,mf->m", self._features, self._features)
+        prior = max(float(squares.mean()), np.finfo(np.float32).tiny) / features.shape[1]
+        self._inverse = np.eye(features.shape[1], dtype=np.float32) / np.float32(prior)
+        self.values = squares / np.float32(prior)
+
+    def take(self, pair: int) -> None:
+        along = self._inverse @ self._features[pair]
+        along /= np.sqrt(1 + self._features[pair] @ along)
+        self._inverse -= np.outer(along, along)
+        self.values -= (self._features @ along) ** 2
+
+
+def _by_bald(pool: Candidates, _: torch.Generator) -> Gains:
+    return _Scores(bald(pool.probabilities))
+
+
+def _by_uncertainty(pool: Candidates, _: torch.Generator) -> Gains:
+    return _Scores(uncertainty(pool.probabilities))
+
+
+def _by_design(pool: Candidates, _: torch.Generator) -> Gains:
+    if pool.features is None:
+        raise ValueError("d_optimal chooses by features, and the candidates have none")
+    information = fisher_information(pool.probabilities).mean(0)
+    return _Design(pool.features.float() * information.sqrt().float().unsqueeze(-1))
+
+
+def _by_chance(pool: Candidates, generator: torch.Generator) -> Gains:
+    return _Scores(torch.rand(len(pool.prompts), generator=generator, dtype=torch.float64))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Acquisition:
+    """A way to choose: what it makes of candidates, and the fewest members it says something with."""
+
+    gains: Callable[[Candidates, torch.Generator], Gains]
+    members: int = 1
+    features: bool = False
+
+
+ACQUISITIONS: dict[str, Acquisition] = {
+    "bald": Acquisition(gains=_by_bald, members=2),
+    "uncertainty": Acquisition(gains=_by_uncertainty),
+    "d_optimal": Acquisition(gains=_by_design, features=True),
+    "random": Acquisition(gains=_by_chance),
+}
+
+
+def choose(
+    name: str,
+    pool: Candidates,
+    count: int,
+    *,
+    seed: int,
+    may: Callable[[int], bool] = lambda _: True,
+) -> list[int]:
+    """Indices of at most `count` pairs, best first, no two of one prompt.
+
+    Ties are broken by an order that the seed draws.  `may(i)` is asked of a pair when its turn has
+    come, and where it says no the prompt's next one may follow; near-duplicates are kept out so.
+    Raises ValueError for an unknown name, or fewer members than the acquisition needs.
+    """
+    if name not in ACQUISITIONS:
+        raise ValueError(f"acquisition {name!r} must be one of {', '.join(ACQUISITIONS)}")
+    if pool.members < ACQUISITIONS[name].members:
+        raise ValueError(
+            f"{name} compares at least {ACQUISITIONS[name].members} members of a reward model, "
+            f"and there is {pool.members}"
+        )
+    generator = torch.Generator().manual_seed(seed)
+    order = torch.randperm(len(pool.prompts), generator=generator).numpy()
+    codes: dict[Hashable, int] = {}
+    group = np.array([codes.setdefault(prompt, len(codes)) for prompt in pool.prompts])
+    gains = ACQUISITIONS[name].gains(pool, generator)
+    out = np.zeros(len(order), dtype=bool)
+    chosen: list[int] = []
+    while len(chosen) < count and not out.all():
+        # argmax takes the first of equal ones: those that the drawn order puts first.
+        best = int(order[np.argmax(np.where(out, -np.inf, gains.values)[order])])
+        out[best] = True
+        if may(best):
+            chosen.append(best)
+            out |= group == group[best]
+            gains.take(best)
+    return chosen

@@ -1,0 +1,88 @@
+"""Which prompts are sampled for which arm.  Pure.
+
+Prompts are parted at random between the arms of the random stream and one that chooses its pairs,
+so that what is measured on the stream owes nothing to any reward model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from storage.records import Arm, digest
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """A prompt to sample.  `pairs` is 0 for a spare one, from which a pair may be chosen instead."""
+
+    prompt: str
+    arm: Arm
+    pairs: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Used:
+    """How many comparisons of each prompt there are: in all, and in the random stream."""
+
+    all: Mapping[str, int] = field(default_factory=dict)
+    stream: Mapping[str, int] = field(default_factory=dict)
+
+
+def share_out(
+    prompts: Sequence[str],
+    *,
+    pairs: int,
+    shares: Mapping[Arm, float],
+    chosen: tuple[Arm, float] | None,
+    prompts_per_pair: float,
+    used: Used,
+    seed: int,
+) -> list[Asked]:
+    """`pairs` pairs over prompts and arms; at most one pair of a prompt is left to be chosen.
+
+    `shares` are the parts of arms of the random stream other than `random`, which gets the rest.
+    `chosen` is the arm whose pairs a reward model chooses, and its part: no more than the others
+    leave, out of `prompts_per_pair` prompts for each pair where there are as many.  Prompts come in
+    a drawn order, those compared least first: for the stream, least in the stream, for otherwise the
+    reward model would decide which prompts are left to measure it on.  Where there are fewer
+    prompts than pairs, the chosen part gets its share of them, half at most, and the stream goes
+    round the others as often as it takes.
+    """
+    drawn = sorted(prompts, key=lambda p: digest("order", str(seed), p))
+    others: list[Arm] = [arm for arm, share in shares.items() for _ in range(round(share * pairs))]
+    others = others[:pairs]
+    wanted = min(round(chosen[1] * pairs), pairs - len(others)) if chosen else 0
+    stream = sorted(drawn, key=lambda p: used.stream.get(p, 0))
+    stream = stream[: _prompts_of_stream(len(prompts), pairs - wanted, wanted)]
+    kept = set(stream)
+    pool = sorted((p for p in drawn if p not in kept), key=lambda p: used.all.get(p, 0))
+    wanted = min(wanted, len(pool))
+    plan = _stream_rows(stream, others, pairs - wanted, seed)
+    if chosen and wanted:
+        pool = pool[: max(wanted, round(wanted * prompts_per_pair))]
+        plan += [Asked(prompt=p, arm=chosen[0], pairs=int(i < wanted)) for i, p in enumerate(pool)]
+    return plan
+
+
+def _stream_rows(
+    prompts: Sequence[str], others: Sequence[Arm], pairs: int, seed: int
+) -> list[Asked]:
+    """`pairs` pairs over these prompts in whole laps, and over `others` and `random` by chance."""
+    random: list[Arm] = ["random"] * (pairs - len(others))
+    arms: list[Arm] = [*others, *random]
+    order = sorted(range(pairs), key=lambda i: digest("arm", str(seed), str(i)))
+    asked: dict[tuple[str, Arm], int] = {}
+    for place, i in enumerate(order):
+        key = (prompts[place % len(prompts)], arms[i])
+        asked[key] = asked.get(key, 0) + 1
+    return [Asked(prompt=prompt, arm=arm, pairs=n) for (prompt, arm), n in asked.items()]
+
+
+def _prompts_of_stream(prompts: int, stream: int, chosen: int) -> int:
+    """How many prompts the stream's pairs are asked on, of those that there are."""
+    if not chosen:
+        return prompts
+    if stream + chosen <= prompts:
+        return stream
+    return prompts - min(prompts // 2, round(prompts * chosen / (stream + chosen)))
