@@ -326,10 +326,8 @@ def test_judgments_by_models_are_learned_from_only_when_asked_for(
 ) -> None:
     fill(db, pairs=3)
     prompts.add(db, [Prompt.make("Any other?", role="held-out")])
-    judge = Annotator(id="a-judge", name="a:judge", kind="model")
-    annotators.add(db, judge)
     for number in range(3):
-        model_judges.save(db, annotator=judge.id, comparison=f"c1-{number}", outcome="first")
+        model_judges.save(db, name="a:judge", comparison=f"c1-{number}", outcome="first")
     current = iterations.get(db, 1)
     assert handover.labels_in(db, current) == 0
     assert loop.can_train() == (
