@@ -47,17 +47,27 @@ def win_rate(outcomes: Sequence[float], prompts: Sequence[Hashable]) -> WinRate:
         )
     if not np.isin(x, (0.0, 0.5, 1.0)).all():
         raise ValueError("outcomes must be 1 (win), 0.5 (tie) or 0 (loss)")
-    index = _cluster_numbers(prompts)
-    clusters = int(index.max()) + 1
-    w = float(x.mean())
+    w, variance, clusters = clustered_mean(x, prompts)
     if clusters == 1:
         # One prompt says nothing about how prompts differ.
         return WinRate(win_rate=w, low=0.0, high=1.0, comparisons=x.size, prompts=1)
-    residuals = np.bincount(index, weights=x - w)
-    variance = clusters / (clusters - 1) * float(residuals @ residuals) / x.size**2
     effective = w * (1 - w) / variance if variance > _NO_VARIANCE else float(clusters)
     low, high = _wilson(w, effective, student_t_975(clusters - 1))
     return WinRate(win_rate=w, low=low, high=high, comparisons=x.size, prompts=clusters)
+
+
+def clustered_mean(values: np.ndarray, prompts: Sequence[Hashable]) -> tuple[float, float, int]:
+    """Mean of (n,) values, its cluster-robust variance (formula in `win_rate`), number of prompts.
+
+    The variance is infinite where all values are of one prompt.
+    """
+    index = cluster_numbers(prompts)
+    clusters, mean = int(index.max()) + 1, float(values.mean())
+    if clusters == 1:
+        return mean, math.inf, 1
+    residuals = np.bincount(index, weights=values - mean)
+    variance = clusters / (clusters - 1) * float(residuals @ residuals) / values.size**2
+    return mean, variance, clusters
 
 
 def outcome(ours: float, theirs: float) -> float:
@@ -85,7 +95,8 @@ def student_t_975(df: int) -> float:
     )
 
 
-def _cluster_numbers(prompts: Sequence[Hashable]) -> np.ndarray:
+def cluster_numbers(prompts: Sequence[Hashable]) -> np.ndarray:
+    """(n,) number of each prompt, counted from 0 in the order in which they first appear."""
     numbers: dict[Hashable, int] = {}
     return np.array([numbers.setdefault(prompt, len(numbers)) for prompt in prompts])
 
