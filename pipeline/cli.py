@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from pipeline import compare, sweep
+from pipeline import compare, planning, sweep
 from pipeline.gold import load_gold, score
 from pipeline.judge import judge_all, load_judge
 from pipeline.lab.cli import add_lab_commands
@@ -25,11 +25,12 @@ DEFAULT = Path("workspace")
 def add_study_commands(
     app: typer.Typer, *, connect: Callable[[Path], AbstractContextManager[Any]]
 ) -> None:
-    """Add `sweep`, `compare`, `judge` and the lab's; `connect` reaches a workspace or its server."""
+    """Add `sweep`, `compare`, `judge`, `plan` and the lab's; `connect` reaches a workspace."""
     add_lab_commands(app)
     _add_sweep(app)
     _add_compare(app)
     _add_judge(app, connect)
+    _add_plan(app)
 
 
 def _add_sweep(app: typer.Typer) -> None:
@@ -124,6 +125,29 @@ def _add_judge(app: typer.Typer, connect: Callable[[Path], AbstractContextManage
             )
         lines = [f"{key}: {value}" for key, value in found.items() if value is not None]
         typer.echo(json.dumps(found) if as_json else "\n".join(lines))
+
+
+def _add_plan(app: typer.Typer) -> None:
+    @app.command("plan")
+    def plan_command(
+        win_rate: Annotated[
+            float, typer.Option(help="The true win rate to notice, ties counting half.")
+        ],
+        ties: Annotated[float, typer.Option(help="Share of judgments that are ties.")] = 0.0,
+        power: Annotated[float, typer.Option(help="Share of cases in which to notice it.")] = 0.8,
+        per_prompt: Annotated[int, typer.Option(help="Judgments a prompt.")] = 1,
+        correlation: Annotated[
+            float, typer.Option(help="Of two judgments of one prompt, where there are several.")
+        ] = planning.CORRELATION,
+        seed: Annotated[int, typer.Option(help="Seed of the simulated stopping times.")] = 0,
+        as_json: AsJson = False,
+    ) -> None:
+        """How many judgments it takes to see that one policy is better than another."""
+        scenario = planning.Scenario(
+            win_rate=win_rate, ties=ties, per_prompt=per_prompt, correlation=correlation
+        )
+        found = planning.plan(scenario, power=power, seed=seed)
+        typer.echo(json.dumps(found) if as_json else planning.readable(found))
 
 
 def _tell(line: str) -> None:
