@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from pipeline import compare, planning, sweep
+from pipeline import compare, gate, planning, sweep
 from pipeline.gold import load_gold, score
 from pipeline.judge import judge_all, load_judge
 from pipeline.lab.cli import add_lab_commands
@@ -25,12 +25,13 @@ DEFAULT = Path("workspace")
 def add_study_commands(
     app: typer.Typer, *, connect: Callable[[Path], AbstractContextManager[Any]]
 ) -> None:
-    """Add `sweep`, `compare`, `judge`, `plan` and the lab's; `connect` reaches a workspace."""
+    """Add `sweep`, `compare`, `judge`, `plan`, `gate` and the lab's; `connect` reaches a workspace."""
     add_lab_commands(app)
     _add_sweep(app)
     _add_compare(app)
     _add_judge(app, connect)
     _add_plan(app)
+    _add_gate(app, connect)
 
 
 def _add_sweep(app: typer.Typer) -> None:
@@ -148,6 +149,32 @@ def _add_plan(app: typer.Typer) -> None:
         )
         found = planning.plan(scenario, power=power, seed=seed)
         typer.echo(json.dumps(found) if as_json else planning.readable(found))
+
+
+def _add_gate(app: typer.Typer, connect: Callable[[Path], AbstractContextManager[Any]]) -> None:
+    @app.command("gate")
+    def gate_command(
+        workspace: Workspace = DEFAULT,
+        override: Annotated[
+            str | None, typer.Option(help="promote, block, or evidence to take a ruling back.")
+        ] = None,
+        policy: Annotated[
+            str | None, typer.Option(help="Whom to rule on; the one being sampled if left out.")
+        ] = None,
+        reason: Annotated[str, typer.Option(help="Why; it stays in the history.")] = "",
+        as_json: AsJson = False,
+    ) -> None:
+        """Is each policy better than SFT?  Verdicts with their evidence, and the leaderboard."""
+        with connect(workspace) as target:
+            if override is None:
+                if policy or reason:
+                    raise ValueError("--policy and --reason go with --override promote or block")
+                found = target.call("gate")
+                text = gate.readable(found)
+            else:
+                found = target.call("gate.override", ruling=override, reason=reason, policy=policy)
+                text = gate.told(found)
+        typer.echo(json.dumps(found) if as_json else text)
 
 
 def _tell(line: str) -> None:

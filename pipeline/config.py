@@ -153,6 +153,23 @@ class RewardConfig(Section):
 
 
 @dataclass(frozen=True, kw_only=True)
+class GateConfig(Section):
+    """How much is asked about a new policy before it is promoted."""
+
+    section: ClassVar[str] = "gate"
+
+    labels: int = setting(
+        60,
+        "Judgments of an iteration wanted on the policy against the SFT reference, where "
+        "sampling.reference_share gives fewer.",
+        low=0,
+    )
+    most: float = setting(
+        0.5, "Largest share of an iteration's labels that gate.labels may take.", low=0, high=1
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class EvaluateConfig(Section):
     """Policy against SFT and the previous policy on held-out prompts."""
 
@@ -223,6 +240,7 @@ class Config(Section):
     optimize: OptimizeConfig = field(default_factory=OptimizeConfig)
     ppo: PPOConfig = field(default_factory=PPOConfig)
     shaping: ShapingConfig = field(default_factory=ShapingConfig)
+    gate: GateConfig = field(default_factory=GateConfig)
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
     worker: WorkerConfig = field(default_factory=WorkerConfig)
 
