@@ -213,18 +213,19 @@ def _words(rate: WinRate | None, test: Sequential, alarm: OverOptimization | Non
             f"It is settled since prompt {test.stopped_at}: {test.decision} than SFT.  You may "
             "stop judging it against SFT."
         )
+    z = f"{alarm.z:.1f}".replace("-", "−") if alarm else ""
     if alarm is None:
         said.append("Its reward model has not been asked about these pairs yet.")
     elif alarm.alarm:
         said.append(
             f"Alarm: its reward model expected {alarm.predicted:.0%} on {alarm.comparisons} of them "
-            f"and people gave {alarm.human:.0%} (z = {alarm.z:.1f}, above {ALARM:g}).  It promises "
+            f"and people gave {alarm.human:.0%} (z = {z}, above {ALARM:g}).  It promises "
             "more than people see: raise ppo.kl_weight, or label more before training on."
         )
     else:
         said.append(
             f"Its reward model expected {alarm.predicted:.0%} on {alarm.comparisons} of them and "
-            f"people gave {alarm.human:.0%} (z = {alarm.z:.1f}): no sign of over-optimisation."
+            f"people gave {alarm.human:.0%} (z = {z}): no sign of over-optimisation."
         )
     return said
 

@@ -18,7 +18,7 @@ from storage.database import Database
 
 expect.set_options(timeout=SLOW)
 
-TABS = ("Loop", "Training", "Samples", "Annotators", "Data", "History")
+TABS = ("Loop", "Training", "Policies", "Samples", "Annotators", "Data", "History")
 
 
 @dataclass(frozen=True)
