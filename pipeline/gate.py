@@ -140,11 +140,12 @@ def report(evidence: Evidence, config: Config) -> dict[str, Any]:
     ]
     ranks = leaderboard(matches, evidence["policies"], anchor=evidence["reference"])
     standings = [standing(evidence, name) for name in reversed(evidence["policies"][1:])]
+    promoted = [each["policy"] for each in standings if each["verdict"] == "promoted"]
     return {
         "policies": standings,
         "leaderboard": [asdict(rank) for rank in ranks],
         "iteration": _iteration(evidence, config),
-        "last_promoted": last_promoted(evidence),
+        "last_promoted": promoted[0] if promoted else evidence["reference"],
     }
 
 

@@ -264,6 +264,12 @@ def test_a_promoted_policy_is_what_a_later_block_falls_back_to(loop: Loop, world
     assert loop.gate()["last_promoted"] == "policy-1"
 
 
+def test_of_several_promoted_policies_the_newest_counts(world: Database):
+    for policy in ("policy-1", "policy-2"):
+        compare(world, policy, "sft-1", TWELVE_WINS)
+    assert gate.last_promoted(policy_judgments.evidence(world)) == "policy-2"
+
+
 def test_an_iteration_that_was_begun_twice_is_the_same(loop: Loop, world: Database):
     compare(world, "policy-1", "sft-1", TWELVE_LOSSES)
     # As after a crash between the verdict and the new iteration.
