@@ -71,6 +71,7 @@ class Loop(Protocol):
         (``decision``, ``limit`` and ``path``, pairs of prompts and log E).  ``leaderboard``: rows of
         ``policy``, ``judgments`` and its chance against SFT (``win_rate``, ``low``, ``high``, or None).
         ``iteration``: ``number``, the ``policy`` it judges, judgments ``wanted`` and ``judged``; or None.
+        ``last_promoted``: what the next iteration samples after a block.
         """
         ...
 

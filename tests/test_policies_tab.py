@@ -80,12 +80,19 @@ def test_an_interval_is_drawn_where_it_lies():
     assert "55–80%" in shown
 
 
-def test_the_loop_says_when_judging_may_stop(world: World):
+def test_the_loop_says_when_judging_may_stop_and_when_a_policy_is_blocked(world: World):
     tab = world.loop_tab
     assert "policy-2 is better than SFT: you may stop judging it." in tab.refresh()[tab.gate]
     report = world.loop.gate()
-    undecided = [each | {"may_stop": False} for each in report["policies"]]
-    assert policies_view.may_stop(report | {"policies": undecided}) == ""
+
+    def news(**changes: object) -> str:
+        changed = [each | changes for each in report["policies"]]
+        return str(policies_view.news(report | {"policies": changed, "last_promoted": "sft-1"}))
+
+    assert news(may_stop=False) == ""
+    blocked = news(verdict="blocked")
+    assert "policy-2 is blocked: the next iteration samples sft-1." in blocked
+    assert "may stop" not in blocked
 
 
 def test_before_any_policy_there_is_a_word_on_what_comes(world: World):

@@ -114,4 +114,4 @@ class GateNote:
         self._report = Cached(loop.gate, at_most_every=10)
 
     def show(self, acts: int) -> str:
-        return shown(policies_view.may_stop(self._report.get(acts)))
+        return shown(policies_view.news(self._report.get(acts)))

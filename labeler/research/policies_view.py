@@ -75,15 +75,22 @@ def _progress(iteration: Mapping[str, Any] | None, policy: str) -> Markup:
     )
 
 
-def may_stop(report: Mapping[str, Any]) -> Markup:
-    """What the "Loop" tab says when more judgments against SFT would decide nothing."""
-    iteration = report["iteration"]
+def news(report: Mapping[str, Any]) -> Markup:
+    """What the "Loop" tab says of the policy being judged: a block, or that judging may stop."""
     found = shown_policy(report, None)
-    if iteration is None or found is None or not found["may_stop"]:
+    if report["iteration"] is None or found is None:
+        return Markup("")
+    if found["verdict"] == "blocked":
+        return view.note(
+            "bad",
+            f"{found['policy']} is blocked: the next iteration samples {report['last_promoted']}.",
+            "Why, and how to overrule it, is under Policies.",
+        )
+    if not found["may_stop"]:
         return Markup("")
     decision = found["sequential"]["decision"]
     return view.note(
-        "good" if decision == "better" else "bad",
+        "good",
         f"{found['policy']} is {decision} than SFT: you may stop judging it.",
         "The evidence is under Policies. More labels still teach the reward model.",
     )
