@@ -75,6 +75,8 @@ class Studio:
         self.commands.register("advance", lambda: self.advance())
         self.commands.register("resume", lambda: self.loop.resume(self.loop.stopped().id))
         self.commands.register("retry", self._retry)
+        self.commands.register("gate", lambda: self.loop.gate())
+        self.commands.register("gate.override", lambda **ruled: self.loop.override_gate(**ruled))
         self.commands.register("status", lambda: status(self.db) | {"trouble": self.trouble})
 
     def call(self, command: str, **arguments: Any) -> Any:

@@ -19,6 +19,7 @@ COMMANDS = {
     "clicks": ["click_to_next.py"],
     "kills": ["kill_web.py"],
     "simulation": ["simulate_seeds.py"],
+    "win-rate": ["winrate.py"],
 }
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 SettingKind = Literal["int", "float", "str", "bool"]
 SettingValue = int | float | str | bool
@@ -61,6 +61,24 @@ class Loop(Protocol):
 
     def log(self, run: str, tail: int = 200) -> str:
         """The last `tail` lines of the stage's log."""
+        ...
+
+    def gate(self) -> dict[str, Any]:
+        """Is each policy better than SFT, by people's judgments?  Plain values.
+
+        ``policies``: for each trained policy, the newest first, its ``policy``, ``verdict`` (promoted,
+        blocked or provisional), ``words`` (the evidence in sentences), ``may_stop`` and ``sequential``
+        (``decision``, ``limit`` and ``path``, pairs of prompts and log E).  ``leaderboard``: rows of
+        ``policy``, ``judgments`` and its chance against SFT (``win_rate``, ``low``, ``high``, or None).
+        ``iteration``: ``number``, the ``policy`` it judges, judgments ``wanted`` and ``judged``; or None.
+        ``last_promoted``: what the next iteration samples after a block.
+        """
+        ...
+
+    def override_gate(
+        self, ruling: str, reason: str, *, policy: str | None = None, researcher: str = ""
+    ) -> dict[str, Any]:
+        """Rule promote, block or evidence on a policy; ``ValueError`` without a reason."""
         ...
 
     def metric_help(self) -> dict[str, str]:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from pipeline import compare, compare_report, sweep
+from pipeline import compare, compare_report, gate, planning, sweep
 from pipeline.gold import load_gold, score
 from pipeline.judge import TIMEOUT, judge_all, load_judge
 from pipeline.lab.cli import add_lab_commands
@@ -28,11 +28,13 @@ LARGEST_BETA = 1e6
 def add_study_commands(
     app: typer.Typer, *, connect: Callable[[Path], AbstractContextManager[Any]]
 ) -> None:
-    """Add `sweep`, `compare`, `judge` and the lab's; `connect` reaches a workspace or its server."""
+    """Add `sweep`, `compare`, `judge`, `plan`, `gate` and the lab's; `connect` reaches a workspace."""
     add_lab_commands(app)
     _add_sweep(app)
     _add_compare(app)
     _add_judge(app, connect)
+    _add_plan(app)
+    _add_gate(app, connect)
 
 
 def _add_sweep(app: typer.Typer) -> None:
@@ -133,6 +135,55 @@ def _add_judge(app: typer.Typer, connect: Callable[[Path], AbstractContextManage
             )
         lines = [f"{key}: {value}" for key, value in found.items() if value is not None]
         typer.echo(json.dumps(found) if as_json else "\n".join(lines))
+
+
+def _add_plan(app: typer.Typer) -> None:
+    @app.command("plan")
+    def plan_command(
+        win_rate: Annotated[
+            float, typer.Option(help="The true win rate to notice, ties counting half.")
+        ],
+        ties: Annotated[float, typer.Option(help="Share of judgments that are ties.")] = 0.0,
+        power: Annotated[float, typer.Option(help="Share of cases in which to notice it.")] = 0.8,
+        per_prompt: Annotated[int, typer.Option(help="Judgments a prompt.")] = 1,
+        correlation: Annotated[
+            float, typer.Option(help="Of two judgments of one prompt, where there are several.")
+        ] = planning.CORRELATION,
+        seed: Annotated[int, typer.Option(help="Seed of the simulated stopping times.")] = 0,
+        as_json: AsJson = False,
+    ) -> None:
+        """How many judgments it takes to see that one policy is better than another."""
+        scenario = planning.Scenario(
+            win_rate=win_rate, ties=ties, per_prompt=per_prompt, correlation=correlation
+        )
+        found = planning.plan(scenario, power=power, seed=seed)
+        typer.echo(json.dumps(found) if as_json else planning.readable(found))
+
+
+def _add_gate(app: typer.Typer, connect: Callable[[Path], AbstractContextManager[Any]]) -> None:
+    @app.command("gate")
+    def gate_command(
+        workspace: Workspace = DEFAULT,
+        override: Annotated[
+            str | None, typer.Option(help="promote, block, or evidence to take a ruling back.")
+        ] = None,
+        policy: Annotated[
+            str | None, typer.Option(help="Whom to rule on; the one being sampled if left out.")
+        ] = None,
+        reason: Annotated[str, typer.Option(help="Why; it stays in the history.")] = "",
+        as_json: AsJson = False,
+    ) -> None:
+        """Is each policy better than SFT?  Verdicts with their evidence, and the leaderboard."""
+        with connect(workspace) as target:
+            if override is None:
+                if policy or reason:
+                    raise ValueError("--policy and --reason go with --override promote or block")
+                found = target.call("gate")
+                text = gate.readable(found)
+            else:
+                found = target.call("gate.override", ruling=override, reason=reason, policy=policy)
+                text = gate.told(found)
+        typer.echo(json.dumps(found) if as_json else text)
 
 
 def _tell(line: str) -> None:

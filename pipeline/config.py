@@ -132,15 +132,6 @@ class SamplingConfig(Section):
             "sampling.reference_share and sampling.previous_share must add up to at most 1",
         )
 
-    def shares(self, *, reference: bool, previous: bool) -> dict[Arm, float]:
-        """The shares of arms other than `random`, of those whose opponent there is."""
-        found: dict[Arm, float] = {}
-        if reference:
-            found["reference"] = self.reference_share
-        if previous:
-            found["previous"] = self.previous_share
-        return found
-
     def chosen(self) -> tuple[Arm, float] | None:
         """The arm whose pairs a reward model chooses, and the share it is to have of all."""
         if self.selection == "random":
@@ -183,6 +174,23 @@ class RewardConfig(Section):
             bool(kinds) and len(set(kinds)) == len(kinds),
             f"reward.learn_from={list(kinds)} must name one kind or more, each once",
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class GateConfig(Section):
+    """How much is asked about a new policy before it is promoted."""
+
+    section: ClassVar[str] = "gate"
+
+    labels: int = setting(
+        60,
+        "Judgments of an iteration wanted on the policy against the SFT reference, where "
+        "sampling.reference_share gives fewer.",
+        low=0,
+    )
+    most: float = setting(
+        0.5, "Largest share of an iteration's labels that gate.labels may take.", low=0, high=1
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -256,6 +264,7 @@ class Config(Section):
     optimize: OptimizeConfig = field(default_factory=OptimizeConfig)
     ppo: PPOConfig = field(default_factory=PPOConfig)
     shaping: ShapingConfig = field(default_factory=ShapingConfig)
+    gate: GateConfig = field(default_factory=GateConfig)
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
     worker: WorkerConfig = field(default_factory=WorkerConfig)
 

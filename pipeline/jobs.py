@@ -13,17 +13,17 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from pipeline.config import Config
 from pipeline.rundir import LOCK_FD, Job, RunDirectory
-from storage import runs
+from storage import models, runs
 from storage.database import Database
-from storage.records import Metric, Run, RunNote, Stage, now
+from storage.records import Metric, ModelVersion, Run, RunNote, Stage, now
 
 FREE_BYTES_NEEDED = 500 * 1024 * 1024
 """A stage is not started with less free disk than this; checkpoints come on top."""
@@ -70,6 +70,39 @@ class Jobs:
         directory.write_result({"adopted": True})
         run = replace(_record(job), progress=1.0, message="shipped with the demo")
         return self._finish(run, "succeeded", None)
+
+    def register(
+        self,
+        run: Run,
+        *,
+        role: Literal["sft", "reward", "policy"],
+        id: str,
+        name: str | None = None,
+        parent: str | None = "",
+        summary: Mapping[str, Any] | None = None,
+    ) -> ModelVersion:
+        """Move a run's model into `models/` and register it with its lineage."""
+        directory = self.directory(run)
+        source, target = directory.model, self._db.workspace / "models" / id
+        if not target.exists():
+            target.parent.mkdir(exist_ok=True)
+            source.rename(target)
+        job, snapshot = directory.job(), directory.inputs / "snapshot.txt"
+        made = ModelVersion(
+            id=id,
+            role=role,
+            name=name or id,
+            path=f"models/{id}",
+            parent=job.names.get("policy") if parent == "" else parent,
+            iteration=run.iteration,
+            run=run.id,
+            reward_model=job.names.get("reward") if role == "policy" else None,
+            snapshot=snapshot.read_text() if snapshot.exists() else None,
+            summary=summary or {},
+        )
+        models.add(self._db, made)
+        shutil.rmtree(directory.checkpoint, ignore_errors=True)
+        return made
 
     def poll(self) -> list[Run]:
         """Read new events of every running run; return the runs that ended since."""

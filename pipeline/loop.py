@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from pipeline import metrics
+from pipeline import gate, metrics
 from pipeline.config import Config
 from pipeline.demo.pairs import shipped_pairs
 from pipeline.form import Setting, form, overridden
@@ -23,7 +23,7 @@ from pipeline.hub import base_model_path
 from pipeline.jobs import Jobs
 from pipeline.ppo.metrics import METRICS as PPO_METRICS
 from pipeline.rundir import Job
-from storage import handover, iterations, models, prompts, runs
+from storage import handover, iterations, models, policy_judgments, prompts, runs
 from storage.database import Database
 from storage.records import Iteration, ModelVersion, Phase, Run, Snapshot, Stage, new_id, now
 
@@ -104,6 +104,18 @@ class Loop:
         """The end of a run's log."""
         return self._jobs.directory(runs.get(self._db, run)).log_tail(tail)
 
+    def gate(self) -> dict[str, Any]:
+        """Every policy's verdict with its evidence, and the leaderboard (`pipeline.gate.report`)."""
+        return gate.report(policy_judgments.evidence(self._db), self._now())
+
+    def override_gate(
+        self, ruling: str, reason: str, *, policy: str | None = None, researcher: str = ""
+    ) -> dict[str, Any]:
+        """Rule on a policy (the one being sampled): promote, block, or evidence; its standing."""
+        chosen = policy or self._current().policy_sampled or ""
+        policy_judgments.override(self._db, chosen, ruling, reason=reason, researcher=researcher)
+        return gate.standing(policy_judgments.evidence(self._db), chosen)
+
     def metric_help(self) -> dict[str, str]:
         return PPO_METRICS | metrics.METRICS
 
@@ -171,11 +183,14 @@ class Loop:
         self._jobs.shut_down()
 
     def _begin(self, previous: Iteration | None) -> Iteration:
-        number = previous.number + 1 if previous else 1
+        sampled = None
+        if previous:  # what was labeled since the verdict counts as well
+            previous = iterations.save(self._db, self._judged(previous))
+            sampled = gate.next_sampled(policy_judgments.evidence(self._db), previous)
         current = Iteration(
-            number=number,
+            number=previous.number + 1 if previous else 1,
             phase="sampling",
-            policy_sampled=previous.policy_produced if previous else None,
+            policy_sampled=sampled,
             labels_wanted=self._config.labeling.labels,
         )
         iterations.save(self._db, current)
@@ -207,7 +222,7 @@ class Loop:
                 job, fill=lambda inputs: handover.give_demonstrations(self._db, inputs)
             )
         elif run.status == "succeeded":
-            self._adopt(run, role="sft", id="sft-1", name="SFT", parent=None)
+            self._jobs.register(run, role="sft", id="sft-1", name="SFT", parent=None)
 
     def _start(self, current: Iteration) -> None:
         config, stage = self._config_of(current), STAGE_OF[current.phase]
@@ -231,7 +246,7 @@ class Loop:
     def _take(self, current: Iteration, run: Run) -> Iteration:
         """Take over the outputs of a stage that succeeded; return the iteration one phase on."""
         config, directory = self._config_of(current), self._jobs.directory(run)
-        summary = directory.result() or {}
+        summary, number = directory.result() or {}, current.number
         if run.stage == "sampling":
             handover.take_comparisons(
                 self._db, directory.outputs, iteration=current.number,
@@ -240,10 +255,12 @@ class Loop:
             policy = current.policy_sampled or self._require_reference().id
             return replace(current, phase="labeling", policy_sampled=policy)
         if run.stage == "reward":
-            made = self._adopt(run, role="reward", id=f"reward-{current.number}", summary=summary)
-            return replace(current, phase="ppo", reward_model=made.id)
+            made = self._jobs.register(run, role="reward", id=f"reward-{number}", summary=summary)
+            proxy = directory.job().names.get("proxy")
+            policy_judgments.take_predictions(self._db, directory.outputs, proxy=proxy)
+            return replace(self._judged(current), phase="ppo", reward_model=made.id)
         if run.stage == "ppo":
-            made = self._adopt(run, role="policy", id=f"policy-{current.number}", summary=summary)
+            made = self._jobs.register(run, role="policy", id=f"policy-{number}", summary=summary)
             return replace(current, phase="evaluating", policy_produced=made.id)
         handover.take_completions(self._db, directory.outputs)
         return replace(current, phase="done", evaluation=summary, finished_at=now())
@@ -262,18 +279,16 @@ class Loop:
         return found if found and handover.knows_prompts(self._db, found) else None
 
     def _plan_sampling(self, current: Iteration, inputs: Path) -> int:
-        config = self._config_of(current)
-        # Before the second iteration, policy, previous and reference are one model.
-        previous = self._previous(current) not in (None, self._require_reference().id)
+        config, reference = self._config_of(current), self._require_reference().id
+        previous = self._previous(current)
         return handover.give_sampling_plan(
-            self._db,
-            inputs,
+            self._db, inputs,
             pairs=self._pairs_wanted(current),
-            shares=config.sampling.shares(reference=current.number > 1, previous=previous),
+            shares=gate.shares(config, current, previous=previous, reference=reference),
             chosen=config.sampling.chosen(),
             prompts_per_pair=config.sampling.selection_prompts,
             seed=config.seed + current.number,
-        )
+        )  # fmt: skip
 
     def _give_judgments(self, current: Iteration, inputs: Path) -> None:
         snapshot, ids = handover.give_judgments(
@@ -286,6 +301,8 @@ class Loop:
         record = Snapshot(hash=snapshot, iteration=current.number, judgments=tuple(ids))
         self._db.write(lambda tx: tx.store(record))
         handover.give_prompts(self._db, inputs, role="train", limit=64)
+        proxy = self._proxy(current)
+        policy_judgments.give_pairs(self._db, inputs, iteration=current.number, proxy=proxy)
 
     def _give_for_policy(self, current: Iteration, inputs: Path, seed: int) -> None:
         """Prompts, and for DPO the very judgments that the reward model learned from."""
@@ -308,8 +325,12 @@ class Loop:
             names["previous"] = self._previous(current)
             newest = self._newest("reward")  # sampling chooses by the one of the iteration before
             names["reward"] = current.reward_model or (newest.id if newest else None)
+            if stage == "reward":
+                names["proxy"] = self._proxy(current)
             if stage == "ppo" and config.ppo.start_from == "sft":
                 names["policy"] = reference.id
+            elif stage == "ppo" and current.verdict == "blocked":
+                names["policy"] = gate.last_promoted(policy_judgments.evidence(self._db))
             if stage == "evaluate":
                 names["policy"], names["previous"] = current.policy_produced, names["policy"]
         paths = {key: self._path(id) if id else None for key, id in names.items()}
@@ -324,39 +345,6 @@ class Loop:
             models=paths | ({"policy": policy} if policy else {}),
             names=names,
         )
-
-    def _adopt(
-        self,
-        run: Run,
-        *,
-        role: Literal["sft", "reward", "policy"],
-        id: str,
-        name: str | None = None,
-        parent: str | None = "",
-        summary: Mapping[str, Any] | None = None,
-    ) -> ModelVersion:
-        """Move a run's model into `models/` and register it with its lineage."""
-        source, target = self._jobs.directory(run).model, self._db.workspace / "models" / id
-        if not target.exists():
-            target.parent.mkdir(exist_ok=True)
-            source.rename(target)
-        job = self._jobs.directory(run).job()
-        snapshot = self._jobs.directory(run).inputs / "snapshot.txt"
-        made = ModelVersion(
-            id=id,
-            role=role,
-            name=name or id,
-            path=f"models/{id}",
-            parent=job.names.get("policy") if parent == "" else parent,
-            iteration=run.iteration,
-            run=run.id,
-            reward_model=job.names.get("reward") if role == "policy" else None,
-            snapshot=snapshot.read_text() if snapshot.exists() else None,
-            summary=summary or {},
-        )
-        models.add(self._db, made)
-        shutil.rmtree(self._jobs.directory(run).checkpoint, ignore_errors=True)
-        return made
 
     def _current(self) -> Iteration:
         current = iterations.latest(self._db)
@@ -383,10 +371,22 @@ class Loop:
         return reference
 
     def _previous(self, current: Iteration) -> str | None:
-        """The policy sampled one iteration earlier."""
+        """The policy sampled one iteration earlier; after a block the one made since, which waits."""
         if current.number == 1:
             return None
-        return iterations.get(self._db, current.number - 1).policy_sampled
+        before = iterations.get(self._db, current.number - 1)
+        went_on = current.policy_sampled == before.policy_produced
+        return before.policy_sampled if went_on else before.policy_produced
+
+    def _proxy(self, current: Iteration) -> str | None:
+        """The reward model whose promises the iteration's policies are held to."""
+        compared = (current.policy_sampled, self._previous(current))
+        return policy_judgments.proxy_of(self._db, compared)
+
+    def _judged(self, iteration: Iteration) -> Iteration:
+        """The iteration with the verdict on the policy it sampled, as the evidence stands."""
+        found = gate.verdict(policy_judgments.evidence(self._db), iteration.policy_sampled)
+        return replace(iteration, verdict=found)
 
     def _path(self, name: str) -> str:
         """Where a model is: one of this workspace by its id, else a directory or a hub id."""

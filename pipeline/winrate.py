@@ -47,9 +47,9 @@ def win_rate(outcomes: Sequence[float], prompts: Sequence[Hashable]) -> WinRate:
         )
     if not np.isin(x, (0.0, 0.5, 1.0)).all():
         raise ValueError("outcomes must be 1 (win), 0.5 (tie) or 0 (loss)")
-    clusters, w = len(set(prompts)), float(x.mean())
-    variance = _clustered_variance(x, prompts)
-    if variance is None:
+    w, variance, clusters = clustered_mean(x, prompts)
+    if clusters == 1:
+        # One prompt says nothing about how prompts differ.
         return WinRate(win_rate=w, low=0.0, high=1.0, comparisons=x.size, prompts=1)
     effective = w * (1 - w) / variance if variance > _NO_VARIANCE else float(clusters)
     low, high = _wilson(w, effective, student_t_975(clusters - 1))
@@ -58,8 +58,22 @@ def win_rate(outcomes: Sequence[float], prompts: Sequence[Hashable]) -> WinRate:
 
 def standard_error(scores: Sequence[float], prompts: Sequence[Hashable]) -> float | None:
     """Of the mean of `scores`, clustered by prompt like a win rate's; None for a single prompt."""
-    variance = _clustered_variance(np.asarray(scores, dtype=float), prompts)
-    return None if variance is None else math.sqrt(variance)
+    _, variance, clusters = clustered_mean(np.asarray(scores, dtype=float), prompts)
+    return None if clusters == 1 else math.sqrt(variance)
+
+
+def clustered_mean(values: np.ndarray, prompts: Sequence[Hashable]) -> tuple[float, float, int]:
+    """Mean of (n,) values, its cluster-robust variance (formula in `win_rate`), number of prompts.
+
+    The variance is infinite where all values are of one prompt.
+    """
+    index = cluster_numbers(prompts)
+    clusters, mean = int(index.max()) + 1, float(values.mean())
+    if clusters == 1:
+        return mean, math.inf, 1
+    residuals = np.bincount(index, weights=values - mean)
+    variance = clusters / (clusters - 1) * float(residuals @ residuals) / values.size**2
+    return mean, variance, clusters
 
 
 def outcome(ours: float, theirs: float) -> float:
@@ -87,14 +101,10 @@ def student_t_975(df: int) -> float:
     )
 
 
-def _clustered_variance(x: np.ndarray, prompts: Sequence[Hashable]) -> float | None:
-    """Of the mean of x; None where one prompt says nothing about how prompts differ."""
+def cluster_numbers(prompts: Sequence[Hashable]) -> np.ndarray:
+    """(n,) number of each prompt, counted from 0 in the order in which they first appear."""
     numbers: dict[Hashable, int] = {}
-    index = np.array([numbers.setdefault(prompt, len(numbers)) for prompt in prompts])
-    if len(numbers) == 1:
-        return None
-    residuals = np.bincount(index, weights=x - x.mean())
-    return len(numbers) / (len(numbers) - 1) * float(residuals @ residuals) / x.size**2
+    return np.array([numbers.setdefault(prompt, len(numbers)) for prompt in prompts])
 
 
 def _wilson(w: float, n: float, z: float) -> tuple[float, float]:

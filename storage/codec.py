@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from functools import cache
 from typing import Any, TypeVar
 
-from storage import records
+from storage import gate_records, records
 from storage.records import as_messages
 
 T = TypeVar("T")
@@ -54,6 +54,8 @@ class Kind:
 
 
 _TIME = frozenset({"created_at"})
+# A stage that is run again may score a little differently; the first prediction stands.
+_ANY_SCORE = frozenset({"created_at", "reward_model", "first", "first_score", "second_score"})
 _PROGRESS = frozenset({"progress", "message", "ingested_seq"})
 _ALL = (
     Kind("prompt", records.Prompt, "prompts", ignored=_TIME | {"role", "category", "source"}),
@@ -69,6 +71,8 @@ _ALL = (
     Kind("model", records.ModelVersion, "models", once=False),
     Kind("iteration", records.Iteration, "iterations", "number", once=False),
     Kind("run", records.Run, "runs", once=False, volatile=_PROGRESS),
+    Kind("prediction", gate_records.Prediction, "predictions", "comparison", ignored=_ANY_SCORE),
+    Kind("override", gate_records.GateOverride, "gate_overrides", ignored=_TIME),
     Kind("setting", Setting, "settings", "key", once=False),
 )
 KINDS: dict[str, Kind] = {kind.name: kind for kind in _ALL}

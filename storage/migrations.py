@@ -86,6 +86,15 @@ CREATE VIEW open_flags AS
     SELECT f.* FROM flags AS f ANTI JOIN withdrawals AS w ON w.replaces = f.id;
 """
 
+_GATE = """
+CREATE TABLE predictions (
+    comparison VARCHAR PRIMARY KEY, reward_model VARCHAR NOT NULL, first DOUBLE NOT NULL,
+    first_score DOUBLE NOT NULL, second_score DOUBLE NOT NULL, created_at TIMESTAMPTZ);
+CREATE TABLE gate_overrides (
+    id VARCHAR PRIMARY KEY, policy VARCHAR NOT NULL, ruling VARCHAR NOT NULL,
+    reason VARCHAR NOT NULL, researcher VARCHAR, created_at TIMESTAMPTZ);
+"""
+
 
 def m001_initial(connection: Connection) -> None:
     """Tables named after the records, and views of what has not been taken back."""
@@ -99,7 +108,12 @@ def m002_items(connection: Connection) -> None:
     items.note(connection)
 
 
-MIGRATIONS: tuple[Migration, ...] = (m001_initial, m002_items)
+def m003_gate(connection: Connection) -> None:
+    """What reward models predicted of judged pairs, and what researchers overrode."""
+    connection.execute(_GATE)
+
+
+MIGRATIONS: tuple[Migration, ...] = (m001_initial, m002_items, m003_gate)
 
 # How far the journal is applied: its length in bytes, written in each group's transaction.
 _META = """

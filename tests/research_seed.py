@@ -13,22 +13,26 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pandas as pd
 
 from labeler.ports import Setting
+from pipeline import gate
+from pipeline.config import Config
 from storage import (
     annotators,
     comparisons,
     completions,
     iterations,
     models,
+    policy_judgments,
     prompts,
     runs,
     settings,
 )
 from storage.database import Database
+from storage.gate_records import Prediction
 from storage.records import (
     Annotator,
     Comparison,
@@ -95,10 +99,14 @@ def in_a_loop(make: Callable[[], T]) -> T:
 
 
 class RecordingLoop:
-    """A loop that does nothing but remember what it was asked; `reason` closes "Train"."""
+    """A loop that does nothing but remember what it was asked; `reason` closes "Train".
 
-    def __init__(self, reason: str | None = None) -> None:
+    With a database it judges policies as the real one does; without one it knows of none.
+    """
+
+    def __init__(self, reason: str | None = None, db: Database | None = None) -> None:
         self.reason = reason
+        self.db = db
         self.asked: list[tuple[str, object]] = []
 
     def settings(self) -> list[Setting]:
@@ -150,6 +158,19 @@ class RecordingLoop:
         text = [f"08:{i:02d}:00 {run} update {i}: reward {i / 60:.2f}" for i in range(60)]
         text.append(HOSTILE)
         return "\n".join(text[-tail:])
+
+    def gate(self) -> dict[str, Any]:
+        known = policy_judgments.evidence(self.db) if self.db else {"reference": None}
+        return gate.report(known, Config())
+
+    def override_gate(
+        self, ruling: str, reason: str, *, policy: str | None = None, researcher: str = ""
+    ) -> dict[str, Any]:
+        assert self.db
+        policy_judgments.override(
+            self.db, policy or "", ruling, reason=reason, researcher=researcher
+        )
+        return gate.standing(policy_judgments.evidence(self.db), policy or "")
 
     def metric_help(self) -> dict[str, str]:
         return {
@@ -426,6 +447,35 @@ class Seeding:
             },
         )  # fmt: skip
 
+    def judge_policies(self, number: int, *, wins: float, judgments: int = 60) -> None:
+        """policy-`number` against SFT in the iteration after, and a prediction for each pair."""
+        policy = f"policy-{number}"
+        stored: list[object] = []
+        for i in range(judgments):
+            prompt = Prompt.make(f"How do I {TOPICS[i % 10]} in week {i}?", role="train")
+            answers = [
+                self.answer(prompt, who, 0.5, f"e-{number}-{i}-{who}") for who in (policy, "sft-1")
+            ]
+            pair = Comparison(
+                id=f"e-{number}-{i}", prompt=prompt.id, first=answers[0].id,
+                second=answers[1].id, iteration=number + 1, arm="reference",
+            )  # fmt: skip
+            tie, won = self.coin.random() < 0.15, self.coin.random() < wins
+            judgment = Judgment(
+                id=new_id("j"), comparison=pair.id, annotator=f"annotator-{i % 3}",
+                outcome="tie" if tie else "first" if won else "second", shown_swapped=False,
+                milliseconds=9000,
+            )  # fmt: skip
+            expected = Prediction(
+                comparison=pair.id, reward_model=f"reward-{number}", first=0.72,
+                first_score=1.0, second_score=0.2,
+            )  # fmt: skip
+            stored += [prompt, *answers, pair, judgment, expected]
+        self.db.write(lambda tx: tx.store(*stored))
+        done = iterations.get(self.db, number + 1)
+        verdict = gate.verdict(policy_judgments.evidence(self.db), policy)
+        iterations.save(self.db, replace(done, verdict=verdict))
+
     def failed_ppo(self, number: int) -> Run:
         """The iteration's PPO has died two thirds through, with a red flag up."""
         self.iteration(number, "ppo", 120, reward_model=f"reward-{number - 1}")
@@ -465,10 +515,13 @@ def main(folder: Path, port: int, what: str) -> None:
         reason = "The loop has not started: import prompts first."
     else:
         seeding.history()
+        if what == "policies":
+            seeding.judge_policies(1, wins=0.5)
+            seeding.judge_policies(2, wins=0.78)
         if what == "failed":
             seeding.failed_ppo(3)
             reason = "Iteration 3 is in its ppo phase."
-    loop = RecordingLoop(reason)
+    loop = RecordingLoop(reason, with_db)
     app = create_app(
         with_db, loop=loop, admin=lambda *_: None, admin_token="x", accounts_required=False
     )

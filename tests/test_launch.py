@@ -254,6 +254,17 @@ def test_simulate_and_iterate_run_through_on_the_demo(tmp_path: Path):
     assert "reward-2" in run("lineage", "policy-2", "--workspace", place)
 
 
+def test_the_gate_says_what_it_knows_and_refuses_what_it_cannot(workspace: Path):
+    here = ("--workspace", workspace)
+    assert run("gate", *here).strip() == "There is no trained policy to judge yet."
+    assert run("gate", *here, "--json")["policies"] == []
+    ruling = ("gate", "--override", "promote", *here)
+    with pytest.raises((ValueError, LookupError), match="no model 'policy-7'"):
+        run(*ruling, "--policy", "policy-7", "--reason", "x")
+    with pytest.raises(ValueError, match="--reason go with --override"):
+        run("gate", "--reason", "x", *here)
+
+
 def test_a_judge_is_asked_once_and_counts_as_a_model(workspace: Path):
     here = ("--workspace", workspace)
     judge = ("judge", "--judge", "tests.test_judge:likes_first", *here)

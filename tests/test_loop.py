@@ -23,6 +23,7 @@ from storage import (
     lineage,
     model_judges,
     models,
+    policy_judgments,
     prompts,
     queue,
     runs,
@@ -108,9 +109,9 @@ def in_phase(db: Database, phase: str, number: int = 1) -> Callable[[], bool]:
     return reached
 
 
-def label_everything(db: Database) -> int:
+def label_everything(db: Database, name: str = "labeler") -> int:
     """A person who prefers the longer text judges what the queue gives."""
-    ann = Annotator(id=new_id("a"), name="labeler")
+    ann = Annotator(id=new_id("a"), name=name)
     annotators.add(db, ann)
     count = 0
     while pairs := queue.lease_next(db, ann.id, 4):
@@ -196,6 +197,17 @@ def test_a_whole_iteration_survives_a_killed_worker(db: Database, loop: Loop) ->
     told = lineage.render(lineage.lineage(db, "policy-1"))
     assert "reward-1" in told
     assert "19" in told  # judgments
+
+    # People compare it with SFT, and it is held to what its own reward model promised.
+    label_everything(db, "second")
+    loop.train({})
+    advance(loop, in_phase(db, "ppo", number=2))
+    compared = policy_judgments.judged(db)
+    # Half of the labels (the gate's most), so far as the two do not say the same.
+    assert 5 <= len(compared) <= 10
+    assert {row["reward_model"] for row in compared} == {"reward-1"}
+    assert all(0 < row["predicted"] < 1 for row in compared)
+    assert iterations.get(db, 2).verdict == "provisional"
 
 
 def steps_so_far(db: Database) -> int:

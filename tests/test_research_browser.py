@@ -18,7 +18,7 @@ from storage.database import Database
 
 expect.set_options(timeout=SLOW)
 
-TABS = ("Loop", "Training", "Samples", "Annotators", "Data", "History")
+TABS = ("Loop", "Training", "Policies", "Samples", "Annotators", "Data", "History")
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,8 @@ def world(tmp_path_factory) -> Iterator[World]:
     with Database.open(tmp_path_factory.mktemp("workspace")) as db:
         seeding = Seeding(db)
         seeding.history(finished=1, labels=30)
-        loop = RecordingLoop()
+        seeding.judge_policies(1, wins=0.7, judgments=5)
+        loop = RecordingLoop(db=db)
         app = in_a_loop(
             lambda: create_app(
                 db, loop=loop, admin=lambda *_: None, admin_token="t", accounts_required=False
@@ -69,6 +70,19 @@ def research_page(browser: Browser, world: World, **settings) -> Iterator[Page]:
 
 def open_tab(page: Page, name: str) -> None:
     page.get_by_role("tab", name=name, exact=True).click()
+
+
+def test_a_researcher_overrules_the_gate(browser, world):
+    with research_page(browser, world) as page:
+        open_tab(page, "Policies")
+        expect(page.locator("#standing")).to_contain_text("provisional")
+        page.locator("#rule").click()
+        expect(page.locator("#ruling-answer")).to_contain_text("needs a written reason")
+        page.locator("#ruling-reason textarea").fill("read all five")
+        page.locator("#rule").click()
+        expect(page.locator("#ruling-answer")).to_contain_text("policy-1 is promoted now.")
+        expect(page.locator("#standing")).to_contain_text("Rosa ruled “promote”: read all five")
+        expect(page.locator("#leaderboard .ks-range").first).to_be_visible()
 
 
 def test_train_is_pressed_then_the_run_fails_and_is_resumed(browser, world):
@@ -128,7 +142,8 @@ def test_no_tab_runs_or_loads_what_strangers_wrote_nor_scrolls_sideways(
     with research_page(browser, world, width=width, scheme=scheme) as page:
         for name in TABS:
             open_tab(page, name)
-            marks = {"Loop": "#loop-glance", "Training": "#run-card", "Samples": "#samples",
+            marks = {"Loop": "#loop-glance", "Training": "#run-card", "Policies": "#standing",
+                         "Samples": "#samples",
                      "Annotators": "#people", "Data": "#prompts", "History": "#tree"}  # fmt: skip
             expect(page.locator(f"{marks[name]} .ks-tile, {marks[name]} .ks-card, "
                                 f"{marks[name]} .ks-table, {marks[name]} .ks-sample").first

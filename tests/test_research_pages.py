@@ -194,8 +194,8 @@ def test_an_empty_workspace_has_a_state_and_every_tab_shows_something(tmp_path):
 def test_the_page_reads_for_every_tab_what_its_handlers_take(page):
     selecting = [fn for fn in page.fns.values() if fn.targets[0][1] == "select"]
     ticking = [fn for fn in page.fns.values() if fn.targets[0][1] == "tick"]
-    assert len(selecting) == 6
-    assert len(ticking) == 4  # three tabs, and the line above them
+    assert len(selecting) == 7
+    assert len(ticking) == 5  # four tabs, and the line above them
     for fn in (*selecting, *ticking):
         values = [getattr(component, "value", None) for component in fn.inputs]
         updates = fn.fn(*values)
@@ -209,9 +209,9 @@ def test_opening_a_tab_stops_every_timer_but_its_own(page):
     for fn in selecting:
         updates = fn.fn(*[getattr(component, "value", None) for component in fn.inputs])
         timers = [value for value in updates.values() if isinstance(value, gr.Timer)]
-        assert len(timers) == 3
+        assert len(timers) == 4
         running.append(sum(timer.active for timer in timers))
-    assert running == [1, 1, 0, 1, 0, 0]  # loop, training and annotators are live
+    assert running == [1, 1, 1, 0, 1, 0, 0]  # loop, training, policies and annotators are live
 
 
 def test_no_handler_can_be_called_by_name(page):

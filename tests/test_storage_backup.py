@@ -13,11 +13,12 @@ import duckdb
 import pytest
 from storage_world import child, fill, outcome_of
 
-from storage import annotators, judgments, models, queue, runs, settings, tokens
+from storage import annotators, judgments, models, policy_judgments, queue, runs, settings, tokens
 from storage.backup import backup, rebuild, restore, verify
 from storage.codec import KINDS
 from storage.database import Database
 from storage.errors import NotFound, StorageDamaged, WorkspaceLocked
+from storage.gate_records import Prediction
 from storage.records import Annotator, Metric, ModelVersion, Run, RunNote, Snapshot, Withdrawal
 from storage.transaction import Tables
 
@@ -69,6 +70,9 @@ def live_through_everything(db: Database) -> None:
     runs.save(db, run)
     runs.ingest(db, run, [Metric(run="r", seq=1, step=1, name="kl", value=0.1)], [])
     settings.put(db, "guidelines", "# Be kind")
+    seen = {"comparison": "c1-0", "first": 0.7, "first_score": 1.0, "second_score": 0.2}
+    db.write(lambda tx: tx.store(Prediction(reward_model="rm", **seen)))
+    policy_judgments.override(db, "m", "promote", reason="read twenty samples", researcher="ann")
     db.write(lambda tx: tx.store(Snapshot(hash="s", iteration=1, judgments=("again", "bob-0"))))
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import gradio as gr
 
 from labeler import view
-from labeler.research import history_view
+from labeler.research import history_view, policies_view
 from labeler.research.panel import Panel, Updates, piece, shown
 from labeler.research.training_tab import CHARTS_JS
-from storage import handover, iterations, lineage, models, runs
+from storage import handover, iterations, lineage, models, policy_judgments, runs
 from storage.database import Database
 from storage.errors import NotFound
 
@@ -20,6 +20,7 @@ class HistoryTab:
         self._db = db
         self.table = piece(elem_id="iterations")
         self.charts = piece(js_on_load=CHARTS_JS)
+        self.rulings = piece(elem_id="rulings")
         piece(
             value=shown(view.heading("Models", "under the model whose weights each started from"))
         )
@@ -41,7 +42,7 @@ class HistoryTab:
         return Panel(
             refresh=self.refresh,
             inputs=[self.model],
-            outputs=[self.table, self.charts, self.tree, self.model, self.lineage],
+            outputs=[self.table, self.charts, self.rulings, self.tree, self.model, self.lineage],
         )
 
     def refresh(self, model: str | None) -> Updates:
@@ -57,6 +58,7 @@ class HistoryTab:
         return {
             self.table: shown(history_view.table(listed, labels, by_id, runs.listing(self._db))),
             self.charts: shown(history_view.charts(listed)),
+            self.rulings: shown(policies_view.rulings(policy_judgments.overrides(self._db))),
             self.tree: shown(tree),
             self.model: gr.Dropdown(
                 choices=[(f"{m.name} ({m.role})", m.id) for m in ours], value=chosen

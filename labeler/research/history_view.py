@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from labeler import view
+from labeler.research import policies_view
 from labeler.research.caution import cautions
 from labeler.research.charts import Chart, Series, group
 from labeler.research.loop_view import PHASES, stopped
@@ -24,6 +25,8 @@ _COLUMNS = (
     Column("KL", "right", "Of the new policy to the SFT reference, nats a response."),
     Column("Wins, by the reward model", "right", "Share of held-out prompts where the reward model prefers the new "
            "policy to SFT, with its 95% interval; ties count half."),
+    Column("Verdict", "left", "By people, through the promotion gate, on the policy whose samples were "
+           "labelled in the iteration, as it stood when the next one began."),
     Column("Length", "right", "Mean tokens of a response of the new policy."),
     Column("Time", "right", "From the first sample to the end of the evaluation."),
     Column("Training time", "right", "Of the reward model and PPO stages that succeeded."),
@@ -77,6 +80,7 @@ def _row(
         view.signed(found["reward"], 2),
         view.number(found["kl"]),
         _wins(iteration),
+        policies_view.verdict_of(iteration),
         view.number(found["length"]),
         view.duration(whole),
         view.duration(_training_seconds(iteration.number, runs)),

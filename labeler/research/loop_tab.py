@@ -14,6 +14,7 @@ from labeler import view
 from labeler.ports import Loop, Setting
 from labeler.research import loop_view, reading
 from labeler.research.panel import Cached, Panel, Updates, attempt, piece, shown
+from labeler.research.policies_tab import GateNote
 from labeler.research.train_form import TrainForm, as_text
 from storage.agreement import agreement
 from storage.database import Database
@@ -42,6 +43,8 @@ class LoopTab:
         self.head = piece(elem_id="loop-head")
         self.glance = piece(elem_id="loop-glance")
         self.next = piece(elem_id="loop-next")
+        self.gate = piece(elem_id="loop-gate")
+        self._gate = GateNote(loop)
         with gr.Column(elem_classes="ks-panel"):
             piece(
                 value=shown(
@@ -83,19 +86,21 @@ class LoopTab:
         return self.form.show(self._loop.settings())
 
     def _outputs(self) -> list[Component]:
-        return [self._top, self.head, self.glance, self.next, self.train, self.reason]
+        return [self._top, self.head, self.glance, self.next, self.gate, self.train, self.reason]
 
     def refresh(self) -> Updates:
         """The loop as it stands."""
         moment = now()
         state = reading.state(self._db, midnight=midnight(moment))
         reason = self._loop.can_train()
-        agreed = self._agreement.get(reading.acts(self._db))
+        acts = reading.acts(self._db)
+        agreed = self._agreement.get(acts)
         return {
             self._top: headline(self._db, state),
             self.head: shown(loop_view.headline(state)),
             self.glance: shown(loop_view.glance(state, agreed, now=moment)),
             self.next: shown(loop_view.next_step(state, reason)),
+            self.gate: self._gate.show(acts),
             self.train: gr.Button(interactive=reason is None),
             self.reason: shown(_why_not(reason)),
         }

@@ -20,6 +20,7 @@ from labeler.research.data_tab import DataTab
 from labeler.research.history_tab import HistoryTab
 from labeler.research.loop_tab import LoopTab, headline
 from labeler.research.panel import Panel, Updates, piece
+from labeler.research.policies_tab import PoliciesTab
 from labeler.research.samples_tab import SamplesTab
 from labeler.research.training_tab import TrainingTab
 from storage.database import Database
@@ -40,6 +41,8 @@ def build(db: Database, loop: Loop) -> gr.Blocks:
                 panels[tab] = loop_tab.panel()
             with gr.Tab("Training", id="training") as tab:
                 panels[tab] = TrainingTab(db, loop, top).panel()
+            with gr.Tab("Policies", id="policies") as tab:
+                panels[tab] = PoliciesTab(loop).panel()
             with gr.Tab("Samples", id="samples") as tab:
                 panels[tab] = SamplesTab(db).panel()
             with gr.Tab("Annotators", id="annotators") as tab:

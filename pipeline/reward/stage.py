@@ -11,6 +11,7 @@ import pandas as pd
 import torch
 
 from pipeline.devices import pick_device
+from pipeline.predictions import predict
 from pipeline.reward.data import (
     JudgedPair,
     judged_by,
@@ -84,7 +85,7 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
     summary |= _spread(model, pairs)
     network.save_pretrained(directory.model)
     chat.tokenizer.save_pretrained(directory.model)
-    return summary
+    return summary | {"predicted_pairs": predict(job, report, directory, device=device)}
 
 
 def _measure(model: RewardModel, pairs: Sequence[JudgedPair], tie_model: Any) -> dict[str, Any]:

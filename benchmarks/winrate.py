@@ -1,0 +1,243 @@
+"""Do the win-rate statistics keep their promises?  Simulated, with the project's own functions.
+
+    python benchmarks/winrate.py [--trials 4000] [--seed 0] [--json FILE]
+
+* coverage of the 95% intervals clustered by prompt, beside those that take judgments as independent;
+* coverage of the leaderboard's, over several shapes of "who was compared with whom";
+* the sequential test's type I error when looked at after every judgment, beside peeking at a 95%
+  interval; its power and mean stopping time;
+* how often the over-optimisation alarm is raised for nothing, and when there is reason to.
+
+Prints Markdown tables; the exit status is 1 when coverage leaves [.93, .96], or a type I error or a false
+alarm rate exceeds 5%, by more than two standard errors of the simulation.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from pipeline.alarm import over_optimization
+from pipeline.eprocess import LIMIT, log_e, log_wealth
+from pipeline.leaderboard import Match, leaderboard, sigmoid
+from pipeline.planning import Scenario, fixed_size, stopping_times
+from pipeline.winrate import win_rate
+
+COVERAGE = (0.93, 0.96)
+ERROR = 0.05
+Row = dict[str, Any]
+
+
+def standard_error(share: float, trials: int) -> float:
+    return math.sqrt(max(share * (1 - share), 1 / trials) / trials)
+
+
+def judged(
+    generator: np.random.Generator, mean: float, prompts: int, per_prompt: int, ties: float
+) -> np.ndarray:
+    """(prompts, per_prompt) outcomes; the chance of a win differs from prompt to prompt.
+
+    It is Beta(2p, 2(1 − p)) with mean p, so that two judgments of a prompt correlate by 1/3.
+    """
+    p = (mean - ties / 2) / (1 - ties)
+    chance = generator.beta(2 * p, 2 * (1 - p), size=(prompts, 1))
+    won = (generator.random((prompts, per_prompt)) < chance).astype(float)
+    return np.where(generator.random(won.shape) < ties, 0.5, won)
+
+
+def win_rate_coverage(generator: np.random.Generator, trials: int) -> Iterator[Row]:
+    """Clustered intervals beside those of judgments taken as independent."""
+    cases = [
+        (60, 1, 0.5, 0.2), (60, 1, 0.7, 0.2), (40, 3, 0.65, 0.0), (60, 3, 0.65, 0.2),
+        (200, 2, 0.55, 0.2), (30, 4, 0.85, 0.0),
+    ]  # fmt: skip
+    for prompts, per_prompt, truth, ties in cases:
+        ids = np.repeat(np.arange(prompts), per_prompt).tolist()
+        covered = independent = 0
+        for _ in range(trials):
+            outcomes = judged(generator, truth, prompts, per_prompt, ties).ravel().tolist()
+            rate, naive = win_rate(outcomes, ids), win_rate(outcomes, range(len(outcomes)))
+            covered += rate.low <= truth <= rate.high
+            independent += naive.low <= truth <= naive.high
+        yield {
+            "prompts": prompts, "per prompt": per_prompt, "win rate": truth, "ties": ties,
+            "coverage": covered / trials, "as independent": independent / trials,
+        }  # fmt: skip
+
+
+def leaderboard_coverage(generator: np.random.Generator, trials: int) -> Iterator[Row]:
+    """Of each policy's chance against SFT, by what was compared with what."""
+    ratings = {"sft": 0.0, "policy-1": 0.4, "policy-2": 0.8, "policy-3": 1.0}
+    against_sft = [(name, "sft") for name in ratings if name != "sft"]
+    chain = [("policy-2", "policy-1"), ("policy-3", "policy-2")]
+    shapes = {
+        "each against SFT": against_sft,
+        "and against the one before": [*against_sft, *chain],
+        "a chain only": [against_sft[0], *chain],
+    }
+    for shape, pairs in shapes.items():
+        for prompts, per_prompt in ((60, 1), (40, 3)):
+            covered = dict.fromkeys(ratings, 0)
+            for _ in range(trials):
+                games = list(_games(generator, ratings, pairs, prompts, per_prompt))
+                for rank in leaderboard(games, ratings, anchor="sft"):
+                    truth = float(sigmoid(np.array(ratings[rank.policy])))
+                    assert rank.low is not None
+                    assert rank.high is not None
+                    covered[rank.policy] += rank.low <= truth <= rank.high
+            of_policies = [n / trials for name, n in covered.items() if name != "sft"]
+            yield {
+                "compared": shape, "prompts a pair": prompts, "per prompt": per_prompt,
+                "coverage": float(np.mean(of_policies)), "lowest": min(of_policies),
+            }  # fmt: skip
+
+
+def _games(
+    generator: np.random.Generator,
+    ratings: dict[str, float],
+    pairs: list[tuple[str, str]],
+    prompts: int,
+    per_prompt: int,
+) -> Iterator[Match]:
+    for first, second in pairs:
+        mean = float(sigmoid(np.array(ratings[first] - ratings[second])))
+        table = judged(generator, mean, prompts, per_prompt, ties=0.2)
+        for prompt, outcomes in enumerate(table.tolist()):
+            for outcome in outcomes:
+                yield Match(first=first, second=second, outcome=outcome, prompt=(first, second, prompt))  # fmt: skip
+
+
+def type_one_error(generator: np.random.Generator, trials: int) -> Iterator[Row]:
+    """No difference, up to 600 judgments, looked at after each of them."""
+    for ties, per_prompt in ((0.0, 1), (0.2, 1), (0.2, 2), (0.2, 4)):
+        wrong = peeked = 0
+        for _ in range(trials):
+            table = judged(generator, 0.5, 600 // per_prompt, per_prompt, ties)
+            wrong += bool(_ever_passed(table))
+            peeked += _ever_outside(table)
+        yield {
+            "ties": ties, "per prompt": per_prompt, "type I error": wrong / trials,
+            "peeking at 95% intervals": peeked / trials,
+        }  # fmt: skip
+
+
+def _ever_passed(table: np.ndarray) -> bool:
+    """Whether log E passes its limit at any judgment; a prompt's judgments come in one by one."""
+    means = np.cumsum(table, axis=1) / np.arange(1, table.shape[1] + 1)
+    whole = log_wealth(means[:, -1])
+    before = np.vstack([np.zeros((1, whole.shape[1])), whole[:-1]])
+    # After k judgments of the newest prompt its mean is that of those k.
+    looks = [before + log_wealth(means[:, [k]])[:, 0] for k in range(table.shape[1])]
+    return bool((log_e(np.array(looks)) > LIMIT).any())
+
+
+def _ever_outside(table: np.ndarray) -> bool:
+    """Whether the 95% interval of the prompts' means (the same t interval) ever leaves ½ out."""
+    means = table.mean(1)
+    n = np.arange(1, len(means) + 1)
+    mean = np.cumsum(means) / n
+    variance = np.maximum(np.cumsum(means**2) / n - mean**2, 0) * n / np.maximum(n - 1, 1)
+    late = n >= 10
+    return bool((np.abs(mean - 0.5)[late] > 1.96 * np.sqrt(variance / n)[late]).any())
+
+
+def stopping(seed: int, trials: int) -> Iterator[Row]:
+    """Power at the fixed test's size and judgments until the sequential test stops."""
+    for w, ties in ((0.55, 0.0), (0.6, 0.0), (0.6, 0.2), (0.65, 0.2), (0.7, 0.2)):
+        scenario = Scenario(win_rate=w, ties=ties)
+        fixed = fixed_size(scenario, power=0.8)
+        times, better = stopping_times(scenario, most_prompts=8 * fixed, runs=trials, seed=seed)
+        yield {
+            "win rate": w, "ties": ties, "fixed test, 80% power": fixed,
+            "mean until stop": float(np.where(times > 0, times, 8 * fixed).mean()),
+            "stopped by the fixed size": float(((times > 0) & (times <= fixed)).mean()),
+            "stopped by 60": float(((times > 0) & (times <= 60)).mean()),
+            "on the right side": float(better[times > 0].mean()),
+        }  # fmt: skip
+
+
+def alarms(generator: np.random.Generator, trials: int) -> Iterator[Row]:
+    """How often z > 2: a reward model that is right, and one that promises `excess` too much."""
+    for excess in (0.0, 0.1, 0.15, 0.2, 0.3):
+        for prompts, per_prompt in ((60, 1), (50, 2)):
+            fired = 0
+            for _ in range(trials):
+                # What is predicted differs from pair to pair; 20% of judgments are ties.
+                predicted = generator.beta(6, 4, size=prompts)
+                true = np.clip(predicted - excess, 0.02, 0.98)
+                outcomes = np.array([judged(generator, p, 1, per_prompt, min(0.2, p, 1 - p)) for p in true])  # fmt: skip
+                ids = np.repeat(np.arange(prompts), per_prompt).tolist()
+                promised = np.repeat(predicted, per_prompt).tolist()
+                fired += over_optimization(promised, outcomes.ravel().tolist(), ids).alarm
+            yield {
+                "promised too much": excess, "prompts": prompts, "per prompt": per_prompt,
+                "alarms": fired / trials,
+            }  # fmt: skip
+
+
+def failures(found: dict[str, list[Row]], trials: int) -> list[str]:
+    """The promises not kept, as sentences."""
+    missed = []
+    for part in ("win rate intervals", "leaderboard intervals"):
+        for row in found[part]:
+            slack = 2 * standard_error(row["coverage"], trials)
+            if not COVERAGE[0] - slack <= row["coverage"] <= COVERAGE[1] + slack:
+                missed.append(f"{part}: coverage {row['coverage']:.3f} in {row}")
+    for part, name in (("sequential test", "type I error"), ("alarm", "alarms")):
+        for row in found[part]:
+            false = row.get("promised too much", 0.0) == 0.0
+            if false and row[name] > ERROR + 2 * standard_error(row[name], trials):
+                missed.append(f"{part}: {row[name]:.3f} in {row}")
+    return missed
+
+
+def table(rows: list[Row]) -> str:
+    """The rows in Markdown."""
+    columns = list(rows[0])
+    shown = [
+        " | ".join(f"{v:.3f}" if isinstance(v, float) else str(v) for v in row.values())
+        for row in rows
+    ]
+    lines = [" | ".join(columns), "|".join("---" for _ in columns), *shown]
+    return "\n".join(f"| {line} |" for line in lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Simulated promises of the win-rate statistics.")
+    parser.add_argument("--trials", type=int, default=4000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    args = parser.parse_args()
+    generator, trials = np.random.default_rng(args.seed), args.trials
+    parts = {
+        "win rate intervals": lambda: win_rate_coverage(generator, trials),
+        "leaderboard intervals": lambda: leaderboard_coverage(generator, trials // 4),
+        "sequential test": lambda: type_one_error(generator, trials),
+        "stopping": lambda: stopping(args.seed, trials),
+        "alarm": lambda: alarms(generator, trials // 2),
+    }
+    found: dict[str, list[Row]] = {}
+    for name, measure in parts.items():
+        started = time.monotonic()
+        found[name] = list(measure())
+        print(f"\n{name} ({time.monotonic() - started:.0f} s)\n\n{table(found[name])}", flush=True)
+    if args.json:
+        args.json.write_text(json.dumps({"trials": trials, "seed": args.seed} | found, indent=2))
+    missed = failures(found, trials // 4)
+    for sentence in missed:
+        print(f"FAILED: {sentence}", file=sys.stderr)
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

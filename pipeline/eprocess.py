@@ -1,0 +1,101 @@
+"""A test of "neither policy is better" that may be looked at after every judgment.
+
+Peeking at a 95% interval until it leaves ½ is wrong in one run of three.  An e-process is a bet
+against the null hypothesis whose wealth E is not expected to grow while the null holds; by Ville's
+inequality (1939) it ever reaches 1/α with probability α at most, whenever one looks and stops
+(Ramdas et al. 2023, "Game-theoretic statistics and safe anytime-valid inference", Stat. Sci. 38).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from pipeline.winrate import cluster_numbers
+
+Decision = Literal["better", "worse", "go on"]
+
+_SIZES = (0.1, 0.2, 0.35, 0.55, 0.8, 1.1)
+LAMBDAS = np.array([*_SIZES, *(-size for size in _SIZES)])
+"""The bets: the first half gains when the policy wins, the second when it loses."""
+
+LIMIT = math.log(20)
+"""log E at which the test stops: 1/α for α = .05, nats."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sequential:
+    """What the test says so far.
+
+    `log_e` (nats) is after the last prompt, `path` after each, `stopped_at` the number of prompts
+    at which it first passed `LIMIT` (None: never).  The decision is the one taken there: what comes
+    later cannot take it back, or the test would be another one.
+    """
+
+    decision: Decision
+    log_e: float
+    prompts: int
+    stopped_at: int | None
+    path: tuple[float, ...]
+
+
+def prompt_means(outcomes: Sequence[float], prompts: Sequence[Hashable]) -> np.ndarray:
+    """(C,) mean outcome of each prompt, in the order in which the prompts first appear.
+
+    Judgments of one prompt resemble each other, so a prompt is one observation.  Raises ValueError
+    for outcomes outside [0, 1].
+    """
+    x = np.asarray(outcomes, dtype=float)
+    if x.size != len(prompts):
+        raise ValueError(f"{x.size} outcomes need as many prompts, not {len(prompts)}")
+    if not ((x >= 0) & (x <= 1)).all():
+        raise ValueError("outcomes must lie between 0 (loss) and 1 (win)")
+    if not x.size:
+        return x
+    index = cluster_numbers(prompts)
+    return np.bincount(index, weights=x) / np.bincount(index)
+
+
+def log_wealth(means: np.ndarray) -> np.ndarray:
+    """(…, N, 12) log wealth of each bet after each of N observations in [0, 1].
+
+    log E_λ = Σ log(1 + λ(x − ½)), nats: a fair bet where x averages ½ (Waudby-Smith and Ramdas 2024,
+    "Estimating means of bounded random variables by betting", JRSS-B 86).
+    """
+    return np.cumsum(np.log1p((means[..., None] - 0.5) * LAMBDAS), axis=-2)
+
+
+def log_e(wealth: np.ndarray) -> np.ndarray:
+    """(…,) log of the mean wealth over the last axis: a mixture of bets is again a bet."""
+    top = wealth.max(-1)
+    return top + np.log(np.exp(wealth - top[..., None]).mean(-1))
+
+
+def winning(wealth: np.ndarray) -> np.ndarray:
+    """Whether the bets on "better" (the first half of the last axis) hold more of the wealth."""
+    half = LAMBDAS.size // 2
+    return log_e(wealth[..., :half]) > log_e(wealth[..., half:])
+
+
+def sequential_test(outcomes: Sequence[float], prompts: Sequence[Hashable]) -> Sequential:
+    """Better, worse or go on, from outcomes (1 win, ½ tie, 0 loss) in the order they came in."""
+    means = prompt_means(outcomes, prompts)
+    if not means.size:
+        return Sequential(decision="go on", log_e=0.0, prompts=0, stopped_at=None, path=())
+    wealth = log_wealth(means)
+    path = log_e(wealth)
+    passed = np.flatnonzero(path > LIMIT)
+    decision: Decision = "go on"
+    if passed.size:
+        decision = "better" if winning(wealth[passed[0]]) else "worse"
+    return Sequential(
+        decision=decision,
+        log_e=float(path[-1]),
+        prompts=means.size,
+        stopped_at=int(passed[0]) + 1 if passed.size else None,
+        path=tuple(path.tolist()),
+    )

@@ -1,0 +1,62 @@
+"""What a policy's own reward model expects of the pairs that people judge it by.
+
+That reward model was trained before these completions existed, so its expectation is a prediction;
+the reward model of the stage that calls this has already seen how they were judged.
+"""
+
+from __future__ import annotations
+
+import math
+
+import pandas as pd
+import torch
+
+from pipeline.hub import ModelUnavailable
+from pipeline.reward.scoring import RewardModel
+from pipeline.rundir import Job, Report, RunDirectory
+from pipeline.text import read_messages
+
+COLUMNS = ("comparison", "first", "first_score", "second_score")
+
+
+def predict(job: Job, report: Report, directory: RunDirectory, *, device: torch.device) -> int:
+    """Score inputs/evaluation_pairs.parquet with the ``proxy`` model, into predictions.parquet.
+
+    Returns the number of pairs: 0 where the stage was given none, as in the first iteration, or
+    where the model is gone, which is said as a warning.
+    """
+    path = directory.inputs / "evaluation_pairs.parquet"
+    if not path.exists():
+        return 0
+    pairs = pd.read_parquet(path)
+    report.log(f"predicting {len(pairs)} comparisons with the policy's own reward model")
+    try:
+        model = RewardModel.load(job.model("proxy"), device=device)
+    except ModelUnavailable as error:
+        message = f"no predictions for the over-optimisation alarm: {error}"
+        report.note("warning", "no_predictions", message)
+        return 0
+    conversations = [read_messages(text) for text in pairs["messages"]]
+    first, second = (model(conversations, pairs[side].tolist()) for side in ("first_text", "second_text"))  # fmt: skip
+    rows = [
+        (comparison, expected_outcome(a - b, theta), a, b)
+        for comparison, a, b, theta in zip(
+            pairs["comparison"], first, second, pairs["theta"], strict=True
+        )
+    ]
+    found = pd.DataFrame(rows, columns=list(COLUMNS))
+    found.to_parquet(directory.outputs / "predictions.parquet", index=False)
+    return len(pairs)
+
+
+def expected_outcome(d: float, theta: float) -> float:
+    """P(first is preferred) + ½ P(tie) at a reward difference d, both in units of reward.
+
+    By Rao and Kupper's (1967) model with tie threshold θ ≥ 0; θ = 0 is Bradley and Terry's.
+    P(first) = σ(d − θ) and P(second) = σ(−d − θ), so it is ½ (1 + σ(d − θ) − σ(−d − θ)).
+    """
+    return 0.5 * (1 + _sigmoid(d - theta) - _sigmoid(-d - theta))
+
+
+def _sigmoid(x: float) -> float:
+    return 0.5 * (1 + math.tanh(0.5 * x))

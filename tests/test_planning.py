@@ -1,0 +1,114 @@
+"""Planning: the sizes that textbooks give, and simulated stopping times that hold."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from launch import app
+from pipeline.eprocess import LIMIT, log_e, log_wealth
+from pipeline.planning import Scenario, fixed_size, plan, readable, stopping_times
+
+
+@pytest.mark.parametrize(("w", "judgments"), [(0.55, 783), (0.6, 194), (0.65, 85), (0.7, 47)])
+def test_sizes_without_ties(w, judgments):
+    # (1.95996 · ½ + .84162 √(w(1−w)))² / (w−½)²: at .6 (.97998 + .41231)²/.01 = 193.8.
+    assert fixed_size(Scenario(win_rate=w), power=0.8) == judgments
+    assert fixed_size(Scenario(win_rate=1 - w), power=0.8) == judgments
+
+
+def test_ties_save_judgments():
+    # t = .2: (1.95996 √.2 + .84162 √.19)²/.01 = (.87652 + .36685)²/.01 = 154.6.
+    assert fixed_size(Scenario(win_rate=0.6, ties=0.2), power=0.8) == 155
+
+
+def test_several_judgments_a_prompt_pay_the_design_effect():
+    # 193.8 · (1 + 2 · .3) = 310.1, in whole prompts of 3: 312.
+    assert fixed_size(Scenario(win_rate=0.6, per_prompt=3), power=0.8) == 312
+    alike = Scenario(win_rate=0.6, per_prompt=3, correlation=1.0)
+    assert fixed_size(alike, power=0.8) == 3 * 194
+
+
+def test_the_planned_size_has_the_planned_power():
+    scenario = Scenario(win_rate=0.6, ties=0.2)
+    n = fixed_size(scenario, power=0.8)
+    x = scenario.means(np.random.default_rng(0), (4000, n))
+    z = (x.mean(1) - 0.5) / (x.std(1, ddof=1) / math.sqrt(n))
+    assert np.mean(z > 1.96) == pytest.approx(0.8, abs=0.03)
+
+
+def test_simulated_judgments_have_the_mean_ties_and_correlation_asked_for():
+    scenario = Scenario(win_rate=0.6, ties=0.2, per_prompt=2, correlation=0.3)
+    means = scenario.means(np.random.default_rng(1), (200_000,))
+    assert means.mean() == pytest.approx(0.6, abs=0.005)
+    # One judgment varies by .6 · .4 − .2/4 = .19, the mean of two by .19 · (1 + .3)/2.
+    assert means.var() == pytest.approx(0.19 * 0.65, rel=0.02)
+
+
+def test_the_e_process_stops_on_the_right_side_and_later_without_a_difference():
+    times, better = stopping_times(Scenario(win_rate=0.65), most_prompts=600)
+    assert (times > 0).mean() > 0.99
+    assert better.mean() > 0.97
+    worse = stopping_times(Scenario(win_rate=0.35), most_prompts=600)[1]
+    assert worse.mean() < 0.03
+    # Eleven wins in a row cannot settle it, twelve do.
+    certain = stopping_times(Scenario(win_rate=0.999), most_prompts=100, runs=50)[0]
+    assert certain.min() == 12
+
+
+def test_stopping_times_are_those_of_whole_paths():
+    # Blocks and the runs that leave them are bookkeeping: the same law as whole paths at once.
+    scenario = Scenario(win_rate=0.6, ties=0.2)
+    times = stopping_times(scenario, most_prompts=300, runs=4000)[0]
+    paths = log_e(log_wealth(scenario.means(np.random.default_rng(8), (4000, 300)))) > LIMIT
+    expected = np.where(paths.any(1), paths.argmax(1) + 1, -1)
+    for by in (60, 120, 200, 300):
+        shares = [((t > 0) & (t <= by)).mean() for t in (times, expected)]
+        assert shares[0] == pytest.approx(shares[1], abs=0.035)  # 3 standard errors
+
+
+def test_a_plan_is_the_same_each_time_and_reads_as_a_sentence():
+    found = plan(Scenario(win_rate=0.65))
+    assert found == plan(Scenario(win_rate=0.65))
+    assert found["fixed"] == 85
+    assert 70 < found["e_process"]["mean"] < 130
+    assert found["e_process"]["median"] < found["e_process"]["for_power"]
+    text = readable(found)
+    assert "85 judgments show it in 80% of cases" in text
+    assert f"{found['e_process']['mean']} judgments on average" in text
+    assert "correlate" not in text
+    assert "correlate by 0.3" in readable(plan(Scenario(win_rate=0.7, per_prompt=2)))
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"win_rate": 0.5}, "at least 0.02 from 0.5"),
+        ({"win_rate": 1.0}, "between 0 and 1"),
+        ({"win_rate": 0.9, "ties": 0.3}, "its? share|between 0 and 0.2"),
+        ({"win_rate": 0.6, "per_prompt": 0}, "--per-prompt 0 must be at least 1"),
+        ({"win_rate": 0.6, "correlation": 1.5}, "--correlation 1.5"),
+    ],
+)
+def test_impossible_scenarios_are_refused(values, words):
+    with pytest.raises(ValueError, match=words):
+        Scenario(**values)
+
+
+def test_a_power_of_one_is_refused():
+    with pytest.raises(ValueError, match="--power 1"):
+        fixed_size(Scenario(win_rate=0.6), power=1.0)
+
+
+def test_the_command_prints_words_or_json():
+    def run(*options: str) -> str:
+        ended = CliRunner().invoke(app, ["plan", *options], catch_exceptions=False)
+        assert ended.exit_code == 0
+        return ended.output
+
+    asked = ("--win-rate", "0.7", "--ties", "0.2")
+    found = json.loads(run(*asked, "--json"))
+    assert found == plan(Scenario(win_rate=0.7, ties=0.2))
+    assert run(*asked).strip() == readable(found)
