@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSequenceClassification
 
 from pipeline.config import RewardConfig
@@ -21,7 +22,7 @@ from pipeline.reward.data import (
     split_by_prompt,
     training_rows,
 )
-from pipeline.reward.likelihood import FIRST, SECOND, TIE
+from pipeline.reward.likelihood import BOTH_BAD, FIRST, SECOND, TIE, Likelihood
 from pipeline.reward.metrics import (
     expected_calibration_error,
     held_out_metrics,
@@ -30,6 +31,7 @@ from pipeline.reward.metrics import (
 from pipeline.reward.network import from_language_model, load_network
 from pipeline.reward.scoring import RewardModel
 from pipeline.reward.stage import run
+from pipeline.reward.ties import Ties
 from pipeline.reward.trainer import train_reward_model
 from pipeline.rundir import Job, Report, RunDirectory
 from pipeline.text import ChatTokenizer, TooLong
@@ -44,11 +46,13 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return tiny_models(tmp_path_factory.mktemp("models"))
 
 
-def pair(outcome: int, *, prompt: str = "p", name: str = "j") -> JudgedPair:
-    return JudgedPair(
-        judgment=name, prompt=prompt, first="f", second="s", first_ids=[5], second_ids=[6],
-        first_length=1, second_length=1, outcome=outcome,
-    )  # fmt: skip
+def pair(outcome: int, *, prompt: str = "p", name: str = "j", **others: Any) -> JudgedPair:
+    usual: dict[str, Any] = {
+        "judgment": name, "prompt": prompt, "first": "f", "second": "s", "first_ids": [5],
+        "second_ids": [6], "first_length": 1, "second_length": 1, "outcome": outcome,
+        "strength": 0, "annotator": "a-1", "side": 1,
+    }  # fmt: skip
+    return JudgedPair(**(usual | others))
 
 
 def stage(job: Job, path: Path, judgments: list[dict[str, Any]]) -> tuple[Any, dict[str, Any]]:
@@ -103,18 +107,20 @@ def test_the_saved_model_is_centred_on_the_references_own_responses(
     models: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     seen: list[tuple[Any, list[str]]] = []
-    original = RewardModel.__call__
+    original = RewardModel.member_scores
 
-    def spy(self: RewardModel, conversations: Any, completions: Any) -> list[float]:
+    def spy(self: RewardModel, conversations: Any, completions: Any) -> list[list[float]]:
         seen.append((conversations, completions))
         return original(self, conversations, completions)
 
-    monkeypatch.setattr(RewardModel, "__call__", spy)
+    monkeypatch.setattr(RewardModel, "member_scores", spy)
     directory, summary = stage(make_job("reward", models), tmp_path, make_judgments(48))
     assert summary["shift"] != 0
-    rewards = RewardModel.load(directory.model)(*seen[0])
-    assert len(rewards) == 6
-    assert sum(rewards) / 6 == pytest.approx(0, abs=1e-5)
+    asked = seen[0]
+    heads = RewardModel.load(directory.model).member_scores(*asked)
+    assert [len(rewards) for rewards in heads] == [6] * 4
+    assert [sum(rewards) / 6 for rewards in heads] == pytest.approx([0] * 4, abs=1e-5)
+    assert heads[0] != heads[1]
 
 
 def test_transformers_own_class_loads_it_and_differs_by_the_shift_only(
@@ -124,18 +130,55 @@ def test_transformers_own_class_loads_it_and_differs_by_the_shift_only(
     model = RewardModel.load(directory.model)
     stock = AutoModelForSequenceClassification.from_pretrained(directory.model)
     texts = [model.chat.chat("Say 1", text).ids for text in ("zz", "abcabc")]
+    level = model.network.heads.bias.mean().item()
+    assert summary["shift"] != 0
     for ids, reward in zip(texts, model.score(texts), strict=True):
-        plain = stock(torch.tensor([ids])).logits.item()
-        assert reward - plain == pytest.approx(summary["shift"], abs=1e-4)
+        plain = stock(torch.tensor([ids])).logits
+        assert plain.shape == (1, 1)
+        assert reward - plain.item() == pytest.approx(level, abs=1e-4)
 
 
-@pytest.mark.parametrize("tie_model", ["drop", "half"])
+@pytest.mark.parametrize("tie_model", ["drop", "half", "davidson", "ordinal"])
 def test_other_tie_models_train_too(models: dict[str, str], tmp_path: Path, tie_model: str):
     job = make_job("reward", models, reward__tie_model=tie_model, reward__center=False)
-    _, summary = stage(job, tmp_path, make_judgments(96))
-    assert summary["theta"] is None
+    judgments = make_judgments(96)
+    for row in judgments:
+        row["strength"] = 2 if row["outcome"] in ("first", "second") else None
+    directory, summary = stage(job, tmp_path, judgments)
+    assert (summary["theta"] is None) == (tie_model in ("drop", "half"))
     assert summary["accuracy"] > 0.8
     assert "shift" not in summary
+    network = load_network(directory.model)
+    assert network.likelihood.tie_model == tie_model
+    # Everybody said "clearly": the thresholds of strength learned that, from wherever they began.
+    moved = network.ties.values().gap_clearly - Ties().values().gap_clearly
+    assert (abs(moved.item()) > 0.1) == (tie_model == "ordinal")
+
+
+def test_a_model_saved_with_a_threshold_alone_still_loads(models: dict[str, str], tmp_path: Path):
+    chat = ChatTokenizer.load(models["reference"])
+    network = from_language_model(models["reference"], chat)
+    with torch.no_grad():
+        torch.nn.init.normal_(network.score.weight)
+        network.ties.raw.fill_(0.3)
+    network.save_pretrained(tmp_path)
+    chat.tokenizer.save_pretrained(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    later = {"ties.gaps", "ties.level", "ties.sharpness"}
+    assert later <= tensors.keys()
+    old = {name: tensor for name, tensor in tensors.items() if name not in later}
+    save_file(old, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    config = json.loads((tmp_path / "config.json").read_text())
+    for name in ("reward_heads", "reward_likelihood"):
+        config.pop(name, None)
+    (tmp_path / "config.json").write_text(json.dumps(config))
+
+    found = load_network(tmp_path)
+    assert found.ties().item() == pytest.approx(math.log1p(math.exp(0.3)))
+    assert found.ties.values()[1:] == Ties().values()[1:]
+    assert found.likelihood == Likelihood()
+    assert found.members == 1
+    assert torch.equal(found.score.weight, network.score.weight)
 
 
 def test_no_prompt_to_centre_on_is_an_error(models: dict[str, str], tmp_path: Path):
@@ -180,11 +223,13 @@ def test_a_pair_over_the_limit_is_an_error_that_counts(tmp_path: Path):
         read(rows, tmp_path, max_tokens=128)
 
 
-def test_both_bad_is_a_tie_and_first_is_first(tmp_path: Path):
+def test_both_bad_is_not_decisive_and_first_is_first(tmp_path: Path):
     rows = make_judgments(4)
     for row, outcome in zip(rows, ("first", "second", "tie", "both_bad"), strict=True):
         row["outcome"] = outcome
-    assert [p.outcome for p in read(rows, tmp_path)] == [FIRST, SECOND, TIE, TIE]
+    pairs = read(rows, tmp_path)
+    assert [p.outcome for p in pairs] == [FIRST, SECOND, TIE, BOTH_BAD]
+    assert [p.decisive for p in pairs] == [True, True, False, False]
 
 
 def test_drop_leaves_out_ties_and_nothing_else():
@@ -236,16 +281,37 @@ def test_decisive_judgments_on_one_prompt_only_are_refused_or_all_trained_on():
     assert verdicts == {"a", "every judgment that prefers"}
 
 
+def test_strengths_sides_and_annotators_are_read(tmp_path: Path):
+    rows = make_judgments(3)
+    for row, strength, swapped in zip(rows, (3, None, 1), (True, False, False), strict=True):
+        row |= {"strength": strength, "shown_swapped": swapped, "annotator": f"a{strength}"}
+        row["prompt_role"] = "audit" if swapped else "train"
+    pairs = read(rows, tmp_path)
+    assert [p.strength for p in pairs] == [3, 0, 1]
+    assert [p.side for p in pairs] == [-1, 1, 1]
+    assert [p.annotator for p in pairs] == ["a3", "aNone", "a1"]
+    assert [p.audit for p in pairs] == [True, False, False]
+    for row in rows:
+        del row["shown_swapped"]
+    with pytest.raises(ValueError, match="lacks the columns shown_swapped"):
+        read(rows, tmp_path / "lacking")
+
+
 def test_a_batch_holds_the_firsts_then_the_seconds():
-    rows = [
-        {"first_ids": [5, 6, 0], "second_ids": [7], "outcome": FIRST},
-        {"first_ids": [8], "second_ids": [9, 9], "outcome": TIE},
+    pairs = [
+        pair(FIRST, first_ids=[5, 6, 0], second_ids=[7], first_length=3, strength=2),
+        pair(TIE, first_ids=[8], second_ids=[9, 9], second_length=2, side=-1, annotator="a-0"),
     ]
-    batch = PairCollator(pad_id=0)(rows)
+    batch = PairCollator(pad_id=0)(training_rows(pairs, "rao_kupper"))
     assert batch["input_ids"].tolist() == [[5, 6, 0], [8, 0, 0], [7, 0, 0], [9, 9, 0]]
     # The first text ends with a real 0, which a mask made from ids would take for padding.
     assert batch["attention_mask"].sum(1).tolist() == [3, 1, 1, 2]
     assert batch["outcomes"].tolist() == [FIRST, TIE]
+    assert batch["strength"].tolist() == [2, 0]
+    assert batch["side"].tolist() == [1, -1]
+    assert batch["annotators"].tolist() == [1, 0]  # in the order of their ids
+    assert batch["longer"].tolist() == [2, -1]
+    assert batch["weights"].tolist() == [[1], [1]]
 
 
 # --- the network ------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The reward stage: judgments in, a centred Bradley-Terry reward model out."""
+"""The reward stage: judgments in, a centred reward model out."""
 
 from __future__ import annotations
 
@@ -13,13 +13,20 @@ import torch
 from pipeline.devices import pick_device
 from pipeline.reward.data import (
     JudgedPair,
+    annotator_ids,
     judged_by,
     notes_on_kinds,
     read_pairs,
     split_by_prompt,
 )
-from pipeline.reward.metrics import held_out_metrics, length_correlation
+from pipeline.reward.likelihood import LEARNS_THETA
+from pipeline.reward.metrics import (
+    held_out_metrics,
+    length_correlation,
+    length_correlation_in_pairs,
+)
 from pipeline.reward.network import from_language_model
+from pipeline.reward.reliability import notes_on_annotators, reliability
 from pipeline.reward.scoring import RewardModel
 from pipeline.reward.trainer import train_reward_model
 from pipeline.rundir import Job, Report, RunDirectory
@@ -40,7 +47,7 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
     report.log(f"{len(train)} judgments to train on, {len(held_out)} held out")
     kinds = judged_by(directory.inputs)
     device = pick_device(job.config.worker.device)
-    network = from_language_model(path, chat).to(device)
+    network = from_language_model(path, chat, heads=config.members).to(device)
     model = RewardModel(network, chat, device)
 
     def measure(step: int) -> None:
@@ -57,35 +64,60 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
         report,
         device=device,
         seed=job.seed,
+        bootstrap_seed=job.config.seed,
         resume=job.resume,
         measure=measure,
         notes=notes_on_kinds(kinds),
     )
     network.eval()
     summary = _measure(model, held_out, config.tie_model) | {
-        "theta": network.ties().item() if config.tie_model == "rao_kupper" else None,
+        "theta": network.ties().item() if config.tie_model in LEARNS_THETA else None,
         "tie_model": config.tie_model,
+        "both_bad": network.likelihood.both_bad,
+        "members": model.members,
         "pairs": len(train),
         "held_out_pairs": len(held_out),
         "judged_by": kinds,
         "ties": sum(not pair.decisive for pair in pairs),
     }
+    summary |= _figures(model, pairs, report)
     summary |= _centre(model, job, report, directory.inputs) if config.center else {}
     summary |= _spread(model, pairs)
+    network.annotators = None  # theirs are the differences between people, not the rewards
     network.save_pretrained(directory.model)
     chat.tokenizer.save_pretrained(directory.model)
     return summary
 
 
 def _measure(model: RewardModel, pairs: Sequence[JudgedPair], tie_model: Any) -> dict[str, Any]:
+    first, second = _both_sides(model, pairs)
+    theta = model.network.ties().item()
+    return held_out_metrics(pairs, first, second, theta=theta, tie_model=tie_model)
+
+
+def _both_sides(model: RewardModel, pairs: Sequence[JudgedPair]) -> tuple[list[float], list[float]]:
+    """The rewards of each pair's first and second text."""
     rewards = model.score([p.first_ids for p in pairs] + [p.second_ids for p in pairs])
-    return held_out_metrics(
-        pairs,
-        rewards[: len(pairs)],
-        rewards[len(pairs) :],
-        theta=model.network.ties().item(),
-        tie_model=tie_model,
-    )
+    return rewards[: len(pairs)], rewards[len(pairs) :]
+
+
+def _figures(model: RewardModel, pairs: Sequence[JudgedPair], report: Report) -> dict[str, Any]:
+    """What all judgments together say of the annotators and of length."""
+    first, second = _both_sides(model, pairs)
+    network = model.network
+    found: dict[str, Any] = {
+        "annotators": [],
+        "length_correlation_in_pairs": length_correlation_in_pairs(first, second, pairs),
+    }
+    if network.annotators is None:
+        return found
+    found |= reliability(
+        pairs, first, second, annotator_ids(pairs),
+        likelihood=network.likelihood, ties=network.ties.values(),
+    )  # fmt: skip
+    for note in notes_on_annotators(found["annotators"]):
+        report.note(**note)
+    return found
 
 
 def _reported(found: dict[str, Any]) -> dict[str, Any]:
@@ -93,7 +125,7 @@ def _reported(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def _centre(model: RewardModel, job: Job, report: Report, inputs: Path) -> dict[str, float]:
-    """Shift all rewards so that the SFT model's own responses average 0.
+    """Shift each head's rewards so that the SFT model's own responses average 0.
 
     The likelihood sees differences only, so the level is free; PPO reads it (a terminal reward
     far from 0 is a large error for the value head at first).  The shift goes into the saved bias.
@@ -118,8 +150,9 @@ def _centre(model: RewardModel, job: Job, report: Report, inputs: Path) -> dict[
         seed=int(digest("centre", str(job.seed)), 16) % 2**31,
         batch=job.config.sampling.batch,
     )
-    rewards = model(fitting, [response.text for response in responses])
-    model.network.shift(-fmean(rewards))
+    members = model.member_scores(fitting, [response.text for response in responses])
+    rewards = [fmean(each) for each in zip(*members, strict=True)]
+    model.network.shift(torch.tensor([-fmean(each) for each in members]))
     return {"mean": 0.0, "std": pstdev(rewards), "shift": -fmean(rewards)}
 
 

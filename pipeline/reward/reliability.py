@@ -1,0 +1,132 @@
+"""What a fitted reward model says of the annotators, one by one and of their agreement."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import combinations
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pipeline.reward.annotators import (
+    FittedAnnotators,
+    Judged,
+    annotator_weights,
+    effective,
+    fit_annotators,
+)
+from pipeline.reward.data import JudgedPair
+from pipeline.reward.likelihood import TIE, Likelihood, TieValues, log_probabilities
+
+LITTLE = 0.25
+"""Annotators whose judgments weigh less than this are pointed out."""
+
+
+def reliability(
+    pairs: Sequence[JudgedPair],
+    first: Sequence[float],
+    second: Sequence[float],
+    ids: Sequence[str],
+    *,
+    likelihood: Likelihood,
+    ties: TieValues,
+) -> dict[str, Any]:
+    """`annotators`, a row each, and `expected_agreement`, from the rewards of each pair's texts.
+
+    Under ``drop`` judgments without a preference are left out, as they were in training.
+    """
+    rows = [n for n, p in enumerate(pairs) if p.decisive or likelihood.tie_model != "drop"]
+    index = {id: n for n, id in enumerate(ids)}
+    a, b = (torch.tensor([r[n] for n in rows], dtype=torch.float64) for r in (first, second))
+    judged = Judged(
+        d=a - b,
+        level=(a + b) / 2,
+        side=torch.tensor([float(pairs[n].side) for n in rows], dtype=torch.float64),
+        annotator=torch.tensor([index[pairs[n].annotator] for n in rows]),
+        outcomes=torch.tensor([pairs[n].outcome for n in rows]),
+        strength=torch.tensor([pairs[n].strength for n in rows]),
+    )
+    fitted = fit_annotators(judged, len(ids), likelihood=likelihood, ties=ties)
+    items = [(pairs[n].first, pairs[n].second) for n in rows]
+    agreement = expected_agreement(judged, items, fitted, likelihood=likelihood, ties=ties)
+    weights = annotator_weights(fitted, likelihood, ties)
+    return {
+        "annotators": report(ids, judged, fitted, weights),
+        "expected_agreement": agreement["expected"] if agreement else None,
+        "observed_agreement": agreement["observed"] if agreement else None,
+        "overlapping_items": agreement["items"] if agreement else 0,
+    }
+
+
+def notes_on_annotators(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A warning for whoever reads the buttons the other way round, or counts for little."""
+    notes = []
+    for row in rows:
+        upper = row["slope"] + 2 * row["slope_sd"]
+        if upper < 0:
+            said = "prefers what the others do not, and is read the other way round"
+        elif row["weight"] < LITTLE:
+            said = f"counts for {row['weight']:.0%} of an average one"
+        else:
+            continue
+        message = (
+            f"a judgment by {row['annotator']} {said}: slope {row['slope']:.2f} "
+            f"± {row['slope_sd']:.2f} over {row['judgments']} judgments"
+        )
+        notes.append({"kind": "warning", "name": "annotator", "message": message} | row)
+    return notes
+
+
+def expected_agreement(
+    judged: Judged,
+    items: Sequence[Any],
+    fitted: FittedAnnotators,
+    *,
+    likelihood: Likelihood,
+    ties: TieValues,
+) -> dict[str, float] | None:
+    """What the fitted model expects two annotators to agree on items that several judged.
+
+    `items` (N,) names the pair of responses that each judgment is of.  Two judgments agree when
+    both name the same response or both are ties.  As in percent agreement, an item with m
+    judgments counts m times, with the mean over its pairs of judgments.  Also what was observed.
+    None without such an item.
+    """
+    slope, bias = 1 + fitted.delta[judged.annotator], fitted.bias[judged.annotator]
+    z = effective(judged.d, slope, bias, judged.side)
+    chances = log_probabilities(z, ties.theta, likelihood.tie_model).exp()
+    said = judged.outcomes.clamp(max=TIE).tolist()  # both bad is a tie
+    by_item: dict[Any, list[int]] = {}
+    for row, item in enumerate(items):
+        by_item.setdefault(item, []).append(row)
+    several = [rows for rows in by_item.values() if len(rows) > 1]
+    if not several:
+        return None
+    total = sum(map(len, several))
+    expected = observed = 0.0
+    for rows in several:
+        pairs = list(combinations(rows, 2))
+        share = len(rows) / len(pairs) / total
+        expected += share * sum(float(chances[a] @ chances[b]) for a, b in pairs)
+        observed += share * sum(said[a] == said[b] for a, b in pairs)
+    return {"items": len(several), "expected": expected, "observed": observed}
+
+
+def report(
+    ids: Sequence[str], judged: Judged, fitted: FittedAnnotators, weights: Tensor
+) -> list[dict[str, Any]]:
+    """One row an annotator, by id: slope, side bias, standard errors, weight and judgments."""
+    counts = torch.bincount(judged.annotator, minlength=len(ids)).tolist()
+    return [
+        {
+            "annotator": id,
+            "slope": 1 + fitted.delta[n].item(),
+            "slope_sd": fitted.delta_sd[n].item(),
+            "side_bias": fitted.bias[n].item(),
+            "side_bias_sd": fitted.bias_sd[n].item(),
+            "weight": weights[n].item(),
+            "judgments": counts[n],
+        }
+        for n, id in enumerate(ids)
+    ]
