@@ -157,11 +157,26 @@ class RewardConfig(Section):
         low=1,
     )
     epochs: float = setting(
-        1.0, "Passes over the judgments; a few hundred labels overfit fast.", above=0
+        1.0, "Passes over the judgments at most; a few hundred labels overfit fast.", above=0
     )
     lr: float = setting(1e-5, "Peak learning rate of the reward model.", above=0)
     theta_lr: float = setting(
         0.02, "Learning rate of the thresholds and of the level of both bad.", above=0
+    )
+    audit_share: float = setting(
+        0.15,
+        "Share of the prompts whose judgments the reward model does not learn from: they say when "
+        "to stop, and train the audit model.  Audit prompts with judgments take their place.",
+        low=0,
+        high=0.5,
+    )
+    early_stopping: bool = setting(
+        True,
+        "Stop, and go back to the best state, when the log-loss of those judgments has clearly "
+        "risen; needs 20 of them.",
+    )
+    patience: int = setting(
+        4, "Checks in a row, four an epoch, that are clearly worse before training stops.", low=1
     )
     length_penalty_weight: float = setting(
         0.0,

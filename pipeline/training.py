@@ -38,13 +38,22 @@ _MARK = "report.json"
 class ReportCallback(TrainerCallback):
     """Turns the trainer's steps, logs and saves into events, and a request to stop into a checkpoint.
 
-    `notes` are arguments of `Report.note`, given once, before the first step.
+    `notes` are arguments of `Report.note`, given once, before the first step.  Without `metrics`
+    only the progress is told: of a training beside the stage's own.
     """
 
-    def __init__(self, report: Report, doing: str, notes: Sequence[Mapping[str, Any]] = ()) -> None:
+    def __init__(
+        self,
+        report: Report,
+        doing: str,
+        notes: Sequence[Mapping[str, Any]] = (),
+        *,
+        metrics: bool = True,
+    ) -> None:
         self._report = report
         self._doing = doing
         self._notes = notes
+        self._metrics = metrics
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
         if state.global_step == 0:
@@ -60,7 +69,7 @@ class ReportCallback(TrainerCallback):
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:  # noqa: ARG002
         values = {_REPORTED[k]: float(v) for k, v in (logs or {}).items() if k in _REPORTED}
-        if "train/loss" in values:  # the last log is a summary of the whole run
+        if self._metrics and "train/loss" in values:  # the last log is a summary of the whole run
             self._report.metrics(state.global_step, values)
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002

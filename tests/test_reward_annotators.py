@@ -205,13 +205,13 @@ MIRRORED = {"first": "second", "second": "first", "tie": "tie", "both_bad": "bot
 
 
 def several(count: int) -> list[dict[str, Any]]:
-    """Four annotators: two who like z, one who presses the wrong button, one who presses left."""
+    """Four people who like z, one who presses the wrong button, and one who presses left."""
     rows = make_judgments(count)
     for n, row in enumerate(rows):
-        row |= {"annotator": f"a-{n // 2 % 4}", "shown_swapped": n % 2 == 1}
-        if row["annotator"] == "a-2":
+        row |= {"annotator": f"a-{n // 2 % 6}", "shown_swapped": n % 2 == 1}
+        if row["annotator"] == "a-4":
             row["outcome"] = MIRRORED[row["outcome"]]
-        if row["annotator"] == "a-3":
+        if row["annotator"] == "a-5":
             row["outcome"] = "second" if row["shown_swapped"] else "first"
     return rows
 
@@ -226,21 +226,21 @@ def test_the_stage_learns_annotators_and_saves_rewards_alone(
     with Report(directory) as events:
         summary = run(job, events, directory)
     rows = {row["annotator"]: row for row in summary["annotators"]}
-    assert sorted(rows) == ["a-0", "a-1", "a-2", "a-3"]
+    assert sorted(rows) == ["a-0", "a-1", "a-2", "a-3", "a-4", "a-5"]
     assert sum(row["judgments"] for row in rows.values()) == 320
-    assert min(rows["a-0"]["slope"], rows["a-1"]["slope"]) > 0.5
-    assert rows["a-2"]["slope"] + 2 * rows["a-2"]["slope_sd"] < 0
-    assert rows["a-3"]["side_bias"] - 2 * rows["a-3"]["side_bias_sd"] > 0.3
-    assert rows["a-3"]["weight"] < 0.3 < rows["a-2"]["weight"]
+    assert min(rows[f"a-{n}"]["slope"] for n in range(4)) > 0.5
+    assert rows["a-4"]["slope"] + 2 * rows["a-4"]["slope_sd"] < 0
+    assert rows["a-5"]["side_bias"] - 2 * rows["a-5"]["side_bias_sd"] > 0.3
+    assert rows["a-5"]["weight"] < 0.3 < rows["a-4"]["weight"]
     assert summary["expected_agreement"] is None  # nobody judged what another one did
     told = [json.loads(line) for line in directory.events.read_text().splitlines()]
     warned = {e["payload"]["annotator"] for e in told if e.get("name") == "annotator"}
-    assert {"a-2", "a-3"} <= warned
+    assert {"a-4", "a-5"} <= warned
 
     model = RewardModel.load(directory.model)
     assert not any("annotators" in name for name, _ in model.network.named_parameters())
     good, bad = model(["Say 1"] * 2, ["zzbzzzcz", "abcdefgh"])
-    assert good > bad + 1  # although half of the judges said otherwise or nothing
+    assert good > bad + 1  # although a third of the judges said otherwise or nothing
 
 
 @pytest.mark.parametrize("how", ["off", "alone"])

@@ -79,7 +79,9 @@ def read(rows: list[dict[str, Any]], path: Path, *, max_tokens: int = 4096) -> l
 def test_a_planted_preference_is_learned_and_survives_saving(
     models: dict[str, str], tmp_path: Path
 ):
-    job = make_job("reward", models, reward__epochs=3, reward__held_out_share=0.25)
+    job = make_job(
+        "reward", models, reward__epochs=3, reward__held_out_share=0.25, reward__audit_share=0
+    )
     judgments = make_judgments(240)
     directory, summary = stage(job, tmp_path, judgments)
     # The head starts at zero, so before training every pair is a coin toss: accuracy .5.

@@ -17,10 +17,43 @@ from pipeline.reward.annotators import (
     fit_annotators,
 )
 from pipeline.reward.data import JudgedPair
-from pipeline.reward.likelihood import TIE, Likelihood, TieValues, log_probabilities
+from pipeline.reward.likelihood import (
+    TIE,
+    Likelihood,
+    TieModel,
+    TieValues,
+    log_probabilities,
+)
 
 LITTLE = 0.25
 """Annotators whose judgments weigh less than this are pointed out."""
+
+
+def judged_by_rewards(
+    pairs: Sequence[JudgedPair],
+    first: Sequence[float],
+    second: Sequence[float],
+    ids: Sequence[str],
+    *,
+    tie_model: TieModel,
+) -> tuple[Judged, list[int]]:
+    """The judgments with the rewards of each pair's texts, and which rows of `pairs` they are.
+
+    `annotator` is an index into `ids`, which must hold everybody.  Under ``drop`` judgments without
+    a preference are left out, as they are in training.
+    """
+    rows = [n for n, p in enumerate(pairs) if p.decisive or tie_model != "drop"]
+    index = {id: n for n, id in enumerate(ids)}
+    a, b = (torch.tensor([r[n] for n in rows], dtype=torch.float64) for r in (first, second))
+    judged = Judged(
+        d=a - b,
+        level=(a + b) / 2,
+        side=torch.tensor([float(pairs[n].side) for n in rows], dtype=torch.float64),
+        annotator=torch.tensor([index[pairs[n].annotator] for n in rows], dtype=torch.long),
+        outcomes=torch.tensor([pairs[n].outcome for n in rows], dtype=torch.long),
+        strength=torch.tensor([pairs[n].strength for n in rows], dtype=torch.long),
+    )
+    return judged, rows
 
 
 def reliability(
@@ -32,21 +65,8 @@ def reliability(
     likelihood: Likelihood,
     ties: TieValues,
 ) -> dict[str, Any]:
-    """`annotators`, a row each, and `expected_agreement`, from the rewards of each pair's texts.
-
-    Under ``drop`` judgments without a preference are left out, as they were in training.
-    """
-    rows = [n for n, p in enumerate(pairs) if p.decisive or likelihood.tie_model != "drop"]
-    index = {id: n for n, id in enumerate(ids)}
-    a, b = (torch.tensor([r[n] for n in rows], dtype=torch.float64) for r in (first, second))
-    judged = Judged(
-        d=a - b,
-        level=(a + b) / 2,
-        side=torch.tensor([float(pairs[n].side) for n in rows], dtype=torch.float64),
-        annotator=torch.tensor([index[pairs[n].annotator] for n in rows]),
-        outcomes=torch.tensor([pairs[n].outcome for n in rows]),
-        strength=torch.tensor([pairs[n].strength for n in rows]),
-    )
+    """`annotators`, a row each, and `expected_agreement`, from the rewards of each pair's texts."""
+    judged, rows = judged_by_rewards(pairs, first, second, ids, tie_model=likelihood.tie_model)
     fitted = fit_annotators(judged, len(ids), likelihood=likelihood, ties=ties)
     items = [(pairs[n].first, pairs[n].second) for n in rows]
     agreement = expected_agreement(judged, items, fitted, likelihood=likelihood, ties=ties)
@@ -57,6 +77,29 @@ def reliability(
         "observed_agreement": agreement["observed"] if agreement else None,
         "overlapping_items": agreement["items"] if agreement else 0,
     }
+
+
+def losses_to_annotators(
+    pairs: Sequence[JudgedPair], first: Sequence[float], second: Sequence[float], network: Any
+) -> Tensor:
+    """(N,) negative log-likelihoods of first, second and tie, nats, each by its annotator.
+
+    Whoever the network does not know has slope 1 and no leaning.  ``drop`` scores a tie as
+    ``half`` does.
+    """
+    known = network.annotators
+    ids = [] if known is None else known.ids
+    everybody = [*ids, *sorted({pair.annotator for pair in pairs} - set(ids))]
+    asked = network.likelihood.tie_model
+    likelihood = Likelihood(tie_model="half" if asked == "drop" else asked)
+    judged, _ = judged_by_rewards(pairs, first, second, everybody, tie_model=likelihood.tie_model)
+    slope, bias = torch.ones(len(everybody)), torch.zeros(len(everybody))
+    if known is not None:
+        slope[: len(ids)] += known.delta.detach().cpu()
+        bias[: len(ids)] = known.bias.detach().cpu()
+    who = judged.annotator
+    z = effective(judged.d, slope[who].double(), bias[who].double(), judged.side)
+    return likelihood.loss(z, judged.outcomes, ties=network.ties.values())
 
 
 def notes_on_annotators(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ from pipeline.devices import context_length
 from pipeline.ppo.experience import micro_batches
 from pipeline.ppo.model import autocast, resolve_precision
 from pipeline.ppo.packing import can_pack, last_states
-from pipeline.reward.data import pad_right
+from pipeline.reward.data import JudgedPair, pad_right
 from pipeline.reward.network import load_network
 from pipeline.text import ChatTokenizer, Messages
 
@@ -66,6 +66,11 @@ class RewardModel:
     def score(self, texts: Sequence[Sequence[int]]) -> list[float]:
         """The reward of each text of token ids; the mean over members."""
         return _mean(self.rewards(texts))
+
+    def both_sides(self, pairs: Sequence[JudgedPair]) -> tuple[list[float], list[float]]:
+        """The rewards of each pair's first and second text; the mean over members."""
+        rewards = self.score([p.first_ids for p in pairs] + [p.second_ids for p in pairs])
+        return rewards[: len(pairs)], rewards[len(pairs) :]
 
     @torch.no_grad()
     def rewards(self, texts: Sequence[Sequence[int]]) -> list[list[float]]:

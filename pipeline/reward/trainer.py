@@ -16,6 +16,9 @@ from pipeline.config import RewardConfig
 from pipeline.reward.annotators import AnnotatorEffects, effective
 from pipeline.reward.data import JudgedPair, PairCollator, annotator_ids, training_rows
 from pipeline.reward.likelihood import Likelihood, TieValues
+from pipeline.reward.reliability import losses_to_annotators
+from pipeline.reward.scoring import RewardModel
+from pipeline.reward.stopping import EarlyStopping, Kept
 from pipeline.rundir import Report
 from pipeline.text import ChatTokenizer
 from pipeline.training import ReportCallback, train, trainer_arguments
@@ -141,11 +144,16 @@ def train_reward_model(
     bootstrap_seed: int = 0,
     resume: bool = False,
     measure: Any = None,
+    outside: Sequence[JudgedPair] = (),
     notes: Sequence[dict[str, Any]] = (),
-) -> None:
+    doing: str = "training the reward model",
+    quiet: bool = False,
+) -> Kept | None:
     """Train `network` in place on `pairs`; `measure(step)` is called after each epoch.
 
-    Where annotators are learned, `network.annotators` holds them afterwards.
+    Where annotators are learned, `network.annotators` holds them meanwhile and afterwards.
+    Judgments `outside` of `pairs` say when to stop (`EarlyStopping`): returns what was kept.  A
+    `quiet` training reports its progress alone.
     """
     likelihood = network.likelihood = likelihood_of(config)
     rows = training_rows(pairs, config.tie_model, heads=network.members, seed=bootstrap_seed)
@@ -169,7 +177,21 @@ def train_reward_model(
         seed=seed,
         device=device,
     )
-    callbacks: list[TrainerCallback] = [ReportCallback(report, "training the reward model", notes)]
+    callbacks: list[TrainerCallback] = [ReportCallback(report, doing, notes, metrics=not quiet)]
+    if measure:
+        callbacks.append(_MeasureEachEpoch(measure))
+    stopping = None
+    if outside:
+
+        def check(step: int) -> Tensor:
+            losses = outside_losses(network, chat, outside, device)
+            report.metrics(step, {"out_of_bag/log_loss": losses.mean().item()})
+            network.train()
+            return losses
+
+        prompts = [pair.prompt for pair in outside]
+        stopping = EarlyStopping(network, check, prompts, patience=config.patience)
+        callbacks.insert(0, stopping)
     trainer = RewardTrainer(
         settings=config,
         judgments=len(rows),
@@ -178,6 +200,15 @@ def train_reward_model(
         data_collator=PairCollator(chat.pad_id),
         train_dataset=Dataset.from_list(rows),
         processing_class=chat.tokenizer,
-        callbacks=callbacks + ([_MeasureEachEpoch(measure)] if measure else []),
+        callbacks=callbacks,
     )
     train(trainer, checkpoints, report, resume=resume)
+    return stopping.keep() if stopping else None
+
+
+def outside_losses(
+    network: Any, chat: ChatTokenizer, pairs: Sequence[JudgedPair], device: torch.device
+) -> Tensor:
+    """Losses of judgments, by what the network knows of the rewards and of the annotators."""
+    sides = RewardModel(network, chat, device).both_sides(pairs)
+    return losses_to_annotators(pairs, *sides, network)
