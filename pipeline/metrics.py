@@ -18,7 +18,8 @@ METRICS: dict[str, str] = {
     "(DPO: the higher log π/π_ref); equal ones count half.",
     "held_out/log_loss": "Negative log-likelihood per held-out judgment under the tie model, nats.",
     "out_of_bag/log_loss": "The same per judgment of the prompts that no head learns from, with the "
-    "annotators' slopes and side biases; training stops when it has clearly risen.",
+    "annotators' slopes and side biases and at the scale of rewards that fits best; training stops when it "
+    "has clearly risen.",
     "held_out/ece": "Expected calibration error on decisive held-out judgments: mean gap between "
     "stated probability and share right, over ten bins of probability.",
     "sampling/tokens_per_second": "Sampled tokens over the wall-clock seconds spent sampling.",

@@ -185,7 +185,7 @@ def test_rows_and_warnings():
     found = fit(judged, 3)
     rows = report(["ann", "bob", "cy"], judged, found, annotator_weights(found, RAO_KUPPER, VALUES))
     assert [row["annotator"] for row in rows] == ["ann", "bob", "cy"]
-    assert [row["judgments"] for row in rows] == [200] * 3
+    assert [row["measured"] for row in rows] == [200] * 3
     assert rows[0]["slope"] == pytest.approx(1 + found.delta[0].item())
     notes = notes_on_annotators(rows)
     assert [note["annotator"] for note in notes] == ["bob", "cy"]
@@ -228,6 +228,8 @@ def test_the_stage_learns_annotators_and_saves_rewards_alone(
     rows = {row["annotator"]: row for row in summary["annotators"]}
     assert sorted(rows) == ["a-0", "a-1", "a-2", "a-3", "a-4", "a-5"]
     assert sum(row["judgments"] for row in rows.values()) == 320
+    # Each judgment is measured by the model that did not learn from it.
+    assert [row["measured"] for row in rows.values()] == [r["judgments"] for r in rows.values()]
     assert min(rows[f"a-{n}"]["slope"] for n in range(4)) > 0.5
     assert rows["a-4"]["slope"] + 2 * rows["a-4"]["slope_sd"] < 0
     assert rows["a-5"]["side_bias"] - 2 * rows["a-5"]["side_bias_sd"] > 0.3

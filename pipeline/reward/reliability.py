@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
@@ -24,6 +25,7 @@ from pipeline.reward.likelihood import (
     TieValues,
     log_probabilities,
 )
+from pipeline.reward.scoring import RewardModel
 
 LITTLE = 0.25
 """Annotators whose judgments weigh less than this are pointed out."""
@@ -57,26 +59,51 @@ def judged_by_rewards(
 
 
 def reliability(
-    pairs: Sequence[JudgedPair],
-    first: Sequence[float],
-    second: Sequence[float],
+    folds: Sequence[tuple[Sequence[JudgedPair], RewardModel]],
     ids: Sequence[str],
+    counts: Mapping[str, int],
     *,
     likelihood: Likelihood,
     ties: TieValues,
 ) -> dict[str, Any]:
-    """`annotators`, a row each, and `expected_agreement`, from the rewards of each pair's texts."""
-    judged, rows = judged_by_rewards(pairs, first, second, ids, tie_model=likelihood.tie_model)
+    """`annotators`, a row each, and `expected_agreement`, from models that have not seen the pairs.
+
+    `folds` are judgments, each with a model that did not learn from them: one that did remembers
+    what a careless annotator pressed, and takes him for careful.  Each fold's differences are
+    scaled so that they fit an annotator of slope 1 best.  `counts` are everybody's judgments.
+    """
+    likelihood = replace(likelihood, both_bad="tie")  # the level says nothing of the annotators
+    parts, items = [], []
+    for pairs, model in folds:
+        sides = model.both_sides(pairs)
+        judged, rows = judged_by_rewards(pairs, *sides, ids, tie_model=likelihood.tie_model)
+        if rows:
+            parts.append(_calibrated(judged, likelihood, ties))
+            items += [(pairs[n].first, pairs[n].second) for n in rows]
+    judged = Judged(
+        **{name: torch.cat([vars(part)[name] for part in parts]) for name in vars(parts[0])}
+    )
     fitted = fit_annotators(judged, len(ids), likelihood=likelihood, ties=ties)
-    items = [(pairs[n].first, pairs[n].second) for n in rows]
     agreement = expected_agreement(judged, items, fitted, likelihood=likelihood, ties=ties)
     weights = annotator_weights(fitted, likelihood, ties)
+    rows = report(ids, judged, fitted, weights)
     return {
-        "annotators": report(ids, judged, fitted, weights),
+        "annotators": [row | {"judgments": counts[row["annotator"]]} for row in rows],
         "expected_agreement": agreement["expected"] if agreement else None,
         "observed_agreement": agreement["observed"] if agreement else None,
         "overlapping_items": agreement["items"] if agreement else 0,
     }
+
+
+_SCALES = torch.logspace(-1.3, 0.7, 201, dtype=torch.float64)  # .05 to 5
+
+
+def _calibrated(judged: Judged, likelihood: Likelihood, ties: TieValues) -> Judged:
+    """The same with differences in the scale that fits the judgments best, of `_SCALES`."""
+    fits = likelihood.log_likelihood(
+        _SCALES[:, None] * judged.d, judged.outcomes, ties=ties, strength=judged.strength
+    )
+    return replace(judged, d=_SCALES[fits.sum(-1).argmax()] * judged.d)
 
 
 def losses_to_annotators(
@@ -85,7 +112,8 @@ def losses_to_annotators(
     """(N,) negative log-likelihoods of first, second and tie, nats, each by its annotator.
 
     Whoever the network does not know has slope 1 and no leaning.  ``drop`` scores a tie as
-    ``half`` does.
+    ``half`` does.  Differences of rewards are taken at the scale that fits best: a network grows
+    too sure of itself while it still learns which response is better.
     """
     known = network.annotators
     ids = [] if known is None else known.ids
@@ -97,9 +125,10 @@ def losses_to_annotators(
     if known is not None:
         slope[: len(ids)] += known.delta.detach().cpu()
         bias[: len(ids)] = known.bias.detach().cpu()
-    who = judged.annotator
-    z = effective(judged.d, slope[who].double(), bias[who].double(), judged.side)
-    return likelihood.loss(z, judged.outcomes, ties=network.ties.values())
+    who, scaled = judged.annotator, _SCALES[:, None] * judged.d
+    z = effective(scaled, slope[who].double(), bias[who].double(), judged.side)
+    losses = likelihood.loss(z, judged.outcomes, ties=network.ties.values())
+    return losses[losses.sum(-1).argmin()]
 
 
 def notes_on_annotators(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -115,7 +144,7 @@ def notes_on_annotators(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
             continue
         message = (
             f"a judgment by {row['annotator']} {said}: slope {row['slope']:.2f} "
-            f"± {row['slope_sd']:.2f} over {row['judgments']} judgments"
+            f"± {row['slope_sd']:.2f} over {row['measured']} judgments"
         )
         notes.append({"kind": "warning", "name": "annotator", "message": message} | row)
     return notes
@@ -159,7 +188,7 @@ def expected_agreement(
 def report(
     ids: Sequence[str], judged: Judged, fitted: FittedAnnotators, weights: Tensor
 ) -> list[dict[str, Any]]:
-    """One row an annotator, by id: slope, side bias, standard errors, weight and judgments."""
+    """One row an annotator, by id: slope, side bias, standard errors, weight, judgments measured."""
     counts = torch.bincount(judged.annotator, minlength=len(ids)).tolist()
     return [
         {
@@ -169,7 +198,7 @@ def report(
             "side_bias": fitted.bias[n].item(),
             "side_bias_sd": fitted.bias_sd[n].item(),
             "weight": weights[n].item(),
-            "judgments": counts[n],
+            "measured": counts[n],
         }
         for n, id in enumerate(ids)
     ]

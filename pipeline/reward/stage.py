@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -88,12 +89,17 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
         "judged_by": kinds,
         "ties": sum(not pair.decisive for pair in pairs),
     }
-    summary |= _figures(model, pairs, report)
-    network.annotators = None  # theirs are the differences between people, not the rewards
+    people, network.annotators = network.annotators, None  # no part of the rewards
     audit, summary["audit"] = train_audit_model(
         job, chat, [*apart, *held_out], train, directory, report,
         device=device, epochs=kept.epoch if kept else config.epochs,
     )  # fmt: skip
+    summary |= {"annotators": []}
+    if people is not None:
+        folds = [([*apart, *held_out], model), *([(train, audit)] if audit else [])]
+        summary |= _reliability(folds, pairs, model, report)
+    first, second = model.both_sides(pairs)
+    summary["length_correlation_in_pairs"] = length_correlation_in_pairs(first, second, pairs)
     if config.center:
         asked = _reference_responses(job, report, directory.inputs, device)
         summary |= _centre(model, *asked)
@@ -127,20 +133,21 @@ def _measure(model: RewardModel, pairs: Sequence[JudgedPair]) -> dict[str, Any]:
     )
 
 
-def _figures(model: RewardModel, pairs: Sequence[JudgedPair], report: Report) -> dict[str, Any]:
-    """What all judgments together say of the annotators and of length."""
-    first, second = model.both_sides(pairs)
+def _reliability(
+    folds: Sequence[tuple[Sequence[JudgedPair], RewardModel]],
+    pairs: Sequence[JudgedPair],
+    model: RewardModel,
+    report: Report,
+) -> dict[str, Any]:
+    """What the annotators' judgments count for; whoever counts for little is pointed out."""
     network = model.network
-    found: dict[str, Any] = {
-        "annotators": [],
-        "length_correlation_in_pairs": length_correlation_in_pairs(first, second, pairs),
-    }
-    if network.annotators is None:
-        return found
-    found |= reliability(
-        pairs, first, second, annotator_ids(pairs),
-        likelihood=network.likelihood, ties=network.ties.values(),
-    )  # fmt: skip
+    found = reliability(
+        folds,
+        annotator_ids(pairs),
+        Counter(pair.annotator for pair in pairs),
+        likelihood=network.likelihood,
+        ties=network.ties.values(),
+    )
     for note in notes_on_annotators(found["annotators"]):
         report.note(**note)
     return found
