@@ -23,7 +23,7 @@ from pipeline.reward.annotators import (
     fit_annotators,
 )
 from pipeline.reward.likelihood import BOTH_BAD, FIRST, SECOND, TIE, Likelihood, TieValues
-from pipeline.reward.reliability import expected_agreement, notes_on_annotators, report
+from pipeline.reward.reliability import calibrated, expected_agreement, notes_on_annotators, report
 from pipeline.reward.scoring import RewardModel
 from pipeline.reward.stage import run
 from pipeline.rundir import Report, RunDirectory
@@ -142,6 +142,13 @@ def test_every_tie_model_can_be_fitted(tie_model: str):
     found = fit(judged, 2, tie_model=tie_model)
     assert found.delta[0] > -0.3
     assert found.delta[1] < -1.3
+
+
+def test_differences_are_brought_to_the_scale_of_an_average_annotator():
+    judged = judgments([1.0, 1.0, 1.0], [0.0, 0.0, 0.0], each=400)
+    sure = Judged(**(vars(judged) | {"d": 2.5 * judged.d}))
+    scale = calibrated(sure, RAO_KUPPER, VALUES).d / sure.d
+    assert scale.tolist() == pytest.approx([1 / 2.5] * len(scale), rel=0.15)
 
 
 def test_weights_by_hand():

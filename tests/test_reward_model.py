@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -28,11 +29,11 @@ from pipeline.reward.metrics import (
     held_out_metrics,
     length_correlation,
 )
-from pipeline.reward.network import from_language_model, load_network
+from pipeline.reward.network import RewardOutput, from_language_model, load_network
 from pipeline.reward.scoring import RewardModel
 from pipeline.reward.stage import run
 from pipeline.reward.ties import Ties
-from pipeline.reward.trainer import train_reward_model
+from pipeline.reward.trainer import RewardTrainer, train_reward_model
 from pipeline.rundir import Job, Report, RunDirectory
 from pipeline.text import ChatTokenizer, TooLong
 from tests.stage_inputs import give, make_job, make_judgments, make_prompts, tiny_models
@@ -374,6 +375,53 @@ def test_the_threshold_has_a_learning_rate_of_its_own(models: dict[str, str], tm
     assert moved[1] < 0.8 * moved[0]
 
 
+def test_shifting_the_rewards_leaves_every_probability_as_it_was(models: dict[str, str]):
+    chat = ChatTokenizer.load(models["reference"])
+    network = from_language_model(models["reference"], chat, heads=2)
+    torch.nn.init.normal_(network.heads.weight)
+    model, texts = RewardModel(network, chat, CPU), [[5, 6, 7], [8, 9]]
+    likelihood = Likelihood(both_bad="absolute")
+
+    def bad() -> float:
+        first, second = (torch.tensor([reward]) for reward in model.score(texts))
+        ties = network.ties.values()
+        return likelihood.log_likelihood(
+            first - second, torch.tensor([BOTH_BAD]), ties=ties, level=(first + second) / 2
+        ).item()
+
+    before, rewards = bad(), model.score(texts)
+    network.shift(torch.tensor([1.0, 3.0]))
+    assert model.score(texts) == pytest.approx([reward + 2 for reward in rewards], abs=1e-5)
+    assert bad() == pytest.approx(before, abs=1e-5)
+
+
+def test_the_loss_of_a_batch_by_hand():
+    """Two heads, two judgments, annotators, a penalty and a length penalty."""
+    log3 = math.log(3)
+    # Head 1 gives both pairs d = log 3, head 2 gives them 0.
+    logits = torch.tensor([[log3, 0.0], [log3, 0.0], [0.0, 0.0], [0.0, 0.0]])
+    outputs = RewardOutput(
+        logits=logits, ties=Ties().packed(), slope=torch.tensor([1.0, -1.0]),
+        bias=torch.tensor([0.0, log3]), penalty=torch.tensor(3.0),
+    )  # fmt: skip
+    inputs = {
+        "input_ids": None, "attention_mask": None, "annotators": None,
+        "side": torch.tensor([1.0, -1.0]), "outcomes": torch.tensor([FIRST, FIRST]),
+        "strength": torch.zeros(2, dtype=torch.long), "longer": torch.tensor([2.0, 2.0]),
+        "weights": torch.tensor([[1.0, 2.0], [3.0, 0.0]]),
+    }  # fmt: skip
+    trainer: Any = SimpleNamespace(
+        likelihood=Likelihood(tie_model="half"), judgments=10,
+        settings=RewardConfig(length_penalty_weight=0.5),
+    )  # fmt: skip
+    found = RewardTrainer.compute_loss(trainer, lambda **_: outputs, inputs)
+    # z: log 3 and 0 for the first judgment; −log 3 − log 3 = −log 9 and −log 3 for the second, whose
+    # probabilities are 3/4, 1/2, 1/10 (and 1/4 with weight 0).  Both pairs' mean d and length
+    # difference are in proportion: a squared correlation of 1.
+    losses = (-math.log(3 / 4) - 2 * math.log(1 / 2) - 3 * math.log(1 / 10)) / 4
+    assert found.item() == pytest.approx(losses + 3 / 10 + 0.5, rel=1e-6)
+
+
 # --- metrics ----------------------------------------------------------------------------------
 
 
@@ -434,7 +482,7 @@ def test_the_stage_says_whose_judgments_it_learned_from(models: dict[str, str], 
     (note,) = (
         event
         for event in map(json.loads, directory.events.read_text().splitlines())
-        if event["kind"] == "note"
+        if event["kind"] == "note" and event["name"] == "judged_by"
     )
     # Mixed kinds are worth a warning; people alone would be plain news.
     assert (note["note"], note["message"]) == (

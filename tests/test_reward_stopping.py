@@ -21,7 +21,7 @@ from pipeline.reward.data import bootstrap_weights, set_apart
 from pipeline.reward.metrics import length_correlation_in_pairs
 from pipeline.reward.scoring import RewardModel
 from pipeline.reward.stage import run
-from pipeline.reward.stopping import EarlyStopping, clearly_worse
+from pipeline.reward.stopping import EarlyStopping, Kept, clearly_worse
 from pipeline.reward.trainer import squared_correlation
 from pipeline.rundir import Report, RunDirectory
 from pipeline.text import read_messages
@@ -101,6 +101,49 @@ def test_a_training_that_goes_on_improving_keeps_its_end():
 def test_one_bad_check_does_not_end_it():
     _, kept, _ = rehearse([1.0, 0.5, 0.9, 0.5, 0.9, 0.5, 0.4, 0.4], patience=2)
     assert kept.step == 16
+
+
+def test_what_is_known_is_saved_with_a_checkpoint_and_taken_up(tmp_path: Path):
+    """Best at step 4, broken off after step 6; the resumed training ends where the whole one does."""
+    losses = {2: 1.0, 4: 0.8, 6: 0.9, 8: 0.95}
+    network = nn.Linear(1, 1, bias=False)
+    args = SimpleNamespace(output_dir=str(tmp_path))
+
+    def stopping() -> EarlyStopping:
+        return EarlyStopping(
+            network, lambda step: torch.full((4,), losses[step]), list("abcd"), patience=2
+        )
+
+    def train(callback: EarlyStopping, steps: range) -> SimpleNamespace:
+        control = SimpleNamespace(should_training_stop=False, should_save=False)
+        for step in steps:
+            nn.init.constant_(network.weight, step)
+            state = at(step)
+            callback.on_step_end(args, state, control)
+        callback.on_save(args, state, control)
+        return control
+
+    def at(step: int) -> SimpleNamespace:
+        return SimpleNamespace(
+            global_step=step, max_steps=16, num_train_epochs=2, epoch=step / 8,
+            is_world_process_zero=True,
+        )  # fmt: skip
+
+    for step in (6, 8):
+        (tmp_path / f"checkpoint-{step}").mkdir()
+    train(stopping(), range(1, 7))
+    resumed = stopping()
+    resumed.on_train_begin(args, at(6), None)
+    assert train(resumed, range(7, 9)).should_training_stop
+    assert resumed.keep() == Kept(step=4, epoch=0.5, log_loss=pytest.approx(0.8))
+    assert network.weight.item() == 4
+    # Resumed once it had ended, it ends again without another look.
+    again = stopping()
+    again.on_train_begin(args, at(8), None)
+    control = SimpleNamespace(should_training_stop=False)
+    again.on_step_end(args, at(10), control)
+    assert control.should_training_stop
+    assert again.keep() == resumed.keep()
 
 
 def test_clearly_worse_is_by_a_standard_error_of_prompts():

@@ -78,7 +78,7 @@ def reliability(
         sides = model.both_sides(pairs)
         judged, rows = judged_by_rewards(pairs, *sides, ids, tie_model=likelihood.tie_model)
         if rows:
-            parts.append(_calibrated(judged, likelihood, ties))
+            parts.append(calibrated(judged, likelihood, ties))
             items += [(pairs[n].first, pairs[n].second) for n in rows]
     judged = Judged(
         **{name: torch.cat([vars(part)[name] for part in parts]) for name in vars(parts[0])}
@@ -98,7 +98,7 @@ def reliability(
 _SCALES = torch.logspace(-1.3, 0.7, 201, dtype=torch.float64)  # .05 to 5
 
 
-def _calibrated(judged: Judged, likelihood: Likelihood, ties: TieValues) -> Judged:
+def calibrated(judged: Judged, likelihood: Likelihood, ties: TieValues) -> Judged:
     """The same with differences in the scale that fits the judgments best, of `_SCALES`."""
     fits = likelihood.log_likelihood(
         _SCALES[:, None] * judged.d, judged.outcomes, ties=ties, strength=judged.strength
