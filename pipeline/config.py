@@ -173,7 +173,13 @@ class RewardConfig(Section):
     early_stopping: bool = setting(
         True,
         "Stop, and go back to the best state, when the log-loss of those judgments has clearly "
-        "risen; needs 20 of them.",
+        "risen.",
+    )
+    stopping_judgments: int = setting(
+        100,
+        "Judgments that must be on the audit share; with fewer, which tell little of when to "
+        "stop, all are learned from.",
+        low=20,
     )
     patience: int = setting(
         4, "Checks in a row, four an epoch, that are clearly worse before training stops.", low=1

@@ -226,7 +226,13 @@ def several(count: int) -> list[dict[str, Any]]:
 def test_the_stage_learns_annotators_and_saves_rewards_alone(
     models: dict[str, str], tmp_path: Path
 ):
-    job = make_job("reward", models, reward__epochs=3, reward__held_out_share=0.25)
+    job = make_job(
+        "reward",
+        models,
+        reward__epochs=3,
+        reward__held_out_share=0.25,
+        reward__stopping_judgments=20,
+    )
     directory = RunDirectory.create(tmp_path, job)
     give(directory, "judgments.parquet", several(320))
     give(directory, "centering.parquet", make_prompts(6))

@@ -44,7 +44,13 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def audited(models: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A finished reward stage of several heads with an audit model: its directory and summary."""
-    job = make_job("reward", models, reward__epochs=2, reward__held_out_share=0.25)
+    job = make_job(
+        "reward",
+        models,
+        reward__epochs=2,
+        reward__held_out_share=0.25,
+        reward__stopping_judgments=20,
+    )
     directory = RunDirectory.create(tmp_path_factory.mktemp("stage"), job)
     return directory, work(directory)
 
@@ -162,23 +168,23 @@ def test_clearly_worse_is_by_a_standard_error_of_prompts():
 
 def test_prompts_set_apart_are_few_whole_and_stable():
     pairs = [pair(0, prompt=f"p{n % 40}", name=f"j{n}") for n in range(200)]
-    learned, apart = set_apart(pairs, share=0.15, seed=0)
+    learned, apart = set_apart(pairs, share=0.15, least=20, seed=0)
     assert len({p.prompt for p in apart}) == 6
     assert not {p.prompt for p in apart} & {p.prompt for p in learned}
     assert len(learned) + len(apart) == 200
-    assert set_apart(pairs[::-1], share=0.15, seed=0)[1][::-1] == apart
-    assert set_apart(pairs, share=0.15, seed=1)[1] != apart
+    assert set_apart(pairs[::-1], share=0.15, least=20, seed=0)[1][::-1] == apart
+    assert set_apart(pairs, share=0.15, least=20, seed=1)[1] != apart
 
 
 def test_audit_prompts_take_the_place_of_a_share():
     pairs = [pair(0, prompt=f"p{n % 4}", name=f"j{n}", audit=n % 4 == 2) for n in range(100)]
-    _, apart = set_apart(pairs, share=0.5, seed=0)
+    _, apart = set_apart(pairs, share=0.5, least=20, seed=0)
     assert {p.prompt for p in apart} == {"p2"}
 
 
 def test_too_few_to_decide_anything_are_learned_from():
     pairs = [pair(0, prompt=f"p{n}", name=f"j{n}") for n in range(100)]
-    assert set_apart(pairs, share=0.15, seed=0) == (pairs, [])
+    assert set_apart(pairs, share=0.15, least=20, seed=0) == (pairs, [])
 
 
 def test_bootstrap_counts_are_poisson_and_follow_from_the_judgment():

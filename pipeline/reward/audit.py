@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from pipeline.reward.data import LEAST_APART, JudgedPair
+from pipeline.reward.data import JudgedPair
 from pipeline.reward.metrics import held_out_metrics
 from pipeline.reward.network import from_language_model
 from pipeline.reward.scoring import RewardModel
@@ -27,6 +27,9 @@ from pipeline.text import ChatTokenizer
 
 AUDIT = "audit"
 """The folder of a reward model that holds its audit model."""
+
+LEAST = 20
+"""Judgments with a preference that an audit model needs."""
 
 
 def train_audit_model(
@@ -45,10 +48,10 @@ def train_audit_model(
     It starts over when the stage is resumed: it is the small part of the work.
     """
     decisive = sum(pair.decisive for pair in pairs)
-    if decisive < LEAST_APART:
+    if decisive < LEAST:
         message = (
             f"no audit model: {decisive} judgments with a preference are on the prompts that the "
-            f"reward model does not learn from, and it needs {LEAST_APART}"
+            f"reward model does not learn from, and it needs {LEAST}"
         )
         report.note("info", "audit", message)
         return None, None

@@ -24,10 +24,6 @@ _COLUMNS = (
 )  # fmt: skip
 
 
-LEAST_APART = 20
-"""Judgments that decide when to stop, and decisive ones that an audit model learns from."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class JudgedPair:
     """One judgment with both its texts as token ids; `outcome` is a code of `likelihood`.
@@ -151,13 +147,13 @@ def split_by_prompt(
 
 
 def set_apart(
-    train: Sequence[JudgedPair], *, share: float, seed: int
+    train: Sequence[JudgedPair], *, share: float, least: int, seed: int
 ) -> tuple[list[JudgedPair], list[JudgedPair]]:
     """What the heads learn from and what is outside their samples, with no prompt in both.
 
     Prompts imported for auditing are outside, or, where there are none, a `share` of the prompts
-    that follows from their ids.  Fewer than `LEAST_APART` judgments decide nothing: then all are
-    learned from.
+    that follows from their ids.  Fewer than `least` judgments decide nothing: then all are learned
+    from.
     """
     outside = {pair.prompt for pair in train if pair.audit}
     if not outside:
@@ -166,7 +162,7 @@ def set_apart(
         outside = set(by_digest[: round(share * len(prompts))])
     learned = [pair for pair in train if pair.prompt not in outside]
     apart = [pair for pair in train if pair.prompt in outside]
-    if len(apart) < LEAST_APART or not any(pair.decisive for pair in learned):
+    if len(apart) < least or not any(pair.decisive for pair in learned):
         return list(train), []
     return learned, apart
 

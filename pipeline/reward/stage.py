@@ -12,10 +12,10 @@ from typing import Any
 import pandas as pd
 import torch
 
+from pipeline.config import RewardConfig
 from pipeline.devices import pick_device
 from pipeline.reward.audit import AUDIT, train_audit_model
 from pipeline.reward.data import (
-    LEAST_APART,
     JudgedPair,
     annotator_ids,
     judged_by,
@@ -49,7 +49,12 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
     rest, held_out = split_by_prompt(
         pairs, held_out_share=config.held_out_share, seed=job.config.seed
     )
-    train, apart = set_apart(rest, share=config.audit_share, seed=job.config.seed)
+    train, apart = set_apart(
+        rest,
+        share=config.audit_share,
+        least=config.stopping_judgments,
+        seed=job.config.seed,
+    )
     report.log(f"{len(train)} judgments to train on, {len(held_out)} held out, {len(apart)} apart")
     kinds = judged_by(directory.inputs)
     device = pick_device(job.config.worker.device)
@@ -74,7 +79,7 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
         resume=job.resume,
         measure=measure,
         outside=apart if config.early_stopping else (),
-        notes=[*notes_on_kinds(kinds), *_notes_on_stopping(config.early_stopping, apart)],
+        notes=[*notes_on_kinds(kinds), *_notes_on_stopping(config, apart)],
     )
     network.eval()
     summary = _measure(model, held_out) | {
@@ -113,11 +118,11 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
     return summary
 
 
-def _notes_on_stopping(wanted: bool, apart: Sequence[JudgedPair]) -> list[dict[str, Any]]:
-    if not wanted or apart:
+def _notes_on_stopping(config: RewardConfig, apart: Sequence[JudgedPair]) -> list[dict[str, Any]]:
+    if not config.early_stopping or apart:
         return []
     message = (
-        f"all epochs are trained: fewer than {LEAST_APART} judgments are on the share of prompts "
+        f"all epochs are trained: fewer than {config.stopping_judgments} judgments are on the share of prompts "
         "that would say when to stop (reward.audit_share)"
     )
     return [{"kind": "info", "name": "early_stopping", "message": message}]
