@@ -21,6 +21,7 @@ from pipeline.metrics import METRICS
 from pipeline.ppo.experience import micro_batches
 from pipeline.ppo.functional import full_kl
 from pipeline.ppo.model import run_model
+from pipeline.reward.audit import audit_model
 from pipeline.reward.data import pad_right
 from pipeline.reward.ensemble import Ensemble
 from pipeline.rundir import Job, Report, RunDirectory
@@ -50,6 +51,8 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
         evaluation.sample(role, steps=len(roles))
     rewards = evaluation.score()
     summary: dict[str, Any] = {role: evaluation.figures(role, rewards[role]) for role in roles}
+    for role, scores in evaluation.audit().items():
+        summary[role]["audit_reward"] = fmean(scores)
     for opponent in roles[1:]:
         outcomes = [
             outcome(a, b) for a, b in zip(rewards["policy"], rewards[opponent], strict=True)
@@ -173,6 +176,21 @@ class _Evaluation:
         conversations = [messages for _, messages in self._asked]
         return {
             role: judges(conversations, [response.text for response in responses]).scores
+            for role, responses in self._responses.items()
+        }
+
+    def audit(self) -> dict[str, list[float]]:
+        """The same answers' rewards by the audit model; none where the reward model has none.
+
+        It learned from other judgments and PPO never saw it: a reward that rises without this one
+        is the reward model's mistake.
+        """
+        model = audit_model(self._job.model("reward"), device=self._device)
+        if model is None:
+            return {}
+        conversations = [messages for _, messages in self._asked]
+        return {
+            role: model(conversations, [response.text for response in responses])
             for role, responses in self._responses.items()
         }
 

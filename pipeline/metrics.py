@@ -17,6 +17,9 @@ METRICS: dict[str, str] = {
     "held_out/accuracy": "Share of decisive held-out judgments whose winner has the higher reward "
     "(DPO: the higher log π/π_ref); equal ones count half.",
     "held_out/log_loss": "Negative log-likelihood per held-out judgment under the tie model, nats.",
+    "out_of_bag/log_loss": "The same per judgment of the prompts that no head learns from, with the "
+    "annotators' slopes and side biases and at the scale of rewards that fits best; training stops when it "
+    "has clearly risen.",
     "held_out/ece": "Expected calibration error on decisive held-out judgments: mean gap between "
     "stated probability and share right, over ten bins of probability.",
     "sampling/tokens_per_second": "Sampled tokens over the wall-clock seconds spent sampling.",
@@ -27,6 +30,8 @@ METRICS: dict[str, str] = {
     "evaluate/<policy>/kl": "Mean over responses of Σ KL(policy ‖ reference) over their tokens, "
     "each over the whole vocabulary; nats.",
     "evaluate/<policy>/reward": "Mean reward of the policy's responses to held-out prompts.",
+    "evaluate/<policy>/audit_reward": "The same by the audit model, which learned from other "
+    "judgments and which PPO never saw; a reward that rises without it is over-optimised.",
     "evaluate/<policy>/length": "Mean response length, tokens, end-of-text included.",
     "evaluate/<policy>/distinct": "Distinct token bigrams over all token bigrams of the responses.",
     "evaluate/<policy>/unique": "Distinct texts over all responses.",

@@ -38,8 +38,9 @@ _MARK = "report.json"
 class ReportCallback(TrainerCallback):
     """Turns the trainer's steps, logs and saves into events, and a request to stop into a checkpoint.
 
-    `notes` are arguments of `Report.note`, given once, before the first step.  `share` is how much
-    of the stage's progress the training is.
+    `notes` are arguments of `Report.note`, given once, before the first step.  `share` is the part
+    of the stage's progress, from where to where, that the training is.  Without `metrics` only the
+    progress is told: of a training beside the stage's own.
     """
 
     def __init__(
@@ -48,12 +49,14 @@ class ReportCallback(TrainerCallback):
         doing: str,
         notes: Sequence[Mapping[str, Any]] = (),
         *,
-        share: float = 1.0,
+        share: tuple[float, float] = (0.0, 1.0),
+        metrics: bool = True,
     ) -> None:
         self._report = report
         self._share = share
         self._doing = doing
         self._notes = notes
+        self._metrics = metrics
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
         if state.global_step == 0:
@@ -65,11 +68,13 @@ class ReportCallback(TrainerCallback):
             control.should_save = control.should_training_stop = True
         if state.global_step % max(1, state.max_steps // _LOGS) == 0:
             message = f"{self._doing}: step {state.global_step} of {state.max_steps}"
-            self._report.progress(state.global_step * self._share, state.max_steps, message)
+            begin, end = self._share
+            done = begin + (end - begin) * state.global_step / state.max_steps
+            self._report.progress(done, 1, message)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:  # noqa: ARG002
         values = {_REPORTED[k]: float(v) for k, v in (logs or {}).items() if k in _REPORTED}
-        if "train/loss" in values:  # the last log is a summary of the whole run
+        if self._metrics and "train/loss" in values:  # the last log is a summary of the whole run
             self._report.metrics(state.global_step, values)
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002

@@ -39,7 +39,8 @@ _SAMPLED_SO_FAR = """
 _JUDGMENTS = """
     SELECT j.id AS judgment, j.comparison, c.prompt, p.messages::VARCHAR AS messages,
            c.first, c.second, f.text AS first_text, s.text AS second_text,
-           j.outcome, j.strength, j.annotator, a.kind AS annotator_kind, j.shown_swapped, c.arm
+           j.outcome, j.strength, j.annotator, a.kind AS annotator_kind, j.shown_swapped, c.arm,
+           p.role AS prompt_role
     FROM current_judgments AS j
     JOIN annotators AS a ON a.id = j.annotator
     JOIN comparisons AS c ON c.id = j.comparison

@@ -104,11 +104,10 @@ def test_a_network_of_several_heads_is_scored_in_one_pass(models):
         torch.manual_seed(seed)
         torch.nn.init.normal_(network.score.weight)
         single.append(RewardModel(network, chat, "cpu"))
-    network = from_language_model(models["reference"], chat)
-    network.score = torch.nn.Linear(network.score.in_features, 2)
+    network = from_language_model(models["reference"], chat, heads=2)
     for part in ("weight", "bias"):
         both = torch.cat([getattr(model.network.score, part) for model in single])
-        getattr(network.score, part).data = both.detach()
+        getattr(network.heads, part).data = both.detach()
     double = RewardModel(network, chat, "cpu")
     asked, texts = ["Say 1"] * 3, ["yes", "a much longer answer", ""]
     expected = [model(asked, texts) for model in single]

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from pipeline import jobs
@@ -360,6 +361,8 @@ def test_judgments_by_models_are_learned_from_only_when_asked_for(
         3, {"used": {"person": 3}, "left_out": {"model": 3}}
     )  # fmt: skip
     assert given(("model",)) == (3, {"used": {"model": 3}, "left_out": {"person": 3}})
+    roles = pd.read_parquet(tmp_path / "model" / "judgments.parquet", columns=["prompt_role"])
+    assert roles["prompt_role"].tolist() == ["train"] * 3
     assert given(("person", "model"))[0] == 6
     with pytest.raises(ValueError, match="There are no labels to learn from but 3 by annotators"):
         given(("simulated",))

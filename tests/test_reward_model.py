@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSequenceClassification
 
 from pipeline.config import RewardConfig
@@ -21,16 +23,17 @@ from pipeline.reward.data import (
     split_by_prompt,
     training_rows,
 )
-from pipeline.reward.likelihood import FIRST, SECOND, TIE
+from pipeline.reward.likelihood import BOTH_BAD, FIRST, SECOND, TIE, Likelihood
 from pipeline.reward.metrics import (
     expected_calibration_error,
     held_out_metrics,
     length_correlation,
 )
-from pipeline.reward.network import from_language_model, load_network
+from pipeline.reward.network import RewardOutput, from_language_model, load_network
 from pipeline.reward.scoring import RewardModel
 from pipeline.reward.stage import run
-from pipeline.reward.trainer import train_reward_model
+from pipeline.reward.ties import Ties
+from pipeline.reward.trainer import RewardTrainer, train_reward_model
 from pipeline.rundir import Job, Report, RunDirectory
 from pipeline.text import ChatTokenizer, TooLong
 from tests.stage_inputs import give, make_job, make_judgments, make_prompts, tiny_models
@@ -44,11 +47,13 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return tiny_models(tmp_path_factory.mktemp("models"))
 
 
-def pair(outcome: int, *, prompt: str = "p", name: str = "j") -> JudgedPair:
-    return JudgedPair(
-        judgment=name, prompt=prompt, first="f", second="s", first_ids=[5], second_ids=[6],
-        first_length=1, second_length=1, outcome=outcome,
-    )  # fmt: skip
+def pair(outcome: int, *, prompt: str = "p", name: str = "j", **others: Any) -> JudgedPair:
+    usual: dict[str, Any] = {
+        "judgment": name, "prompt": prompt, "first": "f", "second": "s", "first_ids": [5],
+        "second_ids": [6], "first_length": 1, "second_length": 1, "outcome": outcome,
+        "strength": 0, "annotator": "a-1", "side": 1,
+    }  # fmt: skip
+    return JudgedPair(**(usual | others))
 
 
 def stage(job: Job, path: Path, judgments: list[dict[str, Any]]) -> tuple[Any, dict[str, Any]]:
@@ -75,7 +80,9 @@ def read(rows: list[dict[str, Any]], path: Path, *, max_tokens: int = 4096) -> l
 def test_a_planted_preference_is_learned_and_survives_saving(
     models: dict[str, str], tmp_path: Path
 ):
-    job = make_job("reward", models, reward__epochs=3, reward__held_out_share=0.25)
+    job = make_job(
+        "reward", models, reward__epochs=3, reward__held_out_share=0.25, reward__audit_share=0
+    )
     judgments = make_judgments(240)
     directory, summary = stage(job, tmp_path, judgments)
     # The head starts at zero, so before training every pair is a coin toss: accuracy .5.
@@ -103,18 +110,20 @@ def test_the_saved_model_is_centred_on_the_references_own_responses(
     models: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     seen: list[tuple[Any, list[str]]] = []
-    original = RewardModel.__call__
+    original = RewardModel.member_scores
 
-    def spy(self: RewardModel, conversations: Any, completions: Any) -> list[float]:
+    def spy(self: RewardModel, conversations: Any, completions: Any) -> list[list[float]]:
         seen.append((conversations, completions))
         return original(self, conversations, completions)
 
-    monkeypatch.setattr(RewardModel, "__call__", spy)
+    monkeypatch.setattr(RewardModel, "member_scores", spy)
     directory, summary = stage(make_job("reward", models), tmp_path, make_judgments(48))
     assert summary["shift"] != 0
-    rewards = RewardModel.load(directory.model)(*seen[0])
-    assert len(rewards) == 6
-    assert sum(rewards) / 6 == pytest.approx(0, abs=1e-5)
+    asked = seen[0]
+    heads = RewardModel.load(directory.model).member_scores(*asked)
+    assert [len(rewards) for rewards in heads] == [6] * 4
+    assert [sum(rewards) / 6 for rewards in heads] == pytest.approx([0] * 4, abs=1e-5)
+    assert heads[0] != heads[1]
 
 
 def test_transformers_own_class_loads_it_and_differs_by_the_shift_only(
@@ -124,18 +133,55 @@ def test_transformers_own_class_loads_it_and_differs_by_the_shift_only(
     model = RewardModel.load(directory.model)
     stock = AutoModelForSequenceClassification.from_pretrained(directory.model)
     texts = [model.chat.chat("Say 1", text).ids for text in ("zz", "abcabc")]
+    level = model.network.heads.bias.mean().item()
+    assert summary["shift"] != 0
     for ids, reward in zip(texts, model.score(texts), strict=True):
-        plain = stock(torch.tensor([ids])).logits.item()
-        assert reward - plain == pytest.approx(summary["shift"], abs=1e-4)
+        plain = stock(torch.tensor([ids])).logits
+        assert plain.shape == (1, 1)
+        assert reward - plain.item() == pytest.approx(level, abs=1e-4)
 
 
-@pytest.mark.parametrize("tie_model", ["drop", "half"])
+@pytest.mark.parametrize("tie_model", ["drop", "half", "davidson", "ordinal"])
 def test_other_tie_models_train_too(models: dict[str, str], tmp_path: Path, tie_model: str):
     job = make_job("reward", models, reward__tie_model=tie_model, reward__center=False)
-    _, summary = stage(job, tmp_path, make_judgments(96))
-    assert summary["theta"] is None
+    judgments = make_judgments(96)
+    for row in judgments:
+        row["strength"] = 2 if row["outcome"] in ("first", "second") else None
+    directory, summary = stage(job, tmp_path, judgments)
+    assert (summary["theta"] is None) == (tie_model in ("drop", "half"))
     assert summary["accuracy"] > 0.8
     assert "shift" not in summary
+    network = load_network(directory.model)
+    assert network.likelihood.tie_model == tie_model
+    # Everybody said "clearly": the thresholds of strength learned that, from wherever they began.
+    moved = network.ties.values().gap_clearly - Ties().values().gap_clearly
+    assert (abs(moved.item()) > 0.1) == (tie_model == "ordinal")
+
+
+def test_a_model_saved_with_a_threshold_alone_still_loads(models: dict[str, str], tmp_path: Path):
+    chat = ChatTokenizer.load(models["reference"])
+    network = from_language_model(models["reference"], chat)
+    with torch.no_grad():
+        torch.nn.init.normal_(network.score.weight)
+        network.ties.raw.fill_(0.3)
+    network.save_pretrained(tmp_path)
+    chat.tokenizer.save_pretrained(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    later = {"ties.gaps", "ties.level", "ties.sharpness"}
+    assert later <= tensors.keys()
+    old = {name: tensor for name, tensor in tensors.items() if name not in later}
+    save_file(old, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    config = json.loads((tmp_path / "config.json").read_text())
+    for name in ("reward_heads", "reward_likelihood"):
+        config.pop(name, None)
+    (tmp_path / "config.json").write_text(json.dumps(config))
+
+    found = load_network(tmp_path)
+    assert found.ties().item() == pytest.approx(math.log1p(math.exp(0.3)))
+    assert found.ties.values()[1:] == Ties().values()[1:]
+    assert found.likelihood == Likelihood()
+    assert found.members == 1
+    assert torch.equal(found.score.weight, network.score.weight)
 
 
 def test_no_prompt_to_centre_on_is_an_error(models: dict[str, str], tmp_path: Path):
@@ -180,11 +226,13 @@ def test_a_pair_over_the_limit_is_an_error_that_counts(tmp_path: Path):
         read(rows, tmp_path, max_tokens=128)
 
 
-def test_both_bad_is_a_tie_and_first_is_first(tmp_path: Path):
+def test_both_bad_is_not_decisive_and_first_is_first(tmp_path: Path):
     rows = make_judgments(4)
     for row, outcome in zip(rows, ("first", "second", "tie", "both_bad"), strict=True):
         row["outcome"] = outcome
-    assert [p.outcome for p in read(rows, tmp_path)] == [FIRST, SECOND, TIE, TIE]
+    pairs = read(rows, tmp_path)
+    assert [p.outcome for p in pairs] == [FIRST, SECOND, TIE, BOTH_BAD]
+    assert [p.decisive for p in pairs] == [True, True, False, False]
 
 
 def test_drop_leaves_out_ties_and_nothing_else():
@@ -236,16 +284,37 @@ def test_decisive_judgments_on_one_prompt_only_are_refused_or_all_trained_on():
     assert verdicts == {"a", "every judgment that prefers"}
 
 
+def test_strengths_sides_and_annotators_are_read(tmp_path: Path):
+    rows = make_judgments(3)
+    for row, strength, swapped in zip(rows, (3, None, 1), (True, False, False), strict=True):
+        row |= {"strength": strength, "shown_swapped": swapped, "annotator": f"a{strength}"}
+        row["prompt_role"] = "audit" if swapped else "train"
+    pairs = read(rows, tmp_path)
+    assert [p.strength for p in pairs] == [3, 0, 1]
+    assert [p.side for p in pairs] == [-1, 1, 1]
+    assert [p.annotator for p in pairs] == ["a3", "aNone", "a1"]
+    assert [p.audit for p in pairs] == [True, False, False]
+    for row in rows:
+        del row["shown_swapped"]
+    with pytest.raises(ValueError, match="lacks the columns shown_swapped"):
+        read(rows, tmp_path / "lacking")
+
+
 def test_a_batch_holds_the_firsts_then_the_seconds():
-    rows = [
-        {"first_ids": [5, 6, 0], "second_ids": [7], "outcome": FIRST},
-        {"first_ids": [8], "second_ids": [9, 9], "outcome": TIE},
+    pairs = [
+        pair(FIRST, first_ids=[5, 6, 0], second_ids=[7], first_length=3, strength=2),
+        pair(TIE, first_ids=[8], second_ids=[9, 9], second_length=2, side=-1, annotator="a-0"),
     ]
-    batch = PairCollator(pad_id=0)(rows)
+    batch = PairCollator(pad_id=0)(training_rows(pairs, "rao_kupper"))
     assert batch["input_ids"].tolist() == [[5, 6, 0], [8, 0, 0], [7, 0, 0], [9, 9, 0]]
     # The first text ends with a real 0, which a mask made from ids would take for padding.
     assert batch["attention_mask"].sum(1).tolist() == [3, 1, 1, 2]
     assert batch["outcomes"].tolist() == [FIRST, TIE]
+    assert batch["strength"].tolist() == [2, 0]
+    assert batch["side"].tolist() == [1, -1]
+    assert batch["annotators"].tolist() == [1, 0]  # in the order of their ids
+    assert batch["longer"].tolist() == [2, -1]
+    assert batch["weights"].tolist() == [[1], [1]]
 
 
 # --- the network ------------------------------------------------------------------------------
@@ -304,6 +373,53 @@ def test_the_threshold_has_a_learning_rate_of_its_own(models: dict[str, str], tm
     # Nothing ties, so θ starts at the least tie rate there is, tanh(θ/2) = .02, and wants less.
     assert moved[0] == pytest.approx(2 * math.atanh(0.02), abs=1e-6)
     assert moved[1] < 0.8 * moved[0]
+
+
+def test_shifting_the_rewards_leaves_every_probability_as_it_was(models: dict[str, str]):
+    chat = ChatTokenizer.load(models["reference"])
+    network = from_language_model(models["reference"], chat, heads=2)
+    torch.nn.init.normal_(network.heads.weight)
+    model, texts = RewardModel(network, chat, CPU), [[5, 6, 7], [8, 9]]
+    likelihood = Likelihood(both_bad="absolute")
+
+    def bad() -> float:
+        first, second = (torch.tensor([reward]) for reward in model.score(texts))
+        ties = network.ties.values()
+        return likelihood.log_likelihood(
+            first - second, torch.tensor([BOTH_BAD]), ties=ties, level=(first + second) / 2
+        ).item()
+
+    before, rewards = bad(), model.score(texts)
+    network.shift(torch.tensor([1.0, 3.0]))
+    assert model.score(texts) == pytest.approx([reward + 2 for reward in rewards], abs=1e-5)
+    assert bad() == pytest.approx(before, abs=1e-5)
+
+
+def test_the_loss_of_a_batch_by_hand():
+    """Two heads, two judgments, annotators, a penalty and a length penalty."""
+    log3 = math.log(3)
+    # Head 1 gives both pairs d = log 3, head 2 gives them 0.
+    logits = torch.tensor([[log3, 0.0], [log3, 0.0], [0.0, 0.0], [0.0, 0.0]])
+    outputs = RewardOutput(
+        logits=logits, ties=Ties().packed(), slope=torch.tensor([1.0, -1.0]),
+        bias=torch.tensor([0.0, log3]), penalty=torch.tensor(3.0),
+    )  # fmt: skip
+    inputs = {
+        "input_ids": None, "attention_mask": None, "annotators": None,
+        "side": torch.tensor([1.0, -1.0]), "outcomes": torch.tensor([FIRST, FIRST]),
+        "strength": torch.zeros(2, dtype=torch.long), "longer": torch.tensor([2.0, 2.0]),
+        "weights": torch.tensor([[1.0, 2.0], [3.0, 0.0]]),
+    }  # fmt: skip
+    trainer: Any = SimpleNamespace(
+        likelihood=Likelihood(tie_model="half"), judgments=10,
+        settings=RewardConfig(length_penalty_weight=0.5),
+    )  # fmt: skip
+    found = RewardTrainer.compute_loss(trainer, lambda **_: outputs, inputs)
+    # z: log 3 and 0 for the first judgment; −log 3 − log 3 = −log 9 and −log 3 for the second, whose
+    # probabilities are 3/4, 1/2, 1/10 (and 1/4 with weight 0).  Both pairs' mean d and length
+    # difference are in proportion: a squared correlation of 1.
+    losses = (-math.log(3 / 4) - 2 * math.log(1 / 2) - 3 * math.log(1 / 10)) / 4
+    assert found.item() == pytest.approx(losses + 3 / 10 + 0.5, rel=1e-6)
 
 
 # --- metrics ----------------------------------------------------------------------------------
@@ -366,7 +482,7 @@ def test_the_stage_says_whose_judgments_it_learned_from(models: dict[str, str], 
     (note,) = (
         event
         for event in map(json.loads, directory.events.read_text().splitlines())
-        if event["kind"] == "note"
+        if event["kind"] == "note" and event["name"] == "judged_by"
     )
     # Mixed kinds are worth a warning; people alone would be plain news.
     assert (note["note"], note["message"]) == (

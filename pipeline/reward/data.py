@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -13,16 +14,24 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from pipeline.reward.likelihood import OUTCOME_CODES, TIE, TieModel
+from pipeline.reward.likelihood import OUTCOME_CODES, TIE, UNSTATED, TieModel
 from pipeline.text import ChatTokenizer, read_messages, require_fit
 from storage.records import digest
 
-_COLUMNS = ("judgment", "prompt", "messages", "first", "second", "first_text", "second_text", "outcome")  # fmt: skip
+_COLUMNS = (
+    "judgment", "prompt", "messages", "first", "second", "first_text", "second_text",
+    "outcome", "strength", "annotator", "shown_swapped",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
 class JudgedPair:
-    """One judgment with both its texts as token ids; `outcome` is a code of `likelihood`."""
+    """One judgment with both its texts as token ids; `outcome` is a code of `likelihood`.
+
+    `strength` is 1 slightly, 2 clearly, 3 much, or `likelihood.UNSTATED`; `side` is +1 where
+    `first` stood on the left, −1 where it stood on the right.  `audit`: the prompt is one that
+    was imported for auditing.
+    """
 
     judgment: str
     prompt: str
@@ -33,10 +42,14 @@ class JudgedPair:
     first_length: int
     second_length: int
     outcome: int
+    strength: int
+    annotator: str
+    side: int
+    audit: bool = False
 
     @property
     def decisive(self) -> bool:
-        return self.outcome != TIE
+        return self.outcome < TIE
 
 
 def read_pairs(path: Path, chat: ChatTokenizer, *, max_tokens: int) -> list[JudgedPair]:
@@ -69,6 +82,10 @@ def read_pairs(path: Path, chat: ChatTokenizer, *, max_tokens: int) -> list[Judg
                 first_length=first_length,
                 second_length=second_length,
                 outcome=OUTCOME_CODES[row["outcome"]],
+                strength=UNSTATED if pd.isna(row["strength"]) else int(row["strength"]),
+                annotator=row["annotator"],
+                side=-1 if row["shown_swapped"] else 1,
+                audit=row.get("prompt_role") == "audit",
             )
         )
     longest = [max(len(pair.first_ids), len(pair.second_ids)) for pair in pairs]
@@ -129,13 +146,84 @@ def split_by_prompt(
     return train, [pair for pair in pairs if pair.prompt in held_out]
 
 
-def training_rows(pairs: Sequence[JudgedPair], tie_model: TieModel) -> list[dict[str, Any]]:
-    """Rows for the trainer; ``drop`` leaves ties out here, where it can be counted."""
+def set_apart(
+    train: Sequence[JudgedPair], *, share: float, least: int, seed: int
+) -> tuple[list[JudgedPair], list[JudgedPair]]:
+    """What the heads learn from and what is outside their samples, with no prompt in both.
+
+    Prompts imported for auditing are outside, or, where there are none, a `share` of the prompts
+    that follows from their ids.  Fewer than `least` judgments decide nothing: then all are learned
+    from.
+    """
+    outside = {pair.prompt for pair in train if pair.audit}
+    if not outside:
+        prompts = {pair.prompt for pair in train}
+        by_digest = sorted(prompts, key=lambda id: digest("audit", str(seed), id))
+        outside = set(by_digest[: round(share * len(prompts))])
+    learned = [pair for pair in train if pair.prompt not in outside]
+    apart = [pair for pair in train if pair.prompt in outside]
+    if len(apart) < least or not any(pair.decisive for pair in learned):
+        return list(train), []
+    return learned, apart
+
+
+def training_rows(
+    pairs: Sequence[JudgedPair], tie_model: TieModel, *, heads: int = 1, seed: int = 0
+) -> list[dict[str, Any]]:
+    """Rows for the trainer; ``drop`` leaves ties out here, where it can be counted.
+
+    `annotator` is an index into `annotator_ids`.
+    """
+    index = {id: n for n, id in enumerate(annotator_ids(pairs))}
     return [
-        {"first_ids": p.first_ids, "second_ids": p.second_ids, "outcome": p.outcome}
+        {
+            "first_ids": p.first_ids,
+            "second_ids": p.second_ids,
+            "outcome": p.outcome,
+            "strength": p.strength,
+            "annotator": index[p.annotator],
+            "side": float(p.side),
+            "longer": float(p.first_length - p.second_length),
+            "weights": bootstrap_weights(p.judgment, heads=heads, seed=seed),
+        }
         for p in pairs
         if p.decisive or tie_model != "drop"
     ]
+
+
+def annotator_ids(pairs: Sequence[JudgedPair]) -> list[str]:
+    """Everybody who gave one of these judgments, in order."""
+    return sorted({pair.annotator for pair in pairs})
+
+
+def bootstrap_weights(judgment: str, *, heads: int, seed: int) -> list[float]:
+    """How often each head's bootstrap sample holds a judgment: Poisson(1), or 1 for a single head.
+
+    The Poisson bootstrap draws each row's count by itself (Oza and Russell 2001, *Online Bagging
+    and Boosting*), so it follows from the judgment's id and stays as labels come in.
+    """
+    if heads == 1:
+        return [1.0]
+    return [float(_poisson(digest("bootstrap", str(seed), judgment, str(k)))) for k in range(heads)]
+
+
+def _poisson(hexadecimal: str) -> int:
+    """A Poisson(1) number by inversion, from 16 hexadecimal digits."""
+    left, count, mass = int(hexadecimal, 16) / 2**64, 0, math.exp(-1)
+    while left >= mass and count < 30:
+        left, count = left - mass, count + 1
+        mass /= count
+    return count
+
+
+_BATCHED = {
+    "outcomes": "outcome",
+    "strength": "strength",
+    "annotators": "annotator",
+    "side": "side",
+    "longer": "longer",
+    "weights": "weights",
+}
 
 
 class PairCollator:
@@ -145,10 +233,12 @@ class PairCollator:
         self._pad_id = pad_id
 
     def __call__(self, rows: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
-        """`input_ids` and `attention_mask` (2N, L), `outcomes` (N,)."""
+        """`input_ids` and `attention_mask` (2N, L); the columns of the rows (N,), `weights` (N, K)."""
         texts = [row["first_ids"] for row in rows] + [row["second_ids"] for row in rows]
-        outcomes = torch.tensor([row["outcome"] for row in rows])
-        return pad_right(texts, self._pad_id) | {"outcomes": outcomes}
+        columns = {
+            name: torch.tensor([row[column] for row in rows]) for name, column in _BATCHED.items()
+        }
+        return pad_right(texts, self._pad_id) | columns
 
 
 def pad_right(texts: Sequence[Sequence[int]], pad_id: int) -> dict[str, Tensor]:

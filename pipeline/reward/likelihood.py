@@ -1,92 +1,172 @@
 """How likely each outcome of a comparison is, given the two rewards.
 
-With d = r_first − r_second and a tie threshold θ > 0 (Rao and Kupper 1967, *Ties in
-Paired-Comparison Experiments: A Generalization of the Bradley-Terry Model*, JASA 62):
+With d = r_first − r_second, every model here is symmetric (swap the responses and d changes its
+sign), so it is told by the probability of a win and that of a tie:
 
-    P(first)  = σ(d − θ)
-    P(second) = σ(−d − θ)
-    P(tie)    = σ(d + θ) − σ(d − θ) = σ(d + θ) · σ(θ − d) · (1 − e^−2θ)
+    drop, half   P(win) = σ(d)                               Bradley and Terry 1952
+    rao_kupper   P(win) = σ(d − θ)                           Rao and Kupper 1967
+                 P(tie) = σ(d + θ) − σ(d − θ)
+    davidson     P(win) : P(tie) : P(loss) = e^d/2 : θ : e^−d/2     Davidson 1970 (ν = θ)
+    ordinal      P(tie) as Rao and Kupper's; a win is slight, clear or much of one, by thresholds
+                 θ < θ2 < θ3 = θ + gap, …: P(slightly) = σ(d − θ) − σ(d − θ2), …  (McCullagh 1980)
 
-θ → 0 is Bradley and Terry (1952).  The product form of P(tie) keeps digits where the difference
-of two sigmoids has none left, so values and gradients are finite at |d| = 80 in every precision.
-A tie at d = 0 has probability tanh(θ/2), which is where θ starts: at the tie rate of the data.
+A win whose strength was not stated has the probability of all three.  *Both bad* is a tie; under
+``both_bad="absolute"`` ties are split further by the level m = (r_first + r_second) / 2:
+P(both bad | tie) = σ((κ − m) · c).
+
+Each difference of sigmoids is computed as σ(a) − σ(a − g) = σ(a) · σ(g − a) · (1 − e^−g), which
+keeps digits where the difference itself has none left, so values and gradients are finite at
+|d| = 80 in every precision.
 """
 
 from __future__ import annotations
 
-import math
-from typing import Literal
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
 
 import torch
-from torch import Tensor, nn
-from torch.nn.functional import logsigmoid, softplus
+from torch import Tensor
+from torch.nn.functional import logsigmoid
 
-TieModel = Literal["rao_kupper", "drop", "half"]
+TieModel = Literal["rao_kupper", "davidson", "ordinal", "drop", "half"]
+BothBad = Literal["tie", "absolute"]
 
-FIRST, SECOND, TIE = 0, 1, 2
-OUTCOME_CODES = {"first": FIRST, "second": SECOND, "tie": TIE, "both_bad": TIE}
-"""Both bad says that neither is better, which is all that a difference of rewards can learn."""
+FIRST, SECOND, TIE, BOTH_BAD = 0, 1, 2, 3
+OUTCOME_CODES = {"first": FIRST, "second": SECOND, "tie": TIE, "both_bad": BOTH_BAD}
+UNSTATED = 0
+"""Strength of a judgment that states none; 1 is slightly, 2 clearly, 3 much."""
+
+LEARNS_THETA = ("rao_kupper", "davidson", "ordinal")
+"""Tie models that have a θ."""
 
 
-def log_probabilities(d: Tensor, theta: Tensor | float) -> Tensor:
-    """(N, 3) log-probabilities of first, second, tie for (N,) reward differences."""
+class TieValues(NamedTuple):
+    """What the likelihoods are governed by; tensors of no dimension, or numbers.
+
+    `theta` > 0 is θ (Davidson's ν); `gap_clearly` and `gap_much` > 0 are θ2 − θ and θ3 − θ2;
+    `kappa` is the level at which a tie is as likely bad as not, `scale` > 0 how sharply.
+    """
+
+    theta: Any
+    gap_clearly: Any = 1.0
+    gap_much: Any = 1.0
+    kappa: Any = 0.0
+    scale: Any = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Likelihood:
+    """Which of the models, and how the loss departs from it.
+
+    `label_smoothing` is the probability with which a judgment is taken for its mirror image.
+    `margin` is what d must exceed where a response is much better, ⅔ and ⅓ of it where it is
+    clearly and slightly better (Touvron et al. 2023, *Llama 2*, section 3.2.2).
+    """
+
+    tie_model: TieModel = "rao_kupper"
+    both_bad: BothBad = "tie"
+    label_smoothing: float = 0.0
+    margin: float = 0.0
+
+    def log_likelihood(
+        self,
+        d: Tensor,
+        outcomes: Tensor,
+        *,
+        ties: TieValues,
+        strength: Tensor | None = None,
+        level: Tensor | None = None,
+    ) -> Tensor:
+        """Log-probabilities of outcome codes, in the shape of `d`; the rest broadcasts to it.
+
+        `strength` is read by ``ordinal`` (and by a margin), `level` by ``absolute``, which needs
+        it.  ``half`` gives a tie the mean of both wins' log-probabilities.  Under ``drop`` ties
+        must have been left out already: a ValueError says so, rather than a loss that ignores
+        them quietly.
+        """
+        tied = outcomes >= TIE
+        if self.tie_model == "drop" and bool(tied.any()):
+            raise ValueError("reward.tie_model=drop takes decisive judgments only; leave ties out")
+        ties = TieValues(*(torch.as_tensor(v, dtype=d.dtype, device=d.device) for v in ties))
+        # What was said of the winner: a win of the second at d is one of the first at −d.
+        toward = torch.where(outcomes == SECOND, -d, d)
+        if self.margin and strength is not None:
+            toward = toward - self.margin / 3 * strength.to(d.dtype)
+        found = torch.where(tied, self._log_tie(d, ties), self._log_win(toward, ties, strength))
+        if self.both_bad == "absolute":
+            if level is None:
+                raise ValueError("reward.both_bad=absolute needs the level of the two rewards")
+            bad = (ties.kappa - level) * ties.scale
+            split = torch.where(outcomes == BOTH_BAD, logsigmoid(bad), logsigmoid(-bad))
+            found = found + torch.where(tied, split, torch.zeros_like(split))
+        return found
+
+    def loss(self, d: Tensor, outcomes: Tensor, **given: Tensor | TieValues | None) -> Tensor:
+        """Negative log-likelihood with label smoothing; arguments as `log_likelihood`."""
+        loss = -self.log_likelihood(d, outcomes, **given)  # type: ignore[arg-type]
+        if not self.label_smoothing:
+            return loss
+        mirrored = -self.log_likelihood(-d, outcomes, **given)  # type: ignore[arg-type]
+        return (1 - self.label_smoothing) * loss + self.label_smoothing * mirrored
+
+    def _log_win(self, d: Tensor, ties: TieValues, strength: Tensor | None) -> Tensor:
+        if self.tie_model in ("drop", "half"):
+            return logsigmoid(d)
+        if self.tie_model == "davidson":
+            return _davidson(d, ties.theta)[..., FIRST]
+        over = d - ties.theta
+        whole = logsigmoid(over)
+        if self.tie_model == "rao_kupper" or strength is None:
+            return whole
+        clearly = over - ties.gap_clearly
+        found = torch.where(strength == 1, _log_interval(over, ties.gap_clearly), whole)
+        found = torch.where(strength == 2, _log_interval(clearly, ties.gap_much), found)
+        return torch.where(strength == 3, logsigmoid(clearly - ties.gap_much), found)
+
+    def _log_tie(self, d: Tensor, ties: TieValues) -> Tensor:
+        if self.tie_model in ("drop", "half"):
+            return (logsigmoid(d) + logsigmoid(-d)) / 2
+        if self.tie_model == "davidson":
+            return _davidson(d, ties.theta)[..., TIE]
+        return _log_interval(d + ties.theta, 2 * ties.theta)
+
+
+def log_probabilities(
+    d: Tensor, theta: Tensor | float, tie_model: TieModel = "rao_kupper"
+) -> Tensor:
+    """(…, 3) log-probabilities of first, second and tie for (…) reward differences.
+
+    Whatever the strength, and both bad a tie.  Under ``drop`` and ``half`` a tie has none.
+    """
     theta = torch.as_tensor(theta, dtype=d.dtype, device=d.device)
-    tie = logsigmoid(d + theta) + logsigmoid(theta - d) + _log1mexp(2 * theta)
+    if tie_model == "davidson":
+        return _davidson(d, theta)
+    if tie_model in ("drop", "half"):
+        never = torch.full_like(d, -torch.inf)
+        return torch.stack([logsigmoid(d), logsigmoid(-d), never], dim=-1)
+    tie = _log_interval(d + theta, 2 * theta)
     return torch.stack([logsigmoid(d - theta), logsigmoid(-d - theta), tie], dim=-1)
 
 
-def preference_logit(d: Tensor, theta: Tensor | float) -> Tensor:
+def preference_logit(
+    d: Tensor, theta: Tensor | float, tie_model: TieModel = "rao_kupper"
+) -> Tensor:
     """log P(first) − log P(second): the log-odds that a decisive judgment goes to `first`.
 
-    Not d itself: for large θ it approaches 2d near 0.
+    Not d itself where there are thresholds: for large θ it approaches 2d near 0.
     """
+    if tie_model not in ("rao_kupper", "ordinal"):
+        return d
     theta = torch.as_tensor(theta, dtype=d.dtype, device=d.device)
     return logsigmoid(d - theta) - logsigmoid(-d - theta)
 
 
-def negative_log_likelihood(
-    d: Tensor, outcomes: Tensor, *, theta: Tensor | float, tie_model: TieModel
-) -> Tensor:
-    """(N,) losses of (N,) reward differences under (N,) outcome codes.
-
-    ``half`` counts a tie as half a win for each side.  Under ``drop`` ties must have been left
-    out already: a ValueError says so, rather than a loss that ignores them quietly.
-    """
-    if tie_model == "rao_kupper":
-        return -log_probabilities(d, theta).gather(-1, outcomes.unsqueeze(-1)).squeeze(-1)
-    tied = outcomes == TIE
-    if tie_model == "drop" and bool(tied.any()):
-        raise ValueError("reward.tie_model=drop takes decisive judgments only; leave ties out")
-    first, second = -logsigmoid(d), -logsigmoid(-d)
-    decisive = torch.where(outcomes == FIRST, first, second)
-    return torch.where(tied, (first + second) / 2, decisive)
+def _log_interval(a: Tensor, gap: Tensor) -> Tensor:
+    """log(σ(a) − σ(a − gap)) for gap > 0."""
+    return logsigmoid(a) + logsigmoid(gap - a) + torch.log(-torch.expm1(-gap))
 
 
-class TieThreshold(nn.Module):
-    """θ = softplus(raw), learned and saved with the reward model.
-
-    `raw` has one element rather than none, because sharded training cannot hold scalars.
-    """
-
-    def __init__(self, theta: float = 0.5) -> None:
-        super().__init__()
-        self.raw = nn.Parameter(torch.tensor([_inverse_softplus(theta)]))
-
-    def forward(self) -> Tensor:
-        """θ, a tensor of one element."""
-        return softplus(self.raw)
-
-    def start_at(self, tie_rate: float) -> None:
-        """Set θ so that equal responses tie as often as the data does (clipped to [.02, .9])."""
-        theta = 2 * math.atanh(min(max(tie_rate, 0.02), 0.9))
-        with torch.no_grad():
-            self.raw.fill_(_inverse_softplus(theta))
-
-
-def _log1mexp(x: Tensor) -> Tensor:
-    """log(1 − e^−x) for x > 0."""
-    return torch.log(-torch.expm1(-x))
-
-
-def _inverse_softplus(y: float) -> float:
-    return y + math.log(-math.expm1(-y))
+def _davidson(d: Tensor, nu: Tensor) -> Tensor:
+    """(…, 3) log-probabilities of first, second and tie."""
+    scores = torch.stack([d / 2, -d / 2, nu.log().expand_as(d)], dim=-1)
+    return scores.log_softmax(-1)

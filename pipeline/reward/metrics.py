@@ -12,9 +12,11 @@ import torch
 from pipeline.reward.data import JudgedPair
 from pipeline.reward.likelihood import (
     FIRST,
+    LEARNS_THETA,
     TIE,
+    Likelihood,
     TieModel,
-    negative_log_likelihood,
+    TieValues,
     preference_logit,
 )
 from pipeline.winrate import win_rate
@@ -39,16 +41,15 @@ def held_out_metrics(
     """
     d = torch.tensor(first, dtype=torch.float64) - torch.tensor(second, dtype=torch.float64)
     outcomes = torch.tensor([pair.outcome for pair in pairs])
-    decisive = outcomes != TIE
+    decisive = outcomes < TIE
     scored = decisive if tie_model == "drop" else torch.ones_like(decisive)
-    threshold = theta if tie_model == "rao_kupper" else 0.0
+    threshold = theta if tie_model in LEARNS_THETA else 0.0
     found: dict[str, Any] = dict.fromkeys(
         ("accuracy", "accuracy_low", "accuracy_high", "log_loss", "ece")
     )
     if scored.any():
-        losses = negative_log_likelihood(
-            d[scored], outcomes[scored], theta=theta, tie_model=tie_model
-        )
+        model, ties = Likelihood(tie_model=tie_model), TieValues(theta=theta)
+        losses = model.loss(d[scored], outcomes[scored], ties=ties)
         found["log_loss"] = losses.mean().item()
     if decisive.any():
         toward = torch.where(outcomes == FIRST, d, -d)[decisive]
@@ -58,7 +59,7 @@ def held_out_metrics(
         found |= {"accuracy": accuracy.win_rate}
         found |= {"accuracy_low": accuracy.low, "accuracy_high": accuracy.high}
         # σ(log P(first) − log P(second)): what the model says of a judgment known to be decisive.
-        stated = torch.sigmoid(preference_logit(d, threshold))[decisive]
+        stated = torch.sigmoid(preference_logit(d, threshold, tie_model))[decisive]
         won = (outcomes == FIRST)[decisive].double()
         found["ece"] = expected_calibration_error(stated.tolist(), won.tolist())
     return found
@@ -87,3 +88,17 @@ def length_correlation(rewards: Sequence[float], lengths: Sequence[int]) -> floa
         return None
     correlation = float(np.corrcoef(r, n)[0, 1])
     return correlation if math.isfinite(correlation) else None
+
+
+def length_correlation_in_pairs(
+    first: Sequence[float], second: Sequence[float], pairs: Sequence[JudgedPair]
+) -> float | None:
+    """Correlation of the difference of rewards with that of lengths, over judged pairs.
+
+    About 0 and not about the means, which depend on what was called first: Σ d·Δ / √(Σ d² · Σ Δ²).
+    None where either is always 0.
+    """
+    d = np.asarray(first, dtype=float) - np.asarray(second, dtype=float)
+    longer = np.asarray([pair.first_length - pair.second_length for pair in pairs], dtype=float)
+    norm = math.sqrt(float(d @ d) * float(longer @ longer))
+    return float(d @ longer) / norm if norm else None

@@ -1,14 +1,16 @@
-"""The reward model as a module: a decoder, a scalar head and the tie threshold.
+"""The reward model as a module: a decoder, one scalar head or several, and the ties' parameters.
 
 The class is made per architecture on top of its ``…ForSequenceClassification``, so the saved
-directory is an ordinary Hugging Face model with two tensors more: ``score.bias`` (the centring)
-and ``ties.raw`` (the threshold).  ``AutoModelForSequenceClassification`` loads it too and gives
-the same rewards up to that constant, wherever padding differs from end-of-text.
+directory is an ordinary Hugging Face model with a few tensors more: ``score.bias`` (the level),
+``ties.*`` (`pipeline.reward.ties`) and, where there are several, ``heads.*``.  ``score`` is always
+the mean of the heads, so ``AutoModelForSequenceClassification`` loads the directory too and gives
+the same rewards up to that constant, wherever padding differs from end-of-text.  What the
+annotators differ in is learned beside the rewards and never saved with them.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,19 +21,26 @@ from transformers import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING, AutoConfig
 from transformers.utils import ModelOutput
 
 from pipeline.hub import ModelUnavailable, explain, require_model
-from pipeline.reward.likelihood import TieThreshold
+from pipeline.reward.annotators import AnnotatorEffects
+from pipeline.reward.likelihood import Likelihood
+from pipeline.reward.ties import Ties
 from pipeline.text import ChatTokenizer
 
 
 @dataclass
 class RewardOutput(ModelOutput):
-    """`logits` (N, 1) are the rewards; `theta` (1,) is the tie threshold.
+    """`logits` (N, K) are the rewards that K heads give N texts, `ties` (5,) `Ties.packed`.
 
-    Both leave through the one forward, because wrappers such as DDP and FSDP see nothing else.
+    `slope` and `bias` (M,) are the annotators' of M judgments, `penalty` their prior's share of
+    the loss, where annotators are learned.  All leave through the one forward, because wrappers
+    such as DDP and FSDP see nothing else.
     """
 
     logits: Tensor | None = None
-    theta: Tensor | None = None
+    ties: Tensor | None = None
+    slope: Tensor | None = None
+    bias: Tensor | None = None
+    penalty: Tensor | None = None
 
 
 class RewardHead:
@@ -39,26 +48,52 @@ class RewardHead:
 
     def __init__(self, config: Any) -> None:
         super().__init__(config)  # type: ignore[call-arg]
-        self.score = nn.Linear(config.get_text_config().hidden_size, 1, bias=True)
-        self.ties = TieThreshold()
+        width, members = config.get_text_config().hidden_size, getattr(config, "reward_heads", 1)
+        self.score = nn.Linear(width, 1, bias=True)
+        self.heads = nn.Linear(width, members, bias=True) if members > 1 else None
+        # Follows from the heads, which learn in its place.
+        self.score.requires_grad_(self.heads is None)
+        self.ties = Ties()
+        self.annotators: AnnotatorEffects | None = None
+
+    @property
+    def members(self) -> int:
+        """Heads, each a reward of its own."""
+        return self.heads.out_features if self.heads is not None else 1
+
+    @property
+    def likelihood(self) -> Likelihood:
+        """What the rewards were fitted with; Rao and Kupper's for models that do not say."""
+        return Likelihood(**getattr(self.config, "reward_likelihood", {}))  # type: ignore[attr-defined]
+
+    @likelihood.setter
+    def likelihood(self, likelihood: Likelihood) -> None:
+        self.config.reward_likelihood = asdict(likelihood)  # type: ignore[attr-defined]
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """Zero for the head, not N(0, 1/√(d+1)): with a few hundred labels a random start is
+        """Zero for the heads, not N(0, 1/√(d+1)): with a few hundred labels a random start is
         noise that the labels must first undo.  Called for tensors a checkpoint lacks."""
-        if module is getattr(self, "score", None):
+        if module is getattr(self, "score", None) or module is getattr(self, "heads", None):
             nn.init.zeros_(module.weight)  # type: ignore[arg-type]
             nn.init.zeros_(module.bias)  # type: ignore[arg-type]
-        elif isinstance(module, TieThreshold):
-            nn.init.zeros_(module.raw)
+        elif isinstance(module, Ties):
+            module.reset()
         else:
             super()._init_weights(module)  # type: ignore[misc]
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor, **_: Any) -> RewardOutput:
-        """(N, 1) rewards in fp32, read at the last real token of (N, L) right-padded texts.
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        annotators: Tensor | None = None,
+        **_: Any,
+    ) -> RewardOutput:
+        """(N, K) rewards in fp32, read at the last real token of (N, L) right-padded texts.
 
         The stock class looks for the last token that is not padding, which is one too early
-        where padding and end-of-text share an id.
+        where padding and end-of-text share an id.  `annotators` (M,) are indices of those whose
+        slopes and biases are wanted.
         """
         trunk = self.base_model  # type: ignore[attr-defined]
         hidden = trunk(
@@ -66,26 +101,40 @@ class RewardHead:
         ).last_hidden_state
         last = attention_mask.sum(1) - 1
         read = hidden[torch.arange(len(last), device=last.device), last]
-        return RewardOutput(logits=self.rewards(read), theta=self.ties())
+        output = RewardOutput(logits=self.rewards(read), ties=self.ties.packed())
+        if self.annotators is not None and annotators is not None:
+            output.slope, output.bias = self.annotators(annotators)
+            output.penalty = self.annotators.penalty()
+        return output
 
     def rewards(self, last: Tensor) -> Tensor:
-        """(N, 1) rewards in fp32 of (N, hidden) states of texts' last tokens."""
+        """(N, K) rewards in fp32 of (N, hidden) states of texts' last tokens."""
+        head = self.score if self.heads is None else self.heads
         with torch.autocast(last.device.type, enabled=False):
-            return nn.functional.linear(
-                last.float(), self.score.weight.float(), self.score.bias.float()
-            )
+            return nn.functional.linear(last.float(), head.weight.float(), head.bias.float())
 
-    def shift(self, by: float) -> None:
-        """Add a constant to every reward."""
-        with torch.no_grad():
-            self.score.bias.add_(by)
+    @torch.no_grad()
+    def shift(self, by: float | Tensor) -> None:
+        """Add a constant to every reward, or one to each head's; the level κ moves along."""
+        head = self.score if self.heads is None else self.heads
+        by = torch.as_tensor(by, dtype=head.bias.dtype, device=head.bias.device)
+        head.bias.add_(by)
+        self.ties.level.add_(by.mean())
+
+    def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
+        """As transformers saves a model, after `score` was made the mean of the heads."""
+        if self.heads is not None:
+            with torch.no_grad():
+                self.score.weight.copy_(self.heads.weight.mean(0, keepdim=True))
+                self.score.bias.copy_(self.heads.bias.mean(0, keepdim=True))
+        super().save_pretrained(*args, **kwargs)  # type: ignore[misc]
 
 
 @cache
 def network_class(config_class: type, *, fresh: bool) -> Any:
     """The reward network for an architecture, under the name of the class it extends.
 
-    A `fresh` one is loaded from a language model, so that its head and threshold may be missing.
+    A `fresh` one is loaded from a language model, so that its heads and ties may be missing.
     """
     try:
         base: Any = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING[config_class]
@@ -94,16 +143,18 @@ def network_class(config_class: type, *, fresh: bool) -> Any:
             f"transformers has no sequence-classification model for {config_class.__name__}, "
             "which a reward model needs; choose another base model"
         ) from None
-    expected = {
-        "_keys_to_ignore_on_load_missing": [r"^score\.", r"^ties\."],
-        "_keys_to_ignore_on_load_unexpected": [r"^lm_head\.", r"^embed_out\."],
-    }
-    return type(base.__name__, (RewardHead, base), expected if fresh else {})
+    # Models saved before strengths and the level were learned lack theirs, and do not use them.
+    later = r"^ties\.(gaps|level|sharpness)$"
+    missing = [r"^score\.", r"^heads\.", r"^ties\."] if fresh else [later]
+    expected: dict[str, Any] = {"_keys_to_ignore_on_load_missing": missing}
+    if fresh:
+        expected["_keys_to_ignore_on_load_unexpected"] = [r"^lm_head\.", r"^embed_out\."]
+    return type(base.__name__, (RewardHead, base), expected)
 
 
-def from_language_model(path: str, chat: ChatTokenizer) -> Any:
-    """A reward network with the weights of a causal language model, fp32, head at zero."""
-    network, _ = _load(path, fresh=True)
+def from_language_model(path: str, chat: ChatTokenizer, *, heads: int = 1) -> Any:
+    """A reward network with the weights of a causal language model, fp32, heads at zero."""
+    network, _ = _load(path, fresh=True, heads=heads)
     network.config.get_text_config().pad_token_id = chat.pad_id
     return network
 
@@ -116,11 +167,15 @@ def load_network(path: str | Path, dtype: torch.dtype = torch.float32) -> Any:
     return network
 
 
-def _load(path: str, *, fresh: bool, dtype: torch.dtype = torch.float32) -> tuple[Any, list[str]]:
+def _load(
+    path: str, *, fresh: bool, heads: int | None = None, dtype: torch.dtype = torch.float32
+) -> tuple[Any, list[str]]:
     """The network and the names of tensors that `path` should have had."""
     resolved = require_model(path)
     try:
         config = AutoConfig.from_pretrained(resolved, num_labels=1)
+        if heads is not None:
+            config.reward_heads = heads
         network, info = network_class(type(config), fresh=fresh).from_pretrained(
             resolved, config=config, dtype=dtype, output_loading_info=True
         )

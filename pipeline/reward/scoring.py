@@ -15,7 +15,7 @@ from pipeline.devices import context_length
 from pipeline.ppo.experience import micro_batches
 from pipeline.ppo.model import autocast, resolve_precision
 from pipeline.ppo.packing import can_pack, last_states
-from pipeline.reward.data import pad_right
+from pipeline.reward.data import JudgedPair, pad_right
 from pipeline.reward.network import load_network
 from pipeline.text import ChatTokenizer, Messages
 
@@ -45,7 +45,7 @@ class RewardModel:
     @property
     def members(self) -> int:
         """Rewards that one pass gives each text."""
-        return self.network.score.out_features
+        return self.network.members
 
     def __call__(
         self, conversations: Sequence[Messages], completions: Sequence[str]
@@ -61,14 +61,19 @@ class RewardModel:
         Rendered by the function that rendered the judgments it was trained on.
         """
         texts = zip(conversations, completions, strict=True)
-        return self._rewards([self.chat.chat(messages, text).ids for messages, text in texts])
+        return self.rewards([self.chat.chat(messages, text).ids for messages, text in texts])
 
     def score(self, texts: Sequence[Sequence[int]]) -> list[float]:
         """The reward of each text of token ids; the mean over members."""
-        return _mean(self._rewards(texts))
+        return _mean(self.rewards(texts))
+
+    def both_sides(self, pairs: Sequence[JudgedPair]) -> tuple[list[float], list[float]]:
+        """The rewards of each pair's first and second text; the mean over members."""
+        rewards = self.score([p.first_ids for p in pairs] + [p.second_ids for p in pairs])
+        return rewards[: len(pairs)], rewards[len(pairs) :]
 
     @torch.no_grad()
-    def _rewards(self, texts: Sequence[Sequence[int]]) -> list[list[float]]:
+    def rewards(self, texts: Sequence[Sequence[int]]) -> list[list[float]]:
         """(K, B) rewards of texts of token ids, packed where the model allows it."""
         rewards = [[0.0] * len(texts) for _ in range(self.members)]
         precision = resolve_precision("auto", self.device)

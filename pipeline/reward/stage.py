@@ -1,8 +1,10 @@
-"""The reward stage: judgments in, a centred Bradley-Terry reward model out."""
+"""The reward stage: judgments in, a centred reward model out, and one to audit it by."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any
@@ -10,28 +12,38 @@ from typing import Any
 import pandas as pd
 import torch
 
+from pipeline.config import RewardConfig
 from pipeline.devices import pick_device
 from pipeline.predictions import predict
+from pipeline.reward.audit import AUDIT, train_audit_model
 from pipeline.reward.data import (
     JudgedPair,
+    annotator_ids,
     judged_by,
     notes_on_kinds,
     read_pairs,
+    set_apart,
     split_by_prompt,
 )
-from pipeline.reward.metrics import held_out_metrics, length_correlation
+from pipeline.reward.likelihood import LEARNS_THETA
+from pipeline.reward.metrics import (
+    held_out_metrics,
+    length_correlation,
+    length_correlation_in_pairs,
+)
 from pipeline.reward.network import from_language_model
+from pipeline.reward.reliability import notes_on_annotators, reliability
 from pipeline.reward.scoring import RewardModel
 from pipeline.reward.trainer import SHARE, train_reward_model
 from pipeline.rundir import Job, Report, RunDirectory
 from pipeline.sampler import Sampler
-from pipeline.text import ChatTokenizer, read_messages
+from pipeline.text import ChatTokenizer, Messages, read_messages
 from pipeline.training import prefixed
 from storage.records import digest
 
 
 def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
-    """Train on inputs/judgments.parquet from the SFT weights; saves model/."""
+    """Train on inputs/judgments.parquet from the SFT weights; saves model/ and model/audit/."""
     config, path = job.config.reward, job.model("reference")
 
     def tell(done: float, doing: str) -> None:
@@ -42,22 +54,28 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
     tell(0, "encoding the judgments")
     chat = ChatTokenizer.load(path)
     pairs = read_pairs(directory.inputs / "judgments.parquet", chat, max_tokens=config.max_tokens)
-    train, held_out = split_by_prompt(
+    rest, held_out = split_by_prompt(
         pairs, held_out_share=config.held_out_share, seed=job.config.seed
     )
-    report.log(f"{len(train)} judgments to train on, {len(held_out)} held out")
+    train, apart = set_apart(
+        rest,
+        share=config.audit_share,
+        least=config.stopping_judgments,
+        seed=job.config.seed,
+    )
+    report.log(f"{len(train)} judgments to train on, {len(held_out)} held out, {len(apart)} apart")
     kinds = judged_by(directory.inputs)
     tell(0, "loading the model")
     device = pick_device(job.config.worker.device)
-    network = from_language_model(path, chat).to(device)
+    network = from_language_model(path, chat, heads=config.members).to(device)
     model = RewardModel(network, chat, device)
 
     def measure(step: int) -> None:
-        found = _measure(model, held_out, config.tie_model)
+        found = _measure(model, held_out)
         report.metrics(step, prefixed("held_out", _reported(found)))
         network.train()
 
-    train_reward_model(
+    kept = train_reward_model(
         network,
         chat,
         train,
@@ -66,54 +84,104 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
         report,
         device=device,
         seed=job.seed,
+        bootstrap_seed=job.config.seed,
         resume=job.resume,
         measure=measure,
-        notes=notes_on_kinds(kinds),
+        outside=apart if config.early_stopping else (),
+        notes=[*notes_on_kinds(kinds), *_notes_on_stopping(config, apart)],
     )
     network.eval()
     tell(SHARE, f"measuring on {len(held_out)} held-out judgments")
-    summary = _measure(model, held_out, config.tie_model) | {
-        "theta": network.ties().item() if config.tie_model == "rao_kupper" else None,
+    summary = _measure(model, held_out) | {
+        "theta": network.ties().item() if config.tie_model in LEARNS_THETA else None,
         "tie_model": config.tie_model,
+        "both_bad": network.likelihood.both_bad,
+        "members": model.members,
         "pairs": len(train),
         "held_out_pairs": len(held_out),
+        "apart_pairs": len(apart),
+        "kept": asdict(kept) if kept else None,
         "judged_by": kinds,
         "ties": sum(not pair.decisive for pair in pairs),
     }
-    summary |= _centre(model, job, report, directory.inputs) if config.center else {}
+    people, network.annotators = network.annotators, None  # no part of the rewards
+    audit, summary["audit"] = train_audit_model(
+        job, chat, [*apart, *held_out], train, directory, report,
+        device=device, epochs=kept.epoch if kept else config.epochs,
+    )  # fmt: skip
+    summary |= {"annotators": []}
+    if people is not None:
+        folds = [([*apart, *held_out], model), *([(train, audit)] if audit else [])]
+        summary |= _reliability(folds, pairs, model, report)
+    first, second = model.both_sides(pairs)
+    summary["length_correlation_in_pairs"] = length_correlation_in_pairs(first, second, pairs)
+    if config.center:
+        asked = _reference_responses(job, report, directory.inputs, device)
+        summary |= _centre(model, *asked)
+        if audit:
+            _centre(audit, *asked)
     tell(0.95, "scoring every judged response")
     summary |= _spread(model, pairs)
-    network.save_pretrained(directory.model)
-    chat.tokenizer.save_pretrained(directory.model)
+    for each, folder in ((model, directory.model), (audit, directory.model / AUDIT)):
+        if each:
+            each.network.save_pretrained(folder)
+            chat.tokenizer.save_pretrained(folder)
     return summary | {"predicted_pairs": predict(job, report, directory, device=device)}
 
 
-def _measure(model: RewardModel, pairs: Sequence[JudgedPair], tie_model: Any) -> dict[str, Any]:
-    rewards = model.score([p.first_ids for p in pairs] + [p.second_ids for p in pairs])
+def _notes_on_stopping(config: RewardConfig, apart: Sequence[JudgedPair]) -> list[dict[str, Any]]:
+    if not config.early_stopping or apart:
+        return []
+    message = (
+        f"all epochs are trained: fewer than {config.stopping_judgments} judgments are on the share of prompts "
+        "that would say when to stop (reward.audit_share)"
+    )
+    return [{"kind": "info", "name": "early_stopping", "message": message}]
+
+
+def _measure(model: RewardModel, pairs: Sequence[JudgedPair]) -> dict[str, Any]:
+    network = model.network
     return held_out_metrics(
         pairs,
-        rewards[: len(pairs)],
-        rewards[len(pairs) :],
-        theta=model.network.ties().item(),
-        tie_model=tie_model,
+        *model.both_sides(pairs),
+        theta=network.ties().item(),
+        tie_model=network.likelihood.tie_model,
     )
+
+
+def _reliability(
+    folds: Sequence[tuple[Sequence[JudgedPair], RewardModel]],
+    pairs: Sequence[JudgedPair],
+    model: RewardModel,
+    report: Report,
+) -> dict[str, Any]:
+    """What the annotators' judgments count for; whoever counts for little is pointed out."""
+    network = model.network
+    found = reliability(
+        folds,
+        annotator_ids(pairs),
+        Counter(pair.annotator for pair in pairs),
+        likelihood=network.likelihood,
+        ties=network.ties.values(),
+    )
+    for note in notes_on_annotators(found["annotators"]):
+        report.note(**note)
+    return found
 
 
 def _reported(found: dict[str, Any]) -> dict[str, Any]:
     return {name: found[name] for name in ("accuracy", "log_loss", "ece")}
 
 
-def _centre(model: RewardModel, job: Job, report: Report, inputs: Path) -> dict[str, float]:
-    """Shift all rewards so that the SFT model's own responses average 0.
-
-    The likelihood sees differences only, so the level is free; PPO reads it (a terminal reward
-    far from 0 is a large error for the value head at first).  The shift goes into the saved bias.
-    """
+def _reference_responses(
+    job: Job, report: Report, inputs: Path, device: torch.device
+) -> tuple[list[Messages], list[str]]:
+    """What the SFT model answers to the prompts that rewards are centred on."""
     conversations = _centring_prompts(inputs)
     doing = f"centring on the SFT model's responses to {len(conversations)} prompts"
     report.log(doing)
     report.progress(0.85, 1, doing)
-    sampler = Sampler.of_job(job, job.model("reference"), model.device)
+    sampler = Sampler.of_job(job, job.model("reference"), device)
     limit = job.config.ppo.max_new_tokens
     fitting = [messages for messages in conversations if sampler.fits(messages, limit)]
     if not fitting:
@@ -131,8 +199,21 @@ def _centre(model: RewardModel, job: Job, report: Report, inputs: Path) -> dict[
         seed=int(digest("centre", str(job.seed)), 16) % 2**31,
         batch=job.config.sampling.batch,
     )
-    rewards = model(fitting, [response.text for response in responses])
-    model.network.shift(-fmean(rewards))
+    return fitting, [response.text for response in responses]
+
+
+def _centre(
+    model: RewardModel, conversations: Sequence[Messages], responses: Sequence[str]
+) -> dict[str, float]:
+    """Shift each head's rewards so that the SFT model's own responses average 0.
+
+    The likelihood sees little but differences, so the level is free; PPO reads it (a terminal
+    reward far from 0 is a large error for the value head at first).  The shift goes into the
+    saved bias.
+    """
+    members = model.member_scores(conversations, responses)
+    rewards = [fmean(each) for each in zip(*members, strict=True)]
+    model.network.shift(torch.tensor([-fmean(each) for each in members]))
     return {"mean": 0.0, "std": pstdev(rewards), "shift": -fmean(rewards)}
 
 
@@ -143,7 +224,6 @@ def _centring_prompts(inputs: Path) -> list[Any]:
     raise ValueError("reward.center needs prompts to centre on; set reward.center=false without")
 
 
-@torch.no_grad()
 def _spread(model: RewardModel, pairs: Sequence[JudgedPair]) -> dict[str, Any]:
     """The reward's correlation with length over all judged responses, each counted once."""
     sides = {p.first: (p.first_ids, p.first_length) for p in pairs}

@@ -1,4 +1,4 @@
-"""Bradley-Terry training with ties, on TRL's trainer."""
+"""Training on judgments, on TRL's trainer."""
 
 from __future__ import annotations
 
@@ -9,36 +9,44 @@ from typing import Any
 import torch
 import trl
 from datasets import Dataset
+from torch import Tensor
 from transformers import TrainerCallback
 
 from pipeline.config import RewardConfig
-from pipeline.reward.data import JudgedPair, PairCollator, training_rows
-from pipeline.reward.likelihood import TIE, negative_log_likelihood
+from pipeline.reward.annotators import AnnotatorEffects, effective
+from pipeline.reward.data import JudgedPair, PairCollator, annotator_ids, training_rows
+from pipeline.reward.likelihood import Likelihood, TieValues
+from pipeline.reward.reliability import losses_to_annotators
+from pipeline.reward.scoring import RewardModel
+from pipeline.reward.stopping import EarlyStopping, Kept
 from pipeline.rundir import Report
 from pipeline.text import ChatTokenizer
 from pipeline.training import ReportCallback, train, trainer_arguments
 
-SHARE = 0.8
-"""Of the stage's progress that is training; measuring and centring follow."""
+SHARE, AUDITED = 0.6, 0.8
+"""How far the stage is when the model is trained, and when the audit model is."""
 
 
 class RewardTrainer(trl.RewardTrainer):
-    """TRL's trainer with our rows, our likelihood and a learned tie threshold.
+    """TRL's trainer with our rows, our likelihood, learned ties, annotators and several heads.
 
     The stock one drops pairs over 1,024 tokens and every column but three without a word; rows
     come here tokenized and reach the loss as they are.
     """
 
-    def __init__(self, *, tie_model: Any, theta_lr: float, **arguments: Any) -> None:
-        self.tie_model = tie_model
-        self.theta_lr = theta_lr
+    def __init__(self, *, settings: RewardConfig, judgments: int, **arguments: Any) -> None:
+        self.settings = settings
+        self.likelihood = likelihood_of(settings)
+        self.judgments = judgments
         super().__init__(**arguments)
 
     def _prepare_dataset(self, dataset: Any, *_: Any, **__: Any) -> Any:
         return dataset
 
     def _set_signature_columns_if_needed(self) -> None:
-        self._signature_columns = ["first_ids", "second_ids", "outcome"]
+        self._signature_columns = [
+            "first_ids", "second_ids", "outcome", "strength", "annotator", "side", "longer", "weights",
+        ]  # fmt: skip
 
     def compute_loss(
         self,
@@ -47,12 +55,31 @@ class RewardTrainer(trl.RewardTrainer):
         return_outputs: bool = False,
         num_items_in_batch: Any = None,  # noqa: ARG002
     ) -> Any:
-        """Mean negative log-likelihood of a batch's judgments, both sides in one pass."""
-        outputs = model(input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"])
-        first, second = outputs.logits.squeeze(-1).chunk(2)
-        loss = negative_log_likelihood(
-            first - second, inputs["outcomes"], theta=outputs.theta, tie_model=self.tie_model
-        ).mean()
+        """Mean loss of a batch's judgments, both sides in one pass, over all heads."""
+        outputs = model(
+            input_ids=inputs["input_ids"],
+            attention_mask=inputs["attention_mask"],
+            annotators=inputs["annotators"],
+        )
+        first, second = outputs.logits.chunk(2)  # (N, K)
+        d = first - second
+        z = d
+        if outputs.slope is not None:
+            slope, bias = outputs.slope[:, None], outputs.bias[:, None]
+            z = effective(d, slope, bias, inputs["side"][:, None])
+        each = self.likelihood.loss(
+            z,
+            inputs["outcomes"][:, None],
+            ties=TieValues(*outputs.ties),
+            strength=inputs["strength"][:, None],
+            level=(first + second) / 2,
+        )
+        loss = (inputs["weights"] * each).mean()
+        if outputs.penalty is not None:
+            loss = loss + outputs.penalty / self.judgments
+        if self.settings.length_penalty_weight:
+            correlated = squared_correlation(d.mean(1), inputs["longer"])
+            loss = loss + self.settings.length_penalty_weight * correlated
         return (loss, outputs) if return_outputs else loss
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
@@ -60,24 +87,41 @@ class RewardTrainer(trl.RewardTrainer):
         super().log(logs | {"theta": self.model.ties().item()}, start_time)  # type: ignore[union-attr]
 
     def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
-        """AdamW without weight decay; θ, one number with a unit of its own, has its own rate."""
+        """AdamW without weight decay; numbers with a unit of their own have their own rates."""
         if self.optimizer is None:
             trained: Any = self.model if model is None else model
-            named = [(n, p) for n, p in trained.named_parameters() if p.requires_grad]
-            groups = [
-                {
-                    "params": [p for n, p in named if "ties." not in n],
-                    "lr": self.args.learning_rate,
-                },
-                {"params": [p for n, p in named if "ties." in n], "lr": self.theta_lr},
-            ]
+            rates = {"ties.": self.settings.theta_lr, "annotators.": self.settings.annotator_lr}
+            groups: dict[float | None, list[Any]] = {}
+            for name, parameter in trained.named_parameters():
+                if parameter.requires_grad:
+                    own = next((rate for part, rate in rates.items() if part in name), None)
+                    groups.setdefault(own, []).append(parameter)
             self.optimizer = torch.optim.AdamW(
-                [group for group in groups if group["params"]],
+                [
+                    {"params": params, "lr": self.args.learning_rate if own is None else own}
+                    for own, params in groups.items()
+                ],
                 betas=(self.args.adam_beta1, self.args.adam_beta2),
                 eps=self.args.adam_epsilon,
                 weight_decay=0.0,
             )
         return self.optimizer
+
+
+def likelihood_of(settings: RewardConfig) -> Likelihood:
+    """The likelihood that the settings ask for; ties that are dropped have no level either."""
+    return Likelihood(
+        tie_model=settings.tie_model,
+        both_bad="tie" if settings.tie_model == "drop" else settings.both_bad,
+        label_smoothing=settings.label_smoothing,
+        margin=settings.margin,
+    )
+
+
+def squared_correlation(d: Tensor, longer: Tensor) -> Tensor:
+    """(Σ d·Δ)² / (Σ d² · Σ Δ²) of (N,) differences of rewards and lengths; 0 where either is 0."""
+    norm = d.square().sum() * longer.square().sum()
+    return (d * longer).sum().square() / norm.clamp(min=1e-12)
 
 
 class _MeasureEachEpoch(TrainerCallback):
@@ -100,16 +144,30 @@ def train_reward_model(
     *,
     device: torch.device,
     seed: int = 0,
+    bootstrap_seed: int = 0,
     resume: bool = False,
     measure: Any = None,
+    outside: Sequence[JudgedPair] = (),
     notes: Sequence[dict[str, Any]] = (),
-) -> None:
-    """Train `network` in place on `pairs`; `measure(step)` is called after each epoch."""
-    rows = training_rows(pairs, config.tie_model)
-    ties = sum(row["outcome"] == TIE for row in rows)
-    network.ties.start_at(ties / len(rows))
-    # Under the other tie models θ gets no gradient, which distributed training does not accept.
-    network.ties.requires_grad_(config.tie_model == "rao_kupper")
+    doing: str = "training the reward model",
+    quiet: bool = False,
+) -> Kept | None:
+    """Train `network` in place on `pairs`; `measure(step)` is called after each epoch.
+
+    Where annotators are learned, `network.annotators` holds them meanwhile and afterwards.
+    Judgments `outside` of `pairs` say when to stop (`EarlyStopping`): returns what was kept.  A
+    `quiet` training reports its progress alone.
+    """
+    likelihood = network.likelihood = likelihood_of(config)
+    rows = training_rows(pairs, config.tie_model, heads=network.members, seed=bootstrap_seed)
+    outcomes, strengths = (
+        torch.tensor([row[key] for row in rows]) for key in ("outcome", "strength")
+    )
+    network.ties.start(likelihood, outcomes, strengths)
+    network.ties.learn(likelihood)
+    people = annotator_ids(pairs)
+    if config.annotators and len(people) > 1:
+        network.annotators = AnnotatorEffects(people).to(device)
     longest = max(max(len(row["first_ids"]), len(row["second_ids"])) for row in rows)
     arguments = trainer_arguments(
         network,
@@ -122,17 +180,41 @@ def train_reward_model(
         seed=seed,
         device=device,
     )
+    share = (SHARE, AUDITED) if quiet else (0.0, SHARE)
     callbacks: list[TrainerCallback] = [
-        ReportCallback(report, "training the reward model", notes, share=SHARE)
+        ReportCallback(report, doing, notes, share=share, metrics=not quiet)
     ]
+    if measure:
+        callbacks.append(_MeasureEachEpoch(measure))
+    stopping = None
+    if outside:
+
+        def check(step: int) -> Tensor:
+            losses = outside_losses(network, chat, outside, device)
+            report.metrics(step, {"out_of_bag/log_loss": losses.mean().item()})
+            network.train()
+            return losses
+
+        prompts = [pair.prompt for pair in outside]
+        stopping = EarlyStopping(network, check, prompts, patience=config.patience)
+        callbacks.insert(0, stopping)
     trainer = RewardTrainer(
-        tie_model=config.tie_model,
-        theta_lr=config.theta_lr,
+        settings=config,
+        judgments=len(rows),
         model=network,
         args=trl.RewardConfig(**arguments, warmup_steps=0.05, lr_scheduler_type="linear"),
         data_collator=PairCollator(chat.pad_id),
         train_dataset=Dataset.from_list(rows),
         processing_class=chat.tokenizer,
-        callbacks=callbacks + ([_MeasureEachEpoch(measure)] if measure else []),
+        callbacks=callbacks,
     )
     train(trainer, checkpoints, report, resume=resume)
+    return stopping.keep() if stopping else None
+
+
+def outside_losses(
+    network: Any, chat: ChatTokenizer, pairs: Sequence[JudgedPair], device: torch.device
+) -> Tensor:
+    """Losses of judgments, by what the network knows of the rewards and of the annotators."""
+    sides = RewardModel(network, chat, device).both_sides(pairs)
+    return losses_to_annotators(pairs, *sides, network)

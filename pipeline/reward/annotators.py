@@ -1,0 +1,151 @@
+"""What annotators differ in: how much the rewards mean to each, and a leaning to one side.
+
+Where a model says d, annotator w judges by z = (1 + δ_w) · d · s + b_w, with s = +1 where the first
+response stood on the left and −1 where it stood on the right; b_w > 0 favours the left.  Seen from
+the first response that is (1 + δ_w) · d + s · b_w, which goes into the tie model in the place of d.
+
+δ ~ N(0, .35²) and b ~ N(0, .3²), so those who judged little are taken for average; the slope is
+linear, so it can fall below 0, and who presses the wrong button teaches as much as the others.
+Compare Dawid and Skene (1979) and, for pairs, Chen et al. (2013), *Pairwise Ranking Aggregation in
+a Crowdsourced Setting*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from pipeline.reward.likelihood import Likelihood, TieValues, log_probabilities
+
+SLOPE_SD, BIAS_SD = 0.35, 0.3
+"""Standard deviations of the priors on δ and b."""
+
+_STEPS = 100
+_TOLERANCE = 1e-10
+
+
+class AnnotatorEffects(nn.Module):
+    """δ and b of each annotator, learned beside the rewards."""
+
+    def __init__(self, ids: Sequence[str]) -> None:
+        super().__init__()
+        self.ids = list(ids)
+        self.delta = nn.Parameter(torch.zeros(len(ids)))
+        self.bias = nn.Parameter(torch.zeros(len(ids)))
+
+    def forward(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        """Slopes and biases (M,) of the annotators at `index` (M,)."""
+        return 1 + self.delta[index], self.bias[index]
+
+    def penalty(self) -> Tensor:
+        """½ Σ (δ/.35)² + (b/.3)²: the prior's negative log-density, up to a constant."""
+        return ((self.delta / SLOPE_SD).square() + (self.bias / BIAS_SD).square()).sum() / 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """Judgments as the annotator model sees them; every tensor is (N,), in float64.
+
+    `d` are differences of rewards, `side` is +1 where the first response stood on the left and −1
+    where it did not, `annotator` an index.
+    """
+
+    d: Tensor
+    side: Tensor
+    annotator: Tensor
+    outcomes: Tensor
+    strength: Tensor
+    level: Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class FittedAnnotators:
+    """δ and b at the optimum of the posterior, and their standard errors; all (W,)."""
+
+    delta: Tensor
+    bias: Tensor
+    delta_sd: Tensor
+    bias_sd: Tensor
+
+
+def effective(d: Tensor, slope: Tensor, bias: Tensor, side: Tensor) -> Tensor:
+    """What goes into the tie model in the place of d, seen from the first response."""
+    return slope * d + side * bias
+
+
+def fit_annotators(
+    judged: Judged, count: int, *, likelihood: Likelihood, ties: TieValues
+) -> FittedAnnotators:
+    """The most probable δ and b of `count` annotators, given the rewards, by Newton's method.
+
+    The likelihoods are log-concave in z and z is linear in (δ, b), so there is one optimum.
+    Standard errors are from the inverse of the observed information, the prior's included; they
+    take the rewards as known.  Who has no judgments keeps the prior.
+    """
+    at = torch.zeros(count, 2, dtype=torch.float64)
+    precision = torch.tensor([SLOPE_SD, BIAS_SD], dtype=torch.float64) ** -2
+    features = torch.stack([judged.d, judged.side], -1)
+
+    def posterior(at: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Log-densities (W,), gradients (W, 2) and information (W, 2, 2) at `at`."""
+        z = (judged.d + (features * at[judged.annotator]).sum(-1)).requires_grad_()
+        each = likelihood.log_likelihood(
+            z, judged.outcomes, ties=ties, strength=judged.strength, level=judged.level
+        )
+        (first,) = torch.autograd.grad(each.sum(), z, create_graph=True)
+        (second,) = torch.autograd.grad(first.sum(), z)
+        first, outer = first.detach(), features.unsqueeze(-1) * features.unsqueeze(-2)
+        value = _sums(each.detach(), judged.annotator, count) - (precision * at**2).sum(-1) / 2
+        gradient = _sums(features * first[:, None], judged.annotator, count) - precision * at
+        curved = _sums(outer * -second[:, None, None], judged.annotator, count)
+        return value, gradient, curved + precision.diag()
+
+    value, gradient, information = posterior(at)
+    for _ in range(_STEPS):
+        step = torch.linalg.solve(information, gradient)
+        if step.abs().max() < _TOLERANCE:
+            break
+        # Half steps until nobody's posterior falls: a long first step can overshoot.
+        share = torch.ones(count, 1, dtype=torch.float64)
+        while True:
+            trial = posterior(at + share * step)
+            worse = trial[0] < value - 1e-12 * value.abs()
+            if not worse.any() or share.min() < 1e-6:
+                break
+            share = torch.where(worse[:, None], share / 2, share)
+        at = at + share * step
+        value, gradient, information = trial
+    sd = torch.linalg.inv(information).diagonal(dim1=-2, dim2=-1).sqrt()
+    return FittedAnnotators(delta=at[:, 0], bias=at[:, 1], delta_sd=sd[:, 0], bias_sd=sd[:, 1])
+
+
+def annotator_weights(fitted: FittedAnnotators, likelihood: Likelihood, ties: TieValues) -> Tensor:
+    """(W,) what one judgment of each annotator counts for, 1 for an average one.
+
+    Fisher's information about d that a judgment carries where the responses are equally good:
+    slope² · I(b) / I(0), with I(z) = Σ p′(z)² / p(z) over first, second and tie.  A slope of −1
+    counts fully, because the model reads it the other way round; one of 0 counts for nothing.
+    """
+
+    def information(z: Tensor) -> Tensor:
+        def probabilities(z: Tensor) -> Tensor:
+            found = log_probabilities(z, ties.theta, likelihood.tie_model).exp()
+            return found if likelihood.tie_model not in ("drop", "half") else found[..., :2]
+
+        found = torch.func.jvp(probabilities, (z,), (torch.ones_like(z),))
+        return (found[1] ** 2 / found[0]).sum(-1)
+
+    return (
+        (1 + fitted.delta) ** 2
+        * information(fitted.bias)
+        / information(torch.zeros_like(fitted.bias))
+    )
+
+
+def _sums(values: Tensor, index: Tensor, count: int) -> Tensor:
+    """Sums of rows by index: (N, …) to (count, …)."""
+    found = torch.zeros(count, *values.shape[1:], dtype=values.dtype)
+    return found.index_add_(0, index, values)

@@ -1,0 +1,204 @@
+"""What a fitted reward model says of the annotators, one by one and of their agreement."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import combinations
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pipeline.reward.annotators import (
+    FittedAnnotators,
+    Judged,
+    annotator_weights,
+    effective,
+    fit_annotators,
+)
+from pipeline.reward.data import JudgedPair
+from pipeline.reward.likelihood import (
+    TIE,
+    Likelihood,
+    TieModel,
+    TieValues,
+    log_probabilities,
+)
+from pipeline.reward.scoring import RewardModel
+
+LITTLE = 0.25
+"""Annotators whose judgments weigh less than this are pointed out."""
+
+
+def judged_by_rewards(
+    pairs: Sequence[JudgedPair],
+    first: Sequence[float],
+    second: Sequence[float],
+    ids: Sequence[str],
+    *,
+    tie_model: TieModel,
+) -> tuple[Judged, list[int]]:
+    """The judgments with the rewards of each pair's texts, and which rows of `pairs` they are.
+
+    `annotator` is an index into `ids`, which must hold everybody.  Under ``drop`` judgments without
+    a preference are left out, as they are in training.
+    """
+    rows = [n for n, p in enumerate(pairs) if p.decisive or tie_model != "drop"]
+    index = {id: n for n, id in enumerate(ids)}
+    a, b = (torch.tensor([r[n] for n in rows], dtype=torch.float64) for r in (first, second))
+    judged = Judged(
+        d=a - b,
+        level=(a + b) / 2,
+        side=torch.tensor([float(pairs[n].side) for n in rows], dtype=torch.float64),
+        annotator=torch.tensor([index[pairs[n].annotator] for n in rows], dtype=torch.long),
+        outcomes=torch.tensor([pairs[n].outcome for n in rows], dtype=torch.long),
+        strength=torch.tensor([pairs[n].strength for n in rows], dtype=torch.long),
+    )
+    return judged, rows
+
+
+def reliability(
+    folds: Sequence[tuple[Sequence[JudgedPair], RewardModel]],
+    ids: Sequence[str],
+    counts: Mapping[str, int],
+    *,
+    likelihood: Likelihood,
+    ties: TieValues,
+) -> dict[str, Any]:
+    """`annotators`, a row each, and `expected_agreement`, from models that have not seen the pairs.
+
+    `folds` are judgments, each with a model that did not learn from them: one that did remembers
+    what a careless annotator pressed, and takes him for careful.  Each fold's differences are
+    scaled so that they fit an annotator of slope 1 best.  `counts` are everybody's judgments.
+    """
+    likelihood = replace(likelihood, both_bad="tie")  # the level says nothing of the annotators
+    parts, items = [], []
+    for pairs, model in folds:
+        sides = model.both_sides(pairs)
+        judged, rows = judged_by_rewards(pairs, *sides, ids, tie_model=likelihood.tie_model)
+        if rows:
+            parts.append(calibrated(judged, likelihood, ties))
+            items += [(pairs[n].first, pairs[n].second) for n in rows]
+    judged = Judged(
+        **{name: torch.cat([vars(part)[name] for part in parts]) for name in vars(parts[0])}
+    )
+    fitted = fit_annotators(judged, len(ids), likelihood=likelihood, ties=ties)
+    agreement = expected_agreement(judged, items, fitted, likelihood=likelihood, ties=ties)
+    weights = annotator_weights(fitted, likelihood, ties)
+    rows = report(ids, judged, fitted, weights)
+    return {
+        "annotators": [row | {"judgments": counts[row["annotator"]]} for row in rows],
+        "expected_agreement": agreement["expected"] if agreement else None,
+        "observed_agreement": agreement["observed"] if agreement else None,
+        "overlapping_items": agreement["items"] if agreement else 0,
+    }
+
+
+_SCALES = torch.logspace(-1.3, 0.7, 201, dtype=torch.float64)  # .05 to 5
+
+
+def calibrated(judged: Judged, likelihood: Likelihood, ties: TieValues) -> Judged:
+    """The same with differences in the scale that fits the judgments best, of `_SCALES`."""
+    fits = likelihood.log_likelihood(
+        _SCALES[:, None] * judged.d, judged.outcomes, ties=ties, strength=judged.strength
+    )
+    return replace(judged, d=_SCALES[fits.sum(-1).argmax()] * judged.d)
+
+
+def losses_to_annotators(
+    pairs: Sequence[JudgedPair], first: Sequence[float], second: Sequence[float], network: Any
+) -> Tensor:
+    """(N,) negative log-likelihoods of first, second and tie, nats, each by its annotator.
+
+    Whoever the network does not know has slope 1 and no leaning.  ``drop`` scores a tie as
+    ``half`` does.  Differences of rewards are taken at the scale that fits best: a network grows
+    too sure of itself while it still learns which response is better.
+    """
+    known = network.annotators
+    ids = [] if known is None else known.ids
+    everybody = [*ids, *sorted({pair.annotator for pair in pairs} - set(ids))]
+    asked = network.likelihood.tie_model
+    likelihood = Likelihood(tie_model="half" if asked == "drop" else asked)
+    judged, _ = judged_by_rewards(pairs, first, second, everybody, tie_model=likelihood.tie_model)
+    slope, bias = torch.ones(len(everybody)), torch.zeros(len(everybody))
+    if known is not None:
+        slope[: len(ids)] += known.delta.detach().cpu()
+        bias[: len(ids)] = known.bias.detach().cpu()
+    who, scaled = judged.annotator, _SCALES[:, None] * judged.d
+    z = effective(scaled, slope[who].double(), bias[who].double(), judged.side)
+    losses = likelihood.loss(z, judged.outcomes, ties=network.ties.values())
+    return losses[losses.sum(-1).argmin()]
+
+
+def notes_on_annotators(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A warning for whoever reads the buttons the other way round, or counts for little."""
+    notes = []
+    for row in rows:
+        upper = row["slope"] + 2 * row["slope_sd"]
+        if upper < 0:
+            said = "prefers what the others do not, and is read the other way round"
+        elif row["weight"] < LITTLE:
+            said = f"counts for {row['weight']:.0%} of an average one"
+        else:
+            continue
+        message = (
+            f"a judgment by {row['annotator']} {said}: slope {row['slope']:.2f} "
+            f"± {row['slope_sd']:.2f} over {row['measured']} judgments"
+        )
+        notes.append({"kind": "warning", "name": "annotator", "message": message} | row)
+    return notes
+
+
+def expected_agreement(
+    judged: Judged,
+    items: Sequence[Any],
+    fitted: FittedAnnotators,
+    *,
+    likelihood: Likelihood,
+    ties: TieValues,
+) -> dict[str, float] | None:
+    """What the fitted model expects two annotators to agree on items that several judged.
+
+    `items` (N,) names the pair of responses that each judgment is of.  Two judgments agree when
+    both name the same response or both are ties.  As in percent agreement, an item with m
+    judgments counts m times, with the mean over its pairs of judgments.  Also what was observed.
+    None without such an item.
+    """
+    slope, bias = 1 + fitted.delta[judged.annotator], fitted.bias[judged.annotator]
+    z = effective(judged.d, slope, bias, judged.side)
+    chances = log_probabilities(z, ties.theta, likelihood.tie_model).exp()
+    said = judged.outcomes.clamp(max=TIE).tolist()  # both bad is a tie
+    by_item: dict[Any, list[int]] = {}
+    for row, item in enumerate(items):
+        by_item.setdefault(item, []).append(row)
+    several = [rows for rows in by_item.values() if len(rows) > 1]
+    if not several:
+        return None
+    total = sum(map(len, several))
+    expected = observed = 0.0
+    for rows in several:
+        pairs = list(combinations(rows, 2))
+        share = len(rows) / len(pairs) / total
+        expected += share * sum(float(chances[a] @ chances[b]) for a, b in pairs)
+        observed += share * sum(said[a] == said[b] for a, b in pairs)
+    return {"items": len(several), "expected": expected, "observed": observed}
+
+
+def report(
+    ids: Sequence[str], judged: Judged, fitted: FittedAnnotators, weights: Tensor
+) -> list[dict[str, Any]]:
+    """One row an annotator, by id: slope, side bias, standard errors, weight, judgments measured."""
+    counts = torch.bincount(judged.annotator, minlength=len(ids)).tolist()
+    return [
+        {
+            "annotator": id,
+            "slope": 1 + fitted.delta[n].item(),
+            "slope_sd": fitted.delta_sd[n].item(),
+            "side_bias": fitted.bias[n].item(),
+            "side_bias_sd": fitted.bias_sd[n].item(),
+            "weight": weights[n].item(),
+            "measured": counts[n],
+        }
+        for n, id in enumerate(ids)
+    ]

@@ -1,0 +1,119 @@
+"""When to stop: judgments outside every head's sample say where more training begins to harm.
+
+The heads share a trunk, so a judgment that a head's bootstrap sample lacks has taught the trunk
+through the other heads: its log-loss keeps falling while that of new prompts rises.  Only prompts
+that no head learns from tell when to stop.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import TrainerCallback
+
+CHECKS_AN_EPOCH = 4
+_FILE = "stopping.pt"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kept:
+    """The state that was kept: after which step and epoch, and its log-loss outside the samples."""
+
+    step: int
+    epoch: float
+    log_loss: float
+
+
+class EarlyStopping(TrainerCallback):
+    """Stops after `patience` checks in a row that are clearly worse than the best, and keeps that.
+
+    `measure` gives the losses (n,) of judgments that are not learned from; `groups` (n,) names
+    their prompts.  Clearly worse is by more than a standard error of the difference, so that a
+    few dozen judgments do not end a training by chance; without it the last state is kept.  What
+    is known is saved with each checkpoint, so that a resumed training ends as the uninterrupted
+    one.  Stands before whatever marks a checkpoint as complete.
+    """
+
+    def __init__(
+        self,
+        network: Any,
+        measure: Callable[[int], Tensor],
+        groups: Sequence[str],
+        *,
+        patience: int,
+    ) -> None:
+        self._network = network
+        self._measure = measure
+        self._groups = groups
+        self._patience = patience
+        self._best: dict[str, Any] = {}
+        self._last: dict[str, Any] = {}
+        self._waited = 0
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+        if state.global_step:
+            found = torch.load(_file(args, state), weights_only=True)
+            self._best, self._last, self._waited = found["best"], found["last"], found["waited"]
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+        if self._waited >= self._patience:  # a training that had ended was resumed
+            control.should_training_stop = True
+            return
+        every = max(1, round(state.max_steps / state.num_train_epochs / CHECKS_AN_EPOCH))
+        if state.global_step % every and state.global_step != state.max_steps:
+            return
+        self._check(state)
+        if self._waited >= self._patience:
+            control.should_training_stop = control.should_save = True
+
+    def _check(self, state: Any) -> None:
+        losses = self._measure(state.global_step)
+        self._last = {"step": state.global_step, "epoch": float(state.epoch), "losses": losses}
+        if not self._best or losses.mean() < self._best["losses"].mean():
+            weights = {
+                name: tensor.detach().to("cpu", copy=True)
+                for name, tensor in self._network.state_dict().items()
+            }
+            self._best = self._last | {"weights": weights}
+        worse = clearly_worse(losses, self._best["losses"], self._groups)
+        self._waited = self._waited + 1 if worse else 0
+
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+        if state.is_world_process_zero:
+            found = {"best": self._best, "last": self._last, "waited": self._waited}
+            torch.save(found, _file(args, state))
+
+    def keep(self) -> Kept | None:
+        """Give the network the state that is to be kept; None where nothing was checked."""
+        if not self._last:
+            return None
+        back = self._waited > 0
+        if back:
+            self._network.load_state_dict(self._best["weights"])
+        found = self._best if back else self._last
+        return Kept(
+            step=found["step"], epoch=found["epoch"], log_loss=found["losses"].mean().item()
+        )
+
+
+def clearly_worse(losses: Tensor, best: Tensor, groups: Sequence[str]) -> bool:
+    """Whether the mean of `losses` exceeds that of `best` by more than a standard error.
+
+    Of the mean paired difference, clustered: judgments of one group count as one draw.
+    """
+    more = (losses - best).tolist()
+    mean = sum(more) / len(more)
+    sums: dict[str, float] = {}
+    for group, each in zip(groups, more, strict=True):
+        sums[group] = sums.get(group, 0.0) + each - mean
+    return mean > math.sqrt(sum(total**2 for total in sums.values())) / len(more)
+
+
+def _file(args: Any, state: Any) -> Path:
+    return Path(args.output_dir) / f"checkpoint-{state.global_step}" / _FILE

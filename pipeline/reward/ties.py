@@ -1,0 +1,104 @@
+"""The learned numbers of the likelihood, saved with the reward model."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import softplus
+
+from pipeline.reward.likelihood import (
+    BOTH_BAD,
+    LEARNS_THETA,
+    TIE,
+    UNSTATED,
+    Likelihood,
+    TieValues,
+)
+
+_LEAST_GAP = 0.1
+
+
+class Ties(nn.Module):
+    """θ, the gaps between the thresholds of strength, and level and scale of *both bad*.
+
+    θ, the gaps and the scale are the softplus of what is stored.  No parameter is a scalar,
+    because sharded training cannot hold those.  Models saved before there was more than θ hold
+    `raw` alone.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.raw = nn.Parameter(torch.empty(1))
+        self.gaps = nn.Parameter(torch.empty(2))
+        self.level = nn.Parameter(torch.empty(1))
+        self.sharpness = nn.Parameter(torch.empty(1))
+        self.reset()
+
+    def reset(self) -> None:
+        """Where a model begins that has seen no judgments.
+
+        By functions of `nn.init`, which transformers keeps from what a checkpoint held.
+        """
+        nn.init.constant_(self.raw, _inverse_softplus(0.5))
+        nn.init.constant_(self.gaps, _inverse_softplus(1.0))
+        nn.init.zeros_(self.level)
+        nn.init.constant_(self.sharpness, _inverse_softplus(1.0))
+
+    def forward(self) -> Tensor:
+        """θ, a tensor of one element."""
+        return softplus(self.raw)
+
+    def packed(self) -> Tensor:
+        """(5,): the fields of `TieValues` in their order."""
+        return torch.cat([self(), softplus(self.gaps), self.level, softplus(self.sharpness)])
+
+    def values(self) -> TieValues:
+        """The same, without gradients."""
+        return TieValues(*self.packed().detach())
+
+    def learn(self, likelihood: Likelihood) -> None:
+        """Let only that be learned which the likelihood has.
+
+        A parameter without a gradient is one that distributed training does not accept.
+        """
+        self.raw.requires_grad_(likelihood.tie_model in LEARNS_THETA)
+        self.gaps.requires_grad_(likelihood.tie_model == "ordinal")
+        for parameter in (self.level, self.sharpness):
+            parameter.requires_grad_(likelihood.both_bad == "absolute")
+
+    @torch.no_grad()
+    def start(self, likelihood: Likelihood, outcomes: Tensor, strength: Tensor) -> None:
+        """Begin at the shares of the data, as if all responses were equally good.
+
+        θ so that equal responses tie as often as the data does (clipped to [.02, .9]): P(tie) at
+        d = 0 is tanh(θ/2), Davidson's ν/(2 + ν).
+        """
+        tied = outcomes >= TIE
+        rate = min(max(tied.double().mean().item(), 0.02), 0.9)
+        davidson = likelihood.tie_model == "davidson"
+        theta = 2 * rate / (1 - rate) if davidson else 2 * math.atanh(rate)
+        self.raw.fill_(_inverse_softplus(theta))
+        stated = strength[~tied & (strength != UNSTATED)]
+        if likelihood.tie_model == "ordinal" and len(stated):
+            # P(at least clearly) = σ(−θ2) at d = 0, and so on for much.
+            win = 1 / (1 + math.exp(theta))
+            shares = [(stated >= s).double().mean().item() for s in (2, 3)]
+            clearly, much = (-_logit(win * min(max(share, 0.02), 0.98)) for share in shares)
+            gaps = [clearly - theta, much - clearly]
+            raw = [_inverse_softplus(max(gap, _LEAST_GAP)) for gap in gaps]
+            self.gaps.copy_(torch.tensor(raw))
+        if tied.any():
+            bad = (outcomes == BOTH_BAD).sum() / tied.sum()
+            # σ((κ − m) · c) at m = 0.
+            scale = softplus(self.sharpness).item()
+            self.level.fill_(_logit(min(max(bad.item(), 0.02), 0.98)) / scale)
+
+
+def _logit(p: float) -> float:
+    return math.log(p / (1 - p))
+
+
+def _inverse_softplus(y: float) -> float:
+    return y + math.log(-math.expm1(-y))

@@ -1,0 +1,270 @@
+"""The annotator model: signs by hand, the optimum against a general optimiser, outliers, reports."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import minimize
+
+from pipeline.reward.annotators import (
+    BIAS_SD,
+    SLOPE_SD,
+    AnnotatorEffects,
+    FittedAnnotators,
+    Judged,
+    annotator_weights,
+    effective,
+    fit_annotators,
+)
+from pipeline.reward.likelihood import BOTH_BAD, FIRST, SECOND, TIE, Likelihood, TieValues
+from pipeline.reward.reliability import calibrated, expected_agreement, notes_on_annotators, report
+from pipeline.reward.scoring import RewardModel
+from pipeline.reward.stage import run
+from pipeline.rundir import Report, RunDirectory
+from tests.stage_inputs import give, make_job, make_judgments, make_prompts, tiny_models
+
+F64 = torch.float64
+RAO_KUPPER = Likelihood()
+VALUES = TieValues(theta=0.4)
+
+
+def judgments(slopes: list[float], biases: list[float], *, each: int, seed: int = 0) -> Judged:
+    """Simulated judgments by Rao and Kupper's model on known differences of rewards."""
+    coin = np.random.default_rng(seed)
+    count = each * len(slopes)
+    annotator = np.repeat(np.arange(len(slopes)), each)
+    d = coin.normal(0, 1.5, count)
+    side = coin.choice([-1.0, 1.0], count)
+    # On the screen: how much better the left one is to this annotator, and his leaning.
+    left = np.array(slopes)[annotator] * d * side + np.array(biases)[annotator]
+    p_left, p_right = (1 / (1 + np.exp(VALUES.theta - z)) for z in (left, -left))
+    toss = coin.random(count)
+    chose_left, chose_right = toss < p_left, (toss >= p_left) & (toss < p_left + p_right)
+    first = np.where(side > 0, chose_left, chose_right)
+    second = np.where(side > 0, chose_right, chose_left)
+    outcomes = np.where(first, FIRST, np.where(second, SECOND, TIE))
+    return Judged(
+        d=torch.tensor(d), side=torch.tensor(side), annotator=torch.tensor(annotator),
+        outcomes=torch.tensor(outcomes), strength=torch.zeros(count, dtype=torch.long),
+        level=torch.zeros(count, dtype=F64),
+    )  # fmt: skip
+
+
+def fit(judged: Judged, count: int, **settings: Any) -> FittedAnnotators:
+    return fit_annotators(judged, count, likelihood=Likelihood(**settings), ties=VALUES)
+
+
+def test_a_leaning_to_the_left_helps_whichever_response_stands_there():
+    one = torch.ones(1)
+    # d = 1, slope ½, b = .3: z of the first response is ½ + .3 on the left, ½ − .3 on the right.
+    assert effective(one, one / 2, 0.3 * one, one).item() == pytest.approx(0.8)
+    assert effective(one, one / 2, 0.3 * one, -one).item() == pytest.approx(0.2)
+
+
+def test_somebody_without_judgments_keeps_the_prior():
+    empty = Judged(**{
+        name: torch.zeros(0, dtype=F64 if name in ("d", "side", "level") else torch.long)
+        for name in ("d", "side", "annotator", "outcomes", "strength", "level")
+    })  # fmt: skip
+    found = fit(empty, 2)
+    assert found.delta.tolist() == found.bias.tolist() == [0, 0]
+    assert found.delta_sd.tolist() == pytest.approx([SLOPE_SD] * 2)
+    assert found.bias_sd.tolist() == pytest.approx([BIAS_SD] * 2)
+
+
+def test_the_optimum_and_its_curvature_are_those_of_a_general_optimiser():
+    judged = judgments([1.4, -1.0, 0.2], [0.1, 0.0, 0.9], each=150)
+    found = fit(judged, 3)
+    d, side, outcomes = (t.numpy() for t in (judged.d, judged.side, judged.outcomes))
+
+    def cost(x: np.ndarray, rows: np.ndarray) -> float:
+        z = (1 + x[0]) * d[rows] + x[1] * side[rows]
+        win, loss = (1 / (1 + np.exp(VALUES.theta - v)) for v in (z, -z))
+        p = np.choose(outcomes[rows], [win, loss, 1 - win - loss])
+        return -np.log(p).sum() + (x[0] / SLOPE_SD) ** 2 / 2 + (x[1] / BIAS_SD) ** 2 / 2
+
+    for n in range(3):
+        rows = judged.annotator.numpy() == n
+        best = minimize(cost, np.zeros(2), args=(rows,), method="Nelder-Mead",
+                        options={"xatol": 1e-8, "fatol": 1e-10})  # fmt: skip
+        assert [found.delta[n].item(), found.bias[n].item()] == pytest.approx(best.x, abs=1e-5)
+        h, at = 1e-4, best.x
+        curved = np.array([
+            [
+                (cost(at + h * (e + f), rows) - cost(at + h * (e - f), rows)
+                 - cost(at - h * (e - f), rows) + cost(at - h * (e + f), rows)) / (4 * h * h)
+                for f in np.eye(2)
+            ]
+            for e in np.eye(2)
+        ])  # fmt: skip
+        sd = np.sqrt(np.diag(np.linalg.inv(curved)))
+        assert [found.delta_sd[n].item(), found.bias_sd[n].item()] == pytest.approx(sd, rel=1e-3)
+
+
+def test_the_penalty_is_the_prior():
+    effects = AnnotatorEffects(["a", "b"])
+    with torch.no_grad():
+        effects.delta.copy_(torch.tensor([0.35, 0.0]))
+        effects.bias.copy_(torch.tensor([0.3, 0.6]))
+    # ½ (1 + 1 + 4)
+    assert effects.penalty().item() == pytest.approx(3.0)
+    slope, bias = effects(torch.tensor([1, 0, 1]))
+    assert slope.tolist() == pytest.approx([1, 1.35, 1])
+    assert bias.tolist() == pytest.approx([0.6, 0.3, 0.6])
+
+
+def test_outliers_get_the_right_sign_and_ranking():
+    # Careful, careful, noisy, spam, inverted, and one who presses left whatever he sees.
+    judged = judgments([1.2, 0.9, 0.3, 0.0, -1.0, 0.1], [0, 0.2, 0, 0, 0, 2.0], each=200)
+    found = fit(judged, 6)
+    slopes, biases = (1 + found.delta).tolist(), found.bias.tolist()
+    assert slopes[4] + 2 * found.delta_sd[4].item() < 0
+    assert slopes[0] > slopes[2] > slopes[4]
+    assert slopes[1] > slopes[3] > slopes[4]
+    assert max(range(6), key=lambda n: biases[n]) == 5
+    weights = annotator_weights(found, RAO_KUPPER, VALUES).tolist()
+    assert min(weights[0], weights[1], weights[4]) > 0.4
+    assert max(weights[2], weights[3], weights[5]) < 0.25
+
+
+@pytest.mark.parametrize("tie_model", ["davidson", "ordinal", "drop", "half"])
+def test_every_tie_model_can_be_fitted(tie_model: str):
+    judged = judgments([1.2, -1.0], [0.0, 0.0], each=150)
+    if tie_model == "drop":
+        keep = judged.outcomes != TIE
+        judged = Judged(**{name: value[keep] for name, value in vars(judged).items()})
+    found = fit(judged, 2, tie_model=tie_model)
+    assert found.delta[0] > -0.3
+    assert found.delta[1] < -1.3
+
+
+def test_differences_are_brought_to_the_scale_of_an_average_annotator():
+    judged = judgments([1.0, 1.0, 1.0], [0.0, 0.0, 0.0], each=400)
+    sure = Judged(**(vars(judged) | {"d": 2.5 * judged.d}))
+    scale = calibrated(sure, RAO_KUPPER, VALUES).d / sure.d
+    assert scale.tolist() == pytest.approx([1 / 2.5] * len(scale), rel=0.15)
+
+
+def test_weights_by_hand():
+    # θ → 0: I(z) = σ(z)σ(−z); slope ½ at b = 0 weighs ¼, slope 1 at b = log 3 weighs (3/16)/(1/4).
+    fitted = FittedAnnotators(
+        delta=torch.tensor([-0.5, 0.0, -2.0, -1.0], dtype=F64),
+        bias=torch.tensor([0.0, math.log(3), 0.0, 0.0], dtype=F64),
+        delta_sd=torch.zeros(4), bias_sd=torch.zeros(4),
+    )  # fmt: skip
+    found = annotator_weights(fitted, Likelihood(tie_model="half"), VALUES).tolist()
+    assert found == pytest.approx([0.25, 0.75, 1.0, 0.0])
+
+
+def test_expected_and_observed_agreement_by_hand():
+    # Item x: two who differ in side only, z = log 3 both, at θ → 0: ¾² + ¼² = 5/8.  Item y: three
+    # at d = 0, all ½: each pair ½.  Items count by their judgments: (2 · 5/8 + 3 · 1/2) / 5.
+    judged = Judged(
+        d=torch.tensor([math.log(3)] * 2 + [0.0] * 3 + [5.0], dtype=F64),
+        side=torch.tensor([1.0, -1.0, 1.0, 1.0, 1.0, 1.0], dtype=F64),
+        annotator=torch.tensor([0, 1, 0, 1, 2, 0]),
+        outcomes=torch.tensor([FIRST, FIRST, TIE, BOTH_BAD, SECOND, FIRST]),
+        strength=torch.zeros(6, dtype=torch.long), level=torch.zeros(6, dtype=F64),
+    )  # fmt: skip
+    zeros = torch.zeros(3, dtype=F64)
+    fitted = FittedAnnotators(delta=zeros, bias=zeros, delta_sd=zeros, bias_sd=zeros)
+    found = expected_agreement(
+        judged, ["x", "x", "y", "y", "y", "z"], fitted,
+        likelihood=Likelihood(tie_model="half"), ties=VALUES,
+    )  # fmt: skip
+    assert found is not None
+    assert found["items"] == 2
+    assert found["expected"] == pytest.approx((2 * 5 / 8 + 3 * 1 / 2) / 5)
+    # x agrees; of y's three pairs one does (tie and both bad): (2 · 1 + 3 · 1/3) / 5.
+    assert found["observed"] == pytest.approx(3 / 5)
+    alone = expected_agreement(judged, list("abcdef"), fitted, likelihood=RAO_KUPPER, ties=VALUES)
+    assert alone is None
+
+
+def test_rows_and_warnings():
+    judged = judgments([1.0, -1.0, 0.0], [0, 0, 0], each=200)
+    found = fit(judged, 3)
+    rows = report(["ann", "bob", "cy"], judged, found, annotator_weights(found, RAO_KUPPER, VALUES))
+    assert [row["annotator"] for row in rows] == ["ann", "bob", "cy"]
+    assert [row["measured"] for row in rows] == [200] * 3
+    assert rows[0]["slope"] == pytest.approx(1 + found.delta[0].item())
+    notes = notes_on_annotators(rows)
+    assert [note["annotator"] for note in notes] == ["bob", "cy"]
+    assert "prefers what the others do not" in notes[0]["message"]
+    assert "% of an average one" in notes[1]["message"]
+
+
+# --- in the stage -----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return tiny_models(tmp_path_factory.mktemp("models"))
+
+
+MIRRORED = {"first": "second", "second": "first", "tie": "tie", "both_bad": "both_bad"}
+
+
+def several(count: int) -> list[dict[str, Any]]:
+    """Four people who like z, one who presses the wrong button, and one who presses left."""
+    rows = make_judgments(count)
+    for n, row in enumerate(rows):
+        row |= {"annotator": f"a-{n // 2 % 6}", "shown_swapped": n % 2 == 1}
+        if row["annotator"] == "a-4":
+            row["outcome"] = MIRRORED[row["outcome"]]
+        if row["annotator"] == "a-5":
+            row["outcome"] = "second" if row["shown_swapped"] else "first"
+    return rows
+
+
+def test_the_stage_learns_annotators_and_saves_rewards_alone(
+    models: dict[str, str], tmp_path: Path
+):
+    job = make_job(
+        "reward",
+        models,
+        reward__epochs=3,
+        reward__held_out_share=0.25,
+        reward__stopping_judgments=20,
+    )
+    directory = RunDirectory.create(tmp_path, job)
+    give(directory, "judgments.parquet", several(320))
+    give(directory, "centering.parquet", make_prompts(6))
+    with Report(directory) as events:
+        summary = run(job, events, directory)
+    rows = {row["annotator"]: row for row in summary["annotators"]}
+    assert sorted(rows) == ["a-0", "a-1", "a-2", "a-3", "a-4", "a-5"]
+    assert sum(row["judgments"] for row in rows.values()) == 320
+    # Each judgment is measured by the model that did not learn from it.
+    assert [row["measured"] for row in rows.values()] == [r["judgments"] for r in rows.values()]
+    assert min(rows[f"a-{n}"]["slope"] for n in range(4)) > 0.5
+    assert rows["a-4"]["slope"] + 2 * rows["a-4"]["slope_sd"] < 0
+    assert rows["a-5"]["side_bias"] - 2 * rows["a-5"]["side_bias_sd"] > 0.3
+    assert rows["a-5"]["weight"] < 0.3 < rows["a-4"]["weight"]
+    assert summary["expected_agreement"] is None  # nobody judged what another one did
+    told = [json.loads(line) for line in directory.events.read_text().splitlines()]
+    warned = {e["payload"]["annotator"] for e in told if e.get("name") == "annotator"}
+    assert {"a-4", "a-5"} <= warned
+
+    model = RewardModel.load(directory.model)
+    assert not any("annotators" in name for name, _ in model.network.named_parameters())
+    good, bad = model(["Say 1"] * 2, ["zzbzzzcz", "abcdefgh"])
+    assert good > bad + 1  # although a third of the judges said otherwise or nothing
+
+
+@pytest.mark.parametrize("how", ["off", "alone"])
+def test_annotators_are_learned_where_there_are_several_and_it_is_asked(
+    models: dict[str, str], tmp_path: Path, how: str
+):
+    job = make_job("reward", models, reward__center=False, reward__annotators=how == "alone")
+    directory = RunDirectory.create(tmp_path, job)
+    give(directory, "judgments.parquet", several(48) if how == "off" else make_judgments(48))
+    with Report(directory) as events:
+        summary = run(job, events, directory)
+    assert summary["annotators"] == []
