@@ -28,13 +28,15 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import torch
+from torch.nn.functional import softplus
 
 from pipeline.choosing import trunk_states
 from pipeline.config import Config
@@ -43,11 +45,12 @@ from pipeline.demo.corpus import prompts
 from pipeline.drafts import alike
 from pipeline.gold import score
 from pipeline.population import population
-from pipeline.reward.data import pad_right
-from pipeline.reward.likelihood import OUTCOME_CODES, TIE, TieThreshold, negative_log_likelihood
+from pipeline.reward.data import JudgedPair, pad_right
+from pipeline.reward.likelihood import OUTCOME_CODES, TIE, UNSTATED, log_probabilities
 from pipeline.reward.network import from_language_model
 from pipeline.reward.scoring import RewardModel
-from pipeline.rundir import write_atomically
+from pipeline.reward.trainer import train_reward_model
+from pipeline.rundir import Report, RunDirectory, write_atomically
 from pipeline.sampler import Sampler
 from pipeline.selection import (
     ACQUISITIONS,
@@ -210,18 +213,18 @@ def fit_heads(world: World, labels: Sequence[Label], _: ChatTokenizer, number: i
     del number  # nothing is left to chance but the bootstrap, which stays as labels come in
     first, second = ([getattr(label, side) for label in labels] for side in ("first", "second"))
     features = world.features[first] - world.features[second]
-    outcomes = torch.tensor([label.outcome for label in labels]).repeat_interleave(MEMBERS)
+    codes = torch.tensor([label.outcome for label in labels]).clamp_max(TIE)
+    outcomes = codes.repeat_interleave(MEMBERS)
     counts = bootstrap(labels, world.seed).flatten()
     heads = torch.zeros(features.shape[1], MEMBERS, requires_grad=True)
-    ties = TieThreshold()
-    parameters = [heads, *ties.parameters()]
+    raw = torch.zeros(1, requires_grad=True)  # θ = softplus(raw)
+    parameters = [heads, raw]
     optimizer = torch.optim.LBFGS(parameters, max_iter=50, line_search_fn="strong_wolfe")
 
     def loss() -> torch.Tensor:
         optimizer.zero_grad()
-        losses = negative_log_likelihood(
-            (features @ heads).flatten(), outcomes, theta=ties(), tie_model="rao_kupper"
-        )
+        likely = log_probabilities((features @ heads).flatten(), softplus(raw))
+        losses = -likely.gather(-1, outcomes.unsqueeze(-1)).squeeze(-1)
         found = ((losses * counts).sum() + RIDGE * heads.square().sum()) / len(labels)
         found.backward()
         return found
@@ -231,51 +234,34 @@ def fit_heads(world: World, labels: Sequence[Label], _: ChatTokenizer, number: i
     return Fitted(
         rewards=lambda answers: (world.features[list(answers)] @ weights).T,
         states=lambda answers: world.features[list(answers)],
-        theta=ties().item(),
+        theta=softplus(raw).item(),
     )
+
+
+def judged_pair(world: World, label: Label, place: int, chat: ChatTokenizer) -> JudgedPair:
+    """A label as the reward stage reads it; its place names it, so that its bootstrap stays."""
+    ids = [
+        chat.chat(world.conversations[n], world.texts[n]).ids for n in (label.first, label.second)
+    ]
+    return JudgedPair(
+        judgment=str(place), prompt=str(label.first // ANSWERS),
+        first=str(label.first), second=str(label.second), first_ids=ids[0], second_ids=ids[1],
+        first_length=len(ids[0]), second_length=len(ids[1]), outcome=label.outcome,
+        strength=UNSTATED, annotator="all", side=1,
+    )  # fmt: skip
 
 
 def fit_trunk(world: World, labels: Sequence[Label], chat: ChatTokenizer, number: int) -> Fitted:
-    """The whole model with MEMBERS heads on one trunk, by stochastic gradient descent."""
-    seed = 100 * world.seed + number
-    torch.manual_seed(seed)
-    network = from_language_model(str(MODEL_DIR), chat)
-    network.score = torch.nn.Linear(network.score.in_features, MEMBERS)
-    torch.nn.init.zeros_(network.score.weight)
-    torch.nn.init.zeros_(network.score.bias)
-    outcomes = torch.tensor([label.outcome for label in labels])
-    network.ties.start_at((outcomes == TIE).double().mean().item())
-    counts, order = bootstrap(labels, world.seed), torch.Generator().manual_seed(seed)
-    reward, trunk = CONFIG.reward, [p for n, p in network.named_parameters() if "ties." not in n]
-    thresholds = {"params": network.ties.parameters(), "lr": reward.theta_lr}
-    optimizer = torch.optim.AdamW(
-        [{"params": trunk, "lr": reward.lr}, thresholds], weight_decay=0.0
-    )
-    epochs, steps = (
-        round(reward.epochs),
-        round(reward.epochs) * math.ceil(len(labels) / reward.batch),
-    )
-    decay = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / steps)
-    ids = [
-        [chat.chat(world.conversations[n], world.texts[n]).ids for n in (label.first, label.second)]
-        for label in labels
-    ]
-    for _ in range(epochs):
-        for rows in torch.randperm(len(labels), generator=order).split(reward.batch):
-            texts = [ids[row][side] for side in (0, 1) for row in rows.tolist()]
-            output = network(**pad_right(texts, chat.pad_id))
-            first, second = output.logits.chunk(2)
-            losses = negative_log_likelihood(
-                (first - second).flatten(),
-                outcomes[rows].repeat_interleave(MEMBERS),
-                theta=output.theta,
-                tie_model="rao_kupper",
-            )
-            optimizer.zero_grad()
-            (losses * counts[rows].flatten()).mean().backward()
-            torch.nn.utils.clip_grad_norm_(trunk, 1.0)
-            optimizer.step()
-            decay.step()
+    """The whole model with MEMBERS heads on one trunk, as the reward stage trains it."""
+    network = from_language_model(str(MODEL_DIR), chat, heads=MEMBERS)
+    config = replace(CONFIG.reward, members=MEMBERS, annotators=False, early_stopping=False)
+    pairs = [judged_pair(world, label, place, chat) for place, label in enumerate(labels)]
+    with TemporaryDirectory() as scratch, Report(RunDirectory(Path(scratch))) as report:
+        train_reward_model(
+            network, chat, pairs, config, Path(scratch) / "checkpoints", report,
+            device=torch.device("cpu"), seed=100 * world.seed + number, bootstrap_seed=world.seed,
+        )  # fmt: skip
+    network.eval()
     model = RewardModel(network, chat, "cpu")
 
     def asked(answers: Sequence[int]) -> tuple[list[Messages], list[str]]:

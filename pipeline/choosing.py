@@ -18,6 +18,7 @@ from torch import Tensor
 from pipeline.devices import pick_device
 from pipeline.drafts import Draft, Pool, alike
 from pipeline.reward.data import pad_right
+from pipeline.reward.likelihood import TieModel
 from pipeline.reward.scoring import RewardModel
 from pipeline.rundir import Job, Report
 from pipeline.selection import (
@@ -88,7 +89,10 @@ def _of_one_arm(
     states = _states(pools, job) if ACQUISITIONS[arm].features else None
     candidates = Candidates(
         probabilities=torch.cat(
-            [outcome_probabilities(r[:, first] - r[:, second], theta) for r, theta in judged]
+            [
+                outcome_probabilities(rewards[:, first] - rewards[:, second], theta, tie_model)
+                for rewards, theta, tie_model in judged
+            ]
         ),
         prompts=[owner[i] for i in first],
         features=None if states is None else states[first] - states[second],
@@ -139,8 +143,10 @@ def _members(job: Job) -> int:
     return sum(RewardModel.load(path, device=device).members for path in _reward_models(job))
 
 
-def _judge(path: str, pools: Sequence[Pool], job: Job, report: Report) -> tuple[Tensor, float]:
-    """Rewards (K, N) of all N completions by the members of one reward model, and its threshold."""
+def _judge(
+    path: str, pools: Sequence[Pool], job: Job, report: Report
+) -> tuple[Tensor, float, TieModel]:
+    """Rewards (K, N) of all N completions by the members of one reward model, and how it ties."""
     model = RewardModel.load(path, device=pick_device(job.config.worker.device))
     conversations, texts = _answers(pools)
     rewards: list[list[float]] = [[] for _ in range(model.members)]
@@ -151,7 +157,8 @@ def _judge(path: str, pools: Sequence[Pool], job: Job, report: Report) -> tuple[
             scores += more
         done = len(rewards[0])
         report.progress(done, len(texts), f"scored {done} of {len(texts)} completions")
-    return torch.tensor(rewards, dtype=torch.float64), model.network.ties().item()
+    ties = model.network.ties().item(), model.network.likelihood.tie_model
+    return torch.tensor(rewards, dtype=torch.float64), *ties
 
 
 def _states(pools: Sequence[Pool], job: Job) -> Tensor:

@@ -6,12 +6,12 @@ the reward model of the stage that calls this has already seen how they were jud
 
 from __future__ import annotations
 
-import math
-
 import pandas as pd
 import torch
+from torch import Tensor
 
 from pipeline.hub import ModelUnavailable
+from pipeline.reward.likelihood import TieModel, log_probabilities
 from pipeline.reward.scoring import RewardModel
 from pipeline.rundir import Job, Report, RunDirectory
 from pipeline.text import read_messages
@@ -38,25 +38,19 @@ def predict(job: Job, report: Report, directory: RunDirectory, *, device: torch.
         return 0
     conversations = [read_messages(text) for text in pairs["messages"]]
     first, second = (model(conversations, pairs[side].tolist()) for side in ("first_text", "second_text"))  # fmt: skip
-    rows = [
-        (comparison, expected_outcome(a - b, theta), a, b)
-        for comparison, a, b, theta in zip(
-            pairs["comparison"], first, second, pairs["theta"], strict=True
-        )
-    ]
+    likelihood, theta = model.network.likelihood, model.network.ties().item()
+    expected = expected_outcome(
+        torch.tensor(first, dtype=torch.float64) - torch.tensor(second, dtype=torch.float64),
+        theta=theta,
+        tie_model=likelihood.tie_model,
+    )
+    rows = list(zip(pairs["comparison"], expected.tolist(), first, second, strict=True))
     found = pd.DataFrame(rows, columns=list(COLUMNS))
     found.to_parquet(directory.outputs / "predictions.parquet", index=False)
     return len(pairs)
 
 
-def expected_outcome(d: float, theta: float) -> float:
-    """P(first is preferred) + ½ P(tie) at a reward difference d, both in units of reward.
-
-    By Rao and Kupper's (1967) model with tie threshold θ ≥ 0; θ = 0 is Bradley and Terry's.
-    P(first) = σ(d − θ) and P(second) = σ(−d − θ), so it is ½ (1 + σ(d − θ) − σ(−d − θ)).
-    """
-    return 0.5 * (1 + _sigmoid(d - theta) - _sigmoid(-d - theta))
-
-
-def _sigmoid(x: float) -> float:
-    return 0.5 * (1 + math.tanh(0.5 * x))
+def expected_outcome(d: Tensor, *, theta: float, tie_model: TieModel) -> Tensor:
+    """P(first is preferred) + ½ P(tie) at reward differences d (n,), by the model's own tie model."""
+    first, _, tie = log_probabilities(d, theta, tie_model).exp().unbind(-1)
+    return first + tie / 2

@@ -27,7 +27,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pipeline.reward.likelihood import FIRST, SECOND, TIE, log_probabilities
+from pipeline.reward.likelihood import FIRST, SECOND, TIE, TieModel, log_probabilities
 
 MOST_FEATURES = 256
 """The width that `narrow` leaves: a design of a few hundred pairs spans no more directions."""
@@ -80,12 +80,14 @@ def pairs_within(prompts: Sequence[Hashable]) -> tuple[list[int], list[int]]:
 # -- what a pair is worth ----------------------------------------------------------------------
 
 
-def outcome_probabilities(differences: Tensor, theta: Tensor | float) -> Tensor:
+def outcome_probabilities(
+    differences: Tensor, theta: Tensor | float, tie_model: TieModel = "rao_kupper"
+) -> Tensor:
     """(K, M, 3) probabilities of first, second and tie, of (K, M) differences r_first − r_second.
 
     `theta` is the tie threshold of the reward model that the K members belong to.
     """
-    return log_probabilities(differences.double(), theta).exp()
+    return log_probabilities(differences.double(), theta, tie_model).exp()
 
 
 def entropy(probabilities: Tensor) -> Tensor:

@@ -36,7 +36,7 @@ _OUTCOMES = {"first": 1.0, "second": 0.0}
 
 _PAIRS = """
     SELECT c.id AS comparison, p.messages::VARCHAR AS messages,
-           f.text AS first_text, s.text AS second_text, $theta::DOUBLE AS theta
+           f.text AS first_text, s.text AS second_text
     FROM comparisons AS c
     JOIN prompts AS p ON p.id = c.prompt
     JOIN completions AS f ON f.id = c.first
@@ -132,10 +132,9 @@ def give_pairs(db: Database, inputs: Path, *, iteration: int, proxy: str | None)
     """
     if proxy is None:
         return 0
-    theta = models.get(db, proxy).summary.get("theta") or 0.0
     arms = list(EVALUATION_ARMS)
     path = inputs / "evaluation_pairs.parquet"
-    count = db.copy_to_parquet(_PAIRS, path, iteration=iteration, theta=theta, arms=arms)
+    count = db.copy_to_parquet(_PAIRS, path, iteration=iteration, arms=arms)
     if not count:
         path.unlink()
     return count

@@ -33,7 +33,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         network = from_language_model(made["reference"], chat)
         torch.manual_seed(seed)
         torch.nn.init.normal_(network.score.weight)
-        network.ties.start_at(0.1 + 0.2 * seed)
+        torch.nn.init.constant_(network.ties.raw, seed - 1.0)
         network.save_pretrained(root / key)
         chat.tokenizer.save_pretrained(root / key)
         made[key] = str(root / key)

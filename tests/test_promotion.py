@@ -16,6 +16,7 @@ from pipeline.config import Config
 from pipeline.jobs import Jobs
 from pipeline.loop import Loop
 from pipeline.predictions import expected_outcome, predict
+from pipeline.reward.network import load_network
 from pipeline.rundir import Job, Report, RunDirectory
 from storage import iterations, policy_judgments, runs
 from storage.backup import rebuild
@@ -229,8 +230,9 @@ def test_the_next_iteration_samples_what_this_one_made(loop: Loop, world: Databa
     second, third = iterations.listing(world)[1:]
     assert (second.verdict, third.policy_sampled) == ("provisional", "policy-2")
     assert started.jobs[0].names["previous"] == "policy-1"
-    # 40 labels, 1.3 · 40/1.1 = 47 pairs; half against SFT, a quarter against the one before.
-    assert arms(started) == {"reference": 24, "previous": 12, "random": 11}
+    # 40 labels, 1.3 · 40/1.1 = 47 pairs; half against SFT, a quarter against the one before; of
+    # the 11 left BALD chooses as many as there are prompts for.
+    assert arms(started) == {"reference": 24, "previous": 12, "bald": 10, "random": 1}
 
 
 def test_after_a_block_the_next_iteration_samples_the_last_promoted(
@@ -243,7 +245,7 @@ def test_after_a_block_the_next_iteration_samples_the_last_promoted(
     # What was made meanwhile waits, and is compared with the one that is sampled.
     job = started.jobs[0]
     assert (job.names["policy"], job.names["previous"]) == ("sft-1", "policy-2")
-    assert arms(started) == {"previous": 24, "random": 23}
+    assert arms(started) == {"previous": 24, "bald": 23}
 
 
 def test_a_ruling_lets_a_blocked_policys_successor_through(loop: Loop, world: Database):
@@ -291,7 +293,6 @@ def test_the_reward_stage_is_given_the_promises_to_hold_the_policy_to(
     assert started.jobs[0].names["proxy"] == "reward-2"
     pairs = pd.read_parquet(started.inputs / "evaluation_pairs.parquet")
     assert len(pairs) == 2
-    assert set(pairs["theta"]) == {0.5}
 
 
 def finish_reward(db: Database, number: int, predictions: list[dict[str, Any]]) -> None:
@@ -360,13 +361,20 @@ def test_the_report_is_what_the_command_line_prints(loop: Loop, world: Database)
 # --- predictions ------------------------------------------------------------------------------
 
 
+def expected(d: float, theta: float, tie_model: Any = "rao_kupper") -> float:
+    each = torch.tensor([d], dtype=torch.float64)
+    return expected_outcome(each, theta=theta, tie_model=tie_model).item()
+
+
 def test_expected_outcome_by_hand():
-    assert expected_outcome(0.0, 0.7) == 0.5
-    assert expected_outcome(math.log(3), 0.0) == pytest.approx(0.75)
+    assert expected(0.0, 0.7) == pytest.approx(0.5, abs=1e-12)
+    assert expected(math.log(3), 1e-9) == pytest.approx(0.75)
     # σ(1 − .5) = .622459, σ(−1 − .5) = .182426: ½ (1 + .622459 − .182426) = .720017.
-    assert expected_outcome(1.0, 0.5) == pytest.approx(0.720017, abs=1e-6)
-    assert expected_outcome(-1.0, 0.5) == pytest.approx(1 - 0.720017, abs=1e-6)
-    assert expected_outcome(900.0, 0.5) == 1.0
+    assert expected(1.0, 0.5) == pytest.approx(0.720017, abs=1e-6)
+    assert expected(-1.0, 0.5) == pytest.approx(1 - 0.720017, abs=1e-6)
+    assert expected(900.0, 0.5) == 1.0
+    # Without ties in the model: σ(log 3) = ¾ whatever θ.
+    assert expected(math.log(3), 0.5, "drop") == pytest.approx(0.75)
 
 
 def test_the_policys_own_reward_model_predicts(tmp_path: Path):
@@ -376,7 +384,7 @@ def test_the_policys_own_reward_model_predicts(tmp_path: Path):
     directory = RunDirectory.create(tmp_path / "run", job)
     pairs = [
         {"comparison": f"c-{i}", "messages": row["messages"], "first_text": first,
-         "second_text": second, "theta": 0.5}
+         "second_text": second}
         for i, (row, first, second) in enumerate(
             zip(make_prompts(3), ("a", "same", "b"), ("b", "same", "a"), strict=True)
         )
@@ -388,10 +396,11 @@ def test_the_policys_own_reward_model_predicts(tmp_path: Path):
         assert predict(job, report, directory, device=torch.device("cpu")) == 3
         found = pd.read_parquet(directory.outputs / "predictions.parquet").to_dict("records")
         assert [row["comparison"] for row in found] == ["c-0", "c-1", "c-2"]
-        assert found[1]["first"] == 0.5
+        assert found[1]["first"] == pytest.approx(0.5, abs=1e-12)
         gap = found[0]["first_score"] - found[0]["second_score"]
         assert gap != 0
-        assert found[0]["first"] == pytest.approx(expected_outcome(gap, 0.5))
+        theta = load_network(models["reward"]).ties().item()
+        assert found[0]["first"] == pytest.approx(expected(gap, theta))
         # A reward model that is gone is a warning, not the end of a stage that has trained.
         gone = replace(job, models=job.models | {"proxy": models["reference"]})
         assert predict(gone, report, directory, device=torch.device("cpu")) == 0

@@ -13,8 +13,8 @@ from gradio.components import Component
 from labeler import view
 from labeler.auth import INVITE_LIFETIME
 from labeler.research import annotators_reliability, annotators_view, reading
-from labeler.research.loop_tab import midnight
 from labeler.research.panel import Cached, Panel, Updates, attempt, piece, said, shown
+from labeler.research.top import midnight
 from storage import annotators, reliability, tokens
 from storage.agreement import agreement
 from storage.database import Database

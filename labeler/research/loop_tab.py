@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
 from functools import partial
 from typing import Any
 
@@ -15,21 +14,11 @@ from labeler.ports import Loop, Setting
 from labeler.research import loop_view, reading
 from labeler.research.panel import Cached, Panel, Updates, attempt, piece, shown
 from labeler.research.policies_tab import GateNote
+from labeler.research.top import headline, midnight
 from labeler.research.train_form import TrainForm, as_text
 from storage.agreement import agreement
 from storage.database import Database
 from storage.records import now
-
-
-def midnight(moment: datetime) -> datetime:
-    """When today began, in UTC."""
-    return moment.replace(hour=0, minute=0, second=0, microsecond=0)
-
-
-def headline(db: Database, state: reading.State | None = None) -> str:
-    """The line above all tabs."""
-    state = state or reading.state(db, midnight=midnight(now()))
-    return shown(loop_view.top(state, db.workspace.name))
 
 
 class LoopTab:

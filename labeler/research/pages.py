@@ -18,10 +18,11 @@ from labeler.ports import Loop
 from labeler.research.annotators_tab import AnnotatorsTab
 from labeler.research.data_tab import DataTab
 from labeler.research.history_tab import HistoryTab
-from labeler.research.loop_tab import LoopTab, headline
+from labeler.research.loop_tab import LoopTab
 from labeler.research.panel import Panel, Updates, piece
 from labeler.research.policies_tab import PoliciesTab
 from labeler.research.samples_tab import SamplesTab
+from labeler.research.top import headline
 from labeler.research.training_tab import TrainingTab
 from storage.database import Database
 

@@ -12,11 +12,11 @@ from labeler import view
 from labeler.ports import Loop
 from labeler.research import training_view
 from labeler.research.charts import group
-from labeler.research.loop_tab import headline
 from labeler.research.loop_view import STAGES, nothing_new, stopped
 from labeler.research.pace import Pace
 from labeler.research.panel import Panel, Updates, attempt, piece, shown
 from labeler.research.reading import latest_run
+from labeler.research.top import headline
 from storage import prompts, runs, snapshots
 from storage.database import Database
 from storage.errors import NotFound
