@@ -20,6 +20,8 @@ COMMANDS = {
     "kills": ["kill_web.py"],
     "simulation": ["simulate_seeds.py"],
     "win-rate": ["winrate.py"],
+    "recovery": ["recovery.py"],
+    "agreement": ["agreement.py"],
 }
 
 

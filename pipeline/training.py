@@ -69,8 +69,8 @@ class ReportCallback(TrainerCallback):
         if state.global_step % max(1, state.max_steps // _LOGS) == 0:
             message = f"{self._doing}: step {state.global_step} of {state.max_steps}"
             begin, end = self._share
-            done = begin + (end - begin) * state.global_step / state.max_steps
-            self._report.progress(done, 1, message)
+            done = begin * state.max_steps + (end - begin) * state.global_step
+            self._report.progress(done, state.max_steps, message)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:  # noqa: ARG002
         values = {_REPORTED[k]: float(v) for k, v in (logs or {}).items() if k in _REPORTED}

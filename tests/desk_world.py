@@ -20,6 +20,8 @@ from fastapi import FastAPI
 
 from labeler.app import create_app
 from labeler.ports import Setting
+from pipeline import gate
+from pipeline.config import Config
 from storage import annotators, comparisons, completions, iterations, models, prompts, tokens
 from storage.database import Database
 from storage.records import (
@@ -52,6 +54,14 @@ class QuietLoop:
         raise ValueError(f"there is no run {run}")
 
     resume = retry = cancel
+
+    def gate(self) -> dict[str, Any]:
+        return gate.report({"reference": None}, Config())
+
+    def override_gate(
+        self, ruling: str, reason: str, *, policy: str | None = None, researcher: str = ""
+    ) -> dict[str, Any]:
+        raise ValueError(f"there is no policy {policy} to {ruling}, {researcher}: {reason}")
 
     def log(self, run: str, tail: int = 200) -> str:
         return f"the last {tail} lines of {run}"

@@ -332,7 +332,9 @@ def test_items_of_an_older_workspace_and_of_a_rebuilt_one_are_found(tmp_path: Pa
         noted = db.read(rows)
         assert [row["twin"] for row in noted] == [True, True]
         db.write(lambda tx: tx.execute("DROP TABLE items"))
-        db.write(lambda tx: tx.execute("DELETE FROM migrations WHERE name = 'm002_items'"))
+        for later in ("predictions", "gate_overrides"):
+            db.write(lambda tx, later=later: tx.execute(f"DROP TABLE {later}"))
+        db.write(lambda tx: tx.execute("DELETE FROM migrations WHERE name <> 'm001_initial'"))
     with Database.open(tmp_path / "w") as db:
         assert db.read(rows) == noted
     rebuild(tmp_path / "w")

@@ -164,4 +164,8 @@ def test_a_job_names_the_extra_models_by_id_directory_or_hub(tmp_path):
             str(folder / "reward-2"), str(folder / "reward-1"), "some-org/reward-model",
         ]  # fmt: skip
         assert job.names["reward_2"] == "reward-1"
-        assert Loop(db, config)._job(current, "sampling").models.get("reward_2") is None
+        # They choose pairs as well, as further members; the reward stage makes its own.
+        assert (
+            Loop(db, config)._job(current, "sampling").models["reward_2"] == job.models["reward_2"]
+        )
+        assert Loop(db, config)._job(current, "reward").models.get("reward_2") is None

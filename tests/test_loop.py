@@ -188,13 +188,13 @@ def test_a_whole_iteration_survives_a_killed_worker(db: Database, loop: Loop) ->
     assert (db.workspace / models.get(db, "policy-1").path / "model.safetensors").exists()
     second = iterations.get(db, 2)
     assert second.policy_sampled == "policy-1"
-    # Pairs are chosen by the newest reward model; one of one member cannot, and it is said.
+    # Pairs are chosen by the newest reward model's members; before there is one, it is said.
     sampled = [r for r in runs.listing(db) if r.stage == "sampling"]
     judges = [RunDirectory(db.workspace / r.directory).job().names["reward"] for r in sampled]
     assert judges == [None, "reward-1"]
     said = db.read("SELECT message FROM run_notes WHERE name = 'selection' ORDER BY seq")
     assert any("there is no reward model yet" in row["message"] for row in said)
-    assert any("reward-1 has one" in row["message"] for row in said)
+    assert any("pairs that 4 members scored" in row["message"] for row in said)
     told = lineage.render(lineage.lineage(db, "policy-1"))
     assert "reward-1" in told
     assert "19" in told  # judgments

@@ -204,6 +204,9 @@ def _make_reward(testbed: Testbed) -> None:
                 "first_text": first,
                 "second_text": second,
                 "outcome": {"a": "first", "b": "second"}.get(verdict.outcome, verdict.outcome),
+                "strength": None,
+                "annotator": f"annotator {number % len(people)}",
+                "shown_swapped": False,
             }
         )
     centred_on = [
