@@ -38,7 +38,6 @@ import numpy as np
 import torch
 from torch.nn.functional import softplus
 
-from pipeline.choosing import trunk_states
 from pipeline.config import Config
 from pipeline.demo import MODEL_DIR
 from pipeline.demo.corpus import prompts
@@ -269,7 +268,7 @@ def fit_trunk(world: World, labels: Sequence[Label], chat: ChatTokenizer, number
 
     return Fitted(
         rewards=lambda answers: torch.tensor(model.member_scores(*asked(answers))),
-        states=lambda answers: trunk_states(model, *asked(answers)),
+        states=lambda answers: model.states(*asked(answers)),
         theta=network.ties().item(),
     )
 

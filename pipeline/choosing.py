@@ -17,7 +17,6 @@ from torch import Tensor
 
 from pipeline.devices import pick_device
 from pipeline.drafts import Draft, Pool, alike
-from pipeline.reward.data import pad_right
 from pipeline.reward.likelihood import TieModel
 from pipeline.reward.scoring import RewardModel
 from pipeline.rundir import Job, Report
@@ -165,25 +164,10 @@ def _states(pools: Sequence[Pool], job: Job) -> Tensor:
     """What the first reward model's head reads of each completion, (N, at most MOST_FEATURES)."""
     path = _reward_models(job)[0]
     model = RewardModel.load(path, device=pick_device(job.config.worker.device))
-    return narrow(trunk_states(model, *_answers(pools)), seed=job.seed)
+    return narrow(model.states(*_answers(pools)), seed=job.seed)
 
 
 def _answers(pools: Sequence[Pool]) -> tuple[list[Any], list[str]]:
     """The conversations and texts of all completions, pool by pool."""
     conversations = [pool.messages for pool in pools for _ in pool.sides]
     return conversations, [side.text for pool in pools for side in pool.sides]
-
-
-@torch.no_grad()
-def trunk_states(model: RewardModel, conversations: Sequence[Any], texts: Sequence[str]) -> Tensor:
-    """(N, hidden): what a reward model's trunk makes of the last token of each text."""
-    asked = zip(conversations, texts, strict=True)
-    ids = [model.chat.chat(messages, text).ids for messages, text in asked]
-    found = []
-    for start in range(0, len(ids), _TEXTS_AT_ONCE // 8):
-        part = pad_right(ids[start : start + _TEXTS_AT_ONCE // 8], model.chat.pad_id)
-        batch = {name: tensor.to(model.device) for name, tensor in part.items()}
-        hidden = model.network.base_model(**batch, use_cache=False).last_hidden_state
-        last = batch["attention_mask"].sum(1) - 1
-        found.append(hidden[torch.arange(len(last), device=last.device), last].float().cpu())
-    return torch.cat(found)

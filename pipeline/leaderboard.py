@@ -11,8 +11,9 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.special import stdtrit
 
-from pipeline.winrate import cluster_numbers, student_t_975
+from pipeline.winrate import cluster_numbers
 
 PRIOR_TIES = 1.0
 """Virtual ties between every two policies that were compared, each as a prompt of its own.
@@ -78,7 +79,7 @@ def leaderboard(matches: Sequence[Match], policies: Iterable[str], *, anchor: st
     ratings = table.ratings()
     errors = table.standard_errors(ratings)
     prompts = len({m.prompt for m in counted})
-    t = student_t_975(prompts - 1) if prompts > 1 else math.inf
+    t = float(stdtrit(prompts - 1, 0.975)) if prompts > 1 else math.inf
     found = {
         name: _rank(name, judgments[name], float(rating), float(error), t)
         for name, rating, error in zip(items, ratings, errors, strict=True)

@@ -12,8 +12,8 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.special import stdtrit
 
-_NORMAL_975 = 1.959963984540054
 _NO_VARIANCE = 1e-12  # what rounding leaves of a sum that is zero
 
 
@@ -52,7 +52,7 @@ def win_rate(outcomes: Sequence[float], prompts: Sequence[Hashable]) -> WinRate:
         # One prompt says nothing about how prompts differ.
         return WinRate(win_rate=w, low=0.0, high=1.0, comparisons=x.size, prompts=1)
     effective = w * (1 - w) / variance if variance > _NO_VARIANCE else float(clusters)
-    low, high = _wilson(w, effective, student_t_975(clusters - 1))
+    low, high = _wilson(w, effective, float(stdtrit(clusters - 1, 0.975)))
     return WinRate(win_rate=w, low=low, high=high, comparisons=x.size, prompts=clusters)
 
 
@@ -79,26 +79,6 @@ def clustered_mean(values: np.ndarray, prompts: Sequence[Hashable]) -> tuple[flo
 def outcome(ours: float, theirs: float) -> float:
     """1 when `ours` is the higher score, ½ when they are equal, 0 otherwise."""
     return 0.5 if ours == theirs else float(ours > theirs)
-
-
-def student_t_975(df: int) -> float:
-    """The 97.5% point of Student's t, exact for 1 and 2 degrees of freedom, else within 1%.
-
-    Cornish-Fisher expansion about the normal (Abramowitz and Stegun 1964, 26.7.5).
-    """
-    if df < 1:
-        raise ValueError(f"df={df} must be at least 1")
-    if df == 1:
-        return math.tan(math.pi * 0.475)
-    if df == 2:
-        return 0.95 * math.sqrt(2 / (1 - 0.95**2))
-    z = _NORMAL_975
-    return (
-        z
-        + (z**3 + z) / (4 * df)
-        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * df**2)
-        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * df**3)
-    )
 
 
 def cluster_numbers(prompts: Sequence[Hashable]) -> np.ndarray:

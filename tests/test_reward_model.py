@@ -345,7 +345,7 @@ def test_packed_texts_get_the_rewards_of_padded_ones(tmp_path: Path, monkeypatch
     monkeypatch.setattr("pipeline.reward.scoring.can_pack", lambda *_, **__: False)
     padded = RewardModel(network, chat, CPU)
     shapes: list[torch.Size] = []
-    network.register_forward_pre_hook(
+    network.base_model.register_forward_pre_hook(
         lambda _, __, inputs: shapes.append(inputs["input_ids"].shape), with_kwargs=True
     )
     assert padded.score(texts) == pytest.approx(packed, abs=1e-5)

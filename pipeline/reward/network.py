@@ -89,23 +89,29 @@ class RewardHead:
         annotators: Tensor | None = None,
         **_: Any,
     ) -> RewardOutput:
-        """(N, K) rewards in fp32, read at the last real token of (N, L) right-padded texts.
+        """(N, K) rewards in fp32 of (N, L) right-padded texts.
+
+        `annotators` (M,) are indices of those whose slopes and biases are wanted.
+        """
+        read = self.states(input_ids, attention_mask)
+        output = RewardOutput(logits=self.rewards(read), ties=self.ties.packed())
+        if self.annotators is not None and annotators is not None:
+            output.slope, output.bias = self.annotators(annotators)
+            output.penalty = self.annotators.penalty()
+        return output
+
+    def states(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """(N, hidden): the trunk's state at the last real token of (N, L) right-padded texts.
 
         The stock class looks for the last token that is not padding, which is one too early
-        where padding and end-of-text share an id.  `annotators` (M,) are indices of those whose
-        slopes and biases are wanted.
+        where padding and end-of-text share an id.
         """
         trunk = self.base_model  # type: ignore[attr-defined]
         hidden = trunk(
             input_ids=input_ids, attention_mask=attention_mask, use_cache=False
         ).last_hidden_state
         last = attention_mask.sum(1) - 1
-        read = hidden[torch.arange(len(last), device=last.device), last]
-        output = RewardOutput(logits=self.rewards(read), ties=self.ties.packed())
-        if self.annotators is not None and annotators is not None:
-            output.slope, output.bias = self.annotators(annotators)
-            output.penalty = self.annotators.penalty()
-        return output
+        return hidden[torch.arange(len(last), device=last.device), last]
 
     def rewards(self, last: Tensor) -> Tensor:
         """(N, K) rewards in fp32 of (N, hidden) states of texts' last tokens."""

@@ -56,12 +56,8 @@ class RewardModel:
     def member_scores(
         self, conversations: Sequence[Messages], completions: Sequence[str]
     ) -> list[list[float]]:
-        """(K, B): the rewards that each of K members gives B completions of their conversations.
-
-        Rendered by the function that rendered the judgments it was trained on.
-        """
-        texts = zip(conversations, completions, strict=True)
-        return self.rewards([self.chat.chat(messages, text).ids for messages, text in texts])
+        """(K, B): the rewards that each of K members gives B completions of their conversations."""
+        return self.rewards(self._ids(conversations, completions))
 
     def score(self, texts: Sequence[Sequence[int]]) -> list[float]:
         """The reward of each text of token ids; the mean over members."""
@@ -72,10 +68,25 @@ class RewardModel:
         rewards = self.score([p.first_ids for p in pairs] + [p.second_ids for p in pairs])
         return rewards[: len(pairs)], rewards[len(pairs) :]
 
-    @torch.no_grad()
     def rewards(self, texts: Sequence[Sequence[int]]) -> list[list[float]]:
-        """(K, B) rewards of texts of token ids, packed where the model allows it."""
-        rewards = [[0.0] * len(texts) for _ in range(self.members)]
+        """(K, B) rewards of texts of token ids."""
+        with torch.no_grad():
+            return self.network.rewards(self._states(texts)).T.tolist()
+
+    def states(self, conversations: Sequence[Messages], completions: Sequence[str]) -> Tensor:
+        """(B, hidden) in fp32: what the heads read of each completion, its last token's state."""
+        return self._states(self._ids(conversations, completions)).cpu()
+
+    def _ids(
+        self, conversations: Sequence[Messages], completions: Sequence[str]
+    ) -> list[list[int]]:
+        """Rendered by the function that rendered the judgments the model was trained on."""
+        texts = zip(conversations, completions, strict=True)
+        return [self.chat.chat(messages, text).ids for messages, text in texts]
+
+    @torch.no_grad()
+    def _states(self, texts: Sequence[Sequence[int]]) -> Tensor:
+        """(B, hidden) in fp32 of texts of token ids, packed where the model allows it."""
         precision = resolve_precision("auto", self.device)
         groups = micro_batches(
             range(len(texts)),
@@ -83,20 +94,17 @@ class RewardModel:
             token_budget=_TOKENS_AT_ONCE,
             slack=None if self._packs else _SLACK,
         )
-        for rows in groups:
-            with autocast(precision, self.device):
-                found = self._pass([texts[row] for row in rows])
-            for member, scores in zip(rewards, found.T.tolist(), strict=True):
-                for row, reward in zip(rows, scores, strict=True):
-                    member[row] = reward
-        return rewards
+        with autocast(precision, self.device):
+            found = [self._pass([texts[row] for row in rows]).float() for rows in groups]
+        order = torch.tensor([row for rows in groups for row in rows], device=self.device)
+        return torch.cat(found)[order.argsort()]
 
     def _pass(self, texts: Sequence[Sequence[int]]) -> Tensor:
-        """(B, K) rewards in one forward pass."""
+        """(B, hidden) in one forward pass."""
         if self._packs:
-            return self.network.rewards(last_states(self.network.base_model, texts))
+            return last_states(self.network.base_model, texts)
         batch = pad_right(texts, self.chat.pad_id)
-        return self.network(**{k: v.to(self.device) for k, v in batch.items()}).logits
+        return self.network.states(**{k: v.to(self.device) for k, v in batch.items()})
 
 
 def _mean(members: Sequence[Sequence[float]]) -> list[float]:
