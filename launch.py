@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -28,13 +28,12 @@ from pipeline.cli import add_study_commands
 from pipeline.clients import AdminClient, follow
 from pipeline.config import Config
 from pipeline.demo import corpus
-from pipeline.gold import load_gold, score
 from pipeline.loop import Loop
 from pipeline.rundir import write_atomically
 from pipeline.settings import assignments
-from pipeline.simulate import simulate
+from pipeline.simulate_cli import add_simulate_command
 from storage import annotators, cli, prompts
-from storage.cli import DEFAULT, AsJson, Target, Workspace, show
+from storage.cli import DEFAULT, Target, Workspace, show
 from storage.commands import Commands
 from storage.database import Database
 from storage.errors import NotFound, WorkspaceLocked
@@ -77,6 +76,7 @@ class Studio:
         self.commands.register("retry", self._retry)
         self.commands.register("gate", lambda: self.loop.gate())
         self.commands.register("gate.override", lambda **ruled: self.loop.override_gate(**ruled))
+        self.commands.register("reward.report", self.loop.reports.report)
         self.commands.register("status", lambda: status(self.db) | {"trouble": self.trouble})
 
     def call(self, command: str, **arguments: Any) -> Any:
@@ -147,13 +147,15 @@ def connect(workspace: Path, sets: list[str] | None = None) -> Iterator[Target]:
         studio.close()
 
 
-def settings_of(workspace: Path, files: list[Path], sets: list[str]) -> Config:
+def settings_of(workspace: Path, files: Sequence[Path], sets: Sequence[str]) -> Config:
     """The workspace's own settings, then further files, then --set."""
     own = workspace / "config.toml"
     return Config.load([*([own] if own.exists() else []), *files], assignments(sets))
 
 
-def prepare(workspace: Path, model: str | None, files: list[Path], sets: list[str]) -> Config:
+def prepare(
+    workspace: Path, model: str | None, files: Sequence[Path], sets: Sequence[str]
+) -> Config:
     """Make the workspace with its config.toml unless it exists; return its settings."""
     own = workspace / "config.toml"
     if own.exists():
@@ -307,48 +309,8 @@ def tell(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-@app.command("simulate")
-def simulate_command(
-    workspace: Workspace = DEFAULT,
-    iterations: Annotated[int, typer.Option(help="Whole iterations to drive.")] = 1,
-    labels: Annotated[int, typer.Option(help="Judgments an iteration.")] = 400,
-    annotators_: Annotated[int, typer.Option("--annotators", help="Simulated annotators.")] = 8,
-    bad: Annotated[float, typer.Option(help="Share of careless or biased annotators.")] = 0.25,
-    seed: Annotated[int, typer.Option(help="Seed of annotators and pipeline.")] = 0,
-    gold: Annotated[
-        str | None, typer.Option(help="module:function, (prompt, response) -> float")
-    ] = None,
-    shuffle_labels: Annotated[
-        bool, typer.Option(help="Control: judgments without meaning.")
-    ] = False,
-    tiny: Annotated[bool, typer.Option(help="The same in under a minute, for tests.")] = False,
-    sets: Sets = [],  # noqa: B006
-    as_json: AsJson = False,
-) -> None:
-    """Drive the whole loop with simulated annotators that judge by a hidden gold preference."""
-    files = [CONFIGS / "tiny.toml"] if tiny else []
-    if tiny:
-        labels, annotators_ = min(labels, 40), min(annotators_, 4)
-    chosen = [f"labeling.labels={labels}", f"seed={seed}", *sets]
-    with server_for(workspace, files, chosen) as server:
-        report = simulate(
-            server.url,
-            server.admin,
-            iterations=iterations,
-            labels=labels,
-            annotators=annotators_,
-            bad=bad,
-            seed=seed,
-            gold=load_gold(gold) if gold else score,
-            shuffle_labels=shuffle_labels,
-            tiny=tiny,
-            progress=tell,
-        )
-    show(report, as_json)
-
-
 @contextmanager
-def server_for(workspace: Path, files: list[Path], sets: list[str]) -> Iterator[Remote]:
+def server_for(workspace: Path, files: Sequence[Path], sets: Sequence[str]) -> Iterator[Remote]:
     """The live server of a workspace, or one of our own for as long as it is needed."""
     prepare(workspace, None, files, sets)
     try:
@@ -380,6 +342,7 @@ def is_up(workspace: Path) -> bool:
 
 cli.add_data_commands(app, connect=connect, prepare=lambda where: prepare(where, None, [], []))
 add_study_commands(app, connect=connect)
+add_simulate_command(app, server_for=server_for, tiny_settings=CONFIGS / "tiny.toml", show=show)
 
 
 def main() -> None:

@@ -21,6 +21,7 @@ COMMANDS = {
     "simulation": ["simulate_seeds.py"],
     "win-rate": ["winrate.py"],
     "recovery": ["recovery.py"],
+    "reward-report": ["reward_report.py"],
     "agreement": ["agreement.py"],
 }
 

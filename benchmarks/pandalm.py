@@ -1,23 +1,31 @@
 """Agreement of three annotators on the PandaLM test set, and a round trip through a raw export.
 
     python benchmarks/pandalm.py testset-v1.json [--judgments pandalm.jsonl] [--train]
+    python benchmarks/pandalm.py testset-v1.json --compare [--seeds 0 1 2] [--max-tokens 128] [--report]
 
 The file is data/testset-v1.json of github.com/WeOpenML/PandaLM (Apache-2.0, 999 pairs, three
 annotators; its README publishes Cohen's kappa .85, .88 and .86).  `--judgments` also writes the
 rows for `launch.py import --judgments`.  `--train` trains a reward model on the judgments from the
 embedded model: it shows that human data goes through, and at two million parameters little more.
+`--compare` does nothing but train reward models with annotators learned, with votes pooled, and on
+majorities (`benchmarks/pandalm_compare.py`), one JSON a seed; seeds that have one are not run again.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks.demo_world import reward_settings
+from benchmarks.pandalm_compare import compare
 from pipeline.config import Config
 from pipeline.demo import MODEL_DIR, corpus
 from pipeline.loop import Loop
@@ -120,8 +128,21 @@ def main() -> None:
     parser.add_argument("testset", type=Path, help="PandaLM's testset-v1.json")
     parser.add_argument("--judgments", type=Path, help="keep the rows for an import here (JSONL)")
     parser.add_argument("--train", action="store_true", help="train a reward model on them")
+    parser.add_argument("--compare", action="store_true", help="joint against majority and pooled")
+    parser.add_argument("--seeds", type=int, nargs="+", default=list(range(10)))
+    parser.add_argument("--max-tokens", type=int, default=128, help="longest text compared on")
+    parser.add_argument("--set", nargs="+", default=["epochs=1"], help="settings of [reward]")
+    parser.add_argument("--folder", type=Path, default=ROOT / ".bench" / "pandalm")
+    parser.add_argument("--report", action="store_true", help="only print what was compared")
     arguments = parser.parse_args()
     testset = json.loads(arguments.testset.read_text(encoding="utf-8"))
+    if arguments.compare or arguments.report:
+        try:
+            config = reward_settings(arguments.set)
+        except ValueError as error:
+            parser.error(str(error))
+        compare(judgments(testset), arguments, config, CONTEXT)
+        return
     with tempfile.TemporaryDirectory() as folder:
         rows = arguments.judgments or Path(folder) / "judgments.jsonl"
         lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in judgments(testset))

@@ -22,34 +22,39 @@ is 1 where hybrid needs more than 85% of them (ten seeds or more).
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, lru_cache
 from itertools import combinations
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import torch
 from torch.nn.functional import softplus
 
-from pipeline.config import Config
+from benchmarks.demo_world import (
+    ANSWERS,
+    CONFIG,
+    ROOT,
+    Label,
+    People,
+    Pool,
+    World,
+    judged_pair,
+    quietly,
+    trained,
+)
+from benchmarks.seeds import run_seeds
 from pipeline.demo import MODEL_DIR
-from pipeline.demo.corpus import prompts
-from pipeline.drafts import alike
-from pipeline.gold import score
 from pipeline.population import population
-from pipeline.reward.data import JudgedPair, pad_right
-from pipeline.reward.likelihood import OUTCOME_CODES, TIE, UNSTATED, log_probabilities
-from pipeline.reward.network import from_language_model
+from pipeline.reward.data import pad_right
+from pipeline.reward.likelihood import TIE, log_probabilities
 from pipeline.reward.scoring import RewardModel
-from pipeline.reward.trainer import train_reward_model
-from pipeline.rundir import Report, RunDirectory, write_atomically
 from pipeline.sampler import Sampler
 from pipeline.selection import (
     ACQUISITIONS,
@@ -59,11 +64,10 @@ from pipeline.selection import (
     pairs_within,
 )
 from pipeline.text import ChatTokenizer, Messages
+from pipeline.trials import TrialArm
 from storage.plan import Asked, Used, share_out
-from storage.records import Arm, as_messages, canonical_outcome
+from storage.records import Arm
 
-ROOT = Path(__file__).resolve().parent.parent
-CONFIG = Config.load([ROOT / "configs" / "demo.toml"])
 ARMS: dict[str, tuple[Arm, float] | None] = {
     "random": None,
     "hybrid": ("bald", 0.5),
@@ -71,71 +75,26 @@ ARMS: dict[str, tuple[Arm, float] | None] = {
     "uncertainty": ("uncertainty", 1.0),
     "d_optimal": ("d_optimal", 1.0),
 }
-SAMPLED, ANSWERS, MEMBERS, ANNOTATORS = 8, 4, 4, 8
+MEMBERS, ANNOTATORS = 4, 8
 FEATURES, RIDGE = 200, 1.0
 """Principal components that frozen heads read, and their penalty: RIDGE · |w|² / 2 over all labels."""
 WANTED_RATIO, SEEDS_NEEDED = 0.85, 10
 
 
 @dataclass(frozen=True, kw_only=True)
-class World:
-    """What one seed sees: answer n belongs to prompt n // ANSWERS; the first prompts are asked about,
-    those from `held_out` on are measured on.  `features` (N, F) are for frozen heads."""
+class FeaturedWorld(World):
+    """A world with what frozen heads read of its answers, (N, F)."""
 
-    seed: int
-    conversations: Sequence[Messages]
-    texts: Sequence[str]
-    gold: np.ndarray
     features: torch.Tensor
-    held_out: int
-
-    @classmethod
-    def draw(cls, seed: int, everything: dict[str, Any], *, asked: int) -> World:
-        """`asked` of the train prompts and all held-out ones, with four of their answers each."""
-        coin = np.random.default_rng([seed, 0])
-        train, prompts = everything["train"], len(everything["messages"])
-        drawn = [*coin.permutation(train)[:asked], *range(train, prompts)]
-        rows = [p * SAMPLED + n for p in drawn for n in coin.permutation(SAMPLED)[:ANSWERS]]
-        texts = [everything["texts"][row] for row in rows]
-        conversations = [as_messages(everything["messages"][row // SAMPLED]) for row in rows]
-        both = zip(conversations, texts, strict=True)
-        return cls(
-            seed=seed,
-            conversations=conversations,
-            texts=texts,
-            gold=np.array([score(messages[-1].content, text) for messages, text in both]),
-            features=everything["features"][rows],
-            held_out=min(asked, train),
-        )
-
-    def answers(self, prompt: int) -> range:
-        return range(prompt * ANSWERS, (prompt + 1) * ANSWERS)
 
 
-def sampled(folder: Path, chat: ChatTokenizer) -> dict[str, Any]:
-    """All prompts, `train` of them to ask about, with SAMPLED answers each and their features."""
-    path = folder / "answers.pt"
+def pool_features(pool: Pool, chat: ChatTokenizer) -> torch.Tensor:
+    """`features_of` all answers by the embedded model, made once."""
+    path = ROOT / ".bench" / f"features-{pool.digest}.pt"
     if path.exists():
         return torch.load(path, weights_only=True)
-    messages = [m for role in ("train", "held-out") for r, m, _ in prompts() if r == role]
-    asked = [as_messages(m) for m in messages for _ in range(SAMPLED)]
-    sampler = Sampler.load(str(MODEL_DIR), device=torch.device("cpu"), dtype=torch.float32)
-    print(f"sampling {len(asked)} answers, once", file=sys.stderr, flush=True)
-    answers = sampler.sample(
-        asked,
-        temperature=CONFIG.sampling.temperatures[0],
-        top_p=CONFIG.sampling.top_p,
-        max_new_tokens=CONFIG.sampling.max_new_tokens,
-        seed=0,
-        batch=64,
-    )
-    texts = [answer.text for answer in answers]
-    found = {
-        "messages": messages,
-        "train": sum(role == "train" for role, _, _ in prompts()),
-        "texts": texts,
-        "features": features_of(sampler.model, asked, texts, chat),
-    }
+    model = Sampler.load(str(MODEL_DIR), device=torch.device("cpu"), dtype=torch.float32).model
+    found = features_of(model, pool.conversations(), pool.texts, chat)
     torch.save(found, path)
     return found
 
@@ -165,34 +124,6 @@ def features_of(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Label:
-    """An outcome code for two answers."""
-
-    first: int
-    second: int
-    outcome: int
-
-
-class People:
-    """Simulated annotators; what a pair is given does not depend on when it is asked."""
-
-    def __init__(self, world: World, bad: float) -> None:
-        self._world = world
-        self._annotators = population(ANNOTATORS, bad=bad, seed=world.seed)
-
-    def label(self, first: int, second: int) -> Label:
-        coin = np.random.default_rng([self._world.seed, 1, first, second])
-        annotator = self._annotators[coin.integers(ANNOTATORS)]
-        swapped = bool(coin.integers(2))
-        left, right = (second, first) if swapped else (first, second)
-        gold, texts = self._world.gold, self._world.texts
-        words = sum(len(texts[side].split()) for side in (left, right))
-        said = annotator.judge(left=gold[left], right=gold[right], words=words, coin=coin)
-        outcome = canonical_outcome(said.outcome, shown_swapped=swapped)
-        return Label(first=first, second=second, outcome=OUTCOME_CODES[outcome])
-
-
-@dataclass(frozen=True, kw_only=True)
 class Fitted:
     """A trained ensemble: of answers by number, `rewards` (K, N) and what the heads read (N, F)."""
 
@@ -207,7 +138,9 @@ def bootstrap(labels: Sequence[Label], seed: int) -> torch.Tensor:
     return torch.poisson(torch.ones(len(labels), MEMBERS), generator=generator)
 
 
-def fit_heads(world: World, labels: Sequence[Label], _: ChatTokenizer, number: int) -> Fitted:
+def fit_heads(
+    world: FeaturedWorld, labels: Sequence[Label], _: ChatTokenizer, number: int
+) -> Fitted:
     """Linear heads on frozen features, with one tie threshold, at the optimum of their loss."""
     del number  # nothing is left to chance but the bootstrap, which stays as labels come in
     first, second = ([getattr(label, side) for label in labels] for side in ("first", "second"))
@@ -237,30 +170,15 @@ def fit_heads(world: World, labels: Sequence[Label], _: ChatTokenizer, number: i
     )
 
 
-def judged_pair(world: World, label: Label, place: int, chat: ChatTokenizer) -> JudgedPair:
-    """A label as the reward stage reads it; its place names it, so that its bootstrap stays."""
-    ids = [
-        chat.chat(world.conversations[n], world.texts[n]).ids for n in (label.first, label.second)
-    ]
-    return JudgedPair(
-        judgment=str(place), prompt=str(label.first // ANSWERS),
-        first=str(label.first), second=str(label.second), first_ids=ids[0], second_ids=ids[1],
-        first_length=len(ids[0]), second_length=len(ids[1]), outcome=label.outcome,
-        strength=UNSTATED, annotator="all", side=1,
-    )  # fmt: skip
-
-
-def fit_trunk(world: World, labels: Sequence[Label], chat: ChatTokenizer, number: int) -> Fitted:
+def fit_trunk(
+    world: FeaturedWorld, labels: Sequence[Label], chat: ChatTokenizer, number: int
+) -> Fitted:
     """The whole model with MEMBERS heads on one trunk, as the reward stage trains it."""
-    network = from_language_model(str(MODEL_DIR), chat, heads=MEMBERS)
     config = replace(CONFIG.reward, members=MEMBERS, annotators=False, early_stopping=False)
     pairs = [judged_pair(world, label, place, chat) for place, label in enumerate(labels)]
-    with TemporaryDirectory() as scratch, Report(RunDirectory(Path(scratch))) as report:
-        train_reward_model(
-            network, chat, pairs, config, Path(scratch) / "checkpoints", report,
-            device=torch.device("cpu"), seed=100 * world.seed + number, bootstrap_seed=world.seed,
-        )  # fmt: skip
-    network.eval()
+    network, _ = trained(
+        pairs, chat, config, seed=100 * world.seed + number, bootstrap_seed=world.seed
+    )
     model = RewardModel(network, chat, "cpu")
 
     def asked(answers: Sequence[int]) -> tuple[list[Messages], list[str]]:
@@ -278,17 +196,8 @@ FITS = {"frozen": fit_heads, "trained": fit_trunk}
 
 
 def accuracy(model: Fitted, world: World) -> float:
-    """Share of held-out pairs that the mean reward orders as the gold does; equal ones are left out."""
-    answers = range(world.held_out * ANSWERS, len(world.texts))
-    mean = model.rewards(answers).mean(0).numpy()
-    gold = world.gold[answers.start :]
-    right = []
-    for start in range(0, len(answers), ANSWERS):
-        for a, b in combinations(range(start, start + ANSWERS), 2):
-            if abs(gold[a] - gold[b]) > 1e-9:
-                ours = np.sign(mean[a] - mean[b]) * np.sign(gold[a] - gold[b])
-                right.append((1 + ours) / 2)
-    return float(np.mean(right))
+    """Share of held-out pairs that the mean reward orders as the gold does."""
+    return world.accuracy(model.rewards(world.held_out_answers()).mean(0).numpy())
 
 
 class Asking:
@@ -354,16 +263,15 @@ class Asking:
         return [pairs[n] for n in taken]
 
     def _may(self, pair: tuple[int, int]) -> bool:
-        texts = self._world.texts[pair[0]], self._world.texts[pair[1]]
-        bar = CONFIG.sampling.near_duplicate
-        return pair not in self._asked and not alike(*texts, self._chat.plain, bar)
+        return pair not in self._asked and self._world.differ(pair, self._chat)
 
 
 def run_arm(
-    world: World, name: str, args: argparse.Namespace, chat: ChatTokenizer
+    world: FeaturedWorld, name: str, args: argparse.Namespace, chat: ChatTokenizer
 ) -> dict[str, Any]:
     """Accuracy after each round, with the labels given so far."""
-    people, asking = People(world, args.bad), Asking(world, chat, args.prompts_per_pair)
+    people = People(world, population(ANNOTATORS, bad=args.bad, seed=world.seed))
+    asking = Asking(world, chat, args.prompts_per_pair)
     labels: list[Label] = []
     curve: list[dict[str, float]] = []
     model: Fitted | None = None
@@ -382,35 +290,32 @@ def run_arm(
     }
 
 
-def load(args: argparse.Namespace, seed: int) -> dict[str, Any]:
-    """What a seed's file says, or an empty one; exits where it was made with other settings."""
+def held_seeds(args: argparse.Namespace) -> list[dict[str, Any]]:
+    """What each seed holds: what is missing is made, unless only a report is asked for."""
     names = ("trunk", "rounds", "labels", "bad", "prompts", "prompts_per_pair")
-    settings = {name: getattr(args, name) for name in names} | {"members": MEMBERS}
-    path = args.folder / f"seed-{seed}.json"
-    if not path.exists():
-        return {"seed": seed, "settings": settings, "arms": {}}
-    found = json.loads(path.read_text())
-    if found["settings"] != settings:
-        sys.exit(f"{path} was made with {found['settings']}; name another --folder")
-    return found
-
-
-def run(args: argparse.Namespace) -> None:
-    """Make what is missing, seed by seed."""
-    args.folder.mkdir(parents=True, exist_ok=True)
-    torch.set_num_threads(1)
+    conditions = {name: getattr(args, name) for name in names} | {"members": MEMBERS}
+    quietly()
     chat = ChatTokenizer.load(str(MODEL_DIR))
-    everything = sampled(args.folder, chat)
-    for seed in args.seeds:
-        found = load(args, seed)
-        missing = [arm for arm in args.arms if arm not in found["arms"]]
-        if not missing:
-            continue
-        world = World.draw(seed, everything, asked=args.prompts)
-        for arm in missing:
-            found["arms"][arm] = run_arm(world, arm, args, chat)
-            text = json.dumps(found, indent=1) + "\n"
-            write_atomically(args.folder / f"seed-{seed}.json", text)
+
+    @cache
+    def everything() -> tuple[Pool, torch.Tensor]:
+        pool = Pool.sampled()
+        return pool, pool_features(pool, chat)
+
+    @lru_cache(maxsize=1)
+    def world(seed: int) -> FeaturedWorld:
+        pool, features = everything()
+        drawn = World.draw(seed, pool, asked=args.prompts)
+        return FeaturedWorld(**vars(drawn), features=features[drawn.rows])
+
+    return run_seeds(
+        lambda arm, seed: run_arm(world(seed), arm.name, args, chat),
+        [TrialArm(name=name) for name in args.arms],
+        args.seeds,
+        args.folder,
+        conditions=conditions,
+        only_report=args.report,
+    )
 
 
 def label_ratio(labels: np.ndarray, ours: np.ndarray, theirs: np.ndarray) -> float:
@@ -429,14 +334,14 @@ def label_ratio(labels: np.ndarray, ours: np.ndarray, theirs: np.ndarray) -> flo
     return math.inf
 
 
-def report(args: argparse.Namespace) -> int:
+def report(args: argparse.Namespace, held: Sequence[dict[str, Any]]) -> int:
     """Print a Markdown table; 1 where the expectation fails."""
     found: dict[str, dict[int, np.ndarray]] = {arm: {} for arm in args.arms}
     labels = np.array([args.labels * (n + 1) for n in range(args.rounds)])
     for arm in args.arms:
-        for seed in args.seeds:
-            if made := load(args, seed)["arms"].get(arm):
-                found[arm][seed] = np.array([point["accuracy"] for point in made["curve"]])
+        for each in held:
+            if made := each["arms"].get(arm):
+                found[arm][each["seed"]] = np.array([point["accuracy"] for point in made["curve"]])
     print("| arm | seeds | " + " | ".join(f"{n} labels" for n in labels) + " | final − random "
           "| labels to random's final accuracy |")  # fmt: skip
     print("|---" * (len(labels) + 4) + "|")
@@ -489,9 +394,7 @@ def main() -> int:
     args = parser.parse_args()
     if "random" not in args.arms:
         parser.error("--arms must have random, which the others are measured against")
-    if not args.report:
-        run(args)
-    return report(args)
+    return report(args, held_seeds(args))
 
 
 if __name__ == "__main__":

@@ -32,8 +32,36 @@ class Setting:
     basic: bool = False
 
 
+class RewardReports(Protocol):
+    """How good each reward model is."""
+
+    def report(self, model: str | None = None) -> dict[str, Any]:
+        """Of one reward model, of the newest where none is named.  Plain values.
+
+        ``models``: all, the newest first; ``model``: the one, or None where there is none.
+        ``quality``: figures of its held-out judgments, or None where ``missing`` says why.
+        ``verdict``: the ``verdict`` and its ``checks``, each with what it ``allows`` (ppo, best_of_n
+        or labeling), what it ``says`` and whether anything is ``known``.  ``curve``: ``state`` (none, running, cancelling, stopped, failed or
+        done), ``progress`` from 0 to 1, ``message``, ``reason``, ``points``, ``lines`` and ``forecast``.
+        """
+        ...
+
+    def start_curve(self, model: str) -> None:
+        """Make a reward model's learning curve, or go on with it; ``ValueError`` at a bad moment."""
+        ...
+
+    def cancel_curve(self, model: str) -> None:
+        """Stop making it; what is done is kept."""
+        ...
+
+
 class Loop(Protocol):
     """The pipeline as seen from the researcher's page."""
+
+    @property
+    def reports(self) -> RewardReports:
+        """Reports on reward models."""
+        ...
 
     def settings(self) -> list[Setting]:
         """Every setting with its current value, in the order to show them."""

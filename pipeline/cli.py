@@ -14,6 +14,7 @@ from pipeline import compare, compare_report, gate, planning, sweep
 from pipeline.gold import load_gold, score
 from pipeline.judge import TIMEOUT, judge_all, load_judge
 from pipeline.lab.cli import add_lab_commands
+from pipeline.reward.cli import add_reward_commands
 from pipeline.settings import assignments
 from pipeline.studies import nats, stoppable
 
@@ -28,8 +29,9 @@ LARGEST_BETA = 1e6
 def add_study_commands(
     app: typer.Typer, *, connect: Callable[[Path], AbstractContextManager[Any]]
 ) -> None:
-    """Add `sweep`, `compare`, `judge`, `plan`, `gate` and the lab's; `connect` reaches a workspace."""
+    """Add `sweep`, `compare`, `judge`, `plan`, `gate`, `reward` and the lab's; `connect` reaches a workspace."""
     add_lab_commands(app)
+    add_reward_commands(app, connect)
     _add_sweep(app)
     _add_compare(app)
     _add_judge(app, connect)

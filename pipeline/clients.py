@@ -82,6 +82,7 @@ class LabelClient:
                 "id": id or str(uuid.uuid4()),
                 "comparison": comparison,
                 "outcome": verdict.outcome,
+                "strength": verdict.strength,
                 "milliseconds": verdict.milliseconds,
             },
         )

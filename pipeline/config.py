@@ -123,10 +123,8 @@ class SamplingConfig(Section):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(
-            len(self.temperatures) == 2,
-            f"sampling.temperatures={list(self.temperatures)} must be two positive numbers",
-        )
+        given = list(self.temperatures)
+        require(len(given) == 2, f"sampling.temperatures={given} must be two positive numbers")
         require(
             self.reference_share + self.previous_share <= 1,
             "sampling.reference_share and sampling.previous_share must add up to at most 1",
@@ -150,10 +148,11 @@ class RewardConfig(Section):
         "Kinds of annotators whose judgments are learned from; those by a model are only when "
         'asked for by name, as in ["person", "model"].',
     )
-    tie_model: Literal["rao_kupper", "davidson", "ordinal", "drop", "half"] = setting(
-        "rao_kupper",
-        "What ties teach: a learned tie threshold (rao_kupper; ordinal learns thresholds of "
-        "strength too), a learned weight (davidson), nothing (drop), or half a win each (half).",
+    tie_model: Literal["auto", "rao_kupper", "davidson", "ordinal", "drop", "half"] = setting(
+        "auto",
+        "What ties teach: a learned threshold (rao_kupper; ordinal learns those of strength too), "
+        "a learned weight (davidson), nothing (drop), or half a win each (half).  auto is ordinal "
+        "where at least half of the preferences state a strength, else rao_kupper.",
     )
     both_bad: Literal["tie", "absolute"] = setting(
         "absolute",
@@ -195,9 +194,7 @@ class RewardConfig(Section):
         high=0.5,
     )
     early_stopping: bool = setting(
-        True,
-        "Stop, and go back to the best state, when the log-loss of those judgments has clearly "
-        "risen.",
+        True, "Stop, and go back to the best state, when those judgments' log-loss clearly rises."
     )
     stopping_judgments: int = setting(
         100,
@@ -222,6 +219,9 @@ class RewardConfig(Section):
         2048, "Longest prompt plus response; longer ones are an error.", low=1
     )
     center: bool = setting(True, "Shift rewards so that SFT responses average 0.")
+    calibrate: bool = setting(
+        True, "Scale rewards to fit the judgments that were not learned from."
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -6,30 +6,23 @@ that is stored as running, whoever started it.
 
 from __future__ import annotations
 
-import fcntl
 import math
-import os
 import shutil
-import signal
 import subprocess
-import sys
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
+from pipeline import detached
 from pipeline.config import Config
-from pipeline.rundir import LOCK_FD, Job, RunDirectory
+from pipeline.rundir import Job, RunDirectory
 from storage import models, runs
 from storage.database import Database
 from storage.records import Metric, ModelVersion, Run, RunNote, Stage, now
 
 FREE_BYTES_NEEDED = 500 * 1024 * 1024
 """A stage is not started with less free disk than this; checkpoints come on top."""
-
-PATIENCE = 60.0
-"""Seconds a worker may take to stop in good order, at the end of an update, before it is killed."""
 
 STARTING = "starting the worker"
 
@@ -114,9 +107,8 @@ class Jobs:
             # Looked at before the events are read: what it wrote until its end is then read too.
             alive = directory.is_running()
             run = self._ingest(run, directory)
-            asked = directory.cancel_asked()
-            if alive and asked and (now() - asked).total_seconds() > PATIENCE:
-                self._signal(directory, signal.SIGKILL)
+            if alive:
+                detached.kill_if_late(directory, now())
             if not alive:
                 ended.append(self._conclude(run, directory))
         return ended
@@ -126,18 +118,7 @@ class Jobs:
         run = runs.get(self._db, run_id)
         if run.status != "running":
             raise ValueError(f"{run_id} is not running; it has {run.status}")
-        directory = self.directory(run)
-        if directory.cancel_asked() is None:
-            directory.ask_to_cancel(now())
-            directory.say("asked to stop")
-            self._signal(directory, signal.SIGTERM)
-
-    def _signal(self, directory: RunDirectory, signum: int) -> None:
-        """Reach a worker and everything it started."""
-        # The lock proves the worker lives, so the recorded group id is still its own.
-        if directory.is_running():
-            with suppress(ProcessLookupError, FileNotFoundError):
-                os.killpg(int((directory.path / "pid").read_text()), signum)
+        detached.cancel(self.directory(run), now())
 
     def resume(self, run_id: str) -> Run:
         """Continue a run that failed or was cancelled from its last checkpoint."""
@@ -157,9 +138,7 @@ class Jobs:
 
     def shut_down(self) -> None:
         """Let go of the children without stopping them."""
-        for child in self._children.values():
-            child.poll()
-            child.returncode = child.returncode or 0  # no "still running" warning at exit
+        detached.let_go(list(self._children.values()))
         self._children.clear()
 
     def _stopped(self, run_id: str) -> Run:
@@ -191,20 +170,8 @@ class Jobs:
         return run
 
     def _spawn(self, run: Run, directory: RunDirectory) -> None:
-        with directory.log.open("ab") as log, (directory.path / "lock").open("ab") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            child = subprocess.Popen(
-                [sys.executable, "-m", "pipeline.worker", str(directory.path)],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                pass_fds=[lock.fileno()],
-                cwd=Path(__file__).parent.parent,
-                env=os.environ | {LOCK_FD: str(lock.fileno())},
-            )
-        (directory.path / "pid").write_text(str(child.pid))
-        self._children[run.id] = child
+        with directory.hold_lock() as lock:
+            self._children[run.id] = detached.spawn(directory, lock.fileno())
 
     def _ingest(self, run: Run, directory: RunDirectory) -> Run:
         """Store the events after `run.ingested_seq` and return the run as it then stands."""

@@ -22,6 +22,7 @@ from pipeline.form import Setting, form, overridden
 from pipeline.hub import base_model_path
 from pipeline.jobs import Jobs
 from pipeline.ppo.metrics import METRICS as PPO_METRICS
+from pipeline.reward.report import RewardReports
 from pipeline.rundir import Job
 from storage import handover, iterations, models, policy_judgments, prompts, runs
 from storage.database import Database
@@ -47,6 +48,7 @@ class Loop:
         self._config = config
         self._jobs = Jobs(db)
         self._lock = threading.RLock()
+        self.reports = RewardReports(db.workspace, lambda: models.reward_models(db), self.state)
         # Storage counts the labels, and is told here whose.
         handover.set_learn_from(db, self._now().reward.learn_from)
 
@@ -181,6 +183,7 @@ class Loop:
     def shut_down(self) -> None:
         """Let go of running workers without stopping them."""
         self._jobs.shut_down()
+        self.reports.shut_down()
 
     def _begin(self, previous: Iteration | None) -> Iteration:
         sampled = None
@@ -227,21 +230,19 @@ class Loop:
     def _start(self, current: Iteration) -> None:
         config, stage = self._config_of(current), STAGE_OF[current.phase]
         seed = config.seed + current.number
-        fill: Callable[[Path], Any]
-        if stage == "sampling":
-            if current.number == 1 and (shipped := self._shipped_pairs(current)):
-                self._jobs.adopt(self._job(current, stage), shipped)
-                return
-            fill = lambda inputs: self._plan_sampling(current, inputs)  # noqa: E731
-        elif stage == "reward":
-            fill = lambda inputs: self._give_judgments(current, inputs)  # noqa: E731
-        elif stage == "ppo":
-            fill = lambda inputs: self._give_for_policy(current, inputs, seed)  # noqa: E731
-        else:
-            fill = lambda inputs: handover.give_prompts(  # noqa: E731
+        fills: Mapping[Stage, Callable[[Path], Any]] = {
+            "sampling": lambda inputs: self._plan_sampling(current, inputs),
+            "reward": lambda inputs: self._give_judgments(current, inputs),
+            "ppo": lambda inputs: self._give_for_policy(current, inputs, seed),
+            "evaluate": lambda inputs: handover.give_prompts(
                 self._db, inputs, role="held-out", limit=config.evaluate.prompts
-            )
-        self._jobs.start(self._job(current, stage), fill=fill)
+            ),
+        }
+        first = stage == "sampling" and current.number == 1
+        if first and (shipped := self._shipped_pairs(current)):
+            self._jobs.adopt(self._job(current, stage), shipped)
+            return
+        self._jobs.start(self._job(current, stage), fill=fills[stage])
 
     def _take(self, current: Iteration, run: Run) -> Iteration:
         """Take over the outputs of a stage that succeeded; return the iteration one phase on."""

@@ -6,8 +6,15 @@ Everybody follows one formula and differs in its numbers.  With left and right s
     P(a) = σ(z − θ)   P(b) = σ(−z − θ)   P(tie) = 1 − P(a) − P(b)          (Rao and Kupper 1967)
 
 and before that, with probability σ(4 · (standard − max(l, r))), *both bad*: not even the better
-one is good enough.  Scores have a standard deviation of about 1 over ordinary responses.  A
-careless annotator has slope 0, an inverted one a negative slope, and so on.
+one is good enough.  In other words, somebody feels z + ε with ε logistic, and presses A above θ
+and B below −θ.  How far beyond is the strength that is stated: slightly for the first gap, clearly
+for the next, then much (McCullagh 1980), so that
+
+    P(a, clearly or much) = σ(z − θ − gap₁)   P(a, much) = σ(z − θ − gap₁ − gap₂)   and of b with −z
+
+Nothing is drawn for strengths: without them the same is pressed.  Scores have a standard deviation
+of about 1 over ordinary responses.  A careless annotator has slope 0, an inverted one a negative
+slope, and so on.
 """
 
 from __future__ import annotations
@@ -31,6 +38,8 @@ _SLOPE = 1.1
 _TIE = 0.35
 _STANDARD = -1.2
 _STANDARD_SHARPNESS = 4.0
+# So that of their preferences 2 in 5 are slight, 2 in 5 clear and 1 in 5 much of one.
+_GAPS = (1.1, 1.7)
 
 _READING_MS_PER_WORD = 252.0  # 238 words a minute: Brysbaert 2019, J. Mem. Lang. 109
 _DECISION_MS = 1500.0
@@ -38,17 +47,22 @@ _DECISION_MS = 1500.0
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What was pressed, and how long the pair was on the screen."""
+    """What was pressed, and how long the pair was on the screen.
+
+    `strength` of a preference is 1 slightly, 2 clearly, 3 much, or None where none was stated.
+    """
 
     outcome: ScreenOutcome
     milliseconds: int
+    strength: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class SimulatedAnnotator:
     """One annotator; the numbers are those of the module's formula.
 
-    `pace` multiplies the time a careful reader of average speed takes.
+    `gaps` are gap₁ and gap₂; without them no strengths are stated.  `pace` multiplies
+    the time a careful reader of average speed takes.
     """
 
     name: str
@@ -57,6 +71,7 @@ class SimulatedAnnotator:
     tie: float
     left_bias: float = 0.0
     standard: float = -math.inf
+    gaps: tuple[float, float] | None = None
     pace: float = 1.0
 
     def judge(self, *, left: float, right: float, words: int, coin: np.random.Generator) -> Verdict:
@@ -66,22 +81,42 @@ class SimulatedAnnotator:
         bar = _STANDARD_SHARPNESS * (self.standard - max(left, right))
         if coin.random() < _sigmoid(bar):
             return Verdict(outcome="both_bad", milliseconds=milliseconds)
+        z = self._advantage(left, right)
         a, b = self.preference(left=left, right=right)
         toss = coin.random()
-        outcome: ScreenOutcome = "a" if toss < a else "b" if toss < a + b else "tie"
-        return Verdict(outcome=outcome, milliseconds=milliseconds)
+        if toss < a:
+            strength = self._strength(z, toss)
+            return Verdict(outcome="a", milliseconds=milliseconds, strength=strength)
+        if toss < a + b:
+            strength = self._strength(-z, toss - a)
+            return Verdict(outcome="b", milliseconds=milliseconds, strength=strength)
+        return Verdict(outcome="tie", milliseconds=milliseconds)
 
     def preference(self, *, left: float, right: float) -> tuple[float, float]:
         """The probabilities of pressing A and B, once it is not both bad."""
-        z = self.slope * (left - right) + self.left_bias
+        z = self._advantage(left, right)
         return _sigmoid(z - self.tie), _sigmoid(-z - self.tie)
+
+    def _advantage(self, left: float, right: float) -> float:
+        return self.slope * (left - right) + self.left_bias
+
+    def _strength(self, z: float, toss: float) -> int | None:
+        """How strong a win is called; `toss` is uniform below its probability σ(z − θ).
+
+        The utility z − logit(toss) lies beyond a threshold t where toss < σ(z − t).
+        """
+        if self.gaps is None:
+            return None
+        clearly = self.tie + self.gaps[0]
+        much = clearly + self.gaps[1]
+        return 1 + (toss < _sigmoid(z - clearly)) + (toss < _sigmoid(z - much))
 
 
 def population(count: int, *, bad: float, seed: int) -> list[SimulatedAnnotator]:
     """`count` annotators named sim-01…, of whom the rounded share `bad` are bad.
 
-    The seed draws who is bad and how careful annotators differ: slopes and thresholds spread by
-    a factor of about 1.25, speeds by 1.4.
+    The seed draws who is bad and how careful annotators differ: slopes, thresholds and what each
+    calls clear or much spread by a factor of about 1.25, speeds by 1.4.
     """
     if count < 1:
         raise ValueError(f"annotators={count} must be at least 1")
@@ -92,10 +127,17 @@ def population(count: int, *, bad: float, seed: int) -> list[SimulatedAnnotator]
     careful: list[Temper] = ["careful"] * (count - number_bad)
     tempers = [BAD_TEMPERS[i % len(BAD_TEMPERS)] for i in range(number_bad)] + careful
     order = coin.permutation(count)
-    return [_annotator(f"sim-{n:02d}", tempers[i], coin) for n, i in enumerate(order, start=1)]
+    # A stream of their own: what else a seed draws does not depend on strengths.
+    scales = np.exp(np.random.default_rng([seed, 1, 1]).normal(0, 0.22, count)).tolist()
+    return [
+        _annotator(f"sim-{n:02d}", tempers[i], scale, coin)
+        for n, (i, scale) in enumerate(zip(order, scales, strict=True), start=1)
+    ]
 
 
-def _annotator(name: str, temper: Temper, coin: np.random.Generator) -> SimulatedAnnotator:
+def _annotator(
+    name: str, temper: Temper, scale: float, coin: np.random.Generator
+) -> SimulatedAnnotator:
     slope = _SLOPE * math.exp(coin.normal(0, 0.22))
     tie = _TIE * math.exp(coin.normal(0, 0.22))
     pace = math.exp(coin.normal(0, 0.35))
@@ -114,6 +156,7 @@ def _annotator(name: str, temper: Temper, coin: np.random.Generator) -> Simulate
         tie=tie,
         left_bias=left_bias,
         standard=standard,
+        gaps=(scale * _GAPS[0], scale * _GAPS[1]),
         pace=pace * haste,
     )
 

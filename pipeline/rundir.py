@@ -35,7 +35,7 @@ from typing import Any, Literal, Self
 from pipeline.config import Config
 from storage.records import Stage
 
-Study = Literal["measure"]
+Study = Literal["measure", "curve"]
 """Stages of studies, which the loop and its database do not know."""
 
 LOCK_FD = "KITESTRING_LOCK_FD"

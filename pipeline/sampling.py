@@ -205,13 +205,15 @@ def against_reference(drafts: Sequence[Draft], job: Job) -> list[Draft]:
     """Those of the drafts that now compare the policy with the reference instead.
 
     A policy that has grown sure of itself says the same again and again: its own answers make
-    no pairs, and the loop would starve for labels.  None where the policy is the reference.
+    no pairs, and the loop would starve for labels.  Their arm is ``repeated`` and not
+    ``reference``: a win rate over prompts on which the policy is sure would be another one.  None
+    where the policy is the reference.
     """
     if job.names.get("reference") in (None, job.names.get("policy")):
         return []
     turned = [draft for draft in drafts if draft.arm != "reference"]
     for draft in turned:
-        draft.arm = "reference"
+        draft.arm = "repeated"
         draft.sides[1].model = "reference"
         draft.sides[1].temperature = job.config.sampling.temperatures[0]
     return turned

@@ -7,29 +7,25 @@ the admin interface, pairs and judgments through ``/label/api``, several clients
 
 from __future__ import annotations
 
-import math
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from pipeline import gold as builtin
-from pipeline.clients import LabelClient, ShownPair, Tally, conversation
+from pipeline.clients import LabelClient, Tally
 from pipeline.gold import Gold
-from pipeline.population import SimulatedAnnotator, Verdict, population
-from pipeline.winrate import outcome, win_rate
-from storage.records import digest
+from pipeline.goldreport import PairJudge
+from pipeline.goldreport import report as gold_report
+from pipeline.population import SimulatedAnnotator, population
 
 Admin = Callable[[str, dict[str, Any]], Any]
 """(command, arguments) → its result; ``ValueError`` with a sentence when it is refused."""
 
 _PAIRS_IN_HAND = 4  # as many as the page keeps
 _PAUSE_WHEN_EMPTY = 0.05  # seconds
-_TINY_LABELS, _TINY_ANNOTATORS = 40, 4
+TINY_LABELS, TINY_ANNOTATORS = 40, 4
 
 
 class SimulationFailed(RuntimeError):
@@ -50,7 +46,7 @@ def simulate(
     tiny: bool = False,
     progress: Callable[[str], None] | None = None,
     timeout: float = 3600.0,
-    poll: float = 0.5,
+    poll: float = 1.0,
 ) -> dict[str, Any]:
     """Label and train `iterations` times; the report is JSON-able.
 
@@ -59,8 +55,9 @@ def simulate(
     which nothing can be learned.  `tiny` caps labels at 40 an iteration and annotators at 4.
 
     Each iteration reports the win rate of its policy against SFT under `gold` on the held-out
-    prompts and, under "yardsticks", the same under the built-in gold and under length.  A phase
-    longer than `timeout` seconds counts as failed; `poll` is the pause between looks at it.
+    prompts and, under "yardsticks", the same under the built-in gold and under length; under "gate"
+    what the gate would say of 60 fresh judgments.  A phase longer than `timeout` seconds counts as
+    failed; `poll` is the pause between looks at it.
 
     Raises ``ValueError`` in a workspace that holds judgments by people, `SimulationFailed` when
     a stage fails or the pairs run out.
@@ -69,7 +66,7 @@ def simulate(
         raise ValueError(f"iterations={iterations} and labels={labels} must be at least 1")
     refuse_people(admin("status", {}))
     if tiny:
-        labels, annotators = min(labels, _TINY_LABELS), min(annotators, _TINY_ANNOTATORS)
+        labels, annotators = min(labels, TINY_LABELS), min(annotators, TINY_ANNOTATORS)
     driver = _Driver(
         base_url=base_url,
         admin=admin,
@@ -131,7 +128,8 @@ class _Driver:
         self._wait_for("done", number)
         record = self.admin("iteration", {"number": number})
         rows = self.admin("evaluation.completions", {"iteration": number})
-        report = _report(record, rows, self.gold)
+        judges = [self._judge(annotator) for annotator in self.annotators]
+        report = gold_report(record, rows, self.gold, judges, seed=self.seed)
         report["seconds"] = {"labeling": seconds} | report["seconds"]
         won = report["gold"]
         self.progress(
@@ -157,7 +155,7 @@ class _Driver:
 
     def _label_as(self, annotator: SimulatedAnnotator, token: str, tally: Tally) -> None:
         """One annotator's session: judge pair after pair until the tally is full."""
-        judge = PairJudge(annotator, self.gold, seed=self.seed, shuffle=self.shuffle_labels)
+        judge = self._judge(annotator)
         try:
             with LabelClient(self.base_url, token) as client:
                 while not tally.all_claimed():
@@ -175,6 +173,9 @@ class _Driver:
             tally.close()  # the others would wait for the claimed judgment that never comes
             raise
 
+    def _judge(self, annotator: SimulatedAnnotator) -> PairJudge:
+        return PairJudge(annotator, self.gold, seed=self.seed, shuffle=self.shuffle_labels)
+
     def _wait_for(self, phase: str, number: int | None = None) -> int:
         """The current iteration's number once it is in `phase`.
 
@@ -182,9 +183,8 @@ class _Driver:
         """
         deadline, seen = time.monotonic() + self.timeout, None
         while time.monotonic() < deadline:
-            status = self.admin("status", {})
-            current = status["iteration"] or {"number": 0, "phase": "not started"}
-            here = (current["number"], current["phase"])
+            state = self.admin("advance", {})
+            here = (state["iteration"] or 0, state["phase"] or "not started")
             if here != seen:
                 deadline, seen = time.monotonic() + self.timeout, here
                 self.progress(f"iteration {here[0]}: {here[1]}")
@@ -192,105 +192,14 @@ class _Driver:
                 return number
             if here[1] == phase:
                 return here[0]
-            if trouble := status.get("trouble"):
+            if trouble := state["trouble"]:
                 raise SimulationFailed(f"the loop cannot go on: {trouble}")
-            if stopped := _stopped(status["runs"]):
+            if stopped := state["blocked"]:
                 raise SimulationFailed(
-                    f"the {stopped['stage']} stage of iteration {here[0]} {stopped['status']}: "
+                    f"the {stopped['stage']} stage of iteration {here[0]} stopped: "
                     f"{stopped['reason']}"
                 )
             time.sleep(self.poll)
         raise SimulationFailed(
             f"the loop stood still for {self.timeout:.0f} s before it came to {phase}: {seen}"
         )
-
-
-class PairJudge:
-    """How one annotator comes to a verdict on the pairs that he is shown.
-
-    His noise depends on the seed, him and the pair alone, not on the order of pairs.  With
-    `shuffle` he says of each pair what he would have said of the one before.
-    """
-
-    def __init__(
-        self, annotator: SimulatedAnnotator, gold: Gold, *, seed: int, shuffle: bool
-    ) -> None:
-        self._annotator, self._gold, self._seed, self._shuffle = annotator, gold, seed, shuffle
-        left, right = self._coin("first").normal(size=2)
-        self._held = (float(left), float(right))
-
-    def __call__(self, pair: ShownPair) -> Verdict:
-        scores = _scored(self._gold, pair.prompt, (pair.left, pair.right))
-        if self._shuffle:
-            scores, self._held = self._held, scores
-        left, right = scores
-        coin = self._coin(pair.id)
-        return self._annotator.judge(left=left, right=right, words=pair.words, coin=coin)
-
-    def _coin(self, pair: str) -> np.random.Generator:
-        return np.random.default_rng([self._seed, int(digest(self._annotator.name, pair), 16)])
-
-
-def compare(rows: Iterable[Mapping[str, Any]], gold: Gold) -> dict[str, float]:
-    """The new policy against SFT under `gold`: mean scores, win rate and its 95% interval.
-
-    `rows` are held-out completions with prompt (id), messages, policy_role and text.  Every
-    completion of the policy meets every one of the reference's on the same prompt.
-    """
-    scores: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for row in rows:
-        text = conversation(row["messages"])
-        scores[row["prompt"]][row["policy_role"]] += _scored(gold, text, (row["text"],))
-    meetings = [
-        (prompt, outcome(ours, theirs))
-        for prompt, by_role in scores.items()
-        for ours in by_role["policy"]
-        for theirs in by_role["reference"]
-    ]
-    if not meetings:
-        raise SimulationFailed("the evaluation left no held-out completions to compare")
-    rate = win_rate([o for _, o in meetings], [prompt for prompt, _ in meetings])
-    sft, policy = (
-        float(np.mean([score for by_role in scores.values() for score in by_role[role]]))
-        for role in ("reference", "policy")
-    )
-    return {
-        "sft": sft,
-        "policy": policy,
-        "win_rate": rate.win_rate,
-        "low": rate.low,
-        "high": rate.high,
-    }
-
-
-def _report(
-    record: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], gold: Gold
-) -> dict[str, Any]:
-    """One iteration of the JSON report, from its record and held-out completions."""
-    reached = record["evaluation"]["policy"]
-    fitted = record["reward_model_summary"]
-    return {
-        "iteration": record["number"],
-        "gold": compare(rows, gold),
-        "yardsticks": {
-            "built-in gold": compare(rows, builtin.score),
-            "longest": compare(rows, builtin.longest),
-        },
-        "reward_model": {"accuracy": fitted["accuracy"], "ece": fitted["ece"]},
-        "kl": reached["kl"],
-        "length": reached["length"],
-        "seconds": dict(record["seconds"]),
-    }
-
-
-def _stopped(runs: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """The newest run when it failed or was cancelled: the loop waits for somebody to mend it."""
-    newest = runs[-1] if runs else None
-    return newest if newest and newest["status"] in ("failed", "cancelled") else None
-
-
-def _scored(gold: Gold, prompt: str, responses: Sequence[str]) -> tuple[float, ...]:
-    scores = tuple(float(gold(prompt, response)) for response in responses)
-    if not all(math.isfinite(score) for score in scores):
-        raise ValueError(f"the gold preference gave {scores} on the prompt {prompt[:80]!r}")
-    return scores

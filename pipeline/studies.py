@@ -91,15 +91,18 @@ def run_to_end(
     directory = RunDirectory(path)
     # Where we were killed, our worker may live on.
     with directory.hold_lock() as lock:
-        if _prepared(directory, job, fill=fill):
+        if prepared(directory, job, fill=fill):
             _follow(directory, lock.fileno(), progress)
         else:
             progress("done before")
     return directory
 
 
-def _prepared(directory: RunDirectory, job: Job, *, fill: Callable[[Path], Any]) -> bool:
-    """Whether there is anything to do; if so, the directory is ready for a worker."""
+def prepared(directory: RunDirectory, job: Job, *, fill: Callable[[Path], Any]) -> bool:
+    """Whether there is anything to do; if so, the directory, whose lock we hold, is ready for a worker.
+
+    Raises ValueError as `run_to_end` does.
+    """
     path = directory.path
     known = directory.job() if (path / "job.json").exists() else None
     if known and (found := differences(_identity(known), _identity(job))):
@@ -113,6 +116,7 @@ def _prepared(directory: RunDirectory, job: Job, *, fill: Callable[[Path], Any])
     resume = directory.has_checkpoint()
     RunDirectory.create(path, replace(job, attempt=attempt, resume=resume))
     directory.clear_outcome()
+    (path / "pid").unlink(missing_ok=True)  # of a worker that has ended: ids recur
     fill(directory.inputs)
     return True
 

@@ -47,13 +47,18 @@ def win_rate(outcomes: Sequence[float], prompts: Sequence[Hashable]) -> WinRate:
         )
     if not np.isin(x, (0.0, 0.5, 1.0)).all():
         raise ValueError("outcomes must be 1 (win), 0.5 (tie) or 0 (loss)")
-    w, variance, clusters = clustered_mean(x, prompts)
+    return mean_share(x, prompts)
+
+
+def mean_share(shares: np.ndarray, prompts: Sequence[Hashable]) -> WinRate:
+    """The same for (n,) `shares` anywhere in [0, 1], such as means of several outcomes."""
+    w, variance, clusters = clustered_mean(shares, prompts)
     if clusters == 1:
         # One prompt says nothing about how prompts differ.
-        return WinRate(win_rate=w, low=0.0, high=1.0, comparisons=x.size, prompts=1)
+        return WinRate(win_rate=w, low=0.0, high=1.0, comparisons=shares.size, prompts=1)
     effective = w * (1 - w) / variance if variance > _NO_VARIANCE else float(clusters)
     low, high = _wilson(w, effective, float(stdtrit(clusters - 1, 0.975)))
-    return WinRate(win_rate=w, low=low, high=high, comparisons=x.size, prompts=clusters)
+    return WinRate(win_rate=w, low=low, high=high, comparisons=shares.size, prompts=clusters)
 
 
 def standard_error(scores: Sequence[float], prompts: Sequence[Hashable]) -> float | None:

@@ -34,6 +34,7 @@ STAGES = {
     "ppo": "pipeline.optimize.stage",
     "evaluate": "pipeline.evaluate",
     "measure": "pipeline.measure",
+    "curve": "pipeline.reward.curve",
 }
 """Each is a module with ``run(job, report, directory) -> summary``."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from storage import lookup
 from storage.database import Database
 from storage.records import ModelRole, ModelVersion
@@ -9,6 +11,8 @@ from storage.records import ModelRole, ModelVersion
 _LISTING = """
     SELECT * FROM models WHERE $role IS NULL OR role = $role ORDER BY created_at, id
 """
+
+_REWARD_RUNS = "SELECT id, directory FROM runs WHERE stage = 'reward'"
 
 
 def add(db: Database, model: ModelVersion) -> ModelVersion:
@@ -25,3 +29,12 @@ def get(db: Database, model: str) -> ModelVersion:
 def listing(db: Database, role: ModelRole | None = None) -> list[ModelVersion]:
     """All model versions, or those of one role, oldest first."""
     return lookup.select(db, ModelVersion, _LISTING, role=role)
+
+
+def reward_models(db: Database) -> list[dict[str, Any]]:
+    """The reward models, the newest first: model, summary, and the directory of its run or None."""
+    directories = {row["id"]: row["directory"] for row in db.read(_REWARD_RUNS)}
+    return [
+        {"model": m.id, "summary": dict(m.summary), "directory": directories.get(m.run or "")}
+        for m in reversed(listing(db, role="reward"))
+    ]

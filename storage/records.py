@@ -31,9 +31,11 @@ ModelRole = Literal["sft", "reward", "policy", "external"]
 Phase = Literal["sampling", "labeling", "reward", "ppo", "evaluating", "done"]
 Stage = Literal["sft", "sampling", "reward", "ppo", "evaluate"]
 RunStatus = Literal["running", "succeeded", "failed", "cancelled"]
-Arm = Literal["random", "previous", "reference", "imported", "bald", "uncertainty", "d_optimal"]
+Arm = Literal[
+    "random", "previous", "reference", "repeated", "imported", "bald", "uncertainty", "d_optimal"
+]  # fmt: skip
 
-RANDOM_STREAM: tuple[Arm, ...] = ("random", "previous", "reference", "imported")
+RANDOM_STREAM: tuple[Arm, ...] = ("random", "previous", "reference", "repeated", "imported")
 """Arms whose pairs no reward model chose.  Accuracy, calibration and win rates are measured on their
 judgments alone: a model chooses where it is unsure, and such pairs speak for no others."""
 

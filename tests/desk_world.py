@@ -22,6 +22,7 @@ from labeler.app import create_app
 from labeler.ports import Setting
 from pipeline import gate
 from pipeline.config import Config
+from pipeline.reward.report import RewardReports
 from storage import annotators, comparisons, completions, iterations, models, prompts, tokens
 from storage.database import Database
 from storage.records import (
@@ -40,6 +41,8 @@ ADMIN_TOKEN = "admin-token-of-the-tests"
 
 class QuietLoop:
     """A pipeline in which nothing is running: what the research page is given here."""
+
+    reports = RewardReports(Path(), list, lambda: {"message": ""})
 
     def settings(self) -> list[Setting]:
         return []

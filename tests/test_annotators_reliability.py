@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from research_seed import HOSTILE
+from recording_loop import HOSTILE
 
 from labeler.research import annotators_reliability
 from storage.records import Annotator

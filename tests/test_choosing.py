@@ -194,7 +194,7 @@ def test_near_duplicates_are_not_chosen_and_others_stand_in(
     cold = make_job("sampling", models, sampling__temperatures=[1e-6, 1e-6])
     directory, summary = sample(cold, tmp_path / "cold", plan())
     assert [chosen for _, chosen in seen] == [[]]
-    assert summary["arms"] == {"reference": 7}
+    assert summary["arms"] == {"repeated": 7}
     policies = Counter(row["policy"] for row in rows_of(directory.outputs / "completions.parquet"))
     assert policies == {"policy-1": 7, "sft-1": 7}
     assert "4 prompts had no two answers that differ" in directory.log.read_text()

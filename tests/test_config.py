@@ -32,7 +32,7 @@ def test_later_files_and_overrides_win(tmp_path: Path) -> None:
     ("name", "value", "message"),
     [
         ("ppo.kl_wieght", "1", "did you mean 'ppo.kl_weight'?"),
-        ("reward.tie_model", "coin", "reward.tie_model='coin' must be one of rao_kupper"),
+        ("reward.tie_model", "coin", "reward.tie_model='coin' must be one of auto"),
         ("labeling.labels", "many", "labeling.labels='many' must be a whole number"),
         ("labeling.labels", "0", "labeling.labels=0 must be at least 1"),
         ("labeling.labels", "1" + "0" * 23, "is more than a computer counts"),

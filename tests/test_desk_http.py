@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import errno
+import inspect
 import os
 import threading
 import uuid
 
 import pytest
 from desk_world import ADMIN_TOKEN, add_person, bearer, make_app, session_cookie, workspace
+from gradio.queueing import Queue
 from starlette.testclient import TestClient
 
 from storage import judgments
@@ -239,3 +241,16 @@ def test_the_command_line_gets_results_and_sentences(world):
         assert client.post("/admin/api/call", json=echo, headers=headers).status_code == 401
     foreign = {**admin, "origin": "https://evil.example"}
     assert client.post("/admin/api/call", json=echo, headers=foreign).status_code == 403
+
+
+def test_an_idle_page_does_not_spin(world):
+    """Gradio's queue looks for work 1,000 times a second unless told otherwise."""
+    mounted = [getattr(route, "app", None) for route in world[1].routes]
+    queues = [app.blocks._queue for app in mounted if hasattr(app, "blocks")]
+    assert len(queues) == 2
+    for queue in queues:
+        assert 1 / queue.sleep_when_free + 1 / queue.progress_update_sleep_when_free <= 30
+    # Names that Gradio no longer knew would be set and never read.
+    source = inspect.getsource(Queue)
+    for name in ("sleep_when_free", "progress_update_sleep_when_free"):
+        assert f"asyncio.sleep(self.{name})" in source

@@ -108,6 +108,7 @@ def test_a_network_of_several_heads_is_scored_in_one_pass(models):
     for part in ("weight", "bias"):
         both = torch.cat([getattr(model.network.score, part) for model in single])
         getattr(network.heads, part).data = both.detach()
+        getattr(network.score, part).data = both.detach().mean(0, keepdim=True)
     double = RewardModel(network, chat, "cpu")
     asked, texts = ["Say 1"] * 3, ["yes", "a much longer answer", ""]
     expected = [model(asked, texts) for model in single]

@@ -254,6 +254,15 @@ def test_simulate_and_iterate_run_through_on_the_demo(tmp_path: Path):
     assert "reward-2" in run("lineage", "policy-2", "--workspace", place)
 
 
+def test_the_reward_report_says_that_there_is_nothing_to_report_on(workspace: Path):
+    here = ("--workspace", workspace)
+    assert run("reward", "report", *here).strip() == "There is no reward model yet."
+    assert run("reward", "report", *here, "--json")["models"] == []
+    for more in (("--model", "reward-1"), ("--curve",)):
+        with pytest.raises(ValueError, match="there is no reward model"):
+            run("reward", "report", *here, *more)
+
+
 def test_the_gate_says_what_it_knows_and_refuses_what_it_cannot(workspace: Path):
     here = ("--workspace", workspace)
     assert run("gate", *here).strip() == "There is no trained policy to judge yet."

@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from pipeline import jobs
+from pipeline import detached
 from pipeline.config import Config
 from pipeline.loop import Loop
 from pipeline.rundir import RunDirectory
@@ -279,7 +279,7 @@ def test_a_worker_that_does_not_stop_when_asked_is_killed(
     loop.advance()
     assert runs.cancelling(db, run)
     assert runs.get(db, run.id).status == "running"
-    monkeypatch.setattr(jobs, "PATIENCE", 0.0)
+    monkeypatch.setattr(detached, "PATIENCE", 0.0)
     advance_until_stopped(loop)
     assert runs.get(db, run.id).status == "cancelled"
 

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import pytest
-from research_seed import HOSTILE, RecordingLoop, Seeding
-from test_research_pages import asked_by, laid_out
+from recording_loop import HOSTILE, RecordingLoop
+from research_seed import Seeding
+from research_tabs import asked_by, laid_out
 
 from labeler.research import history_view, policies_view
 from labeler.research.history_tab import HistoryTab

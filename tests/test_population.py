@@ -1,6 +1,7 @@
 """Simulated annotators behave as their numbers say, and about as people do."""
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -42,6 +43,81 @@ def test_preference_follows_rao_kupper_worked_by_hand():
     ]
     assert judged.count("a") / 4000 == pytest.approx(0.690, abs=0.022)  # 3 standard errors
     assert judged.count("tie") / 4000 == pytest.approx(0.142, abs=0.017)
+
+
+class Tosses:
+    """A coin that shows what it is told to, whatever else is drawn."""
+
+    def __init__(self, *tosses: float) -> None:
+        self._tosses = list(tosses)
+
+    def random(self) -> float:
+        return self._tosses.pop(0)
+
+    def normal(self, *_: float) -> float:
+        return 0.0
+
+
+STRONG = SimulatedAnnotator(
+    name="x", temper="careful", slope=2.0, tie=0.4, left_bias=0.2, gaps=(1.1, 1.7)
+)
+
+
+@pytest.mark.parametrize(
+    ("toss", "outcome", "strength"),
+    [
+        # z = 1.2 as above, so P(a) = .6900.  P(a, clearly or much) = σ(1.2 − .4 − 1.1) = σ(−.3)
+        # = .4256, P(a, much) = σ(−.3 − 1.7) = σ(−2) = .1192.
+        (0.1, "a", 3), (0.13, "a", 2), (0.42, "a", 2), (0.43, "a", 1), (0.68, "a", 1),
+        # Of b, from .6900 on: σ(−1.2 − 1.5) = σ(−2.7) = .0630 and σ(−2.7 − 1.7) = σ(−4.4) = .0121.
+        (0.70, "b", 3), (0.71, "b", 2), (0.75, "b", 2), (0.76, "b", 1), (0.85, "b", 1),
+        (0.86, "tie", None), (0.99, "tie", None),  # .6900 + .1680 = .8580
+    ],
+)  # fmt: skip
+def test_strength_is_how_far_the_utility_lies_beyond_the_threshold(toss, outcome, strength):
+    said = STRONG.judge(left=1.0, right=0.5, words=10, coin=Tosses(0.5, toss))
+    assert (said.outcome, said.strength) == (outcome, strength)
+
+
+def test_both_bad_has_no_strength():
+    strict = replace(STRONG, standard=100.0)
+    said = strict.judge(left=1.0, right=0.5, words=10, coin=Tosses(0.5))
+    assert (said.outcome, said.strength) == ("both_bad", None)
+
+
+def test_without_gaps_the_same_is_pressed_and_no_strength_is_stated():
+    silent = replace(STRONG, gaps=None)
+    for n in range(200):
+        said, unsaid = (
+            a.judge(left=1.0, right=0.5, words=10, coin=np.random.default_rng(n))
+            for a in (STRONG, silent)
+        )
+        assert unsaid == replace(said, strength=None)
+
+
+def test_careful_annotators_state_two_slight_and_two_clear_preferences_for_one_much():
+    stated: Counter = Counter()
+    for n, annotator in enumerate(population(20, bad=0, seed=5)):
+        coin = np.random.default_rng(n)
+        for left, right in coin.normal(size=(300, 2)).tolist():
+            said = annotator.judge(left=left, right=right, words=60, coin=coin)
+            assert (said.strength is not None) == (said.outcome in "ab")
+            stated[said.strength] += said.outcome in "ab"
+    share = [stated[s] / stated.total() for s in (1, 2, 3)]
+    assert share == pytest.approx([0.4, 0.4, 0.2], abs=0.03)
+
+
+def test_annotators_differ_in_what_they_call_clear_and_nothing_else_depends_on_it():
+    people = population(4, bad=0.25, seed=3)
+    assert len({a.gaps for a in people}) == 4
+    # What this seed drew before annotators stated strengths.
+    assert [a.slope for a in people] == pytest.approx([0, 1.0502, 1.091548, 1.332302], abs=1e-5)
+    assert [a.tie for a in people] == pytest.approx(
+        [0.40715, 0.360587, 0.408499, 0.309679], abs=1e-5
+    )
+    assert [a.pace for a in people] == pytest.approx(
+        [0.114477, 2.033248, 0.899823, 0.974776], abs=1e-5
+    )
 
 
 def test_bad_share_is_exact_and_filled_in_order():

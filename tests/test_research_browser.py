@@ -10,7 +10,8 @@ import pytest
 from browser import SLOW, chromium, find_chromium, new_page
 from desk_world import Server, serving
 from playwright.sync_api import Browser, Page, expect
-from research_seed import RecordingLoop, Seeding, in_a_loop
+from recording_loop import RecordingLoop, in_a_loop
+from research_seed import Seeding
 
 from labeler.app import create_app
 from storage import annotators, exporting, tokens

@@ -5,42 +5,32 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any
 
 import gradio as gr
 import httpx
 import pytest
-from fastapi import Request
-from research_seed import HOSTILE, RecordingLoop, Seeding, in_a_loop
+from recording_loop import HOSTILE, RecordingLoop, in_a_loop
+from research_seed import Seeding
+from research_tabs import Tabs, all_tabs
 
 from labeler.app import create_app
-from labeler.auth import Identity
 from labeler.research import pages, reading
-from labeler.research.annotators_tab import AnnotatorsTab
-from labeler.research.data_tab import DataTab
-from labeler.research.history_tab import HistoryTab
-from labeler.research.loop_tab import LoopTab
-from labeler.research.panel import Cached, piece
-from labeler.research.samples_tab import SamplesTab
-from labeler.research.training_tab import LATEST, TrainingTab
+from labeler.research.training_tab import LATEST
 from storage import (
-    annotators,
     exporting,
     iterations,
-    judgments,
-    queue,
     runs,
     settings,
     snapshots,
     tokens,
 )
 from storage.database import Database
-from storage.records import Annotator, Iteration, now
+from storage.records import now
 
-T = TypeVar("T")
 MIDNIGHT = now() - timedelta(hours=30)
 """Everything the seed has labelled is later, so "today" is all of it."""
 
@@ -53,29 +43,6 @@ def seeded(tmp_path_factory) -> Iterator[Database]:
         seeding.history(labels=40)
         seeding.failed_ppo(3)
         yield db
-
-
-@dataclass(frozen=True)
-class Tabs:
-    """All tabs, and the loop they speak to."""
-
-    loop: RecordingLoop
-    loop_tab: LoopTab
-    training: TrainingTab
-    samples: SamplesTab
-    annotators: AnnotatorsTab
-    data: DataTab
-    history: HistoryTab
-
-
-def all_tabs(db: Database, loop: RecordingLoop) -> Tabs:
-    """Laid out together, because each Blocks costs Gradio half a second."""
-    return laid_out(
-        lambda: Tabs(
-            loop, LoopTab(db, loop, top := piece()), TrainingTab(db, loop, top), SamplesTab(db),
-            AnnotatorsTab(db), DataTab(db), HistoryTab(db),
-        )
-    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -99,32 +66,6 @@ def live(db) -> Tabs:
 @pytest.fixture(scope="module")
 def page(seeded) -> gr.Blocks:
     return in_a_loop(lambda: pages.build(seeded, RecordingLoop()))
-
-
-def laid_out(make: Callable[[], T]) -> T:
-    """A tab inside Blocks of its own."""
-
-    def build() -> T:
-        with gr.Blocks(analytics_enabled=False), gr.Tabs(), gr.Tab("Tab"):
-            return make()
-
-    return in_a_loop(build)
-
-
-def asked_by(db: Database, name: str = "Rosa") -> gr.Request:
-    """A request as it comes through the gate."""
-    who = annotators.by_name(db, name)
-    assert who is not None
-    scope = {
-        "type": "http",
-        "headers": [(b"origin", b"https://kite.example")],
-        "state": {"identity": Identity(who, bearer=False)},
-    }
-    return gr.Request(request=Request(scope))
-
-
-def pressed(action: str, target: str) -> gr.EventData:
-    return gr.EventData(None, {"action": action, "id": target})
 
 
 # Reading
@@ -194,8 +135,8 @@ def test_an_empty_workspace_has_a_state_and_every_tab_shows_something(tmp_path):
 def test_the_page_reads_for_every_tab_what_its_handlers_take(page):
     selecting = [fn for fn in page.fns.values() if fn.targets[0][1] == "select"]
     ticking = [fn for fn in page.fns.values() if fn.targets[0][1] == "tick"]
-    assert len(selecting) == 7
-    assert len(ticking) == 5  # four tabs, and the line above them
+    assert len(selecting) == 8
+    assert len(ticking) == 6  # five tabs, and the line above them
     for fn in (*selecting, *ticking):
         values = [getattr(component, "value", None) for component in fn.inputs]
         updates = fn.fn(*values)
@@ -209,9 +150,9 @@ def test_opening_a_tab_stops_every_timer_but_its_own(page):
     for fn in selecting:
         updates = fn.fn(*[getattr(component, "value", None) for component in fn.inputs])
         timers = [value for value in updates.values() if isinstance(value, gr.Timer)]
-        assert len(timers) == 4
+        assert len(timers) == 5
         running.append(sum(timer.active for timer in timers))
-    assert running == [1, 1, 1, 0, 1, 0, 0]  # loop, training, policies and annotators are live
+    assert running == [1, 1, 1, 1, 0, 1, 0, 0]  # samples, data and history are not live
 
 
 def test_no_handler_can_be_called_by_name(page):
@@ -219,70 +160,6 @@ def test_no_handler_can_be_called_by_name(page):
 
 
 # Loop
-
-
-def typed(tab: LoopTab, **changes: str) -> list[Any]:
-    """The form as it stands, with some fields changed; ``ppo__lr`` is the field of ppo.lr."""
-    values = {str(c.elem_id): c.value for c in tab.form.components}
-    for name, text in changes.items():
-        values["setting-" + name.replace("__", "-")] = text
-    return list(values.values())
-
-
-def test_train_sends_what_was_changed_and_says_so(live):
-    live.loop.asked.clear()
-    updates = live.loop_tab._press_train(*typed(live.loop_tab, ppo__kl_weight="0.1"))
-    assert live.loop.asked == [("train", {"ppo.kl_weight": "0.1"})]
-    assert "Changed: ppo.kl_weight=0.1" in updates[live.loop_tab.answer]
-
-
-def test_a_refused_setting_is_said_and_nothing_is_started(live):
-    live.loop.asked.clear()
-    updates = live.loop_tab._press_train(*typed(live.loop_tab, ppo__kl_weight="-1<b>"))
-    assert live.loop.asked == []
-    assert "ppo.kl_weight=-1&lt;b&gt; must be at least 0" in updates[live.loop_tab.answer]
-
-
-def classes(tab: LoopTab, updates: dict) -> dict[str, list[str]]:
-    """The classes that fields are given, by setting, where there are any."""
-    given = {c.label: updates[c]["elem_classes"] for c in tab.form.components}
-    return {str(name): found for name, found in given.items() if found}
-
-
-def test_a_refusal_marks_the_field_it_names_and_unfolds_it(live, monkeypatch):
-    tab = live.loop_tab
-    updates = tab._press_train(*typed(tab, ppo__kl_weight="-1"))
-    assert classes(tab, updates) == {"ppo.kl_weight": ["ks-wrong"]}
-    assert tab.form.outputs[-1] not in updates
-
-    def refuse(_: dict[str, str]) -> None:
-        raise ValueError("seed=7 suits ppo.updates=100 only, and no reward.center.more")
-
-    monkeypatch.setattr(live.loop, "train", refuse)
-    updates = tab._press_train(*typed(tab, seed="7"))
-    assert set(classes(tab, updates)) == {"seed", "ppo.updates"}
-    assert updates[tab.form.outputs[-1]] == {"open": True, "__type__": "update"}
-    monkeypatch.undo()
-    assert classes(tab, tab._press_train(*typed(tab))) == {}
-
-
-def test_going_back_is_to_this_workspaces_settings_and_general_defaults_are_warned_of(live):
-    tab = live.loop_tab
-    rate = next(c for c in tab.form.components if c.label == "ppo.lr")
-    back, general = tab._fill_with(False), tab._fill_with(True)
-    assert (back[rate]["value"], general[rate]["value"]) == ("5e-05", "3e-06")
-    assert "This workspace has its own: ppo.lr=5e-05." in general[tab.answer]
-    assert back[tab.answer] == ""
-    assert classes(tab, back) == {}
-
-
-def test_train_is_closed_with_the_reason_and_open_without_one(live, monkeypatch):
-    tab = live.loop_tab
-    assert tab.refresh()[tab.train].interactive is True
-    assert tab.refresh()[tab.reason] == ""
-    monkeypatch.setattr(live.loop, "reason", "There are no labels yet.")
-    assert tab.refresh()[tab.train].interactive is False
-    assert "There are no labels" in tab.refresh()[tab.reason]
 
 
 # Training
@@ -416,79 +293,6 @@ def test_samples_whose_files_are_gone_say_so(db, live):
     Seeding(db).run(1, "evaluate", "succeeded")
     tab = live.samples
     assert "are gone" in tab.refresh(1, "gain", "", 1)[tab.list]
-
-
-# Annotators
-
-
-def test_a_new_annotator_gets_an_invite_that_works_once_he_is_there(db, live):
-    tab = live.annotators
-    updates = tab._add(f" Eve {HOSTILE} ", "annotator", asked_by(db))
-    link = re.search(r"https://kite\.example/invite\?token=([\w-]+)", updates[tab.answer])
-    assert link is not None
-    invited = tokens.check(db, link[1], ("invite",))
-    assert invited is not None
-    assert invited.name == f"Eve {HOSTILE}"
-    assert "<img" not in updates[tab.answer] + updates[tab.people]
-
-
-@pytest.mark.parametrize(("name", "says"), [("Ada", "is taken"), ("  ", "needs a name")])
-def test_a_name_that_cannot_be_is_refused_with_the_reason(db, live, name, says):
-    before = len(annotators.listing(db))
-    updates = live.annotators._add(name, "annotator", asked_by(db))
-    assert any(says in str(value) for value in updates.values())
-    assert len(annotators.listing(db)) == before
-
-
-def test_disabling_ends_every_session_and_enabling_lets_back_in(db, live):
-    tab = live.annotators
-    session = tokens.issue(db, "annotator-0", "session", lifetime=None)
-    tab._act(pressed("disable", "annotator-0"), asked_by(db))
-    assert annotators.get(db, "annotator-0").disabled
-    tab._act(pressed("enable", "annotator-0"), asked_by(db))
-    assert not annotators.get(db, "annotator-0").disabled
-    assert tokens.check(db, session, ("session",)) is None
-
-
-def test_the_last_researcher_cannot_lock_himself_out(db, live):
-    tab = live.annotators
-    updates = tab._act(pressed("disable", "researcher"), asked_by(db))
-    assert "only researcher" in updates[tab.answer]
-    assert not annotators.get(db, "researcher").disabled
-    annotators.add(db, Annotator(id="second", name="Second", role="researcher"))
-    tab._act(pressed("disable", "researcher"), asked_by(db))
-    assert annotators.get(db, "researcher").disabled
-    tab._act(pressed("enable", "researcher"), asked_by(db))
-
-
-def test_clearing_a_flag_brings_the_pair_back_to_the_queue(db, live):
-    iterations.save(db, Iteration(number=1, phase="labeling", labels_wanted=30))
-    (pair,) = queue.lease_next(db, "annotator-0", 1)
-    judgments.flag(
-        db, id="flag", comparison=pair.comparison.id, annotator="annotator-0", comment="broken"
-    )
-    tab = live.annotators
-    assert "broken" in tab.refresh()[tab.flags]
-    updates = tab._act(pressed("clear", "flag"), asked_by(db))
-    assert "back in the queue" in updates[tab.answer]
-    assert "broken" not in updates[tab.flags]
-    (again,) = queue.lease_next(db, "annotator-1", 1)
-    assert again.comparison.id == pair.comparison.id
-
-
-def test_somebody_who_is_not_there_is_said(db, live):
-    tab = live.annotators
-    updates = tab._act(pressed("disable", "nobody"), asked_by(db))
-    assert "nobody" in updates[tab.answer]
-
-
-def test_slow_figures_are_computed_again_when_their_key_changes_but_not_more_often():
-    moment, computed = [0.0], []
-    cached = Cached(lambda: computed.append(1) or len(computed), at_most_every=30,
-                    clock=lambda: moment[0])  # fmt: skip
-    assert [cached.get("a"), cached.get("a"), cached.get("b")] == [1, 1, 1]
-    moment[0] = 31.0
-    assert [cached.get("a"), cached.get("b")] == [1, 2]
 
 
 # Data

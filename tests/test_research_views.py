@@ -8,7 +8,8 @@ from functools import cache
 import gradio as gr
 import pandas as pd
 import pytest
-from research_seed import HOSTILE, RecordingLoop, in_a_loop, kl_flag
+from recording_loop import HOSTILE, RecordingLoop, in_a_loop
+from research_seed import kl_flag
 
 from labeler.research import annotators_view, history_view, loop_view, samples_view, training_view
 from labeler.research.caution import weakness

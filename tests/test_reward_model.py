@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,20 +19,16 @@ from pipeline.reward.data import (
     PairCollator,
     notes_on_kinds,
     read_pairs,
+    resolved,
     split_by_prompt,
     training_rows,
 )
 from pipeline.reward.likelihood import BOTH_BAD, FIRST, SECOND, TIE, Likelihood
-from pipeline.reward.metrics import (
-    expected_calibration_error,
-    held_out_metrics,
-    length_correlation,
-)
 from pipeline.reward.network import RewardOutput, from_language_model, load_network
 from pipeline.reward.scoring import RewardModel
 from pipeline.reward.stage import run
 from pipeline.reward.ties import Ties
-from pipeline.reward.trainer import RewardTrainer, train_reward_model
+from pipeline.reward.trainer import RewardTrainer, likelihood_of, train_reward_model
 from pipeline.rundir import Job, Report, RunDirectory
 from pipeline.text import ChatTokenizer, TooLong
 from tests.stage_inputs import give, make_job, make_judgments, make_prompts, tiny_models
@@ -133,12 +128,37 @@ def test_transformers_own_class_loads_it_and_differs_by_the_shift_only(
     model = RewardModel.load(directory.model)
     stock = AutoModelForSequenceClassification.from_pretrained(directory.model)
     texts = [model.chat.chat("Say 1", text).ids for text in ("zz", "abcabc")]
-    level = model.network.heads.bias.mean().item()
+    level = model.network.score.bias.item()
     assert summary["shift"] != 0
     for ids, reward in zip(texts, model.score(texts), strict=True):
         plain = stock(torch.tensor([ids])).logits
         assert plain.shape == (1, 1)
         assert reward - plain.item() == pytest.approx(level, abs=1e-4)
+
+
+def test_auto_reads_strengths_where_most_preferences_state_one():
+    def chosen(strengths: list[int], **settings: Any) -> str:
+        pairs = [pair(FIRST if n % 2 else SECOND, strength=s) for n, s in enumerate(strengths)]
+        ties = [pair(TIE), pair(BOTH_BAD), pair(TIE)]  # a tie has none to state
+        return resolved(RewardConfig(**settings), pairs + ties).tie_model
+
+    assert chosen([1, 0, 3, 0]) == "ordinal"
+    assert chosen([1, 0, 0, 0, 3]) == "rao_kupper"
+    assert chosen([]) == "rao_kupper"
+    assert chosen([1, 2, 3], margin=1.0) == "rao_kupper"
+    assert chosen([1, 2, 3], tie_model="davidson") == "davidson"
+    with pytest.raises(ValueError, match="must be resolved"):
+        likelihood_of(RewardConfig())
+
+
+def test_a_stage_says_which_tie_model_auto_was(models: dict[str, str], tmp_path: Path):
+    job = make_job("reward", models, reward__center=False)
+    judgments = make_judgments(48)
+    for row in judgments:
+        row["strength"] = 2 if row["outcome"] in ("first", "second") else None
+    directory, summary = stage(job, tmp_path, judgments)
+    assert summary["tie_model"] == "ordinal"
+    assert load_network(directory.model).likelihood.tie_model == "ordinal"
 
 
 @pytest.mark.parametrize("tie_model", ["drop", "half", "davidson", "ordinal"])
@@ -379,6 +399,7 @@ def test_shifting_the_rewards_leaves_every_probability_as_it_was(models: dict[st
     chat = ChatTokenizer.load(models["reference"])
     network = from_language_model(models["reference"], chat, heads=2)
     torch.nn.init.normal_(network.heads.weight)
+    torch.nn.init.normal_(network.score.weight)
     model, texts = RewardModel(network, chat, CPU), [[5, 6, 7], [8, 9]]
     likelihood = Likelihood(both_bad="absolute")
 
@@ -396,13 +417,14 @@ def test_shifting_the_rewards_leaves_every_probability_as_it_was(models: dict[st
 
 
 def test_the_loss_of_a_batch_by_hand():
-    """Two heads, two judgments, annotators, a penalty and a length penalty."""
+    """Two judgments, annotators, a penalty, a length penalty, and two heads."""
     log3 = math.log(3)
-    # Head 1 gives both pairs d = log 3, head 2 gives them 0.
-    logits = torch.tensor([[log3, 0.0], [log3, 0.0], [0.0, 0.0], [0.0, 0.0]])
+    # The reward gives both pairs d = log 3; so does head 1, and head 2 gives them 0.
+    heads = torch.tensor([[log3, 0.0], [log3, 0.0], [0.0, 0.0], [0.0, 0.0]], requires_grad=True)
+    slope = torch.tensor([1.0, -1.0], requires_grad=True)
     outputs = RewardOutput(
-        logits=logits, ties=Ties().packed(), slope=torch.tensor([1.0, -1.0]),
-        bias=torch.tensor([0.0, log3]), penalty=torch.tensor(3.0),
+        logits=torch.tensor([[log3], [log3], [0.0], [0.0]]), heads=heads, ties=Ties().packed(),
+        slope=slope, bias=torch.tensor([0.0, log3]), penalty=torch.tensor(3.0),
     )  # fmt: skip
     inputs = {
         "input_ids": None, "attention_mask": None, "annotators": None,
@@ -410,64 +432,44 @@ def test_the_loss_of_a_batch_by_hand():
         "strength": torch.zeros(2, dtype=torch.long), "longer": torch.tensor([2.0, 2.0]),
         "weights": torch.tensor([[1.0, 2.0], [3.0, 0.0]]),
     }  # fmt: skip
-    trainer: Any = SimpleNamespace(
-        likelihood=Likelihood(tie_model="half"), judgments=10,
-        settings=RewardConfig(length_penalty_weight=0.5),
-    )  # fmt: skip
-    found = RewardTrainer.compute_loss(trainer, lambda **_: outputs, inputs)
-    # z: log 3 and 0 for the first judgment; −log 3 − log 3 = −log 9 and −log 3 for the second, whose
-    # probabilities are 3/4, 1/2, 1/10 (and 1/4 with weight 0).  Both pairs' mean d and length
-    # difference are in proportion: a squared correlation of 1.
-    losses = (-math.log(3 / 4) - 2 * math.log(1 / 2) - 3 * math.log(1 / 10)) / 4
+    trainer: Any = RewardTrainer.__new__(RewardTrainer)
+    trainer.likelihood, trainer.judgments = Likelihood(tie_model="half"), 10
+    trainer.settings = RewardConfig(length_penalty_weight=0.5)
+    found = trainer.compute_loss(lambda **_: outputs, inputs)
+    # z: log 3 for the first judgment and −log 3 − log 3 = −log 9 for the second, whose
+    # probabilities are 3/4 and 1/10.  Differences of reward and of length are in proportion: a
+    # squared correlation of 1.
+    losses = (-math.log(3 / 4) - math.log(1 / 10)) / 2
     assert found.item() == pytest.approx(losses + 3 / 10 + 0.5, rel=1e-6)
-
-
-# --- metrics ----------------------------------------------------------------------------------
-
-
-def test_held_out_figures_by_hand():
-    outcomes = [FIRST, SECOND, FIRST, TIE]
-    pairs = [pair(o, prompt=f"p{i}") for i, o in enumerate(outcomes)]
-    log3 = math.log(3)
-    # d = log 3, log 3, 0, 0: right, wrong, equal (½); the tie does not count.
-    found = held_out_metrics(
-        pairs, [log3, log3, 0, 0], [0, 0, 0, 0], theta=math.log(2), tie_model="rao_kupper"
+    # The heads add nothing to the value.  Of the first texts' gradients, each a quarter of weight ·
+    # −(1 − P) · slope, P is 3/4 and 1/2 for the first judgment, 1/10 and 1/4 for the second.
+    found.backward()
+    assert heads.grad is not None
+    assert heads.grad[:2].flatten().tolist() == pytest.approx(
+        [-1 / 4 / 4, -2 * 1 / 2 / 4, 3 * 9 / 10 / 4, 0.0]
     )
-    assert found["accuracy"] == pytest.approx(1.5 / 3)
-    # θ = log 2, d = log 3: .6, 1/7, 9/35; d = 0: 1/3 each.
-    assert found["log_loss"] == pytest.approx(-math.log(0.6 / 7 / 3 / 3) / 4)
-    # Stated .6/(.6 + 1/7) = 21/26 twice with one right of two, and ½ once, counted as right.
-    assert found["ece"] == pytest.approx((2 * (21 / 26 - 0.5) + 0.5) / 3)
-    assert found["accuracy_low"] < 0.5 < found["accuracy_high"]
+    # What the annotators learn comes from the reward: −(1 − P) · d / 2, and nothing of the heads.
+    assert slope.grad is not None
+    assert slope.grad.tolist() == pytest.approx([-log3 / 4 / 2, -log3 * 9 / 10 / 2])
 
 
-def test_figures_under_drop_leave_ties_out():
-    pairs = [pair(FIRST, prompt="a"), pair(TIE, prompt="b")]
-    found = held_out_metrics(pairs, [math.log(3), 5], [0, 0], theta=9.0, tie_model="drop")
-    assert found["log_loss"] == pytest.approx(-math.log(0.75))
-    assert found["ece"] == pytest.approx(0.25)
-
-
-def test_figures_without_a_decisive_judgment_are_missing_not_invented():
-    found = held_out_metrics([pair(TIE)], [0.0], [0.0], theta=1.0, tie_model="rao_kupper")
-    assert found["accuracy"] is None
-    assert found["ece"] is None
-    assert found["log_loss"] == pytest.approx(-math.log(math.tanh(0.5)))
-
-
-def test_calibration_does_not_care_which_side_is_called_first():
-    p, y = [0.91, 0.83, 0.67, 0.27], [1.0, 0.0, 1.0, 1.0]
-    swapped = expected_calibration_error([1 - x for x in p], [1 - x for x in y])
-    assert expected_calibration_error(p, y) == pytest.approx(swapped)
-    # Four bins of one: |.91 − 1|, |.83 − 0|, |.67 − 1|, |.73 − 0|.
-    assert expected_calibration_error(p, y) == pytest.approx((0.09 + 0.83 + 0.33 + 0.73) / 4)
-
-
-def test_length_correlation_by_hand():
-    assert length_correlation([1, 2, 3], [10, 20, 30]) == pytest.approx(1.0)
-    # r = Σ(x−2)(y−2)/√(2·2) with x = 1,2,3 and y = 2,3,1: (0 + 0 − 1)/2.
-    assert length_correlation([1, 2, 3], [2, 3, 1]) == pytest.approx(-0.5)
-    assert length_correlation([1, 1], [1, 2]) is None
+def test_the_heads_learn_without_moving_the_reward(models: dict[str, str]):
+    chat = ChatTokenizer.load(models["reference"])
+    network = from_language_model(models["reference"], chat, heads=3)
+    for head in (network.score, network.heads):
+        torch.nn.init.normal_(head.weight)
+    ids = torch.tensor([[5, 6, 7], [8, 9, 10]])
+    network.train()
+    output = network(ids, torch.ones_like(ids))
+    assert (output.logits.shape, output.heads.shape) == ((2, 1), (2, 3))
+    output.heads.square().sum().backward()
+    moved = {name for name, p in network.named_parameters() if p.grad is not None}
+    assert moved == {"heads.weight", "heads.bias"}
+    network.eval()
+    members = network(ids, torch.ones_like(ids)).logits
+    # The mean of the members is the reward, and they differ as the heads do.
+    assert torch.allclose(members.mean(1), output.logits.squeeze(1), atol=1e-5)
+    assert torch.allclose(members.diff(dim=1), output.heads.diff(dim=1), atol=1e-5)
 
 
 def test_the_stage_says_whose_judgments_it_learned_from(models: dict[str, str], tmp_path: Path):

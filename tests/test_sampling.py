@@ -154,7 +154,8 @@ def test_the_reference_answers_where_the_policy_repeats_itself(
     cold = make_job("sampling", models, sampling__temperatures=[0.001, 0.001])
     arms = {"random": 4, "reference": 1}
     directory, summary = sample(cold, tmp_path / "cold", plan(arms))
-    assert summary["arms"] == {"reference": 5}
+    # Not the arm of the win rate: these are prompts on which the policy is sure.
+    assert summary["arms"] == {"repeated": 4, "reference": 1}
     policies = Counter(row["policy"] for row in rows_of(directory.outputs / "completions.parquet"))
     assert policies == {"policy-1": 5, "sft-1": 5}
     assert "4 pairs stayed nearly the same text" in directory.log.read_text()

@@ -19,8 +19,9 @@ from labeler.auth import Identity
 from labeler.routes import explain_errors, label_routes
 from labeler.session import LabelSession
 from pipeline.clients import LabelClient, Refused, ShownPair, conversation
+from pipeline.goldreport import PairJudge, compare, gate_says
 from pipeline.population import SimulatedAnnotator, Verdict, population
-from pipeline.simulate import PairJudge, SimulationFailed, compare, simulate
+from pipeline.simulate import SimulationFailed, simulate
 from storage import (
     annotators,
     comparisons,
@@ -29,7 +30,6 @@ from storage import (
     judgments,
     models,
     queue,
-    runs,
     tokens,
 )
 from storage import prompts as prompt_store
@@ -42,7 +42,6 @@ from storage.records import (
     Iteration,
     ModelVersion,
     Prompt,
-    Run,
     new_id,
 )
 
@@ -63,12 +62,22 @@ class ScriptedStudio:
         self.db, self.pairs, self.fails = db, pairs, fails
         self.commands = Commands(db)
         self.commands.register("train", self.train)
+        self.commands.register("advance", self.advance)
         self.commands.register("evaluation.completions", self.evaluated)
         models.add(db, ModelVersion(id="sft-1", role="sft", name="SFT", path="demo"))
         models.add(
             db,
             ModelVersion(
-                id="reward-1", role="reward", name="RM", summary={"accuracy": 0.7, "ece": 0.04}
+                id="reward-1",
+                role="reward",
+                name="RM",
+                summary={
+                    "accuracy": 0.7,
+                    "log_loss": 0.9,
+                    "ece": 0.04,
+                    "theta": 0.4,
+                    "tie_model": "rao_kupper",
+                },
             ),
         )
         self.begin(1)
@@ -105,24 +114,25 @@ class ScriptedStudio:
         comparisons.add(self.db, pairs)
         iterations.save(self.db, Iteration(number=number, phase="labeling", labels_wanted=10))
 
+    def advance(self):
+        """Where the loop stands, as the real one says it; training is over at once."""
+        current, stopped = iterations.latest(self.db), None
+        if self.fails and current.phase == "reward":
+            stopped = {"stage": "reward", "reason": "the disk is full"}
+        return {
+            "iteration": current.number,
+            "phase": current.phase,
+            "blocked": stopped,
+            "trouble": None,
+        }
+
     def train(self, overrides) -> None:
         assert overrides == {}
         current = iterations.latest(self.db)
         if self.fails:
             iterations.save(self.db, replace(current, phase="reward"))
-            runs.save(
-                self.db,
-                Run(
-                    id="run-1",
-                    stage="reward",
-                    iteration=current.number,
-                    status="failed",
-                    directory="runs/run-1",
-                    reason="the disk is full",
-                ),
-            )
             return
-        reached = {"policy": {"kl": 3.5, "length": 2.0}}
+        reached = {"policy": {"kl": 3.5, "length": 2.0, "reward": 1.25}}
         done = replace(current, phase="done", reward_model="reward-1", evaluation=reached)
         iterations.save(self.db, done)
 
@@ -133,7 +143,13 @@ class ScriptedStudio:
             messages = [{"role": "user", "content": f"Question h{n}"}]
             for role, text in (("policy", "kind 2.0"), ("reference", f"kind {sft}")):
                 rows.append(
-                    {"prompt": f"h{n}", "messages": messages, "policy_role": role, "text": text}
+                    {
+                        "prompt": f"h{n}",
+                        "messages": messages,
+                        "policy_role": role,
+                        "text": text,
+                        "reward": 100.0 if role == "policy" else 0.0,
+                    }
                 )
         current = iterations.latest(self.db)
         if current.number == iteration and iteration < 2:
@@ -190,7 +206,7 @@ def db(tmp_path):
 def stored(db: Database):
     """Every judgment with the two texts: annotator's name, outcome, gold of first and second."""
     rows = db.read(
-        "SELECT a.name, j.outcome, j.shown_swapped, c.iteration, f.text AS f, s.text AS s"
+        "SELECT a.name, j.outcome, j.strength, j.shown_swapped, c.iteration, f.text AS f, s.text AS s"
         " FROM judgments AS j JOIN comparisons AS c ON c.id = j.comparison"
         " JOIN annotators AS a ON a.id = j.annotator"
         " JOIN completions AS f ON f.id = c.first JOIN completions AS s ON s.id = c.second"
@@ -228,6 +244,9 @@ def test_whole_iterations_label_exactly_as_asked_and_report_the_gold(db):
     for swapped in (False, True):
         seen = [r for r in rows if r["name"] in careful and r["shown_swapped"] == swapped]
         assert agreement(seen) == 1.0
+        # Differences of 10 and more, so a preference is much of one; a tie has no strength.
+        assert {r["strength"] for r in seen if r["outcome"] in ("first", "second")} == {3}
+    assert all((row["strength"] is None) == (row["outcome"] in ("tie", "both_bad")) for row in rows)
     json.dumps(report)
     assert report["seed"] == 1
     assert [row["iteration"] for row in report["iterations"]] == [1, 2]
@@ -236,8 +255,10 @@ def test_whole_iterations_label_exactly_as_asked_and_report_the_gold(db):
     assert first["gold"]["win_rate"] == 0.875
     assert (first["gold"]["sft"], first["gold"]["policy"]) == (87.5, 200.0)
     assert first["gold"]["low"] < 0.875 < first["gold"]["high"]
-    assert first["reward_model"] == {"accuracy": 0.7, "ece": 0.04}
-    assert (first["kl"], first["length"]) == (3.5, 2.0)
+    assert first["reward_model"] == {"accuracy": 0.7, "log_loss": 0.9, "ece": 0.04}
+    assert (first["kl"], first["length"], first["reward"]) == (3.5, 2.0, 1.25)
+    # On three prompts the texts differ, and the reward model is as sure as can be.
+    assert (first["gate"]["comparisons"], first["gate"]["predicted"]) == (3, 1.0)
     assert "labeling" in first["seconds"]
     assert any("training" in line for line in told)
 
@@ -295,7 +316,7 @@ def test_a_workspace_with_peoples_judgments_is_refused(db):
 
 def test_a_failed_stage_ends_the_simulation_with_its_reason(db):
     with pytest.raises(
-        SimulationFailed, match="reward stage of iteration 1 failed: the disk is full"
+        SimulationFailed, match="reward stage of iteration 1 stopped: the disk is full"
     ):
         drive(db, labels=10, studio={"fails": True})
 
@@ -374,3 +395,62 @@ def test_conversations_read_as_text():
     assert conversation([user]) == "Hello"
     system = {"role": "system", "content": "Be brief."}
     assert conversation([system, user]) == "system: Be brief.\n\nuser: Hello"
+
+
+class Obliging:
+    """Prefers whatever `wins` says stands there, wherever it stands."""
+
+    def __init__(self, wins) -> None:
+        self.wins, self.seen = wins, []
+
+    def __call__(self, pair):
+        self.seen.append(pair)
+        outcome = "a" if self.wins in pair.left else "b" if self.wins in pair.right else "tie"
+        return Verdict(outcome=outcome, milliseconds=1)
+
+
+def held_out(count, *, same=()):
+    """The policy's "new n" with reward 1 and SFT's "old n" with reward 0; some answers alike."""
+    messages = [{"role": "user", "content": "Question"}]
+    return [
+        {
+            "prompt": f"p{n}",
+            "messages": messages,
+            "policy_role": role,
+            "text": f"same {n}" if n in same else f"{word} {n}",
+            "reward": reward,
+        }
+        for n in range(count)
+        for role, word, reward in (("policy", "new", 1.0), ("reference", "old", 0.0))
+    ]
+
+
+MODEL = {"theta": 0.5, "tie_model": "rao_kupper"}
+
+
+def test_the_gate_asks_about_differing_answers_on_both_sides_in_turns():
+    judges = [Obliging("new"), Obliging("old")]
+    said = gate_says(held_out(50, same=(3, 4)), judges, reward_model=MODEL, seed=1, labels=40)
+    assert said is not None
+    assert [len(judge.seen) for judge in judges] == [20, 20]
+    shown = [pair for judge in judges for pair in judge.seen]
+    assert len({pair.id for pair in shown}) == 40
+    assert not any("same" in pair.left for pair in shown)
+    assert 8 < sum("new" in pair.left for pair in shown) < 32  # sides are tossed
+    # One of two always prefers the policy, the other never.
+    assert (said["human"], said["comparisons"]) == (0.5, 40)
+    # P(win) + P(tie)/2 at d = 1, θ = ½: (σ(½) + σ(3/2))/2 = (.62246 + .81757)/2.
+    assert said["predicted"] == pytest.approx(0.720017, abs=1e-5)
+    # Outcomes 0 and 1 in equal number differ from .72 with a standard deviation of .5:
+    # z = .22 / (.5 · √(40/39)/√40) = .22 · √39 / .5.
+    assert said["z"] == pytest.approx(0.220017 * 39**0.5 / 0.5, abs=1e-3)
+    assert said["alarm"]
+    assert said["decision"] == "go on"
+
+
+def test_the_gate_asks_no_more_than_there_is():
+    said = gate_says(held_out(30), [Obliging("new")], reward_model=MODEL, seed=1)
+    assert said is not None
+    assert (said["human"], said["comparisons"], said["decision"]) == (1.0, 30, "better")
+    nothing = held_out(2, same=(0, 1))
+    assert gate_says(nothing, [Obliging("new")], reward_model=MODEL, seed=1) is None

@@ -21,6 +21,7 @@ from labeler.research.history_tab import HistoryTab
 from labeler.research.loop_tab import LoopTab
 from labeler.research.panel import Panel, Updates, piece
 from labeler.research.policies_tab import PoliciesTab
+from labeler.research.reward_tab import RewardTab
 from labeler.research.samples_tab import SamplesTab
 from labeler.research.top import headline
 from labeler.research.training_tab import TrainingTab
@@ -42,6 +43,8 @@ def build(db: Database, loop: Loop) -> gr.Blocks:
                 panels[tab] = loop_tab.panel()
             with gr.Tab("Training", id="training") as tab:
                 panels[tab] = TrainingTab(db, loop, top).panel()
+            with gr.Tab("Reward model", id="reward") as tab:
+                panels[tab] = RewardTab(loop).panel()
             with gr.Tab("Policies", id="policies") as tab:
                 panels[tab] = PoliciesTab(loop).panel()
             with gr.Tab("Samples", id="samples") as tab:

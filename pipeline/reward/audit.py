@@ -17,11 +17,11 @@ from typing import Any
 
 import torch
 
+from pipeline.reward.calibration import calibrate
 from pipeline.reward.data import JudgedPair
-from pipeline.reward.metrics import held_out_metrics
 from pipeline.reward.network import from_language_model
 from pipeline.reward.scoring import RewardModel
-from pipeline.reward.trainer import train_reward_model
+from pipeline.reward.trainer import AUDITED, SHARE, train_reward_model
 from pipeline.rundir import Job, Report, RunDirectory
 from pipeline.text import ChatTokenizer
 
@@ -69,16 +69,12 @@ def train_audit_model(
         device=device,
         seed=job.seed,
         doing="training the audit model",
+        share=(SHARE, AUDITED),
         quiet=True,
     )
     network.annotators = None
     model = RewardModel(network, chat, device)
-    found = held_out_metrics(
-        measured,
-        *model.both_sides(measured),
-        theta=network.ties().item(),
-        tie_model=config.tie_model,
-    )
+    found, _ = calibrate(model, measured, scale=config.calibrate)
     return model, {"pairs": len(pairs), "measured_pairs": len(measured)} | found
 
 

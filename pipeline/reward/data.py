@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,10 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from pipeline.config import RewardConfig
 from pipeline.reward.likelihood import OUTCOME_CODES, TIE, UNSTATED, TieModel
 from pipeline.text import ChatTokenizer, read_messages, require_fit
-from storage.records import digest
+from storage.records import RANDOM_STREAM, Arm, digest
 
 _COLUMNS = (
     "judgment", "prompt", "messages", "first", "second", "first_text", "second_text",
@@ -30,7 +31,7 @@ class JudgedPair:
 
     `strength` is 1 slightly, 2 clearly, 3 much, or `likelihood.UNSTATED`; `side` is +1 where
     `first` stood on the left, −1 where it stood on the right.  `audit`: the prompt is one that
-    was imported for auditing.
+    was imported for auditing.  `arm` is the one that made the comparison.
     """
 
     judgment: str
@@ -46,10 +47,17 @@ class JudgedPair:
     annotator: str
     side: int
     audit: bool = False
+    comparison: str = ""
+    arm: Arm = "imported"
 
     @property
     def decisive(self) -> bool:
         return self.outcome < TIE
+
+    @property
+    def random_stream(self) -> bool:
+        """Whether no reward model chose the pair, so that it may say how good one is."""
+        return self.arm in RANDOM_STREAM
 
 
 def read_pairs(path: Path, chat: ChatTokenizer, *, max_tokens: int) -> list[JudgedPair]:
@@ -86,6 +94,8 @@ def read_pairs(path: Path, chat: ChatTokenizer, *, max_tokens: int) -> list[Judg
                 annotator=row["annotator"],
                 side=-1 if row["shown_swapped"] else 1,
                 audit=row.get("prompt_role") == "audit",
+                comparison=row.get("comparison", ""),
+                arm=row.get("arm", "imported"),
             )
         )
     longest = [max(len(pair.first_ids), len(pair.second_ids)) for pair in pairs]
@@ -123,7 +133,9 @@ def split_by_prompt(
 
     Judgments of one prompt resemble each other: splitting by judgment instead flatters accuracy
     by ten points and more.  Which prompts are held out follows from their ids, so that most stay
-    held out as labels come in.  Raises ValueError where there is nothing to learn or measure.
+    held out as labels come in.  Prompts without a judgment of the random stream are held out only
+    where no prompt has one: nothing can be measured on pairs that a reward model chose.  Raises
+    ValueError where there is nothing to learn or measure.
     """
     if not any(pair.decisive for pair in pairs):
         raise ValueError(
@@ -136,7 +148,9 @@ def split_by_prompt(
             "all judgments are on one prompt; the reward model needs at least two, one to train "
             "on and one to measure on: label more pairs before training"
         )
-    held_out = set(prompts[: min(max(1, round(held_out_share * len(prompts))), len(prompts) - 1)])
+    wanted = min(max(1, round(held_out_share * len(prompts))), len(prompts) - 1)
+    measurable = {pair.prompt for pair in pairs if pair.random_stream} or set(prompts)
+    held_out = set([id for id in prompts if id in measurable][:wanted])
     train = [pair for pair in pairs if pair.prompt not in held_out]
     if not any(pair.decisive for pair in train):
         raise ValueError(
@@ -165,6 +179,20 @@ def set_apart(
     if len(apart) < least or not any(pair.decisive for pair in learned):
         return list(train), []
     return learned, apart
+
+
+def resolved(config: RewardConfig, pairs: Sequence[JudgedPair]) -> RewardConfig:
+    """The settings with the tie model that ``auto`` stands for on these judgments.
+
+    Strengths that few state say little, and those who state them only now and then do so of clear
+    cases, which would pull the thresholds.  A margin reads strengths by itself.
+    """
+    if config.tie_model != "auto":
+        return config
+    strengths = [pair.strength for pair in pairs if pair.decisive]
+    stated = sum(strength != UNSTATED for strength in strengths)
+    ordinal = strengths and 2 * stated >= len(strengths) and not config.margin
+    return replace(config, tie_model="ordinal" if ordinal else "rao_kupper")
 
 
 def training_rows(

@@ -2,10 +2,15 @@
 
 The class is made per architecture on top of its ``…ForSequenceClassification``, so the saved
 directory is an ordinary Hugging Face model with a few tensors more: ``score.bias`` (the level),
-``ties.*`` (`pipeline.reward.ties`) and, where there are several, ``heads.*``.  ``score`` is always
-the mean of the heads, so ``AutoModelForSequenceClassification`` loads the directory too and gives
-the same rewards up to that constant, wherever padding differs from end-of-text.  What the
-annotators differ in is learned beside the rewards and never saved with them.
+``ties.*`` (`pipeline.reward.ties`) and, where there are several, ``heads.*``.  ``score`` is the
+reward, so ``AutoModelForSequenceClassification`` loads the directory too and gives the same
+rewards up to that constant, wherever padding differs from end-of-text.  What the annotators
+differ in is learned beside the rewards and never saved with them.
+
+The reward learns from every judgment once.  The heads learn from bootstrap samples of them, by
+linear regression on the trunk's states, and say only how far it can be relied on: a member's
+reward is ``score`` plus what its head differs from the mean of the heads.  Were the trunk trained
+through the heads, their samples' noise would be in the reward as well.
 """
 
 from __future__ import annotations
@@ -31,12 +36,14 @@ from pipeline.text import ChatTokenizer
 class RewardOutput(ModelOutput):
     """`logits` (N, K) are the rewards that K heads give N texts, `ties` (5,) `Ties.packed`.
 
-    `slope` and `bias` (M,) are the annotators' of M judgments, `penalty` their prior's share of
-    the loss, where annotators are learned.  All leave through the one forward, because wrappers
-    such as DDP and FSDP see nothing else.
+    While training they are the reward alone, (N, 1), and `heads` (N, K) what the heads make of
+    states that send no gradient to the trunk.  `slope` and `bias` (M,) are the annotators' of M
+    judgments, `penalty` their prior's share of the loss, where annotators are learned.  All leave
+    through the one forward, because wrappers such as DDP and FSDP see nothing else.
     """
 
     logits: Tensor | None = None
+    heads: Tensor | None = None
     ties: Tensor | None = None
     slope: Tensor | None = None
     bias: Tensor | None = None
@@ -51,8 +58,6 @@ class RewardHead:
         width, members = config.get_text_config().hidden_size, getattr(config, "reward_heads", 1)
         self.score = nn.Linear(width, 1, bias=True)
         self.heads = nn.Linear(width, members, bias=True) if members > 1 else None
-        # Follows from the heads, which learn in its place.
-        self.score.requires_grad_(self.heads is None)
         self.ties = Ties()
         self.annotators: AnnotatorEffects | None = None
 
@@ -94,7 +99,12 @@ class RewardHead:
         `annotators` (M,) are indices of those whose slopes and biases are wanted.
         """
         read = self.states(input_ids, attention_mask)
-        output = RewardOutput(logits=self.rewards(read), ties=self.ties.packed())
+        output = RewardOutput(ties=self.ties.packed())
+        if self.training and self.heads is not None:  # type: ignore[attr-defined]
+            output.logits = _linear(self.score, read)
+            output.heads = _linear(self.heads, read.detach())
+        else:
+            output.logits = self.rewards(read)
         if self.annotators is not None and annotators is not None:
             output.slope, output.bias = self.annotators(annotators)
             output.penalty = self.annotators.penalty()
@@ -115,25 +125,34 @@ class RewardHead:
 
     def rewards(self, last: Tensor) -> Tensor:
         """(N, K) rewards in fp32 of (N, hidden) states of texts' last tokens."""
-        head = self.score if self.heads is None else self.heads
-        with torch.autocast(last.device.type, enabled=False):
-            return nn.functional.linear(last.float(), head.weight.float(), head.bias.float())
+        reward = _linear(self.score, last)
+        if self.heads is None:
+            return reward
+        heads = _linear(self.heads, last)
+        return reward + heads - heads.mean(-1, keepdim=True)
 
     @torch.no_grad()
     def shift(self, by: float | Tensor) -> None:
         """Add a constant to every reward, or one to each head's; the level κ moves along."""
-        head = self.score if self.heads is None else self.heads
-        by = torch.as_tensor(by, dtype=head.bias.dtype, device=head.bias.device)
-        head.bias.add_(by)
+        by = torch.as_tensor(by, dtype=self.score.bias.dtype, device=self.score.bias.device)
+        if self.heads is not None:
+            self.heads.bias.add_(by)
+        self.score.bias.add_(by.mean())
         self.ties.level.add_(by.mean())
 
-    def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
-        """As transformers saves a model, after `score` was made the mean of the heads."""
-        if self.heads is not None:
-            with torch.no_grad():
-                self.score.weight.copy_(self.heads.weight.mean(0, keepdim=True))
-                self.score.bias.copy_(self.heads.bias.mean(0, keepdim=True))
-        super().save_pretrained(*args, **kwargs)  # type: ignore[misc]
+    @torch.no_grad()
+    def rescale(self, by: float) -> None:
+        """Multiply every reward by `by` > 0; κ and its sharpness follow, θ stays."""
+        for head in filter(None, (self.score, self.heads)):
+            head.weight.mul_(by)
+            head.bias.mul_(by)
+        self.ties.rescale(by)
+
+
+def _linear(head: nn.Linear, states: Tensor) -> Tensor:
+    """In fp32, whatever the trunk runs in."""
+    with torch.autocast(states.device.type, enabled=False):
+        return nn.functional.linear(states.float(), head.weight.float(), head.bias.float())
 
 
 @cache

@@ -66,25 +66,29 @@ def reliability(
     likelihood: Likelihood,
     ties: TieValues,
 ) -> dict[str, Any]:
-    """`annotators`, a row each, and `expected_agreement`, from models that have not seen the pairs.
+    """`annotators`, a row each, and the agreement expected of them, from models that have not seen the pairs.
 
     `folds` are judgments, each with a model that did not learn from them: one that did remembers
     what a careless annotator pressed, and takes him for careful.  Each fold's differences are
     scaled so that they fit an annotator of slope 1 best.  `counts` are everybody's judgments.
     """
     likelihood = replace(likelihood, both_bad="tie")  # the level says nothing of the annotators
-    parts, items = [], []
+    parts, items, stream = [], [], []
     for pairs, model in folds:
         sides = model.both_sides(pairs)
         judged, rows = judged_by_rewards(pairs, *sides, ids, tie_model=likelihood.tie_model)
         if rows:
             parts.append(calibrated(judged, likelihood, ties))
             items += [(pairs[n].first, pairs[n].second) for n in rows]
+            stream += [pairs[n].random_stream for n in rows]
     judged = Judged(
         **{name: torch.cat([vars(part)[name] for part in parts]) for name in vars(parts[0])}
     )
     fitted = fit_annotators(judged, len(ids), likelihood=likelihood, ties=ties)
     agreement = expected_agreement(judged, items, fitted, likelihood=likelihood, ties=ties)
+    preferences = expected_preference_agreement(
+        judged, items, stream, fitted, likelihood=likelihood, ties=ties
+    )
     weights = annotator_weights(fitted, likelihood, ties)
     rows = report(ids, judged, fitted, weights)
     return {
@@ -92,6 +96,7 @@ def reliability(
         "expected_agreement": agreement["expected"] if agreement else None,
         "observed_agreement": agreement["observed"] if agreement else None,
         "overlapping_items": agreement["items"] if agreement else 0,
+        "expected_preference_agreement": preferences,
     }
 
 
@@ -165,14 +170,9 @@ def expected_agreement(
     judgments counts m times, with the mean over its pairs of judgments.  Also what was observed.
     None without such an item.
     """
-    slope, bias = 1 + fitted.delta[judged.annotator], fitted.bias[judged.annotator]
-    z = effective(judged.d, slope, bias, judged.side)
-    chances = log_probabilities(z, ties.theta, likelihood.tie_model).exp()
+    chances = _chances(judged, fitted, likelihood, ties)
     said = judged.outcomes.clamp(max=TIE).tolist()  # both bad is a tie
-    by_item: dict[Any, list[int]] = {}
-    for row, item in enumerate(items):
-        by_item.setdefault(item, []).append(row)
-    several = [rows for rows in by_item.values() if len(rows) > 1]
+    several = _judged_by_several(items)
     if not several:
         return None
     total = sum(map(len, several))
@@ -183,6 +183,50 @@ def expected_agreement(
         expected += share * sum(float(chances[a] @ chances[b]) for a, b in pairs)
         observed += share * sum(said[a] == said[b] for a, b in pairs)
     return {"items": len(several), "expected": expected, "observed": observed}
+
+
+def expected_preference_agreement(
+    judged: Judged,
+    items: Sequence[Any],
+    counts: Sequence[bool],
+    fitted: FittedAnnotators,
+    *,
+    likelihood: Likelihood,
+    ties: TieValues,
+) -> float | None:
+    """How often the fitted annotators would side with each other where both prefer a response.
+
+    P(both prefer the same) over P(both prefer one), each summed over all pairs of judgments of one
+    item, of those that `counts` (N,) says: what `ceiling.agreement` observes.  None without any.
+    """
+    chances = _chances(judged, fitted, likelihood, ties)[:, :2]
+    pairs = [
+        (a, b)
+        for rows in _judged_by_several(items)
+        for a, b in combinations([n for n in rows if counts[n]], 2)
+    ]
+    if not pairs:
+        return None
+    one, other = (chances[list(rows)] for rows in zip(*pairs, strict=True))
+    both = (one.sum(1) * other.sum(1)).sum()
+    return ((one * other).sum() / both).item()
+
+
+def _chances(
+    judged: Judged, fitted: FittedAnnotators, likelihood: Likelihood, ties: TieValues
+) -> Tensor:
+    """(N, 3) probabilities of first, second and tie, each by its annotator."""
+    slope, bias = 1 + fitted.delta[judged.annotator], fitted.bias[judged.annotator]
+    z = effective(judged.d, slope, bias, judged.side)
+    return log_probabilities(z, ties.theta, likelihood.tie_model).exp()
+
+
+def _judged_by_several(items: Sequence[Any]) -> list[list[int]]:
+    """Rows of each item that has two or more."""
+    by_item: dict[Any, list[int]] = {}
+    for row, item in enumerate(items):
+        by_item.setdefault(item, []).append(row)
+    return [rows for rows in by_item.values() if len(rows) > 1]
 
 
 def report(

@@ -65,6 +65,8 @@ class RewardModel:
 
     def both_sides(self, pairs: Sequence[JudgedPair]) -> tuple[list[float], list[float]]:
         """The rewards of each pair's first and second text; the mean over members."""
+        if not pairs:
+            return [], []
         rewards = self.score([p.first_ids for p in pairs] + [p.second_ids for p in pairs])
         return rewards[: len(pairs)], rewards[len(pairs) :]
 

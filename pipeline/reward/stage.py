@@ -16,6 +16,7 @@ from pipeline.config import RewardConfig
 from pipeline.devices import pick_device
 from pipeline.predictions import predict
 from pipeline.reward.audit import AUDIT, train_audit_model
+from pipeline.reward.calibration import calibrate
 from pipeline.reward.data import (
     JudgedPair,
     annotator_ids,
@@ -25,6 +26,7 @@ from pipeline.reward.data import (
     set_apart,
     split_by_prompt,
 )
+from pipeline.reward.held_out import measure_quality
 from pipeline.reward.likelihood import LEARNS_THETA
 from pipeline.reward.metrics import (
     held_out_metrics,
@@ -64,6 +66,8 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
         seed=job.config.seed,
     )
     report.log(f"{len(train)} judgments to train on, {len(held_out)} held out, {len(apart)} apart")
+    # Pairs that a reward model chose are the hard ones, and say nothing of all others.
+    measured = [pair for pair in held_out if pair.random_stream]
     kinds = judged_by(directory.inputs)
     tell(0, "loading the model")
     device = pick_device(job.config.worker.device)
@@ -71,7 +75,7 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
     model = RewardModel(network, chat, device)
 
     def measure(step: int) -> None:
-        found = _measure(model, held_out)
+        found = _measure(model, measured)
         report.metrics(step, prefixed("held_out", _reported(found)))
         network.train()
 
@@ -88,17 +92,24 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
         resume=job.resume,
         measure=measure,
         outside=apart if config.early_stopping else (),
-        notes=[*notes_on_kinds(kinds), *_notes_on_stopping(config, apart)],
+        notes=[
+            *notes_on_kinds(kinds),
+            *_notes_on_stopping(config, apart),
+            *_notes_on_measuring(measured),
+        ],
     )
     network.eval()
-    tell(SHARE, f"measuring on {len(held_out)} held-out judgments")
-    summary = _measure(model, held_out) | {
-        "theta": network.ties().item() if config.tie_model in LEARNS_THETA else None,
-        "tie_model": config.tie_model,
-        "both_bad": network.likelihood.both_bad,
+    tell(SHARE, f"measuring on {len(measured)} held-out judgments")
+    likelihood = network.likelihood
+    others = [pair for pair in apart if pair.random_stream]
+    figures, scale = calibrate(model, measured, others, scale=config.calibrate)
+    summary = figures | {
+        "theta": network.ties().item() if likelihood.tie_model in LEARNS_THETA else None,
+        "tie_model": likelihood.tie_model,
+        "both_bad": likelihood.both_bad,
         "members": model.members,
         "pairs": len(train),
-        "held_out_pairs": len(held_out),
+        "held_out_pairs": len(measured),
         "apart_pairs": len(apart),
         "kept": asdict(kept) if kept else None,
         "judged_by": kinds,
@@ -106,7 +117,8 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
     }
     people, network.annotators = network.annotators, None  # no part of the rewards
     audit, summary["audit"] = train_audit_model(
-        job, chat, [*apart, *held_out], train, directory, report,
+        job, chat, [*apart, *held_out], [pair for pair in train if pair.random_stream],
+        directory, report,
         device=device, epochs=kept.epoch if kept else config.epochs,
     )  # fmt: skip
     summary |= {"annotators": []}
@@ -122,6 +134,9 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
             _centre(audit, *asked)
     tell(0.95, "scoring every judged response")
     summary |= _spread(model, pairs)
+    summary["quality"] = measure_quality(
+        model, held_out, pairs, summary, directory.outputs, scale=scale
+    )
     for each, folder in ((model, directory.model), (audit, directory.model / AUDIT)):
         if each:
             each.network.save_pretrained(folder)
@@ -137,6 +152,16 @@ def _notes_on_stopping(config: RewardConfig, apart: Sequence[JudgedPair]) -> lis
         "that would say when to stop (reward.audit_share)"
     )
     return [{"kind": "info", "name": "early_stopping", "message": message}]
+
+
+def _notes_on_measuring(measured: Sequence[JudgedPair]) -> list[dict[str, Any]]:
+    if measured:
+        return []
+    message = (
+        "a reward model chose all the pairs that were judged, and nothing can be measured on those: "
+        "no accuracy (sampling.selection)"
+    )
+    return [{"kind": "warning", "name": "held_out", "message": message}]
 
 
 def _measure(model: RewardModel, pairs: Sequence[JudgedPair]) -> dict[str, Any]:

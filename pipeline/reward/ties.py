@@ -95,6 +95,12 @@ class Ties(nn.Module):
             scale = softplus(self.sharpness).item()
             self.level.fill_(_logit(min(max(bad.item(), 0.02), 0.98)) / scale)
 
+    @torch.no_grad()
+    def rescale(self, by: float) -> None:
+        """Let *both bad* stay as likely as it was where all rewards are multiplied by `by`."""
+        self.level.mul_(by)
+        self.sharpness.fill_(_inverse_softplus(softplus(self.sharpness).item() / by))
+
 
 def _logit(p: float) -> float:
     return math.log(p / (1 - p))

@@ -14,7 +14,13 @@ from transformers import TrainerCallback
 
 from pipeline.config import RewardConfig
 from pipeline.reward.annotators import AnnotatorEffects, effective
-from pipeline.reward.data import JudgedPair, PairCollator, annotator_ids, training_rows
+from pipeline.reward.data import (
+    JudgedPair,
+    PairCollator,
+    annotator_ids,
+    resolved,
+    training_rows,
+)
 from pipeline.reward.likelihood import Likelihood, TieValues
 from pipeline.reward.reliability import losses_to_annotators
 from pipeline.reward.scoring import RewardModel
@@ -55,32 +61,51 @@ class RewardTrainer(trl.RewardTrainer):
         return_outputs: bool = False,
         num_items_in_batch: Any = None,  # noqa: ARG002
     ) -> Any:
-        """Mean loss of a batch's judgments, both sides in one pass, over all heads."""
+        """Mean loss of a batch's judgments, both sides in one pass.
+
+        The heads' losses are added: they reach the heads alone, and nothing that is shared.
+        """
         outputs = model(
             input_ids=inputs["input_ids"],
             attention_mask=inputs["attention_mask"],
             annotators=inputs["annotators"],
         )
-        first, second = outputs.logits.chunk(2)  # (N, K)
-        d = first - second
-        z = d
-        if outputs.slope is not None:
-            slope, bias = outputs.slope[:, None], outputs.bias[:, None]
-            z = effective(d, slope, bias, inputs["side"][:, None])
-        each = self.likelihood.loss(
-            z,
-            inputs["outcomes"][:, None],
-            ties=TieValues(*outputs.ties),
-            strength=inputs["strength"][:, None],
-            level=(first + second) / 2,
-        )
-        loss = (inputs["weights"] * each).mean()
+        ties, people = outputs.ties, (outputs.slope, outputs.bias)
+        loss = self._losses(outputs.logits, inputs, ties, *people).mean()
         if outputs.penalty is not None:
             loss = loss + outputs.penalty / self.judgments
         if self.settings.length_penalty_weight:
-            correlated = squared_correlation(d.mean(1), inputs["longer"])
+            first, second = outputs.logits.squeeze(1).chunk(2)
+            correlated = squared_correlation(first - second, inputs["longer"])
             loss = loss + self.settings.length_penalty_weight * correlated
+        if outputs.heads is not None:
+            apart = (None if each is None else each.detach() for each in people)
+            sampled = self._losses(outputs.heads, inputs, ties.detach(), *apart)
+            sampled = inputs["weights"] * sampled
+            # A value of 0, so that the loss that is told is the reward's.
+            loss = loss + (sampled - sampled.detach()).mean()
         return (loss, outputs) if return_outputs else loss
+
+    def _losses(
+        self,
+        rewards: Tensor,
+        inputs: Any,
+        ties: Tensor,
+        slope: Tensor | None,
+        bias: Tensor | None,
+    ) -> Tensor:
+        """(N, K) losses of N judgments by (2N, K) rewards of their firsts, then their seconds."""
+        first, second = rewards.chunk(2)
+        z = first - second
+        if slope is not None and bias is not None:
+            z = effective(z, slope[:, None], bias[:, None], inputs["side"][:, None])
+        return self.likelihood.loss(
+            z,
+            inputs["outcomes"][:, None],
+            ties=TieValues(*ties),
+            strength=inputs["strength"][:, None],
+            level=(first + second) / 2,
+        )
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Logs θ beside the loss."""
@@ -109,7 +134,12 @@ class RewardTrainer(trl.RewardTrainer):
 
 
 def likelihood_of(settings: RewardConfig) -> Likelihood:
-    """The likelihood that the settings ask for; ties that are dropped have no level either."""
+    """The likelihood that the settings ask for; ties that are dropped have no level either.
+
+    ValueError for ``auto``, which stands for one of the others (`resolved`).
+    """
+    if settings.tie_model == "auto":
+        raise ValueError("reward.tie_model=auto must be resolved on the judgments first")
     return Likelihood(
         tie_model=settings.tie_model,
         both_bad="tie" if settings.tie_model == "drop" else settings.both_bad,
@@ -150,16 +180,19 @@ def train_reward_model(
     outside: Sequence[JudgedPair] = (),
     notes: Sequence[dict[str, Any]] = (),
     doing: str = "training the reward model",
+    share: tuple[float, float] = (0.0, SHARE),
     quiet: bool = False,
 ) -> Kept | None:
     """Train `network` in place on `pairs`; `measure(step)` is called after each epoch.
 
     Where annotators are learned, `network.annotators` holds them meanwhile and afterwards.
-    Judgments `outside` of `pairs` say when to stop (`EarlyStopping`): returns what was kept.  A
-    `quiet` training reports its progress alone.
+    Judgments `outside` of `pairs` say when to stop (`EarlyStopping`): returns what was kept.
+    `share` is the part of the stage's progress that the training is; a `quiet` one reports its
+    progress alone.
     """
+    config = resolved(config, pairs)
     likelihood = network.likelihood = likelihood_of(config)
-    rows = training_rows(pairs, config.tie_model, heads=network.members, seed=bootstrap_seed)
+    rows = training_rows(pairs, likelihood.tie_model, heads=network.members, seed=bootstrap_seed)
     outcomes, strengths = (
         torch.tensor([row[key] for row in rows]) for key in ("outcome", "strength")
     )
@@ -180,7 +213,6 @@ def train_reward_model(
         seed=seed,
         device=device,
     )
-    share = (SHARE, AUDITED) if quiet else (0.0, SHARE)
     callbacks: list[TrainerCallback] = [
         ReportCallback(report, doing, notes, share=share, metrics=not quiet)
     ]
@@ -191,7 +223,8 @@ def train_reward_model(
 
         def check(step: int) -> Tensor:
             losses = outside_losses(network, chat, outside, device)
-            report.metrics(step, {"out_of_bag/log_loss": losses.mean().item()})
+            if not quiet:
+                report.metrics(step, {"out_of_bag/log_loss": losses.mean().item()})
             network.train()
             return losses
 

@@ -1,0 +1,310 @@
+"""What the reward model benchmarks on the demo share: answers, worlds, annotators, one training.
+
+Answers to every prompt are sampled from the embedded model once and kept in `.bench`, in a file
+named after the model and the sampling settings.  A seed draws prompts, some of their answers and
+the annotators; the hidden gold preference (`pipeline/gold.py`) says how good each answer is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import time
+import warnings
+from collections.abc import Sequence
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import torch
+from transformers.utils import logging
+
+from pipeline.config import Config, RewardConfig
+from pipeline.demo import MODEL_DIR
+from pipeline.demo.corpus import prompts
+from pipeline.drafts import alike
+from pipeline.gold import score
+from pipeline.population import SimulatedAnnotator
+from pipeline.reward.calibration import calibrate
+from pipeline.reward.data import JudgedPair, set_apart, split_by_prompt
+from pipeline.reward.likelihood import OUTCOME_CODES, UNSTATED
+from pipeline.reward.network import from_language_model
+from pipeline.reward.scoring import RewardModel
+from pipeline.reward.stopping import Kept
+from pipeline.reward.trainer import train_reward_model
+from pipeline.rundir import Report, RunDirectory
+from pipeline.sampler import Sampler
+from pipeline.text import ChatTokenizer, Messages
+from storage.records import as_messages, canonical_outcome
+
+ROOT = Path(__file__).resolve().parent.parent
+CONFIG = Config.load([ROOT / "configs" / "demo.toml"])
+SAMPLED, ANSWERS = 8, 4
+"""Answers sampled to a prompt, and those of them that a seed uses."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pool:
+    """Answer n belongs to prompt n // SAMPLED; the first `train` prompts may be asked about.
+
+    `digest` stands for the model and the settings that they were sampled with.
+    """
+
+    digest: str
+    messages: Sequence[Any]
+    texts: Sequence[str]
+    train: int
+
+    @classmethod
+    def sampled(cls) -> Pool:
+        """All train and held-out prompts with SAMPLED answers each."""
+        options = {
+            "temperature": CONFIG.sampling.temperatures[0],
+            "top_p": CONFIG.sampling.top_p,
+            "max_new_tokens": CONFIG.sampling.max_new_tokens,
+            "seed": 0,
+        }
+        known = hashlib.sha256(repr(sorted(options.items())).encode())
+        for file in sorted(MODEL_DIR.iterdir()):
+            known.update(file.read_bytes())
+        digest = known.hexdigest()[:12]
+        path = ROOT / ".bench" / f"answers-{digest}.pt"
+        if path.exists():
+            return cls(digest=digest, **torch.load(path, weights_only=True))
+        messages = [m for role in ("train", "held-out") for r, m, _ in prompts() if r == role]
+        asked = [as_messages(m) for m in messages for _ in range(SAMPLED)]
+        sampler = Sampler.load(str(MODEL_DIR), device=torch.device("cpu"), dtype=torch.float32)
+        print(f"sampling {len(asked)} answers, once", file=sys.stderr, flush=True)
+        answers = sampler.sample(asked, batch=64, **options)
+        found = {
+            "messages": messages,
+            "texts": [answer.text for answer in answers],
+            "train": sum(role == "train" for role, _, _ in prompts()),
+        }
+        path.parent.mkdir(parents=True, exist_ok=True)
+        torch.save(found, path)
+        return cls(digest=digest, **found)
+
+    def conversations(self) -> list[Messages]:
+        """Of every answer, what it answers."""
+        return [as_messages(m) for m in self.messages for _ in range(SAMPLED)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """What one seed sees: answer n belongs to prompt n // ANSWERS; the first prompts are asked about,
+    those from `held_out` on are measured on.  `rows` are the answers' places in the pool."""
+
+    seed: int
+    rows: Sequence[int]
+    conversations: Sequence[Messages]
+    texts: Sequence[str]
+    gold: np.ndarray
+    held_out: int
+
+    @classmethod
+    def draw(cls, seed: int, pool: Pool, *, asked: int, measured: int | None = None) -> World:
+        """`asked` of the train prompts and `measured` of the held-out ones (all, where it is not
+        said), with four of their answers each."""
+        coin = np.random.default_rng([seed, 0])
+        held_out = list(range(pool.train, len(pool.messages)))
+        if measured is not None:
+            held_out = np.random.default_rng([seed, 5]).permutation(held_out)[:measured].tolist()
+        drawn: list[int] = [*coin.permutation(pool.train)[:asked].tolist(), *held_out]
+        rows = [p * SAMPLED + int(n) for p in drawn for n in coin.permutation(SAMPLED)[:ANSWERS]]
+        texts = [pool.texts[row] for row in rows]
+        conversations = [as_messages(pool.messages[row // SAMPLED]) for row in rows]
+        both = zip(conversations, texts, strict=True)
+        return cls(
+            seed=seed,
+            rows=rows,
+            conversations=conversations,
+            texts=texts,
+            gold=np.array([score(messages[-1].content, text) for messages, text in both]),
+            held_out=min(asked, pool.train),
+        )
+
+    def answers(self, prompt: int) -> range:
+        return range(prompt * ANSWERS, (prompt + 1) * ANSWERS)
+
+    def held_out_answers(self) -> range:
+        return range(self.held_out * ANSWERS, len(self.texts))
+
+    def differ(self, pair: tuple[int, int], chat: ChatTokenizer) -> bool:
+        """Whether people would be shown the pair: its texts are not nearly the same."""
+        texts = self.texts[pair[0]], self.texts[pair[1]]
+        return not alike(*texts, chat.plain, CONFIG.sampling.near_duplicate)
+
+    def random_pairs(self, count: int, chat: ChatTokenizer) -> list[tuple[int, int]]:
+        """`count` pairs to ask about, none twice, all prompts once before any comes again."""
+        coin = np.random.default_rng([self.seed, 4])
+        prompts = coin.permutation(self.held_out).tolist()
+        drawn = {p: coin.permutation(list(combinations(self.answers(p), 2))) for p in prompts}
+        left = {
+            p: ((a, b) for a, b in pairs.tolist() if self.differ((a, b), chat))
+            for p, pairs in drawn.items()
+        }
+        found: list[tuple[int, int]] = []
+        while len(found) < count:
+            taken = [pair for p in prompts if (pair := next(left[p], None))]
+            if not taken:
+                raise ValueError(f"there are {len(found)} pairs to ask about and not {count}")
+            found += taken
+        return found[:count]
+
+    def accuracy(self, rewards: np.ndarray) -> float:
+        """Share of held-out pairs of one prompt that `rewards`, one an answer from the first
+        held-out one on, order as the gold does; pairs of equal gold are left out."""
+        gold = self.gold[self.held_out_answers().start :]
+        right = []
+        for start in range(0, len(gold), ANSWERS):
+            for a, b in combinations(range(start, start + ANSWERS), 2):
+                if abs(gold[a] - gold[b]) > 1e-9:
+                    ours = np.sign(rewards[a] - rewards[b]) * np.sign(gold[a] - gold[b])
+                    right.append((1 + ours) / 2)
+        return float(np.mean(right))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Label:
+    """What one annotator said of two answers, in the terms of `JudgedPair`."""
+
+    first: int
+    second: int
+    outcome: int
+    strength: int
+    annotator: str
+    side: int
+
+
+class People:
+    """Simulated annotators; what a pair is given does not depend on when it is asked.
+
+    Another `stream` is another asking: of the same pairs, with other people and other noise.
+    """
+
+    def __init__(
+        self, world: World, annotators: Sequence[SimulatedAnnotator], *, stream: int = 1
+    ) -> None:
+        self._world = world
+        self._annotators = annotators
+        self._stream = stream
+
+    def label(self, first: int, second: int) -> Label:
+        coin = np.random.default_rng([self._world.seed, self._stream, first, second])
+        annotator = self._annotators[int(coin.integers(len(self._annotators)))]
+        swapped = bool(coin.integers(2))
+        left, right = (second, first) if swapped else (first, second)
+        gold, texts = self._world.gold, self._world.texts
+        words = sum(len(texts[side].split()) for side in (left, right))
+        said = annotator.judge(left=gold[left], right=gold[right], words=words, coin=coin)
+        outcome = canonical_outcome(said.outcome, shown_swapped=swapped)
+        return Label(
+            first=first,
+            second=second,
+            outcome=OUTCOME_CODES[outcome],
+            strength=said.strength or UNSTATED,
+            annotator=annotator.name,
+            side=-1 if swapped else 1,
+        )
+
+
+def judged_pair(world: World, label: Label, place: int, chat: ChatTokenizer) -> JudgedPair:
+    """A label as the reward stage reads it; its place names it, so that its bootstrap stays."""
+    ids = [
+        chat.chat(world.conversations[n], world.texts[n]).ids for n in (label.first, label.second)
+    ]
+    return JudgedPair(
+        judgment=str(place), prompt=str(label.first // ANSWERS),
+        first=str(label.first), second=str(label.second), first_ids=ids[0], second_ids=ids[1],
+        first_length=len(ids[0]), second_length=len(ids[1]), outcome=label.outcome,
+        strength=label.strength, annotator=label.annotator, side=label.side,
+    )  # fmt: skip
+
+
+def reward_settings(chosen: Sequence[str]) -> RewardConfig:
+    """[reward] of configs/demo.toml with some ``name=value``; ``ValueError`` says what is wrong."""
+    if malformed := [each for each in chosen if "=" not in each]:
+        raise ValueError(f"--set takes NAME=VALUE, not {malformed[0]}")
+    pairs = (each.split("=", 1) for each in chosen)
+    return CONFIG.override({f"reward.{name}": value for name, value in pairs}).reward
+
+
+def quietly() -> None:
+    """One thread, and no word of transformers' own: a benchmark prints its table."""
+    torch.set_num_threads(1)
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")
+
+
+def trained(
+    pairs: Sequence[JudgedPair],
+    chat: ChatTokenizer,
+    config: RewardConfig,
+    *,
+    seed: int,
+    bootstrap_seed: int = 0,
+    outside: Sequence[JudgedPair] = (),
+) -> tuple[Any, Kept | None]:
+    """A network that has learned the judgments from the embedded model, as in the reward stage."""
+    network = from_language_model(str(MODEL_DIR), chat, heads=config.members)
+    with (
+        Path(os.devnull).open("w") as nowhere,
+        redirect_stdout(nowhere),  # the trainer prints every step
+        TemporaryDirectory() as scratch,
+        Report(RunDirectory(Path(scratch))) as report,
+    ):
+        kept = train_reward_model(
+            network, chat, pairs, config, Path(scratch) / "checkpoints", report,
+            device=torch.device("cpu"), seed=seed, bootstrap_seed=bootstrap_seed, outside=outside,
+        )  # fmt: skip
+    return network.eval(), kept
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fitted:
+    """What the reward stage makes of judgments: rewards at the `scale` that those `unseen` fit."""
+
+    model: RewardModel
+    learned: Sequence[JudgedPair]
+    unseen: Sequence[JudgedPair]
+    scale: float
+    epochs: float
+    cpu_seconds: float
+
+    @classmethod
+    def to(
+        cls, pairs: Sequence[JudgedPair], chat: ChatTokenizer, config: RewardConfig, *, seed: int
+    ) -> Fitted:
+        """As the stage shares judgments out, trains, and calibrates; `cpu_seconds` of the training."""
+        rest, held_out = split_by_prompt(
+            pairs, held_out_share=config.held_out_share, seed=CONFIG.seed
+        )
+        learned, apart = set_apart(
+            rest, share=config.audit_share, least=config.stopping_judgments, seed=CONFIG.seed
+        )
+        started = time.process_time()
+        network, kept = trained(
+            learned,
+            chat,
+            config,
+            seed=seed,
+            bootstrap_seed=seed,
+            outside=apart if config.early_stopping else (),
+        )
+        spent = time.process_time() - started
+        model = RewardModel(network, chat, "cpu")
+        return cls(
+            model=model,
+            learned=learned,
+            unseen=[*apart, *held_out],
+            scale=calibrate(model, held_out, apart, scale=config.calibrate)[1].factor,
+            epochs=kept.epoch if kept else config.epochs,
+            cpu_seconds=round(spent, 1),
+        )

@@ -1,0 +1,182 @@
+"""Reward models of PandaLM's judgments: annotators learned, votes pooled, or their majority.
+
+Every arm learns from three judgments of each pair, so all take the same steps: the three votes with
+a slope and a leaning for each annotator (joint), the votes alone (pooled), or the majority's
+verdict three times (majority).  Prompts are parted into ten; seed k holds out part k mod 10 and
+every tenth seed parts them anew, so the first ten measure every judgment once.  Measured are
+accuracy and the log-loss of first, second and tie, against single votes and against majorities.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import torch
+
+from benchmarks.demo_world import Fitted, quietly
+from benchmarks.seeds import run_seeds
+from pipeline.config import RewardConfig
+from pipeline.demo import MODEL_DIR
+from pipeline.reward.data import JudgedPair
+from pipeline.reward.likelihood import FIRST, SECOND, TIE, UNSTATED, Likelihood
+from pipeline.text import ChatTokenizer
+from pipeline.trials import Estimate, TrialArm, paired
+from storage.records import digest
+
+JOINT = TrialArm(name="joint", settings={"annotators": True})
+POOLED = TrialArm(name="pooled", settings={"annotators": False})
+MAJORITY = TrialArm(name="majority", settings={"annotators": False})
+ARMS = (JOINT, POOLED, MAJORITY)
+PARTS = 10
+FIGURES = ("accuracy", "log_loss", "majority_accuracy", "majority_log_loss")
+_CODES = {"a": FIRST, "b": SECOND, "tie": TIE}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Votes:
+    """The votes on pairs that fit, three a pair in a row; how many pairs do not, and why."""
+
+    votes: Sequence[JudgedPair]
+    beyond_context: int
+    beyond_limit: int
+
+    @classmethod
+    def of_rows(
+        cls, rows: Iterator[Mapping[str, Any]], chat: ChatTokenizer, *, context: int, limit: int
+    ) -> Votes:
+        """From rows for an import; pairs with a longer text than `limit` tokens are left out."""
+        votes: list[JudgedPair] = []
+        left_out = Counter[bool]()
+        for row in rows:
+            sides = [
+                chat.chat(row["prompt"], str(row[side])) for side in ("response_a", "response_b")
+            ]
+            longest = max(len(side.ids) for side in sides)
+            if longest > min(limit, context):
+                left_out[longest > context] += 1
+                continue
+            lengths = [len(side.ids) - side.prompt_tokens for side in sides]
+            votes.append(
+                JudgedPair(
+                    judgment=f"{row['item']} {row['annotator']}", prompt=row["prompt"],
+                    first=f"{row['item']} a", second=f"{row['item']} b",
+                    first_ids=sides[0].ids, second_ids=sides[1].ids,
+                    first_length=lengths[0], second_length=lengths[1],
+                    outcome=_CODES[row["outcome"]], strength=UNSTATED,
+                    annotator=row["annotator"], side=1,
+                )
+            )  # fmt: skip
+        return cls(
+            votes=votes, beyond_context=left_out[True] // 3, beyond_limit=left_out[False] // 3
+        )
+
+
+def majorities(votes: Sequence[JudgedPair]) -> list[JudgedPair]:
+    """Each vote with what most of its pair's say; where no two of them agree that is a tie."""
+    said: dict[str, Counter[int]] = {}
+    for vote in votes:
+        said.setdefault(vote.first, Counter())[vote.outcome] += 1
+    verdicts = {pair: counts.most_common(1)[0] for pair, counts in said.items()}
+    return [
+        replace(vote, outcome=outcome if count > 1 else TIE)
+        for vote in votes
+        for outcome, count in [verdicts[vote.first]]
+    ]
+
+
+def parted(votes: Sequence[JudgedPair], seed: int) -> tuple[list[JudgedPair], list[JudgedPair]]:
+    """What is learned from and what is held out, with no prompt in both."""
+    prompts = {vote.prompt for vote in votes}
+    order = sorted(prompts, key=lambda prompt: digest("part", str(seed // PARTS), prompt))
+    held_out = set(order[seed % PARTS :: PARTS])
+    return (
+        [vote for vote in votes if vote.prompt not in held_out],
+        [vote for vote in votes if vote.prompt in held_out],
+    )
+
+
+def run_arm(
+    arm: TrialArm,
+    votes: Sequence[JudgedPair],
+    seed: int,
+    config: RewardConfig,
+    chat: ChatTokenizer,
+) -> dict[str, Any]:
+    """Train on nine parts as the reward stage does, and measure on the tenth."""
+    rest, held_out = parted(votes, seed)
+    judged = majorities(rest) if arm is MAJORITY else rest
+    fitted = Fitted.to(judged, chat, replace(config, **arm.settings), seed=seed)
+    network, known = fitted.model.network, fitted.model.network.annotators
+    first, second = fitted.model.both_sides(held_out)
+    d = torch.tensor(first, dtype=torch.float64) - torch.tensor(second, dtype=torch.float64)
+    likelihood, ties = Likelihood(tie_model=network.likelihood.tie_model), network.ties.values()
+    found: dict[str, Any] = {}
+    for prefix, judged in (("", held_out), ("majority_", majorities(held_out))):
+        outcomes = torch.tensor([vote.outcome for vote in judged])
+        toward = torch.where(outcomes == SECOND, -d, d)[outcomes < TIE].sign()
+        found[f"{prefix}accuracy"] = ((1 + toward) / 2).mean().item()
+        found[f"{prefix}log_loss"] = likelihood.loss(d, outcomes, ties=ties).mean().item()
+    return found | {
+        "learned": len(fitted.learned),
+        "held_out": len(held_out),
+        "epochs": round(fitted.epochs, 2),
+        "scale": fitted.scale,
+        "slopes": dict(zip(known.ids, (1 + known.delta).tolist(), strict=True)) if known else None,
+        "cpu_seconds": fitted.cpu_seconds,
+    }
+
+
+def compare(
+    rows: Iterator[Mapping[str, Any]], args: argparse.Namespace, config: RewardConfig, context: int
+) -> None:
+    """Make what is missing, seed by seed, and print it as Markdown."""
+    quietly()
+    chat = ChatTokenizer.load(str(MODEL_DIR))
+    found = Votes.of_rows(rows, chat, context=context, limit=args.max_tokens)
+
+    def run(arm: TrialArm, seed: int) -> dict[str, Any]:
+        made = run_arm(arm, found.votes, seed, config, chat)
+        print(f"  { ({name: made[name] for name in FIGURES}) }", file=sys.stderr, flush=True)
+        return made
+
+    held = run_seeds(
+        run,
+        ARMS,
+        args.seeds,
+        args.folder,
+        conditions={"max_tokens": args.max_tokens, "reward": asdict(config)},
+        only_report=args.report,
+    )
+    pairs = len(found.votes) // 3
+    print(
+        f"{pairs} pairs with three votes each on {len({v.prompt for v in found.votes})} prompts; left "
+        f"out: {found.beyond_context} with a text beyond the context of {context} tokens, "
+        f"{found.beyond_limit} more beyond --max-tokens {args.max_tokens}.\n"
+    )
+    report({each["seed"]: each["arms"] for each in held})
+
+
+def report(found: Mapping[int, Mapping[str, Mapping[str, Any]]]) -> None:
+    """Means of the arms and their paired differences, with 95% intervals over seeds."""
+
+    def values(arm: TrialArm, name: str) -> dict[int, float]:
+        return {seed: arms[arm.name][name] for seed, arms in found.items() if arm.name in arms}
+
+    names = " | ".join(name.replace("_", " ") for name in FIGURES)
+    print(f"| arm | seeds | {names} | CPU seconds a training |\n|{'---|' * (len(FIGURES) + 3)}")
+    for arm in ARMS:
+        if seconds := values(arm, "cpu_seconds"):
+            cells = [Estimate.of([*values(arm, name).values()]).text(3) for name in FIGURES]
+            took = sum(seconds.values()) / len(seconds)
+            print(f"| {arm.name} | {len(seconds)} | {' | '.join(cells)} | {took:.0f} |")
+    print(f"\n| paired difference | {names} |\n|{'---|' * (len(FIGURES) + 1)}")
+    for ours, theirs in ((JOINT, MAJORITY), (JOINT, POOLED), (POOLED, MAJORITY)):
+        if values(ours, "accuracy").keys() & values(theirs, "accuracy").keys():
+            gains = [paired(values(ours, name), values(theirs, name)) for name in FIGURES]
+            cells = [Estimate.of(gain).text(4, signed=True) for gain in gains]
+            print(f"| {ours.name} − {theirs.name} | {' | '.join(cells)} |")

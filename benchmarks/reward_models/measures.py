@@ -1,0 +1,96 @@
+"""What is measured of a reward model on prompts that it did not learn from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.demo_world import ANSWERS, Fitted, People, World
+from pipeline.population import population
+from pipeline.reward.likelihood import FIRST, TIE, preference_logit
+from pipeline.reward.metrics import expected_calibration_error
+from pipeline.text import ChatTokenizer
+
+STRANGERS, JUDGMENTS = 50, 2
+"""Careful annotators who judge held-out pairs, and how often they judge each."""
+SCALES = np.geomspace(0.05, 5, 201)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fresh:
+    """Preferences on held-out pairs: answers by place among the held-out ones, and who won, (N,)."""
+
+    first: np.ndarray
+    second: np.ndarray
+    won: np.ndarray
+
+    @classmethod
+    def judged(cls, world: World, chat: ChatTokenizer) -> Fresh:
+        """By careful annotators whom no reward model has met."""
+        start = world.held_out_answers().start
+        careful = population(STRANGERS, bad=0.0, seed=1_000_000 + world.seed)
+        pairs = [
+            pair
+            for prompt in range(world.held_out, len(world.texts) // ANSWERS)
+            for pair in combinations(world.answers(prompt), 2)
+            if world.differ(pair, chat)
+        ]
+        said = [
+            People(world, careful, stream=10 + time).label(*pair)
+            for time in range(JUDGMENTS)
+            for pair in pairs
+        ]
+        stated = [label for label in said if label.outcome < TIE]
+        return cls(
+            first=np.array([label.first - start for label in stated]),
+            second=np.array([label.second - start for label in stated]),
+            won=np.array([float(label.outcome == FIRST) for label in stated]),
+        )
+
+
+def measured(fitted: Fitted, world: World, fresh: Fresh) -> dict[str, float]:
+    """The figures of the module `benchmarks.reward_models.__main__` that every arm has."""
+    start, network = world.held_out_answers().start, fitted.model.network
+    rewards = np.array(fitted.model(world.conversations[start:], world.texts[start:]))
+    gold = world.gold[start:]
+    means, gold_means = (each.reshape(-1, ANSWERS).mean(1) for each in (rewards, gold))
+    d = rewards[fresh.first] - rewards[fresh.second]
+    stated, trained = preferred(network, d), preferred(network, d / fitted.scale)
+    best = min(SCALES, key=lambda factor: log_loss(preferred(network, factor * d), fresh.won))
+    return {
+        "accuracy": world.accuracy(rewards),
+        "log_loss": log_loss(stated, fresh.won),
+        "ece": expected_calibration_error(stated.tolist(), fresh.won.tolist()),
+        "trained_log_loss": log_loss(trained, fresh.won),
+        "trained_ece": expected_calibration_error(trained.tolist(), fresh.won.tolist()),
+        "scale": fitted.scale,
+        "best_scale": float(best) * fitted.scale,
+        "correlation": float(np.corrcoef(rewards, gold)[0, 1]),
+        "prompt_correlation": float(np.corrcoef(means, gold_means)[0, 1]),
+    }
+
+
+def preferred(network: Any, d: np.ndarray) -> np.ndarray:
+    """The probability that a preference is for the first, of (N,) differences of rewards."""
+    theta, tie_model = network.ties().item(), network.likelihood.tie_model
+    return torch.sigmoid(preference_logit(torch.from_numpy(d), theta, tie_model)).numpy()
+
+
+def log_loss(stated: np.ndarray, won: np.ndarray) -> float:
+    """Mean −log of what was stated of the outcome, nats."""
+    return float(-np.log(np.where(won == 1, stated, 1 - stated)).mean())
+
+
+def auc(merits: Mapping[str, float], tempers: Mapping[str, str]) -> float:
+    """The chance that a careful annotator has more merit than a bad one; equal merit counts half."""
+    careful, bad = (
+        np.array([merit for id, merit in merits.items() if (tempers[id] == "careful") == wanted])
+        for wanted in (True, False)
+    )
+    more = careful[:, None] - bad
+    return float(((more > 0) + (more == 0) / 2).mean())

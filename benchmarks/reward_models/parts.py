@@ -1,0 +1,146 @@
+"""The arms of each part, and one arm of one seed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from benchmarks.demo_world import Fitted, People, World, judged_pair, trained
+from benchmarks.reward_models.measures import Fresh, auc, measured
+from pipeline.config import RewardConfig
+from pipeline.population import SimulatedAnnotator, population
+from pipeline.reward.data import JudgedPair, annotator_ids
+from pipeline.reward.likelihood import BOTH_BAD, TIE
+from pipeline.reward.reliability import reliability
+from pipeline.reward.scoring import RewardModel
+from pipeline.text import ChatTokenizer
+from pipeline.trials import TrialArm
+
+BAD = 0.3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arm(TrialArm):
+    """`settings` of [reward] in which it differs; the share of `bad` annotators, and whether what
+    they say is left out."""
+
+    bad: float = 0.0
+    careful_only: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """What is compared: arms, of which the `optional` run when asked for, and with how many labels
+    and annotators."""
+
+    arms: Mapping[str, Arm]
+    labels: int
+    annotators: int
+    optional: frozenset[str] = frozenset()
+
+
+def _by_name(*arms: Arm) -> dict[str, Arm]:
+    return {arm.name: arm for arm in arms}
+
+
+PARTS = {
+    "ties": Part(
+        arms=_by_name(
+            Arm(name="drop", settings={"tie_model": "drop"}),
+            Arm(name="half", settings={"tie_model": "half"}),
+            Arm(name="davidson", settings={"tie_model": "davidson"}),
+            Arm(name="rao_kupper", settings={"tie_model": "rao_kupper"}),
+            Arm(name="ordinal", settings={"tie_model": "ordinal"}),
+            Arm(name="bad-as-tie", settings={"tie_model": "rao_kupper", "both_bad": "tie"}),
+        ),
+        labels=300,
+        annotators=8,
+    ),
+    "annotators": Part(
+        arms=_by_name(
+            Arm(name="pooled-30", settings={"annotators": False}, bad=BAD),
+            Arm(name="joint-30", settings={"annotators": True}, bad=BAD),
+            Arm(name="oracle-30", settings={"annotators": False}, bad=BAD, careful_only=True),
+            Arm(name="pooled-0", settings={"annotators": False}),
+            Arm(name="joint-0", settings={"annotators": True}),
+        ),
+        labels=1500,
+        annotators=20,
+        optional=frozenset({"oracle-30"}),
+    ),
+}
+
+
+def run_arm(
+    part: Part,
+    arm: Arm,
+    world: World,
+    fresh: Fresh,
+    config: RewardConfig,
+    labels: int,
+    chat: ChatTokenizer,
+) -> dict[str, Any]:
+    """Label, train as the reward stage does, and measure."""
+    config = replace(config, **arm.settings)
+    people = population(part.annotators, bad=arm.bad, seed=world.seed)
+    pairs = judgments(world, people, labels, chat)
+    if arm.careful_only:
+        careful = {annotator.name for annotator in people if annotator.temper == "careful"}
+        pairs = [pair for pair in pairs if pair.annotator in careful]
+    fitted = Fitted.to(pairs, chat, config, seed=world.seed)
+    said = Counter(pair.outcome for pair in pairs)
+    found = measured(fitted, world, fresh) | {
+        "learned": len(fitted.learned),
+        "epochs": round(fitted.epochs, 2),
+        "ties": (said[TIE] + said[BOTH_BAD]) / len(pairs),
+        "both_bad": said[BOTH_BAD] / len(pairs),
+        "cpu_seconds": fitted.cpu_seconds,
+    }
+    if fitted.model.network.annotators is not None and arm.bad:
+        found |= told_apart(fitted, people, config, chat)
+    return found
+
+
+def judgments(
+    world: World, people: Sequence[SimulatedAnnotator], labels: int, chat: ChatTokenizer
+) -> list[JudgedPair]:
+    """What `people` say of random pairs."""
+    asked = People(world, people)
+    said = [asked.label(*pair) for pair in world.random_pairs(labels, chat)]
+    return [judged_pair(world, label, place, chat) for place, label in enumerate(said)]
+
+
+def told_apart(
+    fitted: Fitted, people: Sequence[SimulatedAnnotator], config: RewardConfig, chat: ChatTokenizer
+) -> dict[str, Any]:
+    """How well the bad annotators are told from the careful ones, and what was found of each.
+
+    As the reward stage reports them: on what the model did not see by the model, on what it
+    learned from by an audit model that learned from the rest.
+    """
+    tempers = {annotator.name: annotator.temper for annotator in people}
+    network, known = fitted.model.network, fitted.model.network.annotators
+    effects = zip(known.ids, known.delta.tolist(), known.bias.tolist(), strict=True)
+    learned = {id: {"learned_slope": 1 + d, "learned_side_bias": b} for id, d, b in effects}
+    audit, _ = trained(
+        fitted.unseen, chat, replace(config, members=1, epochs=fitted.epochs), seed=0
+    )
+    pairs = [*fitted.learned, *fitted.unseen]
+    reported = reliability(
+        [(fitted.unseen, fitted.model), (fitted.learned, RewardModel(audit, chat, "cpu"))],
+        annotator_ids(pairs),
+        Counter(pair.annotator for pair in pairs),
+        likelihood=network.likelihood,
+        ties=network.ties.values(),
+    )["annotators"]
+    merits = {row["annotator"]: row["weight"] * (1 if row["slope"] > 0 else -1) for row in reported}
+    return {
+        "auc": auc(merits, tempers),
+        "auc_of_slopes": auc({id: each["learned_slope"] for id, each in learned.items()}, tempers),
+        "people": [
+            row | {"temper": tempers[row["annotator"]]} | learned.get(row["annotator"], {})
+            for row in reported
+        ],
+    }

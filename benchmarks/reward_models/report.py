@@ -1,0 +1,132 @@
+"""Markdown tables of what the seeds say, and whether it is what is wanted."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from pipeline.trials import Estimate, paired
+
+Found = Mapping[int, Mapping[str, Mapping[str, Any]]]
+"""Figures by seed and arm."""
+
+FIGURES = {
+    "ties": (
+        *("accuracy", "log_loss", "ece", "trained_log_loss", "trained_ece", "scale", "best_scale"),
+        *("correlation", "prompt_correlation"),
+    ),
+    "annotators": (
+        *("accuracy", "log_loss", "ece", "scale", "best_scale", "auc", "auc_of_slopes"),
+    ),
+}
+GAINS = {
+    "ties": (
+        ("half", "drop"),
+        ("davidson", "drop"),
+        ("rao_kupper", "drop"),
+        ("ordinal", "drop"),
+        ("ordinal", "rao_kupper"),
+        ("rao_kupper", "bad-as-tie"),
+    ),
+    "annotators": (
+        ("joint-30", "pooled-30"),
+        ("oracle-30", "pooled-30"),
+        ("joint-0", "pooled-0"),
+    ),
+}
+COMPARED = {
+    "ties": (
+        *("accuracy", "log_loss", "ece", "trained_log_loss", "trained_ece"),
+        *("correlation", "prompt_correlation"),
+    ),
+    "annotators": ("accuracy", "log_loss", "ece"),
+}
+SEEDS_NEEDED, WANTED_GAIN, WANTED_AUC = 10, 0.007, 0.95
+
+
+def report(part: str, arms: Iterable[str], found: Found) -> int:
+    """Print both tables; 1 where the seeds suffice and something wanted is missed."""
+    names = [name.replace("_", " ") for name in FIGURES[part]]
+    head("arm", "seeds", *names, "epochs", "CPU seconds a training")
+    for arm in arms:
+        rows = [each[arm] for each in found.values() if arm in each]
+        if rows:
+            cells = [mean(rows, name) for name in (*FIGURES[part], "epochs", "cpu_seconds")]
+            line(arm, len(rows), *cells)
+    print()
+    head("paired difference", "seeds", *(name.replace("_", " ") for name in COMPARED[part]))
+    for ours, theirs in GAINS[part]:
+        both = len(
+            values(found, ours, "accuracy").keys() & values(found, theirs, "accuracy").keys()
+        )
+        if both:
+            cells = [
+                gain(found, ours, theirs, name).text(4, signed=True) for name in COMPARED[part]
+            ]
+            line(f"{ours} − {theirs}", both, *cells)
+    missed = list(wanted_ties(found) if part == "ties" else wanted_annotators(found))
+    for sentence in missed:
+        print(f"FAILED: {sentence}", file=sys.stderr)
+    return int(bool(missed))
+
+
+def wanted_ties(found: Found) -> Iterator[str]:
+    """What is missed of: Rao and Kupper's or the ordinal model beats dropping ties."""
+    arms = [arm for arm in ("rao_kupper", "ordinal") if enough(found, arm, "drop")]
+    gains = {arm: [gain(found, arm, "drop", name) for name in ("log_loss", "ece")] for arm in arms}
+    if gains and not any(
+        all(surely(each, above=False) for each in both) for both in gains.values()
+    ):
+        yield "neither rao_kupper nor ordinal has a log-loss and an ECE surely below those of drop"
+
+
+def wanted_annotators(found: Found) -> Iterator[str]:
+    """What is missed of: a gain with bad annotators, none lost without, the bad are told apart."""
+    if enough(found, "joint-30", "pooled-30"):
+        more = gain(found, "joint-30", "pooled-30", "accuracy")
+        if not (more.mean >= WANTED_GAIN and surely(more, above=True)):
+            yield f"with 30% bad annotators accuracy gains {more.text(3)}, not {WANTED_GAIN}"
+        told = Estimate.of(list(values(found, "joint-30", "auc").values()))
+        if told.mean < WANTED_AUC:
+            yield f"the AUC of the reported weights is {told.text(3)}, not {WANTED_AUC}"
+    if enough(found, "joint-0", "pooled-0"):
+        less = gain(found, "joint-0", "pooled-0", "accuracy")
+        if surely(less, above=False):
+            yield f"without bad annotators accuracy loses: {less.text(3)}"
+
+
+def values(found: Found, arm: str, name: str) -> dict[int, float]:
+    """A figure of an arm by seed, where it is known."""
+    known = {seed: arms[arm].get(name) for seed, arms in found.items() if arm in arms}
+    return {seed: value for seed, value in known.items() if value is not None}
+
+
+def gain(found: Found, ours: str, theirs: str, name: str) -> Estimate:
+    return Estimate.of(paired(values(found, ours, name), values(found, theirs, name)))
+
+
+def surely(difference: Estimate, *, above: bool) -> bool:
+    """Whether the whole interval lies above 0, or below it."""
+    if difference.low is None or difference.high is None:
+        return False
+    return difference.low > 0 if above else difference.high < 0
+
+
+def enough(found: Found, *arms: str) -> bool:
+    return sum(all(arm in each for arm in arms) for each in found.values()) >= SEEDS_NEEDED
+
+
+def mean(rows: Sequence[Mapping[str, Any]], name: str) -> str:
+    known = [row[name] for row in rows if row.get(name) is not None]
+    digits = 1 if name == "cpu_seconds" else 3
+    return f"{sum(known) / len(known):.{digits}f}" if known else ""
+
+
+def head(*names: str) -> None:
+    line(*names)
+    print("|---" * len(names) + "|")
+
+
+def line(*cells: Any) -> None:
+    print(f"| {' | '.join(map(str, cells))} |")

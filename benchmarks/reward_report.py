@@ -1,0 +1,102 @@
+"""Do the intervals of the reward model's report hold the truth?  The forecast's and the ceiling's.
+
+    python benchmarks/reward_report.py [--trials 1000] [--seed 0]
+
+Learning curves are simulated judgment by judgment: prompts differ in how hard they are, models err
+mostly on the same judgments, and each has luck of its own, altogether and on single prompts.  For
+the ceiling, two people judge items whose log-odds are normal, or of which some are clear and the
+others coin flips; two items a prompt.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from pipeline.reward.ceiling import ceiling_of, noise_ceiling
+from pipeline.reward.forecast import THE_MODEL, Seen, trend
+from pipeline.reward.learning_curve import BLOCKS, ORDERS
+from pipeline.winrate import win_rate
+
+LABELS = {n / BLOCKS: 100.0 * n for n in range(1, BLOCKS + 1)}
+
+
+def curve(coin: np.random.Generator, *, prompts: int, each: int, slope: float, luck: float) -> Seen:
+    """A curve over `prompts` prompts of `each` judgments; 15% of the prompts are held out.
+
+    Accuracy rises by `slope` a doubling; models have luck of sd `luck`, and of .05 on each prompt.
+    """
+    prompt = np.repeat(np.arange(prompts), each)
+    level = 0.62 + coin.normal(0, 0.1, prompts)[prompt]
+    own = coin.random(prompt.size)
+    held_out, block = prompt < round(0.15 * prompts), prompt % BLOCKS
+    rows = []
+    for order in (*ORDERS, THE_MODEL):
+        for blocks in range(1, BLOCKS) if order != THE_MODEL else (BLOCKS,):
+            learned = np.isin(block, [(order + k) % BLOCKS for k in range(blocks)])
+            chance = level + slope * math.log2(blocks / BLOCKS) + coin.normal(0, luck)
+            chance = chance + coin.normal(0, 0.05, prompts)[prompt]
+            drawn = np.where(coin.random(prompt.size) < 0.7, own, coin.random(prompt.size))
+            rows += [
+                (int(n), int(prompt[n]), order, blocks / BLOCKS, float(drawn[n] < chance[n]))
+                for n in np.flatnonzero(held_out | (~learned & (order != THE_MODEL)))
+            ]
+    return Seen.of(rows)
+
+
+def normal(coin: np.random.Generator, items: int) -> np.ndarray:
+    return 1 / (1 + np.exp(-1.5 * coin.normal(size=items)))
+
+
+def clear_or_coin(coin: np.random.Generator, items: int) -> np.ndarray:
+    return np.where(coin.random(items) < 0.4, 1.0, 0.5)
+
+
+def ceilings(
+    coin: np.random.Generator, draw: Callable[[np.random.Generator, int], np.ndarray], items: int
+) -> tuple[float, float, float, float]:
+    """The interval of the ceiling, and that of its bounds whatever the items."""
+    first = draw(coin, items)
+    agreed = (coin.random(items) < first) == (coin.random(items) < first)
+    found = noise_ceiling(win_rate(agreed.astype(float).tolist(), [n // 2 for n in range(items)]))
+    most = (1 + math.sqrt(max(2 * found.agreement.high - 1, 0))) / 2
+    return found.low, found.high, max(found.agreement.low, 0.5), most
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--trials", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=0)
+    asked = parser.parse_args()
+    coin = np.random.default_rng(asked.seed)
+    print("slope of a learning curve, .03 a doubling: coverage, mean half-width")
+    for prompts, each in ((60, 3), (300, 1)):
+        for luck in (0.0, 0.02, 0.05):
+            found = [
+                trend(curve(coin, prompts=prompts, each=each, slope=0.03, luck=luck), LABELS)
+                for _ in range(asked.trials)
+            ]
+            held = [t for t in found if t and t.low <= 0.03 <= t.high]
+            width = np.mean([(t.high - t.low) / 2 for t in found if t])
+            print(
+                f"  {prompts} prompts x {each}, luck {luck:.2f}: {len(held) / len(found):.3f}  {width:.3f}"
+            )
+    print("noise ceiling: coverage of the interval, coverage of the bounds")
+    many = normal(np.random.default_rng(1), 2_000_000)
+    truths = {normal: float(np.maximum(many, 1 - many).mean()), clear_or_coin: 0.7}
+    for draw, truth in truths.items():
+        for items in (30, 100, 400):
+            found = [ceilings(coin, draw, items) for _ in range(asked.trials)]
+            held = np.mean([low <= truth <= high for low, high, _, _ in found])
+            bounds = np.mean([least <= truth <= most for _, _, least, most in found])
+            print(f"  {draw.__name__}, {items} pairs: {held:.3f}  {bounds:.3f}")
+    print(
+        f"(ceiling of the clear and coin flips {truths[clear_or_coin]}, read as {ceiling_of(0.7):.3f})"
+    )
+
+
+if __name__ == "__main__":
+    main()

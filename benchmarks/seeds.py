@@ -1,0 +1,43 @@
+"""One JSON a seed, so that a long benchmark may stop and go on."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from pipeline.trials import TrialArm, run_all, stored
+
+A = TypeVar("A", bound=TrialArm)
+
+
+def run_seeds(
+    run: Callable[[A, int], dict[str, Any]],
+    arms: Sequence[A],
+    seeds: Sequence[int],
+    folder: Path,
+    *,
+    conditions: Mapping[str, Any],
+    only_report: bool,
+) -> list[dict[str, Any]]:
+    """`pipeline.trials.run_all`, or only what is there.
+
+    Where a file was made under other conditions it exits with a sentence before anything is run.
+    """
+    conditions = json.loads(json.dumps(conditions))  # as a file holds them: tuples are lists
+    there = [seed for seed in seeds if (folder / f"seed-{seed}.json").exists()]
+    try:
+        for seed in there:
+            stored(folder / f"seed-{seed}.json", conditions)
+    except ValueError as error:
+        sys.exit(str(error))
+    return run_all(
+        cast(Callable[[TrialArm, int], dict[str, Any]], run),
+        [] if only_report else arms,
+        there if only_report else seeds,
+        folder,
+        conditions=conditions,
+        progress=lambda line: print(line, file=sys.stderr, flush=True),
+    )

@@ -1,0 +1,193 @@
+"""Is the whole design worth it?  `simulate`, full against naive, between SFT and the ceiling.
+
+    python -m benchmarks.whole_loop [--seeds 0 1 2 …] [--arms full naive ceiling] [--folder DIR] [--report]
+
+160 labels by the same eight annotators, two of them bad (one careless, one side-biased), and PPO
+at β = .03, where a wrong reward shows:
+
+* `full`: two iterations of 80 labels with everything that is on by default;
+* `naive`: one of 160, plain Bradley-Terry, ties dropped, one head, rewards as training made them,
+  nothing known of the annotators.  It should over-optimise and raise the alarm;
+* `ceiling`: PPO on the hidden gold preference itself.
+
+Gain is the gold score of held-out answers, in its standard deviations, less that of SFT's.  The
+alarm is the gate's, from 60 fresh judgments of the final policy against SFT by the same annotators.
+One JSON a seed in the folder, kept with this project; arms that are in it are not run again, so
+several processes may share the seeds out.  The exit status is 1 where a figure falls short.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from launch import CONFIGS, server_for
+from pipeline.simulate import simulate
+from pipeline.simulate_cli import stop_workers, text
+from pipeline.trials import FULL, NAIVE, Estimate, TrialArm, paired, run_all
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "results" / "whole_loop"
+ITERATIONS, LABELS, ANNOTATORS, BAD = 2, 80, 8, 0.25
+SETTINGS: dict[str, Any] = {
+    "ppo.updates": 80,
+    "ppo.lr": 3e-4,
+    "ppo.epochs": 4,
+    "ppo.target_kl": 0.1,
+    "ppo.kl_weight": 0.03,
+}
+"""Of all arms, beside the demo's: steps so large and a string so long that a wrong reward shows."""
+CEILING = TrialArm(
+    name="ceiling",
+    one_shot=True,
+    settings=NAIVE.settings
+    | {"shaping.reward_weight": 0, "shaping.weights": '{"pipeline.gold:score" = 1}'},
+)
+ARMS = {arm.name: arm for arm in (FULL, NAIVE, CEILING)}
+CEILING_LABELS = 40
+"""The ceiling's reward model is not asked."""
+
+OF_CEILING, OF_NAIVE, ALARMS, FALSE_ALARMS, SEEDS_NEEDED = 0.55, 1.5, 0.8, 0.1, 16
+
+
+def run(arm: TrialArm, seed: int, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The report of one run in a workspace of its own, with its seconds."""
+    iterations, labels = arm.plan(ITERATIONS, LABELS)
+    if arm is CEILING:
+        labels = CEILING_LABELS
+    chosen = SETTINGS | {"seed": seed, "labeling.labels": labels, "worker.nice": 0}
+    given = [f"{name}={text(value)}" for name, value in (chosen | arm.settings | settings).items()]
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="kitestring-loop-") as folder:
+        place = Path(folder) / "workspace"
+        try:
+            with server_for(place, [CONFIGS / "demo.toml"], given) as server:
+                report = simulate(
+                    server.url,
+                    server.admin,
+                    iterations=iterations,
+                    labels=labels,
+                    annotators=ANNOTATORS,
+                    bad=BAD,
+                    seed=seed,
+                    progress=lambda line: print(f"  {line}", file=sys.stderr, flush=True),
+                )
+        finally:
+            stop_workers(place)
+    return report | {"wall": round(time.monotonic() - started, 1)}
+
+
+def lasts(held: Sequence[Mapping[str, Any]], arm: str) -> dict[int, Mapping[str, Any]]:
+    """The last iteration of an arm, by seed."""
+    return {h["seed"]: h["arms"][arm]["iterations"][-1] for h in held if arm in h["arms"]}
+
+
+def gains(held: Sequence[Mapping[str, Any]], arm: str) -> dict[int, float]:
+    """Gold gain over SFT, by seed."""
+    found = lasts(held, arm)
+    return {seed: last["gold"]["policy"] - last["gold"]["sft"] for seed, last in found.items()}
+
+
+def over_optimised(last: Mapping[str, Any]) -> bool:
+    """Proxy up, gold not: it gained reward, and gold sees no clear win over SFT."""
+    return last["gold"]["low"] <= 0.5 and last["gate"]["predicted"] > 0.5
+
+
+def share(events: Sequence[bool]) -> str:
+    return f"{sum(events)} of {len(events)}"
+
+
+def table(held: Sequence[Mapping[str, Any]]) -> str:
+    """What every arm reached, as Markdown."""
+    lines = [
+        "| arm | seeds | gold gain, sd | wins against SFT, by gold | KL | reward model's accuracy | expected | people | alarms | seconds |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for arm in ARMS:
+        found = lasts(held, arm)
+        if not found:
+            continue
+        gates = [last["gate"] for last in found.values()]
+
+        def mean(values: Sequence[float]) -> str:
+            return f"{sum(values) / len(values):.2f}"
+
+        cells = [
+            arm,
+            str(len(found)),
+            str(Estimate.of([*gains(held, arm).values()])),
+            mean([last["gold"]["win_rate"] for last in found.values()]),
+            mean([last["kl"] for last in found.values()]),
+            mean([last["reward_model"]["accuracy"] or 0.0 for last in found.values()]),
+            mean([gate["predicted"] for gate in gates]),
+            mean([gate["human"] for gate in gates]),
+            share([gate["alarm"] for gate in gates]),
+            f"{sum(h['arms'][arm]['wall'] for h in held if arm in h['arms']) / len(found):.0f}",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def verdicts(held: Sequence[Mapping[str, Any]]) -> list[tuple[str, bool]]:
+    """Each figure that is wanted, in words, and whether it was reached."""
+    full, naive, top = (gains(held, arm) for arm in ("full", "naive", "ceiling"))
+    found = []
+    if full and naive and top:
+        both = [seed for seed in full if seed in naive and seed in top]
+        mine, plain, best = (sum(values[seed] for seed in both) for values in (full, naive, top))
+        more = Estimate.of(paired(full, naive))
+        found += [
+            (
+                f"full / ceiling = {mine / best:.2f} (wanted {OF_CEILING})",
+                mine / best >= OF_CEILING,
+            ),
+            (f"full / naive = {mine / plain:.2f} (wanted {OF_NAIVE})", mine >= OF_NAIVE * plain),
+            (f"full − naive = {more} (wanted: above 0)", (more.low or 0) > 0),
+        ]
+    plainly, healthy = lasts(held, "naive"), lasts(held, "full")
+    if plainly:
+        rung = [last["gate"]["alarm"] for last in plainly.values()]
+        hacked = [over_optimised(last) for last in plainly.values()]
+        said = f"alarms on naive runs: {share(rung)} (wanted 80%); over-optimised: {share(hacked)}"
+        found.append((said, sum(rung) >= ALARMS * len(rung)))
+    if healthy:
+        rung = [last["gate"]["alarm"] for last in healthy.values() if not over_optimised(last)]
+        said = f"false alarms on healthy full runs: {share(rung)} (wanted at most 10%)"
+        found.append((said, sum(rung) <= FALSE_ALARMS * len(rung)))
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seeds", type=int, nargs="+", default=list(range(SEEDS_NEEDED)))
+    parser.add_argument("--arms", nargs="+", choices=list(ARMS), default=list(ARMS))
+    parser.add_argument("--folder", type=Path, default=RESULTS)
+    parser.add_argument("--set", action="append", default=[], help="a setting, to try others")
+    parser.add_argument("--report", action="store_true", help="only print what there is")
+    args = parser.parse_args()
+    settings = dict(item.split("=", 1) for item in args.set)
+    conditions = {
+        "iterations": ITERATIONS, "labels": LABELS, "annotators": ANNOTATORS, "bad": BAD,
+        "settings": SETTINGS | settings,
+    }  # fmt: skip
+    arms = [] if args.report else [ARMS[name] for name in args.arms]
+    seeds = [s for s in args.seeds if arms or (args.folder / f"seed-{s}.json").exists()]
+    held = run_all(
+        lambda arm, seed: run(arm, seed, settings), arms, seeds, args.folder,
+        conditions=conditions, progress=lambda line: print(line, file=sys.stderr, flush=True),
+    )  # fmt: skip
+    print(table(held))
+    reached = verdicts(held)
+    print("\n".join(f"* {'' if ok else '**short**: '}{said}" for said, ok in reached))
+    return 0 if all(ok for _, ok in reached) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,114 @@
+"""Judgments a reward model has not learned from, one by one, and what they say of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pipeline.reward.calibration import Scale
+from pipeline.reward.ceiling import agreement, items_of, said_alike
+from pipeline.reward.data import JudgedPair
+from pipeline.reward.likelihood import (
+    LEARNS_THETA,
+    OUTCOME_CODES,
+    TIE,
+    Likelihood,
+    TieValues,
+    log_probabilities,
+)
+from pipeline.reward.quality import quality
+from pipeline.reward.scoring import RewardModel
+from pipeline.sampling import write_rows
+
+TABLE = "held_out.parquet"
+COLUMNS = (
+    "judgment", "comparison", "prompt", "annotator", "arm", "outcome", "first", "second", "d",
+    "p_first", "p_second", "expected", "first_length", "second_length",
+)  # fmt: skip
+"""`d` is the difference of rewards, `p_first` and `p_second` the probabilities by the tie model (of
+d at the scale that was fitted without the pair's prompt), `expected` P(first) + ½ P(tie); lengths
+are in tokens."""
+
+_OUTCOMES = {code: name for name, code in OUTCOME_CODES.items()}
+
+
+def judged_rows(
+    model: RewardModel, pairs: Sequence[JudgedPair], *, scale: Scale | None = None
+) -> list[dict[str, Any]]:
+    """Judgments with what the model says of their pairs, by `COLUMNS`.
+
+    With the `scale` of a calibrated model each probability is at the scale that its own prompt had
+    no part in.
+    """
+    first, second = model.both_sides(pairs)
+    network = model.network
+    tie_model = network.likelihood.tie_model
+    theta = network.ties().item() if tie_model in LEARNS_THETA else 0.0
+    d = torch.tensor(first, dtype=torch.float64) - torch.tensor(second, dtype=torch.float64)
+    unseen = [scale.unseen(pair) if scale else 1.0 for pair in pairs]
+    at_scale = d * torch.tensor(unseen, dtype=torch.float64)
+    chances = log_probabilities(at_scale, theta, tie_model).exp().tolist()
+    return [
+        {
+            "judgment": pair.judgment,
+            "comparison": pair.comparison,
+            "prompt": pair.prompt,
+            "annotator": pair.annotator,
+            "arm": pair.arm,
+            "outcome": _OUTCOMES[pair.outcome],
+            "first": pair.first,
+            "second": pair.second,
+            "d": difference,
+            "p_first": p_first,
+            "p_second": p_second,
+            "expected": p_first + p_tie / 2,
+            "first_length": pair.first_length,
+            "second_length": pair.second_length,
+        }
+        for pair, difference, (p_first, p_second, p_tie) in zip(
+            pairs, d.tolist(), chances, strict=True
+        )
+    ]
+
+
+def measure_quality(
+    model: RewardModel,
+    held_out: Sequence[JudgedPair],
+    pairs: Sequence[JudgedPair],
+    summary: Mapping[str, Any],
+    outputs: Path,
+    *,
+    scale: Scale,
+) -> dict[str, Any]:
+    """`quality.quality` of the held-out judgments, whose table goes to outputs/held_out.parquet.
+
+    `pairs` are all judgments, on which people's agreement rests; `summary` has what was measured
+    already.
+    """
+    rows = judged_rows(model, held_out, scale=scale)
+    write_rows(outputs / TABLE, rows, COLUMNS)
+    items = items_of(pairs).values()
+    return quality(
+        rows,
+        groups={pair.judgment: said_alike(item) for item in items for pair in item},
+        log_loss=summary["log_loss"],
+        coin_log_loss=_coin_log_loss(model, held_out),
+        agreed=agreement(pairs),
+        expected=summary.get("expected_preference_agreement"),
+    )
+
+
+def _coin_log_loss(model: RewardModel, held_out: Sequence[JudgedPair]) -> float | None:
+    """Log-loss of a reward model that finds all responses equally good and knows how often people tie."""
+    likelihood, ties = model.network.likelihood, model.network.ties().item()
+    outcomes = torch.tensor([p.outcome for p in held_out if p.random_stream])
+    if likelihood.tie_model == "drop":
+        outcomes = outcomes[outcomes < TIE]
+    if not len(outcomes):
+        return None
+    d = torch.zeros(len(outcomes), dtype=torch.float64)
+    plain = Likelihood(tie_model=likelihood.tie_model)
+    return plain.loss(d, outcomes, ties=TieValues(theta=ties)).mean().item()

@@ -1,0 +1,167 @@
+"""`launch.py simulate`: one simulation, or arms of it over seeds."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any, Protocol
+
+import typer
+
+from pipeline import trials
+from pipeline.gold import load_gold, score
+from pipeline.rundir import RunDirectory
+from pipeline.settings import assignments
+from pipeline.simulate import TINY_ANNOTATORS, TINY_LABELS, simulate
+
+Sets = Annotated[list[str], typer.Option("--set", help="A setting; repeatable.")]
+
+
+class Server(Protocol):
+    """A live server that has a workspace open."""
+
+    url: str
+    admin: Callable[[str, dict[str, Any]], Any]
+
+
+ServerFor = Callable[[Path, Sequence[Path], Sequence[str]], AbstractContextManager[Server]]
+"""(workspace, settings files, settings) → its server, running for as long as it is needed."""
+
+
+def add_simulate_command(
+    app: typer.Typer, *, server_for: ServerFor, tiny_settings: Path, show: Callable[..., None]
+) -> None:
+    """Add `simulate`; `tiny_settings` is the file of settings that ``--tiny`` stands for."""
+
+    @app.command("simulate")
+    def simulate_command(
+        workspace: Annotated[Path, typer.Option(help="The workspace.")] = Path("workspace"),
+        iterations: Annotated[int, typer.Option(help="Whole iterations to drive.", min=1)] = 1,
+        labels: Annotated[int, typer.Option(help="Judgments an iteration.", min=1)] = 400,
+        annotators: Annotated[int, typer.Option(help="Simulated annotators.", min=1)] = 8,
+        bad: Annotated[
+            float, typer.Option(help="Share of careless or biased annotators.", min=0, max=1)
+        ] = 0.25,
+        seed: Annotated[int, typer.Option(help="Seed of annotators and pipeline.", min=0)] = 0,
+        arm: Annotated[
+            list[str],
+            typer.Option(
+                help="full, or naive (label once, plain Bradley-Terry, ties dropped, one head); "
+                "repeatable: arms are compared."
+            ),
+        ] = [],  # noqa: B006 (typer copies it)
+        seeds: Annotated[
+            int | None,
+            typer.Option(help="Seeds, from --seed on; each run gets WORKSPACE/ARM-SEED.", min=1),
+        ] = None,
+        gold: Annotated[
+            str | None, typer.Option(help="module:function, (prompt, response) -> float")
+        ] = None,
+        shuffle_labels: Annotated[
+            bool, typer.Option(help="Control: judgments without meaning.")
+        ] = False,
+        tiny: Annotated[bool, typer.Option(help="The same in under a minute, for tests.")] = False,
+        sets: Sets = [],  # noqa: B006
+        as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    ) -> None:
+        """Drive the whole loop with simulated annotators that judge by a hidden gold preference."""
+        arms = chosen_arms(arm)
+        judged_by = load_gold(gold) if gold else score
+        if tiny:
+            labels, annotators = min(labels, TINY_LABELS), min(annotators, TINY_ANNOTATORS)
+
+        def run(arm: trials.TrialArm, seed: int, place: Path) -> dict[str, Any]:
+            times, each = arm.plan(iterations, labels)
+            own = [f"{name}={text(value)}" for name, value in arm.settings.items()]
+            given = [f"labeling.labels={each}", f"seed={seed}", *own, *sets]
+            with server_for(place, [tiny_settings] if tiny else [], given) as server:
+                return simulate(
+                    server.url,
+                    server.admin,
+                    iterations=times,
+                    labels=each,
+                    annotators=annotators,
+                    bad=bad,
+                    seed=seed,
+                    gold=judged_by,
+                    shuffle_labels=shuffle_labels,
+                    progress=_tell,
+                )
+
+        if seeds is None and len(arms) == 1:
+            show(run(arms[0], seed, workspace), as_json)
+            return
+        require_folder(workspace)
+        conditions = {
+            "iterations": iterations, "labels": labels, "annotators": annotators, "bad": bad,
+            "gold": gold, "shuffle_labels": shuffle_labels, "tiny": tiny,
+            "settings": assignments(sets),
+        }  # fmt: skip
+
+        def run_apart(arm: trials.TrialArm, seed: int) -> dict[str, Any]:
+            place = workspace / f"{arm.name}-{seed}"
+            shutil.rmtree(place, ignore_errors=True)  # of a run that was broken off
+            try:
+                return run(arm, seed, place)
+            finally:  # the loop has begun the next iteration by itself
+                stop_workers(place)
+                shutil.rmtree(place, ignore_errors=True)
+
+        held = trials.run_all(
+            run_apart, arms, range(seed, seed + (seeds or 1)), workspace,
+            conditions=conditions, progress=_tell,
+        )  # fmt: skip
+        found = trials.summary(held)
+        typer.echo(json.dumps(as_plain(found)) if as_json else trials.readable(found))
+
+
+def chosen_arms(names: Sequence[str]) -> list[trials.TrialArm]:
+    """The arms of these names, each once; the full one when none is named."""
+    unknown = [name for name in names if name not in trials.ARMS]
+    if unknown:
+        raise ValueError(f"there is no arm {unknown[0]!r}; there are {', '.join(trials.ARMS)}")
+    return [trials.ARMS[name] for name in dict.fromkeys(names or ["full"])]
+
+
+def stop_workers(workspace: Path) -> None:
+    """End what still runs in a workspace whose server is gone."""
+    for path in (workspace / "runs").glob("*"):
+        directory = RunDirectory(path)
+        if directory.is_running():
+            with suppress(ProcessLookupError, FileNotFoundError):
+                os.killpg(int((path / "pid").read_text()), signal.SIGKILL)
+
+
+def require_folder(folder: Path) -> None:
+    """``ValueError`` where several runs were to be put into a workspace of its own."""
+    if (folder / "config.toml").exists():
+        raise ValueError(
+            f"{folder} is a workspace, and every run gets one of its own; name a folder for them "
+            "with --workspace"
+        )
+
+
+def text(value: Any) -> str:
+    """A setting's value as `--set` reads it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def as_plain(found: Mapping[str, Any]) -> dict[str, Any]:
+    """A summary of trials as JSON values."""
+    return {
+        part: {
+            name: {figure: asdict(estimate) for figure, estimate in figures.items()}
+            for name, figures in rows.items()
+        }
+        for part, rows in found.items()
+    }
+
+
+def _tell(line: str) -> None:
+    typer.echo(line, err=True)
