@@ -24,19 +24,19 @@ import numpy as np
 import torch
 from transformers.utils import logging
 
-from pipeline.config import Config, RewardConfig
+from pipeline.config import Config
 from pipeline.demo import MODEL_DIR
 from pipeline.demo.corpus import prompts
 from pipeline.drafts import alike
 from pipeline.gold import score
 from pipeline.population import SimulatedAnnotator
 from pipeline.reward.calibration import calibrate
+from pipeline.reward.config import RewardConfig
 from pipeline.reward.data import JudgedPair, set_apart, split_by_prompt
 from pipeline.reward.likelihood import OUTCOME_CODES, UNSTATED
-from pipeline.reward.network import from_language_model
+from pipeline.reward.members import train_members
 from pipeline.reward.scoring import RewardModel
 from pipeline.reward.stopping import Kept
-from pipeline.reward.trainer import train_reward_model
 from pipeline.rundir import Report, RunDirectory
 from pipeline.sampler import Sampler
 from pipeline.text import ChatTokenizer, Messages
@@ -251,20 +251,18 @@ def trained(
     seed: int,
     bootstrap_seed: int = 0,
     outside: Sequence[JudgedPair] = (),
-) -> tuple[Any, Kept | None]:
-    """A network that has learned the judgments from the embedded model, as in the reward stage."""
-    network = from_language_model(str(MODEL_DIR), chat, heads=config.members)
+) -> tuple[RewardModel, Kept | None]:
+    """A reward model that has learned the judgments from the embedded model, as in the stage."""
     with (
         Path(os.devnull).open("w") as nowhere,
         redirect_stdout(nowhere),  # the trainer prints every step
         TemporaryDirectory() as scratch,
         Report(RunDirectory(Path(scratch))) as report,
     ):
-        kept = train_reward_model(
-            network, chat, pairs, config, Path(scratch) / "checkpoints", report,
+        return train_members(
+            str(MODEL_DIR), chat, pairs, config, Path(scratch) / "checkpoints", report,
             device=torch.device("cpu"), seed=seed, bootstrap_seed=bootstrap_seed, outside=outside,
         )  # fmt: skip
-    return network.eval(), kept
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -290,7 +288,7 @@ class Fitted:
             rest, share=config.audit_share, least=config.stopping_judgments, seed=CONFIG.seed
         )
         started = time.process_time()
-        network, kept = trained(
+        model, kept = trained(
             learned,
             chat,
             config,
@@ -299,7 +297,6 @@ class Fitted:
             outside=apart if config.early_stopping else (),
         )
         spent = time.process_time() - started
-        model = RewardModel(network, chat, "cpu")
         return cls(
             model=model,
             learned=learned,

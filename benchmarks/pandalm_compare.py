@@ -20,8 +20,8 @@ import torch
 
 from benchmarks.demo_world import Fitted, quietly
 from benchmarks.seeds import run_seeds
-from pipeline.config import RewardConfig
 from pipeline.demo import MODEL_DIR
+from pipeline.reward.config import RewardConfig
 from pipeline.reward.data import JudgedPair
 from pipeline.reward.likelihood import FIRST, SECOND, TIE, UNSTATED, Likelihood
 from pipeline.text import ChatTokenizer

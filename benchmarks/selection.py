@@ -54,7 +54,6 @@ from pipeline.demo import MODEL_DIR
 from pipeline.population import population
 from pipeline.reward.data import pad_right
 from pipeline.reward.likelihood import TIE, log_probabilities
-from pipeline.reward.scoring import RewardModel
 from pipeline.sampler import Sampler
 from pipeline.selection import (
     ACQUISITIONS,
@@ -173,13 +172,12 @@ def fit_heads(
 def fit_trunk(
     world: FeaturedWorld, labels: Sequence[Label], chat: ChatTokenizer, number: int
 ) -> Fitted:
-    """The whole model with MEMBERS heads on one trunk, as the reward stage trains it."""
+    """Whole models, MEMBERS of them, as the reward stage trains them."""
     config = replace(CONFIG.reward, members=MEMBERS, annotators=False, early_stopping=False)
     pairs = [judged_pair(world, label, place, chat) for place, label in enumerate(labels)]
-    network, _ = trained(
+    model, _ = trained(
         pairs, chat, config, seed=100 * world.seed + number, bootstrap_seed=world.seed
     )
-    model = RewardModel(network, chat, "cpu")
 
     def asked(answers: Sequence[int]) -> tuple[list[Messages], list[str]]:
         return [world.conversations[n] for n in answers], [world.texts[n] for n in answers]
@@ -187,7 +185,7 @@ def fit_trunk(
     return Fitted(
         rewards=lambda answers: torch.tensor(model.member_scores(*asked(answers))),
         states=lambda answers: model.states(*asked(answers)),
-        theta=network.ties().item(),
+        theta=model.network.ties().item(),
     )
 
 

@@ -33,7 +33,7 @@ from pipeline.trials import FULL, NAIVE, Estimate, TrialArm, paired, run_all
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results" / "whole_loop"
-ITERATIONS, LABELS, ANNOTATORS, BAD = 2, 80, 8, 0.25
+ITERATIONS, LABELS, ANNOTATORS, BAD = 2, 200, 16, 0.25
 SETTINGS: dict[str, Any] = {
     "ppo.updates": 80,
     "ppo.lr": 3e-4,

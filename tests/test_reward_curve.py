@@ -70,7 +70,14 @@ def two_judges(count: int) -> list[dict[str, Any]]:
 def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     workspace = tmp_path_factory.mktemp("workspace")
     models = tiny_models(tmp_path_factory.mktemp("models"))
-    job = make_job("reward", models, reward__epochs=2, reward__held_out_share=0.25)
+    # Heads, since a curve of four networks takes four times as long.
+    job = make_job(
+        "reward",
+        models,
+        reward__epochs=2,
+        reward__held_out_share=0.25,
+        reward__ensemble="heads",
+    )
     source = RunDirectory.create(workspace / "runs" / "run-1", job)
     give(source, "judgments.parquet", two_judges(192))
     give(source, "prompts.parquet", make_prompts(4))
@@ -185,13 +192,13 @@ def test_a_curve_measures_each_judgment_unseen_at_each_share(
     directory = RunDirectory.create(tmp_path / "curve", job)
     fill(directory.inputs)
     learned: list[set[str]] = []
-    train = curve.train_reward_model
+    train = curve.train_members
 
-    def watched(network: Any, chat: Any, pairs: Any, *rest: Any, **more: Any) -> Any:
+    def watched(base: Any, chat: Any, pairs: Any, *rest: Any, **more: Any) -> Any:
         learned.append({pair.prompt for pair in pairs})
-        return train(network, chat, pairs, *rest, **more)
+        return train(base, chat, pairs, *rest, **more)
 
-    monkeypatch.setattr(curve, "train_reward_model", watched)
+    monkeypatch.setattr(curve, "train_members", watched)
     assert work(directory) == 0, directory.log_tail()
     assert directory.result()["models"] == 12
     held_out = {row["prompt"] for row in rows_of(world.source.outputs / TABLE)}

@@ -12,8 +12,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSequenceClassification
 
-from pipeline.config import RewardConfig
 from pipeline.hub import ModelUnavailable
+from pipeline.reward.config import RewardConfig
 from pipeline.reward.data import (
     JudgedPair,
     PairCollator,
@@ -124,8 +124,10 @@ def test_the_saved_model_is_centred_on_the_references_own_responses(
 def test_transformers_own_class_loads_it_and_differs_by_the_shift_only(
     models: dict[str, str], tmp_path: Path
 ):
-    directory, summary = stage(make_job("reward", models), tmp_path, make_judgments(48))
+    job = make_job("reward", models, reward__ensemble="heads")
+    directory, summary = stage(job, tmp_path, make_judgments(48))
     model = RewardModel.load(directory.model)
+    assert (model.members, len(model.networks)) == (4, 1)
     stock = AutoModelForSequenceClassification.from_pretrained(directory.model)
     texts = [model.chat.chat("Say 1", text).ids for text in ("zz", "abcabc")]
     level = model.network.score.bias.item()

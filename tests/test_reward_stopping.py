@@ -12,7 +12,6 @@ import pandas as pd
 import pytest
 import torch
 from torch import nn
-from transformers import TrainerCallback
 
 from pipeline import evaluate
 from pipeline.cancelling import Cancelled
@@ -43,7 +42,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def audited(models: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A finished reward stage of several heads with an audit model: its directory and summary."""
+    """A finished reward stage of several networks with an audit model: its directory and summary."""
     job = make_job(
         "reward",
         models,
@@ -217,8 +216,10 @@ def test_the_stage_reports_what_it_kept_and_how_good_the_audit_is(audited: Any):
         for e in events
         if "out_of_bag/log_loss" in e.get("values", {})
     ]
-    assert len(told) >= 4
-    assert (summary["kept"]["step"], summary["kept"]["log_loss"]) in told
+    assert len(told) == 8  # by the first network, four times an epoch
+    assert summary["kept"]["step"] == told[-1][0] == 38
+    # The mean of four networks, of which the first was told of.
+    assert summary["kept"]["log_loss"] == pytest.approx(told[-1][1], abs=0.02)
 
 
 def test_the_audit_model_is_another_and_centred_alike(audited: Any):
@@ -276,7 +277,7 @@ def answers(directory: RunDirectory, *, role: str) -> list[tuple[Any, str]]:
 
 
 @pytest.mark.parametrize("how", ["mean", "lower_bound", "min"])
-def test_the_heads_of_one_reward_model_reach_ppo(
+def test_the_members_of_one_reward_model_reach_ppo(
     models: dict[str, str], audited: Any, tmp_path: Path, how: str
 ):
     found = first_update(
@@ -294,31 +295,41 @@ def test_the_heads_of_one_reward_model_reach_ppo(
         assert found["reward/score"] == pytest.approx(expected, abs=1e-5)
 
 
-class _Interrupt(TrainerCallback):
-    """Ends a training as a killed worker would, after the last save before a step."""
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
-        if state.global_step == 17:
-            raise Cancelled
-
-
+@pytest.mark.parametrize(("network", "step"), [(1, 17), (3, 5), (3, 17)])
 def test_a_resumed_stage_ends_as_the_uninterrupted_one(
-    audited: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    audited: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, network: int, step: int
 ):
+    """Killed in its first network, in a later one before any checkpoint of that, and after one."""
+
+    class Interrupting(reward_trainer.ReportCallback):
+        def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+            super().on_step_end(args, state, control, **more)
+            if f"network {network} of 4" in self._doing and state.global_step == step:
+                raise Cancelled
+
     whole, summary = audited
     broken = RunDirectory.create(tmp_path, whole.job())
     with monkeypatch.context() as patched:
-        # In the place of a callback that changes nothing in what is learned.
-        patched.setattr(reward_trainer, "_MeasureEachEpoch", lambda _: _Interrupt())
+        patched.setattr(reward_trainer, "ReportCallback", Interrupting)
         with pytest.raises(Cancelled):
             work(broken)
-    assert (broken.checkpoint / "checkpoint-10" / "stopping.pt").exists()
+    saved = broken.checkpoint / f"member-{network}" / "checkpoint-10" / "stopping.pt"
+    assert saved.exists() == (step > 10)
+    finished = sorted(path.parent.name for path in broken.checkpoint.glob("member-*/finished.pt"))
+    assert finished == [f"member-{n}" for n in range(1, network)]
     broken.write_job(type(whole.job())(**(vars(whole.job()) | {"resume": True, "attempt": 2})))
     found = work(broken)
     assert found == summary
-    for part in ("", "audit"):
+    for part in ("", "member-2", "member-3", "member-4", "audit"):
         weights = [(d.model / part / "model.safetensors").read_bytes() for d in (whole, broken)]
         assert weights[0] == weights[1]
+    assert told_metrics(broken) == told_metrics(whole)
+
+
+def told_metrics(directory: RunDirectory) -> list[tuple[int, set[str]]]:
+    """Which figures were told at which step, in order."""
+    events = map(json.loads, directory.events.read_text().splitlines())
+    return [(e["step"], set(e["values"])) for e in events if e["kind"] == "metrics"]
 
 
 # --- length -----------------------------------------------------------------------------------

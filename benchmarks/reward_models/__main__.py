@@ -42,8 +42,8 @@ from benchmarks.reward_models.measures import Fresh
 from benchmarks.reward_models.parts import PARTS, Arm, run_arm
 from benchmarks.reward_models.report import report
 from benchmarks.seeds import run_seeds
-from pipeline.config import RewardConfig
 from pipeline.demo import MODEL_DIR
+from pipeline.reward.config import RewardConfig
 from pipeline.text import ChatTokenizer
 
 

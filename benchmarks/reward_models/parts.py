@@ -9,12 +9,11 @@ from typing import Any
 
 from benchmarks.demo_world import Fitted, People, World, judged_pair, trained
 from benchmarks.reward_models.measures import Fresh, auc, measured
-from pipeline.config import RewardConfig
 from pipeline.population import SimulatedAnnotator, population
+from pipeline.reward.config import RewardConfig
 from pipeline.reward.data import JudgedPair, annotator_ids
 from pipeline.reward.likelihood import BOTH_BAD, TIE
 from pipeline.reward.reliability import reliability
-from pipeline.reward.scoring import RewardModel
 from pipeline.text import ChatTokenizer
 from pipeline.trials import TrialArm
 
@@ -129,7 +128,7 @@ def told_apart(
     )
     pairs = [*fitted.learned, *fitted.unseen]
     reported = reliability(
-        [(fitted.unseen, fitted.model), (fitted.learned, RewardModel(audit, chat, "cpu"))],
+        [(fitted.unseen, fitted.model), (fitted.learned, audit)],
         annotator_ids(pairs),
         Counter(pair.annotator for pair in pairs),
         likelihood=network.likelihood,

@@ -19,9 +19,9 @@ import torch
 
 from pipeline.reward.calibration import calibrate
 from pipeline.reward.data import JudgedPair
-from pipeline.reward.network import from_language_model
+from pipeline.reward.members import train_members
 from pipeline.reward.scoring import RewardModel
-from pipeline.reward.trainer import AUDITED, SHARE, train_reward_model
+from pipeline.reward.trainer import AUDITED, SHARE
 from pipeline.rundir import Job, Report, RunDirectory
 from pipeline.text import ChatTokenizer
 
@@ -58,9 +58,8 @@ def train_audit_model(
     checkpoints = directory.checkpoint / AUDIT
     shutil.rmtree(checkpoints, ignore_errors=True)
     config = replace(job.config.reward, epochs=epochs, members=1)
-    network = from_language_model(job.model("reference"), chat).to(device)
-    train_reward_model(
-        network,
+    model, _ = train_members(
+        job.model("reference"),
         chat,
         pairs,
         config,
@@ -72,8 +71,7 @@ def train_audit_model(
         share=(SHARE, AUDITED),
         quiet=True,
     )
-    network.annotators = None
-    model = RewardModel(network, chat, device)
+    model.network.annotators = None
     found, _ = calibrate(model, measured, scale=config.calibrate)
     return model, {"pairs": len(pairs), "measured_pairs": len(measured)} | found
 

@@ -119,5 +119,5 @@ def calibrate(
         theta=float(ties.theta),
         tie_model=network.likelihood.tie_model,
     )
-    network.rescale(found.factor)
+    model.rescale(found.factor)
     return figures | {"scale": found.factor}, found

@@ -16,16 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import torch
 
 from pipeline.devices import pick_device
 from pipeline.reward import held_out as table
 from pipeline.reward.data import JudgedPair, read_pairs, set_apart, split_by_prompt
 from pipeline.reward.learning_curve import BLOCKS, COLUMNS, ORDERS, THE_MODEL, file_of
-from pipeline.reward.network import from_language_model
+from pipeline.reward.members import train_members
 from pipeline.reward.quality import of_stream, outcomes
 from pipeline.reward.scoring import RewardModel
-from pipeline.reward.trainer import train_reward_model
 from pipeline.rundir import Job, Report, RunDirectory
 from pipeline.sampling import write_rows
 from pipeline.text import ChatTokenizer
@@ -102,9 +100,8 @@ def _trained(
     )
     checkpoints = directory.checkpoint / "model"
     shutil.rmtree(checkpoints, ignore_errors=True)  # of a model that was interrupted
-    network = from_language_model(job.model("reference"), chat, heads=config.members).to(device)
-    train_reward_model(
-        network,
+    model, _ = train_members(
+        job.model("reference"),
         chat,
         train,
         config,
@@ -118,9 +115,8 @@ def _trained(
         share=share,
         quiet=True,
     )
-    network.annotators = None
     shutil.rmtree(checkpoints, ignore_errors=True)
-    return RewardModel(network, chat, torch.device(device))
+    return model
 
 
 def _write(outputs: Path, said: Sequence[Any], *, order: int, blocks: int, labels: float) -> None:

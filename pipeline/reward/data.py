@@ -14,7 +14,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from pipeline.config import RewardConfig
+from pipeline.reward.config import RewardConfig
 from pipeline.reward.likelihood import OUTCOME_CODES, TIE, UNSTATED, TieModel
 from pipeline.text import ChatTokenizer, read_messages, require_fit
 from storage.records import RANDOM_STREAM, Arm, digest

@@ -132,13 +132,16 @@ class RewardHead:
         return reward + heads - heads.mean(-1, keepdim=True)
 
     @torch.no_grad()
-    def shift(self, by: float | Tensor) -> None:
-        """Add a constant to every reward, or one to each head's; the level κ moves along."""
+    def shift(self, by: float | Tensor, *, level: float | None = None) -> None:
+        """Add a constant to every reward, or one to each head's; the level κ moves along.
+
+        It moves by `level` where this is one network of several, whose mean moves by that.
+        """
         by = torch.as_tensor(by, dtype=self.score.bias.dtype, device=self.score.bias.device)
         if self.heads is not None:
             self.heads.bias.add_(by)
         self.score.bias.add_(by.mean())
-        self.ties.level.add_(by.mean())
+        self.ties.level.add_(by.mean() if level is None else level)
 
     @torch.no_grad()
     def rescale(self, by: float) -> None:

@@ -20,15 +20,28 @@ from pipeline.reward.network import load_network
 from pipeline.text import ChatTokenizer, Messages
 
 _TOKENS_AT_ONCE = 16_384
+_NETWORKS = "reward_networks"
+"""In a saved configuration: how many networks the model has, itself counted."""
 _SLACK = 4096
 """Padded tokens of a pass that are cheaper than one more pass."""
 
 
 class RewardModel:
-    """Scores responses with the model's own tokenizer, whatever the policy's is."""
+    """Scores responses with the model's own tokenizer, whatever the policy's is.
 
-    def __init__(self, network: Any, chat: ChatTokenizer, device: torch.device | str) -> None:
-        self.network = network.to(device).eval()
+    Its members are the heads of one network, or several networks of one head each, `network`
+    and its `peers`; all agree on ties and on the likelihood.
+    """
+
+    def __init__(
+        self,
+        network: Any,
+        chat: ChatTokenizer,
+        device: torch.device | str,
+        *,
+        peers: Sequence[Any] = (),
+    ) -> None:
+        self.networks = [each.to(device).eval() for each in (network, *peers)]
         self.chat = chat
         self.device = torch.device(device)
         self._packs = self.device.type == "cpu" and can_pack(
@@ -40,12 +53,30 @@ class RewardModel:
     @classmethod
     def load(cls, path: str | Path, *, device: torch.device | str = "cpu") -> RewardModel:
         """From a saved directory; raises ModelUnavailable when it holds no reward model."""
-        return cls(load_network(path), ChatTokenizer.load(str(path)), device)
+        network = load_network(path)
+        count = getattr(network.config, _NETWORKS, 1)
+        peers = [load_network(Path(path) / _member(number)) for number in range(2, count + 1)]
+        return cls(network, ChatTokenizer.load(str(path)), device, peers=peers)
+
+    def save(self, path: Path) -> None:
+        """The network and the tokenizer into `path`, and each further network likewise into a folder of it."""
+        network, *peers = self.networks
+        setattr(network.config, _NETWORKS, len(self.networks))
+        network.save_pretrained(path)
+        self.chat.tokenizer.save_pretrained(path)
+        for number, peer in enumerate(peers, 2):
+            peer.save_pretrained(path / _member(number))
+            self.chat.tokenizer.save_pretrained(path / _member(number))
+
+    @property
+    def network(self) -> Any:
+        """The first network: what holds for all is read from it."""
+        return self.networks[0]
 
     @property
     def members(self) -> int:
-        """Rewards that one pass gives each text."""
-        return self.network.members
+        """Rewards that each text is given."""
+        return sum(network.members for network in self.networks)
 
     def __call__(
         self, conversations: Sequence[Messages], completions: Sequence[str]
@@ -73,11 +104,29 @@ class RewardModel:
     def rewards(self, texts: Sequence[Sequence[int]]) -> list[list[float]]:
         """(K, B) rewards of texts of token ids."""
         with torch.no_grad():
-            return self.network.rewards(self._states(texts)).T.tolist()
+            return [
+                rewards
+                for network in self.networks
+                for rewards in network.rewards(self._states(network, texts)).T.tolist()
+            ]
 
     def states(self, conversations: Sequence[Messages], completions: Sequence[str]) -> Tensor:
-        """(B, hidden) in fp32: what the heads read of each completion, its last token's state."""
-        return self._states(self._ids(conversations, completions)).cpu()
+        """(B, hidden) in fp32: what the first network's heads read of each completion, its last
+        token's state."""
+        return self._states(self.network, self._ids(conversations, completions)).cpu()
+
+    def shift(self, by: Sequence[float]) -> None:
+        """Add a constant to the rewards of each of K members; the level of *both bad* moves with
+        their mean."""
+        left = list(by)
+        for network in self.networks:
+            own, left = left[: network.members], left[network.members :]
+            network.shift(torch.tensor(own), level=fmean(by))
+
+    def rescale(self, by: float) -> None:
+        """Multiply every reward by `by` > 0, as `RewardHead.rescale` does."""
+        for network in self.networks:
+            network.rescale(by)
 
     def _ids(
         self, conversations: Sequence[Messages], completions: Sequence[str]
@@ -87,7 +136,7 @@ class RewardModel:
         return [self.chat.chat(messages, text).ids for messages, text in texts]
 
     @torch.no_grad()
-    def _states(self, texts: Sequence[Sequence[int]]) -> Tensor:
+    def _states(self, network: Any, texts: Sequence[Sequence[int]]) -> Tensor:
         """(B, hidden) in fp32 of texts of token ids, packed where the model allows it."""
         precision = resolve_precision("auto", self.device)
         groups = micro_batches(
@@ -97,16 +146,21 @@ class RewardModel:
             slack=None if self._packs else _SLACK,
         )
         with autocast(precision, self.device):
-            found = [self._pass([texts[row] for row in rows]).float() for rows in groups]
+            found = [self._pass(network, [texts[row] for row in rows]).float() for rows in groups]
         order = torch.tensor([row for rows in groups for row in rows], device=self.device)
         return torch.cat(found)[order.argsort()]
 
-    def _pass(self, texts: Sequence[Sequence[int]]) -> Tensor:
+    def _pass(self, network: Any, texts: Sequence[Sequence[int]]) -> Tensor:
         """(B, hidden) in one forward pass."""
         if self._packs:
-            return last_states(self.network.base_model, texts)
+            return last_states(network.base_model, texts)
         batch = pad_right(texts, self.chat.pad_id)
-        return self.network.states(**{k: v.to(self.device) for k, v in batch.items()})
+        return network.states(**{k: v.to(self.device) for k, v in batch.items()})
+
+
+def _member(number: int) -> str:
+    """The folder of a further network, from 2 on."""
+    return f"member-{number}"
 
 
 def _mean(members: Sequence[Sequence[float]]) -> list[float]:

@@ -12,11 +12,11 @@ from typing import Any
 import pandas as pd
 import torch
 
-from pipeline.config import RewardConfig
 from pipeline.devices import pick_device
 from pipeline.predictions import predict
 from pipeline.reward.audit import AUDIT, train_audit_model
 from pipeline.reward.calibration import calibrate
+from pipeline.reward.config import RewardConfig
 from pipeline.reward.data import (
     JudgedPair,
     annotator_ids,
@@ -28,15 +28,15 @@ from pipeline.reward.data import (
 )
 from pipeline.reward.held_out import measure_quality
 from pipeline.reward.likelihood import LEARNS_THETA
+from pipeline.reward.members import train_members
 from pipeline.reward.metrics import (
     held_out_metrics,
     length_correlation,
     length_correlation_in_pairs,
 )
-from pipeline.reward.network import from_language_model
 from pipeline.reward.reliability import notes_on_annotators, reliability
 from pipeline.reward.scoring import RewardModel
-from pipeline.reward.trainer import SHARE, train_reward_model
+from pipeline.reward.trainer import SHARE
 from pipeline.rundir import Job, Report, RunDirectory
 from pipeline.sampler import Sampler
 from pipeline.text import ChatTokenizer, Messages, read_messages
@@ -71,16 +71,13 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
     kinds = judged_by(directory.inputs)
     tell(0, "loading the model")
     device = pick_device(job.config.worker.device)
-    network = from_language_model(path, chat, heads=config.members).to(device)
-    model = RewardModel(network, chat, device)
 
-    def measure(step: int) -> None:
+    def measure(model: RewardModel, step: int) -> None:
         found = _measure(model, measured)
         report.metrics(step, prefixed("held_out", _reported(found)))
-        network.train()
 
-    kept = train_reward_model(
-        network,
+    model, kept = train_members(
+        path,
         chat,
         train,
         config,
@@ -98,7 +95,7 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
             *_notes_on_measuring(measured),
         ],
     )
-    network.eval()
+    network = model.network
     tell(SHARE, f"measuring on {len(measured)} held-out judgments")
     likelihood = network.likelihood
     others = [pair for pair in apart if pair.random_stream]
@@ -115,7 +112,9 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
         "judged_by": kinds,
         "ties": sum(not pair.decisive for pair in pairs),
     }
-    people, network.annotators = network.annotators, None  # no part of the rewards
+    people = network.annotators
+    for each in model.networks:
+        each.annotators = None  # no part of the rewards
     audit, summary["audit"] = train_audit_model(
         job, chat, [*apart, *held_out], [pair for pair in train if pair.random_stream],
         directory, report,
@@ -139,8 +138,7 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
     )
     for each, folder in ((model, directory.model), (audit, directory.model / AUDIT)):
         if each:
-            each.network.save_pretrained(folder)
-            chat.tokenizer.save_pretrained(folder)
+            each.save(folder)
     return summary | {"predicted_pairs": predict(job, report, directory, device=device)}
 
 
@@ -238,7 +236,7 @@ def _centre(
     """
     members = model.member_scores(conversations, responses)
     rewards = [fmean(each) for each in zip(*members, strict=True)]
-    model.network.shift(torch.tensor([-fmean(each) for each in members]))
+    model.shift([-fmean(each) for each in members])
     return {"mean": 0.0, "std": pstdev(rewards), "shift": -fmean(rewards)}
 
 

@@ -12,8 +12,8 @@ from datasets import Dataset
 from torch import Tensor
 from transformers import TrainerCallback
 
-from pipeline.config import RewardConfig
 from pipeline.reward.annotators import AnnotatorEffects, effective
+from pipeline.reward.config import RewardConfig
 from pipeline.reward.data import (
     JudgedPair,
     PairCollator,
