@@ -150,6 +150,12 @@ class GateConfig(Section):
         "sampling.reference_share gives fewer.",
         low=0,
     )
+    kl_raise: float = setting(
+        3.0,
+        "After a block PPO runs with at least this many times the ppo.kl_weight of the blocked "
+        "policy; 1 leaves it.",
+        low=1,
+    )
     most: float = setting(
         0.5, "Largest share of an iteration's labels that gate.labels may take.", low=0, high=1
     )

@@ -1,7 +1,8 @@
 """The promotion gate: is a new policy really better than SFT, by people's judgments?
 
 Three verdicts.  *Promoted*: the sequential test says better.  *Blocked*: it says worse, or the
-over-optimisation alarm is raised; the next iteration then samples the last promoted policy.
+over-optimisation alarm is raised; the next iteration then samples the last promoted policy, and PPO
+keeps closer to the reference.
 *Provisional*: too little evidence for either; the loop goes on with it.  A researcher's ruling goes
 before the evidence.  Everything here is a function of what `storage.policy_judgments.evidence`
 returns, so a verdict can be worked out again at any time.
@@ -10,7 +11,7 @@ returns, so a verdict can be worked out again at any time.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, Literal
 
 from pipeline.alarm import ALARM, OverOptimization, over_optimization
@@ -120,6 +121,30 @@ def next_sampled(evidence: Evidence, done: Iteration) -> str | None:
     """
     judged = [verdict(evidence, name) for name in (done.policy_sampled, done.policy_produced)]
     return last_promoted(evidence) if "blocked" in judged else done.policy_produced
+
+
+def restrained(config: Config, evidence: Evidence) -> tuple[Config, tuple[str, ...]]:
+    """The settings that PPO is to run with, and why where they are not `config`.
+
+    What a policy that was blocked has shown is that its pull to the reference was too weak for
+    its reward model: ``ppo.kl_weight`` is at least ``gate.kl_raise`` times the largest that was
+    (Gao et al. 2023 find less over-optimisation with more KL; how much more is our choice).
+    """
+    known = evidence["kl_weights"]
+    blocked = [
+        p for p in evidence["policies"][1:] if known[p] and verdict(evidence, p) == "blocked"
+    ]
+    if config.gate.kl_raise == 1 or not blocked:
+        return config, ()
+    policy = max(blocked, key=lambda name: known[name])
+    weight = config.gate.kl_raise * known[policy]
+    if weight <= config.ppo.kl_weight:
+        return config, ()
+    why = (
+        f"ppo.kl_weight is {weight:g} and not {config.ppo.kl_weight:g}: {policy}, trained with "
+        f"{known[policy]:g}, is blocked by the gate (gate.kl_raise = {config.gate.kl_raise:g})"
+    )
+    return replace(config, ppo=replace(config.ppo, kl_weight=weight)), (why,)
 
 
 def report(evidence: Evidence, config: Config) -> dict[str, Any]:

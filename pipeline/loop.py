@@ -138,7 +138,7 @@ class Loop:
             if current.phase == "sampling" and not self._newest("sft"):
                 self._make_reference(current)
                 return current.phase
-            run = self._run_of(current, STAGE_OF[current.phase])
+            run = runs.newest(self._db, current.number, STAGE_OF[current.phase])
             if run is None:
                 self._start(current)
             elif run.status == "succeeded":
@@ -170,7 +170,7 @@ class Loop:
         if current is None or current.phase in ("labeling", "done"):
             return None
         stage = STAGE_OF[current.phase]
-        run = self._run_of(current, stage) or self._run_of(current, "sft")
+        run = runs.newest(self._db, current.number, stage, "sft")
         return run if run and run.status in ("failed", "cancelled") else None
 
     def stopped(self) -> Run:
@@ -218,7 +218,7 @@ class Loop:
                 self._db, ModelVersion(id="sft-1", role="sft", name=name, path=path, iteration=0)
             )
             return
-        run = self._run_of(current, "sft")
+        run = runs.newest(self._db, current.number, "sft")
         if run is None:
             job = self._job(current, "sft", policy=base)
             self._jobs.start(
@@ -310,7 +310,7 @@ class Loop:
         handover.give_prompts(self._db, inputs, role="train", seed=seed)
         if self._config_of(current).optimize.method != "dpo":
             return
-        if (run := self._run_of(current, "reward")) is None:
+        if (run := runs.newest(self._db, current.number, "reward")) is None:
             raise RuntimeError(f"iteration {current.number} has judged nothing for DPO to learn")
         for name in JUDGED:
             shutil.copy(self._jobs.directory(run).inputs / name, inputs)
@@ -319,6 +319,7 @@ class Loop:
         """A job with the models its stage may need: sampled or trained policy, reference, …"""
         config, reference = self._config_of(current), self._newest("sft")
         names: dict[str, str | None] = {"policy": None, "reference": None, "previous": None}
+        notes: tuple[str, ...] = ()
         extra = () if stage in ("sft", "reward") else config.shaping.extra_reward_models
         if reference:
             names["reference"] = reference.id
@@ -332,6 +333,8 @@ class Loop:
                 names["policy"] = reference.id
             elif stage == "ppo" and current.verdict == "blocked":
                 names["policy"] = gate.last_promoted(policy_judgments.evidence(self._db))
+            if stage == "ppo":
+                config, notes = gate.restrained(config, policy_judgments.evidence(self._db))
             if stage == "evaluate":
                 names["policy"], names["previous"] = current.policy_produced, names["policy"]
         paths = {key: self._path(id) if id else None for key, id in names.items()}
@@ -345,6 +348,7 @@ class Loop:
             seed=config.seed + current.number,
             models=paths | ({"policy": policy} if policy else {}),
             names=names,
+            notes=notes,
         )
 
     def _current(self) -> Iteration:
@@ -394,7 +398,3 @@ class Loop:
         path = {model.id: model.path for model in models.listing(self._db)}.get(name, name)
         local = self._db.workspace / path
         return str(local.resolve()) if local.exists() else base_model_path(path)
-
-    def _run_of(self, current: Iteration, stage: Stage) -> Run | None:
-        found = [r for r in runs.listing(self._db, iteration=current.number) if r.stage == stage]
-        return found[-1] if found else None

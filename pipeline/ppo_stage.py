@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -44,12 +45,17 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
         device=device,
     )
     snapshots = Snapshots(directory, count=job.config.optimize.snapshots, total=config.updates)
-    narrator = _Narrator(trainer, report, [prompt.id for prompt in prompts], left_out, snapshots)
+    notes = {"decided": " ".join(job.notes), "long_prompts": left_out}
+    narrator = _Narrator(trainer, report, [prompt.id for prompt in prompts], notes, snapshots)
     narrator.follow(resume=job.resume)
     trainer.save(directory.model)
     if trainer.processes.rank == 0:
         write_samples(directory)
-    return trainer.history[-1] | {"updates": trainer.step, "stopped": trainer.stopped}
+    return trainer.history[-1] | {
+        "updates": trainer.step,
+        "stopped": trainer.stopped,
+        "kl_weight": config.kl_weight,
+    }
 
 
 class _Narrator:
@@ -60,13 +66,13 @@ class _Narrator:
         trainer: PPOTrainer,
         report: Report,
         prompt_ids: list[str],
-        left_out: str | None,
+        notes: Mapping[str, str | None],
         snapshots: Snapshots,
     ) -> None:
         self._trainer = trainer
         self._report = report
         self._prompt_ids = prompt_ids
-        self._left_out = left_out
+        self._notes = notes
         self._snapshots = snapshots
         self._flagged: set[str] = set()
 
@@ -100,8 +106,9 @@ class _Narrator:
             self._report.rewind(remembered.get("seq", 0))
             self._flagged = set(remembered.get("flagged", ()))
             self._report.log(f"resuming after update {done}")
-        if self._left_out and not remembered:
-            self._report.note("warning", "long_prompts", self._left_out)
+        for name, sentence in self._notes.items():
+            if sentence and not remembered:
+                self._report.note("warning", name, sentence)
 
     def _tell(self, update: UpdateResult) -> None:
         total = self._trainer.config.updates

@@ -63,7 +63,7 @@ def evidence(db: Database) -> dict[str, Any]:
 
     ``judged`` as above; ``policies``: ids of all versions, oldest first, the SFT reference leading;
     ``reference`` (None before there is one); ``iteration``: the newest one's number, the policy it
-    sampled and the labels it wants; ``proxies``: the reward model each was trained against; ``overrides``: the latest ruling on each policy, with its reason, researcher and time.
+    sampled and the labels it wants; ``proxies``: the reward model each was trained against, ``kl_weights``: and with which ppo.kl_weight; ``overrides``: the latest ruling on each policy, with its reason, researcher and time.
     """
     references = models.listing(db, role="sft")
     newest = iterations.latest(db)
@@ -80,6 +80,7 @@ def evidence(db: Database) -> dict[str, Any]:
         if newest
         else None,
         "proxies": {model.id: model.reward_model for model in known},
+        "kl_weights": {model.id: model.summary.get("kl_weight") for model in known},
         "overrides": {
             o.policy: {
                 "ruling": o.ruling,

@@ -57,6 +57,13 @@ def save(db: Database, run: Run) -> Run:
     return run
 
 
+def newest(db: Database, iteration: int, *stages: str) -> Run | None:
+    """The newest run of the first of these stages that the iteration has run."""
+    made = listing(db, iteration=iteration)
+    found = [run for stage in stages for run in reversed(made) if run.stage == stage]
+    return found[0] if found else None
+
+
 def get(db: Database, run: str) -> Run:
     """The run with this id, or NotFound."""
     return lookup.by_key(db, Run, run)

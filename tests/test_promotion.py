@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -342,6 +343,63 @@ def test_ppo_goes_on_from_the_last_promoted_after_a_block(
         add_iteration(world, 2, phase="ppo", verdict=verdict, settings=settings)
         loop.advance()
         assert started.jobs[-1].names["policy"] == start
+
+
+def trained_with(db: Database, weights: dict[str, float]) -> None:
+    for policy, weight in weights.items():
+        summary = json.dumps({"kl_weight": weight})
+        update = f"UPDATE models SET summary = '{summary}' WHERE id = '{policy}'"
+        db.write(lambda tx, update=update: tx.execute(update))
+
+
+@pytest.mark.parametrize(
+    ("blocked", "settings", "weight"),
+    [
+        ([], {}, 0.05),
+        (["policy-1"], {}, 0.06),  # 3 · .02
+        (["policy-1", "policy-2"], {}, 0.18),  # of the larger one
+        (["policy-1"], {"ppo.kl_weight": "0.08"}, 0.08),  # a larger one of one's own
+        (["policy-1"], {"gate.kl_raise": "1"}, 0.05),
+        (["policy-1"], {"gate.kl_raise": "10"}, 0.2),
+    ],
+)
+def test_after_a_block_ppo_keeps_closer_to_the_reference(
+    world: Database, blocked: list[str], settings: dict[str, str], weight: float
+):
+    trained_with(world, {"policy-1": 0.02, "policy-2": 0.06})
+    for policy in blocked:
+        compare(world, policy, "sft-1", TWELVE_LOSSES)
+    config = Config().override({"ppo.kl_weight": "0.05"} | settings)
+    found, notes = gate.restrained(config, policy_judgments.evidence(world))
+    assert found.ppo.kl_weight == pytest.approx(weight)
+    assert replace(found, ppo=config.ppo) == config
+    assert bool(notes) == (weight not in (0.05, 0.08))
+    if notes:
+        assert f"{blocked[-1]}, trained with" in notes[0]
+
+
+def test_a_ruling_takes_the_raise_back_and_unknown_weights_raise_nothing(
+    loop: Loop, world: Database
+):
+    compare(world, "policy-1", "sft-1", TWELVE_LOSSES)
+    config = Config()
+    assert gate.restrained(config, policy_judgments.evidence(world)) == (config, ())
+    trained_with(world, {"policy-1": 1.0})
+    assert gate.restrained(config, policy_judgments.evidence(world))[0].ppo.kl_weight == 3
+    loop.override_gate("promote", "the judges misread the task", policy="policy-1")
+    assert gate.restrained(config, policy_judgments.evidence(world)) == (config, ())
+
+
+def test_ppo_is_started_with_the_raise_and_with_the_reason(
+    loop: Loop, world: Database, started: Started
+):
+    trained_with(world, {"policy-1": 1.0})
+    compare(world, "policy-1", "sft-1", TWELVE_LOSSES)
+    add_iteration(world, 2, phase="ppo", verdict="blocked", policy_produced=None)
+    loop.advance()
+    (job,) = started.jobs
+    assert (job.stage, job.config.ppo.kl_weight) == ("ppo", 3)
+    assert "policy-1, trained with 1, is blocked" in job.notes[0]
 
 
 def test_the_report_is_what_the_command_line_prints(loop: Loop, world: Database):
