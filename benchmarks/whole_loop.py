@@ -2,11 +2,12 @@
 
     python -m benchmarks.whole_loop [--seeds 0 1 2 …] [--arms full naive ceiling] [--folder DIR] [--report]
 
-160 labels by the same eight annotators, two of them bad (one careless, one side-biased), and PPO
+400 labels by sixteen annotators, four of them bad (one careless, one side-biased, one noisy, one
+who presses the wrong button), and PPO
 at β = .03, where a wrong reward shows:
 
-* `full`: two iterations of 80 labels with everything that is on by default;
-* `naive`: one of 160, plain Bradley-Terry, ties dropped, one head, rewards as training made them,
+* `full`: two iterations of 200 labels with everything that is on by default;
+* `naive`: one of 400, plain Bradley-Terry, ties dropped, one head, rewards as training made them,
   nothing known of the annotators.  It should over-optimise and raise the alarm;
 * `ceiling`: PPO on the hidden gold preference itself.
 
