@@ -93,7 +93,7 @@ def test_the_reward_stage_says_what_it_does_before_and_after_it_trains(trained: 
     directory = RunDirectory(Path(trained["reward"]).parent)
     told = [e for e in events(directory) if e["kind"] == "progress"]
     shares = [e["done"] / e["total"] for e in told]
-    assert shares == sorted(shares)
+    assert shares == pytest.approx(sorted(shares))  # .6 of 76 steps is not quite .6
     assert shares[0] == 0
     assert shares[-1] < 1  # it is done when it has ended
     doing = list(dict.fromkeys(e["message"].split(":")[0] for e in told))
