@@ -1,6 +1,6 @@
 """Which pairs to ask: acquisition functions over the rewards of several members.
 
-K members (the heads of a reward model, or several reward models) disagree where they have learned
+K members (the networks or heads of a reward model, or several reward models) disagree where they have learned
 too little.  With p_k the probabilities of first, second and tie that member k gives a pair under
 the tie model, p̄ their mean and H the entropy in nats:
 
