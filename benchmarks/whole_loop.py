@@ -7,7 +7,7 @@ who presses the wrong button), and PPO
 at β = .03, where a wrong reward shows:
 
 * `full`: two iterations of 200 labels with everything that is on by default;
-* `naive`: one of 400, plain Bradley-Terry, ties dropped, one head, rewards as training made them,
+* `naive`: one of 400, plain Bradley-Terry, ties dropped, one network, rewards as training made them,
   nothing known of the annotators.  It should over-optimise and raise the alarm;
 * `ceiling`: PPO on the hidden gold preference itself.
 
@@ -27,10 +27,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.seeds import run_seeds
 from launch import CONFIGS, server_for
-from pipeline.simulate import simulate
-from pipeline.simulate_cli import stop_workers, text
-from pipeline.trials import FULL, NAIVE, Estimate, TrialArm, paired, run_all
+from pipeline.simulate_cli import run_trial, stop_workers, text
+from pipeline.trials import FULL, NAIVE, Estimate, TrialArm, paired
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results" / "whole_loop"
@@ -58,26 +58,24 @@ OF_CEILING, OF_NAIVE, ALARMS, FALSE_ALARMS, SEEDS_NEEDED = 0.55, 1.5, 0.8, 0.1, 
 
 def run(arm: TrialArm, seed: int, settings: Mapping[str, Any]) -> dict[str, Any]:
     """The report of one run in a workspace of its own, with its seconds."""
-    iterations, labels = arm.plan(ITERATIONS, LABELS)
-    if arm is CEILING:
-        labels = CEILING_LABELS
-    chosen = SETTINGS | {"seed": seed, "labeling.labels": labels, "worker.nice": 0}
-    given = [f"{name}={text(value)}" for name, value in (chosen | arm.settings | settings).items()]
+    planned = (1, CEILING_LABELS) if arm is CEILING else (ITERATIONS, LABELS)
+    chosen = [f"{name}={text(value)}" for name, value in (SETTINGS | settings).items()]
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="kitestring-loop-") as folder:
         place = Path(folder) / "workspace"
         try:
-            with server_for(place, [CONFIGS / "demo.toml"], given) as server:
-                report = simulate(
-                    server.url,
-                    server.admin,
-                    iterations=iterations,
-                    labels=labels,
-                    annotators=ANNOTATORS,
-                    bad=BAD,
-                    seed=seed,
-                    progress=lambda line: print(f"  {line}", file=sys.stderr, flush=True),
-                )
+            report = run_trial(
+                arm,
+                place,
+                planned,
+                server_for=server_for,
+                files=[CONFIGS / "demo.toml"],
+                sets=["worker.nice=0", *chosen],
+                annotators=ANNOTATORS,
+                bad=BAD,
+                seed=seed,
+                progress=lambda line: print(f"  {line}", file=sys.stderr, flush=True),
+            )
         finally:
             stop_workers(place)
     return report | {"wall": round(time.monotonic() - started, 1)}
@@ -178,12 +176,14 @@ def main() -> int:
         "iterations": ITERATIONS, "labels": LABELS, "annotators": ANNOTATORS, "bad": BAD,
         "settings": SETTINGS | settings,
     }  # fmt: skip
-    arms = [] if args.report else [ARMS[name] for name in args.arms]
-    seeds = [s for s in args.seeds if arms or (args.folder / f"seed-{s}.json").exists()]
-    held = run_all(
-        lambda arm, seed: run(arm, seed, settings), arms, seeds, args.folder,
-        conditions=conditions, progress=lambda line: print(line, file=sys.stderr, flush=True),
-    )  # fmt: skip
+    held = run_seeds(
+        lambda arm, seed: run(arm, seed, settings),
+        [ARMS[name] for name in args.arms],
+        args.seeds,
+        args.folder,
+        conditions=conditions,
+        only_report=args.report,
+    )
     print(table(held))
     reached = verdicts(held)
     print("\n".join(f"* {'' if ok else '**short**: '}{said}" for said, ok in reached))

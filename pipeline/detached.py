@@ -1,4 +1,4 @@
-"""Workers that outlive whoever started them: start one, and reach it later."""
+"""Workers: start one, and reach one that outlives whoever started it."""
 
 from __future__ import annotations
 
@@ -18,19 +18,24 @@ PATIENCE = 60.0
 
 def spawn(directory: RunDirectory, lock: int) -> subprocess.Popen[bytes]:
     """Start the worker of a run directory in a session of its own; it inherits the held lock."""
+    child = start(directory, lock, outlives=True)
+    (directory.path / "pid").write_text(str(child.pid))
+    return child
+
+
+def start(directory: RunDirectory, lock: int, *, outlives: bool) -> subprocess.Popen[bytes]:
+    """Start the worker of a run directory, in our session unless it `outlives` us."""
     with directory.log.open("ab") as log:
-        child = subprocess.Popen(
+        return subprocess.Popen(
             [sys.executable, "-m", "pipeline.worker", str(directory.path)],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            start_new_session=True,
+            start_new_session=outlives,
             pass_fds=[lock],
             cwd=Path(__file__).parent.parent,
             env=os.environ | {LOCK_FD: str(lock)},
         )
-    (directory.path / "pid").write_text(str(child.pid))
-    return child
 
 
 def cancel(directory: RunDirectory, when: datetime) -> None:

@@ -18,6 +18,7 @@ from pipeline.alarm import ALARM, OverOptimization, over_optimization
 from pipeline.config import Config
 from pipeline.eprocess import LIMIT, Sequential, sequential_test
 from pipeline.leaderboard import Match, leaderboard
+from pipeline.ppo.config import LARGEST_KL_WEIGHT
 from pipeline.winrate import WinRate, win_rate
 from storage.records import Arm, Iteration
 
@@ -123,28 +124,32 @@ def next_sampled(evidence: Evidence, done: Iteration) -> str | None:
     return last_promoted(evidence) if "blocked" in judged else done.policy_produced
 
 
-def restrained(config: Config, evidence: Evidence) -> tuple[Config, tuple[str, ...]]:
-    """The settings that PPO is to run with, and why where they are not `config`.
+def restrained(config: Config, evidence: Evidence) -> tuple[Config, dict[str, str]]:
+    """The settings that the policy is to be trained with, and why, by name, where they are not `config`.
 
     What a policy that was blocked has shown is that its pull to the reference was too weak for
-    its reward model: ``ppo.kl_weight`` is at least ``gate.kl_raise`` times the largest that was
-    (Gao et al. 2023 find less over-optimisation with more KL; how much more is our choice).
+    its reward model: ``ppo.kl_weight`` is at least ``gate.kl_raise`` times the largest that was,
+    our own choice of how much more.  An adaptive weight goes by ``ppo.kl_target`` wherever it
+    begins, and other methods have none: both stay as they are.
     """
+    raised = config.gate.kl_raise > 1 and config.optimize.method == "ppo"
+    if not raised or config.ppo.kl_control != "fixed":
+        return config, {}
     known = evidence["kl_weights"]
     blocked = [
         p for p in evidence["policies"][1:] if known[p] and verdict(evidence, p) == "blocked"
     ]
-    if config.gate.kl_raise == 1 or not blocked:
-        return config, ()
-    policy = max(blocked, key=lambda name: known[name])
-    weight = config.gate.kl_raise * known[policy]
+    policy = max(blocked, key=lambda name: known[name], default=None)
+    if policy is None:
+        return config, {}
+    weight = min(config.gate.kl_raise * known[policy], LARGEST_KL_WEIGHT)
     if weight <= config.ppo.kl_weight:
-        return config, ()
+        return config, {}
     why = (
         f"ppo.kl_weight is {weight:g} and not {config.ppo.kl_weight:g}: {policy}, trained with "
         f"{known[policy]:g}, is blocked by the gate (gate.kl_raise = {config.gate.kl_raise:g})"
     )
-    return replace(config, ppo=replace(config.ppo, kl_weight=weight)), (why,)
+    return replace(config, ppo=replace(config.ppo, kl_weight=weight)), {"kl_raise": why}
 
 
 def report(evidence: Evidence, config: Config) -> dict[str, Any]:

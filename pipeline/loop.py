@@ -319,7 +319,7 @@ class Loop:
         """A job with the models its stage may need: sampled or trained policy, reference, …"""
         config, reference = self._config_of(current), self._newest("sft")
         names: dict[str, str | None] = {"policy": None, "reference": None, "previous": None}
-        notes: tuple[str, ...] = ()
+        notes: dict[str, str] = {}
         extra = () if stage in ("sft", "reward") else config.shaping.extra_reward_models
         if reference:
             names["reference"] = reference.id

@@ -45,7 +45,7 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
         device=device,
     )
     snapshots = Snapshots(directory, count=job.config.optimize.snapshots, total=config.updates)
-    notes = {"decided": " ".join(job.notes), "long_prompts": left_out}
+    notes = {**job.notes, **({"long_prompts": left_out} if left_out else {})}
     narrator = _Narrator(trainer, report, [prompt.id for prompt in prompts], notes, snapshots)
     narrator.follow(resume=job.resume)
     trainer.save(directory.model)
@@ -66,7 +66,7 @@ class _Narrator:
         trainer: PPOTrainer,
         report: Report,
         prompt_ids: list[str],
-        notes: Mapping[str, str | None],
+        notes: Mapping[str, str],
         snapshots: Snapshots,
     ) -> None:
         self._trainer = trainer
@@ -107,7 +107,7 @@ class _Narrator:
             self._flagged = set(remembered.get("flagged", ()))
             self._report.log(f"resuming after update {done}")
         for name, sentence in self._notes.items():
-            if sentence and not remembered:
+            if not remembered:
                 self._report.note("warning", name, sentence)
 
     def _tell(self, update: UpdateResult) -> None:

@@ -25,7 +25,7 @@ import io
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -45,8 +45,8 @@ LOCK_FD = "KITESTRING_LOCK_FD"
 class Job:
     """What a worker is asked to do.  `models` maps policy, reference, previous and reward to
     absolute paths (or hub ids), and reward_2, reward_3, … where several reward models score;
-    `names` maps the same keys to model ids for lineage.  `notes` are warnings to give at its start:
-    what was decided for it."""
+    `names` maps the same keys to model ids for lineage.  `notes` are warnings to give at its start,
+    by name: what was decided for it."""
 
     run: str
     stage: Stage | Study
@@ -57,7 +57,7 @@ class Job:
     resume: bool = False
     models: Mapping[str, str | None] = field(default_factory=dict)
     names: Mapping[str, str | None] = field(default_factory=dict)
-    notes: Sequence[str] = ()
+    notes: Mapping[str, str] = field(default_factory=dict)
 
     def model(self, key: str) -> str:
         """The path of a model this stage cannot do without."""

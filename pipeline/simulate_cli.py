@@ -52,7 +52,7 @@ def add_simulate_command(
         arm: Annotated[
             list[str],
             typer.Option(
-                help="full, or naive (label once, plain Bradley-Terry, ties dropped, one head); "
+                help="full, or naive (label once, plain Bradley-Terry, ties dropped, one network); "
                 "repeatable: arms are compared."
             ),
         ] = [],  # noqa: B006 (typer copies it)
@@ -77,22 +77,20 @@ def add_simulate_command(
             labels, annotators = min(labels, TINY_LABELS), min(annotators, TINY_ANNOTATORS)
 
         def run(arm: trials.TrialArm, seed: int, place: Path) -> dict[str, Any]:
-            times, each = arm.plan(iterations, labels)
-            own = [f"{name}={text(value)}" for name, value in arm.settings.items()]
-            given = [f"labeling.labels={each}", f"seed={seed}", *own, *sets]
-            with server_for(place, [tiny_settings] if tiny else [], given) as server:
-                return simulate(
-                    server.url,
-                    server.admin,
-                    iterations=times,
-                    labels=each,
-                    annotators=annotators,
-                    bad=bad,
-                    seed=seed,
-                    gold=judged_by,
-                    shuffle_labels=shuffle_labels,
-                    progress=_tell,
-                )
+            return run_trial(
+                arm,
+                place,
+                (iterations, labels),
+                server_for=server_for,
+                files=[tiny_settings] if tiny else [],
+                sets=sets,
+                annotators=annotators,
+                bad=bad,
+                seed=seed,
+                gold=judged_by,
+                shuffle_labels=shuffle_labels,
+                progress=_tell,
+            )
 
         if seeds is None and len(arms) == 1:
             show(run(arms[0], seed, workspace), as_json)
@@ -119,6 +117,32 @@ def add_simulate_command(
         )  # fmt: skip
         found = trials.summary(held)
         typer.echo(json.dumps(as_plain(found)) if as_json else trials.readable(found))
+
+
+def run_trial(
+    arm: trials.TrialArm,
+    place: Path,
+    planned: tuple[int, int],
+    *,
+    server_for: ServerFor,
+    files: Sequence[Path],
+    sets: Sequence[str],
+    seed: int,
+    **population: Any,
+) -> dict[str, Any]:
+    """The report of one simulation by an arm, in a workspace at `place`.
+
+    `planned` are the iterations and the labels of each that the full loop would make, `files` and
+    `sets` settings of all arms (`sets` win over the arm's own), `population` further arguments of
+    `simulate`.
+    """
+    iterations, labels = arm.plan(*planned)
+    own = [f"{name}={text(value)}" for name, value in arm.settings.items()]
+    given = [f"labeling.labels={labels}", f"seed={seed}", *own, *sets]
+    with server_for(place, files, given) as server:
+        return simulate(
+            server.url, server.admin, iterations=iterations, labels=labels, seed=seed, **population
+        )
 
 
 def chosen_arms(names: Sequence[str]) -> list[trials.TrialArm]:

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import fcntl
 import math
-import os
 import re
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -20,8 +18,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from pipeline import detached
 from pipeline.config import Config
-from pipeline.rundir import LOCK_FD, Job, RunDirectory
+from pipeline.rundir import Job, RunDirectory
 
 Progress = Callable[[str], None]
 
@@ -162,16 +161,7 @@ def _follow(directory: RunDirectory, lock: int, progress: Progress) -> None:
 
     RuntimeError says why it failed.
     """
-    with directory.log.open("ab") as log:
-        worker = subprocess.Popen(
-            [sys.executable, "-m", "pipeline.worker", str(directory.path)],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            pass_fds=[lock],
-            cwd=Path(__file__).parent.parent,
-            env=os.environ | {LOCK_FD: str(lock)},
-        )
+    worker = detached.start(directory, lock, outlives=False)
     said = ""
     try:
         while worker.poll() is None:

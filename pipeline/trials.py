@@ -48,7 +48,7 @@ NAIVE = TrialArm(
         "sampling.selection": "random",
     },
 )
-"""What is done without this project: label once, plain Bradley-Terry, ties dropped, one head."""
+"""What is done without this project: label once, plain Bradley-Terry, ties dropped, one network."""
 
 ARMS: dict[str, TrialArm] = {arm.name: arm for arm in (FULL, NAIVE)}
 

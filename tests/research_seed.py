@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import random
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -401,6 +402,13 @@ def kl_flag(run: str, step: int, kl: float) -> RunNote:
             "remedy": "Raise kl_weight or lower lr; set kl_budget to stop in time.",
         },
     )  # fmt: skip
+
+
+def labeling_workspace(folder: Path) -> Iterator[Database]:
+    """One iteration in labeling, as a fixture yields it."""
+    with Database.open(folder) as db:
+        Seeding(db).history(finished=0, labels=30)
+        yield db
 
 
 def main(folder: Path, port: int, what: str) -> None:

@@ -361,6 +361,9 @@ def trained_with(db: Database, weights: dict[str, float]) -> None:
         (["policy-1"], {"ppo.kl_weight": "0.08"}, 0.08),  # a larger one of one's own
         (["policy-1"], {"gate.kl_raise": "1"}, 0.05),
         (["policy-1"], {"gate.kl_raise": "10"}, 0.2),
+        (["policy-1"], {"gate.kl_raise": "1e9"}, 1e4),  # the largest there is
+        (["policy-1"], {"ppo.kl_control": "adaptive"}, 0.05),  # which kl_target steers
+        (["policy-1"], {"optimize.method": "dpo"}, 0.05),
     ],
 )
 def test_after_a_block_ppo_keeps_closer_to_the_reference(
@@ -375,7 +378,7 @@ def test_after_a_block_ppo_keeps_closer_to_the_reference(
     assert replace(found, ppo=config.ppo) == config
     assert bool(notes) == (weight not in (0.05, 0.08))
     if notes:
-        assert f"{blocked[-1]}, trained with" in notes[0]
+        assert f"{blocked[-1]}, trained with" in notes["kl_raise"]
 
 
 def test_a_ruling_takes_the_raise_back_and_unknown_weights_raise_nothing(
@@ -383,11 +386,11 @@ def test_a_ruling_takes_the_raise_back_and_unknown_weights_raise_nothing(
 ):
     compare(world, "policy-1", "sft-1", TWELVE_LOSSES)
     config = Config()
-    assert gate.restrained(config, policy_judgments.evidence(world)) == (config, ())
+    assert gate.restrained(config, policy_judgments.evidence(world)) == (config, {})
     trained_with(world, {"policy-1": 1.0})
     assert gate.restrained(config, policy_judgments.evidence(world))[0].ppo.kl_weight == 3
     loop.override_gate("promote", "the judges misread the task", policy="policy-1")
-    assert gate.restrained(config, policy_judgments.evidence(world)) == (config, ())
+    assert gate.restrained(config, policy_judgments.evidence(world)) == (config, {})
 
 
 def test_ppo_is_started_with_the_raise_and_with_the_reason(
@@ -399,7 +402,7 @@ def test_ppo_is_started_with_the_raise_and_with_the_reason(
     loop.advance()
     (job,) = started.jobs
     assert (job.stage, job.config.ppo.kl_weight) == ("ppo", 3)
-    assert "policy-1, trained with 1, is blocked" in job.notes[0]
+    assert "policy-1, trained with 1, is blocked" in job.notes["kl_raise"]
 
 
 def test_the_report_is_what_the_command_line_prints(loop: Loop, world: Database):

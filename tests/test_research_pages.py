@@ -14,7 +14,7 @@ import gradio as gr
 import httpx
 import pytest
 from recording_loop import HOSTILE, RecordingLoop, in_a_loop
-from research_seed import Seeding
+from research_seed import Seeding, labeling_workspace
 from research_tabs import Tabs, all_tabs
 
 from labeler.app import create_app
@@ -52,10 +52,8 @@ def tabs(seeded) -> Tabs:
 
 @pytest.fixture(scope="module")
 def db(tmp_path_factory) -> Iterator[Database]:
-    """One iteration in labeling.  Tests change it, each something else."""
-    with Database.open(tmp_path_factory.mktemp("workspace")) as db:
-        Seeding(db).history(finished=0, labels=30)
-        yield db
+    """Tests change it, each something else."""
+    yield from labeling_workspace(tmp_path_factory.mktemp("workspace"))
 
 
 @pytest.fixture(scope="module")

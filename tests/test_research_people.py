@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from recording_loop import HOSTILE, RecordingLoop
-from research_seed import Seeding
+from research_seed import labeling_workspace
 from research_tabs import Tabs, all_tabs, asked_by, pressed
 
 from labeler.research.panel import Cached
@@ -24,10 +24,8 @@ from storage.records import Annotator, Iteration
 
 @pytest.fixture(scope="module")
 def db(tmp_path_factory) -> Iterator[Database]:
-    """One iteration in labeling.  Tests change it, each something else."""
-    with Database.open(tmp_path_factory.mktemp("workspace")) as db:
-        Seeding(db).history(finished=0, labels=30)
-        yield db
+    """Tests change it, each something else."""
+    yield from labeling_workspace(tmp_path_factory.mktemp("workspace"))
 
 
 @pytest.fixture(scope="module")

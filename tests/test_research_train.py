@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from recording_loop import RecordingLoop
-from research_seed import Seeding
+from research_seed import labeling_workspace
 from research_tabs import Tabs, all_tabs
 
 from labeler.research.loop_tab import LoopTab
@@ -16,10 +16,8 @@ from storage.database import Database
 
 @pytest.fixture(scope="module")
 def db(tmp_path_factory) -> Iterator[Database]:
-    """One iteration in labeling.  Tests change it, each something else."""
-    with Database.open(tmp_path_factory.mktemp("workspace")) as db:
-        Seeding(db).history(finished=0, labels=30)
-        yield db
+    """Tests change it, each something else."""
+    yield from labeling_workspace(tmp_path_factory.mktemp("workspace"))
 
 
 @pytest.fixture(scope="module")

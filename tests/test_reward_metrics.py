@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import pytest
 
-from pipeline.reward.data import JudgedPair
 from pipeline.reward.likelihood import FIRST, SECOND, TIE
 from pipeline.reward.metrics import (
     expected_calibration_error,
     held_out_metrics,
     length_correlation,
 )
-
-
-def pair(outcome: int, *, prompt: str = "p", name: str = "j", **others: Any) -> JudgedPair:
-    usual: dict[str, Any] = {
-        "judgment": name, "prompt": prompt, "first": "f", "second": "s", "first_ids": [5],
-        "second_ids": [6], "first_length": 1, "second_length": 1, "outcome": outcome,
-        "strength": 0, "annotator": "a-1", "side": 1,
-    }  # fmt: skip
-    return JudgedPair(**(usual | others))
+from tests.judged_pairs import pair
 
 
 def test_held_out_figures_by_hand():

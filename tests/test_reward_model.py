@@ -31,6 +31,7 @@ from pipeline.reward.ties import Ties
 from pipeline.reward.trainer import RewardTrainer, likelihood_of, train_reward_model
 from pipeline.rundir import Job, Report, RunDirectory
 from pipeline.text import ChatTokenizer, TooLong
+from tests.judged_pairs import pair
 from tests.stage_inputs import give, make_job, make_judgments, make_prompts, tiny_models
 from tests.tiny import save_tiny, tiny_tokenizer
 
@@ -40,15 +41,6 @@ CPU = torch.device("cpu")
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return tiny_models(tmp_path_factory.mktemp("models"))
-
-
-def pair(outcome: int, *, prompt: str = "p", name: str = "j", **others: Any) -> JudgedPair:
-    usual: dict[str, Any] = {
-        "judgment": name, "prompt": prompt, "first": "f", "second": "s", "first_ids": [5],
-        "second_ids": [6], "first_length": 1, "second_length": 1, "outcome": outcome,
-        "strength": 0, "annotator": "a-1", "side": 1,
-    }  # fmt: skip
-    return JudgedPair(**(usual | others))
 
 
 def stage(job: Job, path: Path, judgments: list[dict[str, Any]]) -> tuple[Any, dict[str, Any]]:

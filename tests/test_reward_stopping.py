@@ -24,6 +24,7 @@ from pipeline.reward.stopping import EarlyStopping, Kept, clearly_worse
 from pipeline.reward.trainer import squared_correlation
 from pipeline.rundir import Report, RunDirectory
 from pipeline.text import read_messages
+from tests.judged_pairs import pair
 from tests.stage_inputs import (
     first_update,
     give,
@@ -32,7 +33,6 @@ from tests.stage_inputs import (
     make_prompts,
     tiny_models,
 )
-from tests.test_reward_model import pair
 
 
 @pytest.fixture(scope="module")
@@ -315,7 +315,7 @@ def test_a_resumed_stage_ends_as_the_uninterrupted_one(
             work(broken)
     saved = broken.checkpoint / f"member-{network}" / "checkpoint-10" / "stopping.pt"
     assert saved.exists() == (step > 10)
-    finished = sorted(path.parent.name for path in broken.checkpoint.glob("member-*/finished.pt"))
+    finished = sorted(path.parent.name for path in broken.checkpoint.glob("member-*/finished.json"))
     assert finished == [f"member-{n}" for n in range(1, network)]
     broken.write_job(type(whole.job())(**(vars(whole.job()) | {"resume": True, "attempt": 2})))
     found = work(broken)

@@ -7,7 +7,7 @@ Every seed draws prompts, answers of the embedded model to them, annotators, and
 random pairs, one a prompt until all have one.  All arms of a seed learn from the same judgments
 by the settings of configs/demo.toml, and as the reward stage does: it holds out a share of them,
 lets another say when to stop where it is large enough, and puts rewards on the scale that both fit.
-Rewards are the mean over heads.  They are measured on further prompts, all pairs of four answers:
+Rewards are the mean over members.  They are measured on further prompts, all pairs of four answers:
 
 * accuracy: how often they order a pair as the gold does;
 * log-loss and ECE of the preferences of careful annotators whom no model has met, two judgments a

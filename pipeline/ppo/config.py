@@ -29,6 +29,9 @@ def _setting(
     return field(default=default, metadata=metadata)
 
 
+LARGEST_KL_WEIGHT = 1e4
+
+
 @dataclass(frozen=True, kw_only=True)
 class PPOConfig:
     """Everything that decides a PPO run, checked when it is made.
@@ -177,7 +180,7 @@ class PPOConfig:
         "β: reward paid per nat of divergence from the reference; the start value when adaptive.",
         source="InstructGPT .02, Llama 2 .01, TRL .05",
         low=0,
-        high=1e4,
+        high=LARGEST_KL_WEIGHT,
     )
     kl_estimator: str = _setting(
         "k1",

@@ -48,7 +48,8 @@ class RewardConfig(Section):
     )
     members: int = setting(
         4,
-        "Reward models that are trained, and whose mean is the reward; 1 is none beside it.",
+        "Members of the reward model: their mean is the reward, and they part where little was "
+        "learned.",
         low=1,
     )
     ensemble: Literal["auto", "networks", "heads"] = setting(

@@ -9,6 +9,7 @@ Heads on one trunk cost nothing and tell only the second (`pipeline.reward.netwo
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
@@ -25,12 +26,12 @@ from pipeline.reward.network import from_language_model
 from pipeline.reward.scoring import RewardModel
 from pipeline.reward.stopping import Kept
 from pipeline.reward.trainer import SHARE, likelihood_of, train_reward_model
-from pipeline.rundir import Report
+from pipeline.rundir import Report, write_atomically
 from pipeline.text import ChatTokenizer
 from pipeline.training import is_large, last_checkpoint
 from storage.records import digest
 
-_FINISHED = "finished.pt"
+_FINISHED, _WEIGHTS = "finished.json", "weights.pt"
 
 
 def train_members(
@@ -134,33 +135,34 @@ def _measuring(
 
 def _finish(network: Any, folder: Path, kept: Kept | None, report: Report) -> None:
     """Remember a trained network until all are; its checkpoints are of no more use."""
-    found = {
-        "weights": network.state_dict(),
-        "kept": asdict(kept) if kept else None,
-        "seq": report.seq,
-    }
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    unfinished = folder / f"{_FINISHED}.part"
-    torch.save(found, unfinished)
-    unfinished.rename(folder / _FINISHED)
+    found = {"kept": asdict(kept) if kept else None, "seq": report.seq}
+    folder.mkdir(parents=True, exist_ok=True)
+    torch.save(network.state_dict(), folder / _WEIGHTS)
+    write_atomically(folder / _FINISHED, json.dumps(found))
+    for checkpoint in folder.glob("checkpoint-*"):
+        shutil.rmtree(checkpoint)
 
 
 def _restore(
     network: Any, folder: Path, pairs: Sequence[JudgedPair], config: RewardConfig
 ) -> Kept | None:
-    found = torch.load(folder / _FINISHED, map_location="cpu", weights_only=True)
-    if any(name.startswith("annotators.") for name in found["weights"]):
+    weights = torch.load(folder / _WEIGHTS, map_location="cpu", weights_only=True)
+    if any(name.startswith("annotators.") for name in weights):
         network.annotators = AnnotatorEffects(annotator_ids(pairs)).to(network.device)
     network.likelihood = likelihood_of(resolved(config, pairs))
-    network.load_state_dict(found["weights"])
-    return Kept(**found["kept"]) if found["kept"] else None
+    network.load_state_dict(weights)
+    kept = _finished(folder)["kept"]
+    return Kept(**kept) if kept else None
+
+
+def _finished(folder: Path) -> dict[str, Any]:
+    """What is remembered of a trained network beside its weights."""
+    return json.loads((folder / _FINISHED).read_text())
 
 
 def _seq(checkpoints: Path, count: int) -> int:
     """The last event of the first `count` networks."""
-    found = torch.load(checkpoints / f"member-{count}" / _FINISHED, weights_only=True)
-    return int(found["seq"])
+    return int(_finished(checkpoints / f"member-{count}")["seq"])
 
 
 @torch.no_grad()
