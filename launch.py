@@ -330,7 +330,7 @@ def server_for(workspace: Path, files: Sequence[Path], sets: Sequence[str]) -> I
         with Remote(workspace) as server:
             yield server
     finally:
-        process.send_signal(signal.SIGINT)
+        process.terminate()  # SIGINT is ignored by what a shell script started with &
         process.wait(timeout=30)
 
 

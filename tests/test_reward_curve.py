@@ -244,6 +244,8 @@ def test_a_report_has_figures_verdict_and_no_curve_yet(world: World):
     assert found["quality"] == world.found["summary"]["quality"]
     assert found["verdict"]["verdict"] in ("keep labeling", "best-of-N is safer", "enough for PPO")
     assert found["curve"]["state"] == "none"
+    # 3 trainings on a quarter, a half and three quarters in each of 4 orders: 4 · 1.5.
+    assert found["curve_seconds"] == 6 * world.found["summary"]["seconds"] > 0
     assert "no learning curve yet: --curve makes one" in readable(found)
     assert "\n  ? what more labels would bring is not known" in readable(found)
     assert json.loads(json.dumps(found)) == found

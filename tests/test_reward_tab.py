@@ -52,7 +52,7 @@ def report(**changes: Any) -> dict[str, Any]:
     }
     found: dict[str, Any] = {
         "models": ["r"], "model": "r", "quality": quality(), "missing": None, "curve": curve,
-        "verdict": {"verdict": "enough for PPO", "checks": checks},
+        "curve_seconds": 240.0, "verdict": {"verdict": "enough for PPO", "checks": checks},
     }  # fmt: skip
     return found | changes
 
@@ -170,7 +170,10 @@ def test_the_curve_has_its_points_trend_and_band(world: World):
     shown = str(reward_view.curve(without))
     assert "noise ceiling" not in shown
     assert "ks-band" not in shown
-    assert "No learning curve yet" in str(reward_view.curve(report()))
+    to_come = str(reward_view.curve(report()))
+    assert "No learning curve yet" in to_come
+    assert "reward model six times: 4 min 00 s by the last training." in to_come
+    assert "reward model six times." in str(reward_view.curve(report(curve_seconds=None)))
 
 
 @pytest.mark.parametrize(

@@ -258,8 +258,8 @@ def curve(report: Report) -> Markup:
         return view.empty(
             "No learning curve yet",
             "It trains the reward model again on a quarter, a half and three quarters of the labels, "
-            "in four orders, and shows what the next 100 labels would bring. It takes about as long "
-            "as training the reward model six times.",
+            "in four orders, and shows what the next 100 labels would bring. That takes about as "
+            f"long as training the reward model six times{_seconds(report)}.",
         )
     points = [
         Point(
@@ -291,6 +291,11 @@ def curve(report: Report) -> Markup:
             notes=notes,
         )
     )
+
+
+def _seconds(report: Report) -> str:
+    seconds = report["curve_seconds"]
+    return f": {view.duration(seconds)} by the last training" if seconds else ""
 
 
 def progress(report: Report) -> Markup:

@@ -19,6 +19,8 @@ from pipeline.winrate import mean_share
 BLOCKS = 4
 ORDERS = (0, 2, 1, 3)
 """Blocks that the orders begin with, as they are trained: the first two share nothing up to a half."""
+TRAININGS = len(ORDERS) * sum(range(1, BLOCKS)) / BLOCKS
+"""What all its models cost together, in trainings of the reward model itself."""
 _STEPS = 12
 COLUMNS = ("judgment", "prompt", "order", "share", "labels", "right")
 """A row for each judgment with a preference, of the random stream, that a model had not learned

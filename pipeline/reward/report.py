@@ -50,18 +50,21 @@ class RewardReports:
         """One reward model's report, the newest's where none is named; plain values.
 
         ``models`` lists all, the newest first; ``model``, ``quality``, ``verdict`` and ``curve`` are
-        of the one, or None where there is none.  ``missing`` says why there are no figures.
+        of the one, or None where there is none.  ``missing`` says why there are no figures,
+        ``curve_seconds`` how long the whole curve will take, by how long the model itself took.
         """
         made = self._made()
         names = [each["model"] for each in made]
         if not made and model is None:
             return {
                 "models": [],
-                **dict.fromkeys(("model", "quality", "verdict", "curve", "missing")),
+                **dict.fromkeys(
+                    ("model", "quality", "verdict", "curve", "curve_seconds", "missing")
+                ),
             }
         found = self._find(made, model)
         quality = found["summary"].get("quality")
-        curve = self._curve(found["model"])
+        curve, seconds = self._curve(found["model"]), found["summary"].get("seconds")
         return {
             "models": names,
             "model": found["model"],
@@ -69,6 +72,7 @@ class RewardReports:
             "quality": quality,
             "verdict": verdict(quality, curve["forecast"]) if quality else None,
             "curve": curve,
+            "curve_seconds": learning_curve.TRAININGS * seconds if seconds else None,
             "missing": None if quality else OLD,
         }
 
