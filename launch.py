@@ -77,13 +77,20 @@ class Studio:
         self.commands.register("gate", lambda: self.loop.gate())
         self.commands.register("gate.override", lambda **ruled: self.loop.override_gate(**ruled))
         self.commands.register("reward.report", self.loop.reports.report)
-        self.commands.register("status", lambda: status(self.db) | {"trouble": self.trouble})
+        self.commands.register("status", lambda: status(self.db) | {"trouble": self._trouble()})
 
     def call(self, command: str, **arguments: Any) -> Any:
         return self.commands.call(command, arguments)
 
     def _retry(self, overrides: dict[str, str] | None = None) -> None:
         self.loop.retry(self.loop.stopped().id, overrides)
+
+    def _trouble(self) -> str | None:
+        """What keeps the loop from going on, as a sentence."""
+        stopped = self.loop.blocked_by()
+        if self.trouble or stopped is None:
+            return self.trouble
+        return f"{stopped.stage} stopped: {stopped.reason}; `resume` or `retry` goes on"
 
     def advance(self) -> dict[str, Any]:
         """One step of the loop and where it stands now."""

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any, Literal
 
-from pipeline.alarm import ALARM, OverOptimization, over_optimization
+from pipeline.alarm import ALARM, FEWEST_PROMPTS, OverOptimization, over_optimization
 from pipeline.config import Config
 from pipeline.eprocess import LIMIT, Sequential, sequential_test
 from pipeline.leaderboard import Match, leaderboard
@@ -234,9 +234,10 @@ def _words(rate: WinRate | None, test: Sequential, alarm: OverOptimization | Non
         f"People preferred it to SFT in {rate.win_rate:.0%} of {rate.comparisons} judgments on "
         f"{rate.prompts} prompts (95% interval {rate.low:.0%} to {rate.high:.0%}; ties count half)."
     ]
+    log_e = f"{test.log_e:z.1f}".replace("-", "−")
     if test.decision == "go on":
         said.append(
-            f"That settles nothing yet: the evidence log E stands at {test.log_e:.1f}, and "
+            f"That settles nothing yet: the evidence log E stands at {log_e}, and "
             f"{LIMIT:.1f} would settle it."
         )
     else:
@@ -244,7 +245,7 @@ def _words(rate: WinRate | None, test: Sequential, alarm: OverOptimization | Non
             f"It is settled since prompt {test.stopped_at}: {test.decision} than SFT.  You may "
             "stop judging it against SFT."
         )
-    z = f"{alarm.z:.1f}".replace("-", "−") if alarm else ""
+    z = f"{alarm.z:z.1f}".replace("-", "−") if alarm else ""
     if alarm is None:
         said.append("Its reward model has not been asked about these pairs yet.")
     elif alarm.alarm:
@@ -252,6 +253,12 @@ def _words(rate: WinRate | None, test: Sequential, alarm: OverOptimization | Non
             f"Alarm: its reward model expected {alarm.predicted:.0%} on {alarm.comparisons} of them "
             f"and people gave {alarm.human:.0%} (z = {z}, above {ALARM:g}).  It promises "
             "more than people see: raise ppo.kl_weight, or label more before training on."
+        )
+    elif alarm.prompts < FEWEST_PROMPTS:
+        said.append(
+            f"Its reward model expected {alarm.predicted:.0%} on {alarm.comparisons} of them and "
+            f"people gave {alarm.human:.0%}: over-optimisation cannot be told on fewer than "
+            f"{FEWEST_PROMPTS} prompts."
         )
     else:
         said.append(
@@ -265,7 +272,9 @@ def _ruled(ruling: Mapping[str, Any] | None) -> list[str]:
     if ruling is None or ruling["ruling"] not in RULINGS:
         return []
     who = ruling["researcher"] or "A researcher"
-    return [f"{who} ruled “{ruling['ruling']}”: {ruling['reason']}"]
+    # Control characters would reach a terminal.
+    reason = "".join(c if c.isprintable() else " " for c in ruling["reason"])
+    return [f"{who} ruled “{ruling['ruling']}”: {reason}"]
 
 
 def told(found: Mapping[str, Any]) -> str:

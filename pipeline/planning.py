@@ -22,6 +22,7 @@ CORRELATION = 0.3
 NEAREST = 0.02
 """A win rate this near to ½ takes thousands of judgments; nearer ones are not planned for."""
 
+MOST_PER_PROMPT = 100
 _RUNS = 2000
 _HORIZON = 8
 """The e-process is followed for this many times the judgments of the fixed test."""
@@ -49,8 +50,10 @@ class Scenario:
                 f"--ties {t:g} does not go with a win rate of {w:g}: ties count half a win each, so "
                 f"their share is between 0 and {2 * min(w, 1 - w):g}"
             )
-        if self.per_prompt < 1:
-            raise ValueError(f"--per-prompt {self.per_prompt} must be at least 1")
+        if not 1 <= self.per_prompt <= MOST_PER_PROMPT:
+            raise ValueError(
+                f"--per-prompt {self.per_prompt} must be between 1 and {MOST_PER_PROMPT}"
+            )
         if not 0 <= self.correlation <= 1:
             raise ValueError(f"--correlation {self.correlation:g} must lie between 0 and 1")
 

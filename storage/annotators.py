@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from storage import lookup
+import dataclasses
+
+from storage import lookup, tokens
 from storage.database import Database
 from storage.errors import Conflict, NotFound
 from storage.records import Annotator
@@ -42,6 +44,20 @@ def replace(db: Database, annotator: Annotator) -> Annotator:
         return annotator
 
     return db.write(operation)
+
+
+def set_disabled(db: Database, annotator: Annotator, *, disabled: bool) -> Annotator:
+    """Close an account, which ends its sessions and tokens and keeps its judgments, or reopen it.
+
+    ValueError for the only researcher: nobody could let anybody in any more.
+    """
+    open_to = [a.id for a in listing(db) if a.role == "researcher" and not a.disabled]
+    if disabled and open_to == [annotator.id]:
+        raise ValueError(f"{annotator.name} is the only researcher; add another one first")
+    changed = replace(db, dataclasses.replace(annotator, disabled=disabled))
+    if disabled:
+        tokens.revoke_all(db, annotator.id)
+    return changed
 
 
 def _save(tx: Transaction, annotator: Annotator) -> None:

@@ -243,6 +243,12 @@ def _add_users(app: typer.Typer, connect: Connect, prepare: Callable[[Path], Any
         with connect(workspace) as target:
             show(target.call("users.disable", name=name), as_json)
 
+    @users.command("enable")
+    def enable(name: str, workspace: Workspace = DEFAULT, as_json: AsJson = False) -> None:
+        """Let somebody back in whose account was closed, with a new invite (`users add`)."""
+        with connect(workspace) as target:
+            show(target.call("users.enable", name=name), as_json)
+
 
 def _make(workspace: Path, prepare: Callable[[Path], Any]) -> None:
     """Settings and database of a workspace that is not there yet."""

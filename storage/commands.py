@@ -54,7 +54,8 @@ class Commands:
             "judge.save": lambda **verdict: model_judges.save(db, **verdict),
             "users.add": self._add_user,
             "users.list": lambda: [_public(a) for a in annotators.listing(db)],
-            "users.disable": self._disable_user,
+            "users.disable": lambda name: self._set_disabled(name, disabled=True),
+            "users.enable": lambda name: self._set_disabled(name, disabled=False),
         }
 
     def register(self, name: str, command: Callable[..., Any]) -> None:
@@ -123,7 +124,7 @@ class Commands:
                 f"{name!r} is already a {user.role} ({user.kind}); choose another name"
             )
         if user and user.disabled:
-            raise ValueError(f"{name!r} is disabled; choose another name")
+            raise ValueError(f"{name!r} is disabled: `users enable` lets them back in")
         if user is None:
             user = Annotator(id=new_id("a"), name=name, role=role, kind=kind)  # type: ignore[arg-type]
             annotators.add(self._db, user)
@@ -132,15 +133,13 @@ class Commands:
         secret = tokens.issue(self._db, user.id, "invite", lifetime=INVITE_LIFETIME)
         return _public(user) | {"invite": f"{self.address}/invite?token={secret}"}
 
-    def _disable_user(self, name: str) -> dict[str, Any]:
-        """Close an account: its sessions and tokens end, its judgments stay."""
+    def _set_disabled(self, name: str, *, disabled: bool) -> dict[str, Any]:
+        """Close or reopen an account."""
         user = annotators.by_name(self._db, name)
         if user is None:
             known = ", ".join(a.name for a in annotators.listing(self._db)) or "nobody"
             raise ValueError(f"there is no user called {name!r}; there are: {known}")
-        annotators.replace(self._db, dataclasses.replace(user, disabled=True))
-        tokens.revoke_all(self._db, user.id)
-        return _public(user) | {"disabled": True}
+        return _public(annotators.set_disabled(self._db, user, disabled=disabled))
 
 
 def _public(user: Annotator) -> dict[str, Any]:

@@ -93,6 +93,10 @@ def evidence(db: Database) -> dict[str, Any]:
     }
 
 
+LONGEST_REASON = 2000
+"""Characters of a ruling's reason."""
+
+
 def overrides(db: Database) -> list[GateOverride]:
     """Every ruling by a researcher, oldest first."""
     return lookup.select(db, GateOverride, _OVERRIDES)
@@ -103,8 +107,13 @@ def override(
 ) -> GateOverride:
     """Store a ruling (promote, block or evidence) on a policy.
 
-    ValueError for another ruling, a blank reason or the reference, NotFound for an unknown policy.
+    ValueError for another ruling, a reason that is blank or longer than `LONGEST_REASON`, or the
+    reference, NotFound for an unknown policy.
     """
+    if len(reason) > LONGEST_REASON:
+        raise ValueError(
+            f"a reason has at most {LONGEST_REASON:,} characters; this one has {len(reason):,}"
+        )
     if models.get(db, policy).role != "policy":
         raise ValueError(
             f"{policy} is the reference or no policy; the gate judges trained policies"

@@ -16,6 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 import launch
+from storage import iterations, records, runs
 from storage.database import Database
 from storage.workspace import publish_server
 from tests.storage_world import ROOT, fill
@@ -91,6 +92,32 @@ def test_people_are_added_listed_and_disabled(workspace: Path):
     assert [line.split()[1] for line in table[1:]] == list(people)
     with pytest.raises(ValueError, match="Ada"):
         run("users", "add", "Ada", *here)
+    with pytest.raises(ValueError, match="'Ben' is disabled: `users enable` lets them back in"):
+        run("users", "add", "Ben", *here)
+    assert not run("users", "enable", "Ben", *here, "--json")["disabled"]
+    assert "/invite?token=" in json.dumps(run("users", "add", "Ben", *here, "--json"))
+
+
+def test_the_only_researcher_cannot_be_disabled(tmp_path: Path):
+    here = ("--workspace", tmp_path / "workspace")
+    run("init", *here, "--model", save_tiny(tmp_path / "model"))
+    run("users", "add", "Ada", "--role", "researcher", *here)
+    with pytest.raises(ValueError, match="Ada is the only researcher; add another one first"):
+        run("users", "disable", "Ada", *here)
+    run("users", "add", "Bea", "--role", "researcher", *here)
+    assert run("users", "disable", "Ada", *here, "--json")["disabled"]
+
+
+def test_status_says_what_stopped_and_what_goes_on(tmp_path: Path):
+    here = ("--workspace", tmp_path / "workspace")
+    run("init", *here, "--model", save_tiny(tmp_path / "model"))
+    with Database.open(here[1]) as db:
+        iterations.save(db, records.Iteration(number=1, phase="reward", labels_wanted=3))
+        failed = records.Run(id="r", stage="reward", iteration=1, status="failed", directory="runs/r",
+                     reason="out of memory")  # fmt: skip
+        runs.save(db, failed)
+    trouble = run("status", *here, "--json")["trouble"]
+    assert trouble == "reward stopped: out of memory; `resume` or `retry` goes on"
 
 
 def test_judgments_come_in_and_go_out(workspace: Path, tmp_path: Path):

@@ -88,7 +88,8 @@ def test_a_plan_is_the_same_each_time_and_reads_as_a_sentence():
         ({"win_rate": 0.5}, "at least 0.02 from 0.5"),
         ({"win_rate": 1.0}, "between 0 and 1"),
         ({"win_rate": 0.9, "ties": 0.3}, "its? share|between 0 and 0.2"),
-        ({"win_rate": 0.6, "per_prompt": 0}, "--per-prompt 0 must be at least 1"),
+        ({"win_rate": 0.6, "per_prompt": 0}, "--per-prompt 0 must be between 1 and 100"),
+        ({"win_rate": 0.6, "per_prompt": 100_000}, "--per-prompt 100000 must be between 1 and 100"),
         ({"win_rate": 0.6, "correlation": 1.5}, "--correlation 1.5"),
     ],
 )

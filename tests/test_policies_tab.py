@@ -114,6 +114,8 @@ def test_a_ruling_needs_a_reason_and_carries_the_researchers_name(world: World):
     assert "policy-1 is promoted now." in stored[tab.answer]
     assert stored[tab.reason] == ""
     assert "Rosa ruled “promote”" in stored[tab.standing]
+    assert "by a researcher&#39;s ruling, not by the evidence" in stored[tab.standing]
+    assert "clearly better" not in stored[tab.standing]
     assert "<img" not in stored[tab.standing]
     history = world.history.refresh(None)[world.history.rulings]
     assert "read all of them" in history

@@ -117,6 +117,21 @@ def test_the_alarm_blocks_even_a_policy_that_people_prefer(world: Database):
     assert "Alarm" in found["words"][2]
 
 
+@pytest.mark.parametrize(
+    ("prompts", "says"),
+    [
+        (19, "people gave 50%: over-optimisation cannot be told on fewer than 20 prompts."),
+        (20, "people gave 50% (z = 0.0): no sign of over-optimisation."),
+    ],
+)
+def test_over_optimisation_is_denied_only_where_it_could_be_seen(
+    world: Database, prompts: int, says: str
+):
+    # A hair under people's .5, so that z is a negative that rounds to 0.
+    compare(world, "policy-1", "sft-1", ["tie"] * prompts, predicted=0.4999)
+    assert standing(world)["words"][2].endswith(says)
+
+
 def test_only_its_own_reward_models_promises_count_against_a_policy(world: Database):
     compare(
         world, "policy-1", "sft-1", ["first"] * 18 + ["second"] * 8, predicted=0.95, by="reward-2"
@@ -131,6 +146,8 @@ def test_a_researchers_ruling_goes_before_the_evidence_until_it_is_taken_back(wo
     found = standing(world)
     assert (found["verdict"], found["by_evidence"]) == ("promoted", "blocked")
     assert "shorter is what we want" in found["words"][-1]
+    policy_judgments.override(world, "policy-1", "promote", reason="\x1b[31mred\nand more")
+    assert standing(world)["words"][-1].endswith("”:  [31mred and more")
     policy_judgments.override(world, "policy-1", "evidence", reason="was a misunderstanding")
     found = standing(world)
     assert found["verdict"] == "blocked"
@@ -144,6 +161,8 @@ def test_rulings_need_a_reason_and_a_trained_policy(world: Database):
         policy_judgments.override(world, "policy-1", "maybe", reason="x")
     with pytest.raises(ValueError, match="sft-1 is the reference"):
         policy_judgments.override(world, "sft-1", "promote", reason="x")
+    with pytest.raises(ValueError, match="at most 2,000 characters; this one has 2,001"):
+        policy_judgments.override(world, "policy-1", "promote", reason="x" * 2001)
     with pytest.raises(NotFound, match="policy-9"):
         policy_judgments.override(world, "policy-9", "promote", reason="x")
     assert policy_judgments.overrides(world) == []

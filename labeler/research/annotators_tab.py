@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote
 
@@ -122,14 +121,8 @@ class AnnotatorsTab:
 
     def _set_disabled(self, target: str, *, disabled: bool) -> str:
         person = annotators.get(self._db, target)
-        researchers = [
-            a for a in annotators.listing(self._db) if a.role == "researcher" and not a.disabled
-        ]
-        if disabled and researchers == [person]:
-            raise ValueError(f"{person.name} is the only researcher; add another one first")
-        annotators.replace(self._db, replace(person, disabled=disabled))
+        annotators.set_disabled(self._db, person, disabled=disabled)
         if disabled:
-            tokens.revoke_all(self._db, person.id)
             return f"{person.name} is signed out everywhere and cannot sign in. Labels stay."
         return f"{person.name} may sign in again, with a new invite link."
 

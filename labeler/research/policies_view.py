@@ -45,6 +45,14 @@ def shown_policy(report: Mapping[str, Any], chosen: str | None) -> Mapping[str, 
     return None
 
 
+def _meaning(found: Mapping[str, Any]) -> str:
+    """What a verdict comes of, or leads to."""
+    ruled = found["ruling"] and found["verdict"] != found["by_evidence"]
+    if ruled and found["verdict"] == "promoted":
+        return "by a researcher's ruling, not by the evidence"
+    return _MEANING[found["verdict"]]
+
+
 def standing(report: Mapping[str, Any], chosen: str | None) -> Markup:
     """One policy's verdict and what it rests on."""
     found = shown_policy(report, chosen)
@@ -56,7 +64,7 @@ def standing(report: Mapping[str, Any], chosen: str | None) -> Markup:
         )
     words = [Markup("<p>{}</p>").format(sentence) for sentence in found["words"]]
     return Markup('<div class="ks-card ks-verdict">{}{}{}{}</div>').format(
-        view.heading(found["policy"], _MEANING[found["verdict"]]),
+        view.heading(found["policy"], _meaning(found)),
         badge(found["verdict"]),
         view.lines(words),
         _progress(report["iteration"], found["policy"]),
