@@ -64,12 +64,12 @@ def _policy(db: Database, current: Iteration | None) -> dict[str, Any] | None:
 
 
 def _reward_model(db: Database) -> dict[str, Any] | None:
-    """The newest reward model; `accuracy`, `log_loss` and `ece` were measured on held-out pairs."""
+    """The newest reward model; its `accuracy` and `ece` are of its held-out preferences (no ties)."""
     found = models.listing(db, role="reward")
     if not found:
         return None
     newest = found[-1]
-    measured = ("accuracy", "log_loss", "ece", "held_out_pairs")
+    measured = ("accuracy", "log_loss", "ece", "held_out_preferences")
     figures = {name: newest.summary.get(name) for name in measured}
     return {"id": newest.id, "iteration": newest.iteration, **figures}
 

@@ -39,6 +39,12 @@ def chromium() -> Iterator[Browser]:
             browser.close()
 
 
+def wait_for_pair(page: Page) -> None:
+    """Until a pair is on the annotator's screen, and for as long as verdicts on it are slips."""
+    page.wait_for_selector(".desk[data-state=judging]")
+    page.wait_for_timeout(300)
+
+
 @contextmanager
 def new_page(
     browser: Browser,

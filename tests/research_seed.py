@@ -228,7 +228,7 @@ class Seeding:
         summary = {
             "accuracy": 0.68 + 0.03 * number,
             "ece": 0.05,
-            "held_out_pairs": 18 * number,
+            "held_out_preferences": 18 * number,
             "expected_agreement": 0.66,
             "annotators": FITTED,
         }

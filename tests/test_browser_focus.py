@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from browser import chromium, new_page
+from browser import chromium, new_page, wait_for_pair
 from desk_world import add_person, make_app, serving, workspace
 from playwright.sync_api import Page, expect
 
@@ -23,12 +23,13 @@ def page(tmp_path_factory):
             cookie = (server.url, app.state.auth.cookie, secret)
             with new_page(browser, cookie=cookie, height=800) as opened:
                 opened.goto(f"{server.url}/label/")
-                opened.wait_for_selector(".desk[data-state=judging]")
+                wait_for_pair(opened)
                 yield opened
 
 
 def judged(page: Page, count: int) -> None:
     expect(page.locator("[data-count=judged]")).to_have_text(str(count))
+    wait_for_pair(page)
 
 
 def marked(page: Page, count: int) -> None:

@@ -6,7 +6,7 @@ import uuid
 from datetime import timedelta
 
 import pytest
-from browser import chromium, new_page
+from browser import chromium, new_page, wait_for_pair
 from desk_world import add_person, bearer, make_app, serving, workspace
 from playwright.sync_api import expect
 from starlette.testclient import TestClient
@@ -124,7 +124,7 @@ def test_the_menu_shows_the_figures(fresh_world):
         cookie = (server.url, app.state.auth.cookie, secret)
         with new_page(browser, cookie=cookie) as page:
             page.goto(f"{server.url}/label/")
-            page.wait_for_selector(".desk[data-state=judging]")
+            wait_for_pair(page)
             page.locator(".menu summary").click()
             page.get_by_role("button", name="Your figures").click()
             dialog = page.locator("dialog.figures")

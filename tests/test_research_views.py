@@ -98,7 +98,7 @@ def test_the_glance_shows_labels_policy_reward_model_and_agreement():
     )
     reward = ModelVersion(
         id="r", role="reward", name="reward-1",
-        summary={"accuracy": 0.725, "ece": 0.04, "held_out_pairs": 40},
+        summary={"accuracy": 0.725, "ece": 0.04, "held_out_preferences": 40},
     )  # fmt: skip
     seen = loop_view.glance(
         state(
@@ -109,7 +109,7 @@ def test_the_glance_shows_labels_policy_reward_model_and_agreement():
         now=NOON,
     )  # fmt: skip
     for text in ("60 <small>of 100", "width:60.0%", "3 min ago", "KL 4.20 nats", "71% wins",
-                 "72.5%", "40 held-out pairs", "75.0%", "α 0.500"):  # fmt: skip
+                 "72.5%", "40 held-out preferences", "75.0%", "α 0.500"):  # fmt: skip
         assert text in seen
     assert "<img src=x" not in seen
 
@@ -118,16 +118,16 @@ def reward_model(**summary) -> ModelVersion:
     return ModelVersion(id="r", role="reward", name="reward-1", summary=summary)
 
 
-WEAK = {"accuracy": 1 / 3, "accuracy_low": 0.01, "accuracy_high": 0.96, "held_out_pairs": 3}
+WEAK = {"accuracy": 1 / 3, "accuracy_low": 0.01, "accuracy_high": 0.96, "held_out_preferences": 3}
 
 
 @pytest.mark.parametrize(
     ("summary", "says"),
     [
-        (WEAK, "33.3% (1–96%) on 3 held-out pairs, may be no better than a coin's"),
-        (WEAK | {"accuracy_low": 0.5, "held_out_pairs": 90}, "may be no better than a coin's"),
-        (WEAK | {"accuracy_low": 0.51, "held_out_pairs": 29}, "measured on 29 held-out pairs only"),
-        (WEAK | {"accuracy_low": 0.51, "held_out_pairs": 30}, ""),
+        (WEAK, "33.3% (1–96%) on 3 held-out preferences, may be no better than a coin's"),
+        (WEAK | {"accuracy_low": 0.5, "held_out_preferences": 90}, "may be no better than a coin's"),
+        (WEAK | {"accuracy_low": 0.51, "held_out_preferences": 29}, "measured on 29 held-out preferences only"),
+        (WEAK | {"accuracy_low": 0.51, "held_out_preferences": 30}, ""),
         ({}, ""),
     ],
 )
@@ -137,7 +137,7 @@ def test_a_reward_model_that_may_be_a_coin_or_was_hardly_checked_is_called_weak(
 
 
 def test_wins_by_a_weak_reward_model_bear_a_caution_on_every_tab_that_shows_them():
-    weak, good = reward_model(**WEAK), reward_model(accuracy_low=0.7, held_out_pairs=99)
+    weak, good = reward_model(**WEAK), reward_model(accuracy_low=0.7, held_out_preferences=99)
     done = Iteration(
         number=1, phase="done", reward_model="r", evaluation={"win_rate_reward_model": 0.56}
     )

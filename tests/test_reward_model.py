@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -77,6 +78,9 @@ def test_a_planted_preference_is_learned_and_survives_saving(
     assert summary["log_loss"] < 0.75  # the best constant guess at 40/40/20 costs 1.05 nats
     assert summary["ece"] < 0.15
     assert (summary["pairs"], summary["held_out_pairs"]) == (180, 60)
+    # Every judgment prefers a response or does not; the accuracy is of those that do.
+    preferred = pd.read_parquet(directory.outputs / "held_out.parquet")["outcome"]
+    assert summary["held_out_preferences"] == preferred.isin(["first", "second"]).sum() < 60
     assert summary["ties"] == sum(row["outcome"] in ("tie", "both_bad") for row in judgments)
 
     model = RewardModel.load(directory.model)

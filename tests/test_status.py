@@ -137,7 +137,7 @@ def test_the_models_in_use_and_the_runs_of_the_iteration(db: Database) -> None:
         "accuracy": 0.75,
         "log_loss": 0.6,
         "ece": None,
-        "held_out_pairs": None,
+        "held_out_preferences": None,
     }
     assert found["runs"] == [
         {

@@ -2,7 +2,7 @@
 
 const HISTORY = 50; // acts that can be undone without asking the server which was the last
 const REFRESH = 60000; // milliseconds between looks at the true counts
-const DOUBLE = 250; // milliseconds within which a key pressed again is a slip, like a double click
+const UNREAD = 250; // milliseconds in which nobody reads a pair: a verdict on it is a slip
 
 class Desk {
   constructor(person, progress) {
@@ -10,7 +10,8 @@ class Desk {
     this.progress = progress;
     this.history = [];
     this.shown = null;
-    this.pressed = { key: null, at: -Infinity };
+    this.known = new WeakSet(); // pairs that were on the screen before
+    this.fresh = false; // is this the first time that the one on the screen is there?
     this.plain = false;
     this.everSaved = false;
     this.stopwatch = new Stopwatch();
@@ -39,6 +40,8 @@ class Desk {
       this.shown = null;
     } else if (pair !== this.shown) {
       this.shown = pair;
+      this.fresh = !this.known.has(pair);
+      this.known.add(pair);
       showPair(pair, this.plain);
       showState("judging");
       window.scrollTo(0, 0);
@@ -73,6 +76,11 @@ class Desk {
   }
 
   // Acts
+
+  // A key pressed twice or a burst of them would judge or skip a pair that nobody has read.
+  get unread() {
+    return this.fresh && this.stopwatch.read() < UNREAD;
+  }
 
   act(path, more, what) {
     const pair = this.hand.current;
@@ -201,8 +209,8 @@ class Desk {
     for (const button of $$("[data-do]")) button.onclick = doing[button.dataset.do];
     for (const button of $$("[data-outcome]")) {
       button.onclick = (event) => {
-        // The second click of a double click would judge a pair nobody has read.
-        if (event.detail >= 2) return;
+        // Double clicks come slower than double keys.
+        if (event.detail >= 2 || this.unread) return;
         // Left in focus by the mouse, it would be ringed from the next key on, like an answer given.
         if (event.detail) button.blur();
         this.judge(button.dataset.outcome);
@@ -250,10 +258,7 @@ class Desk {
     if (!action) return;
     event.preventDefault();
     $(".desk").classList.remove("pointing"); // a pointer at rest marks nothing
-    const again = event.key === this.pressed.key && event.timeStamp - this.pressed.at < DOUBLE;
-    this.pressed = { key: event.key, at: event.timeStamp };
-    // It would judge or skip a pair that nobody has read.
-    if (!(again && "1209s".includes(event.key.toLowerCase()))) action();
+    if (!(this.unread && "1209s".includes(event.key.toLowerCase()))) action();
   }
 
   escape(event) {

@@ -9,19 +9,21 @@ from labeler.view import Markup
 from storage.records import Iteration, ModelVersion
 
 FEW = 30
-"""Held-out pairs below which an accuracy says little: its 95% interval is 30 points wide or more."""
+"""Held-out preferences below which an accuracy says little: its 95% interval is 30 points wide or more."""
 
 
 def weakness(model: ModelVersion | None) -> str:
     """What is weak about a reward model, as the end of a sentence; empty where nothing is known."""
     summary = model.summary if model else {}
-    pairs, low = summary.get("held_out_pairs"), summary.get("accuracy_low")
-    measured = f"on {view.plural(int(pairs), 'held-out pair')}" if pairs is not None else ""
+    preferred, low = summary.get("held_out_preferences"), summary.get("accuracy_low")
+    measured = (
+        f"on {view.plural(int(preferred), 'held-out preference')}" if preferred is not None else ""
+    )
     if low is not None and low <= 0.5:
         sure = view.interval(low, summary.get("accuracy_high"))
         known = (view.percent(summary.get("accuracy"), 1), f"({sure})" if sure else "", measured)
         return f"its accuracy, {' '.join(k for k in known if k)}, may be no better than a coin's"
-    if pairs is not None and pairs < FEW:
+    if preferred is not None and preferred < FEW:
         return f"its accuracy was measured {measured} only"
     return ""
 

@@ -19,7 +19,7 @@ _COLUMNS = (
     Column("Phase"),
     Column("Labels", "right", "Current judgments on the iteration's comparisons, of those wanted; "
            "below, by the arm that chose the pair."),
-    Column("Accuracy", "right", "Of the reward model on held-out judgments."),
+    Column("Accuracy", "right", "Of the reward model on held-out preferences."),
     Column("Reward", "right", "Mean of the new policy on held-out prompts, by this iteration's "
            "own reward model: figures of two iterations are not on one scale."),
     Column("KL", "right", "Of the new policy to the SFT reference, nats a response."),

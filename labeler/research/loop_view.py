@@ -152,8 +152,8 @@ def _reward_tile(model: ModelVersion | None) -> Markup:
     accuracy = summary.get("accuracy")
     sure = view.interval(summary.get("accuracy_low"), summary.get("accuracy_high"))
     parts = [model.name, sure, f"ECE {view.number(summary.get('ece'), 2)}"]
-    if summary.get("held_out_pairs"):
-        parts.append(view.plural(int(summary["held_out_pairs"]), "held-out pair"))
+    if summary.get("held_out_preferences"):
+        parts.append(view.plural(int(summary["held_out_preferences"]), "held-out preference"))
     detail = " · ".join(part for part in parts if part)
     return view.tile(
         "Reward model accuracy",

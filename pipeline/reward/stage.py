@@ -107,6 +107,7 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
         "members": model.members,
         "pairs": len(train),
         "held_out_pairs": len(measured),
+        "held_out_preferences": sum(pair.decisive for pair in measured),
         "apart_pairs": len(apart),
         "kept": asdict(kept) if kept else None,
         "judged_by": kinds,
