@@ -12,7 +12,7 @@ follows from the patterns, and the intervals, are storage/patterns.py.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -52,16 +52,27 @@ _AGREEMENT = """
           ON r.one = c.one AND r.other = c.other AND r.x = c.y
         GROUP BY r.one, r.other),
     shares AS (
-        SELECT one, other, agreed / items AS po, coalesce(chance, 0) / items / items AS pe
+        SELECT one, other, items, agreed / items AS po, coalesce(chance, 0) / items / items AS pe
         FROM totals LEFT JOIN habits USING (one, other)),
     kappas AS (
-        SELECT a.id AS one, b.id AS other, CASE WHEN pe < 1 THEN (po - pe) / (1 - pe) END AS kappa
+        SELECT a.id AS one, b.id AS other, items::BIGINT AS items,
+               CASE WHEN pe < 1 THEN (po - pe) / (1 - pe) END AS kappa
         FROM shares JOIN people AS a ON a.number = one JOIN people AS b ON b.number = other)
 
     SELECT (SELECT list([seconds, ties, firsts, both_bad, items]
                         ORDER BY seconds, ties, firsts, both_bad) FROM counts) AS patterns,
-           (SELECT list((one, other, kappa) ORDER BY one, other) FROM kappas) AS kappas
+           (SELECT list((one, other, kappa, items) ORDER BY one, other) FROM kappas) AS kappas
 """
+
+
+class Kappa(NamedTuple):
+    """Cohen's kappa of two annotators on the items they share; None where both only ever used one
+    and the same category."""
+
+    one: str
+    other: str
+    kappa: float | None
+    items: int
 
 
 def agreement(db: Database, iteration: int | None = None) -> dict[str, Any]:
@@ -73,20 +84,20 @@ def agreement(db: Database, iteration: int | None = None) -> dict[str, Any]:
     * ``alpha_ordinal``: the same for second < tie < first, with both_bad as tie;
     * ``…_interval``: [low, high] of each of the three, 95% of bootstrap samples of the items
       (`patterns.intervals` says when it is None);
-    * ``kappa``: Cohen's for each pair of annotators with an item in common, keyed "name|name" in
-      alphabetical order; None where both only ever used one and the same category.
+    * ``kappas``: Cohen's for each pair of annotators with an item in common, in alphabetical
+      order: ``annotators``, two names, ``kappa`` and the number of ``items`` (see `Kappa`).
     """
     found = agreement_by_id(db, iteration)
     names = {row["id"]: row["name"] for row in db.read("SELECT id, name FROM annotators")}
-    kappas = {
-        "|".join(sorted((names[one], names[other]))): kappa
-        for one, other, kappa in found.pop("kappas")
-    }
-    return found | {"kappa": dict(sorted(kappas.items()))}
+    kappas = [
+        {"annotators": sorted((names[k.one], names[k.other])), "kappa": k.kappa, "items": k.items}
+        for k in found["kappas"]
+    ]
+    return found | {"kappas": sorted(kappas, key=lambda each: each["annotators"])}
 
 
 def agreement_by_id(db: Database, iteration: int | None = None) -> dict[str, Any]:
-    """The same with ``kappas``, a list of (annotator id, annotator id, kappa), for ``kappa``."""
+    """The same with ``kappas`` as a list of `Kappa`, by annotators' ids."""
     shared = shared_ratings(of_iteration=iteration is not None)
     parameters = {} if iteration is None else {"iteration": iteration}
     row = db.read(f"WITH {PEOPLE}, {shared}, {_AGREEMENT}", **parameters)[0]
@@ -97,4 +108,4 @@ def agreement_by_id(db: Database, iteration: int | None = None) -> dict[str, Any
     for name, value in patterns.agreement(counts, items).items():
         found[name] = value
         found[f"{name}_interval"] = spread[name]
-    return found | {"kappas": [tuple(each) for each in row["kappas"] or ()]}
+    return found | {"kappas": [Kappa(*each) for each in row["kappas"] or ()]}

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
+from storage.agreement import Kappa
 from storage.records import Arm
 
 MARK = "<!-- written by Kitestring -->"
@@ -79,7 +80,7 @@ class CardFacts:
     prompts: int
     models: Sequence[str]
     agreement: Mapping[str, Any]
-    kappas: Sequence[tuple[str, str, float | None]]
+    kappas: Sequence[Kappa]
     pseudonymised: bool
     data_files: str | None
 
@@ -172,9 +173,13 @@ def _agreement(facts: CardFacts) -> str:
     )
     if not facts.kappas or len(facts.kappas) > _MOST_KAPPAS:
         return f"## Agreement\n\n{text}"
-    pairs = sorted((*sorted((one, other)), kappa) for one, other, kappa in facts.kappas)
-    rows = "\n".join(f"| {_plain(a)} | {_plain(b)} | {_number(k)} |" for a, b, k in pairs)
-    return f"## Agreement\n\n{text}\n\n| annotator | annotator | Cohen's kappa |\n|---|---|---|\n{rows}"
+    pairs = sorted((*sorted((k.one, k.other)), k.items, k.kappa) for k in facts.kappas)
+    rows = "\n".join(
+        f"| {_plain(one)} | {_plain(other)} | {_number(kappa)} | {items} |"
+        for one, other, items, kappa in pairs
+    )
+    header = "| annotator | annotator | Cohen's kappa | pairs |\n|---|---|---|---|"
+    return f"## Agreement\n\n{text}\n\n{header}\n{rows}"
 
 
 def _number(value: float | None) -> str:

@@ -52,7 +52,13 @@ def _lines(value: Any, indent: str = "") -> Iterator[str]:
             else:
                 yield f"{indent}{key}: {_word(item)}"
     elif isinstance(value, list) and value and all(isinstance(row, Mapping) for row in value):
-        yield from (indent + line for line in _table(value))
+        if any(isinstance(cell, Mapping) for row in value for cell in row.values()):
+            for row in value:
+                first, *more = _lines(row)
+                yield f"{indent}- {first}"
+                yield from (f"{indent}  {line}" for line in more)
+        else:
+            yield from (indent + line for line in _table(value))
     elif isinstance(value, list):
         for item in value:
             yield from _lines(item, indent)
@@ -79,6 +85,8 @@ def _word(value: Any) -> str:
         return f"{value:.4g}"
     if _is_interval(value):
         return f"{value[0]:.4g} to {value[1]:.4g}"
+    if value and isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return ", ".join(value)
     return "–" if value in ({}, [], None, "") else str(value)
 
 

@@ -165,8 +165,8 @@ class _Source:
         }
         self.agreement = agreement_by_id(db)
         self.kappas = [
-            (self._public[one], self._public[other], kappa)
-            for one, other, kappa in self.agreement["kappas"]
+            k._replace(one=self._public[k.one], other=self._public[k.other])
+            for k in self.agreement["kappas"]
         ]
 
     def judgments(self) -> Iterator[Judged]:

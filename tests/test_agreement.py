@@ -21,7 +21,7 @@ from tests.rated import judgment, pair
 OUTCOMES = ("first", "second", "tie", "both_bad")
 NOTHING = {
     "items": 0, "percent": None, "percent_interval": None, "alpha": None, "alpha_interval": None,
-    "alpha_ordinal": None, "alpha_ordinal_interval": None, "kappa": {},
+    "alpha_ordinal": None, "alpha_ordinal_interval": None, "kappas": [],
 }  # fmt: skip
 
 
@@ -52,7 +52,8 @@ def test_two_annotators_by_hand(db: Database) -> None:
     # percent: 8 of 10 items agree
     assert found["percent"] == pytest.approx(0.8)
     # kappa: chance = (5·4 + 3·5 + 2·1) / 10² = .37, (.8 − .37) / (1 − .37) = .43 / .63
-    assert found["kappa"] == {"ann|bob": pytest.approx(0.43 / 0.63)}
+    [kappa] = found["kappas"]
+    assert kappa == {"annotators": ["ann", "bob"], "kappa": pytest.approx(0.43 / 0.63), "items": 10}
     # alpha: 20 ratings, first 9, second 8, tie 3; disagreement expected by chance
     # 1 − (9·8 + 8·7 + 3·2) / (20·19) = 1 − 134/380 = 246/380; alpha = 1 − .2 / (246/380)
     assert found["alpha"] == pytest.approx(1 - 0.2 / (246 / 380))
@@ -72,7 +73,8 @@ def test_items_judged_by_more_people_weigh_more(db: Database) -> None:
     assert found["percent"] == pytest.approx(3 / 5)
     # expected disagreement: first 2, tie 2, second 1 of 5 → 1 − (2 + 2 + 0) / 20 = .8
     assert found["alpha"] == pytest.approx(1 - 0.4 / 0.8)
-    assert set(found["kappa"]) == {"ann|bob", "ann|eve", "bob|eve"}
+    pairs = [["ann", "bob"], ["ann", "eve"], ["bob", "eve"]]
+    assert [each["annotators"] for each in found["kappas"]] == pairs
 
 
 def test_without_overlap_nothing_is_known(db: Database) -> None:
@@ -82,13 +84,14 @@ def test_without_overlap_nothing_is_known(db: Database) -> None:
 
 def test_one_category_only_leaves_chance_corrections_undefined(db: Database) -> None:
     rate(db, {"ann": ["first"] * 3, "bob": ["first"] * 3})
-    assert agreement(db) == NOTHING | {"items": 3, "percent": 1.0, "kappa": {"ann|bob": None}}
+    kappa = {"annotators": ["ann", "bob"], "kappa": None, "items": 3}
+    assert agreement(db) == NOTHING | {"items": 3, "percent": 1.0, "kappas": [kappa]}
 
 
 def test_total_disagreement_is_counted_too(db: Database) -> None:
     # no item agrees, so the sum over agreeing cells is empty: chance (1·1 + 1·1)/4 = .5
     rate(db, {"ann": ["first", "second"], "bob": ["second", "first"]})
-    assert agreement(db)["kappa"] == {"ann|bob": pytest.approx(-1.0)}
+    assert [each["kappa"] for each in agreement(db)["kappas"]] == [pytest.approx(-1.0)]
     assert agreement(db)["percent"] == 0.0
 
 
@@ -185,9 +188,11 @@ def test_agreement_from_the_database_equals_the_packages(db: Database) -> None:
         assert found[name] == pytest.approx(oracle(table, level), abs=1e-10)
         low, high = found[f"{name}_interval"]
         assert low < found[name] < high
-    for one, other, kappa in agreement_by_id(db)["kappas"]:
+    for one, other, kappa, items in agreement_by_id(db)["kappas"]:
         both = table[[int(one[-1]), int(other[-1])]]
-        assert kappa == pytest.approx(_cohen(both[:, ~np.isnan(both).any(axis=0)]), abs=1e-12)
+        shared = both[:, ~np.isnan(both).any(axis=0)]
+        assert kappa == pytest.approx(_cohen(shared), abs=1e-12)
+        assert items == shared.shape[1]
 
 
 def test_ordinal_alpha_by_hand() -> None:

@@ -88,28 +88,33 @@ def test_fitted_columns_stand_only_where_a_model_says_something():
 KNOWN = {
     "items": 9, "percent": 0.8, "percent_interval": [0.7, 0.9], "alpha": 0.6,
     "alpha_interval": [0.45, 0.75], "alpha_ordinal": 0.65, "alpha_ordinal_interval": None,
-    "kappa": {},
+    "kappas": [],
 }  # fmt: skip
 
 
-def test_agreement_lists_each_pair_even_when_a_name_holds_the_separator():
-    names = ["a|b", "c", "d"]
-    kappa = {"a|b|c": 0.7, "a|b|d": None, "c|d": -0.1}
-    seen = annotators_reliability.agreement(KNOWN | {"kappa": kappa}, names, None)
+def kappa(one, other, value, items):
+    return {"annotators": [one, other], "kappa": value, "items": items}
+
+
+def test_agreement_lists_each_pair_the_best_first_and_colours_what_enough_pairs_show():
+    kappas = [kappa("a", "b", None, 30), kappa("a", "c", -0.1, 20), kappa("b", "c", 0.7, 19)]
+    seen = annotators_reliability.agreement(KNOWN | {"kappas": kappas}, None)
     rows = seen.split("<tbody>")[1].split("</tr>")[:-1]
-    assert len(rows) == 3
-    assert "0.700" in rows[0]
-    assert "−0.100" in rows[1]
-    assert "–" in rows[2]
+    for row, figure, items, coloured in zip(
+        rows, ("0.70", "−0.10", "–"), ("19", "20", "30"), (False, True, False), strict=True
+    ):
+        assert figure in row
+        assert f">{items}<" in row
+        assert ("badge" in row) is coloured
 
 
 @pytest.mark.parametrize(
     ("expected", "words"),
-    [(0.95, "less than"), (0.8, "about as much as"), (0.6, "more than"), (None, "known once")],
+    [(0.95, "less than"), (0.8, "about as much as"), (0.6, "more than"), (None, "judged by two")],
 )
 def test_agreement_stands_beside_what_the_model_expects(expected, words):
     fitted = FittedModel(model="r", annotators={}, expected_agreement=expected)
-    seen = annotators_reliability.agreement(KNOWN, [], fitted)
+    seen = annotators_reliability.agreement(KNOWN, fitted)
     for text in ("80.0%", "<small>70–90%", "<small>0.45 to 0.75", "0.65<", words):
         assert text in seen
 
@@ -117,7 +122,7 @@ def test_agreement_stands_beside_what_the_model_expects(expected, words):
 def test_names_are_text():
     seen = annotators_reliability.table([judging(HOSTILE)], None)
     seen += annotators_reliability.agreement(
-        KNOWN | {"kappa": {f"{HOSTILE}|b": 0.5}}, [HOSTILE, "b"], None
+        KNOWN | {"kappas": [kappa(HOSTILE, "b", 0.5, 9)]}, None
     )
     assert seen.count("&lt;img") == 2
     assert "<img" not in seen

@@ -105,7 +105,7 @@ def test_the_glance_shows_labels_policy_reward_model_and_agreement():
             policy=ModelVersion(id="p", role="policy", name=HOSTILE),
             reward_model=reward, previous=finished, latest_label=NOON - timedelta(minutes=3),
         ),
-        {"items": 12, "percent": 0.75, "alpha": 0.5, "kappa": {}},
+        {"items": 12, "percent": 0.75, "alpha": 0.5, "kappas": []},
         now=NOON,
     )  # fmt: skip
     for text in ("60 <small>of 100", "width:60.0%", "3 min ago", "KL 4.20 nats", "71% wins",
@@ -125,8 +125,14 @@ WEAK = {"accuracy": 1 / 3, "accuracy_low": 0.01, "accuracy_high": 0.96, "held_ou
     ("summary", "says"),
     [
         (WEAK, "33.3% (1–96%) on 3 held-out preferences, may be no better than a coin's"),
-        (WEAK | {"accuracy_low": 0.5, "held_out_preferences": 90}, "may be no better than a coin's"),
-        (WEAK | {"accuracy_low": 0.51, "held_out_preferences": 29}, "measured on 29 held-out preferences only"),
+        (
+            WEAK | {"accuracy_low": 0.5, "held_out_preferences": 90},
+            "may be no better than a coin's",
+        ),
+        (
+            WEAK | {"accuracy_low": 0.51, "held_out_preferences": 29},
+            "measured on 29 held-out preferences only",
+        ),
         (WEAK | {"accuracy_low": 0.51, "held_out_preferences": 30}, ""),
         ({}, ""),
     ],

@@ -67,7 +67,7 @@ def test_an_empty_workspace_has_a_status(db: Database) -> None:
             "alpha_interval": None,
             "alpha_ordinal": None,
             "alpha_ordinal_interval": None,
-            "kappa": {},
+            "kappas": [],
         },
         "prompts": {},
         "iteration": None,
@@ -85,7 +85,8 @@ def test_labels_are_counted_as_they_stand(db: Database) -> None:
     assert json.loads(json.dumps(found)) == found
     assert (found["judgments"], found["comparisons"], found["annotators"]) == (3, 3, 2)
     assert found["judgments_by_kind"] == {"person": 2, "simulated": 1}
-    assert found["agreement"]["kappa"] == {"Ann|Bot": None}
+    kappa = {"annotators": ["Ann", "Bot"], "kappa": None, "items": 1}
+    assert found["agreement"]["kappas"] == [kappa]
     assert found["prompts"] == {"train": 2, "sft": 1}
     assert found["iteration"] == {
         "number": 2,
@@ -154,9 +155,21 @@ def test_the_models_in_use_and_the_runs_of_the_iteration(db: Database) -> None:
 
 
 def test_the_command_prints_each_alpha_with_its_interval(capsys) -> None:
-    found = {"agreement": {"alpha": 0.41237, "alpha_interval": [0.30051, 0.5], "kappa": {}}}
+    found = {"agreement": {"alpha": 0.41237, "alpha_interval": [0.30051, 0.5], "kappas": []}}
     show(found, as_json=False)
     printed = capsys.readouterr().out
-    assert "  alpha: 0.4124\n  alpha_interval: 0.3005 to 0.5\n  kappa: –" in printed
+    assert "  alpha: 0.4124\n  alpha_interval: 0.3005 to 0.5\n  kappas: –" in printed
     show(found, as_json=True)
     assert json.loads(capsys.readouterr().out) == found
+
+
+def test_rows_that_hold_more_than_figures_are_printed_as_blocks(capsys) -> None:
+    show({"iterations": [{"number": 1, "gold": {"sft": 0.5}}, {"number": 2, "kl": 3.0}]}, False)
+    assert capsys.readouterr().out.splitlines() == [
+        "iterations:",
+        "  - number: 1",
+        "    gold:",
+        "      sft: 0.5",
+        "  - number: 2",
+        "    kl: 3",
+    ]

@@ -52,7 +52,7 @@ _FITTED = (
 
 UNLIKELY = 3.0
 """Standard errors from which a figure is remarked on: one honest annotator in 370."""
-_FEWEST = 20  # judgments below which speed is not remarked on
+_FEWEST = 20  # judgments below which neither speed nor a kappa is remarked on
 
 
 def table(figures: Iterable[Figures], fitted: FittedModel | None) -> Markup:
@@ -209,7 +209,7 @@ def _slope(found: Fitted | None) -> str:
 # ------------------------------------------------------------------ together
 
 
-def agreement(found: Mapping[str, Any], names: Sequence[str], fitted: FittedModel | None) -> Markup:
+def agreement(found: Mapping[str, Any], fitted: FittedModel | None) -> Markup:
     """Percent agreement and both α with intervals, what the model expects, and every pair's κ."""
     if not found["items"]:
         return view.empty(
@@ -224,7 +224,7 @@ def agreement(found: Mapping[str, Any], names: Sequence[str], fitted: FittedMode
             help="Of two judgments of the same pair of responses, how often both say the same. "
             "Small: the 95% interval.",
         ),
-        _expected(found, fitted.expected_agreement if fitted else None),
+        _expected(found, fitted),
         view.tile(
             "Krippendorff's α",
             _value(_decimal(found["alpha"]), found["alpha_interval"], _between),
@@ -240,7 +240,7 @@ def agreement(found: Mapping[str, Any], names: Sequence[str], fitted: FittedMode
             "preference is less of a disagreement. Both bad counts as tie.",
         ),
     ]
-    return view.lines([view.tiles(tiles), Markup("<br>"), _kappas(found["kappa"], names)])
+    return view.lines([view.tiles(tiles), Markup("<br>"), _kappas(found["kappas"])])
 
 
 def _value(figure: str, interval: Sequence[float] | None, write: Any) -> Markup:
@@ -252,10 +252,15 @@ def _shares(interval: Sequence[float]) -> str:
     return view.interval(*interval)
 
 
-def _expected(found: Mapping[str, Any], expected: float | None) -> Markup:
+def _expected(found: Mapping[str, Any], fitted: FittedModel | None) -> Markup:
     """The yardstick for agreement: people who differ honestly agree only so often."""
+    expected = fitted.expected_agreement if fitted else None
     if expected is None:
-        detail = "known once a reward model with annotators is trained"
+        detail = (
+            "unknown: of the newest reward model's held-out items, none was judged by two"
+            if fitted
+            else "known once a reward model with annotators is trained"
+        )
     elif found["percent_interval"] is None:
         detail = "of pairs of judgments, by the newest reward model"
     elif expected > found["percent_interval"][1]:
@@ -273,16 +278,20 @@ def _expected(found: Mapping[str, Any], expected: float | None) -> Markup:
     )
 
 
-def _kappas(kappa: Mapping[str, float | None], names: Sequence[str]) -> Markup:
+def _kappas(kappas: Sequence[Mapping[str, Any]]) -> Markup:
     """Every pair that shares comparisons, the best agreed first."""
-    pairs = [(one, other) for one in names for other in names if f"{one}|{other}" in kappa]
-    pairs.sort(key=lambda pair: -_or_low(kappa[f"{pair[0]}|{pair[1]}"]))
-    rows = [(one, other, _kappa(kappa[f"{one}|{other}"])) for one, other in pairs]
+    ordered = sorted(kappas, key=lambda each: -_or_low(each["kappa"]))
+    rows = [
+        (*each["annotators"], _kappa(each["kappa"], each["items"]), view.number(each["items"]))
+        for each in ordered
+    ]
     columns = [
         Column("Annotator"),
         Column("Annotator"),
-        Column("Cohen's κ", "right", "Agreement of the two, corrected for what chance gives."),
-    ]
+        Column("Cohen's κ", "right", "Agreement of the two, corrected for what chance gives. "
+               f"Coloured from {_FEWEST} pairs on; of fewer it says little."),
+        Column("Pairs", "right", "Pairs of responses that both judged."),
+    ]  # fmt: skip
     return view.table(columns, rows, caption="Agreement of each pair of annotators")
 
 
@@ -290,8 +299,10 @@ def _or_low(value: float | None) -> float:
     return -2.0 if value is None else value
 
 
-def _kappa(value: float | None) -> Markup | str:
+def _kappa(value: float | None, items: int) -> Markup | str:
     if value is None:
         return view.DASH
+    if items < _FEWEST:
+        return _decimal(value)
     tone: view.Tone = "good" if value >= 0.6 else "neutral" if value >= 0.2 else "warn"
-    return view.badge(f"{value:.3f}".replace("-", "−"), tone)
+    return view.badge(_decimal(value), tone)

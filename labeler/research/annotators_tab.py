@@ -84,11 +84,10 @@ class AnnotatorsTab:
         acts = reading.acts(self._db)
         figures, agreed = self._figures.get(acts), self._agreement.get(acts)
         fitted = reliability.fitted(self._db)
-        names = sorted(item.annotator.name for item in work)
         return {
             self.people: shown(annotators_view.people(work, now=moment)),
             self.reliability: shown(annotators_reliability.table(figures.values(), fitted)),
-            self.agreement: shown(annotators_reliability.agreement(agreed, names, fitted)),
+            self.agreement: shown(annotators_reliability.agreement(agreed, fitted)),
             self.flags: shown(annotators_view.flags(reading.flags(self._db), now=moment)),
         }
 
