@@ -31,6 +31,7 @@ from pipeline.demo import corpus
 from pipeline.loop import Loop
 from pipeline.rundir import write_atomically
 from pipeline.settings import assignments
+from pipeline.shaping import require_functions
 from pipeline.simulate_cli import add_simulate_command
 from storage import annotators, cli, prompts
 from storage.cli import DEFAULT, Target, Workspace, show
@@ -172,12 +173,14 @@ def prepare(
                 f"{workspace} was made for the model {config.model.name}; "
                 f"give --workspace another directory for {model}"
             )
+        require_functions(config.shaping)
         return config
     preset = CONFIGS / ("default.toml" if model and model != "demo" else "demo.toml")
     chosen = assignments(sets) | ({"model.name": model} if model else {})
     config = Config.load([preset, *files], chosen)
     if config.model.name != "demo":
         hub.require_model(config.model.name)
+    require_functions(config.shaping)
     workspace.mkdir(parents=True, exist_ok=True)
     write_atomically(own, config.to_toml())
     return config

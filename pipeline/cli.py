@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -151,7 +152,7 @@ def _add_plan(app: typer.Typer) -> None:
         correlation: Annotated[
             float, typer.Option(help="Of two judgments of one prompt, where there are several.")
         ] = planning.CORRELATION,
-        seed: Annotated[int, typer.Option(help="Seed of the simulated stopping times.")] = 0,
+        seed: Annotated[int, typer.Option(help="Seed of the simulated stopping times.", min=0)] = 0,
         as_json: AsJson = False,
     ) -> None:
         """How many judgments it takes to see that one policy is better than another."""
@@ -170,20 +171,28 @@ def _add_gate(app: typer.Typer, connect: Callable[[Path], AbstractContextManager
             str | None, typer.Option(help="promote, block, or evidence to take a ruling back.")
         ] = None,
         policy: Annotated[
-            str | None, typer.Option(help="Whom to rule on; the one being sampled if left out.")
+            str | None,
+            typer.Option(help="Whom to show or rule on; all, or the one being sampled."),
         ] = None,
         reason: Annotated[str, typer.Option(help="Why; it stays in the history.")] = "",
+        by: Annotated[
+            str | None, typer.Option(help="Who rules; your name on this machine if left out.")
+        ] = None,
         as_json: AsJson = False,
     ) -> None:
         """Is each policy better than SFT?  Verdicts with their evidence, and the leaderboard."""
         with connect(workspace) as target:
+            if override is None and (reason or by):
+                raise ValueError("--reason and --by go with --override promote or block")
             if override is None:
-                if policy or reason:
-                    raise ValueError("--policy and --reason go with --override promote or block")
                 found = target.call("gate")
-                text = gate.readable(found)
+                found = gate.standing_in(found, policy) if policy else found
+                text = gate.told(found) if policy else gate.readable(found)
             else:
-                found = target.call("gate.override", ruling=override, reason=reason, policy=policy)
+                who = getpass.getuser() if by is None else by
+                found = target.call(
+                    "gate.override", ruling=override, reason=reason, policy=policy, researcher=who
+                )
                 text = gate.told(found)
         typer.echo(json.dumps(found) if as_json else text)
 

@@ -179,6 +179,15 @@ def report(evidence: Evidence, config: Config) -> dict[str, Any]:
     }
 
 
+def standing_in(found: Mapping[str, Any], policy: str) -> Mapping[str, Any]:
+    """One policy's standing of a `report`; ValueError for a policy it does not know."""
+    standings = {each["policy"]: each for each in found["policies"]}
+    if policy not in standings:
+        known = ", ".join(standings) or "none yet"
+        raise ValueError(f"there is no trained policy {policy}; there are: {known}")
+    return standings[policy]
+
+
 def against(evidence: Evidence, policy: str, opponent: str) -> list[dict[str, Any]]:
     """Judgments between the two as the policy sees them: outcome and predicted are its own."""
     found = []

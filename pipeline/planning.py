@@ -23,6 +23,7 @@ NEAREST = 0.02
 """A win rate this near to ½ takes thousands of judgments; nearer ones are not planned for."""
 
 MOST_PER_PROMPT = 100
+_FEWEST_PROMPTS = 6
 _RUNS = 2000
 _HORIZON = 8
 """The e-process is followed for this many times the judgments of the fixed test."""
@@ -42,7 +43,7 @@ class Scenario:
         w, t = self.win_rate, self.ties
         if not (0 < w < 1 and abs(w - 0.5) >= NEAREST - 1e-9):
             raise ValueError(
-                f"--win-rate {w:g} must lie between 0 and 1 and at least {NEAREST} from 0.5, where "
+                f"--win-rate {w:.9g} must lie between 0 and 1 and at least {NEAREST} from 0.5, where "
                 "there is a difference to find"
             )
         if not 0 <= t <= 2 * min(w, 1 - w) or t >= 1:
@@ -84,7 +85,7 @@ def fixed_size(scenario: Scenario, *, power: float) -> int:
 
     with v₀ = (1 − t)/4 under no difference, v₁ = w(1 − w) − t/4, and the design effect of m
     judgments a prompt that correlate by ρ (Fleiss, Levin and Paik 2003, ch. 4; Kish 1965).  Rounded
-    up to whole prompts.
+    up to whole prompts, of which at least six: five wins of five have p = 2 · ½⁵ = .0625.
     """
     if not 0 < power < 1:
         raise ValueError(f"--power {power:g} must lie between 0 and 1")
@@ -94,7 +95,7 @@ def fixed_size(scenario: Scenario, *, power: float) -> int:
     reach = normal.inv_cdf(1 - ALPHA / 2) * math.sqrt(null)
     reach += normal.inv_cdf(power) * math.sqrt(alternative)
     judgments = (max(0.0, reach) / (w - 0.5)) ** 2 * (1 + (m - 1) * scenario.correlation)
-    return m * max(1, math.ceil(judgments / m - 1e-9))
+    return m * max(_FEWEST_PROMPTS, math.ceil(judgments / m - 1e-9))
 
 
 def stopping_times(
@@ -159,6 +160,11 @@ def plan(scenario: Scenario, *, power: float = 0.8, seed: int = 0) -> dict[str, 
     }
 
 
+def _share(value: float) -> str:
+    """As a percentage with as many places as it was given with: .999 is not 100%."""
+    return f"{100 * value:.9g}%"
+
+
 def readable(found: dict[str, Any]) -> str:
     """The plan in plain words."""
     sequential, m = found["e_process"], found["per_prompt"]
@@ -166,11 +172,11 @@ def readable(found: dict[str, Any]) -> str:
     lines = [f"If the new policy truly wins {found['win_rate']:.1%} (a tie counts half{ties}):"]
     lines.append(
         f"  decided once, after a number fixed beforehand: {found['fixed']:,} judgments show it in "
-        f"{found['power']:.0%} of cases"
+        f"{_share(found['power'])} of cases"
     )
     shares = ((0.5, sequential["median"]), (found["power"], sequential["for_power"]))
     within = ", ".join(
-        f"{share:.0%} within {n:,}" if n else f"{share:.0%} not within what was simulated"
+        f"{_share(share)} within {n:,}" if n else f"{_share(share)} not within what was simulated"
         for share, n in shares
     )
     least = "" if sequential["stopped"] == 1 else "at least "

@@ -107,8 +107,8 @@ def override(
 ) -> GateOverride:
     """Store a ruling (promote, block or evidence) on a policy.
 
-    ValueError for another ruling, a reason that is blank or longer than `LONGEST_REASON`, or the
-    reference, NotFound for an unknown policy.
+    ValueError for another ruling, a reason that is blank or longer than `LONGEST_REASON`, the
+    reference, or evidence where no ruling stands; NotFound for an unknown policy.
     """
     if len(reason) > LONGEST_REASON:
         raise ValueError(
@@ -118,6 +118,9 @@ def override(
         raise ValueError(
             f"{policy} is the reference or no policy; the gate judges trained policies"
         )
+    standing = [each.ruling for each in overrides(db) if each.policy == policy]
+    if ruling == "evidence" and standing[-1:] in ([], ["evidence"]):
+        raise ValueError(f"there is no ruling on {policy} to take back; the evidence decides")
     made = GateOverride(
         id=new_id("g"),
         policy=policy,

@@ -226,6 +226,11 @@ def test_mistakes_end_in_one_sentence_and_status_1(tmp_path: Path):
     assert "is not a workspace; make one with" in fails("status")
     assert "needs a value" in fails("init", "--set", "ppo.lr")
     assert "no/such/model" in fails("init", "--model", "./no/such/model")
+    for weights, said in (
+        ('{"no_such:score" = 1.0}', "there is no module 'no_such'"),
+        ('{"math:no_such" = 1.0}', "math has no function 'no_such'"),
+    ):
+        assert said in fails("init", "--set", f"shaping.weights={weights}")
 
 
 def test_damage_names_the_way_out(tmp_path: Path):
@@ -280,6 +285,12 @@ def test_simulate_and_iterate_run_through_on_the_demo(tmp_path: Path):
     assert (status["iteration"]["number"], status["iteration"]["phase"]) == (3, "labeling")
     assert "reward-2" in run("lineage", "policy-2", "--workspace", place)
 
+    ruling = ("gate", "--override", "block", "--reason", "too long", "--by", "Rosa")
+    assert "Rosa ruled “block”: too long" in run(*ruling, "--workspace", place)
+    shown = run("gate", "--policy", "policy-2", "--workspace", place)
+    assert shown.startswith("policy-2: blocked")
+    assert "policy-1" not in shown
+
 
 def test_the_reward_report_says_that_there_is_nothing_to_report_on(workspace: Path):
     here = ("--workspace", workspace)
@@ -297,8 +308,10 @@ def test_the_gate_says_what_it_knows_and_refuses_what_it_cannot(workspace: Path)
     ruling = ("gate", "--override", "promote", *here)
     with pytest.raises((ValueError, LookupError), match="no model 'policy-7'"):
         run(*ruling, "--policy", "policy-7", "--reason", "x")
-    with pytest.raises(ValueError, match="--reason go with --override"):
+    with pytest.raises(ValueError, match="--reason and --by go with --override"):
         run("gate", "--reason", "x", *here)
+    with pytest.raises(ValueError, match="no trained policy policy-7; there are: none yet"):
+        run("gate", "--policy", "policy-7", *here)
 
 
 def test_a_judge_is_asked_once_and_counts_as_a_model(workspace: Path):

@@ -19,6 +19,11 @@ def test_sizes_without_ties(w, judgments):
     assert fixed_size(Scenario(win_rate=1 - w), power=0.8) == judgments
 
 
+@pytest.mark.parametrize(("w", "m", "judgments"), [(0.99, 1, 6), (0.95, 2, 12)])
+def test_fewer_than_six_prompts_never_decide(w, m, judgments):
+    assert fixed_size(Scenario(win_rate=w, per_prompt=m), power=0.8) == judgments
+
+
 def test_ties_save_judgments():
     # t = .2: (1.95996 √.2 + .84162 √.19)²/.01 = (.87652 + .36685)²/.01 = 154.6.
     assert fixed_size(Scenario(win_rate=0.6, ties=0.2), power=0.8) == 155
@@ -101,6 +106,13 @@ def test_impossible_scenarios_are_refused(values, words):
 def test_a_power_of_one_is_refused():
     with pytest.raises(ValueError, match="--power 1"):
         fixed_size(Scenario(win_rate=0.6), power=1.0)
+
+
+def test_figures_are_said_as_they_were_given():
+    with pytest.raises(ValueError, match=r"--win-rate 0\.5000001 must lie"):
+        Scenario(win_rate=0.5000001)
+    found = plan(Scenario(win_rate=0.9), power=0.999)
+    assert "judgments show it in 99.9% of cases" in readable(found)
 
 
 def test_the_command_prints_words_or_json():

@@ -83,6 +83,13 @@ def require_prompts(
             component.require(conversations)
 
 
+def require_functions(config: ShapingConfig) -> None:
+    """ValueError where a ``module:function`` of the settings cannot be had."""
+    for name in config.weights:
+        if ":" in name:
+            imported(name)
+
+
 def imported(path: str) -> Component:
     """`module:function` as a component, whichever arguments it takes."""
     function = load_function(path, what="shaping component")
