@@ -117,7 +117,8 @@ class Jobs:
         """Ask the worker's whole process group to stop, and return; `poll` sees to its end."""
         run = runs.get(self._db, run_id)
         if run.status != "running":
-            raise ValueError(f"{run_id} is not running; it has {run.status}")
+            ended = "was cancelled" if run.status == "cancelled" else run.status
+            raise ValueError(f"{run_id} is not running; it {ended}")
         detached.cancel(self.directory(run), now())
 
     def resume(self, run_id: str) -> Run:

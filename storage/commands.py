@@ -111,7 +111,7 @@ class Commands:
 
         Without a server the link lacks its beginning, the address of the studio.
 
-        A known name of the same role gets a further token or invite.
+        A known name of the same role gets a further token or invite; ``added`` is then False.
         """
         name = name.strip()
         if not 1 <= len(name) <= LONGEST_NAME or not name.isprintable():
@@ -121,17 +121,19 @@ class Commands:
         user = annotators.by_name(self._db, name)
         if user and (user.role, user.kind) != (role, kind):
             raise ValueError(
-                f"{name!r} is already a {user.role} ({user.kind}); choose another name"
+                f"{name!r} is taken by a {user.kind} with the role {user.role}; choose another name"
             )
         if user and user.disabled:
             raise ValueError(f"{name!r} is disabled: `users enable` lets them back in")
+        added = user is None
         if user is None:
             user = Annotator(id=new_id("a"), name=name, role=role, kind=kind)  # type: ignore[arg-type]
             annotators.add(self._db, user)
+        shown = _public(user) | {"added": added}
         if token:
-            return _public(user) | {"token": tokens.issue(self._db, user.id, "api", lifetime=None)}
+            return shown | {"token": tokens.issue(self._db, user.id, "api", lifetime=None)}
         secret = tokens.issue(self._db, user.id, "invite", lifetime=INVITE_LIFETIME)
-        return _public(user) | {"invite": f"{self.address}/invite?token={secret}"}
+        return shown | {"invite": f"{self.address}/invite?token={secret}"}
 
     def _set_disabled(self, name: str, *, disabled: bool) -> dict[str, Any]:
         """Close or reopen an account."""

@@ -83,7 +83,9 @@ def test_people_are_added_listed_and_disabled(workspace: Path):
     here = ("--workspace", workspace)
     made = run("users", "add", "Ada", "--role", "researcher", "--token", *here, "--json")
     assert made["token"]
-    assert "/invite?token=" in json.dumps(run("users", "add", "Ben", *here, "--json"))
+    made = run("users", "add", "Ben", *here, "--json")
+    assert "/invite?token=" in made["invite"]
+    assert (made["added"], run("users", "add", "Ben", *here, "--json")["added"]) == (True, False)
     run("users", "disable", "Ben", *here)
     people = {p["name"]: p for p in run("users", "list", *here, "--json")}
     assert (people["Ada"]["role"], people["Ben"]["role"]) == ("researcher", "annotator")

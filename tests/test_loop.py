@@ -263,7 +263,7 @@ def test_cancelling_stops_the_worker_and_says_so(db: Database, loop: Loop) -> No
     cancelled = runs.get(db, run.id)
     assert (cancelled.status, cancelled.reason) == ("cancelled", "cancelled by the researcher")
     assert not runs.cancelling(db, cancelled)
-    with pytest.raises(ValueError, match="is not running; it has cancelled"):
+    with pytest.raises(ValueError, match="is not running; it was cancelled"):
         loop.cancel(run.id)
 
 

@@ -170,6 +170,9 @@ def test_the_curve_has_its_points_trend_and_band(world: World):
     shown = str(reward_view.curve(without))
     assert "noise ceiling" not in shown
     assert "ks-band" not in shown
+    assert "+100" not in shown
+    # 400 of an axis that ends at 416 labels.
+    assert f"left:{100 * 400 / 416:.2f}%" in shown
     to_come = str(reward_view.curve(report()))
     assert "No learning curve yet" in to_come
     assert "reward model six times: 4 min 00 s by the last training." in to_come

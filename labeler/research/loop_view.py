@@ -105,7 +105,7 @@ def glance(state: State, agreement: Mapping[str, Any], *, now: datetime) -> Mark
 
 def _labels_tile(state: State, now: datetime) -> Markup:
     share = state.labels / state.wanted if state.wanted else 0.0
-    detail = f"{state.labels_today:,} today"
+    detail = f"{state.labels_today:,} of them today"
     if state.latest_label:
         detail += f" · last {view.ago(state.latest_label, now)}"
     value = Markup("{} <small>of {}</small>").format(

@@ -270,21 +270,23 @@ def curve(report: Report) -> Markup:
         for p in found["points"]
     ]  # fmt: skip
     lines = found["lines"] or {"trend": [], "band": []}
-    now, ahead = points[-1].x, found["forecast"]["more"]
-    marks = [(p.x, f"{p.x:.0f}") for p in points] + [(now + ahead, f"+{ahead}")]
+    now, ahead = points[-1].x, found["forecast"]["more"] if found["lines"] else 0
+    marks = [(p.x, f"{p.x:.0f}") for p in points]
+    marks += [(now + ahead, f"+{ahead}")] if ahead else []
+    end = now + 1.08 * ahead if ahead else 1.04 * now
     ceiling = report["quality"]["ceiling"]
     notes = [(0.5, "a coin")] + ([(ceiling["value"], "noise ceiling")] if ceiling else [])
     return draw(
         Plot(
             "What labels bring",
-            Axis(0, now + 1.08 * ahead, marks, "labels"),
+            Axis(0, end, marks, "labels"),
             _from(min(0.5, *(p.low for p in points))),
             points,
             help="Dots: accuracy on the same held-out judgments of reward models that learned from "
             "fewer labels, with 95% intervals. Line: the trend over all judgments that a model had "
             "not learned from. Shaded: the 95% interval of what the next labels would bring.",
             lines=[
-                *(([(0, at), (now + 1.08 * ahead, at)], "ks-guide") for at, _ in notes),
+                *(([(0, at), (end, at)], "ks-guide") for at, _ in notes),
                 *([([(n, a) for n, a in lines["trend"]], "ks-line")] if lines["trend"] else []),
             ],
             band=[(n, low, high) for n, low, high in lines["band"]],
