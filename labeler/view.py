@@ -196,10 +196,17 @@ class Column:
     help: str = ""
 
 
+def figure(value: str | Markup, detail: str) -> Markup:
+    """A figure with what it is known by, in small print below."""
+    small = Markup("<small>{}</small>").format(detail) if detail else ""
+    return Markup('<span class="ks-figure">{}{}</span>').format(value, small)
+
+
 def table(columns: Sequence[Column], rows: Iterable[Sequence[Any]], *, caption: str = "") -> Markup:
     """A table whose cells may be text (escaped) or Markup.
 
-    Each cell repeats its column's title in ``data-label``: on a phone the rows stand as cards.
+    Each cell repeats its column's title in ``data-label``: on a phone the rows stand as cards, and
+    what the heads would explain is below them.
     """
     head = [
         Markup('<th scope="col" class="ks-{}">{}{}</th>').format(c.align, c.title, info(c.help))
@@ -214,8 +221,18 @@ def table(columns: Sequence[Column], rows: Iterable[Sequence[Any]], *, caption: 
         body.append(Markup("<tr>{}</tr>").format(Markup("").join(cells)))
     return Markup(
         '<div class="ks-scroll"><table class="ks-table"><caption>{}</caption>'
-        "<thead><tr>{}</tr></thead><tbody>{}</tbody></table></div>"
-    ).format(caption, Markup("").join(head), lines(body))
+        "<thead><tr>{}</tr></thead><tbody>{}</tbody></table>{}</div>"
+    ).format(caption, Markup("").join(head), lines(body), _legend(columns))
+
+
+def _legend(columns: Sequence[Column]) -> Markup:
+    """What the columns mean, for phones, which show no heads to point at."""
+    terms = [Markup("<dt>{}</dt><dd>{}</dd>").format(c.title, c.help) for c in columns if c.help]
+    if not terms:
+        return Markup("")
+    return Markup(
+        '<details class="ks-legend"><summary>What the figures mean</summary><dl>{}</dl></details>'
+    ).format(Markup("").join(terms))
 
 
 def button(label: str, action: str, target: str, *, tone: Tone = "neutral") -> Markup:

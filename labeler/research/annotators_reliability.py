@@ -74,11 +74,11 @@ def _row(f: Figures, said: Sequence[str], fitted: FittedModel | None) -> Sequenc
     cells: list[Any] = [
         _name(f.annotator.name, said),
         view.number(f.judgments),
-        _figure(view.percent(f.left_rate), view.interval(*(f.left_interval or (None, None)))),
+        view.figure(view.percent(f.left_rate), view.interval(*(f.left_interval or (None, None)))),
         view.percent(f.tie_rate),
         view.percent(f.both_bad_rate),
-        _figure(view.duration(f.median_seconds), quick),
-        _figure(view.percent(f.agreement), " · ".join(filter(None, (spread, pairs)))),
+        view.figure(view.duration(f.median_seconds), quick),
+        view.figure(view.percent(f.agreement), " · ".join(filter(None, (spread, pairs)))),
     ]
     if fitted:
         cells += _fitted_cells(fitted.annotators.get(f.annotator.id))
@@ -89,8 +89,8 @@ def _fitted_cells(found: Fitted | None) -> list[Any]:
     if found is None:  # has judged since the fit
         return [view.DASH, view.DASH, view.DASH]
     return [
-        _figure(_decimal(found.slope), _spread(found.slope, found.slope_sd)),
-        _figure(_decimal(found.side_bias), _spread(found.side_bias, found.side_bias_sd)),
+        view.figure(_decimal(found.slope), _spread(found.slope, found.slope_sd)),
+        view.figure(_decimal(found.side_bias), _spread(found.side_bias, found.side_bias_sd)),
         _decimal(found.weight),
     ]
 
@@ -108,12 +108,6 @@ def _decimal(value: float | None) -> str:
 
 def _between(interval: Sequence[float]) -> str:
     return f"{_decimal(interval[0])} to {_decimal(interval[1])}"
-
-
-def _figure(value: str, detail: str) -> Markup:
-    """A figure with what it is known by, in small print below."""
-    small = Markup("<small>{}</small>").format(detail) if detail else ""
-    return Markup('<span class="ks-figure">{}{}</span>').format(value, small)
 
 
 def _name(name: str, said: Sequence[str]) -> Markup:

@@ -24,12 +24,12 @@ _COLUMNS = (
            "own reward model: figures of two iterations are not on one scale."),
     Column("KL", "right", "Of the new policy to the SFT reference, nats a response."),
     Column("Wins, by the reward model", "right", "Share of held-out prompts where the reward model prefers the new "
-           "policy to SFT, with its 95% interval; ties count half."),
+           "policy to SFT; ties count half. Below, the 95% interval."),
     Column("Verdict", "left", "By people, through the promotion gate, on the policy whose samples were "
            "labelled in the iteration, as it stood when the next one began."),
     Column("Length", "right", "Mean tokens of a response of the new policy."),
-    Column("Time", "right", "From the first sample to the end of the evaluation."),
-    Column("Training time", "right", "Of the reward model and PPO stages that succeeded."),
+    Column("Time", "right", "From the first sample to the end of the evaluation, labeling and waiting "
+           "included; below, the reward model and PPO stages that succeeded."),
 )  # fmt: skip
 
 
@@ -67,6 +67,8 @@ def _row(
 ) -> Sequence[Any]:
     reward = versions.get(iteration.reward_model or "")
     found = figures(iteration)
+    seconds = _training_seconds(iteration.number, runs)
+    trained = f"training {view.duration(seconds)}" if seconds is not None else ""
     whole = (
         (iteration.finished_at - iteration.created_at).total_seconds()
         if iteration.finished_at
@@ -82,24 +84,20 @@ def _row(
         _wins(iteration),
         policies_view.verdict_of(iteration),
         view.number(found["length"]),
-        view.duration(whole),
-        view.duration(_training_seconds(iteration.number, runs)),
+        view.figure(view.duration(whole), trained),
     )
 
 
 def _labels(by_arm: Mapping[str, int], wanted: int) -> Markup:
     arms = sorted(by_arm.items(), key=lambda arm: -arm[1])
-    return Markup('{:,} of {:,} <span class="ks-muted">{}</span>').format(
-        sum(by_arm.values()), wanted, " · ".join(f"{arm} {count:,}" for arm, count in arms)
-    )
+    shares = " · ".join(f"{arm} {count:,}" for arm, count in arms)
+    return view.figure(f"{sum(by_arm.values()):,} of {wanted:,}", shares)
 
 
 def _wins(iteration: Iteration) -> Markup:
     against = iteration.evaluation.get("win_rate_against_reference") or {}
     sure = view.interval(against.get("low"), against.get("high"))
-    return Markup('{} <span class="ks-muted">{}</span>').format(
-        view.percent(figures(iteration)["win_rate"], 1), sure
-    )
+    return view.figure(view.percent(figures(iteration)["win_rate"], 1), sure)
 
 
 def _phase(iteration: Iteration, run: Run | None) -> Markup:

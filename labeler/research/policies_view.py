@@ -181,6 +181,4 @@ def verdict_of(iteration: Iteration) -> Markup:
     """The verdict of an iteration on the policy it sampled, for the history."""
     if iteration.verdict is None:
         return Markup(view.DASH)
-    return Markup('{} <span class="ks-muted">{}</span>').format(
-        badge(iteration.verdict), iteration.policy_sampled
-    )
+    return view.figure(badge(iteration.verdict), iteration.policy_sampled or "")
