@@ -338,6 +338,26 @@ def test_a_refused_label_stays_visible_with_its_reason(browser, world, server, w
     assert judgments_of(world[0], who) == []
 
 
+def test_a_phone_without_connection_shows_its_labels_and_its_buttons(browser, world, server, who):
+    with desk_page(browser, world, server, who, width=390, height=844) as page:
+        page.context.set_offline(True)
+        for key in "120":
+            before = shown(page)
+            page.keyboard.press(key)
+            wait_for_other(page, before)
+        status(page, "waiting")
+        said = page.locator(".status").bounding_box()
+        assert "3 labels kept in this browser" in page.locator(".status").inner_text()
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+        for button in page.locator(".bar nav :is(button, summary):visible").all():
+            box = button.bounding_box()
+            assert 0 <= box["x"] and box["x"] + box["width"] <= 390
+            assert box["y"] + box["height"] <= said["y"]
+        page.context.set_offline(False)
+        status(page, "saved")
+    assert len(judgments_of(world[0], who)) == 3
+
+
 def test_a_phone_shows_everything_without_sideways_scrolling(browser, world, server, who):
     with desk_page(browser, world, server, who, width=390, height=844) as page:
         width = page.evaluate("document.documentElement.scrollWidth")
