@@ -19,10 +19,12 @@ several processes may share the seeds out.  The exit status is 1 where a figure 
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +100,22 @@ def gains(held: Sequence[Mapping[str, Any]], arm: str) -> dict[int, float]:
 def over_optimised(last: Mapping[str, Any]) -> bool:
     """Proxy up, gold not: it gained reward, and gold sees no clear win over SFT."""
     return last["gold"]["low"] <= 0.5 and last["gate"]["predicted"] > 0.5
+
+
+def alarms_by_gain(held: Sequence[Mapping[str, Any]]) -> str:
+    """How often the alarm rang, by what gold gained: every policy of full and naive runs."""
+    made = [
+        (each["gold"]["policy"] - each["gold"]["sft"], each["gate"]["alarm"])
+        for h in held
+        for arm in ("full", "naive")
+        for each in h["arms"].get(arm, {"iterations": []})["iterations"]
+    ]
+    lines = ["| gold gain, sd | policies | alarms |", "|---|---|---|"]
+    for low, high in pairwise((-math.inf, 0.25, 0.5, 0.75, math.inf)):
+        rung = [alarm for gain, alarm in made if low <= gain < high]
+        name = f"below {high:g}" if low == -math.inf else f"from {low:g}"
+        lines.append(f"| {name} | {len(rung)} | {sum(rung)} |")
+    return "\n".join(lines)
 
 
 def share(events: Sequence[bool]) -> str:
@@ -187,7 +205,7 @@ def main() -> int:
         conditions=conditions,
         only_report=args.report,
     )
-    print(table(held))
+    print(table(held), alarms_by_gain(held), sep="\n\n")
     reached = verdicts(held)
     print("\n".join(f"* {'' if ok else '**short**: '}{said}" for said, ok in reached))
     return 0 if all(ok for _, ok in reached) else 1
