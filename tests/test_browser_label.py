@@ -289,6 +289,30 @@ def test_the_outbox_outlives_the_server_and_the_page(browser, world, who):
             assert preferred(judgments_of(db, who)[2]) == third[1]
 
 
+def test_what_was_said_of_a_pair_outlives_a_reload(browser, world, server, who):
+    with desk_page(browser, world, server, who) as page:
+        before = shown(page)
+        page.keyboard.press("w")
+        page.keyboard.press("c")
+        page.keyboard.type("half a thought")
+        page.locator("[data-criterion=clear][data-side=a]").click()
+        page.reload()
+        wait_for_pair(page)
+        assert shown(page) == before
+        assert page.locator(".comment textarea").input_value() == "half a thought"
+        assert page.locator("[data-strength='2']").get_attribute("aria-pressed") == "true"
+        page.keyboard.press("1")
+        wait_for_other(page, before)
+        status(page, "saved")
+        page.reload()
+        wait_for_pair(page)  # another pair, of which nothing was said
+        assert page.locator(".comment textarea").input_value() == ""
+        assert page.locator("[aria-pressed=true][data-strength]").count() == 0
+    [row] = judgments_of(world[0], who)
+    assert (row["strength"], row["comment"]) == (2, "half a thought")
+    assert "clear" in row["criteria"]
+
+
 def test_an_outbox_is_its_owners_alone(browser, world, who):
     db, app = world
     other = add_person(db, f"Ben {uuid.uuid4().hex[:6]}")

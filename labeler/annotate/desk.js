@@ -15,7 +15,7 @@ class Desk {
     this.plain = false;
     this.everSaved = false;
     this.stopwatch = new Stopwatch();
-    this.draft = new Draft();
+    this.draft = new Draft({ changed: () => this.keepDraft() });
     this.outbox = new Outbox(person.id, {
       changed: () => showOutbox(this.outbox, this.everSaved),
       saved: (act, data) => this.saved(act, data),
@@ -42,6 +42,7 @@ class Desk {
       this.shown = pair;
       this.fresh = !this.known.has(pair);
       this.known.add(pair);
+      if (this.fresh) this.draft.restore(this.keptDraft(pair));
       showPair(pair, this.plain);
       showState("judging");
       window.scrollTo(0, 0);
@@ -90,6 +91,7 @@ class Desk {
     if (this.history.length > HISTORY) this.history.shift();
     this.hand.advance();
     this.draft.clear();
+    this.keepDraft();
     this.show();
     this.outbox.add(path, { id, comparison: pair.id, ...more }, { what, prompt: snippet(pair) });
     this.hand.fill();
@@ -139,7 +141,19 @@ class Desk {
   comeBack(pair, draft) {
     this.hand.putBack(pair);
     if (draft) this.draft.restore(draft);
+    this.keepDraft();
     announce("Undone. The pair is back.");
+  }
+
+  // What was said besides the verdict outlives a reload, for the pair it is about.
+  keepDraft() {
+    const about = [this.person.id, this.hand.current?.id];
+    remember("draft", JSON.stringify({ about, said: this.draft.read() }));
+  }
+
+  keptDraft(pair) {
+    const { about, said } = JSON.parse(recall("draft")) || {};
+    return about && about[0] === this.person.id && about[1] === pair.id ? said : EMPTY;
   }
 
   // Panels

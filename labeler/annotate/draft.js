@@ -1,8 +1,13 @@
 // What is said of the pair on the screen besides the verdict: strength, criteria, comment.
 
+const EMPTY = { strength: null, criteria: {}, comment: "" };
+
 class Draft {
-  constructor() {
+  // `changed()` after everything the annotator does to it.
+  constructor({ changed }) {
+    this.changed = changed;
     this.clear();
+    $(".comment textarea").oninput = () => this.changed();
     $(".criteria").replaceChildren(...Object.entries(CRITERIA).flatMap((row) => this.criterionRow(...row)));
     for (const button of $$("[data-strength]")) {
       button.onclick = () => this.setStrength(Number(button.dataset.strength));
@@ -26,19 +31,21 @@ class Draft {
   }
 
   clear() {
-    this.restore({ strength: null, criteria: {}, comment: "" });
+    this.restore(EMPTY);
   }
 
   // Pressing what is pressed takes it back.
   setStrength(strength) {
     this.strength = this.strength === strength ? null : strength;
     this.show();
+    this.changed();
   }
 
   setCriterion(name, side) {
     if (this.criteria[name] === side) delete this.criteria[name];
     else this.criteria[name] = side;
     this.show();
+    this.changed();
   }
 
   read() {
