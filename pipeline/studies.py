@@ -171,6 +171,7 @@ def _follow(directory: RunDirectory, lock: int, progress: Progress) -> None:
                 progress(said)
     finally:
         if worker.poll() is None:
+            progress("stopping; what is finished stays")
             worker.terminate()
             worker.wait()
     if directory.result() is None:

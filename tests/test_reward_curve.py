@@ -306,6 +306,8 @@ def test_a_curve_is_started_watched_stopped_and_gone_on_with(world: World):
     assert reports.report()["curve"]["state"] == "running"
     with pytest.raises(ValueError, match="is being made already"):
         reports.start_curve("reward-1")
+    with pytest.raises(ValueError, match="by the studio or by another command"):
+        make_curve(world.workspace, world.found, print)
     other = world.reports  # as after a restart of the server
     wait_for(lambda: "model 1 of 12" in other.report()["curve"]["message"])
     other.cancel_curve("reward-1")

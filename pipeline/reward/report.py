@@ -187,8 +187,16 @@ def curve_job(
 
 
 def make_curve(workspace: Path, found: Mapping[str, Any], progress: Progress) -> None:
-    """Train the curve's models here and now, those that are missing; stops with us."""
+    """Train the curve's models here and now, those that are missing; stops with us.
+
+    ValueError where they are being trained already.
+    """
     directory, job, fill = curve_job(workspace, found)
+    if directory.is_running():
+        raise ValueError(
+            f"the learning curve of {found['model']} is being made already, by the studio or by "
+            "another command; `launch.py reward report` shows its points as they come"
+        )
     run_to_end(directory.path, job, fill=fill, progress=progress)
 
 
