@@ -425,6 +425,7 @@ def test_an_empty_desk_says_so_and_fills_by_itself(browser, world, server, who):
         add_pairs(db, [("A new question?", "x", "y")], iteration=2)
         wait_for_pair(page)
         assert shown(page)[0] == "A new question?"
+        expect(page.locator("[data-count=remaining]")).to_have_text("1", timeout=5_000)
         page.keyboard.press("1")
         expect(page.locator(".empty")).to_contain_text("1 judged today")
 

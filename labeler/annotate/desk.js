@@ -39,6 +39,7 @@ class Desk {
       showIdle(this.hand.reason, this.progress.today);
       this.shown = null;
     } else if (pair !== this.shown) {
+      if (!this.shown) this.refresh(); // pairs have come, and were not counted yet
       this.shown = pair;
       this.fresh = !this.known.has(pair);
       this.known.add(pair);
