@@ -147,8 +147,10 @@ class LabelSession:
         return Undone(id=undone.id, kind=_kind(undone), pair=_shown(pair))
 
     def progress(self, who: Annotator) -> dict[str, Any]:
-        """``judged`` in all, ``today`` (UTC), ``remaining`` for him now, and the ``iteration``."""
-        return dict(queue.progress(self._db, who.id))
+        """``judged`` in all, ``today`` (UTC), ``remaining`` for him now, the ``iteration``, and the id
+        of his ``latest`` act that stands."""
+        latest = judgments.latest(self._db, who.id)
+        return dict(queue.progress(self._db, who.id)) | {"latest": latest}
 
     def figures(self, who: Annotator) -> dict[str, Any]:
         """His own work in figures, see `own_figures`; nobody else's can be asked for."""

@@ -231,7 +231,7 @@ def _legend(columns: Sequence[Column]) -> Markup:
     if not terms:
         return Markup("")
     return Markup(
-        '<details class="ks-legend"><summary>What the figures mean</summary><dl>{}</dl></details>'
+        '<details class="ks-terms"><summary>What the figures mean</summary><dl>{}</dl></details>'
     ).format(Markup("").join(terms))
 
 

@@ -47,7 +47,8 @@ _LATEST = f"""
     SELECT a.id FROM ({_ACTS}) AS a
     WHERE a.annotator = $annotator
       AND a.id NOT IN (SELECT replaces FROM withdrawals)
-      AND a.id NOT IN (SELECT replaces FROM judgments WHERE replaces IS NOT NULL)
+      AND a.id NOT IN (SELECT replaces FROM judgments
+                       WHERE replaces IS NOT NULL AND annotator = $annotator)
     ORDER BY a.created_at DESC LIMIT 1
 """
 _WHOSE = f"SELECT kind, comparison, annotator FROM ({_ACTS}) WHERE id = $id"
@@ -176,6 +177,12 @@ def _undone_before(
         raise Conflict(f"the id {withdrawal.id!r} undid something else; make a new one")
     comparison = tx.rows(_WHOSE, id=withdrawal.replaces)[0]["comparison"]
     return tx.desk.card(tx, comparison).acts[withdrawal.replaces]
+
+
+def latest(db: Database, annotator: str) -> str | None:
+    """The id of what an undo that names nothing would take back."""
+    found = db.read(_LATEST, annotator=annotator)
+    return found[0]["id"] if found else None
 
 
 def _latest(tx: Transaction, annotator: str) -> str:

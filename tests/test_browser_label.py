@@ -5,14 +5,22 @@ from __future__ import annotations
 import os
 import threading
 import uuid
-from contextlib import contextmanager
 
 import pytest
 from browser import chromium, new_page, wait_for_pair
+from desk_browser import (
+    cookie_of,
+    desk_page,
+    judgments_of,
+    preferred,
+    shown,
+    status,
+    wait_for_other,
+)
 from desk_world import add_pairs, add_person, free_port, make_app, serving, workspace
 from playwright.sync_api import expect
 
-from storage import iterations, tokens
+from storage import iterations
 from storage.records import Iteration
 
 HOSTILE = (
@@ -45,55 +53,6 @@ def server(world):
 @pytest.fixture
 def who(world):
     return add_person(world[0], f"Ann {uuid.uuid4().hex[:6]}")
-
-
-def cookie_of(world, url, who):
-    db, app = world
-    return (url, app.state.auth.cookie, tokens.issue(db, who.id, "session", lifetime=None))
-
-
-@contextmanager
-def desk_page(browser, world, server, who, **settings):
-    """The page with its first pair on the screen."""
-    with new_page(browser, cookie=cookie_of(world, server.url, who), **settings) as page:
-        page.goto(f"{server.url}/label/")
-        wait_for_pair(page)
-        yield page
-
-
-def shown(page):
-    """(prompt, A, B) as they stand on the screen."""
-    return tuple(
-        page.locator(selector).inner_text().strip()
-        for selector in (".turn.last .text", ".response.a .text", ".response.b .text")
-    )
-
-
-def wait_for_other(page, before):
-    """Until another pair is on the screen, and could be read."""
-    page.wait_for_function(
-        "old => document.querySelector('.turn.last .text').innerText.trim() !== old", arg=before[0]
-    )
-    wait_for_pair(page)
-
-
-def status(page, kind):
-    expect(page.locator(".status")).to_have_attribute("data-status", kind)
-
-
-def judgments_of(db, who):
-    sql = """
-        SELECT j.*, p.messages, f.text AS first_text, s.text AS second_text
-        FROM judgments AS j JOIN comparisons AS c ON c.id = j.comparison
-        JOIN prompts AS p ON p.id = c.prompt
-        JOIN completions AS f ON f.id = c.first JOIN completions AS s ON s.id = c.second
-        WHERE j.annotator = $who ORDER BY j.created_at
-    """
-    return db.read(sql, who=who.id)
-
-
-def preferred(row):
-    return {"first": row["first_text"], "second": row["second_text"]}.get(row["outcome"])
 
 
 def test_labels_by_keyboard_and_by_mouse(browser, world, server, who):

@@ -117,6 +117,7 @@ def test_one_cursor_runs_through_reward_and_kl(browser, world):
         page.locator("#run").get_by_role("listbox").or_(page.locator("#run input")).first.click()
         page.get_by_role("option", name="Iteration 1 · PPO").click()
         main = page.locator("#run-charts .ks-charts").first
+        expect(main.locator(".ks-legend").first).to_be_visible()
         main.locator(".ks-canvas").first.hover(position={"x": 200, "y": 40})
         expect(main.locator(".ks-cursor")).to_have_count(2)
         lefts = main.locator(".ks-cursor").evaluate_all(

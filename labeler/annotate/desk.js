@@ -12,15 +12,24 @@ class Desk {
     this.shown = null;
     this.known = new WeakSet(); // pairs that were on the screen before
     this.fresh = false; // is this the first time that the one on the screen is there?
+    this.silent = recall("keys") === "off"; // single-letter shortcuts, which speech input can trip over
     this.plain = false;
     this.everSaved = false;
     this.stopwatch = new Stopwatch();
-    this.draft = new Draft({ changed: () => this.keepDraft() });
+    this.draft = new Draft({ changed: () => this.shown && this.drafts.keep(this.shown, this.draft.read()) });
+    this.drafts = new Drafts(person.id);
     this.outbox = new Outbox(person.id, {
       changed: () => showOutbox(this.outbox, this.everSaved),
       saved: (act, data) => this.saved(act, data),
+      discarded: (act) => {
+        this.history = this.history.filter(({ id }) => id !== act.id);
+      },
     });
-    this.hand = new Hand({ held: () => this.outbox.comparisons, changed: () => this.show() });
+    this.hand = new Hand(person.id, {
+      held: () => this.outbox.comparisons,
+      changed: () => this.show(),
+      shown: recall(`shown.${person.id}`),
+    });
     showPerson(person);
     showProgress(progress);
     this.wire();
@@ -34,8 +43,11 @@ class Desk {
   show() {
     const pair = this.hand.current;
     if (!pair) {
-      if (this.hand.reason === "signed-out") return location.assign("/sign-in?next=/label/");
-      showState(this.hand.reason === "loading" ? "loading" : "idle");
+      // What lives only as long as the page must not end with it.
+      if (this.hand.reason === "signed-out" && !this.outbox.fleeting) return location.assign("/sign-in?next=/label/");
+      const state = this.hand.reason === "loading" ? "loading" : "idle";
+      if (this.shown && state === "idle") announce(IDLE[this.hand.reason]?.[0] || IDLE.labeling[0]);
+      showState(state);
       showIdle(this.hand.reason, this.progress.today);
       this.shown = null;
     } else if (pair !== this.shown) {
@@ -43,7 +55,8 @@ class Desk {
       this.shown = pair;
       this.fresh = !this.known.has(pair);
       this.known.add(pair);
-      if (this.fresh) this.draft.restore(this.keptDraft(pair));
+      this.draft.restore(this.drafts.of(pair));
+      remember(`shown.${this.person.id}`, pair.id);
       showPair(pair, this.plain);
       showState("judging");
       window.scrollTo(0, 0);
@@ -55,8 +68,9 @@ class Desk {
   async refresh() {
     if (document.hidden || this.outbox.waiting.length) return;
     try {
-      const { status, data } = await request("GET", "/label/api/progress");
-      if (status === 200 && data.annotator.id === this.person.id) this.count(data);
+      const { status, data } = await request("GET", "/label/api/progress", null, this.person.id);
+      if (status === 200 && !this.outbox.waiting.length) this.count(data);
+      this.loadGuidelines();
     } catch (problem) {
       if (!(problem instanceof Unreachable)) throw problem;
     }
@@ -73,8 +87,11 @@ class Desk {
     const back = data.undone ? (data.undone.kind === "judgment" ? -1 : 0) : judged;
     const { judged: all, today, remaining } = this.progress;
     const less = data.undone ? -1 : 1;
-    this.count({ judged: all + back, today: Math.max(0, today + back), remaining: Math.max(0, remaining - less) });
-    if (data.undone && !act.note.local) this.comeBack(data.undone.pair, null);
+    // What is the latest after an undo only the server knows.
+    const latest = data.undone ? null : act.id;
+    this.count({ judged: all + back, today: Math.max(0, today + back), remaining: Math.max(0, remaining - less), latest });
+    if (data.undone) this.refresh();
+    if (data.undone && !act.note.local) this.cameBack(data.undone.pair);
   }
 
   // Acts
@@ -91,8 +108,8 @@ class Desk {
     this.history.push({ id, pair, draft: this.draft.read() });
     if (this.history.length > HISTORY) this.history.shift();
     this.hand.advance();
+    this.drafts.forget(pair);
     this.draft.clear();
-    this.keepDraft();
     this.show();
     this.outbox.add(path, { id, comparison: pair.id, ...more }, { what, prompt: snippet(pair) });
     this.hand.fill();
@@ -113,11 +130,12 @@ class Desk {
   }
 
   flag() {
-    if (!this.hand.current) return;
+    const pair = this.hand.current;
+    if (!pair) return;
     const dialog = $(".flagging");
     dialog.querySelector("textarea").value = "";
     dialog.onclose = () => {
-      if (dialog.returnValue !== "flag") return;
+      if (dialog.returnValue !== "flag" || this.hand.current !== pair) return;
       this.act("/label/api/flag", { comment: dialog.querySelector("textarea").value.trim() }, "Flagged");
     };
     dialog.returnValue = "cancel";
@@ -134,27 +152,35 @@ class Desk {
       const note = { what: "Undo", prompt: snippet(last.pair), local: true };
       this.comeBack(last.pair, last.draft);
       this.outbox.add("/label/api/undo", { id: newId(), replaces: last.id }, note);
+    } else if (this.latest) {
+      const note = { what: "Undo", prompt: "", local: false };
+      this.outbox.add("/label/api/undo", { id: newId(), replaces: this.latest }, note);
     } else {
-      this.outbox.add("/label/api/undo", { id: newId() }, { what: "Undo", prompt: "", local: false });
+      announce("There is nothing to undo.");
     }
   }
 
+  // The latest act that is not of this page: one that waits since before a reload, or the server's.
+  // It is named, so that an undo that arrives late takes back nothing that was done since.
+  get latest() {
+    const undone = this.outbox.waiting.map((act) => act.body.replaces);
+    const acts = this.outbox.waiting.filter((act) => !act.path.endsWith("/undo") && !undone.includes(act.id));
+    const latest = acts.length ? acts[acts.length - 1].id : this.progress.latest;
+    return undone.includes(latest) ? null : latest;
+  }
+
   comeBack(pair, draft) {
+    this.drafts.keep(pair, draft);
     this.hand.putBack(pair);
-    if (draft) this.draft.restore(draft);
-    this.keepDraft();
     announce("Undone. The pair is back.");
   }
 
-  // What was said besides the verdict outlives a reload, for the pair it is about.
-  keepDraft() {
-    const about = [this.person.id, this.hand.current?.id];
-    remember("draft", JSON.stringify({ about, said: this.draft.read() }));
-  }
-
-  keptDraft(pair) {
-    const { about, said } = JSON.parse(recall("draft")) || {};
-    return about && about[0] === this.person.id && about[1] === pair.id ? said : EMPTY;
+  // The server's answer may be late: whoever writes by then goes on writing about the same pair.
+  cameBack(pair) {
+    const writing = $("dialog[open]") || document.activeElement?.closest?.(".desk textarea");
+    if (!writing) return this.comeBack(pair, EMPTY);
+    this.hand.putNext(pair);
+    announce("Undone. The pair comes next.");
   }
 
   // Panels
@@ -179,14 +205,33 @@ class Desk {
       button.setAttribute("aria-expanded", String(!panel.hidden));
     }
     $(".fresh").hidden = true;
-    if (panel.dataset.version) remember("guidelines", panel.dataset.version);
+    if (panel.hidden) return;
+    if (this.covered) panel.firstElementChild.focus();
+    if (panel.dataset.version) remember(this.readGuidelines, panel.dataset.version);
+    else this.loadGuidelines();
+  }
+
+  // On a narrow screen the guidelines lie over the pair.
+  get covered() {
+    return !$(".guidelines").hidden && matchMedia("(max-width: 800px)").matches;
+  }
+
+  toggleShortcuts() {
+    this.silent = !this.silent;
+    remember("keys", this.silent ? "off" : "on");
+    this.showShortcuts();
+  }
+
+  showShortcuts() {
+    $("[data-do=shortcuts]").textContent = this.silent ? "Switch shortcuts on" : "Switch shortcuts off";
+    $(".desk").classList.toggle("silent", this.silent);
   }
 
   async showFigures() {
     $(".menu").open = false;
     let figures = null;
     try {
-      const { status, data } = await request("GET", "/label/api/figures");
+      const { status, data } = await request("GET", "/label/api/figures", null, this.person.id);
       if (status === 200) figures = data;
     } catch (problem) {
       if (!(problem instanceof Unreachable)) throw problem;
@@ -195,16 +240,29 @@ class Desk {
     $(".figures").showModal();
   }
 
+  // Nothing changes where they are what is shown already; without an answer, until the next time.
   async loadGuidelines() {
-    const { status, data } = await request("GET", "/label/api/guidelines");
-    if (status !== 200) return;
+    let answer;
+    try {
+      answer = await request("GET", "/label/api/guidelines", null, this.person.id);
+    } catch (problem) {
+      if (!(problem instanceof Unreachable)) throw problem;
+      return;
+    }
+    const { status, data } = answer;
     const panel = $(".guidelines");
+    if (status !== 200 || data.version === panel.dataset.version) return;
     panel.querySelector(".text").innerHTML = data.html;
     panel.dataset.version = data.version;
-    const read = recall("guidelines");
+    if (!panel.hidden) return remember(this.readGuidelines, data.version);
+    const read = recall(this.readGuidelines);
     $(".fresh").hidden = read === data.version || read === null;
     // The first time, whoever has room for them sees them without asking.
     if (read === null && window.innerWidth > 1300) this.toggleGuidelines();
+  }
+
+  get readGuidelines() {
+    return `guidelines.${this.person.id}`;
   }
 
   // Wiring
@@ -213,6 +271,7 @@ class Desk {
     const doing = {
       undo: () => this.undo(),
       skip: () => this.skip(),
+      shortcuts: () => this.toggleShortcuts(),
       flag: () => this.flag(),
       details: () => this.toggleDetails(),
       plain: () => this.togglePlain(),
@@ -221,11 +280,14 @@ class Desk {
       help: () => $(".help").showModal(),
       theme: () => setTheme($(".desk").dataset.theme === "dark" ? "light" : "dark"),
     };
-    for (const button of $$("[data-do]")) button.onclick = doing[button.dataset.do];
+    for (const button of $$("[data-do]")) {
+      button.onclick = (event) => {
+        if (button.dataset.do !== "skip" || !this.slipped(event)) doing[button.dataset.do]();
+      };
+    }
     for (const button of $$("[data-outcome]")) {
       button.onclick = (event) => {
-        // Double clicks come slower than double keys.
-        if (event.detail >= 2 || this.unread) return;
+        if (this.slipped(event)) return;
         // Left in focus by the mouse, it would be ringed from the next key on, like an answer given.
         if (event.detail) button.blur();
         this.judge(button.dataset.outcome);
@@ -256,6 +318,10 @@ class Desk {
     document.addEventListener("pointerdown", (event) => {
       if (!$(".menu").contains(event.target)) $(".menu").open = false;
     });
+    this.showShortcuts();
+    window.addEventListener("beforeunload", (event) => {
+      if (this.outbox.fleeting) event.preventDefault();
+    });
     window.addEventListener("online", () => this.wake());
     window.addEventListener("focus", () => this.wake());
     this.toggleDetails(recall("details") === "true");
@@ -265,15 +331,22 @@ class Desk {
     }).observe($(".verdict"));
   }
 
+  // Double clicks come slower than double keys.
+  slipped(event) {
+    return event.detail >= 2 || this.unread;
+  }
+
   press(event, keys) {
     if (event.key === "Escape") return this.escape(event);
-    if (event.repeat || event.ctrlKey || event.metaKey || event.altKey || $("dialog[open]")) return;
+    // Enter held down would press a button in focus again and again.
+    if (event.repeat && event.key === "Enter" && event.target.closest("button")) event.preventDefault();
+    if (this.silent || event.repeat || event.ctrlKey || event.metaKey || event.altKey || $("dialog[open]")) return;
     if (event.target.closest("input, textarea, select, [contenteditable]")) return;
     const action = keys[event.key.toLowerCase()];
     if (!action) return;
     event.preventDefault();
     $(".desk").classList.remove("pointing"); // a pointer at rest marks nothing
-    if (!(this.unread && "1209s".includes(event.key.toLowerCase()))) action();
+    if (!((this.unread || this.covered) && "1209sf".includes(event.key.toLowerCase()))) action();
   }
 
   escape(event) {

@@ -1,6 +1,58 @@
 // What is said of the pair on the screen besides the verdict: strength, criteria, comment.
 
 const EMPTY = { strength: null, criteria: {}, comment: "" };
+const FORGET = 7 * 24 * 3600 * 1000; // milliseconds after which nobody comes back to a draft
+
+// What was said of each pair and not sent yet.  It outlives a reload, like the outbox, and belongs to
+// one annotator and one pair.
+class Drafts {
+  constructor(annotator) {
+    this.prefix = `kitestring.draft.${annotator}.`;
+    this.kept = new Map(); // for a browser that keeps nothing
+    this.tidy();
+  }
+
+  keep(pair, said) {
+    const empty = !said.strength && !said.comment && !Object.keys(said.criteria).length;
+    if (empty) return this.forget(pair);
+    this.kept.set(pair.id, said);
+    this.store(() => localStorage.setItem(this.prefix + pair.id, JSON.stringify({ ...said, at: Date.now() })));
+  }
+
+  forget(pair) {
+    this.kept.delete(pair.id);
+    this.store(() => localStorage.removeItem(this.prefix + pair.id));
+  }
+
+  of(pair) {
+    const { strength, criteria, comment } = this.kept.get(pair.id) || this.stored(this.prefix + pair.id);
+    return { strength: strength || null, criteria: criteria || {}, comment: comment || "" };
+  }
+
+  stored(key) {
+    try {
+      return JSON.parse(localStorage.getItem(key)) || EMPTY;
+    } catch {
+      return EMPTY; // no storage, or not written by us: a draft is no label
+    }
+  }
+
+  tidy() {
+    this.store(() => {
+      for (const key of Object.keys(localStorage).filter((each) => each.startsWith(this.prefix))) {
+        if (!(this.stored(key).at > Date.now() - FORGET)) localStorage.removeItem(key);
+      }
+    });
+  }
+
+  store(write) {
+    try {
+      write();
+    } catch {
+      // Private mode or full: drafts last as long as the page.
+    }
+  }
+}
 
 class Draft {
   // `changed()` after everything the annotator does to it.

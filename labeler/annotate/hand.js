@@ -6,11 +6,14 @@ const POLL = { first: 2000, longest: 15000 }; // milliseconds, while there is no
 class Hand {
   // `held()` names further comparisons that must not come again; `changed()` when the first pair,
   // or the reason why there is none, may have changed.
-  constructor({ held, changed }) {
+  // `shown` is the id of the pair to begin with, if it is still his: the one before a reload.
+  constructor(annotator, { held, changed, shown }) {
+    this.annotator = annotator;
+    this.shown = shown;
     this.pairs = [];
     this.held = held;
     this.changed = changed;
-    this.reason = "loading"; // loading, a phase of the loop, or unreachable
+    this.reason = "loading"; // loading, a phase of the loop, unreachable, signed-out, somebody-else
     this.fetching = false;
     this.pause = POLL.first;
     this.timer = null;
@@ -23,11 +26,18 @@ class Hand {
   // The first pair is dealt with.  Call `fill` only once its act is in `held`: the server gives
   // out a leased pair again until the act has arrived.
   advance() {
-    return this.pairs.shift();
+    this.pairs.shift();
   }
 
   putBack(pair) {
     this.pairs = [pair, ...this.pairs.filter((each) => each.id !== pair.id)];
+    this.changed();
+  }
+
+  // It comes after the one on the screen.
+  putNext(pair) {
+    const [current, ...rest] = this.pairs.filter((each) => each.id !== pair.id);
+    this.pairs = current ? [current, pair, ...rest] : [pair];
     this.changed();
   }
 
@@ -36,8 +46,12 @@ class Hand {
     this.fetching = true;
     clearTimeout(this.timer);
     const before = this.current;
-    const found = await this.fetch();
-    this.fetching = false;
+    let found;
+    try {
+      found = await this.fetch();
+    } finally {
+      this.fetching = false;
+    }
     if (before !== this.current || !before) this.changed();
     if (found) {
       this.pause = POLL.first;
@@ -54,23 +68,27 @@ class Hand {
     const query = new URLSearchParams({ n: wanted, holding: inHand.join(",") });
     let answer;
     try {
-      answer = await request("GET", `/label/api/next?${query}`);
+      // The other person's pairs stand on other sides.
+      answer = await request("GET", `/label/api/next?${query}`, null, this.annotator);
     } catch (problem) {
       if (!(problem instanceof Unreachable)) throw problem;
       this.reason = "unreachable";
       return false;
     }
-    if (answer.status === 401) {
-      this.reason = "signed-out";
+    if (answer.status === 401 || answer.status === 403) {
+      this.reason = answer.status === 401 ? "signed-out" : "somebody-else";
       return false;
     }
-    if (answer.status !== 200) {
+    if (answer.status !== 200 || !Array.isArray(answer.data.pairs)) {
       this.reason = "unreachable";
       return false;
     }
     // A label given while this was under way may have come back in it.
     const known = new Set([...this.pairs.map((pair) => pair.id), ...this.held()]);
     const fresh = answer.data.pairs.filter((pair) => !known.has(pair.id));
+    const before = fresh.findIndex((pair) => pair.id === this.shown);
+    if (before >= 0 && !this.pairs.length) fresh.unshift(...fresh.splice(before, 1));
+    this.shown = null;
     this.pairs.push(...fresh);
     this.reason = answer.data.waiting_for || "labeling";
     return fresh.length > 0;

@@ -7,7 +7,8 @@ const TIMEOUT = 20000;
 
 class Unreachable extends Error {}
 
-// A request to our routes: {status, data}.  Throws Unreachable when there was no answer.
+// A request to our routes: {status, data}.  Throws Unreachable when there was no answer of ours: a
+// portal or a maintenance page may say 200 to anything.
 async function request(method, path, body, annotator) {
   const headers = { Accept: "application/json" };
   if (body) headers["Content-Type"] = "application/json";
@@ -29,6 +30,7 @@ async function request(method, path, body, annotator) {
   try {
     data = JSON.parse(text);
   } catch {
+    if (response.ok) throw new Unreachable(`${path} was answered by something else`);
     data = { error: `The server answered ${response.status}.` };
   }
   return { status: response.status, data };
@@ -44,12 +46,14 @@ function newId() {
 }
 
 class Outbox {
-  // `changed()` after every change of state; `saved(act, data)` after each commit.
-  constructor(annotator, { changed, saved }) {
+  // `changed()` after every change of state, `saved(act, data)` after each commit, `discarded(act)`
+  // when the annotator gives one up.
+  constructor(annotator, { changed, saved, discarded }) {
     this.annotator = annotator;
     this.prefix = `kitestring.outbox.${annotator}.`;
     this.changed = changed;
     this.saved = saved;
+    this.discarded = discarded;
     this.acts = []; // {id, path, body, note, at, refused: sentence|null}
     this.trouble = null; // why the first act is still here: {kind, sentence}
     this.durable = true;
@@ -63,15 +67,34 @@ class Outbox {
     try {
       const found = Object.keys(localStorage)
         .filter((key) => key.startsWith(this.prefix))
-        .map((key) => JSON.parse(localStorage.getItem(key)));
+        .map((key) => this.parse(key));
       this.acts = found.sort((one, other) => one.at - other.at);
     } catch {
       this.durable = false;
     }
   }
 
+  // What cannot be read stays where it is, and is shown beside what was refused.
+  parse(key) {
+    const kept = localStorage.getItem(key);
+    try {
+      const { id, path, body, note, at, refused } = JSON.parse(kept);
+      if (path.startsWith("/label/api/") && body.id === id && note.what) return { id, path, body, note, at, refused };
+    } catch {
+      // as below
+    }
+    const id = key.slice(this.prefix.length);
+    const refused = "What this browser kept of it cannot be read.";
+    return { id, path: null, body: {}, note: { what: "A label", prompt: String(kept).slice(0, 200) }, at: 0, refused };
+  }
+
   get waiting() {
     return this.acts.filter((act) => act.refused === null);
+  }
+
+  // Is there anything that ends with the page?
+  get fleeting() {
+    return !this.durable && this.acts.length > 0;
   }
 
   get refused() {
@@ -110,6 +133,12 @@ class Outbox {
     this.changed();
   }
 
+  discard(id) {
+    const act = this.acts.find((each) => each.id === id);
+    this.remove(id);
+    this.discarded(act);
+  }
+
   tryAgain(id) {
     const act = this.acts.find((each) => each.id === id);
     act.refused = null;
@@ -122,16 +151,19 @@ class Outbox {
     if (this.sending) return;
     this.sending = true;
     clearTimeout(this.timer);
-    while (this.waiting.length) {
-      this.changed();
-      if (!(await this.sendOne(this.waiting[0]))) {
-        this.timer = setTimeout(() => this.send(), this.pause * (0.75 + Math.random() / 2));
-        this.pause = Math.min(this.pause * 2, RETRY.longest);
-        break;
+    try {
+      while (this.waiting.length) {
+        this.changed();
+        if (!(await this.sendOne(this.waiting[0]))) {
+          this.timer = setTimeout(() => this.send(), this.pause * (0.75 + Math.random() / 2));
+          this.pause = Math.min(this.pause * 2, RETRY.longest);
+          break;
+        }
+        this.pause = RETRY.first;
       }
-      this.pause = RETRY.first;
+    } finally {
+      this.sending = false;
     }
-    this.sending = false;
     this.changed();
   }
 
@@ -146,7 +178,7 @@ class Outbox {
       return false;
     }
     const { status, data } = answer;
-    if (status === 200) {
+    if (status === 200 && data.saved === true) {
       this.trouble = null;
       this.remove(act.id);
       this.saved(act, data);
@@ -156,8 +188,8 @@ class Outbox {
       this.trouble = { kind: status === 401 ? "signed-out" : "somebody-else", sentence: data.error };
       return false;
     }
-    if (status >= 500 || status === 408 || status === 429) {
-      this.trouble = { kind: "server", sentence: data.error };
+    if (status < 400 || status >= 500 || status === 408 || status === 429) {
+      this.trouble = { kind: "server", sentence: data.error || `The server answered ${status}` };
       return false;
     }
     this.trouble = null;

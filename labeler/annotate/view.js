@@ -13,6 +13,7 @@ const IDLE = {
   reward: ["No labels are needed right now", "The model is learning from those that are in. New pairs will appear here by themselves."],
   done: ["All caught up", "New pairs will appear here when the next round starts."],
   nothing: ["Nothing to judge yet", "Pairs will appear here as soon as the first round starts."],
+  "somebody-else": ["Somebody else has signed in", "This page is not theirs. Reload it to go on as whoever is signed in now."],
   unreachable: ["No connection", "Kitestring does not answer. This page keeps trying, and keeps what you did."],
 };
 IDLE.ppo = IDLE.reward;
@@ -161,9 +162,10 @@ function showTray(outbox) {
     const again = make("button", "tool", "Try again");
     again.onclick = () => outbox.tryAgain(act.id);
     const discard = make("button", "tool", "Discard");
-    discard.onclick = () => outbox.remove(act.id);
+    discard.onclick = () => outbox.discard(act.id);
     const what = make("b", "", `Not saved: ${act.note.what}.`);
-    row.append(what, make("span", "", act.refused), make("q", "", act.note.prompt), again, discard);
+    const buttons = act.path ? [again, discard] : [discard];
+    row.append(what, make("span", "", act.refused), make("q", "", act.note.prompt), ...buttons);
     return row;
   });
   tray.replaceChildren(...rows);

@@ -1,0 +1,59 @@
+"""The annotator's page in a real browser: how tests open it, read it, and look up what was stored."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+
+from browser import new_page, wait_for_pair
+from playwright.sync_api import expect
+
+from storage import tokens
+
+
+def cookie_of(world, url, who):
+    db, app = world
+    return (url, app.state.auth.cookie, tokens.issue(db, who.id, "session", lifetime=None))
+
+
+@contextmanager
+def desk_page(browser, world, server, who, **settings):
+    """The page with its first pair on the screen."""
+    with new_page(browser, cookie=cookie_of(world, server.url, who), **settings) as page:
+        page.goto(f"{server.url}/label/")
+        wait_for_pair(page)
+        yield page
+
+
+def shown(page):
+    """(prompt, A, B) as they stand on the screen."""
+    return tuple(
+        page.locator(selector).inner_text().strip()
+        for selector in (".turn.last .text", ".response.a .text", ".response.b .text")
+    )
+
+
+def wait_for_other(page, before):
+    """Until another pair is on the screen, and could be read."""
+    page.wait_for_function(
+        "old => document.querySelector('.turn.last .text').innerText.trim() !== old", arg=before[0]
+    )
+    wait_for_pair(page)
+
+
+def status(page, kind):
+    expect(page.locator(".status")).to_have_attribute("data-status", kind)
+
+
+def judgments_of(db, who):
+    sql = """
+        SELECT j.*, p.messages, f.text AS first_text, s.text AS second_text
+        FROM judgments AS j JOIN comparisons AS c ON c.id = j.comparison
+        JOIN prompts AS p ON p.id = c.prompt
+        JOIN completions AS f ON f.id = c.first JOIN completions AS s ON s.id = c.second
+        WHERE j.annotator = $who ORDER BY j.created_at
+    """
+    return db.read(sql, who=who.id)
+
+
+def preferred(row):
+    return {"first": row["first_text"], "second": row["second_text"]}.get(row["outcome"])
