@@ -7,7 +7,7 @@ A judgment is a win with probability w − t/2, a tie with t, a loss with 1 − 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Any
 
@@ -63,8 +63,8 @@ class Scenario:
         """Of a win, a tie and a loss."""
         return self.win_rate - self.ties / 2, self.ties, 1 - self.win_rate - self.ties / 2
 
-    def means(self, generator: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-        """Mean outcome of each of `shape` prompts.
+    def outcomes(self, generator: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+        """(…, m) outcomes of the judgments of each of `shape` prompts.
 
         Each judgment is, with probability √ρ, what its prompt says to everybody, and otherwise a
         draw of its own: two judgments of a prompt then correlate by ρ.
@@ -72,10 +72,10 @@ class Scenario:
         values, edges = np.array([1.0, 0.5, 0.0]), np.cumsum(self.chances)[:2]
         own = values[np.searchsorted(edges, generator.random((*shape, self.per_prompt)))]
         if self.per_prompt == 1:
-            return own[..., 0]
+            return own
         shared = values[np.searchsorted(edges, generator.random((*shape, 1)))]
         same = generator.random(own.shape) < math.sqrt(self.correlation)
-        return np.where(same, shared, own).mean(-1)
+        return np.where(same, shared, own)
 
 
 def fixed_size(scenario: Scenario, *, power: float) -> int:
@@ -103,14 +103,16 @@ def stopping_times(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Prompts at which `runs` simulated e-processes stopped, and whether they stopped for "better".
 
-    A run that has not stopped after `most_prompts` has the time −1.
+    The test reads the first judgment of a prompt.  A run that has not stopped after `most_prompts`
+    has the time −1.
     """
+    scenario = replace(scenario, per_prompt=1)
     generator = np.random.default_rng(seed)
     times, better = np.full(runs, -1), np.zeros(runs, dtype=bool)
     going, wealth = np.arange(runs), np.zeros((runs, 1, LAMBDAS.size))
     for done in range(0, most_prompts, _BLOCK):
         size = min(_BLOCK, most_prompts - done)
-        gains = np.log1p((scenario.means(generator, (going.size, size))[..., None] - 0.5) * LAMBDAS)
+        gains = np.log1p((scenario.outcomes(generator, (going.size, size)) - 0.5) * LAMBDAS)
         wealth = wealth[:, -1:] + np.cumsum(gains, axis=1)
         passed = log_e(wealth) > LIMIT
         first = np.argmax(passed, axis=1)
@@ -187,7 +189,7 @@ def readable(found: dict[str, Any]) -> str:
     if m > 1:
         lines.append(
             f"  {m} judgments a prompt, assumed to correlate by {found['correlation']:g}; one a prompt "
-            "needs fewer judgments"
+            "needs fewer judgments, and the second way reads only the first of each"
         )
     lines.append(
         "Both call a policy that is no better a winner or a loser in at most 5% of cases; only the "

@@ -63,11 +63,17 @@ class Fitted:
 
 @dataclass(frozen=True, kw_only=True)
 class FittedModel:
-    """The reward model it comes from, and what it expects of everybody."""
+    """The reward model it comes from, and what it expects of everybody.
+
+    `expected_agreement` is how often two would say the same of the `overlapping_items` that it did
+    not learn from and several judged, `observed_agreement` how often they did.  Both bad is a tie.
+    """
 
     model: str
     annotators: Mapping[str, Fitted]
     expected_agreement: float | None = None
+    observed_agreement: float | None = None
+    overlapping_items: int = 0
 
 
 _WORK = """
@@ -189,4 +195,6 @@ def fitted(db: Database) -> FittedModel | None:
             row["annotator"]: Fitted(**{k: v for k, v in row.items() if k in names}) for row in rows
         },
         expected_agreement=newest.summary.get("expected_agreement"),
+        observed_agreement=newest.summary.get("observed_agreement"),
+        overlapping_items=newest.summary.get("overlapping_items") or 0,
     )

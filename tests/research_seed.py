@@ -230,6 +230,8 @@ class Seeding:
             "ece": 0.05,
             "held_out_preferences": 18 * number,
             "expected_agreement": 0.66,
+            "observed_agreement": 0.6,
+            "overlapping_items": 40,
             "annotators": FITTED,
         }
         if number > 1:  # the first was trained before there were reports

@@ -108,15 +108,28 @@ def test_agreement_lists_each_pair_the_best_first_and_colours_what_enough_pairs_
         assert ("badge" in row) is coloured
 
 
+# Wilson's interval of 60% of 100: (.6 + .0192 ± 1.96 √(.0024 + .000096))/1.0384 = .502 to .691
+SEEN = "on 100 held-out pairs people agreed in 60% (50–69%): "
+
+
 @pytest.mark.parametrize(
     ("expected", "words"),
-    [(0.95, "less than"), (0.8, "about as much as"), (0.6, "more than"), (None, "judged by two")],
+    [
+        (0.7, f"{SEEN}less than expected"),
+        (0.69, f"{SEEN}about as expected"),
+        (0.5, f"{SEEN}more than expected"),
+        (None, "none was judged by two"),
+    ],
 )
-def test_agreement_stands_beside_what_the_model_expects(expected, words):
-    fitted = FittedModel(model="r", annotators={}, expected_agreement=expected)
+def test_agreement_stands_beside_what_the_model_expects_of_the_same_pairs(expected, words):
+    fitted = FittedModel(
+        model="r", annotators={}, expected_agreement=expected,
+        observed_agreement=0.6, overlapping_items=100,
+    )  # fmt: skip
     seen = annotators_reliability.agreement(KNOWN, fitted)
     for text in ("80.0%", "<small>70–90%", "<small>0.45 to 0.75", "0.65<", words):
         assert text in seen
+    assert "known once" in annotators_reliability.agreement(KNOWN, None)
 
 
 def test_names_are_text():

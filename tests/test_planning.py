@@ -39,14 +39,14 @@ def test_several_judgments_a_prompt_pay_the_design_effect():
 def test_the_planned_size_has_the_planned_power():
     scenario = Scenario(win_rate=0.6, ties=0.2)
     n = fixed_size(scenario, power=0.8)
-    x = scenario.means(np.random.default_rng(0), (4000, n))
+    x = scenario.outcomes(np.random.default_rng(0), (4000, n))[..., 0]
     z = (x.mean(1) - 0.5) / (x.std(1, ddof=1) / math.sqrt(n))
     assert np.mean(z > 1.96) == pytest.approx(0.8, abs=0.03)
 
 
 def test_simulated_judgments_have_the_mean_ties_and_correlation_asked_for():
     scenario = Scenario(win_rate=0.6, ties=0.2, per_prompt=2, correlation=0.3)
-    means = scenario.means(np.random.default_rng(1), (200_000,))
+    means = scenario.outcomes(np.random.default_rng(1), (200_000,)).mean(-1)
     assert means.mean() == pytest.approx(0.6, abs=0.005)
     # One judgment varies by .6 · .4 − .2/4 = .19, the mean of two by .19 · (1 + .3)/2.
     assert means.var() == pytest.approx(0.19 * 0.65, rel=0.02)
@@ -67,7 +67,9 @@ def test_stopping_times_are_those_of_whole_paths():
     # Blocks and the runs that leave them are bookkeeping: the same law as whole paths at once.
     scenario = Scenario(win_rate=0.6, ties=0.2)
     times = stopping_times(scenario, most_prompts=300, runs=4000)[0]
-    paths = log_e(log_wealth(scenario.means(np.random.default_rng(8), (4000, 300)))) > LIMIT
+    paths = (
+        log_e(log_wealth(scenario.outcomes(np.random.default_rng(8), (4000, 300))[..., 0])) > LIMIT
+    )
     expected = np.where(paths.any(1), paths.argmax(1) + 1, -1)
     for by in (60, 120, 200, 300):
         shares = [((t > 0) & (t <= by)).mean() for t in (times, expected)]

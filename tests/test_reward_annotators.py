@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,17 @@ from pipeline.reward.annotators import (
     fit_annotators,
 )
 from pipeline.reward.likelihood import BOTH_BAD, FIRST, SECOND, TIE, Likelihood, TieValues
-from pipeline.reward.reliability import calibrated, expected_agreement, notes_on_annotators, report
+from pipeline.reward.reliability import (
+    calibrated,
+    expected_agreement,
+    notes_on_annotators,
+    reliability,
+    report,
+)
 from pipeline.reward.scoring import RewardModel
 from pipeline.reward.stage import run
 from pipeline.rundir import Report, RunDirectory
+from tests.judged_pairs import pair as judged_pair
 from tests.stage_inputs import give, make_job, make_judgments, make_prompts, tiny_models
 
 F64 = torch.float64
@@ -174,10 +182,9 @@ def test_expected_and_observed_agreement_by_hand():
     )  # fmt: skip
     zeros = torch.zeros(3, dtype=F64)
     fitted = FittedAnnotators(delta=zeros, bias=zeros, delta_sd=zeros, bias_sd=zeros)
-    found = expected_agreement(
-        judged, ["x", "x", "y", "y", "y", "z"], fitted,
-        likelihood=Likelihood(tie_model="half"), ties=VALUES,
-    )  # fmt: skip
+    items = ["x", "x", "y", "y", "y", "z"]
+    no_ties = VALUES._replace(theta=1e-12)
+    found = expected_agreement(judged, items, fitted, likelihood=RAO_KUPPER, ties=no_ties)
     assert found is not None
     assert found["items"] == 2
     assert found["expected"] == pytest.approx((2 * 5 / 8 + 3 * 1 / 2) / 5)
@@ -185,6 +192,43 @@ def test_expected_and_observed_agreement_by_hand():
     assert found["observed"] == pytest.approx(3 / 5)
     alone = expected_agreement(judged, list("abcdef"), fitted, likelihood=RAO_KUPPER, ties=VALUES)
     assert alone is None
+    # It has no probability for ties, which were said.
+    half = Likelihood(tie_model="half")
+    assert expected_agreement(judged, items, fitted, likelihood=half, ties=VALUES) is None
+
+
+class Known:
+    """A reward model of given rewards."""
+
+    def both_sides(self, pairs: Any) -> tuple[list[float], list[float]]:
+        return [1.0] * len(pairs), [0.0] * len(pairs)
+
+
+def test_nothing_to_measure_on_leaves_everybody_at_the_prior():
+    pairs = [judged_pair(TIE, annotator=name) for name in "ab"]
+    drop = Likelihood(tie_model="drop")
+    found = reliability(
+        [(pairs, Known())], ["a", "b"], {"a": 1, "b": 1}, likelihood=drop, ties=VALUES
+    )  # type: ignore[list-item]
+    for row in found["annotators"]:
+        assert (row["slope"], row["side_bias"], row["measured"]) == (1.0, 0.0, 0)
+    assert found["expected_agreement"] is None
+
+
+def test_a_margin_that_training_wanted_makes_nobody_agree_more():
+    pairs = [
+        judged_pair(outcome, annotator=name, first=f"f{n}")
+        for n in range(60)
+        for name, outcome in (("a", FIRST if n % 3 else SECOND), ("b", FIRST if n % 2 else TIE))
+    ]
+    expected = [
+        reliability(
+            [(pairs, Known())], ["a", "b"], {"a": 60, "b": 60},  # type: ignore[list-item]
+            likelihood=replace(RAO_KUPPER, margin=margin), ties=VALUES,
+        )["expected_agreement"]
+        for margin in (0.0, 2.0)
+    ]  # fmt: skip
+    assert expected[0] == expected[1]
 
 
 def test_rows_and_warnings():

@@ -9,6 +9,7 @@ from typing import Any
 
 from labeler import view
 from labeler.view import Column, Markup
+from storage.intervals import wilson
 from storage.reliability import Figures, Fitted, FittedModel
 
 _JUDGED = (
@@ -218,7 +219,7 @@ def agreement(found: Mapping[str, Any], fitted: FittedModel | None) -> Markup:
             help="Of two judgments of the same pair of responses, how often both say the same. "
             "Small: the 95% interval.",
         ),
-        _expected(found, fitted),
+        _expected(fitted),
         view.tile(
             "Krippendorff's α",
             _value(_decimal(found["alpha"]), found["alpha_interval"], _between),
@@ -246,29 +247,28 @@ def _shares(interval: Sequence[float]) -> str:
     return view.interval(*interval)
 
 
-def _expected(found: Mapping[str, Any], fitted: FittedModel | None) -> Markup:
+def _expected(fitted: FittedModel | None) -> Markup:
     """The yardstick for agreement: people who differ honestly agree only so often."""
     expected = fitted.expected_agreement if fitted else None
-    if expected is None:
-        detail = (
-            "unknown: of the newest reward model's held-out items, none was judged by two"
-            if fitted
-            else "known once a reward model with annotators is trained"
-        )
-    elif found["percent_interval"] is None:
-        detail = "of pairs of judgments, by the newest reward model"
-    elif expected > found["percent_interval"][1]:
-        detail = "people agree less than the reward model expects"
-    elif expected < found["percent_interval"][0]:
-        detail = "people agree more than the reward model expects"
+    if fitted is None:
+        detail = "known once a reward model with annotators is trained"
+    elif expected is None or fitted.observed_agreement is None:
+        detail = "unknown: of the newest reward model's held-out pairs, none was judged by two"
     else:
-        detail = "people agree about as much as the reward model expects"
+        observed, items = fitted.observed_agreement, fitted.overlapping_items
+        low, high = wilson(observed, items)
+        how = "less than" if high < expected else "more than" if low > expected else "about as"
+        detail = (
+            f"on {view.plural(items, 'held-out pair')} people agreed in {view.percent(observed)} "
+            f"({view.interval(low, high)}): {how} expected"
+        )
     return view.tile(
         "Expected agreement",
         view.percent(expected, 1),
         detail,
         help="How often two annotators with the fitted slopes and side biases would say the same "
-        "of these pairs. Pairs of nearly equal responses keep it low, however careful people are.",
+        "of the pairs that the newest reward model did not learn from and several judged, both bad "
+        "counting as a tie. Pairs of nearly equal responses keep it low, however careful people are.",
     )
 
 

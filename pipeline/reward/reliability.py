@@ -72,8 +72,10 @@ def reliability(
     what a careless annotator pressed, and takes him for careful.  Each fold's differences are
     scaled so that they fit an annotator of slope 1 best.  `counts` are everybody's judgments.
     """
-    likelihood = replace(likelihood, both_bad="tie")  # the level says nothing of the annotators
-    parts, items, stream = [], [], []
+    # The level says nothing of the annotators, and a margin nothing of how likely an outcome is.
+    likelihood = replace(likelihood, both_bad="tie", margin=0.0)
+    nothing, _ = judged_by_rewards([], [], [], ids, tie_model=likelihood.tie_model)
+    parts, items, stream = [nothing], [], []
     for pairs, model in folds:
         sides = model.both_sides(pairs)
         judged, rows = judged_by_rewards(pairs, *sides, ids, tie_model=likelihood.tie_model)
@@ -168,8 +170,10 @@ def expected_agreement(
     `items` (N,) names the pair of responses that each judgment is of.  Two judgments agree when
     both name the same response or both are ties.  As in percent agreement, an item with m
     judgments counts m times, with the mean over its pairs of judgments.  Also what was observed.
-    None without such an item.
+    None without such an item, and under ``half``, which has no probability for a tie.
     """
+    if likelihood.tie_model == "half":
+        return None
     chances = _chances(judged, fitted, likelihood, ties)
     said = judged.outcomes.clamp(max=TIE).tolist()  # both bad is a tie
     several = _judged_by_several(items)
