@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from pipeline.reward.calibration import calibrate, fitted_scale
+from pipeline.reward.calibration import calibrate, fitted_factors
 from pipeline.reward.data import JudgedPair
 from pipeline.reward.likelihood import (
     BOTH_BAD,
@@ -49,7 +50,7 @@ def scale_of(
     pairs = [pair(outcome, who=f"a{n % 3}") for n, outcome in enumerate(outcomes)]
     firsts, seconds = [d] * len(pairs), [0.0] * len(pairs)
     ties = TieValues(theta=theta)
-    return fitted_scale(pairs, firsts, seconds, likelihood=likelihood, ties=ties)
+    return fitted_factors(pairs, firsts, seconds, likelihood=likelihood, ties=ties).rewards
 
 
 def test_the_scale_is_that_at_which_the_share_won_is_the_one_stated():
@@ -61,6 +62,43 @@ def test_the_scale_is_that_at_which_the_share_won_is_the_one_stated():
     rao_kupper = Likelihood(tie_model="rao_kupper", both_bad="absolute", label_smoothing=0.1)
     outcomes = [FIRST] * 622 + [TIE] * 150 + [BOTH_BAD] * 45 + [SECOND] * 183
     assert scale_of(outcomes, 4.0, likelihood=rao_kupper) == pytest.approx(0.25, rel=0.025)
+
+
+@pytest.mark.parametrize(
+    ("tie_model", "shares"),
+    [
+        # d = 1, θ = ½: σ(½) = .622, σ(−1.5) = .182, and ties the rest.
+        ("rao_kupper", (622, 196, 182)),
+        # d = 1, ν = ½: e^½ : ½ : e^−½ = 1.649 : .5 : .607, of 2.755.
+        ("davidson", (598, 182, 220)),
+    ],
+)
+def test_ties_are_promised_as_often_as_people_tie(tie_model: Any, shares: tuple[int, int, int]):
+    # Overconfident in both: d is 4 and θ 1.5 where people behave as at 1 and ½.
+    won, tied, lost = shares
+    pairs = [pair(outcome) for outcome in [FIRST] * won + [TIE] * tied + [SECOND] * lost]
+    found = fitted_factors(
+        pairs, [4.0] * 1000, [0.0] * 1000,
+        likelihood=Likelihood(tie_model=tie_model), ties=TieValues(theta=1.5),
+    )  # fmt: skip
+    assert found.rewards == pytest.approx(1 / 4, rel=0.04)
+    assert found.thresholds == pytest.approx(1 / 3, rel=0.04)
+
+
+def test_thresholds_of_strength_follow_those_of_ties():
+    # At d = 0 with θ = ½ and gaps of 1: ties tanh(¼) = .245, of each side slightly σ(−½) − σ(−1.5)
+    # = .195, clearly σ(−1.5) − σ(−2.5) = .106, much σ(−2.5) = .076.
+    said = [(TIE, UNSTATED)] * 245
+    for strength, count in ((1, 195), (2, 106), (3, 76)):
+        said += [(FIRST, strength)] * count + [(SECOND, strength)] * count
+    pairs = [replace(pair(outcome), strength=strength) for outcome, strength in said]
+    nothing = [0.0] * len(pairs)
+    found = fitted_factors(
+        pairs, nothing, nothing, likelihood=Likelihood(tie_model="ordinal"),
+        ties=TieValues(theta=1.0, gap_clearly=2.0, gap_much=2.0),
+    )  # fmt: skip
+    assert found.rewards == pytest.approx(1.0)
+    assert found.thresholds == pytest.approx(0.5, rel=0.03)
 
 
 def test_a_few_judgments_change_little():
@@ -156,8 +194,13 @@ def test_without_it_rewards_stay_as_training_made_them(models: dict[str, str]):
 
 def test_the_saved_model_has_the_scale(models: dict[str, str], tmp_path: Path):
     model, order = scored(models, tie_model="rao_kupper")
-    judged = [pair(FIRST, prompt=f"p{n}", ids=(order[-1], order[0])) for n in range(30)]
-    calibrate(model, judged)
+    near = (order[20], order[19])
+    judged = [pair(SECOND if n % 2 else FIRST, prompt=f"p{n}", ids=near) for n in range(60)]
+    theta = model.network.ties().item()
+    found, _ = calibrate(model, judged)
+    # Nobody tied: ties become rarer.
+    assert found["threshold_scale"] < 0.9
+    assert model.network.ties().item() == pytest.approx(found["threshold_scale"] * theta, rel=1e-5)
     model.network.save_pretrained(tmp_path)
     model.chat.tokenizer.save_pretrained(tmp_path)
     texts = [[token] for token in order]

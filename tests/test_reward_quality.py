@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from pipeline.reward.ceiling import FEWEST
+from pipeline.reward.held_out import coin_log_loss
+from pipeline.reward.likelihood import FIRST, SECOND, TIE
 from pipeline.reward.metrics import expected_calibration_error
 from pipeline.reward.quality import (
     by_agreement,
@@ -20,6 +22,11 @@ from pipeline.reward.quality import (
     quality,
 )
 from pipeline.winrate import win_rate
+from tests.judged_pairs import pair as usual_pair
+
+
+def pair(outcome: int, *, prompt: str, arm: str = "random") -> Any:
+    return usual_pair(outcome, prompt=prompt, arm=arm)
 
 
 def row(
@@ -224,3 +231,23 @@ def test_the_ceiling_needs_enough_pairs_of_preferences():
     share = enough["share_of_ceiling"]
     assert share["value"] == pytest.approx(0.75 / enough["ceiling"]["value"])
     assert share["low"] < share["value"] < share["high"]
+
+
+def test_a_coin_knows_how_often_people_tie_on_other_prompts():
+    held_out = [pair(FIRST, prompt=f"h{n}") for n in range(3)] + [pair(TIE, prompt="h3")]
+    others = [pair(TIE if n < 2 else SECOND, prompt=f"o{n}") for n in range(6)]
+    # Of six and one more of each kind a third are ties: ln 3 for a tie, and for each side.
+    everything = [*held_out, *others]
+    for tie_model in ("rao_kupper", "davidson", "ordinal"):
+        assert coin_log_loss(tie_model, held_out, everything) == pytest.approx(math.log(3))
+    # With two more without a tie 3/11 tie, 4/11 go to each side.
+    others += [pair(FIRST, prompt="o7"), pair(FIRST, prompt="o8")]
+    expected = -(math.log(3 / 11) + 3 * math.log(4 / 11)) / 4
+    found = coin_log_loss("rao_kupper", held_out, [*held_out, *others])
+    assert found == pytest.approx(expected)
+    # Pairs that a reward model chose say nothing of all others.
+    chosen = [pair(TIE, prompt=f"c{n}", arm="bald") for n in range(9)]
+    assert coin_log_loss("rao_kupper", held_out, [*held_out, *others, *chosen]) == found
+    assert coin_log_loss("half", held_out, everything) == math.log(2)
+    assert coin_log_loss("drop", held_out, everything) == math.log(2)
+    assert coin_log_loss("drop", held_out[3:], everything) is None

@@ -125,7 +125,7 @@ def _calibration(quality: Mapping[str, Any]) -> Markup:
         nats,
         help="ECE: how far stated probabilities are from what happens, on average. On so few "
         "judgments even true probabilities would show up to the small figure. Log-loss: nats a "
-        "judgment, beside a model that finds all responses equally good.",
+        "judgment, beside a coin that knows how often people tie on other prompts.",
     )
 
 

@@ -5,7 +5,9 @@ they are, and then says so too loudly: half of what it stakes is memory.  One fa
 rewards mends that without changing their order (temperature scaling, Guo et al. 2017, *On
 Calibration of Modern Neural Networks*, section 4.2).  It matters wherever differences of rewards
 are read as probabilities (the over-optimisation alarm, BALD, ECE) and where rewards are traded
-against KL.
+against KL.  The thresholds between winning and tying were learned beside differences that were too
+large, so they have a factor of their own: under the rewards' alone, ties would be promised far too
+often.
 """
 
 from __future__ import annotations
@@ -15,34 +17,48 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from pipeline.reward.data import JudgedPair
-from pipeline.reward.likelihood import Likelihood, TieValues
+from pipeline.reward.likelihood import LEARNS_THETA, Likelihood, TieValues
 from pipeline.reward.metrics import held_out_metrics
 from pipeline.reward.reliability import judged_by_rewards
 from pipeline.reward.scoring import RewardModel
 from storage.records import digest
 
 PRIOR_SD = 1.0
-"""Of the factor's logarithm, around 0.  Without it the factor of a few judgments that happen to
+"""Of each factor's logarithm, around 0.  Without it the factor of a few judgments that happen to
 contradict the model would be 0.  On the demo, factors of .3 to 1.2 are found."""
 
 _FACTORS = torch.logspace(-1.3, 0.7, 201, dtype=torch.float64)  # .05 to 5
+_ROUNDS = 20
 
 
-def fitted_scale(
+@dataclass(frozen=True)
+class Factors:
+    """What rewards, and what the thresholds of ties and strengths (θ, ν, gaps), are multiplied by."""
+
+    rewards: float = 1.0
+    thresholds: float = 1.0
+
+    def over(self, other: Factors) -> Factors:
+        """What takes `other` to these."""
+        return Factors(self.rewards / other.rewards, self.thresholds / other.thresholds)
+
+
+def fitted_factors(
     pairs: Sequence[JudgedPair],
     first: Sequence[float],
     second: Sequence[float],
     *,
     likelihood: Likelihood,
     ties: TieValues,
-) -> float:
-    """The likeliest factor on the rewards of `pairs`, which the model did not learn from.
+) -> Factors:
+    """The likeliest factors on the rewards of `pairs`, which the model did not learn from.
 
     By whom they were judged plays no part: rewards come out at the scale of a typical judgment of
     these people, careless ones among them, since predictions are held to such judgments.  The
-    factor's logarithm has the prior N(0, PRIOR_SD²), so few judgments change little; 1 for none.
+    logarithms have the prior N(0, PRIOR_SD²), so few judgments change little; 1 for none.
     """
     likelihood = replace(likelihood, both_bad="tie", label_smoothing=0.0, margin=0.0)
     everybody = sorted({pair.annotator for pair in pairs})
@@ -50,28 +66,44 @@ def fitted_scale(
         pairs, first, second, everybody, tie_model=likelihood.tie_model
     )
     if not rows:
-        return 1.0
-    fits = likelihood.log_likelihood(
-        _FACTORS[:, None] * judged.d, judged.outcomes, ties=ties, strength=judged.strength
-    )
-    posterior = fits.sum(-1) - (_FACTORS.log() / PRIOR_SD).square() / 2
-    return float(_FACTORS[posterior.argmax()])
+        return Factors()
+
+    def likeliest(rewards: Tensor | float, thresholds: Tensor | float) -> float:
+        """Of the grid that one of the two is, the other being known."""
+        d = (torch.as_tensor(rewards) * judged.d).expand(len(_FACTORS), -1)
+        fits = likelihood.log_likelihood(
+            d, judged.outcomes, ties=ties.spread(thresholds), strength=judged.strength
+        )
+        posterior = fits.sum(-1) - (_FACTORS.log() / PRIOR_SD).square() / 2
+        return float(_FACTORS[posterior.argmax()])
+
+    # One after the other until neither moves: log-concave in both (Pratt 1981, "Concavity of the
+    # log likelihood", JASA 76), so there is one top.
+    grid, found = _FACTORS[:, None], Factors()
+    for _ in range(_ROUNDS):
+        rewards = likeliest(grid, found.thresholds)
+        learned = likelihood.tie_model in LEARNS_THETA
+        moved = Factors(rewards, likeliest(rewards, grid) if learned else 1.0)
+        if moved == found:
+            break
+        found = moved
+    return found
 
 
 @dataclass(frozen=True)
 class Scale:
-    """The factor that all rewards were multiplied by, and those that judge it without flattery.
+    """The factors that a model was rescaled by, and those that judge it without flattery.
 
     A prompt is in one of two halves, and `by_half[h]` was fitted without the measured judgments of
     half h.
     """
 
-    factor: float
-    by_half: tuple[float, float]
+    factors: Factors
+    by_half: tuple[Factors, Factors]
 
-    def unseen(self, pair: JudgedPair) -> float:
-        """What takes rewards at `factor` to the scale that was fitted without this pair's prompt."""
-        return self.by_half[_half(pair)] / self.factor
+    def unseen(self, pair: JudgedPair) -> Factors:
+        """What takes the rescaled model to the scale that was fitted without this pair's prompt."""
+        return self.by_half[_half(pair)].over(self.factors)
 
 
 def _half(pair: JudgedPair) -> int:
@@ -87,20 +119,20 @@ def calibrate(
 ) -> tuple[dict[str, Any], Scale]:
     """Put a model's rewards on the scale of judgments it did not learn from; its figures on `measured`.
 
-    The factor is fitted on `measured` and `others`.  The figures (`held_out_metrics`, and the
-    factor as ``scale``) are not flattered by it: each half of the measured prompts is read at the
-    scale that the other half and `others` fit.  Without `scale` the rewards stay as they are, at a
-    factor of 1.
+    The factors are fitted on `measured` and `others`.  The figures (`held_out_metrics`, and the
+    factors as ``scale`` and ``threshold_scale``) are not flattered by them: each half of the
+    measured prompts is read at the scale that the other half and `others` fit.  Without `scale`
+    the model stays as it is, at factors of 1.
     """
     network, ties = model.network, model.network.ties.values()
     pairs = [*measured, *others]
     first, second = model.both_sides(pairs)
     half = [_half(pair) for pair in measured]
 
-    def fitted(rows: Sequence[int]) -> float:
+    def fitted(rows: Sequence[int]) -> Factors:
         if not scale:
-            return 1.0
-        return fitted_scale(
+            return Factors()
+        return fitted_factors(
             [pairs[n] for n in rows],
             [first[n] for n in rows],
             [second[n] for n in rows],
@@ -108,16 +140,18 @@ def calibrate(
             ties=ties,
         )
 
-    def without(own: int) -> float:
+    def without(own: int) -> Factors:
         return fitted([n for n in range(len(pairs)) if n >= len(half) or half[n] != own])
 
-    found = Scale(factor=fitted(range(len(pairs))), by_half=(without(0), without(1)))
+    found = Scale(factors=fitted(range(len(pairs))), by_half=(without(0), without(1)))
+    unseen = [found.by_half[h] for h in half]
     figures = held_out_metrics(
         measured,
-        [found.by_half[h] * first[n] for n, h in enumerate(half)],
-        [found.by_half[h] * second[n] for n, h in enumerate(half)],
-        theta=float(ties.theta),
+        [each.rewards * first[n] for n, each in enumerate(unseen)],
+        [each.rewards * second[n] for n, each in enumerate(unseen)],
+        theta=[each.thresholds * float(ties.theta) for each in unseen],
         tie_model=network.likelihood.tie_model,
     )
-    model.rescale(found.factor)
-    return figures | {"scale": found.factor}, found
+    model.rescale(found.factors.rewards, thresholds=found.factors.thresholds)
+    scales = {"scale": found.factors.rewards, "threshold_scale": found.factors.thresholds}
+    return figures | scales, found

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from pipeline.reward.calibration import Scale
+from pipeline.reward.calibration import Factors, Scale
 from pipeline.reward.ceiling import agreement, items_of, said_alike
 from pipeline.reward.data import JudgedPair
-from pipeline.reward.likelihood import (
-    LEARNS_THETA,
-    OUTCOME_CODES,
-    TIE,
-    Likelihood,
-    TieValues,
-    log_probabilities,
-)
+from pipeline.reward.likelihood import LEARNS_THETA, OUTCOME_CODES, TieModel, log_probabilities
 from pipeline.reward.quality import quality
 from pipeline.reward.scoring import RewardModel
 from pipeline.sampling import write_rows
@@ -48,9 +42,10 @@ def judged_rows(
     tie_model = network.likelihood.tie_model
     theta = network.ties().item() if tie_model in LEARNS_THETA else 0.0
     d = torch.tensor(first, dtype=torch.float64) - torch.tensor(second, dtype=torch.float64)
-    unseen = [scale.unseen(pair) if scale else 1.0 for pair in pairs]
-    at_scale = d * torch.tensor(unseen, dtype=torch.float64)
-    chances = log_probabilities(at_scale, theta, tie_model).exp().tolist()
+    unseen = [scale.unseen(pair) if scale else Factors() for pair in pairs]
+    factors = torch.tensor([(f.rewards, f.thresholds) for f in unseen], dtype=torch.float64)
+    by_rewards, by_thresholds = factors.reshape(-1, 2).unbind(-1)
+    chances = log_probabilities(d * by_rewards, theta * by_thresholds, tie_model).exp().tolist()
     return [
         {
             "judgment": pair.judgment,
@@ -95,20 +90,29 @@ def measure_quality(
         rows,
         groups={pair.judgment: said_alike(item) for item in items for pair in item},
         log_loss=summary["log_loss"],
-        coin_log_loss=_coin_log_loss(model, held_out),
+        coin_log_loss=coin_log_loss(model.network.likelihood.tie_model, held_out, pairs),
         agreed=agreement(pairs),
         expected=summary.get("expected_preference_agreement"),
     )
 
 
-def _coin_log_loss(model: RewardModel, held_out: Sequence[JudgedPair]) -> float | None:
-    """Log-loss of a reward model that finds all responses equally good and knows how often people tie."""
-    likelihood, ties = model.network.likelihood, model.network.ties().item()
-    outcomes = torch.tensor([p.outcome for p in held_out if p.random_stream])
-    if likelihood.tie_model == "drop":
-        outcomes = outcomes[outcomes < TIE]
-    if not len(outcomes):
+def coin_log_loss(
+    tie_model: TieModel, held_out: Sequence[JudgedPair], pairs: Sequence[JudgedPair]
+) -> float | None:
+    """Log-loss of somebody who tosses a coin and knows from other prompts how often people tie.
+
+    Not that of θ at d = 0: equal responses tie more often than others do, and whoever believes all
+    to be equal is beaten too easily.  ``half`` and ``drop`` have no probability for a tie.
+    """
+    measured = [p for p in held_out if p.random_stream and (p.decisive or tie_model != "drop")]
+    if not measured:
         return None
-    d = torch.zeros(len(outcomes), dtype=torch.float64)
-    plain = Likelihood(tie_model=likelihood.tie_model)
-    return plain.loss(d, outcomes, ties=TieValues(theta=ties)).mean().item()
+    if tie_model not in LEARNS_THETA:
+        return math.log(2)
+    asked = {pair.prompt for pair in measured}
+    others = [pair.decisive for pair in pairs if pair.random_stream and pair.prompt not in asked]
+    # As if each outcome had been seen once more: a rate of 0 or 1 is not known from a few.
+    tied = (others.count(False) + 1) / (len(others) + 3)
+    ties = sum(not pair.decisive for pair in measured)
+    wins = len(measured) - ties
+    return -(ties * math.log(tied) + wins * math.log((1 - tied) / 2)) / len(measured)

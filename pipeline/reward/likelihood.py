@@ -53,6 +53,11 @@ class TieValues(NamedTuple):
     kappa: Any = 0.0
     scale: Any = 1.0
 
+    def spread(self, by: Any) -> TieValues:
+        """With thresholds `by` times as far from 0."""
+        theta, clearly, much = (by * v for v in (self.theta, self.gap_clearly, self.gap_much))
+        return self._replace(theta=theta, gap_clearly=clearly, gap_much=much)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Likelihood:

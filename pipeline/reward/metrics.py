@@ -29,12 +29,12 @@ def held_out_metrics(
     first: Sequence[float],
     second: Sequence[float],
     *,
-    theta: float,
+    theta: float | Sequence[float],
     tie_model: TieModel,
 ) -> dict[str, Any]:
     """Accuracy with its prompt-clustered 95% interval, log-loss and ECE.
 
-    `first` and `second` are the rewards of each pair's two texts.  Accuracy and ECE are of
+    `first` and `second` are the rewards of each pair's two texts, `theta` one for all or one each.  Accuracy and ECE are of
     decisive judgments: a tie names no winner to be right about.  An exactly equal pair of
     rewards counts half.  The log-loss is over all judgments that the tie model gives a
     probability: decisive ones only under ``drop``.  A figure without any judgment is None.
@@ -43,12 +43,13 @@ def held_out_metrics(
     outcomes = torch.tensor([pair.outcome for pair in pairs])
     decisive = outcomes < TIE
     scored = decisive if tie_model == "drop" else torch.ones_like(decisive)
-    threshold = theta if tie_model in LEARNS_THETA else 0.0
+    learned = torch.as_tensor(theta, dtype=torch.float64).expand(len(pairs))
+    threshold = learned if tie_model in LEARNS_THETA else torch.zeros_like(learned)
     found: dict[str, Any] = dict.fromkeys(
         ("accuracy", "accuracy_low", "accuracy_high", "log_loss", "ece")
     )
     if scored.any():
-        model, ties = Likelihood(tie_model=tie_model), TieValues(theta=theta)
+        model, ties = Likelihood(tie_model=tie_model), TieValues(theta=learned[scored])
         losses = model.loss(d[scored], outcomes[scored], ties=ties)
         found["log_loss"] = losses.mean().item()
     if decisive.any():

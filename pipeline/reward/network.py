@@ -144,12 +144,12 @@ class RewardHead:
         self.ties.level.add_(by.mean() if level is None else level)
 
     @torch.no_grad()
-    def rescale(self, by: float) -> None:
-        """Multiply every reward by `by` > 0; κ and its sharpness follow, θ stays."""
+    def rescale(self, by: float, *, thresholds: float = 1.0) -> None:
+        """Multiply every reward by `by` > 0, κ and its sharpness following, and θ by `thresholds`."""
         for head in filter(None, (self.score, self.heads)):
             head.weight.mul_(by)
             head.bias.mul_(by)
-        self.ties.rescale(by)
+        self.ties.rescale(by, thresholds=thresholds)
 
 
 def _linear(head: nn.Linear, states: Tensor) -> Tensor:

@@ -215,7 +215,7 @@ def readable(found: Mapping[str, Any]) -> str:
     if quality["log_loss"] is not None:
         lines.append(
             f"\nlog-loss {quality['log_loss']:.3f} nats a judgment; {quality['coin_log_loss']:.3f} "
-            "if all responses were equally good"
+            "of a coin that knows how often people tie"
         )
     if quality["accuracy"]:
         lines += ["", *_tables(quality)]

@@ -123,10 +123,10 @@ class RewardModel:
             own, left = left[: network.members], left[network.members :]
             network.shift(torch.tensor(own), level=fmean(by))
 
-    def rescale(self, by: float) -> None:
-        """Multiply every reward by `by` > 0, as `RewardHead.rescale` does."""
+    def rescale(self, by: float, *, thresholds: float = 1.0) -> None:
+        """Multiply every reward by `by` > 0 and θ by `thresholds`, as `RewardHead.rescale` does."""
         for network in self.networks:
-            network.rescale(by)
+            network.rescale(by, thresholds=thresholds)
 
     def _ids(
         self, conversations: Sequence[Messages], completions: Sequence[str]

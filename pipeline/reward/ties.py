@@ -96,8 +96,14 @@ class Ties(nn.Module):
             self.level.fill_(_logit(min(max(bad.item(), 0.02), 0.98)) / scale)
 
     @torch.no_grad()
-    def rescale(self, by: float) -> None:
-        """Let *both bad* stay as likely as it was where all rewards are multiplied by `by`."""
+    def rescale(self, by: float, *, thresholds: float = 1.0) -> None:
+        """Let *both bad* stay as likely as it was where all rewards are multiplied by `by`.
+
+        θ and the gaps are multiplied by `thresholds`.
+        """
+        for raw in (self.raw, self.gaps):
+            spread = thresholds * softplus(raw.double())
+            raw.copy_(spread + torch.log(-torch.expm1(-spread)))
         self.level.mul_(by)
         self.sharpness.fill_(_inverse_softplus(softplus(self.sharpness).item() / by))
 
