@@ -95,6 +95,7 @@ def _of_one_arm(
         ),
         prompts=[owner[i] for i in first],
         features=None if states is None else states[first] - states[second],
+        tie_models=[tie_model for rewards, _, tie_model in judged for _ in rewards],
     )
     tokens, threshold = cache(chat.plain), job.config.sampling.near_duplicate
 

@@ -41,12 +41,14 @@ class Candidates:
 
     `probabilities` (K, M, 3) are those of first, second and tie by K members, `prompts` (M,) says
     which pairs belong to one prompt.  `features` (M, F) are the differences of what the members'
-    heads read, for acquisitions that need them.
+    heads read, for acquisitions that need them.  `tie_models` are the K members'; left out, all are
+    Rao and Kupper's.
     """
 
     probabilities: Tensor
     prompts: Sequence[Hashable]
     features: Tensor | None = field(default=None)
+    tie_models: Sequence[TieModel] = ()
 
     def __post_init__(self) -> None:
         if self.probabilities.shape[1:] != (len(self.prompts), 3):
@@ -63,6 +65,16 @@ class Candidates:
     @property
     def members(self) -> int:
         return len(self.probabilities)
+
+    @property
+    def information(self) -> Tensor:
+        """(M,) Fisher information of one answer, the mean over members."""
+        models: Sequence[TieModel] = self.tie_models or ("rao_kupper",) * self.members
+        each = [
+            fisher_information(p, model)
+            for p, model in zip(self.probabilities, models, strict=True)
+        ]
+        return torch.stack(each).mean(0)
 
 
 def pairs_within(prompts: Sequence[Hashable]) -> tuple[list[int], list[int]]:
@@ -105,13 +117,15 @@ def uncertainty(probabilities: Tensor) -> Tensor:
     return entropy(probabilities.mean(0))
 
 
-def fisher_information(probabilities: Tensor) -> Tensor:
+def fisher_information(probabilities: Tensor, tie_model: TieModel = "rao_kupper") -> Tensor:
     """(…,) what one answer tells of the difference d, of (…, 3): Σ p (∂ log p / ∂d)².
 
-    Under the tie model the three derivatives are 1 − p_first, p_second − 1 and p_second − p_first;
-    without ties this is p (1 − p).
+    With thresholds the three derivatives are 1 − p_first, p_second − 1 and p_second − p_first;
+    without ties this is p (1 − p).  Davidson's are ±½ and 0, each less their mean.
     """
     first, second, tie = (probabilities[..., code] for code in (FIRST, SECOND, TIE))
+    if tie_model == "davidson":
+        return (first + second - (first - second) ** 2) / 4
     return first * (1 - first) ** 2 + second * (1 - second) ** 2 + tie * (second - first) ** 2
 
 
@@ -182,8 +196,7 @@ def _by_uncertainty(pool: Candidates, _: torch.Generator) -> Gains:
 def _by_design(pool: Candidates, _: torch.Generator) -> Gains:
     if pool.features is None:
         raise ValueError("d_optimal chooses by features, and the candidates have none")
-    information = fisher_information(pool.probabilities).mean(0)
-    return _Design(pool.features.float() * information.sqrt().float().unsqueeze(-1))
+    return _Design(pool.features.float() * pool.information.sqrt().float().unsqueeze(-1))
 
 
 def _by_chance(pool: Candidates, generator: torch.Generator) -> Gains:

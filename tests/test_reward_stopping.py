@@ -81,10 +81,8 @@ def rehearse(losses: list[float], *, patience: int, epochs: int = 2) -> tuple[li
     control = SimpleNamespace(should_training_stop=False, should_save=False)
     for step in range(1, 8 * epochs + 1):
         nn.init.constant_(network.weight, step)
-        state = SimpleNamespace(
-            global_step=step, max_steps=8 * epochs, num_train_epochs=epochs, epoch=step / 8
-        )
-        stopping.on_step_end(None, state, control)
+        state = SimpleNamespace(global_step=step, max_steps=8 * epochs, epoch=step / 8)
+        stopping.on_step_end(SimpleNamespace(num_train_epochs=epochs), state, control)
         if control.should_training_stop:
             assert control.should_save
             break
@@ -112,7 +110,7 @@ def test_what_is_known_is_saved_with_a_checkpoint_and_taken_up(tmp_path: Path):
     """Best at step 4, broken off after step 6; the resumed training ends where the whole one does."""
     losses = {2: 1.0, 4: 0.8, 6: 0.9, 8: 0.95}
     network = nn.Linear(1, 1, bias=False)
-    args = SimpleNamespace(output_dir=str(tmp_path))
+    args = SimpleNamespace(output_dir=str(tmp_path), num_train_epochs=2)
 
     def stopping() -> EarlyStopping:
         return EarlyStopping(
@@ -130,7 +128,7 @@ def test_what_is_known_is_saved_with_a_checkpoint_and_taken_up(tmp_path: Path):
 
     def at(step: int) -> SimpleNamespace:
         return SimpleNamespace(
-            global_step=step, max_steps=16, num_train_epochs=2, epoch=step / 8,
+            global_step=step, max_steps=16, epoch=step / 8,
             is_world_process_zero=True,
         )  # fmt: skip
 
@@ -175,10 +173,21 @@ def test_prompts_set_apart_are_few_whole_and_stable():
     assert set_apart(pairs, share=0.15, least=20, seed=1)[1] != apart
 
 
-def test_audit_prompts_take_the_place_of_a_share():
-    pairs = [pair(0, prompt=f"p{n % 4}", name=f"j{n}", audit=n % 4 == 2) for n in range(100)]
-    _, apart = set_apart(pairs, share=0.5, least=20, seed=0)
-    assert {p.prompt for p in apart} == {"p2"}
+@pytest.mark.parametrize(("audit", "learned"), [(0, 850), (1, 850), (149, 850), (300, 700)])
+def test_audit_prompts_are_part_of_the_share_and_never_learned_from(audit: int, learned: int):
+    pairs = [pair(0, prompt=f"p{n}", name=f"j{n}", audit=n < audit) for n in range(1000)]
+    found, apart = set_apart(pairs, share=0.15, least=100, seed=0)
+    assert (len(found), len(apart)) == (learned, 1000 - learned)
+    assert not any(p.audit for p in found)
+
+
+def test_audit_prompts_too_few_to_stop_by_are_not_learned_from_either():
+    pairs = [pair(0, prompt=f"p{n}", name=f"j{n}", audit=n < 3) for n in range(60)]
+    learned, apart = set_apart(pairs, share=0.15, least=20, seed=0)
+    assert (len(learned), [p.prompt for p in apart]) == (57, ["p0", "p1", "p2"])
+    # Unless there is nothing else.
+    all_audit = [pair(0, prompt=f"p{n}", name=f"j{n}", audit=True) for n in range(60)]
+    assert set_apart(all_audit, share=0.15, least=20, seed=0) == (all_audit, [])
 
 
 def test_too_few_to_decide_anything_are_learned_from():

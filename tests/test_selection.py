@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from pipeline.reward.likelihood import TieModel
 from pipeline.selection import (
     ACQUISITIONS,
     MOST_FEATURES,
@@ -85,11 +86,12 @@ def test_entropy_of_certainty_is_zero_and_finite_without_ties():
 
 @pytest.mark.parametrize("d", [-3.0, -0.4, 0.0, 1.7])
 @pytest.mark.parametrize("theta", [0.0, 0.3, 1.5])
-def test_fisher_information_is_the_expected_curvature(d: float, theta: float):
+@pytest.mark.parametrize("tie_model", ["rao_kupper", "davidson"])
+def test_fisher_information_is_the_expected_curvature(d: float, theta: float, tie_model: TieModel):
     at = torch.tensor(d, dtype=torch.float64)
 
     def probabilities(x: torch.Tensor) -> torch.Tensor:
-        return outcome_probabilities(x.reshape(1, 1), theta)[0, 0]
+        return outcome_probabilities(x.reshape(1, 1), theta, tie_model)[0, 0]
 
     step = 1e-4
     p = probabilities(at)
@@ -98,7 +100,7 @@ def test_fisher_information_is_the_expected_curvature(d: float, theta: float):
         if p[outcome] > 0:
             logs = [probabilities(at + k * step)[outcome].log() for k in (-1, 0, 1)]
             expected -= (p[outcome] * (logs[0] - 2 * logs[1] + logs[2]) / step**2).item()
-    assert fisher_information(p).item() == pytest.approx(expected, abs=1e-6)
+    assert fisher_information(p, tie_model).item() == pytest.approx(expected, abs=1e-6)
 
 
 def test_four_texts_make_six_pairs_of_their_own_prompt():

@@ -68,3 +68,10 @@ def test_outcome_of_two_scores():
 def test_bad_input_is_refused(outcomes, prompts):
     with pytest.raises(ValueError, match="outcomes"):
         win_rate(outcomes, prompts)
+
+
+def test_one_win_beside_many_ties_does_not_look_like_knowledge():
+    # w = .5083, at an effective size of 4 · 60 and t(59) = 2.001: center (.5083 + 4.004/480) /
+    # (1 + 4.004/240) = .5082, half 2.001/1.01668 · √(.24993/240 + 4.004/230400) = .0640.
+    found = win_rate([1.0] + [0.5] * 59, [*range(60)])
+    assert (found.low, found.high) == pytest.approx((0.4442, 0.5722), abs=3e-4)

@@ -132,7 +132,7 @@ def _calibration(quality: Mapping[str, Any]) -> Markup:
 def _length(quality: Mapping[str, Any]) -> Markup:
     found = quality["length"]
     if found is None:
-        return view.tile("Follows length", view.DASH, "responses are of one length")
+        return view.tile("Follows length", view.DASH, "no preference is between different lengths")
     rho = found["correlation"]
     spread = f"{_decimal(rho['low'])} to {_decimal(rho['high'])}" if rho["low"] is not None else ""
     return view.tile(

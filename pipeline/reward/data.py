@@ -165,20 +165,20 @@ def set_apart(
 ) -> tuple[list[JudgedPair], list[JudgedPair]]:
     """What the heads learn from and what is outside their samples, with no prompt in both.
 
-    Prompts imported for auditing are outside, or, where there are none, a `share` of the prompts
-    that follows from their ids.  Fewer than `least` judgments decide nothing: then all are learned
-    from.
+    Prompts imported for auditing are outside, and further ones up to a `share` of the prompts, which
+    follow from their ids.  Fewer than `least` judgments decide nothing: then only the prompts for
+    auditing are.  All are learned from where nothing else prefers a response.
     """
-    outside = {pair.prompt for pair in train if pair.audit}
-    if not outside:
-        prompts = {pair.prompt for pair in train}
-        by_digest = sorted(prompts, key=lambda id: digest("audit", str(seed), id))
-        outside = set(by_digest[: round(share * len(prompts))])
-    learned = [pair for pair in train if pair.prompt not in outside]
-    apart = [pair for pair in train if pair.prompt in outside]
-    if len(apart) < least or not any(pair.decisive for pair in learned):
-        return list(train), []
-    return learned, apart
+    audit = {pair.prompt for pair in train if pair.audit}
+    prompts = {pair.prompt for pair in train}
+    others = sorted(prompts - audit, key=lambda id: digest("audit", str(seed), id))
+    more = max(0, round(share * len(prompts)) - len(audit))
+    for outside in (audit | set(others[:more]), audit):
+        learned = [pair for pair in train if pair.prompt not in outside]
+        apart = [pair for pair in train if pair.prompt in outside]
+        if (len(apart) >= least or outside == audit) and any(pair.decisive for pair in learned):
+            return learned, apart
+    return list(train), []
 
 
 def resolved(config: RewardConfig, pairs: Sequence[JudgedPair]) -> RewardConfig:

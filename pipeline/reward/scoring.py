@@ -102,13 +102,18 @@ class RewardModel:
         return rewards[: len(pairs)], rewards[len(pairs) :]
 
     def rewards(self, texts: Sequence[Sequence[int]]) -> list[list[float]]:
-        """(K, B) rewards of texts of token ids."""
+        """(K, B) rewards of texts of token ids; ValueError where one is no finite number."""
+        found = []
         with torch.no_grad():
-            return [
-                rewards
-                for network in self.networks
-                for rewards in network.rewards(self._states(network, texts)).T.tolist()
-            ]
+            for network in self.networks:
+                given = network.rewards(self._states(network, texts))
+                if not bool(given.isfinite().all()):
+                    raise ValueError(
+                        "the reward model gives rewards that are no finite numbers: its training "
+                        "diverged; lower reward.lr and train it again"
+                    )
+                found += given.T.tolist()
+        return found
 
     def states(self, conversations: Sequence[Messages], completions: Sequence[str]) -> Tensor:
         """(B, hidden) in fp32: what the first network's heads read of each completion, its last

@@ -88,7 +88,7 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
         bootstrap_seed=job.config.seed,
         resume=job.resume,
         measure=measure,
-        outside=apart if config.early_stopping else (),
+        outside=apart if _may_stop(config, apart) else (),
         notes=[
             *notes_on_kinds(kinds),
             *_notes_on_stopping(config, apart),
@@ -143,8 +143,12 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
     return summary | {"predicted_pairs": predict(job, report, directory, device=device)}
 
 
+def _may_stop(config: RewardConfig, apart: Sequence[JudgedPair]) -> bool:
+    return config.early_stopping and len(apart) >= config.stopping_judgments
+
+
 def _notes_on_stopping(config: RewardConfig, apart: Sequence[JudgedPair]) -> list[dict[str, Any]]:
-    if not config.early_stopping or apart:
+    if not config.early_stopping or _may_stop(config, apart):
         return []
     message = (
         f"all epochs are trained: fewer than {config.stopping_judgments} judgments are on the share of prompts "

@@ -61,11 +61,12 @@ class EarlyStopping(TrainerCallback):
             found = torch.load(_file(args, state), weights_only=True)
             self._best, self._last, self._waited = found["best"], found["last"], found["waited"]
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if self._waited >= self._patience:  # a training that had ended was resumed
             control.should_training_stop = True
             return
-        every = max(1, round(state.max_steps / state.num_train_epochs / CHECKS_AN_EPOCH))
+        # Not the state's epochs, which are rounded up.
+        every = max(1, round(state.max_steps / args.num_train_epochs / CHECKS_AN_EPOCH))
         if state.global_step % every and state.global_step != state.max_steps:
             return
         self._check(state)

@@ -154,7 +154,11 @@ def _calibration(quality: Mapping[str, Any]) -> Check:
 def _length(quality: Mapping[str, Any]) -> Check:
     found = quality["length"]
     if found is None:
-        return Check(name="length", allows="ppo", says="all responses are of the same length")
+        return Check(
+            name="length",
+            allows="ppo",
+            says="no preference is between responses of different length",
+        )
     rho = found["correlation"]
     people, reward = found["rule"]["win_rate"], found["reward"]["win_rate"]
     said = (
