@@ -273,6 +273,7 @@ class Fitted:
     learned: Sequence[JudgedPair]
     unseen: Sequence[JudgedPair]
     scale: float
+    threshold_scale: float
     epochs: float
     cpu_seconds: float
 
@@ -297,11 +298,13 @@ class Fitted:
             outside=apart if config.early_stopping else (),
         )
         spent = time.process_time() - started
+        factors = calibrate(model, held_out, apart, scale=config.calibrate)[1].factors
         return cls(
             model=model,
             learned=learned,
             unseen=[*apart, *held_out],
-            scale=calibrate(model, held_out, apart, scale=config.calibrate)[1].factor,
+            scale=factors.rewards,
+            threshold_scale=factors.thresholds,
             epochs=kept.epoch if kept else config.epochs,
             cpu_seconds=round(spent, 1),
         )

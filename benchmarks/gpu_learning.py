@@ -92,7 +92,7 @@ class Study:
                 tie_word_embeddings=True, bos_token_id=None,
                 eos_token_id=self.chat.end_id, pad_token_id=self.chat.pad_id,
             )
-        ).to(self.device)  # fmt: skip
+        ).to(self.device)  # type: ignore[arg-type]  # fmt: skip
         print(f"{model.num_parameters():,} parameters on {self.device}", flush=True)
         rows = [self.chat.chat(talk, text) for talk, text, _ in examples(options.rows, 0)]
         random.Random(0).shuffle(rows)

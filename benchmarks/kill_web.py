@@ -46,11 +46,12 @@ from storage.records import (  # noqa: E402
     Iteration,
     ModelVersion,
     Prompt,
+    ScreenOutcome,
     canonical_outcome,
     new_id,
 )
 
-OUTCOMES = ("a", "b", "tie", "both_bad")
+OUTCOMES: tuple[ScreenOutcome, ...] = ("a", "b", "tie", "both_bad")
 NOT_JOURNALED = ("leases", "metrics", "run_notes", "meta", "migrations")
 START_TIMEOUT = 180.0  # seconds, on a crowded machine
 LOAD_TIMEOUT = 60.0
@@ -63,8 +64,8 @@ class Client:
     annotator: str
     token: str
     seed: int
-    sent: dict[str, tuple[str, str]] = field(default_factory=dict)
-    acknowledged: dict[str, tuple[str, str]] = field(default_factory=dict)
+    sent: dict[str, tuple[str, ScreenOutcome]] = field(default_factory=dict)
+    acknowledged: dict[str, tuple[str, ScreenOutcome]] = field(default_factory=dict)
     trouble: str | None = None
 
     def judge_until(self, stop: threading.Event, base_url: str) -> None:
@@ -156,18 +157,23 @@ def kill_again_and_again(
     threads = [
         threading.Thread(target=client.judge_until, args=(stop, base_url)) for client in clients
     ]
-    for round_ in range(kills + 1):
+
+    def timed() -> subprocess.Popen[bytes]:
         began = time.monotonic()
         server = start(workspace, port)
         starts.append(time.monotonic() - began)
-        if round_ == 0:
-            for thread in threads:
-                thread.start()
+        return server
+
+    server = timed()
+    for thread in threads:
+        thread.start()
+    for kill in range(1, kills + 1):
         saved = wait_for_load(clients, more=coin.randrange(20, 400))
-        if round_ < kills:
-            os.kill(server.pid, signal.SIGKILL)
-            server.wait(timeout=30)
-            print(f"kill {round_ + 1}: {saved} acknowledged", file=sys.stderr, flush=True)
+        os.kill(server.pid, signal.SIGKILL)
+        server.wait(timeout=30)
+        print(f"kill {kill}: {saved} acknowledged", file=sys.stderr, flush=True)
+        server = timed()
+    wait_for_load(clients, more=coin.randrange(20, 400))
     stop.set()
     for thread in threads:
         thread.join(timeout=60)

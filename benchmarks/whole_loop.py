@@ -51,8 +51,11 @@ A reward model's own scale stays, since how little it knows is in it (`reward.ca
 CEILING = TrialArm(
     name="ceiling",
     one_shot=True,
-    settings=NAIVE.settings
-    | {"shaping.reward_weight": 0, "shaping.weights": '{"pipeline.gold:score" = 1}'},
+    settings={
+        **NAIVE.settings,
+        "shaping.reward_weight": 0,
+        "shaping.weights": '{"pipeline.gold:score" = 1}',
+    },
 )
 ARMS = {arm.name: arm for arm in (FULL, NAIVE, CEILING)}
 CEILING_LABELS = 40
@@ -64,7 +67,7 @@ OF_CEILING, OF_NAIVE, ALARMS, FALSE_ALARMS, SEEDS_NEEDED = 0.55, 1.5, 0.8, 0.1, 
 def run(arm: TrialArm, seed: int, settings: Mapping[str, Any]) -> dict[str, Any]:
     """The report of one run in a workspace of its own, with its seconds."""
     planned = (1, CEILING_LABELS) if arm is CEILING else (ITERATIONS, LABELS)
-    chosen = [f"{name}={text(value)}" for name, value in (SETTINGS | settings).items()]
+    chosen = [f"{name}={text(value)}" for name, value in {**SETTINGS, **settings}.items()]
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="kitestring-loop-") as folder:
         place = Path(folder) / "workspace"

@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,7 +82,7 @@ def admin(command: str, arguments: dict[str, Any]) -> Any:
 
 def add_pairs(
     db: Database,
-    texts: list[tuple[str | list[Message], str, str]],
+    texts: Sequence[tuple[str | list[Message], str, str]],
     *,
     iteration: int = 1,
     wanted: int = 1,

@@ -60,8 +60,12 @@ def measured(fitted: Fitted, world: World, fresh: Fresh) -> dict[str, float]:
     gold = world.gold[start:]
     means, gold_means = (each.reshape(-1, ANSWERS).mean(1) for each in (rewards, gold))
     d = rewards[fresh.first] - rewards[fresh.second]
-    stated, trained = preferred(network, d), preferred(network, d / fitted.scale)
-    best = min(SCALES, key=lambda factor: log_loss(preferred(network, factor * d), fresh.won))
+    theta = network.ties().item()
+    stated = preferred(network, d, theta)
+    trained = preferred(network, d / fitted.scale, theta / fitted.threshold_scale)
+    best = min(
+        SCALES, key=lambda factor: log_loss(preferred(network, factor * d, theta), fresh.won)
+    )
     return {
         "accuracy": world.accuracy(rewards),
         "log_loss": log_loss(stated, fresh.won),
@@ -75,10 +79,10 @@ def measured(fitted: Fitted, world: World, fresh: Fresh) -> dict[str, float]:
     }
 
 
-def preferred(network: Any, d: np.ndarray) -> np.ndarray:
+def preferred(network: Any, d: np.ndarray, theta: float) -> np.ndarray:
     """The probability that a preference is for the first, of (N,) differences of rewards."""
-    theta, tie_model = network.ties().item(), network.likelihood.tie_model
-    return torch.sigmoid(preference_logit(torch.from_numpy(d), theta, tie_model)).numpy()
+    logit = preference_logit(torch.from_numpy(d), theta, network.likelihood.tie_model)
+    return torch.sigmoid(logit).numpy()
 
 
 def log_loss(stated: np.ndarray, won: np.ndarray) -> float:
