@@ -105,19 +105,6 @@ def pair(db: Database, annotator: str, comparison: str) -> LeasedPair:
     return pairs(db, annotator, [comparisons.get(db, comparison)])[0]
 
 
-def release(db: Database, annotator: str, ids: Sequence[str]) -> None:
-    """Let others have these comparisons now; he may still answer them."""
-
-    def operation(tx: Transaction) -> None:
-        moment = tx.now()
-        for comparison in dict.fromkeys(ids):
-            lease = tx.desk.card(tx, comparison).leases.get(annotator)
-            if lease is not None and lease.expires > moment:
-                tx.lease(comparison, annotator, lease.granted, moment)
-
-    db.write(operation)
-
-
 def progress(db: Database, annotator: str) -> dict[str, int | None]:
     """How far he is: judged in all, judged today (UTC), remaining, and the iteration labeled.
 
