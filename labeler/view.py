@@ -222,10 +222,10 @@ def table(columns: Sequence[Column], rows: Iterable[Sequence[Any]], *, caption: 
     return Markup(
         '<div class="ks-scroll"><table class="ks-table"><caption>{}</caption>'
         "<thead><tr>{}</tr></thead><tbody>{}</tbody></table>{}</div>"
-    ).format(caption, Markup("").join(head), lines(body), _legend(columns))
+    ).format(caption, Markup("").join(head), lines(body), _terms(columns))
 
 
-def _legend(columns: Sequence[Column]) -> Markup:
+def _terms(columns: Sequence[Column]) -> Markup:
     """What the columns mean, for phones, which show no heads to point at."""
     terms = [Markup("<dt>{}</dt><dd>{}</dd>").format(c.title, c.help) for c in columns if c.help]
     if not terms:

@@ -182,19 +182,29 @@ def _add_gate(app: typer.Typer, connect: Callable[[Path], AbstractContextManager
     ) -> None:
         """Is each policy better than SFT?  Verdicts with their evidence, and the leaderboard."""
         with connect(workspace) as target:
-            if override is None and (reason or by):
-                raise ValueError("--reason and --by go with --override promote or block")
-            if override is None:
-                found = target.call("gate")
-                found = gate.standing_in(found, policy) if policy else found
-                text = gate.told(found) if policy else gate.readable(found)
-            else:
-                who = getpass.getuser() if by is None else by
+            if override:
                 found = target.call(
-                    "gate.override", ruling=override, reason=reason, policy=policy, researcher=who
-                )
+                    "gate.override",
+                    ruling=override, reason=reason, policy=policy, researcher=by or _account(),
+                )  # fmt: skip
                 text = gate.told(found)
+            elif reason or by:
+                raise ValueError("--reason and --by go with --override promote or block")
+            elif policy:
+                found = gate.standing_in(target.call("gate"), policy)
+                text = gate.told(found)
+            else:
+                found = target.call("gate")
+                text = gate.readable(found)
         typer.echo(json.dumps(found) if as_json else text)
+
+
+def _account() -> str:
+    """The name of the account that runs the command; ValueError where it has none."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container under a number of its own
+        raise ValueError("say with --by who rules: this account has no name") from None
 
 
 def _tell(line: str) -> None:

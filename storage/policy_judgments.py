@@ -118,8 +118,8 @@ def override(
         raise ValueError(
             f"{policy} is the reference or no policy; the gate judges trained policies"
         )
-    standing = [each.ruling for each in overrides(db) if each.policy == policy]
-    if ruling == "evidence" and standing[-1:] in ([], ["evidence"]):
+    rulings = {each.policy: each.ruling for each in overrides(db)}  # the latest of each
+    if ruling == "evidence" == rulings.get(policy, "evidence"):
         raise ValueError(f"there is no ruling on {policy} to take back; the evidence decides")
     made = GateOverride(
         id=new_id("g"),

@@ -12,7 +12,7 @@ class Desk {
     this.shown = null;
     this.known = new WeakSet(); // pairs that were on the screen before
     this.fresh = false; // is this the first time that the one on the screen is there?
-    this.silent = recall("keys") === "off"; // single-letter shortcuts, which speech input can trip over
+    this.keysOff = recall("keys") === "off"; // single-letter shortcuts, which speech input can trip over
     this.plain = false;
     this.everSaved = false;
     this.stopwatch = new Stopwatch();
@@ -217,14 +217,14 @@ class Desk {
   }
 
   toggleShortcuts() {
-    this.silent = !this.silent;
-    remember("keys", this.silent ? "off" : "on");
+    this.keysOff = !this.keysOff;
+    remember("keys", this.keysOff ? "off" : "on");
     this.showShortcuts();
   }
 
   showShortcuts() {
-    $("[data-do=shortcuts]").textContent = this.silent ? "Switch shortcuts on" : "Switch shortcuts off";
-    $(".desk").classList.toggle("silent", this.silent);
+    $("[data-do=shortcuts]").textContent = this.keysOff ? "Switch shortcuts on" : "Switch shortcuts off";
+    $(".desk").classList.toggle("keys-off", this.keysOff);
   }
 
   async showFigures() {
@@ -340,7 +340,7 @@ class Desk {
     if (event.key === "Escape") return this.escape(event);
     // Enter held down would press a button in focus again and again.
     if (event.repeat && event.key === "Enter" && event.target.closest("button")) event.preventDefault();
-    if (this.silent || event.repeat || event.ctrlKey || event.metaKey || event.altKey || $("dialog[open]")) return;
+    if (this.keysOff || event.repeat || event.ctrlKey || event.metaKey || event.altKey || $("dialog[open]")) return;
     if (event.target.closest("input, textarea, select, [contenteditable]")) return;
     const action = keys[event.key.toLowerCase()];
     if (!action) return;

@@ -28,7 +28,7 @@ from storage.records import digest
 
 PRIOR_SD = 1.0
 """Of each factor's logarithm, around 0.  Without it the factor of a few judgments that happen to
-contradict the model would be 0.  On the demo, factors of .3 to 1.2 are found."""
+contradict the model would be 0.  On the demo, factors of .3 to 1.6 are found."""
 
 _FACTORS = torch.logspace(-1.3, 0.7, 201, dtype=torch.float64)  # .05 to 5
 _ROUNDS = 20
@@ -77,12 +77,12 @@ def fitted_factors(
         posterior = fits.sum(-1) - (_FACTORS.log() / PRIOR_SD).square() / 2
         return float(_FACTORS[posterior.argmax()])
 
-    # One after the other until neither moves: log-concave in both (Pratt 1981, "Concavity of the
-    # log likelihood", JASA 76), so there is one top.
+    # One after the other until neither moves; the likelihood is log-concave in both (Pratt 1981,
+    # "Concavity of the log likelihood", JASA 76).
+    learned = likelihood.tie_model in LEARNS_THETA
     grid, found = _FACTORS[:, None], Factors()
     for _ in range(_ROUNDS):
         rewards = likeliest(grid, found.thresholds)
-        learned = likelihood.tie_model in LEARNS_THETA
         moved = Factors(rewards, likeliest(rewards, grid) if learned else 1.0)
         if moved == found:
             break

@@ -34,9 +34,9 @@ def held_out_metrics(
 ) -> dict[str, Any]:
     """Accuracy with its prompt-clustered 95% interval, log-loss and ECE.
 
-    `first` and `second` are the rewards of each pair's two texts, `theta` one for all or one each.  Accuracy and ECE are of
-    decisive judgments: a tie names no winner to be right about.  An exactly equal pair of
-    rewards counts half.  The log-loss is over all judgments that the tie model gives a
+    `first` and `second` are the rewards of each pair's two texts, `theta` one for all or one each.
+    Accuracy and ECE are of decisive judgments: a tie names no winner to be right about.  An exactly
+    equal pair of rewards counts half.  The log-loss is over all judgments that the tie model gives a
     probability: decisive ones only under ``drop``.  A figure without any judgment is None.
     """
     d = torch.tensor(first, dtype=torch.float64) - torch.tensor(second, dtype=torch.float64)

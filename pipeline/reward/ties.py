@@ -102,8 +102,8 @@ class Ties(nn.Module):
         θ and the gaps are multiplied by `thresholds`.
         """
         for raw in (self.raw, self.gaps):
-            spread = thresholds * softplus(raw.double())
-            raw.copy_(spread + torch.log(-torch.expm1(-spread)))
+            spread = [_inverse_softplus(thresholds * value) for value in softplus(raw).tolist()]
+            raw.copy_(torch.tensor(spread))
         self.level.mul_(by)
         self.sharpness.fill_(_inverse_softplus(softplus(self.sharpness).item() / by))
 
