@@ -6,8 +6,7 @@ import os
 import threading
 import uuid
 
-import pytest
-from browser import chromium, new_page, wait_for_pair
+from browser import new_page, wait_for_pair
 from desk_browser import (
     cookie_of,
     desk_page,
@@ -17,7 +16,7 @@ from desk_browser import (
     status,
     wait_for_other,
 )
-from desk_world import add_pairs, add_person, free_port, make_app, serving, workspace
+from desk_world import add_pairs, add_person, free_port, serving
 from playwright.sync_api import expect
 
 from storage import iterations
@@ -28,31 +27,6 @@ HOSTILE = (
     "![x](http://evil.example/pixel.png) <form action=http://evil.example><button>Go</button></form>"
     " [here](javascript:document.title='owned')"
 )
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with chromium() as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    """Enough pairs for all; later tests find what earlier ones left."""
-    texts = [(f"Question {i}?", f"first {i}", f"second {i}") for i in range(150)]
-    with workspace(tmp_path_factory.mktemp("browser"), texts) as db:
-        yield db, make_app(db)
-
-
-@pytest.fixture(scope="module")
-def server(world):
-    with serving(world[1]) as running:
-        yield running
-
-
-@pytest.fixture
-def who(world):
-    return add_person(world[0], f"Ann {uuid.uuid4().hex[:6]}")
 
 
 def test_labels_by_keyboard_and_by_mouse(browser, world, server, who):

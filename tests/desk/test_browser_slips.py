@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import uuid
 
-import pytest
-from browser import chromium, new_page, wait_for_pair
+from browser import new_page, wait_for_pair
 from desk_browser import (
     cookie_of,
     desk_page,
@@ -15,32 +14,8 @@ from desk_browser import (
     status,
     wait_for_other,
 )
-from desk_world import add_person, make_app, serving, workspace
+from desk_world import add_person, serving
 from playwright.sync_api import expect
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with chromium() as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    texts = [(f"Question {i}?", f"first {i}", f"second {i}") for i in range(120)]
-    with workspace(tmp_path_factory.mktemp("slips"), texts) as db:
-        yield db, make_app(db)
-
-
-@pytest.fixture(scope="module")
-def server(world):
-    with serving(world[1]) as running:
-        yield running
-
-
-@pytest.fixture
-def who(world):
-    return add_person(world[0], f"Ann {uuid.uuid4().hex[:6]}")
 
 
 def press(page, *keys):
