@@ -46,8 +46,9 @@ def shares(
 ) -> dict[Arm, float]:
     """Each evaluation arm's share of an iteration's comparisons; `previous` is the other policy.
 
-    After a block the reference itself may be sampled: comparing it with the policy that waits
-    for a verdict is then the gate's work.
+    After a block the arm `reference` compares SFT with the policy that waits for a verdict, and not
+    with the promoted one that is sampled (`pipeline.sampling`); where SFT itself is sampled, the arm
+    `previous` is that comparison.
     """
     wanted = labels_wanted(config, current.labels_wanted) / current.labels_wanted
     sampled = current.policy_sampled or reference
@@ -64,13 +65,16 @@ def standing(evidence: Evidence, policy: str) -> dict[str, Any]:
     """The verdict on one policy with all that it rests on.
 
     ``win_rate`` and ``sequential`` are against SFT, ``alarm`` over the judgments that its
-    own reward model predicted (each None without judgments), ``ruling`` a researcher's, ``words`` says it all in
-    sentences, ``may_stop`` whether more judgments against SFT would decide nothing.
+    own reward model predicted (each None without judgments), ``versus`` the win rates against other
+    policies that it was compared with, the newest first, ``ruling`` a researcher's, ``words`` says it
+    all in sentences, ``may_stop`` whether more judgments against SFT would decide nothing.
     """
     rows = against(evidence, policy, evidence["reference"])
-    outcomes, prompts = [row["outcome"] for row in rows], [row["prompt"] for row in rows]
-    rate = win_rate(outcomes, prompts) if rows else None
-    test = sequential_test(outcomes, prompts)
+    rate = _rate(rows)
+    test = sequential_test([row["outcome"] for row in rows], [row["prompt"] for row in rows])
+    others = [name for name in reversed(evidence["policies"][1:]) if name != policy]
+    met = {name: _rate(against(evidence, policy, name)) for name in others}
+    versus = {name: found for name, found in met.items() if found}
     # Another reward model's expectation says nothing of what this policy was trained to please.
     proxy = evidence["proxies"].get(policy)
     foreseen = [row for row in rows if proxy is not None and row["reward_model"] == proxy]
@@ -92,10 +96,11 @@ def standing(evidence: Evidence, policy: str) -> dict[str, Any]:
         "by_evidence": by_evidence,
         "ruling": ruling,
         "win_rate": asdict(rate) if rate else None,
+        "versus": [{"opponent": name} | asdict(found) for name, found in versus.items()],
         "sequential": _curve(test),
         "may_stop": test.decision != "go on",
         "alarm": _finite(asdict(alarm)) if alarm else None,
-        "words": [*_words(rate, test, alarm), *_ruled(ruling)],
+        "words": [*_words(rate, test, alarm), *_met(versus), *_ruled(ruling)],
     }
 
 
@@ -117,11 +122,14 @@ def last_promoted(evidence: Evidence) -> str:
 def next_sampled(evidence: Evidence, done: Iteration) -> str | None:
     """Whom the next iteration samples: what this one produced, unless the gate has blocked.
 
-    Where the policy that was sampled turned out harmful or over-optimised, its successor came of
-    the same course, and waits: people compare it with the last promoted one first.
+    Where the policy that was sampled, or that waited for its verdict, turned out harmful or
+    over-optimised, its successor came of the same course, and waits: people compare it with SFT
+    and with the last promoted one first.  `evidence` is of when `done` is the newest iteration.
     """
-    judged = [verdict(evidence, name) for name in (done.policy_sampled, done.policy_produced)]
-    return last_promoted(evidence) if "blocked" in judged else done.policy_produced
+    waiting = evidence["iteration"]["on_trial"] if evidence["iteration"] else None
+    compared = {waiting, done.policy_sampled, done.policy_produced}
+    blocked = any(verdict(evidence, name) == "blocked" for name in compared)
+    return last_promoted(evidence) if blocked else done.policy_produced
 
 
 def restrained(config: Config, evidence: Evidence) -> tuple[Config, dict[str, str]]:
@@ -201,6 +209,13 @@ def against(evidence: Evidence, policy: str, opponent: str) -> list[dict[str, An
     return found
 
 
+def _rate(rows: Sequence[Mapping[str, Any]]) -> WinRate | None:
+    """The win rate of judgments; None where there are none."""
+    if not rows:
+        return None
+    return win_rate([row["outcome"] for row in rows], [row["prompt"] for row in rows])
+
+
 def _decide(test: Sequential, alarm: OverOptimization | None) -> Verdict:
     if test.decision == "worse" or (alarm and alarm.alarm):
         return "blocked"
@@ -209,11 +224,10 @@ def _decide(test: Sequential, alarm: OverOptimization | None) -> Verdict:
 
 def _iteration(evidence: Evidence, config: Config) -> dict[str, Any] | None:
     """Whom the newest iteration's judgments are to compare with SFT, how many are wanted and in."""
-    newest, trained = evidence["iteration"], evidence["policies"][1:]
-    if newest is None or not trained:
+    newest = evidence["iteration"]
+    if newest is None or newest["on_trial"] not in evidence["policies"][1:]:
         return None
-    # Where the reference is sampled after a block, it is compared with the policy that waits.
-    policy = newest["sampled"] if newest["sampled"] in trained else trained[-1]
+    policy = newest["on_trial"]
     rows = against(evidence, policy, evidence["reference"])
     return {
         "number": newest["number"],
@@ -275,6 +289,14 @@ def _words(rate: WinRate | None, test: Sequential, alarm: OverOptimization | Non
             f"people gave {alarm.human:.0%} (z = {z}): no sign of over-optimisation."
         )
     return said
+
+
+def _met(versus: Mapping[str, WinRate]) -> list[str]:
+    return [
+        f"Against {name} they preferred it in {rate.win_rate:.0%} of {rate.comparisons} judgments on "
+        f"{rate.prompts} prompts ({rate.low:.0%} to {rate.high:.0%})."
+        for name, rate in versus.items()
+    ]
 
 
 def _ruled(ruling: Mapping[str, Any] | None) -> list[str]:

@@ -113,8 +113,8 @@ class Loop:
     def override_gate(
         self, ruling: str, reason: str, *, policy: str | None = None, researcher: str = ""
     ) -> dict[str, Any]:
-        """Rule on a policy (the one being sampled): promote, block, or evidence; its standing."""
-        chosen = policy or self._current().policy_sampled or ""
+        """Rule on a policy (the one on trial): promote, block, or evidence; its standing."""
+        chosen = policy or self._on_trial(self._current()) or ""
         policy_judgments.override(self._db, chosen, ruling, reason=reason, researcher=researcher)
         return gate.standing(policy_judgments.evidence(self._db), chosen)
 
@@ -327,6 +327,8 @@ class Loop:
             names["previous"] = self._previous(current)
             newest = self._newest("reward")  # sampling chooses by the one of the iteration before
             names["reward"] = current.reward_model or (newest.id if newest else None)
+            if stage == "sampling":
+                names["on_trial"] = self._on_trial(current)
             if stage == "reward":
                 names["proxy"] = self._proxy(current)
             if stage == "ppo" and config.ppo.start_from == "sft":
@@ -376,22 +378,20 @@ class Loop:
         return reference
 
     def _previous(self, current: Iteration) -> str | None:
-        """The policy sampled one iteration earlier; after a block the one made since, which waits."""
-        if current.number == 1:
-            return None
-        before = iterations.get(self._db, current.number - 1)
-        went_on = current.policy_sampled == before.policy_produced
-        return before.policy_sampled if went_on else before.policy_produced
+        return iterations.rival(current, iterations.before(self._db, current))
 
     def _proxy(self, current: Iteration) -> str | None:
         """The reward model whose promises the iteration's policies are held to."""
         compared = (current.policy_sampled, self._previous(current))
         return policy_judgments.proxy_of(self._db, compared)
 
+    def _on_trial(self, current: Iteration) -> str | None:
+        return iterations.on_trial(current, iterations.before(self._db, current))
+
     def _judged(self, iteration: Iteration) -> Iteration:
-        """The iteration with the verdict on the policy it sampled, as the evidence stands."""
-        found = gate.verdict(policy_judgments.evidence(self._db), iteration.policy_sampled)
-        return replace(iteration, verdict=found)
+        """The iteration with the verdict on the policy that it judges, as the evidence stands."""
+        evidence = policy_judgments.evidence(self._db)
+        return replace(iteration, verdict=gate.verdict(evidence, self._on_trial(iteration)))
 
     def _path(self, name: str) -> str:
         """Where a model is: one of this workspace by its id, else a directory or a hub id."""

@@ -32,7 +32,8 @@ SECOND_CHANCES = 2
 """How often the second side of a pair of near-duplicates is sampled again."""
 
 OPPONENT = {"random": "policy", "previous": "previous", "reference": "reference"}
-"""Whose completion meets the policy's own, by arm of the random stream."""
+"""Whose completion meets the policy's own, by arm of the random stream; in the arm `reference` it
+meets that of the policy on trial, which after a block is not the one that is sampled."""
 
 COMPLETION_COLUMNS = (
     "id", "prompt", "policy", "text", "tokens", "finish_reason", "temperature", "top_p", "seed",
@@ -100,6 +101,9 @@ def read_plan(rows: Sequence[dict[str, Any]], job: Job) -> tuple[list[Draft], li
     pools: list[Pool] = []
     numbers: dict[str, int] = defaultdict(int)
     warm, other = job.config.sampling.temperatures
+    on_trial = job.names.get("on_trial")
+    waits = on_trial is not None and on_trial == job.names.get("previous")
+    judged = "previous" if waits else "policy"
 
     def side(prompt: str, model: str, temperature: float) -> Side:
         job.model(model)
@@ -117,7 +121,7 @@ def read_plan(rows: Sequence[dict[str, Any]], job: Job) -> tuple[list[Draft], li
             continue
         opponent = OPPONENT[arm]
         for _ in range(row["pairs"]):
-            ours = side(prompt, "policy", warm)
+            ours = side(prompt, judged if arm == "reference" else "policy", warm)
             theirs = side(prompt, opponent, other if opponent == "policy" else warm)
             drafts.append(Draft(prompt, messages, arm, (ours, theirs)))
     return drafts, pools

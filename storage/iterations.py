@@ -30,3 +30,26 @@ def latest(db: Database) -> Iteration | None:
 def listing(db: Database) -> list[Iteration]:
     """All iterations, first to last."""
     return lookup.select(db, Iteration, _LISTING)
+
+
+def before(db: Database, current: Iteration) -> Iteration | None:
+    """The iteration before this one; None for the first."""
+    return get(db, current.number - 1) if current.number > 1 else None
+
+
+def waiting(current: Iteration, before: Iteration | None) -> str | None:
+    """The policy that the iteration before made and this one, after a block, does not sample."""
+    made = before.policy_produced if before else None
+    return None if made == current.policy_sampled else made
+
+
+def rival(current: Iteration, before: Iteration | None) -> str | None:
+    """Whom an iteration compares with the policy it samples: the one that waits, else the one
+    sampled before."""
+    return waiting(current, before) or (before.policy_sampled if before else None)
+
+
+def on_trial(current: Iteration, before: Iteration | None) -> str | None:
+    """The policy that an iteration's judgments against SFT are about: the one that waits for a
+    verdict, else the one it samples."""
+    return waiting(current, before) or current.policy_sampled

@@ -24,13 +24,15 @@ _JUDGED = """
     SELECT j.comparison, c.prompt, c.iteration, f.policy AS first, s.policy AS second, j.outcome,
            p.first AS predicted, p.reward_model
     FROM current_judgments AS j
+    JOIN (SELECT comparison, annotator, min(created_at) AS since FROM judgments GROUP BY ALL) AS made
+        USING (comparison, annotator)
     JOIN annotators AS a ON a.id = j.annotator
     JOIN comparisons AS c ON c.id = j.comparison
     JOIN completions AS f ON f.id = c.first
     JOIN completions AS s ON s.id = c.second
     LEFT JOIN predictions AS p ON p.comparison = j.comparison
     WHERE list_contains($arms, c.arm) AND list_contains($kinds, a.kind) AND f.policy <> s.policy
-    ORDER BY j.created_at, j.id
+    ORDER BY made.since, j.comparison, j.annotator
 """
 _OUTCOMES = {"first": 1.0, "second": 0.0}
 
@@ -50,6 +52,8 @@ _OVERRIDES = "SELECT * FROM gate_overrides ORDER BY created_at, id"
 def judged(db: Database) -> list[dict[str, Any]]:
     """Current judgments between two policies by people, oldest first.
 
+    A revised judgment keeps the place of the first one that its annotator gave: the sequential test
+    reads them in this order, and what was corrected must not be moved behind what came later.
     Rows have comparison, prompt, iteration, first and second (ids of policies), outcome (1 where
     `first` won, ½ for a tie or both bad, 0), and predicted (the same as expected by `reward_model`)
     or None.
@@ -63,7 +67,7 @@ def evidence(db: Database) -> dict[str, Any]:
 
     ``judged`` as above; ``policies``: ids of all versions, oldest first, the SFT reference leading;
     ``reference`` (None before there is one); ``iteration``: the newest one's number, the policy it
-    sampled and the labels it wants; ``proxies``: the reward model each was trained against, ``kl_weights``: and with which ppo.kl_weight; ``overrides``: the latest ruling on each policy, with its reason, researcher and time.
+    samples, the one on trial and the labels it wants; ``proxies``: the reward model each was trained against, ``kl_weights``: and with which ppo.kl_weight; ``overrides``: the latest ruling on each policy, with its reason, researcher and time.
     """
     references = models.listing(db, role="sft")
     newest = iterations.latest(db)
@@ -75,6 +79,7 @@ def evidence(db: Database) -> dict[str, Any]:
         "iteration": {
             "number": newest.number,
             "sampled": newest.policy_sampled,
+            "on_trial": iterations.on_trial(newest, iterations.before(db, newest)),
             "labels": newest.labels_wanted,
         }
         if newest

@@ -28,24 +28,27 @@ def add_models(db: Database, policies: int) -> None:
     """sft-1 and policy-1, policy-2, …, each trained against the reward model of its number."""
     models.add(db, ModelVersion(id="sft-1", role="sft", name="SFT", path="demo"))
     for n in range(1, policies + 1):
-        models.add(
-            db,
-            ModelVersion(
-                id=f"reward-{n}", role="reward", name=f"reward-{n}", summary={"theta": 0.5}
-            ),
-        )
-        models.add(
-            db,
-            ModelVersion(
-                id=f"policy-{n}", role="policy", name=f"policy-{n}", reward_model=f"reward-{n}",
-                path=f"models/policy-{n}",
-            ),
-        )  # fmt: skip
+        add_policy(db, n)
     for name in ("ann", "bob"):
         annotators.add(db, Annotator(id=name, name=name))
     annotators.add(db, Annotator(id="robot", name="robot", kind="model"))
     train = [Prompt.make(f"How many is {n}?", role="train") for n in range(40)]
     prompts.add(db, [*train, Prompt.make("What is held out?", role="held-out")])
+
+
+def add_policy(db: Database, n: int) -> None:
+    """policy-N and the reward-N that it was trained against."""
+    summary = {"theta": 0.5}
+    models.add(
+        db, ModelVersion(id=f"reward-{n}", role="reward", name=f"reward-{n}", summary=summary)
+    )
+    models.add(
+        db,
+        ModelVersion(
+            id=f"policy-{n}", role="policy", name=f"policy-{n}", reward_model=f"reward-{n}",
+            path=f"models/policy-{n}",
+        ),
+    )  # fmt: skip
 
 
 def add_iteration(db: Database, number: int, **more: object) -> Iteration:

@@ -16,12 +16,12 @@ from pipeline.config import Config
 from pipeline.jobs import Jobs
 from pipeline.loop import Loop
 from pipeline.rundir import Job, RunDirectory
-from storage import iterations, policy_judgments, runs
+from storage import iterations, lookup, policy_judgments, runs
 from storage.backup import rebuild
 from storage.database import Database
 from storage.errors import NotFound
-from storage.records import Iteration, Run, Withdrawal
-from tests.policy_world import add_iteration, add_models, compare
+from storage.records import Iteration, Judgment, Run, Withdrawal, new_id, now
+from tests.policy_world import add_iteration, add_models, add_policy, compare
 
 TWELVE_WINS = ["first"] * 12  # the fewest that settle it (test_eprocess.py)
 TWELVE_LOSSES = ["second"] * 12
@@ -65,6 +65,24 @@ def test_what_was_taken_back_does_not_count(world: Database):
     withdrawn, _ = compare(world, "policy-1", "sft-1", ["first", "second"])
     world.write(lambda tx: tx.store(Withdrawal(id="w", replaces=withdrawn, annotator="ann")))
     assert [row["outcome"] for row in policy_judgments.judged(world)] == [0.0]
+
+
+def test_a_revised_judgment_keeps_its_place(world: Database):
+    given = compare(world, "policy-1", "sft-1", ["first"] * 13 + ["second"] * 30)
+    assert standing(world)["sequential"]["decision"] == "better"
+    of = {j.id: j for j in lookup.select(world, Judgment, "SELECT * FROM judgments")}
+    again = [
+        replace(of[id], id=new_id("j"), replaces=id, created_at=now(), comment="looked again")
+        for id in given[:3]
+    ]
+    world.write(lambda tx: tx.store(*again))
+    assert standing(world)["sequential"]["stopped_at"] == 12
+    # A correction does count, where the judgment stood: the second prompt is a loss now.
+    last = replace(again[1], id=new_id("j"), replaces=again[1].id, outcome="second")
+    world.write(lambda tx: tx.store(last))
+    assert [row["outcome"] for row in policy_judgments.judged(world)] == [1, 0] + [1] * 11 + [
+        0
+    ] * 30
 
 
 def test_outcomes_and_predictions_are_the_policys_own_whichever_side_it_stood_on(world: Database):
@@ -179,6 +197,17 @@ def test_rulings_and_predictions_survive_a_rebuild(world: Database):
         assert standing(again)["words"][-1] == "Rosa ruled “block”: rude"
 
 
+def test_a_policy_is_compared_with_others_as_well(world: Database):
+    compare(world, "policy-2", "sft-1", ["first"])
+    # .75 with variance 4/3 · (3 · .0625 + .5625)/16 = .0625, so n = 3; Wilson's with t(3) = 3.182.
+    compare(world, "policy-1", "policy-2", ["second"] * 3 + ["first"], arm="previous")
+    found = standing(world, "policy-2")
+    said = "Against policy-1 they preferred it in 75% of 4 judgments on 4 prompts (13% to 98%)."
+    assert said in found["words"]
+    assert standing(world, "policy-1")["versus"][0]["win_rate"] == 0.25
+    assert found["win_rate"]["comparisons"] == 1  # against SFT
+
+
 # --- how much is asked ------------------------------------------------------------------------
 
 
@@ -277,13 +306,46 @@ def test_a_ruling_lets_a_blocked_policys_successor_through(loop: Loop, world: Da
     assert (second.verdict, third.policy_sampled) == ("promoted", "policy-2")
 
 
-def test_a_promoted_policy_is_what_a_later_block_falls_back_to(loop: Loop, world: Database):
+def test_a_promoted_policy_is_what_a_later_block_falls_back_to(
+    loop: Loop, world: Database, started: Started
+):
     compare(world, "policy-1", "sft-1", TWELVE_WINS)
     loop.override_gate("block", "it lectures", policy="policy-2")
     loop.advance()
     third = iterations.listing(world)[-1]
     assert third.policy_sampled == "policy-1"
-    assert loop.gate()["last_promoted"] == "policy-1"
+    found = loop.gate()
+    assert found["last_promoted"] == "policy-1"
+    # SFT is compared with the one that waits: the promoted one's verdict is known.
+    job = started.jobs[0]
+    assert (job.names["policy"], job.names["on_trial"]) == ("policy-1", "policy-2")
+    assert found["iteration"]["policy"] == "policy-2"
+
+
+def test_a_policy_that_waited_and_was_found_harmful_blocks_its_successor_too(
+    loop: Loop, world: Database
+):
+    add_policy(world, 3)
+    compare(world, "policy-1", "sft-1", TWELVE_LOSSES)
+    # After that block SFT is sampled and policy-2 waits; people find it harmful as well.
+    add_iteration(world, 3, policy_sampled="sft-1")
+    compare(world, "sft-1", "policy-2", ["first"] * 12, arm="previous", iteration=3)
+    loop.advance()
+    third, fourth = iterations.listing(world)[2:]
+    assert (third.verdict, fourth.policy_sampled) == ("blocked", "sft-1")
+    assert loop.gate()["iteration"]["policy"] == "policy-3"
+
+
+def test_a_waiting_policy_that_is_not_harmful_lets_its_successor_through(
+    loop: Loop, world: Database
+):
+    add_policy(world, 3)
+    compare(world, "policy-1", "sft-1", TWELVE_LOSSES)
+    add_iteration(world, 3, policy_sampled="sft-1")
+    compare(world, "sft-1", "policy-2", ["first", "second"], arm="previous", iteration=3)
+    loop.advance()
+    third, fourth = iterations.listing(world)[2:]
+    assert (third.verdict, fourth.policy_sampled) == ("provisional", "policy-3")
 
 
 def test_of_several_promoted_policies_the_newest_counts(world: Database):

@@ -61,6 +61,24 @@ def test_each_arm_puts_the_policy_against_its_opponent(models: dict[str, str], t
     assert all(1 <= row["tokens"] <= 6 for row in completions.values())
 
 
+def test_after_a_block_the_policy_that_waits_meets_the_reference(
+    models: dict[str, str], tmp_path: Path
+):
+    job = make_job("sampling", models)
+    job = replace(job, names={**job.names, "on_trial": job.names["previous"]})
+    directory, _ = sample(job, tmp_path / "run", plan({"reference": 2, "previous": 1, "random": 1}))
+    completions = {row["id"]: row for row in rows_of(directory.outputs / "completions.parquet")}
+    met = Counter(
+        (row["arm"], *sorted(completions[row[side]]["policy"] for side in ("first", "second")))
+        for row in rows_of(directory.outputs / "comparisons.parquet")
+    )
+    assert met == {
+        ("reference", "sft-0", "sft-1"): 2,
+        ("previous", "policy-1", "sft-0"): 1,
+        ("random", "policy-1", "policy-1"): 1,
+    }
+
+
 def test_the_same_job_gives_the_same_completions_and_another_run_other_ids(
     models: dict[str, str], tmp_path: Path
 ):

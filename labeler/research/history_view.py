@@ -12,6 +12,7 @@ from labeler.research.charts import Chart, Series, group
 from labeler.research.loop_view import PHASES, stopped
 from labeler.research.reading import latest_run
 from labeler.view import Column, Markup
+from storage.iterations import on_trial
 from storage.records import Iteration, ModelVersion, Run
 
 _COLUMNS = (
@@ -25,8 +26,8 @@ _COLUMNS = (
     Column("KL", "right", "Of the new policy to the SFT reference, nats a response."),
     Column("Wins, by the reward model", "right", "Share of held-out prompts where the reward model prefers the new "
            "policy to SFT; ties count half. Below, the 95% interval."),
-    Column("Verdict", "left", "By people, through the promotion gate, on the policy whose samples were "
-           "labelled in the iteration, as it stood when the next one began."),
+    Column("Verdict", "left", "By people, through the promotion gate, on the policy that the iteration "
+           "compared with SFT, as it stood when the next one began."),
     Column("Length", "right", "Mean tokens of a response of the new policy."),
     Column("Time", "right", "From the first sample to the end of the evaluation, labeling and waiting "
            "included; below, the reward model and PPO stages that succeeded."),
@@ -50,9 +51,10 @@ def table(
     if not iterations:
         return view.empty("No iterations yet", "Each turn of the loop gets a line here.")
     newest_first = sorted(iterations, key=lambda i: -i.number)
+    known = {iteration.number: iteration for iteration in iterations}
     rows = [
-        _row(iteration, labels.get(iteration.number, {}), versions, runs)
-        for iteration in newest_first
+        _row(each, known.get(each.number - 1), labels.get(each.number, {}), versions, runs)
+        for each in newest_first
     ]
     return Markup('<div class="ks-stack">{}{}</div>').format(
         view.table(_COLUMNS, rows, caption="Iterations"), cautions(newest_first, versions)
@@ -61,6 +63,7 @@ def table(
 
 def _row(
     iteration: Iteration,
+    before: Iteration | None,
     labels: Mapping[str, int],
     versions: Mapping[str, ModelVersion],
     runs: Sequence[Run],
@@ -82,7 +85,7 @@ def _row(
         view.signed(found["reward"], 2),
         view.number(found["kl"]),
         _wins(iteration),
-        policies_view.verdict_of(iteration),
+        policies_view.verdict_of(iteration, on_trial(iteration, before)),
         view.number(found["length"]),
         view.figure(view.duration(whole), trained),
     )

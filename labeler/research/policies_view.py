@@ -177,8 +177,8 @@ def rulings(given: Sequence[GateOverride]) -> Markup:
     )
 
 
-def verdict_of(iteration: Iteration) -> Markup:
-    """The verdict of an iteration on the policy it sampled, for the history."""
+def verdict_of(iteration: Iteration, policy: str | None) -> Markup:
+    """The verdict of an iteration on the policy it judged, for the history."""
     if iteration.verdict is None:
         return Markup(view.DASH)
-    return view.figure(badge(iteration.verdict), iteration.policy_sampled or "")
+    return view.figure(badge(iteration.verdict), policy or "")
