@@ -19,78 +19,74 @@ import numpy as np
 from storage import patterns
 from storage.database import Database
 from storage.items import PEOPLE, shared_ratings
+from storage.records import LEARNED_FROM
 
 # `patterns` with annotators is the table everything comes from; it is small where few people
 # judge much, and never longer than the shared items.
 #
-# kappa: Cohen (1960), observed agreement (po) against that of two annotators who keep their own
-# habits (pe); `cells` are the confusion matrices of all pairs of annotators.
+# `cells` are the confusion matrices of all pairs of annotators.
 _AGREEMENT = """
     patterns AS MATERIALIZED (
         SELECT codes, count(*) AS items FROM shared GROUP BY codes),
+    of_people AS (
+        SELECT [c FOR c IN codes IF c < 4 * n] AS codes, items FROM patterns, others),
     counts AS (
         SELECT len([c FOR c IN codes IF c % 4 = 0]) AS seconds,
                len([c FOR c IN codes IF c % 4 = 1]) AS ties,
                len([c FOR c IN codes IF c % 4 = 2]) AS firsts,
                len([c FOR c IN codes IF c % 4 = 3]) AS both_bad,
                sum(items) AS items
-        FROM patterns GROUP BY ALL),
+        FROM of_people WHERE len(codes) >= 2 GROUP BY ALL),
 
     ones AS (SELECT codes, items, unnest(codes) AS x FROM patterns),
     pairs AS (SELECT items, x, unnest(codes) AS y FROM ones),
-    cells AS MATERIALIZED (
-        SELECT x // 4 AS one, y // 4 AS other, x % 4 AS x, y % 4 AS y, sum(items) AS n
-        FROM pairs WHERE x // 4 < y // 4 GROUP BY ALL),
-    totals AS (
-        SELECT one, other, sum(n)::DOUBLE AS items,
-               coalesce(sum(n) FILTER (x = y), 0) AS agreed
-        FROM cells GROUP BY one, other),
-    habits AS (
-        SELECT r.one, r.other, sum(r.n * c.n) AS chance
-        FROM (SELECT one, other, x, sum(n) AS n FROM cells GROUP BY ALL) AS r
-        JOIN (SELECT one, other, y, sum(n) AS n FROM cells GROUP BY ALL) AS c
-          ON r.one = c.one AND r.other = c.other AND r.x = c.y
-        GROUP BY r.one, r.other),
-    shares AS (
-        SELECT one, other, items, agreed / items AS po, coalesce(chance, 0) / items / items AS pe
-        FROM totals LEFT JOIN habits USING (one, other)),
-    kappas AS (
-        SELECT a.id AS one, b.id AS other, items::BIGINT AS items,
-               CASE WHEN pe < 1 THEN (po - pe) / (1 - pe) END AS kappa
-        FROM shares JOIN people AS a ON a.number = one JOIN people AS b ON b.number = other)
+    cells AS (
+        SELECT x // 4 AS one, y // 4 AS other, x % 4 AS x, y % 4 AS y, sum(items)::BIGINT AS n
+        FROM pairs WHERE x // 4 < y // 4 GROUP BY ALL)
 
     SELECT (SELECT list([seconds, ties, firsts, both_bad, items]
                         ORDER BY seconds, ties, firsts, both_bad) FROM counts) AS patterns,
-           (SELECT list((one, other, kappa, items) ORDER BY one, other) FROM kappas) AS kappas
+           (SELECT list([one, other, x, y, n] ORDER BY one, other, x, y) FROM cells) AS cells,
+           (SELECT list(id ORDER BY number) FROM people) AS people
 """
 
 
 class Kappa(NamedTuple):
-    """Cohen's kappa of two annotators on the items they share; None where both only ever used one
-    and the same category."""
+    """Cohen's kappa of two annotators on the items they share, with its 95% interval.
+
+    None where both only ever used one and the same category.
+    """
 
     one: str
     other: str
     kappa: float | None
     items: int
+    interval: list[float] | None = None
 
 
 def agreement(db: Database, iteration: int | None = None) -> dict[str, Any]:
     """Agreement on all current judgments, or on those of one iteration; JSON-able.
 
-    * ``items``: pairs of responses that two or more annotators judged (the rest say nothing);
+    Of people (or simulated ones): a model that judges is only in ``kappas``.
+
+    * ``items``: pairs of responses that two or more people judged (the rest say nothing);
     * ``percent``: the share of pairs of judgments that agree, 0 to 1, None without items;
     * ``alpha``: Krippendorff's, nominal; None when no two categories were ever used;
     * ``alpha_ordinal``: the same for second < tie < first, with both_bad as tie;
     * ``…_interval``: [low, high] of each of the three, 95% of bootstrap samples of the items
       (`patterns.intervals` says when it is None);
     * ``kappas``: Cohen's for each pair of annotators with an item in common, in alphabetical
-      order: ``annotators``, two names, ``kappa`` and the number of ``items`` (see `Kappa`).
+      order: ``annotators``, two names, ``kappa``, its ``interval`` and the number of ``items``.
     """
     found = agreement_by_id(db, iteration)
     names = {row["id"]: row["name"] for row in db.read("SELECT id, name FROM annotators")}
     kappas = [
-        {"annotators": sorted((names[k.one], names[k.other])), "kappa": k.kappa, "items": k.items}
+        {
+            "annotators": sorted((names[k.one], names[k.other])),
+            "kappa": k.kappa,
+            "interval": k.interval,
+            "items": k.items,
+        }
         for k in found["kappas"]
     ]
     return found | {"kappas": sorted(kappas, key=lambda each: each["annotators"])}
@@ -99,13 +95,31 @@ def agreement(db: Database, iteration: int | None = None) -> dict[str, Any]:
 def agreement_by_id(db: Database, iteration: int | None = None) -> dict[str, Any]:
     """The same with ``kappas`` as a list of `Kappa`, by annotators' ids."""
     shared = shared_ratings(of_iteration=iteration is not None)
-    parameters = {} if iteration is None else {"iteration": iteration}
-    row = db.read(f"WITH {PEOPLE}, {shared}, {_AGREEMENT}", **parameters)[0]
-    table = np.array(row["patterns"] or np.empty((0, 5)), dtype=np.int64)
+    of = {} if iteration is None else {"iteration": iteration}
+    row = db.read(f"WITH {PEOPLE}, {shared}, {_AGREEMENT}", kinds=list(LEARNED_FROM), **of)[0]
+    table = _table(row["patterns"])
     counts, items = table[:, :4], table[:, 4]
     found: dict[str, Any] = {"items": int(items.sum())}
     spread = patterns.intervals(counts, items)
     for name, value in patterns.agreement(counts, items).items():
         found[name] = value
         found[f"{name}_interval"] = spread[name]
-    return found | {"kappas": [Kappa(*each) for each in row["kappas"] or ()]}
+    return found | {"kappas": _kappas(_table(row["cells"]), row["people"])}
+
+
+def _table(rows: list[list[int]] | None) -> patterns.Counts:
+    return np.array(rows or np.empty((0, 5)), dtype=np.int64)
+
+
+def _kappas(cells: patterns.Counts, people: list[str]) -> list[Kappa]:
+    """Kappa of each pair of annotators that `cells` (one, other, x, y, n) has."""
+    pairs, row = np.unique(cells[:, :2], axis=0, return_inverse=True)
+    confusions = np.zeros((len(pairs), 4, 4), dtype=np.int64)
+    confusions[row.ravel(), cells[:, 2], cells[:, 3]] = cells[:, 4]
+    values, spread = patterns.kappas(confusions)
+    return [
+        Kappa(people[one], people[other], value, int(confusion.sum()), interval)
+        for (one, other), confusion, value, interval in zip(
+            pairs, confusions, values, spread, strict=True
+        )
+    ]

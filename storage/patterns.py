@@ -17,6 +17,8 @@ FIGURES = ("percent", "alpha", "alpha_ordinal")
 FEWEST_ITEMS = 10
 """Items that a bootstrap asks for: fewer do not show how items differ."""
 _DRAWS = 2000
+_KAPPA_DRAWS = 400
+"""Fewer, because there are as many kappas as pairs of annotators."""
 _SEED = 20
 
 
@@ -56,6 +58,37 @@ def intervals(
         name: None if known[name] is None else _percentiles(sampled[:, column])
         for column, name in enumerate(FIGURES)
     }
+
+
+def kappas(
+    confusions: Counts, *, draws: int = _KAPPA_DRAWS, seed: int = _SEED
+) -> tuple[list[float | None], list[list[float] | None]]:
+    """Cohen's kappa of each of (pairs, 4, 4) confusion matrices, and its interval as above.
+
+    Cohen (1960), "A Coefficient of Agreement for Nominal Scales": observed agreement against that of
+    two annotators who keep their own habits.  None where both used one and the same category only.
+    """
+    values = _cohen(confusions)
+    totals = confusions.sum(axis=(1, 2))
+    spread: list[list[float] | None] = [None] * len(confusions)
+    measured = np.flatnonzero((totals >= FEWEST_ITEMS) & ~np.isnan(values))
+    shares = confusions[measured].reshape(-1, 1, 16) / totals[measured, None, None]
+    drawn = np.random.default_rng(seed).multinomial(
+        totals[measured, None], shares, size=(len(measured), draws)
+    )
+    sampled = _cohen(drawn.reshape(-1, draws, 4, 4))
+    for place, row in zip(measured, sampled, strict=True):
+        spread[place] = _percentiles(row)
+    return [None if np.isnan(value) else float(value) for value in values], spread
+
+
+def _cohen(confusions: Counts) -> Floats:
+    """(…, 4, 4) counts to (…,) kappas, NaN where undefined."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        shares = confusions / confusions.sum(axis=(-2, -1), keepdims=True)
+        seen = np.trace(shares, axis1=-2, axis2=-1)
+        chance = (shares.sum(axis=-1) * shares.sum(axis=-2)).sum(axis=-1)
+        return np.where(chance < 1, (seen - chance) / (1 - chance), np.nan)
 
 
 def _percentiles(values: Floats) -> list[float] | None:

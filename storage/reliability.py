@@ -13,7 +13,7 @@ from typing import Any
 from storage import annotators, handover, models
 from storage.database import Database
 from storage.intervals import clustered, wilson
-from storage.items import shared_ratings
+from storage.items import PEOPLE, shared_ratings
 from storage.records import Annotator, AnnotatorKind
 
 Interval = tuple[float, float]
@@ -46,11 +46,13 @@ class Figures:
 
 @dataclass(frozen=True, kw_only=True)
 class Fitted:
-    """What the newest reward model has learned of an annotator; see docs/algorithm.md.
+    """What the newest reward model has learned of an annotator; see docs/reward.md.
 
     `slope` 1 follows the rewards as the average does, 0 not at all, below 0 against them.
     `side_bias` is in units of reward, above 0 for the left.  `…_sd` are standard errors, `weight`
-    what a judgment of his weighs in the fit, where the model says.
+    what a judgment of his weighs in the fit, where the model says.  `with_model` is the share of his
+    `decided` judgments, of those the model did not learn from, that prefer the response with the
+    higher reward; `with_model_expected` what slope and side bias let one expect.
     """
 
     slope: float
@@ -59,6 +61,9 @@ class Fitted:
     side_bias_sd: float | None = None
     weight: float | None = None
     judgments: int | None = None
+    decided: int = 0
+    with_model: float | None = None
+    with_model_expected: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,13 +71,16 @@ class FittedModel:
     """The reward model it comes from, and what it expects of everybody.
 
     `expected_agreement` is how often two would say the same of the `overlapping_items` that it did
-    not learn from and several judged, `observed_agreement` how often they did.  Both bad is a tie.
+    not learn from and several judged, `observed_agreement` how often they did; `…_alpha` is
+    Krippendorff's, nominal, of the same.  Both bad is a tie.
     """
 
     model: str
     annotators: Mapping[str, Fitted]
     expected_agreement: float | None = None
     observed_agreement: float | None = None
+    expected_alpha: float | None = None
+    observed_alpha: float | None = None
     overlapping_items: int = 0
 
 
@@ -89,16 +97,10 @@ _WORK = """
     GROUP BY annotator
 """
 
-# Those who count as others have the first numbers, so that a comparison tells them.
-#
 # x is the share of the others' ratings of an item that equal his.  Sums by prompt make the
 # variance: squares = Σ (s − x̄·n)² = Σ s² − 2 x̄ Σ s·n + x̄² Σ n², over prompts.
 _AGREEMENT = f"""
-    WITH people AS MATERIALIZED (
-        SELECT id, kind, (row_number() OVER (ORDER BY NOT list_contains($kinds, kind), id) - 1
-               )::INTEGER AS number
-        FROM annotators),
-    others AS (SELECT count(*) AS n FROM people WHERE list_contains($kinds, kind)),
+    WITH {PEOPLE},
     {shared_ratings()},
     counted AS (
         SELECT comparison, codes, n AS others,
@@ -196,5 +198,7 @@ def fitted(db: Database) -> FittedModel | None:
         },
         expected_agreement=newest.summary.get("expected_agreement"),
         observed_agreement=newest.summary.get("observed_agreement"),
+        expected_alpha=newest.summary.get("expected_alpha"),
+        observed_alpha=newest.summary.get("observed_alpha"),
         overlapping_items=newest.summary.get("overlapping_items") or 0,
     )

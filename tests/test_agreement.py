@@ -53,7 +53,9 @@ def test_two_annotators_by_hand(db: Database) -> None:
     assert found["percent"] == pytest.approx(0.8)
     # kappa: chance = (5·4 + 3·5 + 2·1) / 10² = .37, (.8 − .37) / (1 − .37) = .43 / .63
     [kappa] = found["kappas"]
+    low, high = kappa.pop("interval")
     assert kappa == {"annotators": ["ann", "bob"], "kappa": pytest.approx(0.43 / 0.63), "items": 10}
+    assert low < 0.43 / 0.63 < high
     # alpha: 20 ratings, first 9, second 8, tie 3; disagreement expected by chance
     # 1 − (9·8 + 8·7 + 3·2) / (20·19) = 1 − 134/380 = 246/380; alpha = 1 − .2 / (246/380)
     assert found["alpha"] == pytest.approx(1 - 0.2 / (246 / 380))
@@ -84,7 +86,7 @@ def test_without_overlap_nothing_is_known(db: Database) -> None:
 
 def test_one_category_only_leaves_chance_corrections_undefined(db: Database) -> None:
     rate(db, {"ann": ["first"] * 3, "bob": ["first"] * 3})
-    kappa = {"annotators": ["ann", "bob"], "kappa": None, "items": 3}
+    kappa = {"annotators": ["ann", "bob"], "kappa": None, "interval": None, "items": 3}
     assert agreement(db) == NOTHING | {"items": 3, "percent": 1.0, "kappas": [kappa]}
 
 
@@ -112,6 +114,40 @@ def test_only_current_judgments_of_the_iteration_count(db: Database) -> None:
     assert agreement(db)["items"] == 3
     db.write(lambda tx: tx.store(Withdrawal(id="w", replaces="again", annotator="id-bob")))
     assert agreement(db, iteration=1)["items"] == 1
+
+
+def test_a_model_that_judges_is_in_the_kappas_alone(db: Database) -> None:
+    ann, bob = ["first", "second", "tie", "first"], ["first", "second", "tie", "second"]
+    rate(db, {"ann": ann, "bob": bob})  # type: ignore[arg-type]
+    alone = agreement(db)
+    rate(db, {"judge": ["second"] * 4})
+    db.write(lambda tx: tx.store(Annotator(id="id-judge", name="judge", kind="model")))
+    found = agreement(db)
+    kappas = found.pop("kappas")
+    assert found == {name: value for name, value in alone.items() if name != "kappas"}
+    assert found["percent"] == 0.75
+    assert [each["annotators"] for each in kappas] == [
+        ["ann", "bob"], ["ann", "judge"], ["bob", "judge"],
+    ]  # fmt: skip
+
+
+def test_the_bootstrap_of_kappa_spreads_as_its_asymptotic_error_says() -> None:
+    # Fleiss, Cohen and Everitt (1969), "Large sample standard errors of kappa", for 400 items.
+    confusion = np.array([[120, 20, 10, 0], [15, 90, 15, 0], [5, 10, 115, 0], [0, 0, 0, 0]])
+    shares = confusion / confusion.sum()
+    rows, columns = shares.sum(1), shares.sum(0)
+    seen, chance = np.trace(shares), float(rows @ columns)
+    kappa = (seen - chance) / (1 - chance)
+    same = sum(shares[i, i] * (1 - (rows[i] + columns[i]) * (1 - kappa)) ** 2 for i in range(4))
+    other = (1 - kappa) ** 2 * sum(
+        shares[i, j] * (columns[i] + rows[j]) ** 2 for i in range(4) for j in range(4) if i != j
+    )
+    error = np.sqrt(same + other - (kappa - chance * (1 - kappa)) ** 2) / (1 - chance) / 20
+    [value], [interval] = patterns.kappas(confusion[None], draws=4000)
+    assert value == pytest.approx(kappa)
+    assert interval is not None
+    assert interval[1] - interval[0] == pytest.approx(2 * 1.96 * error, rel=0.05)
+    assert patterns.kappas(np.diag([3, 3, 3, 0])[None]) == ([1.0], [None])  # too few items
 
 
 RANK = np.array([2.0, 0.0, 1.0, 1.0])
@@ -188,7 +224,7 @@ def test_agreement_from_the_database_equals_the_packages(db: Database) -> None:
         assert found[name] == pytest.approx(oracle(table, level), abs=1e-10)
         low, high = found[f"{name}_interval"]
         assert low < found[name] < high
-    for one, other, kappa, items in agreement_by_id(db)["kappas"]:
+    for one, other, kappa, items, _ in agreement_by_id(db)["kappas"]:
         both = table[[int(one[-1]), int(other[-1])]]
         shared = both[:, ~np.isnan(both).any(axis=0)]
         assert kappa == pytest.approx(_cohen(shared), abs=1e-12)

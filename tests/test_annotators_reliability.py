@@ -82,6 +82,10 @@ def test_fitted_columns_stand_only_where_a_model_says_something():
     seen = annotators_reliability.table([judging("a"), judging("b")], fitted)
     # .5 ± 1.96 · .1
     assert "0.50<small>0.30 to 0.70</small>" in seen
+    follows = Fitted(slope=1.0, decided=100, with_model=0.6, with_model_expected=0.72)
+    fitted = FittedModel(model="r", annotators={"a": follows})
+    row = annotators_reliability.table([judging("a")], fitted)
+    assert "60%<small>50–69% of 100 · expected 72%</small>" in row
     assert "Slope" not in annotators_reliability.table([judging("a")], None)
 
 
@@ -92,20 +96,30 @@ KNOWN = {
 }  # fmt: skip
 
 
-def kappa(one, other, value, items):
-    return {"annotators": [one, other], "kappa": value, "items": items}
+def kappa(one, other, value, items, interval=None):
+    return {"annotators": [one, other], "kappa": value, "items": items, "interval": interval}
 
 
-def test_agreement_lists_each_pair_the_best_first_and_colours_what_enough_pairs_show():
-    kappas = [kappa("a", "b", None, 30), kappa("a", "c", -0.1, 20), kappa("b", "c", 0.7, 19)]
+def test_agreement_lists_each_pair_the_best_first_with_its_interval():
+    kappas = [
+        kappa("a", "b", None, 30), kappa("a", "c", -0.1, 20, [-0.4, 0.2]), kappa("b", "c", 0.7, 9),
+    ]  # fmt: skip
     seen = annotators_reliability.agreement(KNOWN | {"kappas": kappas}, None)
     rows = seen.split("<tbody>")[1].split("</tr>")[:-1]
-    for row, figure, items, coloured in zip(
-        rows, ("0.70", "−0.10", "–"), ("19", "20", "30"), (False, True, False), strict=True
-    ):
+    for row, figure, items in zip(rows, ("0.70", "−0.10", "–"), ("9", "20", "30"), strict=True):
         assert figure in row
         assert f">{items}<" in row
-        assert ("badge" in row) is coloured
+    assert ["−0.40 to 0.20" in row for row in rows] == [False, True, False]
+
+
+def test_alpha_stands_beside_what_the_model_expects():
+    fitted = FittedModel(
+        model="r", annotators={}, expected_agreement=0.6, observed_agreement=0.6,
+        expected_alpha=0.312, observed_alpha=0.288, overlapping_items=40,
+    )  # fmt: skip
+    seen = annotators_reliability.agreement(KNOWN, fitted)
+    assert "expected 0.31 on 40 held-out pairs, where it was 0.29" in seen
+    assert "1 perfect, 0 chance" in annotators_reliability.agreement(KNOWN, None)
 
 
 # Wilson's interval of 60% of 100: (.6 + .0192 ± 1.96 √(.0024 + .000096))/1.0384 = .502 to .691

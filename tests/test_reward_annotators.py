@@ -190,6 +190,11 @@ def test_expected_and_observed_agreement_by_hand():
     assert found["expected"] == pytest.approx((2 * 5 / 8 + 3 * 1 / 2) / 5)
     # x agrees; of y's three pairs one does (tie and both bad): (2 · 1 + 3 · 1/3) / 5.
     assert found["observed"] == pytest.approx(3 / 5)
+    # Said: first 2, tie 2, second 1: two of five are alike by chance with (2 + 2 + 0)/20 = .2.
+    assert found["observed_alpha"] == pytest.approx(1 - 0.4 / 0.8)
+    # Expected: first 2 · ¾ + 3 · ½ = 3, second 2; Σp² = 2 · 5/8 + 3 · ½ = 2.75, so by chance
+    # (9 + 4 − 2.75)/20 = .5125; .55 agree.
+    assert found["expected_alpha"] == pytest.approx(1 - 0.45 / 0.4875)
     alone = expected_agreement(judged, list("abcdef"), fitted, likelihood=RAO_KUPPER, ties=VALUES)
     assert alone is None
     # It has no probability for ties, which were said.
@@ -213,6 +218,28 @@ def test_nothing_to_measure_on_leaves_everybody_at_the_prior():
     for row in found["annotators"]:
         assert (row["slope"], row["side_bias"], row["measured"]) == (1.0, 0.0, 0)
     assert found["expected_agreement"] is None
+
+
+def test_agreement_with_the_model_by_hand():
+    # The first has the higher reward in every pair; b never prefers, and c once of three times.
+    said = {"a": [FIRST, FIRST, SECOND, TIE], "b": [TIE, TIE], "c": [SECOND, SECOND, FIRST]}
+    pairs = [
+        judged_pair(outcome, annotator=name, first=f"{name}{n}")
+        for name, outcomes in said.items()
+        for n, outcome in enumerate(outcomes)
+    ]
+    found = reliability(
+        [(pairs, Known())], ["a", "b", "c"], {"a": 4, "b": 2, "c": 3},  # type: ignore[list-item]
+        likelihood=RAO_KUPPER, ties=VALUES,
+    )["annotators"]  # fmt: skip
+    assert [row["decided"] for row in found] == [3, 0, 3]
+    assert [row["with_model"] for row in found] == [
+        pytest.approx(2 / 3),
+        None,
+        pytest.approx(1 / 3),
+    ]
+    follows, _, contrary = (row["with_model_expected"] for row in found)
+    assert contrary < follows < 1
 
 
 def test_a_margin_that_training_wanted_makes_nobody_agree_more():

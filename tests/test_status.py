@@ -85,7 +85,7 @@ def test_labels_are_counted_as_they_stand(db: Database) -> None:
     assert json.loads(json.dumps(found)) == found
     assert (found["judgments"], found["comparisons"], found["annotators"]) == (3, 3, 2)
     assert found["judgments_by_kind"] == {"person": 2, "simulated": 1}
-    kappa = {"annotators": ["Ann", "Bot"], "kappa": None, "items": 1}
+    kappa = {"annotators": ["Ann", "Bot"], "kappa": None, "interval": None, "items": 1}
     assert found["agreement"]["kappas"] == [kappa]
     assert found["prompts"] == {"train": 2, "sft": 1}
     assert found["iteration"] == {

@@ -49,11 +49,18 @@ _FITTED = (
         "allows for it. With its 95% interval.",
     ),
     Column("Weight", "right", "What a judgment weighs in the fit."),
+    Column(
+        "With the model",
+        "right",
+        "Share of the annotator's preferences that went to the response with the higher reward, on "
+        "pairs that the newest reward model did not learn from. With its 95% interval, and what "
+        "slope and side bias let one expect.",
+    ),
 )
 
 UNLIKELY = 3.0
 """Standard errors from which a figure is remarked on: one honest annotator in 370."""
-_FEWEST = 20  # judgments below which neither speed nor a kappa is remarked on
+_FEWEST = 20  # judgments below which speed is not remarked on
 
 
 def table(figures: Iterable[Figures], fitted: FittedModel | None) -> Markup:
@@ -88,12 +95,23 @@ def _row(f: Figures, said: Sequence[str], fitted: FittedModel | None) -> Sequenc
 
 def _fitted_cells(found: Fitted | None) -> list[Any]:
     if found is None:  # has judged since the fit
-        return [view.DASH, view.DASH, view.DASH]
+        return [view.DASH, view.DASH, view.DASH, view.DASH]
     return [
         view.figure(_decimal(found.slope), _spread(found.slope, found.slope_sd)),
         view.figure(_decimal(found.side_bias), _spread(found.side_bias, found.side_bias_sd)),
         _decimal(found.weight),
+        _with_model(found),
     ]
+
+
+def _with_model(found: Fitted) -> Markup | str:
+    if found.with_model is None:
+        return view.DASH
+    low, high = wilson(found.with_model, found.decided)
+    of = f"{view.interval(low, high)} of {found.decided}"
+    return view.figure(
+        view.percent(found.with_model), f"{of} · expected {view.percent(found.with_model_expected)}"
+    )
 
 
 def _spread(value: float | None, sd: float | None) -> str:
@@ -223,9 +241,11 @@ def agreement(found: Mapping[str, Any], fitted: FittedModel | None) -> Markup:
         view.tile(
             "Krippendorff's α",
             _value(_decimal(found["alpha"]), found["alpha_interval"], _between),
-            "1 perfect, 0 chance",
+            _expected_alpha(fitted),
             help="Agreement corrected for chance over all annotators and the four outcomes "
-            "(nominal). Careful people often reach only .3 to .6 on open questions.",
+            "(nominal): 1 is perfect, 0 chance. The yardstick is what the fitted model expects of "
+            "these annotators on held-out pairs, both bad counting as a tie: pairs of nearly "
+            "equal responses keep it low, however careful people are.",
         ),
         view.tile(
             "α, ordinal",
@@ -272,18 +292,33 @@ def _expected(fitted: FittedModel | None) -> Markup:
     )
 
 
+def _expected_alpha(fitted: FittedModel | None) -> str:
+    if fitted is None or fitted.expected_alpha is None:
+        return "1 perfect, 0 chance"
+    return (
+        f"expected {_decimal(fitted.expected_alpha)} on {view.plural(fitted.overlapping_items, 'held-out pair')}"
+        f", where it was {_decimal(fitted.observed_alpha)}"
+    )
+
+
 def _kappas(kappas: Sequence[Mapping[str, Any]]) -> Markup:
     """Every pair that shares comparisons, the best agreed first."""
     ordered = sorted(kappas, key=lambda each: -_or_low(each["kappa"]))
     rows = [
-        (*each["annotators"], _kappa(each["kappa"], each["items"]), view.number(each["items"]))
+        (
+            *each["annotators"],
+            view.figure(
+                _decimal(each["kappa"]), _between(each["interval"]) if each["interval"] else ""
+            ),
+            view.number(each["items"]),
+        )
         for each in ordered
     ]
     columns = [
         Column("Annotator"),
         Column("Annotator"),
-        Column("Cohen's κ", "right", "Agreement of the two, corrected for what chance gives. "
-               f"Coloured from {_FEWEST} pairs on; of fewer it says little."),
+        Column("Cohen's κ", "right", "Agreement of the two, corrected for what chance gives. Below, the 95% "
+               "interval from ten pairs on."),
         Column("Pairs", "right", "Pairs of responses that both judged."),
     ]  # fmt: skip
     return view.table(columns, rows, caption="Agreement of each pair of annotators")
@@ -291,12 +326,3 @@ def _kappas(kappas: Sequence[Mapping[str, Any]]) -> Markup:
 
 def _or_low(value: float | None) -> float:
     return -2.0 if value is None else value
-
-
-def _kappa(value: float | None, items: int) -> Markup | str:
-    if value is None:
-        return view.DASH
-    if items < _FEWEST:
-        return _decimal(value)
-    tone: view.Tone = "good" if value >= 0.6 else "neutral" if value >= 0.2 else "warn"
-    return view.badge(_decimal(value), tone)

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from pipeline.reward.annotators import (
     FittedAnnotators,
@@ -19,6 +20,7 @@ from pipeline.reward.annotators import (
 )
 from pipeline.reward.data import JudgedPair
 from pipeline.reward.likelihood import (
+    FIRST,
     TIE,
     Likelihood,
     TieModel,
@@ -93,10 +95,14 @@ def reliability(
     )
     weights = annotator_weights(fitted, likelihood, ties)
     rows = report(ids, judged, fitted, weights)
+    follows = _with_the_model(ids, judged, _chances(judged, fitted, likelihood, ties))
+    rows = [row | more for row, more in zip(rows, follows, strict=True)]
     return {
         "annotators": [row | {"judgments": counts[row["annotator"]]} for row in rows],
         "expected_agreement": agreement["expected"] if agreement else None,
         "observed_agreement": agreement["observed"] if agreement else None,
+        "expected_alpha": agreement["expected_alpha"] if agreement else None,
+        "observed_alpha": agreement["observed_alpha"] if agreement else None,
         "overlapping_items": agreement["items"] if agreement else 0,
         "expected_preference_agreement": preferences,
     }
@@ -164,29 +170,45 @@ def expected_agreement(
     *,
     likelihood: Likelihood,
     ties: TieValues,
-) -> dict[str, float] | None:
+) -> dict[str, Any] | None:
     """What the fitted model expects two annotators to agree on items that several judged.
 
     `items` (N,) names the pair of responses that each judgment is of.  Two judgments agree when
-    both name the same response or both are ties.  As in percent agreement, an item with m
-    judgments counts m times, with the mean over its pairs of judgments.  Also what was observed.
-    None without such an item, and under ``half``, which has no probability for a tie.
+    both name the same response or both are ties.  ``expected`` and ``expected_alpha``, Krippendorff's
+    over these three outcomes, and beside them the ``observed`` ones.  None without such an item,
+    and under ``half``, which has no probability for a tie.
     """
-    if likelihood.tie_model == "half":
-        return None
-    chances = _chances(judged, fitted, likelihood, ties)
-    said = judged.outcomes.clamp(max=TIE).tolist()  # both bad is a tie
     several = _judged_by_several(items)
-    if not several:
+    if likelihood.tie_model == "half" or not several:
         return None
-    total = sum(map(len, several))
-    expected = observed = 0.0
+    said = one_hot(judged.outcomes.clamp(max=TIE), 3).double()  # both bad is a tie
+    expected, expected_alpha = _agreed(_chances(judged, fitted, likelihood, ties), several)
+    observed, observed_alpha = _agreed(said, several)
+    return {
+        "items": len(several),
+        "expected": expected,
+        "expected_alpha": expected_alpha,
+        "observed": observed,
+        "observed_alpha": observed_alpha,
+    }
+
+
+def _agreed(said: Tensor, several: Sequence[Sequence[int]]) -> tuple[float, float | None]:
+    """Percent agreement and nominal α of independent ratings (N, C): probabilities, or ones.
+
+    As in percent agreement, an item with m judgments counts m times, with the mean over its pairs of
+    judgments.  α is the ratio of what is expected above and below its fraction bar, and None where
+    everybody says one thing.
+    """
+    rated = [row for rows in several for row in rows]
+    n, agreed = len(rated), 0.0
     for rows in several:
-        pairs = list(combinations(rows, 2))
-        share = len(rows) / len(pairs) / total
-        expected += share * sum(float(chances[a] @ chances[b]) for a, b in pairs)
-        observed += share * sum(said[a] == said[b] for a, b in pairs)
-    return {"items": len(several), "expected": expected, "observed": observed}
+        pairs = sum(float(said[a] @ said[b]) for a, b in combinations(rows, 2))
+        agreed += 2 * pairs / (len(rows) - 1) / n
+    # Two different ratings drawn of all, an item's own among them.
+    sums, squares = said[rated].sum(0).square().sum(), said[rated].square().sum()
+    by_chance = ((sums - squares) / (n * (n - 1))).item()
+    return agreed, 1 - (1 - agreed) / (1 - by_chance) if by_chance < 1 else None
 
 
 def expected_preference_agreement(
@@ -231,6 +253,30 @@ def _judged_by_several(items: Sequence[Any]) -> list[list[int]]:
     for row, item in enumerate(items):
         by_item.setdefault(item, []).append(row)
     return [rows for rows in by_item.values() if len(rows) > 1]
+
+
+def _with_the_model(ids: Sequence[str], judged: Judged, chances: Tensor) -> list[dict[str, Any]]:
+    """How often each annotator preferred the response with the higher reward, a row each.
+
+    ``with_model`` is the share of his ``decided`` judgments, ``with_model_expected`` what his slope
+    and side bias let one expect of it; both None where he decided nothing.  Equal rewards count half.
+    """
+    decided = judged.outcomes < TIE
+    right = judged.d.sign() * torch.where(judged.outcomes == FIRST, 1.0, -1.0)
+    first = chances[:, 0] / chances[:, :2].sum(1)
+    higher = torch.where(judged.d > 0, first, torch.where(judged.d < 0, 1 - first, 0.5))
+    found = []
+    for n in range(len(ids)):
+        his = decided & (judged.annotator == n)
+        some = bool(his.any())
+        found.append(
+            {
+                "decided": int(his.sum()),
+                "with_model": ((1 + right[his]) / 2).mean().item() if some else None,
+                "with_model_expected": higher[his].mean().item() if some else None,
+            }
+        )
+    return found
 
 
 def report(
