@@ -41,7 +41,7 @@ class ShapingConfig(Section):
         "standard deviations, or the lowest.",
     )
     ensemble_lambda: float = setting(
-        1.0, "lower_bound: standard deviations over the reward models taken off.", low=0
+        0.3, "lower_bound: standard deviations over the reward models taken off.", low=0
     )
     floor: float | None = setting(
         None,
