@@ -288,6 +288,7 @@ class Seeding:
                 "reward/mean": 1.4 * (1 - math.exp(-3 * t)) + wiggle(0, 0.06),
                 "reward/total": 1.1 * (1 - math.exp(-3 * t)) + wiggle(0, 0.06),
                 "reward/std": 0.9 - 0.3 * t + wiggle(0, 0.03),
+                "reward/length_correlation": 0.1 + 0.4 * t + wiggle(0, 0.05),
                 "kl/reference": (12.5 if flags else 6) * t**1.2 + abs(wiggle(0, 0.1)),
                 "kl/coefficient": 0.05,
                 "policy/entropy": 1.9 - 0.7 * t + wiggle(0, 0.03),

@@ -37,6 +37,7 @@ _PPO_REST: Sequence[tuple[str, Sequence[tuple[str, str]], Sequence[Limit]]] = (
         (Limit(0, "worse than a constant"),),
     ),
     ("Response length", (("completion/length_mean", "tokens"),), ()),
+    ("Reward with length", (("reward/length_correlation", "Pearson's r"),), ()),
     ("Reward spread", (("reward/std", "std"),), (Limit(0.01, "flat"),)),
     (
         "Ended, distinct",

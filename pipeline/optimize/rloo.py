@@ -24,7 +24,7 @@ from pipeline.optimize.inputs import (
 )
 from pipeline.ppo.config import PPOConfig
 from pipeline.ppo.control import PromptSampler
-from pipeline.ppo.metrics import repeated_ngrams, unique_share
+from pipeline.ppo.metrics import length_correlation, repeated_ngrams, unique_share
 from pipeline.ppo.rewarder import Rewarder
 from pipeline.ppo.rollout import Rollout, generate
 from pipeline.rundir import Job, Report, RunDirectory
@@ -188,6 +188,7 @@ class RLOOTrainer(trl.RLOOTrainer):
             "reward/std": pstdev(total),
             "reward/min": min(total),
             "reward/max": max(total),
+            "reward/length_correlation": length_correlation(total, [*map(len, responses)]),
             "completion/length_mean": fmean(map(len, responses)),
             "completion/length_std": pstdev(map(len, responses)),
             "completion/eos_rate": fmean(reason == "stop" for reason in reasons),

@@ -2,13 +2,15 @@
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
+from statistics import correlation, fmean
 
 METRICS: dict[str, str] = {
     "reward/mean": "Mean score of the responses, before scaling, clipping, KL and penalties.",
     "reward/std": "Standard deviation of those scores over the responses.",
     "reward/min": "Lowest score among the responses.",
     "reward/max": "Highest score among the responses.",
+    "reward/length_correlation": "Pearson's r of those scores with response lengths; 0 where either is "
+    "the same throughout.",
     "reward/<component>": "Mean of a named component of the score, before its weight.",
     "reward/total": "Mean per response of all rewards paid: shaped score less the KL penalty.",
     "kl/reference": "Mean over responses of Σ (log π − log π_ref) over their tokens, nats.",
@@ -60,6 +62,12 @@ def repeated_ngrams(tokens: Sequence[Hashable], n: int = 3) -> float:
     """Share of the n-grams of `tokens` that occurred earlier in it; 0 when it has none."""
     grams = [tuple(tokens[i : i + n]) for i in range(len(tokens) - n + 1)]
     return 1 - len(set(grams)) / len(grams) if grams else 0.0
+
+
+def length_correlation(scores: Sequence[float], lengths: Sequence[float]) -> float:
+    """Pearson's r of scores and lengths; 0 where either is the same throughout."""
+    constant = min(scores) == max(scores) or min(lengths) == max(lengths)
+    return 0.0 if constant else correlation(scores, lengths)
 
 
 def unique_share(responses: Sequence[Sequence[int]]) -> float:

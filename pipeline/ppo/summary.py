@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from pipeline.ppo.functional import explained_variance, masked_mean, masked_var
-from pipeline.ppo.metrics import repeated_ngrams, unique_share
+from pipeline.ppo.metrics import length_correlation, repeated_ngrams, unique_share
 from pipeline.ppo.rewarder import Paid, Scores
 from pipeline.ppo.rollout import Rollout
 
@@ -51,6 +51,7 @@ def summarize(
         "completion/length_std": lengths.std(correction=0),
     }
     metrics = {name: tensor.item() for name, tensor in tensors.items()}
+    metrics["reward/length_correlation"] = length_correlation(total.tolist(), lengths.tolist())
     metrics |= {f"reward/{name}": fmean(v) for name, v in scores.components.items()}
     count = len(responses)
     metrics["completion/eos_rate"] = rollout.finish_reasons.count("stop") / count
