@@ -78,7 +78,8 @@ POOR = (
 PEOPLE = ("Ada", "Björn", "Chloé " + HOSTILE, "Divya", "Careless Carl")
 FITTED = [
     {"annotator": f"annotator-{i}", "slope": slope, "slope_sd": 0.12, "side_bias": bias,
-     "side_bias_sd": 0.15, "weight": slope**2, "judgments": 40}
+     "side_bias_sd": 0.15, "weight": slope**2, "judgments": 40, "decided": 31,
+     "with_model": 0.5 + slope / 6, "with_model_expected": 0.5 + slope / 5}
     for i, (slope, bias) in enumerate([(1.3, 0.05), (1.1, -0.1), (0.9, 0.0), (-0.6, 0.1), (0.1, 2.4)])
 ]  # fmt: skip
 REWARDS = {"reference": 0.0, "previous": 0.45, "policy": 0.9}
@@ -231,6 +232,8 @@ class Seeding:
             "held_out_preferences": 18 * number,
             "expected_agreement": 0.66,
             "observed_agreement": 0.6,
+            "expected_alpha": 0.34,
+            "observed_alpha": 0.27,
             "overlapping_items": 40,
             "annotators": FITTED,
         }

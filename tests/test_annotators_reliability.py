@@ -74,7 +74,7 @@ def test_everybody_who_judged_has_a_row_and_unknown_figures_are_dashes():
     assert [">a<" in row for row in rows] == [True, False]
     assert rows[1].count("–") == 3  # left, time, agreement
     assert "39–61%" in rows[0]
-    assert "55–81% · 40 pairs" in rows[0]
+    assert "70%<small>55–81%</small></span><small>40 pairs</small>" in rows[0]
 
 
 def test_fitted_columns_stand_only_where_a_model_says_something():
@@ -85,7 +85,7 @@ def test_fitted_columns_stand_only_where_a_model_says_something():
     follows = Fitted(slope=1.0, decided=100, with_model=0.6, with_model_expected=0.72)
     fitted = FittedModel(model="r", annotators={"a": follows})
     row = annotators_reliability.table([judging("a")], fitted)
-    assert "60%<small>50–69% of 100 · expected 72%</small>" in row
+    assert "60%<small>50–69%</small></span><small>expected 72%</small>" in row
     assert "Slope" not in annotators_reliability.table([judging("a")], None)
 
 
@@ -103,13 +103,16 @@ def kappa(one, other, value, items, interval=None):
 def test_agreement_lists_each_pair_the_best_first_with_its_interval():
     kappas = [
         kappa("a", "b", None, 30), kappa("a", "c", -0.1, 20, [-0.4, 0.2]), kappa("b", "c", 0.7, 9),
+        kappa("c", "d", -0.004, 9),
     ]  # fmt: skip
     seen = annotators_reliability.agreement(KNOWN | {"kappas": kappas}, None)
     rows = seen.split("<tbody>")[1].split("</tr>")[:-1]
-    for row, figure, items in zip(rows, ("0.70", "−0.10", "–"), ("9", "20", "30"), strict=True):
+    for row, figure, items in zip(
+        rows, ("0.70", ">0.00<", "−0.10", "–"), ("9", "9", "20", "30"), strict=True
+    ):
         assert figure in row
         assert f">{items}<" in row
-    assert ["−0.40 to 0.20" in row for row in rows] == [False, True, False]
+    assert ["−0.40 to 0.20" in row for row in rows] == [False, False, True, False]
 
 
 def test_alpha_stands_beside_what_the_model_expects():
@@ -118,12 +121,12 @@ def test_alpha_stands_beside_what_the_model_expects():
         expected_alpha=0.312, observed_alpha=0.288, overlapping_items=40,
     )  # fmt: skip
     seen = annotators_reliability.agreement(KNOWN, fitted)
-    assert "expected 0.31 on 40 held-out pairs, where it was 0.29" in seen
+    assert "expected 0.31 on 40 unseen pairs, where it was 0.29" in seen
     assert "1 perfect, 0 chance" in annotators_reliability.agreement(KNOWN, None)
 
 
 # Wilson's interval of 60% of 100: (.6 + .0192 ± 1.96 √(.0024 + .000096))/1.0384 = .502 to .691
-SEEN = "on 100 held-out pairs people agreed in 60% (50–69%): "
+SEEN = "on 100 unseen pairs people agreed in 60% (50–69%): "
 
 
 @pytest.mark.parametrize(

@@ -50,10 +50,10 @@ _FITTED = (
     ),
     Column("Weight", "right", "What a judgment weighs in the fit."),
     Column(
-        "With the model",
+        "With model",
         "right",
         "Share of the annotator's preferences that went to the response with the higher reward, on "
-        "pairs that the newest reward model did not learn from. With its 95% interval, and what "
+        "pairs that the model which scores them did not learn from. With its 95% interval, and what "
         "slope and side bias let one expect.",
     ),
 )
@@ -86,7 +86,7 @@ def _row(f: Figures, said: Sequence[str], fitted: FittedModel | None) -> Sequenc
         view.percent(f.tie_rate),
         view.percent(f.both_bad_rate),
         view.figure(view.duration(f.median_seconds), quick),
-        view.figure(view.percent(f.agreement), " · ".join(filter(None, (spread, pairs)))),
+        view.figure(view.figure(view.percent(f.agreement), spread), pairs),
     ]
     if fitted:
         cells += _fitted_cells(fitted.annotators.get(f.annotator.id))
@@ -107,11 +107,9 @@ def _fitted_cells(found: Fitted | None) -> list[Any]:
 def _with_model(found: Fitted) -> Markup | str:
     if found.with_model is None:
         return view.DASH
-    low, high = wilson(found.with_model, found.decided)
-    of = f"{view.interval(low, high)} of {found.decided}"
-    return view.figure(
-        view.percent(found.with_model), f"{of} · expected {view.percent(found.with_model_expected)}"
-    )
+    spread = view.interval(*wilson(found.with_model, found.decided))
+    expected = f"expected {view.percent(found.with_model_expected)}"
+    return view.figure(view.figure(view.percent(found.with_model), spread), expected)
 
 
 def _spread(value: float | None, sd: float | None) -> str:
@@ -122,7 +120,7 @@ def _spread(value: float | None, sd: float | None) -> str:
 
 def _decimal(value: float | None) -> str:
     """Two decimals, one below the other."""
-    return view.DASH if value is None else f"{value:.2f}".replace("-", "−")
+    return view.DASH if value is None else f"{value:z.2f}".replace("-", "−")
 
 
 def _between(interval: Sequence[float]) -> str:
@@ -244,7 +242,7 @@ def agreement(found: Mapping[str, Any], fitted: FittedModel | None) -> Markup:
             _expected_alpha(fitted),
             help="Agreement corrected for chance over all annotators and the four outcomes "
             "(nominal): 1 is perfect, 0 chance. The yardstick is what the fitted model expects of "
-            "these annotators on held-out pairs, both bad counting as a tie: pairs of nearly "
+            "these annotators on unseen pairs, both bad counting as a tie: pairs of nearly "
             "equal responses keep it low, however careful people are.",
         ),
         view.tile(
@@ -273,13 +271,13 @@ def _expected(fitted: FittedModel | None) -> Markup:
     if fitted is None:
         detail = "known once a reward model with annotators is trained"
     elif expected is None or fitted.observed_agreement is None:
-        detail = "unknown: of the newest reward model's held-out pairs, none was judged by two"
+        detail = "unknown: of the newest reward model's unseen pairs, none was judged by two"
     else:
         observed, items = fitted.observed_agreement, fitted.overlapping_items
         low, high = wilson(observed, items)
         how = "less than" if high < expected else "more than" if low > expected else "about as"
         detail = (
-            f"on {view.plural(items, 'held-out pair')} people agreed in {view.percent(observed)} "
+            f"on {view.plural(items, 'unseen pair')} people agreed in {view.percent(observed)} "
             f"({view.interval(low, high)}): {how} expected"
         )
     return view.tile(
@@ -287,8 +285,8 @@ def _expected(fitted: FittedModel | None) -> Markup:
         view.percent(expected, 1),
         detail,
         help="How often two annotators with the fitted slopes and side biases would say the same "
-        "of the pairs that the newest reward model did not learn from and several judged, both bad "
-        "counting as a tie. Pairs of nearly equal responses keep it low, however careful people are.",
+        "of pairs that several judged and that the model which scores them did not learn from (the audit "
+        "model scores those that the reward model learned), both bad counting as a tie. Pairs of nearly equal responses keep it low, however careful people are.",
     )
 
 
@@ -296,7 +294,7 @@ def _expected_alpha(fitted: FittedModel | None) -> str:
     if fitted is None or fitted.expected_alpha is None:
         return "1 perfect, 0 chance"
     return (
-        f"expected {_decimal(fitted.expected_alpha)} on {view.plural(fitted.overlapping_items, 'held-out pair')}"
+        f"expected {_decimal(fitted.expected_alpha)} on {view.plural(fitted.overlapping_items, 'unseen pair')}"
         f", where it was {_decimal(fitted.observed_alpha)}"
     )
 
