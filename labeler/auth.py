@@ -12,7 +12,6 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from http.cookies import CookieError, SimpleCookie
 from urllib.parse import quote, urlsplit
 
 from labeler.passwords import Busy, Lockout, check_password, hash_password
@@ -84,11 +83,10 @@ class Auth:
 
     def session_secret(self, headers: Mapping[str, str]) -> str:
         """The session cookie's value, or an empty string."""
-        try:
-            morsel = SimpleCookie(headers.get("cookie", "")).get(self.cookie)
-        except CookieError:
-            return ""
-        return morsel.value if morsel else ""
+        # Cookies of other programs at this host come along, and http.cookies stops reading at the
+        # first one that it cannot parse.
+        pairs = (part.partition("=") for part in headers.get("cookie", "").split(";"))
+        return next((value.strip() for name, _, value in pairs if name.strip() == self.cookie), "")
 
     def _remembered(self, secret: str, kind: TokenKind) -> Annotator | None:
         found, since = self._known.get((kind, _hash(secret)), (None, 0.0))

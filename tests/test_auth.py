@@ -78,6 +78,19 @@ def test_the_cookie_is_hidden_from_scripts_and_from_other_sites(world, browser, 
     assert "Secure" in cookie["set-cookie"]
 
 
+@pytest.mark.parametrize(
+    "foreign", ['prefs={"x": 1}', "name=Zoë".encode(), "said=two words", "foo", "=", "a[1]=2", ""]
+)
+def test_cookies_of_another_program_at_this_host_sign_nobody_out(world, person, foreign):
+    foreign = foreign if isinstance(foreign, bytes) else foreign.encode()
+    ours = session_cookie(world[1], world[0], person)["cookie"].encode()
+
+    for cookies in (foreign + b"; " + ours, ours + b"; " + foreign):
+        client = TestClient(world[1], headers={"cookie": cookies})
+        assert client.get("/label/api/progress").status_code == 200, cookies
+    assert not signed_in(TestClient(world[1], headers={"cookie": foreign}))
+
+
 def test_a_wrong_link_signs_nobody_in(browser):
     assert browser.get("/sign-in?token=wrong").status_code == 401
     assert browser.post("/sign-in", data={"token": "wrong"}).status_code == 401
