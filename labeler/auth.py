@@ -10,7 +10,7 @@ import hashlib
 import secrets
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from urllib.parse import quote, urlsplit
 
@@ -28,6 +28,7 @@ REMEMBERED = 5.0
 Whatever ends a session or disables a person comes through this process: see `Auth.forget`.
 """
 MOST_REMEMBERED = 10_000
+_INVITE_ENDED = "This invite link was used already or has expired. Ask for a new one."
 
 
 class Refused(PermissionError):
@@ -177,12 +178,13 @@ class Auth:
 
     def set_password(self, invite: str, password: str) -> Annotator:
         """Use up an invite.  Every older session and token of the person ends with it."""
-        found = self.invited(invite)
-        if found is None:
-            raise Refused("This invite link was used already or has expired. Ask for a new one.")
-        changed = replace(found, password_hash=hash_password(password))
-        annotators.replace(self.db, changed)
-        tokens.revoke_all(self.db, changed.id)
+        # Asked first, so that strangers cannot keep the machine busy with passwords, and again
+        # when it is used: somebody may have disabled the person while the password was hashed.
+        if self.invited(invite) is None:
+            raise Refused(_INVITE_ENDED)
+        changed = annotators.accept_invite(self.db, invite, password_hash=hash_password(password))
+        if changed is None:
+            raise Refused(_INVITE_ENDED)
         self.forget()
         self.lockout.succeeded(changed.name)
         return changed

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
+from dataclasses import replace
 
 from storage import lookup, tokens
+from storage.codec import from_row
 from storage.database import Database
 from storage.errors import Conflict, NotFound
 from storage.records import Annotator
@@ -12,6 +13,8 @@ from storage.transaction import Transaction
 
 _BY_NAME = "SELECT * FROM annotators WHERE name = $name"
 _LISTING = "SELECT * FROM annotators ORDER BY created_at, id"
+_BY_ID = "SELECT * FROM annotators WHERE id = $id"
+_RESEARCHERS = "SELECT id FROM annotators WHERE role = 'researcher' AND NOT disabled"
 _EXISTS = "SELECT 1 FROM annotators WHERE id = $id"
 _NAME_TAKEN = "SELECT 1 FROM annotators WHERE name = $name AND id <> $id"
 
@@ -21,7 +24,7 @@ def add(db: Database, annotator: Annotator) -> Annotator:
 
     def operation(tx: Transaction) -> Annotator:
         if tx.rows(_EXISTS, id=annotator.id):
-            raise Conflict(f"there is already an annotator {annotator.id!r}; replace it instead")
+            raise Conflict(f"there is already an annotator {annotator.id!r}")
         _save(tx, annotator)
         return annotator
 
@@ -34,30 +37,44 @@ def ensure(tx: Transaction, annotator: Annotator) -> None:
         _save(tx, annotator)
 
 
-def replace(db: Database, annotator: Annotator) -> Annotator:
-    """Store the annotator in place of the one with the same id, or NotFound."""
+def set_disabled(db: Database, annotator: str, *, disabled: bool) -> Annotator:
+    """Close an account, which ends its sessions and tokens and keeps its judgments, or reopen it.
+
+    NotFound for an unknown id; ValueError for the only researcher: nobody could let anybody in
+    any more.
+    """
 
     def operation(tx: Transaction) -> Annotator:
-        if not tx.rows(_EXISTS, id=annotator.id):
-            raise NotFound(f"there is no annotator {annotator.id!r}")
-        _save(tx, annotator)
-        return annotator
+        rows = tx.rows(_BY_ID, id=annotator)
+        if not rows:
+            raise NotFound(f"there is no annotator {annotator!r}")
+        changed = replace(from_row(Annotator, rows[0]), disabled=disabled)
+        if disabled:
+            if [row["id"] for row in tx.rows(_RESEARCHERS)] == [annotator]:
+                raise ValueError(f"{changed.name} is the only researcher; add another one first")
+            tokens.revoke_all(tx, annotator)
+        tx.store(changed)
+        return changed
 
     return db.write(operation)
 
 
-def set_disabled(db: Database, annotator: Annotator, *, disabled: bool) -> Annotator:
-    """Close an account, which ends its sessions and tokens and keeps its judgments, or reopen it.
+def accept_invite(db: Database, invite: str, *, password_hash: str) -> Annotator | None:
+    """Use up an invite: its owner with this password, or None when it is no longer good.
 
-    ValueError for the only researcher: nobody could let anybody in any more.
+    Every older session and token of the owner ends with it, the invite too.
     """
-    open_to = [a.id for a in listing(db) if a.role == "researcher" and not a.disabled]
-    if disabled and open_to == [annotator.id]:
-        raise ValueError(f"{annotator.name} is the only researcher; add another one first")
-    changed = replace(db, dataclasses.replace(annotator, disabled=disabled))
-    if disabled:
-        tokens.revoke_all(db, annotator.id)
-    return changed
+
+    def operation(tx: Transaction) -> Annotator | None:
+        owner = tokens.owner(tx, invite, ("invite",))
+        if owner is None:
+            return None
+        changed = replace(owner, password_hash=password_hash)
+        tokens.revoke_all(tx, owner.id)
+        tx.store(changed)
+        return changed
+
+    return db.write(operation)
 
 
 def _save(tx: Transaction, annotator: Annotator) -> None:

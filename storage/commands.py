@@ -141,7 +141,7 @@ class Commands:
         if user is None:
             known = ", ".join(a.name for a in annotators.listing(self._db)) or "nobody"
             raise ValueError(f"there is no user called {name!r}; there are: {known}")
-        return _public(annotators.set_disabled(self._db, user, disabled=disabled))
+        return _public(annotators.set_disabled(self._db, user.id, disabled=disabled))
 
 
 def _public(user: Annotator) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Collection
 from dataclasses import replace
 from datetime import timedelta
-from typing import Literal
+from typing import Any, Literal
 
 from storage import lookup
 from storage.codec import from_row
@@ -51,26 +51,33 @@ def issue(db: Database, annotator: str, kind: TokenKind, *, lifetime: timedelta 
 
 def check(db: Database, secret: str, kinds: Collection[TokenKind]) -> Annotator | None:
     """Whose secret this is, or None when it is unknown, spent, revoked or its owner disabled."""
-    found = lookup.select(db, Annotator, _CHECK, hash=_hash(secret), kinds=list(kinds), now=now())
+    found = lookup.select(db, Annotator, _CHECK, **_asked(secret, kinds))
     return found[0] if found else None
+
+
+def owner(tx: Transaction, secret: str, kinds: Collection[TokenKind]) -> Annotator | None:
+    """As `check`, for whoever changes something by it in the same transaction."""
+    found = tx.rows(_CHECK, **_asked(secret, kinds))
+    return from_row(Annotator, found[0]) if found else None
+
+
+def _asked(secret: str, kinds: Collection[TokenKind]) -> dict[str, Any]:
+    return {"hash": _hash(secret), "kinds": list(kinds), "now": now()}
 
 
 def revoke(db: Database, secret: str) -> None:
     """End one secret; nothing happens when it is unknown."""
-    _revoke(db, _BY_HASH, hash=_hash(secret))
+    db.write(lambda tx: _revoke(tx, _BY_HASH, hash=_hash(secret)))
 
 
-def revoke_all(db: Database, annotator: str) -> None:
+def revoke_all(tx: Transaction, annotator: str) -> None:
     """End every secret of an annotator."""
-    _revoke(db, _LIVE, annotator=annotator)
+    _revoke(tx, _LIVE, annotator=annotator)
 
 
-def _revoke(db: Database, sql: str, **parameters: str) -> None:
-    def operation(tx: Transaction) -> None:
-        live = [from_row(Token, row) for row in tx.rows(sql, **parameters)]
-        tx.store(*(replace(token, revoked=True) for token in live))
-
-    db.write(operation)
+def _revoke(tx: Transaction, sql: str, **parameters: str) -> None:
+    live = [from_row(Token, row) for row in tx.rows(sql, **parameters)]
+    tx.store(*(replace(token, revoked=True) for token in live))
 
 
 def _hash(secret: str) -> str:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 
 import pytest
 from desk_world import ADMIN_TOKEN, add_person, bearer, make_app, session_cookie, workspace
 from starlette.testclient import TestClient
 
-from labeler.auth import Auth
+from labeler.auth import Auth, Refused
 from labeler.passwords import Busy, Lockout, check_password, hash_password
 from storage import annotators, tokens
 
@@ -44,6 +43,11 @@ def browser(world):
 
 def signed_in(browser):
     return browser.get("/label/api/progress").status_code == 200
+
+
+def have_password(db, person, hashed):
+    invite = tokens.issue(db, person.id, "invite", lifetime=None)
+    return annotators.accept_invite(db, invite, password_hash=hashed)
 
 
 def invite_token(world, person):
@@ -114,7 +118,7 @@ def test_an_invite_sets_a_password_once(world, browser, person):
 
 
 def test_a_password_signs_in_and_another_does_not(world, browser, person, hashed):
-    annotators.replace(world[0], replace(person, password_hash=hashed))
+    have_password(world[0], person, hashed)
 
     wrong = browser.post("/sign-in", data={"name": person.name, "password": GOOD + " "})
     assert (wrong.status_code, "do not match" in wrong.text) == (401, True)
@@ -127,7 +131,7 @@ def test_a_password_signs_in_and_another_does_not(world, browser, person, hashed
 
 
 def test_five_failures_lock_the_name_even_for_the_right_password(world, browser, person, hashed):
-    annotators.replace(world[0], replace(person, password_hash=hashed))
+    have_password(world[0], person, hashed)
     for _ in range(4):
         world[1].state.auth.lockout.attempt(person.name)
     browser.post("/sign-in", data={"name": person.name, "password": "wrong"})
@@ -186,6 +190,22 @@ def test_a_reset_ends_every_session_and_token(world, person):
         assert TestClient(app, headers=headers).get("/label/api/progress").status_code == 401
 
 
+def test_an_account_that_is_disabled_while_an_invite_is_accepted_stays_disabled(
+    world, person, monkeypatch
+):
+    db, app = world
+
+    def disabled_meanwhile(password):
+        annotators.set_disabled(db, person.id, disabled=True)
+        return hash_password(password)
+
+    monkeypatch.setattr("labeler.auth.hash_password", disabled_meanwhile)
+    with pytest.raises(Refused, match="used already or has expired"):
+        app.state.auth.set_password(invite_token(world, person), GOOD)
+    found = annotators.get(db, person.id)
+    assert (found.disabled, found.password_hash) == (True, None)
+
+
 def test_sign_out_makes_the_cookie_worthless(world, person):
     db, app = world
     headers = {**session_cookie(app, db, person), **ORIGIN}
@@ -197,7 +217,8 @@ def test_sign_out_makes_the_cookie_worthless(world, person):
 
 def test_a_disabled_person_is_out_everywhere(world, person, hashed):
     db, app = world
-    annotators.replace(db, replace(person, password_hash=hashed, disabled=True))
+    have_password(db, person, hashed)
+    annotators.set_disabled(db, person.id, disabled=True)
     clients = [
         TestClient(app, headers=bearer(db, person)),
         TestClient(app, headers=session_cookie(app, db, person)),
@@ -253,7 +274,7 @@ def test_with_accounts_a_link_is_an_invite_and_later_the_sign_in_page(world, per
     auth = Auth(db, accounts_required=True, public_url="https://label.example")
 
     assert auth.sign_in_url(person).startswith("https://label.example/invite?token=")
-    known = annotators.replace(db, replace(person, password_hash=hashed))
+    known = have_password(db, person, hashed)
     assert auth.sign_in_url(known) == "https://label.example/sign-in?next=/label/"
 
 
@@ -300,8 +321,7 @@ def test_home_leads_each_to_his_page(world):
 
 def test_a_secret_in_use_ends_at_once_through_the_admin_route(tmp_path):
     def disable(_command, arguments):
-        who = annotators.get(db, arguments["id"])
-        annotators.replace(db, replace(who, disabled=True))
+        annotators.set_disabled(db, arguments["id"], disabled=True)
 
     with workspace(tmp_path) as db:
         app = make_app(db, admin=disable)

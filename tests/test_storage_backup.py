@@ -19,7 +19,7 @@ from storage.codec import KINDS
 from storage.database import Database
 from storage.errors import NotFound, StorageDamaged, WorkspaceLocked
 from storage.gate_records import Prediction
-from storage.records import Annotator, Metric, ModelVersion, Run, RunNote, Snapshot, Withdrawal
+from storage.records import Metric, ModelVersion, Run, RunNote, Snapshot, Withdrawal
 from storage.transaction import Tables
 
 # What other modules of the project open files for is none of this test's business.
@@ -63,7 +63,7 @@ def live_through_everything(db: Database) -> None:
     judgments.judge(db, id="again", comparison="c1-0", annotator="ann", outcome="b")
     judgments.undo(db, id="w", annotator="bob")
     judgments.flag(db, id="f", comparison="c1-3", annotator="ann", comment="?")
-    annotators.replace(db, Annotator(id="cat", name="Cathy", disabled=True))
+    annotators.set_disabled(db, "cat", disabled=True)
     tokens.revoke(db, tokens.issue(db, "ann", "session", lifetime=None))
     models.add(db, ModelVersion(id="m", role="policy", name="M", summary={"loss": float("nan")}))
     run = Run(id="r", stage="ppo", iteration=1, status="running", directory="runs/r")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -40,12 +43,59 @@ def test_annotators_have_one_name_each(db):
         annotators.add(db, Annotator(id="b", name="Ann"))
     with pytest.raises(Conflict, match="already an annotator 'a'"):
         annotators.add(db, Annotator(id="a", name="Other"))
-    with pytest.raises(NotFound):
-        annotators.replace(db, Annotator(id="c", name="Cat"))
-    changed = annotators.replace(db, replace(ann, name="Anna", disabled=True))
-    annotators.add(db, Annotator(id="b", name="Ann"))  # the old name is free again
-    assert annotators.get(db, "a") == changed
+    annotators.add(db, Annotator(id="b", name="ann"))
     assert [person.id for person in annotators.listing(db)] == ["a", "b"]
+
+
+def test_closing_an_account_changes_nothing_else_of_it(db):
+    seen = annotators.add(db, Annotator(id="a", name="Ann"))
+    invite = tokens.issue(db, "a", "invite", lifetime=None)
+    annotators.accept_invite(db, invite, password_hash="h")
+    closed = annotators.set_disabled(db, seen.id, disabled=True)
+    assert closed == annotators.get(db, "a") == replace(seen, password_hash="h", disabled=True)
+    assert annotators.set_disabled(db, "a", disabled=False) == replace(seen, password_hash="h")
+    with pytest.raises(NotFound, match="no annotator 'c'"):
+        annotators.set_disabled(db, "c", disabled=True)
+
+
+def test_two_researchers_cannot_shut_each_other_out_at_once(db):
+    for name in ("a", "b"):
+        annotators.add(db, Annotator(id=name, name=name, role="researcher"))
+    writing, both_wait = threading.Event(), threading.Event()
+
+    def hold(_tx):
+        writing.set()
+        both_wait.wait(20)
+
+    with ThreadPoolExecutor(3) as pool:
+        pool.submit(db.write, hold)
+        assert writing.wait(20)
+        acts = [pool.submit(annotators.set_disabled, db, who, disabled=True) for who in "ab"]
+        while db._waiting.qsize() < 2:
+            time.sleep(0.001)
+        both_wait.set()
+    refused = [act for act in acts if act.exception()]
+    assert [str(act.exception()) for act in refused] in (
+        ["a is the only researcher; add another one first"],
+        ["b is the only researcher; add another one first"],
+    )
+    assert sum(person.disabled for person in annotators.listing(db)) == 1
+
+
+def test_an_invite_is_accepted_once(db):
+    annotators.add(db, Annotator(id="a", name="Ann"))
+    api = tokens.issue(db, "a", "api", lifetime=None)
+    invite = tokens.issue(db, "a", "invite", lifetime=timedelta(days=1))
+    assert annotators.accept_invite(db, api, password_hash="h") is None
+    changed = annotators.accept_invite(db, invite, password_hash="h")
+    assert (
+        changed
+        == annotators.get(db, "a")
+        == Annotator(id="a", name="Ann", password_hash="h", created_at=changed.created_at)
+    )
+    assert annotators.accept_invite(db, invite, password_hash="other") is None
+    assert annotators.get(db, "a").password_hash == "h"
+    assert tokens.check(db, api, ("api",)) is None
 
 
 def test_a_token_is_good_until_it_is_spent_revoked_or_its_owner_disabled(db):
@@ -61,10 +111,9 @@ def test_a_token_is_good_until_it_is_spent_revoked_or_its_owner_disabled(db):
     tokens.revoke(db, session)
     assert tokens.check(db, session, ("session",)) is None
     assert tokens.check(db, api, ("api",)) == ann
-    annotators.replace(db, replace(ann, disabled=True))
+    annotators.set_disabled(db, "a", disabled=True)
     assert tokens.check(db, api, ("api",)) is None
-    annotators.replace(db, ann)
-    tokens.revoke_all(db, "a")
+    annotators.set_disabled(db, "a", disabled=False)
     assert tokens.check(db, api, ("api",)) is None
     with pytest.raises(NotFound):
         tokens.issue(db, "nobody", "api", lifetime=None)

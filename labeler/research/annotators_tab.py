@@ -119,8 +119,7 @@ class AnnotatorsTab:
         return shown(annotators_view.invite(person.name, link))
 
     def _set_disabled(self, target: str, *, disabled: bool) -> str:
-        person = annotators.get(self._db, target)
-        annotators.set_disabled(self._db, person, disabled=disabled)
+        person = annotators.set_disabled(self._db, target, disabled=disabled)
         if disabled:
             return f"{person.name} is signed out everywhere and cannot sign in. Labels stay."
         return f"{person.name} may sign in again, with a new invite link."
