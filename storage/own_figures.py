@@ -3,7 +3,9 @@
 Agreement with others is the one figure that others' answers go into.  Shown at once it would give
 them away: judge one more pair, look whether the figure rose.  So it counts only what was said
 before `midnight`, goes up in blocks of `BLOCK` pairs, and says no more than "over 95%" at the end
-of the scale, where it would tell what was said of every single pair.
+of the scale, where it would tell what was said of every single pair.  What is revised or undone
+on a later day than it was said counts as it was said: otherwise each undo would move the blocks
+on by one pair, and the difference would be what others said of that one.
 """
 
 from __future__ import annotations
@@ -23,22 +25,30 @@ CLEAREST = 0.95
 """The agreement is never shown nearer to all, or to none, than this."""
 
 # His pairs that others judged too, in the order in which they came to be judged by two; items,
-# turned where the texts stand the other way round, as storage/items.py has them.
+# turned where the texts stand the other way round, as storage/items.py has them.  Of each person
+# the first answer that outlived its day (UTC).
 _SHARED = """
-    WITH ratings AS (
+    WITH dated AS (
+        SELECT *, (created_at AT TIME ZONE 'UTC')::DATE AS day FROM judgments
+        WHERE created_at < $midnight),
+    said AS (
+        SELECT j.* FROM dated AS j
+        ANTI JOIN dated AS later ON later.replaces = j.id AND later.day = j.day
+        ANTI JOIN withdrawals AS w
+            ON w.replaces = j.id AND (w.created_at AT TIME ZONE 'UTC')::DATE = j.day),
+    ratings AS (
         SELECT i.item, j.annotator,
-               arg_max(CASE WHEN i.twin AND i.flipped AND j.outcome = 'first' THEN 'second'
+               arg_min(CASE WHEN i.twin AND i.flipped AND j.outcome = 'first' THEN 'second'
                             WHEN i.twin AND i.flipped AND j.outcome = 'second' THEN 'first'
                             ELSE j.outcome END, (j.created_at, j.id)) AS outcome,
-               max(j.created_at) AS said_at
-        FROM current_judgments AS j
+               min(j.created_at) AS said_at
+        FROM said AS j
         JOIN annotators AS a ON a.id = j.annotator
         JOIN items AS i ON i.comparison = j.comparison
-        WHERE j.created_at < $midnight
-          AND (j.annotator = $annotator OR list_contains($kinds, a.kind))
+        WHERE (j.annotator = $annotator OR list_contains($kinds, a.kind))
           AND i.item IN (SELECT m.item FROM items AS m
-                         JOIN current_judgments AS own ON own.comparison = m.comparison
-                         WHERE own.annotator = $annotator AND own.created_at < $midnight)
+                         JOIN said AS own ON own.comparison = m.comparison
+                         WHERE own.annotator = $annotator)
         GROUP BY i.item, j.annotator),
     compared AS (
         SELECT mine.item, avg((mine.outcome = other.outcome)::INTEGER) AS alike,

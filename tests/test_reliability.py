@@ -11,7 +11,7 @@ import pytest
 from storage.database import Database
 from storage.intervals import clustered, wilson
 from storage.own_figures import own_figures
-from storage.records import Annotator, Judgment, ModelVersion
+from storage.records import Annotator, Judgment, ModelVersion, Withdrawal
 from storage.reliability import annotator_figures, fitted
 from tests.rated import judgment, pair
 
@@ -251,12 +251,45 @@ def test_revising_an_answer_does_not_probe_the_others(db: Database) -> None:
     assert (before["shared_pairs"], before["agreement"]) == (20, 0.5)
     revised = judgment("c0", "ann", "second", id="again", replaces="j-c0-ann", created_at=NOON)
     store(db, [revised])
-    after = own(db)
-    # c0 has left yesterday's pairs, and a later one has taken its place: 9 of 20
-    assert (after["shared_pairs"], after["agreement"]) == (20, 0.45)
-    again = judgment("c0", "ann", "first", id="back", replaces="again", created_at=NOON)
-    store(db, [again])
-    assert own(db)["agreement"] == after["agreement"]  # whichever answer he tries
+    again = judgment("c0", "ann", "tie", id="back", replaces="again", created_at=NOON)
+    for retries in ([], [again]):
+        store(db, retries)
+        for days in range(3):  # not today, and on no later day
+            after = own(db, midnight=MIDNIGHT + timedelta(days=days))
+            assert (after["shared_pairs"], after["agreement"]) == (20, 0.5)
+
+
+def test_undoing_an_answer_does_not_probe_the_others(db: Database) -> None:
+    people(db, "ann", "bob")
+    pairs(db, 44)
+    yesterday(db, {"ann": ["first"] * 44, "bob": ["first"] * 20 + ["second"] * 24})
+    # The first forty are shown: bob says the same of twenty.
+    assert (own(db)["shared_pairs"], own(db)["agreement"]) == (40, 0.5)
+    for n in range(24):
+        gone = Withdrawal(id=f"w{n}", replaces=f"j-c{n}-ann", annotator="ann", created_at=NOON)
+        db.write(lambda tx, gone=gone: tx.store(gone))
+        for days in range(2):
+            after = own(db, midnight=MIDNIGHT + timedelta(days=days))
+            assert (after["shared_pairs"], after["agreement"]) == (40, 0.5)
+    assert own(db)["judgments"] == 20  # his own work he sees as it is
+
+
+def test_a_slip_that_is_mended_on_its_day_is_no_answer(db: Database) -> None:
+    people(db, "ann", "bob")
+    pairs(db, 20)
+    yesterday(db, {"ann": ["second"] * 19, "bob": ["first"] * 20})
+    late = MIDNIGHT - timedelta(minutes=1)
+    mended = [
+        judgment(f"c{n}", "ann", "first", id=f"m{n}", replaces=f"j-c{n}-ann", created_at=late)
+        for n in range(15)
+    ]
+    slip = judgment("c19", "ann", "second", created_at=late)
+    taken_back = Withdrawal(id="w", replaces=slip.id, annotator="ann", created_at=late)
+    db.write(lambda tx: tx.store(*mended, slip, taken_back))
+    assert own(db)["shared_pairs"] == 0  # nineteen
+    store(db, [judgment("c19", "ann", "first", id="better", created_at=NOON)])
+    tomorrow = own(db, midnight=MIDNIGHT + timedelta(days=1))
+    assert (tomorrow["shared_pairs"], tomorrow["agreement"]) == (20, 0.8)  # 15 + 1 of 20
 
 
 def test_own_agreement_knows_items_by_their_texts(db: Database) -> None:
