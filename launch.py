@@ -6,6 +6,7 @@ commands go to it over HTTP, through the address and token in WORKSPACE/server.j
 
 from __future__ import annotations
 
+import itertools
 import secrets
 import signal
 import socket
@@ -108,12 +109,19 @@ class Studio:
             )
 
     def owner(self) -> Annotator:
-        """The account behind the link that `serve` prints."""
-        known = annotators.by_name(self.db, OWNER)
-        if known is None:
-            known = Annotator(id=new_id("a"), name=OWNER, role="researcher")
-            annotators.add(self.db, known)
-        return known
+        """The account behind the link that `serve` prints: a researcher whom it lets in.
+
+        That is "owner" as long as the name is his or free.  Imported judgments may have given it
+        to an annotator, and a researcher may have closed it.
+        """
+        people = annotators.listing(self.db)
+        taken = {person.name for person in people}
+        open_to = [p for p in people if p.role == "researcher" and not p.disabled]
+        if OWNER in taken and open_to:
+            return next((p for p in open_to if p.name == OWNER), open_to[0])
+        names = (f"{OWNER}-{n}" if n > 1 else OWNER for n in itertools.count(1))
+        name = next(name for name in names if name not in taken)
+        return annotators.add(self.db, Annotator(id=new_id("a"), name=name, role="researcher"))
 
     def close(self) -> None:
         self.loop.shut_down()

@@ -1,0 +1,51 @@
+"""What `serve` opens, for whom, and what may run beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from launch import Studio, prepare
+from storage import annotators
+from storage.database import Database
+from storage.records import Annotator
+from tests.tiny import save_tiny
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(save_tiny(tmp_path_factory.mktemp("model")))
+
+
+@pytest.fixture
+def studio(tmp_path: Path, model: str) -> Iterator[Studio]:
+    place = tmp_path / "workspace"
+    config = prepare(place, model, [], [])
+    Database.open(place).close()
+    opened = Studio(place, config)
+    yield opened
+    opened.close()
+
+
+def test_the_link_is_for_one_owner_who_is_a_researcher(studio: Studio):
+    owner = studio.owner()
+    assert (owner.name, owner.role) == ("owner", "researcher")
+    annotators.add(studio.db, Annotator(id="ada", name="Ada", role="researcher"))
+    assert studio.owner() == owner
+
+
+def test_an_imported_annotator_called_owner_does_not_get_the_link(studio: Studio):
+    annotators.add(studio.db, Annotator(id="imported", name="owner"))
+    annotators.add(studio.db, Annotator(id="too", name="owner-2"))
+    found = studio.owner()
+    assert (found.name, found.role) == ("owner-3", "researcher")
+    assert studio.owner() == found
+
+
+def test_where_the_owner_is_shut_out_the_link_is_for_the_researcher_there_is(studio: Studio):
+    owner = studio.owner()
+    ada = annotators.add(studio.db, Annotator(id="ada", name="Ada", role="researcher"))
+    annotators.set_disabled(studio.db, owner.id, disabled=True)
+    assert studio.owner() == ada
