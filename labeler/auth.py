@@ -63,7 +63,8 @@ class Auth:
     def identify(self, headers: Mapping[str, str]) -> Identity | None:
         """The person behind a request with these (lower-case) headers, or None.
 
-        A bearer token wins over a cookie; a wrong one is not rescued by a cookie.
+        A bearer token wins over a cookie; a wrong one is not rescued by a cookie.  Other kinds of
+        authorization say nothing here.
         """
         kind, secret = self._secret(headers)
         found = self._check(secret, kind)
@@ -76,11 +77,11 @@ class Auth:
         return Identity(found, bearer=kind == "api") if found else None
 
     def _secret(self, headers: Mapping[str, str]) -> tuple[TokenKind, str]:
-        authorization = headers.get("authorization")
-        if authorization is None:
-            return "session", self.session_secret(headers)
-        scheme, _, secret = authorization.partition(" ")
-        return "api", secret.strip() if scheme.lower() == "bearer" else ""
+        scheme, _, secret = headers.get("authorization", "").strip().partition(" ")
+        if scheme.lower() == "bearer":
+            return "api", secret.strip()
+        # Another scheme is for somebody else, such as a proxy that asks for a password first.
+        return "session", self.session_secret(headers)
 
     def session_secret(self, headers: Mapping[str, str]) -> str:
         """The session cookie's value, or an empty string."""

@@ -247,6 +247,20 @@ def test_kinds_of_secrets_are_not_interchangeable(world, person):
     assert TestClient(app, headers=both).get("/label/api/progress").status_code == 401
 
 
+def test_a_proxy_that_asks_for_a_password_of_its_own_signs_nobody_out(world, person):
+    db, app = world
+    cookie = session_cookie(app, db, person)
+    for authorization in ("Basic dXNlcjpwYXNz", "Negotiate abc", ""):
+        headers = cookie | {"authorization": authorization}
+        assert TestClient(app, headers=headers).get("/label/api/progress").status_code == 200
+        alone = {"authorization": authorization}
+        assert TestClient(app, headers=alone).get("/label/api/progress").status_code == 401
+    # A token without a value is a wrong one.
+    for authorization in ("Bearer", "Bearer "):
+        headers = cookie | {"authorization": authorization}
+        assert TestClient(app, headers=headers).get("/label/api/progress").status_code == 401
+
+
 @pytest.mark.parametrize(
     "origin", [None, "null", "https://evil.example", "http://testserver.evil.example", "http://x@"]
 )
