@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pytest
 from recording_loop import HOSTILE, RecordingLoop
@@ -94,6 +95,26 @@ def test_the_loop_says_when_judging_may_stop_and_when_a_policy_is_blocked(world:
     blocked = news(verdict="blocked")
     assert "policy-2 is blocked: the next iteration samples sft-1." in blocked
     assert "may stop" not in blocked
+
+
+def test_what_the_loop_says_of_a_policy_changes_with_the_ruling_and_the_iteration(
+    tmp_path: Path,
+):
+    with Database.open(tmp_path) as db:
+        seeding = Seeding(db)
+        seeding.history(labels=20)
+        seeding.judge_policies(2, wins=0.78)
+        tab = laid_out(lambda: LoopTab(db, RecordingLoop(db=db), piece()))
+        assert "policy-2 is better than SFT" in tab.refresh()[tab.gate]
+        policy_judgments.override(db, "policy-2", "block", reason="flatters")
+        assert "policy-2 is blocked" in tab.refresh()[tab.gate]
+        newest = iterations.latest(db)
+        assert newest
+        began = replace(
+            newest, number=newest.number + 1, phase="sampling", policy_sampled="policy-1"
+        )
+        iterations.save(db, began)
+        assert "policy-2" not in tab.refresh()[tab.gate]
 
 
 def test_before_any_policy_there_is_a_word_on_what_comes(world: World):

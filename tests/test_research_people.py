@@ -101,3 +101,11 @@ def test_slow_figures_are_computed_again_when_their_key_changes_but_not_more_oft
     assert [cached.get("a"), cached.get("a"), cached.get("b")] == [1, 1, 1]
     moment[0] = 31.0
     assert [cached.get("a"), cached.get("b")] == [1, 2]
+
+
+def test_slow_figures_are_computed_at_once_on_another_occasion():
+    computed = []
+    cached = Cached(lambda: computed.append(1) or len(computed), at_most_every=30,
+                    clock=lambda: 0.0)  # fmt: skip
+    given = [("a", 1), ("b", 1), ("b", 2), ("c", 2), ("c", 1)]
+    assert [cached.get(key, occasion=occasion) for key, occasion in given] == [1, 1, 2, 2, 3]

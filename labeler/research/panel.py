@@ -60,9 +60,10 @@ def shown(markup: Markup) -> str:
 
 
 class Cached(Generic[T]):
-    """The last result of something slow, computed again when its key changes.
+    """The last result of something slow, computed again when its key or occasion changes.
 
-    `at_most_every` seconds bounds how often that happens while annotators are busy.
+    `at_most_every` seconds bounds how often that happens by the key, while annotators are busy;
+    an occasion is rare and does not wait.
     """
 
     def __init__(
@@ -76,14 +77,15 @@ class Cached(Generic[T]):
         self._pause = at_most_every
         self._clock = clock
         self._lock = threading.Lock()
-        self._known: tuple[Hashable, float, T] | None = None
+        self._known: tuple[Hashable, Hashable, float, T] | None = None
 
-    def get(self, key: Hashable) -> T:
+    def get(self, key: Hashable, *, occasion: Hashable = None) -> T:
         with self._lock:
             if self._known is not None:
-                known, when, value = self._known
-                if known == key or self._clock() - when < self._pause:
+                known, then, when, value = self._known
+                recent = known == key or self._clock() - when < self._pause
+                if recent and then == occasion:
                     return value
             value = self._compute()
-            self._known = (key, self._clock(), value)
+            self._known = (key, occasion, self._clock(), value)
             return value

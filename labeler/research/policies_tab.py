@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Any
 
 import gradio as gr
@@ -108,10 +109,11 @@ class PoliciesTab:
 
 
 class GateNote:
-    """The gate's line on the "Loop" tab, worked out again when somebody has judged."""
+    """The gate's line on the "Loop" tab, worked out again when somebody has judged or ruled, and
+    when the loop has moved on."""
 
     def __init__(self, loop: Loop) -> None:
         self._report = Cached(loop.gate, at_most_every=10)
 
-    def show(self, acts: int) -> str:
-        return shown(policies_view.news(self._report.get(acts)))
+    def show(self, acts: int, occasion: Hashable) -> str:
+        return shown(policies_view.news(self._report.get(acts, occasion=occasion)))

@@ -51,6 +51,12 @@ _VERSION = """
     SELECT (SELECT count(*) FROM judgments) + (SELECT count(*) FROM withdrawals) AS acts
 """
 
+_TURN = """
+    SELECT max(number) AS iteration, arg_max(phase, number) AS phase,
+           (SELECT count(*) FROM gate_overrides) AS rulings
+    FROM iterations
+"""
+
 
 @dataclass(frozen=True, kw_only=True)
 class State:
@@ -146,6 +152,11 @@ def _reward_model(
 def acts(db: Database) -> int:
     """A number that changes whenever an annotator does something."""
     return db.read(_VERSION)[0]["acts"]
+
+
+def turn(db: Database) -> tuple[Any, ...]:
+    """Changes whenever the loop moves on or a researcher rules on a policy."""
+    return tuple(db.read(_TURN)[0].values())
 
 
 @dataclass(frozen=True, kw_only=True)
