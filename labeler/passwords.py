@@ -8,7 +8,6 @@ import hmac
 import secrets
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 
 SHORTEST = 10
@@ -73,10 +72,11 @@ class Lockout:
     FREE = 5
     FIRST_WAIT, LONGEST_WAIT = 60.0, 3600.0
     NAMES = 10_000  # names remembered at most: strangers may try any name
+    TIMES = 12  # attempts remembered of a name; by then the pause is the longest
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._failures: OrderedDict[bytes, tuple[int, float]] = OrderedDict()
+        self._failures: dict[bytes, tuple[float, ...]] = {}  # when each attempt was, oldest first
         self._lock = threading.Lock()
 
     def attempt(self, name: str) -> float:
@@ -87,21 +87,25 @@ class Lockout:
         """
         key = _digest(name)
         with self._lock:
-            count, last = self._failures.pop(key, (0, 0.0))
+            times, moment = self._failures.pop(key, ()), self._clock()
             wait = 0.0
-            if count >= self.FREE:
-                pause = min(self.FIRST_WAIT * 2 ** (count - self.FREE), self.LONGEST_WAIT)
-                wait = max(0.0, last + pause - self._clock())
-            self._failures[key] = (count, last) if wait else (count + 1, self._clock())
-            if len(self._failures) > self.NAMES:
-                self._failures.popitem(last=False)
+            if len(times) >= self.FREE:
+                pause = min(self.FIRST_WAIT * 2 ** (len(times) - self.FREE), self.LONGEST_WAIT)
+                wait = max(0.0, times[-1] + pause - moment)
+            if len(self._failures) >= self.NAMES:
+                # The fewest failures go first, the oldest of them: a flood of names that were
+                # tried once must not free those that wait.
+                del self._failures[min(self._failures, key=lambda each: len(self._failures[each]))]
+            self._failures[key] = times if wait else (*times, moment)[-self.TIMES :]
             return wait
 
     def forgive(self, name: str) -> None:
-        """Take back an attempt that came to no answer."""
+        """Take back an attempt that came to no answer: all is as it was before it."""
+        key = _digest(name)
         with self._lock:
-            count, last = self._failures.get(_digest(name), (1, 0.0))
-            self._failures[_digest(name)] = (count - 1, last)
+            *earlier, _ = self._failures.pop(key, (0.0,))
+            if earlier:
+                self._failures[key] = tuple(earlier)
 
     def succeeded(self, name: str) -> None:
         """Forget the failures of `name`."""

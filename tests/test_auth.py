@@ -157,6 +157,51 @@ def test_the_pause_doubles_and_ends():
     assert lockout.attempt("ann") == 0
 
 
+def test_a_flood_of_names_does_not_free_one_that_waits():
+    lockout = Lockout(clock=lambda: 0.0)
+    for _ in range(5):
+        lockout.attempt("ann")
+    for _ in range(2):
+        lockout.attempt("ben")
+    for stranger in range(Lockout.NAMES):
+        assert lockout.attempt(f"name {stranger}") == 0
+    assert lockout.attempt("ann") == 60
+    assert [lockout.attempt("ben") for _ in range(4)] == [0, 0, 0, 60]  # the first two count
+    assert len(lockout._failures) == Lockout.NAMES
+
+
+def test_in_a_table_full_of_failures_a_new_name_still_counts():
+    lockout = Lockout(clock=lambda: 0.0)
+    for stranger in range(Lockout.NAMES):
+        for _ in range(2):
+            lockout.attempt(f"name {stranger}")
+    assert [lockout.attempt("ann") for _ in range(6)] == [0, 0, 0, 0, 0, 60]
+
+
+def test_an_attempt_without_an_answer_changes_nothing():
+    seconds = [0.0]
+    lockout = Lockout(clock=lambda: seconds[0])
+    lockout.attempt("ann")
+    lockout.forgive("ann")
+    assert not lockout._failures
+    for _ in range(5):
+        lockout.attempt("ann")
+    seconds[0] = 61  # the pause has ended
+    assert lockout.attempt("ann") == 0
+    lockout.forgive("ann")
+    assert lockout.attempt("ann") == 0
+
+
+def test_the_pause_never_grows_beyond_an_hour():
+    seconds = [0.0]
+    lockout = Lockout(clock=lambda: seconds[0])
+    for _ in range(2000):
+        assert lockout.attempt("ann") == 0
+        seconds[0] += 3600
+    seconds[0] -= 3599
+    assert lockout.attempt("ann") == 3599
+
+
 def test_guesses_at_once_are_no_more_than_guesses_one_by_one():
     lockout = Lockout(clock=lambda: 0.0)
     with ThreadPoolExecutor(20) as pool:
