@@ -86,6 +86,11 @@ def test_clearing_a_flag_brings_the_pair_back_to_the_queue(db, live):
     assert "broken" not in updates[tab.flags]
     (again,) = queue.lease_next(db, "annotator-1", 1)
     assert again.comparison.id == pair.comparison.id
+    # A second press, or another researcher's: it is cleared, and stays so.
+    twice = tab._act(pressed("clear", "flag"), asked_by(db))
+    assert twice[tab.answer] == updates[tab.answer]
+    assert db.read("SELECT count(*) AS n FROM withdrawals WHERE replaces = 'flag'") == [{"n": 1}]
+    assert "no flag" in tab._act(pressed("clear", "never"), asked_by(db))[tab.answer]
 
 
 def test_somebody_who_is_not_there_is_said(db, live):

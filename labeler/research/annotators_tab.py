@@ -14,10 +14,10 @@ from labeler.auth import INVITE_LIFETIME
 from labeler.research import annotators_reliability, annotators_view, reading
 from labeler.research.panel import Cached, Panel, Updates, attempt, piece, said, shown
 from labeler.research.top import midnight
-from storage import annotators, reliability, tokens
+from storage import annotators, judgments, reliability, tokens
 from storage.agreement import agreement
 from storage.database import Database
-from storage.records import Annotator, AnnotatorRole, Withdrawal, new_id, now
+from storage.records import Annotator, AnnotatorRole, new_id, now
 
 ACTIONS_JS = (Path(__file__).parent / "actions.js").read_text(encoding="utf-8")
 
@@ -128,6 +128,5 @@ class AnnotatorsTab:
         # The gate puts the person into every request; without one nothing is cleared.
         assert request.request is not None
         who = request.request.state.identity.annotator.id
-        withdrawal = Withdrawal(id=new_id(), replaces=flag, annotator=who)
-        self._db.write(lambda tx: tx.store(withdrawal))
+        judgments.clear_flag(self._db, id=new_id(), flag=flag, researcher=who)
         return "Cleared: the pair is back in the queue."
