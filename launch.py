@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import httpx
 import typer
 
-from labeler.listening import listen
+from labeler.listening import address, listen
 from pipeline import hub
 from pipeline.cli import add_study_commands
 from pipeline.clients import AdminClient, follow
@@ -253,7 +253,7 @@ def run_server(
     from labeler.app import create_app  # noqa: PLC0415
 
     workspace, token = studio.db.workspace, secrets.token_urlsafe(32)
-    local = f"http://{host}:{listener.getsockname()[1]}"
+    local = address(listener, host)
     web = create_app(
         studio.db,
         # The same fields under another name: neither package may import the other's class.

@@ -16,6 +16,12 @@ def listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         listener.close()
         raise ValueError(
-            f"cannot listen on {host}:{port} ({error.strerror}); try --port 0"
+            f"cannot listen on {host}, port {port} ({error.strerror}); try --port 0"
         ) from None
     return listener
+
+
+def address(listener: socket.socket, host: str) -> str:
+    """Where browsers on this machine reach a listener that was made for `host`."""
+    named = f"[{host}]" if ":" in host else host  # IPv6 goes into brackets before its port
+    return f"http://{named}:{listener.getsockname()[1]}"

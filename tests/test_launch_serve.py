@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
+import httpx
 import pytest
 
+from labeler.listening import address, listen
 from launch import Studio, prepare
 from storage import annotators
 from storage.database import Database
@@ -49,3 +52,23 @@ def test_where_the_owner_is_shut_out_the_link_is_for_the_researcher_there_is(stu
     ada = annotators.add(studio.db, Annotator(id="ada", name="Ada", role="researcher"))
     annotators.set_disabled(studio.db, owner.id, disabled=True)
     assert studio.owner() == ada
+
+
+@pytest.mark.parametrize(("host", "shown"), [("127.0.0.1", "127.0.0.1"), ("::1", "[::1]")])
+def test_the_address_that_is_printed_leads_to_the_listener(host: str, shown: str):
+    if ":" in host and not _has_ipv6():
+        pytest.skip("this machine has no IPv6")
+    with closing(listen(host, 0)) as listener:
+        port = listener.getsockname()[1]
+        found = address(listener, host)
+        assert found == f"http://{shown}:{port}"
+        with pytest.raises(httpx.ReadTimeout):  # it was reached; nobody answers here
+            httpx.get(found, timeout=httpx.Timeout(20, read=0.05))
+
+
+def _has_ipv6() -> bool:
+    try:
+        listen("::1", 0).close()
+    except ValueError:
+        return False
+    return True
