@@ -17,6 +17,7 @@ import time
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -76,6 +77,7 @@ class Studio:
         self.commands.register("advance", lambda: self.advance())
         self.commands.register("resume", lambda: self.loop.resume(self.loop.stopped().id))
         self.commands.register("retry", self._retry)
+        self.commands.register("settings", lambda: [asdict(s) for s in self.loop.settings()])
         self.commands.register("gate", lambda: self.loop.gate())
         self.commands.register("gate.override", lambda **ruled: self.loop.override_gate(**ruled))
         self.commands.register("reward.report", self.loop.reports.report)

@@ -6,12 +6,15 @@ import getpass
 import json
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from pipeline import compare, compare_report, gate, planning, sweep
+from pipeline.config import Config
+from pipeline.form import as_lines, form
 from pipeline.gold import load_gold, score
 from pipeline.judge import TIMEOUT, judge_all, load_judge
 from pipeline.lab.cli import add_lab_commands
@@ -30,7 +33,8 @@ LARGEST_BETA = 1e6
 def add_study_commands(
     app: typer.Typer, *, connect: Callable[[Path], AbstractContextManager[Any]]
 ) -> None:
-    """Add `sweep`, `compare`, `judge`, `plan`, `gate`, `reward` and the lab's; `connect` reaches a workspace."""
+    """Add `sweep`, `compare`, `judge`, `plan`, `gate`, `settings`, `reward` and the lab's; `connect`
+    reaches a workspace."""
     add_lab_commands(app)
     add_reward_commands(app, connect)
     _add_sweep(app)
@@ -38,6 +42,7 @@ def add_study_commands(
     _add_judge(app, connect)
     _add_plan(app)
     _add_gate(app, connect)
+    _add_settings(app, connect)
 
 
 def _add_sweep(app: typer.Typer) -> None:
@@ -197,6 +202,23 @@ def _add_gate(app: typer.Typer, connect: Callable[[Path], AbstractContextManager
                 found = target.call("gate")
                 text = gate.readable(found)
         typer.echo(json.dumps(found) if as_json else text)
+
+
+def _add_settings(app: typer.Typer, connect: Callable[[Path], AbstractContextManager[Any]]) -> None:
+    @app.command("settings")
+    def settings_command(
+        workspace: Annotated[
+            Path | None, typer.Option(help="Whose; the general defaults when left out.")
+        ] = None,
+        as_json: AsJson = False,
+    ) -> None:
+        """Every setting with its value, its default and what it means."""
+        if workspace is None:
+            found = [asdict(each) for each in form(Config())]
+        else:
+            with connect(workspace) as target:
+                found = target.call("settings")
+        typer.echo(json.dumps(found) if as_json else "\n".join(map(as_lines, found)))
 
 
 def _account() -> str:

@@ -69,6 +69,18 @@ def _kind(value: Any) -> Literal["int", "float", "str", "bool"]:
     return "str"
 
 
+def as_lines(found: Mapping[str, Any]) -> str:
+    """A `Setting` as its dict, for people: two lines, written as `--set` would take them."""
+    value, default = (_written(found[key]) for key in ("value", "default"))
+    other = f"  (default: {default})" if value != default else ""
+    choices = f" One of {', '.join(found['choices'])}." if found["choices"] else ""
+    return f"{found['name']}={value}{other}\n    {found['help']}{choices}"
+
+
+def _written(value: int | float | str | bool) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
 def overridden(
     base: Config, iteration: Iteration, by: Mapping[str, str]
 ) -> tuple[Iteration, Config]:

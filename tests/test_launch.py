@@ -16,6 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 import launch
+from pipeline.config import Config
 from storage import iterations, records, runs
 from storage.database import Database
 from storage.workspace import publish_server
@@ -314,6 +315,19 @@ def test_the_gate_says_what_it_knows_and_refuses_what_it_cannot(workspace: Path)
         run("gate", "--reason", "x", *here)
     with pytest.raises(ValueError, match="no trained policy policy-7; there are: none yet"):
         run("gate", "--policy", "policy-7", *here)
+
+
+def test_settings_stand_with_value_default_and_meaning(workspace: Path):
+    general = run("settings", "--json")
+    assert [s["name"] for s in general[:2]] == ["reward.tie_model", "reward.epochs"]
+    assert {s["name"] for s in general} == {s.name for s in Config().settings()}
+    lines = run("settings").splitlines()
+    assert len(lines) == 2 * len(general)
+    assert "    Seed of every random choice in the pipeline." in lines
+    here = run("settings", "--workspace", workspace).splitlines()
+    assert "ppo.max_new_tokens=256  (default: 64)" in here  # configs/default.toml says so
+    assert "ppo.max_new_tokens=64" in lines
+    assert "labeling.auto_train=false" in here
 
 
 def test_a_judge_is_asked_once_and_counts_as_a_model(workspace: Path):
