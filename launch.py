@@ -30,6 +30,7 @@ from pipeline.cli import add_study_commands
 from pipeline.clients import AdminClient, follow
 from pipeline.config import Config
 from pipeline.demo import corpus
+from pipeline.form import disagreeing
 from pipeline.loop import Loop
 from pipeline.rundir import write_atomically
 from pipeline.settings import assignments
@@ -330,13 +331,28 @@ def tell(line: str) -> None:
 
 
 @contextmanager
-def server_for(workspace: Path, files: Sequence[Path], sets: Sequence[str]) -> Iterator[Remote]:
-    """The live server of a workspace, or one of our own for as long as it is needed."""
-    prepare(workspace, None, files, sets)
+def server_for(
+    workspace: Path, files: Sequence[Path], sets: Sequence[str], unasked: Sequence[str] = ()
+) -> Iterator[Remote]:
+    """The live server of a workspace, or one of our own for as long as it is needed.
+
+    A live one keeps its settings: ``ValueError`` where `files` or `sets` ask for others.  What is
+    `unasked` goes to a server of our own only.
+    """
+    sets = [*unasked, *sets]
+    config = prepare(workspace, None, files, sets)
     try:
         Database.open(workspace).close()
     except WorkspaceLocked:
         with Remote(workspace) as server:
+            named = assignments(sets[len(unasked) :]).keys() | {
+                s.name for s in Config.load(files).settings() if s.value != s.default
+            }
+            if other := disagreeing(config, named, server.call("settings")):
+                raise ValueError(
+                    f"the server that has {workspace} open runs with {', '.join(other)}; stop it, "
+                    "or leave out what it would not use"
+                ) from None
             yield server
         return
     options = [f"--config={file}" for file in files] + [f"--set={item}" for item in sets]

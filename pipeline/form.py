@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -79,6 +79,21 @@ def as_lines(found: Mapping[str, Any]) -> str:
 
 def _written(value: int | float | str | bool) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def disagreeing(
+    asked: Config, names: Collection[str], running: Sequence[Mapping[str, Any]]
+) -> list[str]:
+    """Of the settings of these names, those that a running loop has otherwise: "NAME=ITS OWN".
+
+    `running` are its `Setting`s as dicts.
+    """
+    wanted = {each.name: each.value for each in form(asked)}
+    return [
+        f"{each['name']}={_written(each['value'])}"
+        for each in running
+        if each["name"] in names and each["value"] != wanted[each["name"]]
+    ]
 
 
 def overridden(

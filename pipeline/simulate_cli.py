@@ -30,8 +30,11 @@ class Server(Protocol):
     admin: Callable[[str, dict[str, Any]], Any]
 
 
-ServerFor = Callable[[Path, Sequence[Path], Sequence[str]], AbstractContextManager[Server]]
-"""(workspace, settings files, settings) → its server, running for as long as it is needed."""
+ServerFor = Callable[
+    [Path, Sequence[Path], Sequence[str], Sequence[str]], AbstractContextManager[Server]
+]
+"""(workspace, settings files, settings, settings that nobody asked for) → its server, running for
+as long as it is needed."""
 
 
 def add_simulate_command(
@@ -41,6 +44,7 @@ def add_simulate_command(
 
     @app.command("simulate")
     def simulate_command(
+        context: typer.Context,
         workspace: Annotated[Path, typer.Option(help="The workspace.")] = Path("workspace"),
         iterations: Annotated[int, typer.Option(help="Whole iterations to drive.", min=1)] = 1,
         labels: Annotated[int, typer.Option(help="Judgments an iteration.", min=1)] = 400,
@@ -72,6 +76,7 @@ def add_simulate_command(
     ) -> None:
         """Drive the whole loop with simulated annotators that judge by a hidden gold preference."""
         arms = chosen_arms(arm)
+        unasked = [each for each in ("labels", "seed") if _is_default(context, each)]
         judged_by = load_gold(gold) if gold else score
         if tiny:
             labels, annotators = min(labels, TINY_LABELS), min(annotators, TINY_ANNOTATORS)
@@ -84,6 +89,7 @@ def add_simulate_command(
                 server_for=server_for,
                 files=[tiny_settings] if tiny else [],
                 sets=sets,
+                unasked=unasked,
                 annotators=annotators,
                 bad=bad,
                 seed=seed,
@@ -128,18 +134,21 @@ def run_trial(
     files: Sequence[Path],
     sets: Sequence[str],
     seed: int,
+    unasked: Sequence[str] = (),
     **population: Any,
 ) -> dict[str, Any]:
     """The report of one simulation by an arm, in a workspace at `place`.
 
     `planned` are the iterations and the labels of each that the full loop would make, `files` and
-    `sets` settings of all arms (`sets` win over the arm's own), `population` further arguments of
-    `simulate`.
+    `sets` settings of all arms (`sets` win over the arm's own), `unasked` which of labels and seed
+    nobody asked for (a live server keeps its own), `population` further arguments of `simulate`.
     """
     iterations, labels = arm.plan(*planned)
     own = [f"{name}={text(value)}" for name, value in arm.settings.items()]
-    given = [f"labeling.labels={labels}", f"seed={seed}", *own, *sets]
-    with server_for(place, files, given) as server:
+    planned_for = {"labels": f"labeling.labels={labels}", "seed": f"seed={seed}"}
+    given = [said for name, said in planned_for.items() if name not in unasked]
+    implied = [said for name, said in planned_for.items() if name in unasked]
+    with server_for(place, files, [*given, *own, *sets], implied) as server:
         return simulate(
             server.url, server.admin, iterations=iterations, labels=labels, seed=seed, **population
         )
@@ -151,6 +160,11 @@ def chosen_arms(names: Sequence[str]) -> list[trials.TrialArm]:
     if unknown:
         raise ValueError(f"there is no arm {unknown[0]!r}; there are {', '.join(trials.ARMS)}")
     return [trials.ARMS[name] for name in dict.fromkeys(names or ["full"])]
+
+
+def _is_default(context: typer.Context, parameter: str) -> bool:
+    source = context.get_parameter_source(parameter)
+    return source is not None and source.name == "DEFAULT"
 
 
 def stop_workers(workspace: Path) -> None:

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from labeler.listening import address, listen
-from launch import Studio, prepare
+from launch import CONFIGS, Studio, prepare, server_for
 from storage import annotators
 from storage.database import Database
 from storage.records import Annotator
@@ -72,3 +72,26 @@ def _has_ipv6() -> bool:
     except ValueError:
         return False
     return True
+
+
+def test_a_live_server_is_joined_and_never_silently_asked_for_other_settings(
+    tmp_path: Path, model: str
+):
+    place = tmp_path / "workspace"
+    prepare(place, model, [], [])
+    unasked = ["labeling.labels=400", "seed=0"]
+    with server_for(place, [], ["seed=3"], ["labeling.labels=7"]) as ours:
+        for asked in ([], ["seed=3"], ["labeling.labels=7", "ppo.max_new_tokens=256"]):
+            with server_for(place, [], asked, unasked) as live:
+                assert live.url == ours.url
+        said = "runs with seed=3, labeling.labels=7; stop it, or leave out"
+        with (
+            pytest.raises(ValueError, match=said),
+            server_for(place, [], ["seed=4", "labeling.labels=9", "ppo.max_new_tokens=256"]),
+        ):
+            pass
+        with (
+            pytest.raises(ValueError, match=r"ppo\.updates=100, .*; stop it"),
+            server_for(place, [CONFIGS / "tiny.toml"], []),
+        ):
+            pass

@@ -117,3 +117,29 @@ def test_many_runs_do_not_go_into_a_workspace(tmp_path):
     ended = CliRunner().invoke(app, ["simulate", "--seeds", "2", "--workspace", str(tmp_path)])
     assert isinstance(ended.exception, ValueError)
     assert "every run gets one of its own" in str(ended.exception)
+
+
+@pytest.mark.parametrize(
+    ("said", "asked", "unasked"),
+    [
+        ([], [], ["labeling.labels=400", "seed=0"]),
+        (["--seed", "0"], ["seed=0"], ["labeling.labels=400"]),
+        (
+            ["--labels", "400", "--set", "ppo.lr=1", "--seed", "2"],
+            ["labeling.labels=400", "seed=2", "ppo.lr=1"],
+            [],
+        ),
+    ],
+)
+def test_what_was_asked_for_is_told_from_what_was_not(tmp_path, said, asked, unasked):
+    app = typer.Typer()
+    app.command("other")(lambda: None)
+    given = []
+
+    def server_for(*arguments):
+        given.append(arguments)
+        raise ValueError("no server in this test")
+
+    add_simulate_command(app, server_for=server_for, tiny_settings=tmp_path, show=print)
+    CliRunner().invoke(app, ["simulate", "--workspace", str(tmp_path), *said])
+    assert given == [(tmp_path, [], asked, unasked)]
