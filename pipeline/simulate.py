@@ -124,7 +124,10 @@ class _Driver:
         self._label(tokens)
         seconds = round(time.monotonic() - started, 1)
         self.progress(f"iteration {number}: {self.labels} judgments in {seconds} s; training")
-        self.admin("train", {"overrides": {}})
+        # With labeling.auto_train this step of the loop trains, unless one before it has.
+        state = self.admin("advance", {})
+        if (state["iteration"], state["phase"]) == (number, "labeling"):
+            self.admin("train", {"overrides": {}})
         self._wait_for("done", number)
         record = self.admin("iteration", {"number": number})
         rows = self.admin("evaluation.completions", {"iteration": number})
@@ -149,8 +152,9 @@ class _Driver:
             session.result()
         if tally.saved < self.labels:
             raise SimulationFailed(
-                f"the pairs ran out after {tally.saved} of {self.labels} judgments; "
-                f"ask for more with --set labeling.labels={self.labels}"
+                f"the pairs ran out after {tally.saved} of {self.labels} judgments; ask for no more "
+                "with --labels, or begin in a fresh workspace that makes more pairs a judgment, "
+                "with a larger --set sampling.surplus (1.3 by default)"
             )
 
     def _label_as(self, annotator: SimulatedAnnotator, token: str, tally: Tally) -> None:

@@ -58,8 +58,10 @@ def kindness(prompt: str, response: str) -> float:
 class ScriptedStudio:
     """A workspace whose training takes no time; its new policy always says "kind 2.0"."""
 
-    def __init__(self, db: Database, *, pairs: int = PAIRS, fails: bool = False) -> None:
-        self.db, self.pairs, self.fails = db, pairs, fails
+    def __init__(
+        self, db: Database, *, pairs: int = PAIRS, fails: bool = False, trains_at: int | None = None
+    ) -> None:
+        self.db, self.pairs, self.fails, self.trains_at = db, pairs, fails, trains_at
         self.commands = Commands(db)
         self.commands.register("train", self.train)
         self.commands.register("advance", self.advance)
@@ -117,6 +119,13 @@ class ScriptedStudio:
     def advance(self):
         """Where the loop stands, as the real one says it; training is over at once."""
         current, stopped = iterations.latest(self.db), None
+        if (
+            self.trains_at is not None
+            and current.phase == "labeling"
+            and judgments.current_count(self.db, current.number) >= self.trains_at
+        ):
+            self.train({})
+            current = iterations.latest(self.db)
         if self.fails and current.phase == "reward":
             stopped = {"stage": "reward", "reason": "the disk is full"}
         return {
@@ -129,6 +138,8 @@ class ScriptedStudio:
     def train(self, overrides) -> None:
         assert overrides == {}
         current = iterations.latest(self.db)
+        if current.phase != "labeling":
+            raise ValueError(f"Iteration {current.number} is in its {current.phase} phase.")
         if self.fails:
             iterations.save(self.db, replace(current, phase="reward"))
             return
@@ -323,8 +334,23 @@ def test_a_failed_stage_ends_the_simulation_with_its_reason(db):
 
 def test_running_out_of_pairs_is_an_error_that_says_so(db):
     # 20 pairs, two of them wanted twice: 22 judgments in all.
-    with pytest.raises(SimulationFailed, match="ran out after 22 of 40"):
+    with pytest.raises(SimulationFailed, match=r"ran out after 22 of 40.*--set sampling\.surplus"):
         drive(db, studio={"pairs": 20})
+
+
+def test_a_loop_that_trains_by_itself_is_not_asked_twice(db):
+    studio = ScriptedStudio(db, trains_at=40)
+
+    def admin(command, arguments):
+        if command == "train":
+            studio.advance()  # the server's timer comes first
+        return studio.admin(command, arguments)
+
+    with serving(labeling_app(db)) as url:
+        report = simulate(
+            url, admin, labels=40, annotators=3, iterations=2, gold=kindness, poll=0.01, timeout=20
+        )
+    assert [each["iteration"] for each in report["iterations"]] == [1, 2]
 
 
 def test_a_refused_annotator_stops_everybody_at_once(db):
