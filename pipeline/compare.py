@@ -25,6 +25,7 @@ from pipeline.optimize.stage import METHODS as TRAINERS
 from pipeline.rundir import Job, RunDirectory, write_atomically
 from pipeline.studies import (
     Progress,
+    chosen_settings,
     copy_inputs,
     folder_of,
     held,
@@ -113,7 +114,7 @@ def compare(
             f"{workspace} has no evaluation, so no held-out prompts to compare on; finish an "
             "iteration (`launch.py iterate`) first"
         )
-    config = source.job().config.override({"optimize.snapshots": snapshots} | dict(overrides))
+    config = chosen_settings(source, {"optimize.snapshots": snapshots} | dict(overrides))
     study = _Study(workspace, folder, source, asked, replace(source.job(), config=config))
     measured: dict[str, tuple[RunDirectory, float]] = {}
     with held(folder):
@@ -150,7 +151,11 @@ class _Study:
             copy_inputs(self.asked, "prompts.parquet")(inputs)
             write_atomically(inputs / "plan.json", json.dumps(plan))
 
-        models = {key: self.job.models[key] for key in ("reference", "reward")}
+        models = {
+            key: path
+            for key, path in self.job.models.items()
+            if key == "reference" or key.startswith("reward")
+        }
         job = replace(self.job, stage="measure", run=f"measure-{method}", models=models)
         path = self.folder / method / "measure"
         return run_to_end(path, job, fill=fill, progress=progress), seconds

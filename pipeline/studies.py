@@ -42,6 +42,23 @@ def newest_ppo_run(workspace: Path) -> RunDirectory:
     return found
 
 
+def chosen_settings(source: RunDirectory, overrides: Mapping[str, Any]) -> Config:
+    """The settings with which a run is repeated.
+
+    ValueError for those that chose its models: a repetition has the same ones.
+    """
+    had = source.job().config
+    config = had.override(overrides)
+    before, after = values(had), values(config)
+    for name in ("ppo.start_from", "shaping.extra_reward_models"):
+        if after[name] != before[name]:
+            raise ValueError(
+                f"{name} chooses the models of a run, and this repeats the newest PPO run with the "
+                f"models that it had; train once with --set {name} (`launch.py iterate`) first"
+            )
+    return config
+
+
 def folder_of(place: Path, name: str) -> Path:
     """The study's folder under `place`; ValueError unless the name is that of a plain folder."""
     if not re.fullmatch(r"\w[\w .=+-]{0,99}", name):

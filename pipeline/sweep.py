@@ -28,7 +28,14 @@ from pipeline.figures import (
     svg_figure,
 )
 from pipeline.rundir import RunDirectory, write_atomically
-from pipeline.studies import copy_inputs, folder_of, held, newest_ppo_run, run_to_end
+from pipeline.studies import (
+    chosen_settings,
+    copy_inputs,
+    folder_of,
+    held,
+    newest_ppo_run,
+    run_to_end,
+)
 
 SMOOTHED = 5
 """Updates over which reward and KL are averaged before they are compared."""
@@ -103,7 +110,7 @@ def sweep(
     """Run PPO at each β that has not run yet; the curves in the order of the weights."""
     folder, source = folder_of(workspace / "sweeps", name), newest_ppo_run(workspace)
     job = source.job()
-    config = job.config.override({"optimize.method": "ppo"} | overrides)
+    config = chosen_settings(source, {"optimize.method": "ppo"} | overrides)
     chosen = [config.override({"ppo.kl_weight": kl_weight}) for kl_weight in kl_weights]
     curves = []
     with held(folder):

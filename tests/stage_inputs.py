@@ -56,13 +56,18 @@ def tiny_models(root: Path) -> dict[str, str]:
 def tiny_models_and_reward(root: Path) -> dict[str, str]:
     """Those, and a reward model whose head is random instead of zero."""
     made = tiny_models(root)
-    chat = ChatTokenizer.load(made["reference"])
-    reward = from_language_model(made["reference"], chat)
-    torch.manual_seed(0)
-    torch.nn.init.normal_(reward.score.weight)
-    reward.save_pretrained(root / "reward")
-    chat.tokenizer.save_pretrained(root / "reward")
+    save_random_reward(made["reference"], root / "reward", seed=0)
     return made | {"reward": str(root / "reward")}
+
+
+def save_random_reward(reference: str, to: Path, *, seed: int) -> None:
+    """A reward model of one member, whose head is random."""
+    chat = ChatTokenizer.load(reference)
+    reward = from_language_model(reference, chat)
+    torch.manual_seed(seed)
+    torch.nn.init.normal_(reward.score.weight)
+    reward.save_pretrained(to)
+    chat.tokenizer.save_pretrained(to)
 
 
 def make_job(stage: Any, models: dict[str, str], **overrides: Any) -> Job:

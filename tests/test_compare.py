@@ -14,13 +14,16 @@ from typer.testing import CliRunner
 import launch
 from pipeline import compare
 from pipeline.compare import Answer, Curve, Point, best_of, best_of_n_kl, point
+from pipeline.reward.scoring import RewardModel
 from pipeline.rundir import RunDirectory
+from pipeline.text import read_messages
 from pipeline.winrate import win_rate
 from tests.stage_inputs import (
     give,
     make_job,
     make_judgments,
     make_prompts,
+    save_random_reward,
     tiny_models_and_reward,
 )
 
@@ -185,6 +188,49 @@ def test_all_methods_are_trained_measured_drawn_and_not_done_twice(workspace):
     assert far[2].endswith("never reached")
     with pytest.raises(ValueError, match=r"or models \(optimize.snapshots: 1 → 2\); give this one"):
         run(*where, "--snapshots", 2, "--methods", "ppo")
+
+
+def test_answers_are_measured_by_all_reward_models_that_the_policy_was_trained_against(
+    workspace, tmp_path
+):
+    models = dict(RunDirectory(workspace / "runs" / "ppo").job().models)
+    models["reward_2"] = str(tmp_path / "reward_2")
+    save_random_reward(models["reference"], tmp_path / "reward_2", seed=1)
+    for stage in ("ppo", "evaluate"):
+        job = make_job(stage, models, shaping__ensemble="lower_bound", shaping__ensemble_lambda=0.5)
+        directory = RunDirectory.create(tmp_path / "runs" / stage, job)
+        give(directory, "prompts.parquet", make_prompts(2))
+    run(
+        "compare",
+        "--workspace",
+        tmp_path,
+        "--methods",
+        "sft",
+        "--gold",
+        "tests.test_compare:vowels",
+    )
+
+    path = tmp_path / "compare" / "methods" / "sft" / "measure" / "outputs" / "answers.parquet"
+    answers = pd.read_parquet(path)
+    asked = [read_messages(text) for text in answers["messages"]]
+    one, other = (
+        RewardModel.load(models[key])(asked, list(answers["text"]))
+        for key in ("reward", "reward_2")
+    )
+    # Of two, the sd is half their distance: their mean, less half of that.
+    paid = [(a + b) / 2 - abs(a - b) / 4 for a, b in zip(one, other, strict=True)]
+    assert list(answers["reward"]) == pytest.approx(paid, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("ppo.start_from", "previous"), ("shaping.extra_reward_models", '["reward-0"]')],
+)
+def test_settings_that_choose_a_runs_models_are_refused(workspace, name, value):
+    for command in (("compare",), ("sweep", "--kl-weight", "0.1")):
+        with pytest.raises(ValueError, match=f"{name} chooses the models of a run"):
+            run(*command, "--workspace", workspace, "--name", "no", "--set", f"{name}={value}")
+    assert not list(workspace.glob("*/no"))
 
 
 def test_what_is_missing_is_said(workspace, tmp_path):
