@@ -121,7 +121,8 @@ def add_simulate_command(
             run_apart, arms, range(seed, seed + (seeds or 1)), workspace,
             conditions=conditions, progress=_tell,
         )  # fmt: skip
-        found = trials.summary(held)
+        # One arm alone says no order: the file may hold others already.
+        found = trials.summary(held, [arm.name for arm in arms] if len(arms) > 1 else ())
         typer.echo(json.dumps(as_plain(found)) if as_json else trials.readable(found))
 
 

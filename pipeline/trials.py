@@ -132,10 +132,11 @@ class Estimate:
         return self.text()
 
 
-def summary(seeds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def summary(seeds: Sequence[Mapping[str, Any]], order: Sequence[str] = ()) -> dict[str, Any]:
     """``arms``: each arm's figures as `Estimate`s; ``differences``: the first arm's less each other's.
 
-    Differences are paired: over the seeds that both arms have.
+    Differences are paired: over the seeds that both arms have.  Arms stand in the `order` of these
+    names, then in that of `ARMS`: in which order they were run says nothing.
     """
     values: dict[str, dict[str, dict[int, float]]] = {}
     for held in seeds:
@@ -143,6 +144,8 @@ def summary(seeds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             last = report["iterations"][-1]
             for name, figure in FIGURES.items():
                 values.setdefault(arm, {}).setdefault(name, {})[held["seed"]] = figure(last)
+    known = dict.fromkeys([*order, *ARMS, *values])
+    values = {arm: values[arm] for arm in known if arm in values}
     first, *others = values
     return {
         "arms": {

@@ -80,6 +80,21 @@ def test_differences_are_paired_over_the_seeds_that_both_have(tmp_path):
     assert "| full | 2.50 " in said
 
 
+def test_the_order_of_arms_is_the_one_asked_for_and_not_that_of_their_runs(tmp_path):
+    run_recorded(tmp_path, [], arms=(NAIVE,))
+    held = run_recorded(tmp_path, [], arms=(FULL,))
+    assert list(held[0]["arms"]) == ["naive", "full"]
+    # Gains 1 and 2 against .25 and .5.
+    found = summary(held)
+    assert list(found["arms"]) == ["full", "naive"]
+    assert found["differences"]["full − naive"]["gold gain"].mean == pytest.approx(1.125)
+    turned = summary(held, ["naive", "full"])
+    assert list(turned["arms"]) == ["naive", "full"]
+    assert turned["differences"]["naive − full"]["gold gain"].mean == pytest.approx(-1.125)
+    held[0]["arms"]["ceiling"] = held[0]["arms"].pop("naive")
+    assert list(summary(held[:1])["arms"]) == ["full", "ceiling"]
+
+
 def test_one_seed_has_no_interval():
     only = Estimate.of([0.25])
     assert (only.mean, only.low, only.high, str(only)) == (0.25, None, None, "0.25")
@@ -143,3 +158,25 @@ def test_what_was_asked_for_is_told_from_what_was_not(tmp_path, said, asked, una
     add_simulate_command(app, server_for=server_for, tiny_settings=tmp_path, show=print)
     CliRunner().invoke(app, ["simulate", "--workspace", str(tmp_path), *said])
     assert given == [(tmp_path, [], asked, unasked)]
+
+
+@pytest.mark.parametrize(
+    ("arms", "difference"),
+    [
+        (["--arm", "naive"], "full − naive"),
+        (["--arm", "full", "--arm", "naive"], "full − naive"),
+        (["--arm", "naive", "--arm", "full"], "naive − full"),
+    ],
+)
+def test_two_arms_that_are_named_say_their_order(tmp_path, arms, difference):
+    conditions = {
+        "iterations": 1, "labels": 400, "annotators": 8, "bad": 0.25, "gold": None,
+        "shuffle_labels": False, "tiny": False, "settings": {},
+    }  # fmt: skip
+    run_recorded(tmp_path, [], conditions=conditions, arms=(NAIVE, FULL))
+    app = typer.Typer()
+    app.command("other")(lambda: None)
+    add_simulate_command(app, server_for=None, tiny_settings=tmp_path, show=print)
+    command = ["simulate", "--workspace", str(tmp_path), "--seeds", "2", *arms, "--json"]
+    ended = CliRunner().invoke(app, command, catch_exceptions=False)
+    assert list(json.loads(ended.stdout)["differences"]) == [difference]
