@@ -134,7 +134,7 @@ class _Session:
         self._job = job
         self._report = report
         self._device = pick_device(job.config.worker.device)
-        self._total = self._done = self._rounds = 0
+        self._total = self._done = self._before = self._rounds = 0
         self.tokens = self.too_long = 0
         self.seconds = 0.0
 
@@ -156,7 +156,7 @@ class _Session:
     def sample(self, asked: Sequence[Draft | Pool], sides: Sequence[Side]) -> None:
         """Fill in the response of each of these sides of these drafts and pools."""
         self._rounds += 1
-        self._total = max(self._total, self._done + len(sides))
+        self._before, self._total = self._done, self._done + len(sides)
         messages = {side.id: each.messages for each in asked for side in each.sides}
         groups: dict[tuple[str, float], list[Side]] = defaultdict(list)
         for side in sides:
@@ -190,7 +190,10 @@ class _Session:
     def _count(self, batch: list[Response]) -> None:
         self._done += len(batch)
         self.tokens += sum(len(response.ids) for response in batch)
-        message = f"sampled {self._done} of {self._total} completions"
+        # Each round has a count of its own: nobody knows before how many will be sampled again.
+        message = f"sampled {self._done - self._before} of {self._total - self._before} completions"
+        if self._rounds > 1:
+            message = f"{message} again, for near-duplicates"
         self._report.progress(self._done, self._total, message)
 
     def _load(self, model: str) -> Sampler:

@@ -164,6 +164,9 @@ def test_near_duplicates_get_two_more_chances_and_are_then_counted(
     assert (summary["comparisons"], summary["near_duplicates"]) == (0, 4)
     assert rows_of(directory.outputs / "comparisons.parquet") == []
     assert "stayed nearly the same" in directory.events.read_text()
+    told = [e["message"] for e in directory.events_after(1, 0) if e["kind"] == "progress"]
+    again = "sampled 4 of 4 completions again, for near-duplicates"
+    assert told == ["sampled 8 of 8 completions", again, again]
 
 
 def test_the_reference_answers_where_the_policy_repeats_itself(
