@@ -8,25 +8,23 @@ iterate` calls it in a terminal.
 
 from __future__ import annotations
 
-import shutil
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
-from typing import Any, Literal
+from functools import partial
+from typing import Any
 
 from pipeline import gate, metrics
 from pipeline.config import Config
-from pipeline.demo.pairs import shipped_pairs
 from pipeline.form import Setting, form, overridden
 from pipeline.hub import base_model_path
 from pipeline.jobs import Jobs
 from pipeline.ppo.metrics import METRICS as PPO_METRICS
+from pipeline.preparing import Preparation, newest, on_trial, require_reference
 from pipeline.reward.report import RewardReports
-from pipeline.rundir import Job
 from storage import handover, iterations, models, policy_judgments, prompts, runs
 from storage.database import Database
-from storage.records import Iteration, ModelVersion, Phase, Run, Snapshot, Stage, new_id, now
+from storage.records import Iteration, ModelVersion, Phase, Run, Stage, now
 
 STAGE_OF: dict[Phase, Stage] = {
     "sampling": "sampling",
@@ -35,9 +33,6 @@ STAGE_OF: dict[Phase, Stage] = {
     "evaluating": "evaluate",
 }
 """The stage that must succeed before the phase ends; labeling is done by people."""
-
-JUDGED = ("judgments.parquet", "judged_by.json", "snapshot.txt")
-"""What the reward stage is given of the judgments; DPO gets the same files."""
 
 
 class Loop:
@@ -114,7 +109,7 @@ class Loop:
         self, ruling: str, reason: str, *, policy: str | None = None, researcher: str = ""
     ) -> dict[str, Any]:
         """Rule on a policy (the one on trial): promote, block, or evidence; its standing."""
-        chosen = policy or self._on_trial(self._current()) or ""
+        chosen = policy or on_trial(self._db, self._current()) or ""
         policy_judgments.override(self._db, chosen, ruling, reason=reason, researcher=researcher)
         return gate.standing(policy_judgments.evidence(self._db), chosen)
 
@@ -135,12 +130,12 @@ class Loop:
             if current.phase == "labeling":
                 return self._label(current)
             # The reference has to exist before anything can be sampled.
-            if current.phase == "sampling" and not self._newest("sft"):
+            if current.phase == "sampling" and not newest(self._db, "sft"):
                 self._make_reference(current)
                 return current.phase
             run = runs.newest(self._db, current.number, STAGE_OF[current.phase])
             if run is None:
-                self._start(current)
+                self._start(current, STAGE_OF[current.phase])
             elif run.status == "succeeded":
                 current = self._take(current, run)
                 iterations.save(self._db, current)
@@ -220,29 +215,17 @@ class Loop:
             return
         run = runs.newest(self._db, current.number, "sft")
         if run is None:
-            job = self._job(current, "sft", policy=base)
-            self._jobs.start(
-                job, fill=lambda inputs: handover.give_demonstrations(self._db, inputs)
-            )
+            self._start(current, "sft")
         elif run.status == "succeeded":
             self._jobs.register(run, role="sft", id="sft-1", name="SFT", parent=None)
 
-    def _start(self, current: Iteration) -> None:
-        config, stage = self._config_of(current), STAGE_OF[current.phase]
-        seed = config.seed + current.number
-        fills: Mapping[Stage, Callable[[Path], Any]] = {
-            "sampling": lambda inputs: self._plan_sampling(current, inputs),
-            "reward": lambda inputs: self._give_judgments(current, inputs),
-            "ppo": lambda inputs: self._give_for_policy(current, inputs, seed),
-            "evaluate": lambda inputs: handover.give_prompts(
-                self._db, inputs, role="held-out", limit=config.evaluate.prompts
-            ),
-        }
+    def _start(self, current: Iteration, stage: Stage) -> None:
+        prepared = self._prepared(current)
         first = stage == "sampling" and current.number == 1
-        if first and (shipped := self._shipped_pairs(current)):
-            self._jobs.adopt(self._job(current, stage), shipped)
+        if first and (shipped := prepared.shipped_pairs()):
+            self._jobs.adopt(prepared.job(stage), shipped)
             return
-        self._jobs.start(self._job(current, stage), fill=fills[stage])
+        self._jobs.start(prepared.job(stage), fill=partial(prepared.fill, stage))
 
     def _take(self, current: Iteration, run: Run) -> Iteration:
         """Take over the outputs of a stage that succeeded; return the iteration one phase on."""
@@ -253,7 +236,7 @@ class Loop:
                 self._db, directory.outputs, iteration=current.number,
                 overlap=config.labeling.overlap, seed=config.seed,
             )  # fmt: skip
-            policy = current.policy_sampled or self._require_reference().id
+            policy = current.policy_sampled or require_reference(self._db).id
             return replace(current, phase="labeling", policy_sampled=policy)
         if run.stage == "reward":
             made = self._jobs.register(run, role="reward", id=f"reward-{number}", summary=summary)
@@ -267,91 +250,6 @@ class Loop:
         return replace(current, phase="done", evaluation=summary, finished_at=now())
 
     # --- pieces ------------------------------------------------------------------------------
-
-    def _pairs_wanted(self, current: Iteration) -> int:
-        config = self._config_of(current)
-        wanted = current.labels_wanted * config.sampling.surplus / (1 + config.labeling.overlap)
-        return max(1, round(wanted))
-
-    def _shipped_pairs(self, current: Iteration) -> Path | None:
-        """The demo's ready-made pairs, where they are what sampling would be asked for."""
-        config = self._config_of(current)
-        found = shipped_pairs(config, wanted=self._pairs_wanted(current))
-        return found if found and handover.knows_prompts(self._db, found) else None
-
-    def _plan_sampling(self, current: Iteration, inputs: Path) -> int:
-        config, reference = self._config_of(current), self._require_reference().id
-        previous = self._previous(current)
-        return handover.give_sampling_plan(
-            self._db, inputs,
-            pairs=self._pairs_wanted(current),
-            shares=gate.shares(config, current, previous=previous, reference=reference),
-            chosen=config.sampling.chosen(),
-            prompts_per_pair=config.sampling.selection_prompts,
-            seed=config.seed + current.number,
-        )  # fmt: skip
-
-    def _give_judgments(self, current: Iteration, inputs: Path) -> None:
-        snapshot, ids = handover.give_judgments(
-            self._db,
-            inputs,
-            iteration=current.number,
-            kinds=self._config_of(current).reward.learn_from,
-        )
-        (inputs / "snapshot.txt").write_text(snapshot)
-        record = Snapshot(hash=snapshot, iteration=current.number, judgments=tuple(ids))
-        self._db.write(lambda tx: tx.store(record))
-        handover.give_prompts(self._db, inputs, role="train", limit=64)
-        proxy = self._proxy(current)
-        policy_judgments.give_pairs(self._db, inputs, iteration=current.number, proxy=proxy)
-
-    def _give_for_policy(self, current: Iteration, inputs: Path, seed: int) -> None:
-        """Prompts, and for DPO the very judgments that the reward model learned from."""
-        handover.give_prompts(self._db, inputs, role="train", seed=seed)
-        if self._config_of(current).optimize.method != "dpo":
-            return
-        if (run := runs.newest(self._db, current.number, "reward")) is None:
-            raise RuntimeError(f"iteration {current.number} has judged nothing for DPO to learn")
-        for name in JUDGED:
-            shutil.copy(self._jobs.directory(run).inputs / name, inputs)
-
-    def _job(self, current: Iteration, stage: Stage, *, policy: str | None = None) -> Job:
-        """A job with the models its stage may need: sampled or trained policy, reference, …"""
-        config, reference = self._config_of(current), self._newest("sft")
-        names: dict[str, str | None] = {"policy": None, "reference": None, "previous": None}
-        notes: dict[str, str] = {}
-        extra = () if stage in ("sft", "reward") else config.shaping.extra_reward_models
-        if reference:
-            names["reference"] = reference.id
-            names["policy"] = current.policy_sampled or reference.id
-            names["previous"] = self._previous(current)
-            newest = self._newest("reward")  # sampling chooses by the one of the iteration before
-            names["reward"] = current.reward_model or (newest.id if newest else None)
-            if stage == "sampling":
-                names["on_trial"] = self._on_trial(current)
-            if stage == "reward":
-                names["proxy"] = self._proxy(current)
-            if stage == "ppo" and config.ppo.start_from == "sft":
-                names["policy"] = reference.id
-            elif stage == "ppo" and current.verdict == "blocked":
-                names["policy"] = gate.last_promoted(policy_judgments.evidence(self._db))
-            if stage == "ppo":
-                config, notes = gate.restrained(config, policy_judgments.evidence(self._db))
-            if stage == "evaluate":
-                names["policy"], names["previous"] = current.policy_produced, names["policy"]
-        paths = {key: self._path(id) if id else None for key, id in names.items()}
-        for number, name in enumerate(extra, 2):
-            names[f"reward_{number}"], paths[f"reward_{number}"] = name, self._path(name)
-        return Job(
-            run=new_id("run"),
-            stage=stage,
-            iteration=current.number,
-            config=config,
-            seed=config.seed + current.number,
-            models=paths | ({"policy": policy} if policy else {}),
-            names=names,
-            notes=notes,
-        )
 
     def _current(self) -> Iteration:
         current = iterations.latest(self._db)
@@ -367,34 +265,10 @@ class Loop:
         current = iterations.latest(self._db)
         return self._config_of(current) if current else self._config
 
-    def _newest(self, role: Literal["sft", "reward"]) -> ModelVersion | None:
-        found = models.listing(self._db, role=role)
-        return found[-1] if found else None
-
-    def _require_reference(self) -> ModelVersion:
-        reference = self._newest("sft")
-        if reference is None:
-            raise RuntimeError("no SFT reference is registered; sampling makes one first")
-        return reference
-
-    def _previous(self, current: Iteration) -> str | None:
-        return iterations.rival(current, iterations.before(self._db, current))
-
-    def _proxy(self, current: Iteration) -> str | None:
-        """The reward model whose promises the iteration's policies are held to."""
-        compared = (current.policy_sampled, self._previous(current))
-        return policy_judgments.proxy_of(self._db, compared)
-
-    def _on_trial(self, current: Iteration) -> str | None:
-        return iterations.on_trial(current, iterations.before(self._db, current))
+    def _prepared(self, current: Iteration) -> Preparation:
+        return Preparation(self._db, current, self._config_of(current))
 
     def _judged(self, iteration: Iteration) -> Iteration:
         """The iteration with the verdict on the policy that it judges, as the evidence stands."""
         evidence = policy_judgments.evidence(self._db)
-        return replace(iteration, verdict=gate.verdict(evidence, self._on_trial(iteration)))
-
-    def _path(self, name: str) -> str:
-        """Where a model is: one of this workspace by its id, else a directory or a hub id."""
-        path = {model.id: model.path for model in models.listing(self._db)}.get(name, name)
-        local = self._db.workspace / path
-        return str(local.resolve()) if local.exists() else base_model_path(path)
+        return replace(iteration, verdict=gate.verdict(evidence, on_trial(self._db, iteration)))

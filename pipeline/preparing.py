@@ -1,0 +1,167 @@
+"""What a stage is given: its job, with models and settings, and the files of `inputs/`.
+
+Worked out anew for every attempt from scratch, so that a retry has what its settings ask for.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipeline import gate
+from pipeline.config import Config
+from pipeline.demo.pairs import shipped_pairs
+from pipeline.hub import base_model_path
+from pipeline.rundir import Job
+from storage import handover, iterations, models, policy_judgments, runs
+from storage.database import Database
+from storage.records import Iteration, ModelRole, ModelVersion, Snapshot, Stage, new_id
+
+JUDGED = ("judgments.parquet", "judged_by.json", "snapshot.txt")
+"""What the reward stage is given of the judgments; DPO gets the same files."""
+
+
+def newest(db: Database, role: ModelRole) -> ModelVersion | None:
+    """The model of this role that was made last."""
+    found = models.listing(db, role=role)
+    return found[-1] if found else None
+
+
+def require_reference(db: Database) -> ModelVersion:
+    """The SFT reference; RuntimeError before there is one."""
+    reference = newest(db, "sft")
+    if reference is None:
+        raise RuntimeError("no SFT reference is registered; sampling makes one first")
+    return reference
+
+
+def on_trial(db: Database, current: Iteration) -> str | None:
+    """The policy that the iteration's judgments against SFT are about."""
+    return iterations.on_trial(current, iterations.before(db, current))
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """What the stages of one iteration are given, under these settings."""
+
+    db: Database
+    current: Iteration
+    config: Config
+
+    def job(self, stage: Stage, *, run: str | None = None) -> Job:
+        """A job with the models its stage may need: sampled or trained policy, reference, …
+
+        `run` is the id of a run that is tried again; without one it is a new run.
+        """
+        current, config, reference = self.current, self.config, newest(self.db, "sft")
+        names: dict[str, str | None] = {"policy": None, "reference": None, "previous": None}
+        notes: dict[str, str] = {}
+        extra = () if stage in ("sft", "reward") else config.shaping.extra_reward_models
+        if reference:
+            names["reference"] = reference.id
+            names["policy"] = current.policy_sampled or reference.id
+            names["previous"] = self._previous()
+            latest = newest(self.db, "reward")  # sampling chooses by that of the iteration before
+            names["reward"] = current.reward_model or (latest.id if latest else None)
+            if stage == "sampling":
+                names["on_trial"] = on_trial(self.db, current)
+            if stage == "reward":
+                names["proxy"] = self._proxy()
+            if stage == "ppo" and config.ppo.start_from == "sft":
+                names["policy"] = reference.id
+            elif stage == "ppo" and current.verdict == "blocked":
+                names["policy"] = gate.last_promoted(policy_judgments.evidence(self.db))
+            if stage == "ppo":
+                config, notes = gate.restrained(config, policy_judgments.evidence(self.db))
+            if stage == "evaluate":
+                names["policy"], names["previous"] = current.policy_produced, names["policy"]
+        paths = {key: self._path(id) if id else None for key, id in names.items()}
+        for number, name in enumerate(extra, 2):
+            names[f"reward_{number}"], paths[f"reward_{number}"] = name, self._path(name)
+        if stage == "sft":
+            paths["policy"] = base_model_path(config.model.name)
+        return Job(
+            run=run or new_id("run"),
+            stage=stage,
+            iteration=current.number,
+            config=config,
+            seed=config.seed + current.number,
+            models=paths,
+            names=names,
+            notes=notes,
+        )
+
+    def fill(self, stage: Stage, inputs: Path) -> None:
+        """Write what the stage reads; ValueError where there is nothing to give."""
+        fills: Mapping[Stage, Callable[[Path], Any]] = {
+            "sft": lambda inputs: handover.give_demonstrations(self.db, inputs),
+            "sampling": self._plan_sampling,
+            "reward": self._give_judgments,
+            "ppo": self._give_for_policy,
+            "evaluate": lambda inputs: handover.give_prompts(
+                self.db, inputs, role="held-out", limit=self.config.evaluate.prompts
+            ),
+        }
+        fills[stage](inputs)
+
+    def shipped_pairs(self) -> Path | None:
+        """The demo's ready-made pairs, where they are what sampling would be asked for."""
+        found = shipped_pairs(self.config, wanted=self._pairs_wanted())
+        return found if found and handover.knows_prompts(self.db, found) else None
+
+    def _pairs_wanted(self) -> int:
+        config = self.config
+        wanted = self.current.labels_wanted * config.sampling.surplus
+        return max(1, round(wanted / (1 + config.labeling.overlap)))
+
+    def _plan_sampling(self, inputs: Path) -> None:
+        config, reference = self.config, require_reference(self.db).id
+        handover.give_sampling_plan(
+            self.db, inputs,
+            pairs=self._pairs_wanted(),
+            shares=gate.shares(
+                config, self.current, previous=self._previous(), reference=reference
+            ),
+            chosen=config.sampling.chosen(),
+            prompts_per_pair=config.sampling.selection_prompts,
+            seed=config.seed + self.current.number,
+        )  # fmt: skip
+
+    def _give_judgments(self, inputs: Path) -> None:
+        number = self.current.number
+        snapshot, ids = handover.give_judgments(
+            self.db, inputs, iteration=number, kinds=self.config.reward.learn_from
+        )
+        (inputs / "snapshot.txt").write_text(snapshot)
+        record = Snapshot(hash=snapshot, iteration=number, judgments=tuple(ids))
+        self.db.write(lambda tx: tx.store(record))
+        handover.give_prompts(self.db, inputs, role="train", limit=64)
+        policy_judgments.give_pairs(self.db, inputs, iteration=number, proxy=self._proxy())
+
+    def _give_for_policy(self, inputs: Path) -> None:
+        """Prompts, and for DPO the very judgments that the reward model learned from."""
+        number = self.current.number
+        handover.give_prompts(self.db, inputs, role="train", seed=self.config.seed + number)
+        if self.config.optimize.method != "dpo":
+            return
+        if (run := runs.newest(self.db, number, "reward")) is None:
+            raise RuntimeError(f"iteration {number} has judged nothing for DPO to learn")
+        for name in JUDGED:
+            shutil.copy(self.db.workspace / run.directory / "inputs" / name, inputs)
+
+    def _previous(self) -> str | None:
+        return iterations.rival(self.current, iterations.before(self.db, self.current))
+
+    def _proxy(self) -> str | None:
+        """The reward model whose promises the iteration's policies are held to."""
+        compared = (self.current.policy_sampled, self._previous())
+        return policy_judgments.proxy_of(self.db, compared)
+
+    def _path(self, name: str) -> str:
+        """Where a model is: one of this workspace by its id, else a directory or a hub id."""
+        path = {model.id: model.path for model in models.listing(self.db)}.get(name, name)
+        local = self.db.workspace / path
+        return str(local.resolve()) if local.exists() else base_model_path(path)
