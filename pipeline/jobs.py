@@ -20,6 +20,7 @@ from pipeline.rundir import Job, RunDirectory
 from storage import models, runs
 from storage.database import Database
 from storage.records import Metric, ModelVersion, Run, RunNote, Stage, now
+from storage.workspace import stamp
 
 FREE_BYTES_NEEDED = 500 * 1024 * 1024
 """A stage is not started with less free disk than this; checkpoints come on top."""
@@ -74,11 +75,18 @@ class Jobs:
         parent: str | None = "",
         summary: Mapping[str, Any] | None = None,
     ) -> ModelVersion:
-        """Move a run's model into `models/` and register it with its lineage."""
+        """Move a run's model into `models/` and register it with its lineage.
+
+        May be called again after a crash.  A model of that id that is there and not this run's, as
+        after a restore, is kept beside it under another name.
+        """
         directory = self.directory(run)
         source, target = directory.model, self._db.workspace / "models" / id
-        if not target.exists():
+        # Once it has moved, the run has none any more: then what is there is its own.
+        if source.exists() or not target.exists():
             target.parent.mkdir(exist_ok=True)
+            if target.exists():
+                target.rename(target.with_name(f"{id}.replaced-{stamp()}"))
             source.rename(target)
         job, snapshot = directory.job(), directory.inputs / "snapshot.txt"
         made = ModelVersion(

@@ -1,0 +1,60 @@
+"""Runs on the web process's side: what is stored of them whatever fails, and the models they leave."""
+
+from __future__ import annotations
+
+import pytest
+
+from pipeline.config import Config
+from pipeline.jobs import Jobs
+from pipeline.rundir import Job, RunDirectory
+from storage import models, runs
+from storage.database import Database
+from storage.records import Run
+
+
+def make_job(run: str = "run-1") -> Job:
+    return Job(run=run, stage="reward", iteration=1, config=Config(), names={"policy": "sft-1"})
+
+
+def succeeded(db: Database, run: str) -> Run:
+    """A reward run that has left a model and its snapshot's name, both called like the run."""
+    directory = RunDirectory.create(db.workspace / "runs" / run, make_job(run))
+    directory.model.mkdir()
+    (directory.model / "weights").write_text(run)
+    (directory.inputs / "snapshot.txt").write_text(f"s-{run}")
+    made = Run(id=run, stage="reward", iteration=1, status="succeeded", directory=f"runs/{run}")
+    return runs.save(db, made)
+
+
+def weights(db: Database) -> dict[str, str]:
+    """What each folder of models/ holds, by its name up to the dot."""
+    found = (db.workspace / "models").iterdir()
+    return {path.name.partition("-2")[0]: (path / "weights").read_text() for path in found}
+
+
+def register(db: Database, run: Run) -> None:
+    Jobs(db).register(run, role="reward", id="reward-1")
+
+
+def test_a_model_trained_again_after_a_restore_takes_the_old_ones_place(db: Database):
+    register(db, succeeded(db, "old"))
+    register(db, succeeded(db, "new"))
+    made = models.get(db, "reward-1")
+    assert (made.run, made.snapshot) == ("new", "s-new")
+    assert (db.workspace / made.path / "weights").read_text() == "new"
+    assert weights(db) == {"reward-1": "new", "reward-1.replaced": "old"}
+
+
+@pytest.mark.parametrize("crash", ["moved aside", "moved", "registered"])
+def test_a_model_is_taken_over_once_wherever_a_crash_came(db: Database, crash: str):
+    register(db, succeeded(db, "old"))
+    run = succeeded(db, "new")
+    place = db.workspace / "models"
+    (place / "reward-1").rename(place / "reward-1.replaced-2026")
+    if crash == "moved":
+        (db.workspace / "runs" / "new" / "model").rename(place / "reward-1")
+    if crash == "registered":
+        register(db, run)
+    register(db, run)
+    assert weights(db) == {"reward-1": "new", "reward-1.replaced": "old"}
+    assert models.get(db, "reward-1").run == "new"
