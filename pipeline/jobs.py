@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from pipeline import detached
-from pipeline.config import Config
 from pipeline.rundir import Job, RunDirectory
 from storage import models, runs
 from storage.database import Database
@@ -26,6 +25,9 @@ FREE_BYTES_NEEDED = 500 * 1024 * 1024
 """A stage is not started with less free disk than this; checkpoints come on top."""
 
 STARTING = "starting the worker"
+
+_ATTEMPT = ("checkpoint", "snapshots", "outputs", "model", "inputs")
+"""What one attempt from scratch has.  The checkpoint goes first: nothing may resume on other inputs."""
 
 
 class Jobs:
@@ -129,47 +131,59 @@ class Jobs:
             raise ValueError(f"{run_id} is not running; it {ended}")
         detached.cancel(self.directory(run), now())
 
+    def stopped(self, run_id: str) -> Run:
+        """The run, which has failed or was cancelled; ValueError where it has not."""
+        run = runs.get(self._db, run_id)
+        if run.status not in ("failed", "cancelled"):
+            raise ValueError(f"{run_id} has {run.status}; only a stopped run can go on")
+        return run
+
     def resume(self, run_id: str) -> Run:
         """Continue a run that failed or was cancelled from its last checkpoint."""
-        run = self._stopped(run_id)
+        run = self.stopped(run_id)
         if not self.directory(run).has_checkpoint():
             raise ValueError(f"{run_id} has no checkpoint yet; retry it from the start instead")
-        return self._again(run, resume=True)
+        job = replace(self.directory(run).job(), resume=True)
+        _check_free_space(self._db.workspace, job)
+        return self._again(run, job)
 
-    def retry(self, run_id: str, config: Config) -> Run:
-        """Run a stage that failed or was cancelled again from scratch, on the same inputs."""
-        run = self._stopped(run_id)
+    def retry(self, run_id: str, job: Job, *, fill: Callable[[Path], Any]) -> Run:
+        """Run a stage that failed or was cancelled again from scratch, as `job`, on new inputs.
+
+        A ValueError leaves the run as it was, with its checkpoint.
+        """
+        run = self.stopped(run_id)
         directory = self.directory(run)
-        for leftover in ("checkpoint", "snapshots", "outputs", "model"):
-            shutil.rmtree(directory.path / leftover, ignore_errors=True)
+        leftovers = [directory.path / name for name in _ATTEMPT]
+        _check_free_space(self._db.workspace, job, freed=sum(map(_size, leftovers)))
+        inputs = directory.path / "inputs.new"
+        shutil.rmtree(inputs, ignore_errors=True)  # of a retry that was refused
+        try:
+            inputs.mkdir(parents=True)
+            fill(inputs)
+        except OSError as error:
+            raise ValueError(f"the inputs of {run_id} cannot be written: {error}") from error
+        for leftover in leftovers:
+            shutil.rmtree(leftover, ignore_errors=True)
+        inputs.rename(directory.inputs)
         directory.outputs.mkdir()
-        return self._again(run, resume=False, config=config)
+        return self._again(replace(run, progress=0.0, config=job.config.to_dict()), job)
 
     def shut_down(self) -> None:
         """Let go of the children without stopping them."""
         detached.let_go(list(self._children.values()))
         self._children.clear()
 
-    def _stopped(self, run_id: str) -> Run:
-        run = runs.get(self._db, run_id)
-        if run.status not in ("failed", "cancelled"):
-            raise ValueError(f"{run_id} has {run.status}; only a stopped run can go on")
-        return run
-
-    def _again(self, run: Run, *, resume: bool, config: Config | None = None) -> Run:
-        directory = self.directory(run)
-        before = directory.job()
-        job = replace(
-            before, attempt=run.attempt + 1, resume=resume, config=config or before.config
-        )
-        _check_free_space(self._db.workspace, job)
+    def _again(self, run: Run, job: Job) -> Run:
+        """Start the next attempt of a run."""
+        directory, attempt = self.directory(run), run.attempt + 1
         directory.clear_outcome()
-        directory.write_job(job)
+        directory.write_job(replace(job, attempt=attempt))
         run = replace(
-            run if resume else replace(run, progress=0.0),
+            run,
             status="running",
             message=STARTING,
-            attempt=run.attempt + 1,
+            attempt=attempt,
             reason=None,
             finished_at=None,
             ingested_seq=0,
@@ -247,17 +261,21 @@ def _record(job: Job) -> Run:
     )
 
 
-def _check_free_space(workspace: Path, job: Job) -> None:
-    """Weights, optimizer and two checkpoints of the policy must fit on the disk beside it."""
-    policy = Path(job.models.get("policy") or "")
-    size = (
-        sum(f.stat().st_size for f in policy.rglob("*") if f.is_file())
-        if job.models.get("policy") and policy.is_dir()
-        else 0
-    )
-    needed, free = FREE_BYTES_NEEDED + 8 * size, shutil.disk_usage(workspace).free
+def _check_free_space(workspace: Path, job: Job, *, freed: int = 0) -> None:
+    """Weights, optimizer and two checkpoints of the policy must fit on the disk beside it.
+
+    `freed` bytes are given free before the stage begins.
+    """
+    policy = job.models.get("policy")
+    needed = FREE_BYTES_NEEDED + 8 * (_size(Path(policy)) if policy else 0)
+    free = shutil.disk_usage(workspace).free + freed
     if free < needed:
         raise ValueError(
             f"the {job.stage} stage needs about {needed / 1e9:.1f} GB of free disk beside "
             f"{workspace}, and {free / 1e9:.1f} GB are left; free some and retry"
         )
+
+
+def _size(folder: Path) -> int:
+    """Bytes of the files in a folder; 0 where there is none."""
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())

@@ -79,6 +79,7 @@ class Loop:
             reason = self._why_not(current, config)
             if reason:
                 raise ValueError(reason)
+            Preparation(self._db, changed, config).require_reward_models()
             handover.set_learn_from(self._db, config.reward.learn_from)
             iterations.save(self._db, replace(changed, phase="reward"))
 
@@ -88,14 +89,21 @@ class Loop:
 
     def resume(self, run: str) -> None:
         with self._lock:
-            self._jobs.resume(run)
+            self._jobs.resume(self._awaited(run).id)
 
     def retry(self, run: str, overrides: Mapping[str, str] | None = None) -> None:
-        """Again from scratch on the same inputs, with the settings of now and `overrides`."""
+        """Again from scratch, prepared anew with the settings of now and `overrides`.
+
+        A refusal changes nothing: neither settings nor a checkpoint are lost.
+        """
         with self._lock:
+            stage = self._awaited(run).stage
             changed, config = overridden(self._config, self._current(), overrides or {})
+            prepared = Preparation(self._db, changed, config)
+            prepared.require_reward_models()
+            self._jobs.retry(run, prepared.job(stage, run=run), fill=partial(prepared.fill, stage))
             iterations.save(self._db, changed)
-            self._jobs.retry(run, config)
+            handover.set_learn_from(self._db, config.reward.learn_from)
 
     def log(self, run: str, tail: int = 200) -> str:
         """The end of a run's log."""
@@ -256,6 +264,13 @@ class Loop:
         if current is None:
             raise ValueError("The loop has not started: import prompts first.")
         return current
+
+    def _awaited(self, run: str) -> Run:
+        """The stopped run that the loop waits for; ValueError for any other."""
+        found, blocking = self._jobs.stopped(run), self.blocked_by()
+        if blocking is None or blocking.id != run:
+            raise ValueError(f"the loop went on without {run}; nothing waits for it any more")
+        return found
 
     def _config_of(self, current: Iteration) -> Config:
         return self._config.override(current.settings)

@@ -14,7 +14,7 @@ from typing import Any
 from pipeline import gate
 from pipeline.config import Config
 from pipeline.demo.pairs import shipped_pairs
-from pipeline.hub import base_model_path
+from pipeline.hub import ModelUnavailable, base_model_path, is_local, require_model
 from pipeline.rundir import Job
 from storage import handover, iterations, models, policy_judgments, runs
 from storage.database import Database
@@ -106,6 +106,26 @@ class Preparation:
             ),
         }
         fills[stage](inputs)
+
+    def require_reward_models(self) -> None:
+        """ValueError unless each of shaping.extra_reward_models can be had."""
+        known = {m.id: m.role for m in models.listing(self.db)}
+        ours = [id for id, role in known.items() if role == "reward"]
+        for name in self.config.shaping.extra_reward_models:
+            if name in ours:
+                continue
+            # Hub ids of reward models have an owner; without a slash it is one of ours misspelt.
+            path = self._path(name)
+            if name in known or not (is_local(path) or "/" in path):
+                raise ValueError(
+                    f"shaping.extra_reward_models names {name!r}, which is no reward model of this "
+                    f"workspace ({', '.join(ours) or 'it has none yet'}), no local directory and no "
+                    "Hugging Face id (owner/name)"
+                )
+            try:
+                require_model(path)
+            except ModelUnavailable as error:
+                raise ValueError(f"shaping.extra_reward_models: {error}") from None
 
     def shipped_pairs(self) -> Path | None:
         """The demo's ready-made pairs, where they are what sampling would be asked for."""

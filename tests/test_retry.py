@@ -1,0 +1,268 @@
+"""A stage that stopped is tried again: prepared anew by the settings of now, or left as it was."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from pipeline import detached, jobs
+from pipeline.config import Config
+from pipeline.loop import Loop
+from pipeline.rundir import Job, RunDirectory
+from storage import handover, iterations, models, prompts, runs
+from storage.database import Database
+from storage.records import Iteration, Prompt, Run
+from tests.policy_world import add_iteration, add_models, compare
+from tests.tiny import save_tiny
+
+
+@pytest.fixture
+def world(db: Database) -> Database:
+    """Two trained policies; the first is judged in iteration 2, whose phase the tests set."""
+    add_models(db, policies=2)
+    add_iteration(db, 1)
+    return db
+
+
+@pytest.fixture
+def loop(world: Database, monkeypatch: pytest.MonkeyPatch) -> Iterator[Loop]:
+    """A loop whose workers die at once, without a word."""
+    monkeypatch.setattr(detached, "spawn", lambda *_: subprocess.Popen(["true"]))
+    made = Loop(world, Config().override({"labeling.labels": "40"}))
+    yield made
+    made.advance()
+    made.shut_down()
+
+
+def in_phase(db: Database, phase: str, **more: object) -> Iteration:
+    made: dict = {"policy_produced": None, "reward_model": None} | more
+    return add_iteration(db, 2, phase=phase, **made)
+
+
+def stop(loop: Loop) -> Run:
+    """Let the stage that is due begin and die."""
+    for _ in range(2):
+        loop.advance()
+    return loop.stopped()
+
+
+def directory(db: Database, run: Run) -> RunDirectory:
+    return RunDirectory(db.workspace / run.directory)
+
+
+def job(db: Database, run: Run) -> Job:
+    return directory(db, run).job()
+
+
+def rows(db: Database, run: Run, name: str = "prompts") -> int:
+    return len(pd.read_parquet(directory(db, run).inputs / f"{name}.parquet"))
+
+
+def reward_run(db: Database) -> Run:
+    """The reward run of iteration 2, with the inputs that it was given."""
+    made = Run(id="r", stage="reward", iteration=2, status="succeeded", directory="runs/r")
+    inputs = db.workspace / made.directory / "inputs"
+    inputs.mkdir(parents=True)
+    for name in ("judgments.parquet", "judged_by.json", "snapshot.txt"):
+        (inputs / name).write_text(f"{name} of the reward run")
+    return runs.save(db, made)
+
+
+# --- what a retry is given --------------------------------------------------------------------
+
+
+def test_a_stage_that_failed_for_lack_of_disk_has_its_inputs_when_it_is_retried(
+    loop: Loop, world: Database, monkeypatch: pytest.MonkeyPatch
+):
+    in_phase(world, "evaluating")
+    monkeypatch.setattr(jobs, "FREE_BYTES_NEEDED", 10**18)
+    loop.advance()
+    failed = loop.stopped()
+    assert "GB are left; free some and retry" in (failed.reason or "")
+    assert not any(directory(world, failed).inputs.iterdir())
+    monkeypatch.undo()
+    monkeypatch.setattr(detached, "spawn", lambda *_: subprocess.Popen(["true"]))
+    loop.retry(failed.id)
+    assert rows(world, failed) == 1
+
+
+def test_a_stage_that_could_not_be_prepared_is_retried_once_it_can(loop: Loop, world: Database):
+    in_phase(world, "reward")
+    loop.advance()
+    failed = loop.stopped()
+    assert failed.reason == "There are no labels yet."
+    with pytest.raises(ValueError, match="There are no labels yet"):
+        loop.retry(failed.id)
+    compare(world, "policy-1", "sft-1", ["first", "second"])
+    loop.retry(failed.id)
+    assert rows(world, failed, "judgments") == 2
+
+
+def test_a_retry_keeps_what_the_gate_has_raised(loop: Loop, world: Database):
+    world.write(
+        lambda tx: tx.execute(
+            """UPDATE models SET summary = '{"kl_weight": 1.0}' WHERE id = 'policy-1'"""
+        )
+    )
+    compare(world, "policy-1", "sft-1", ["second"] * 12)
+    in_phase(world, "ppo", verdict="blocked")
+    failed = stop(loop)
+    before = job(world, failed)
+    loop.retry(failed.id, {"ppo.kl_weight": "0.01"})
+    after = job(world, failed)
+    # gate.kl_raise · the 1.0 that the blocked policy was trained with
+    assert (before.config.ppo.kl_weight, after.config.ppo.kl_weight) == (3, 3)
+    assert "ppo.kl_weight is 3 and not 0.01" in after.notes["kl_raise"]
+    assert (after.run, after.seed, after.attempt) == (before.run, before.seed, 2)
+    assert runs.get(world, failed.id).config["ppo"]["kl_weight"] == 3
+
+
+def test_a_retry_takes_the_models_its_settings_name(loop: Loop, world: Database, tmp_path: Path):
+    extra = save_tiny(tmp_path / "extra")
+    in_phase(world, "ppo", reward_model="reward-2")
+    failed = stop(loop)
+    assert job(world, failed).names["policy"] == "sft-1"
+    loop.retry(
+        failed.id,
+        {
+            "ppo.start_from": "previous",
+            "shaping.extra_reward_models": f'["reward-1", "{extra}"]',
+        },
+    )
+    names = job(world, failed).names
+    assert (names["policy"], names["reward"], names["reward_2"], names["reward_3"]) == (
+        "policy-1", "reward-2", "reward-1", str(extra),
+    )  # fmt: skip
+
+
+def test_a_misspelt_reward_model_is_refused_and_can_be_mended(loop: Loop, world: Database):
+    in_phase(world, "ppo", settings={"shaping.extra_reward_models": '["reward-7"]'})
+    failed = stop(loop)
+    assert job(world, failed).names["reward_2"] == "reward-7"
+    with pytest.raises(ValueError, match="names 'reward-7', which is no reward model of this"):
+        loop.retry(failed.id)
+    loop.retry(failed.id, {"shaping.extra_reward_models": '["reward-1"]'})
+    assert job(world, failed).names["reward_2"] == "reward-1"
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("reward-9", r"'reward-9', which is no reward model of this workspace \(reward-1, reward-2\)"),
+        ("policy-1", "'policy-1', which is no reward model of this workspace"),
+        ("/no/such", "shaping.extra_reward_models: there is no model directory /no/such"),
+    ],
+)  # fmt: skip
+def test_training_asks_for_its_reward_models_at_once(
+    loop: Loop, world: Database, name: str, says: str
+):
+    in_phase(world, "labeling")
+    compare(world, "policy-1", "sft-1", ["first"])
+    with pytest.raises(ValueError, match=says):
+        loop.train({"shaping.extra_reward_models": f'["{name}"]'})
+    stayed = iterations.get(world, 2)
+    assert (stayed.phase, stayed.settings) == ("labeling", {})
+    loop.train({"shaping.extra_reward_models": '["reward-1"]'})
+
+
+def test_a_retry_with_another_method_has_that_methods_inputs(loop: Loop, world: Database):
+    reward_run(world)
+    in_phase(world, "ppo")
+    failed = stop(loop)
+    inputs = directory(world, failed).inputs
+    loop.retry(failed.id, {"optimize.method": "dpo"})
+    assert (inputs / "judgments.parquet").read_text() == "judgments.parquet of the reward run"
+    loop.advance()
+    loop.retry(failed.id, {"optimize.method": "ppo"})
+    assert [path.name for path in inputs.iterdir()] == ["prompts.parquet"]
+
+
+def test_a_retry_reads_as_much_as_its_settings_say(loop: Loop, world: Database):
+    prompts.add(world, [Prompt.make(f"Held out {n}?", role="held-out") for n in range(4)])
+    in_phase(world, "evaluating")
+    failed = stop(loop)
+    assert rows(world, failed) == 5
+    loop.retry(failed.id, {"evaluate.prompts": "2"})
+    assert rows(world, failed) == 2
+
+
+def test_a_retry_learns_from_the_annotators_its_settings_name(loop: Loop, world: Database):
+    compare(world, "policy-1", "sft-1", ["first"] * 2)
+    compare(world, "policy-1", "sft-1", ["first"] * 3, annotator="robot")
+    current = in_phase(world, "reward")
+    failed = stop(loop)
+    assert (rows(world, failed, "judgments"), handover.labels_in(world, current)) == (2, 2)
+    loop.retry(failed.id, {"reward.learn_from": '["model"]'})
+    assert (rows(world, failed, "judgments"), handover.labels_in(world, current)) == (3, 3)
+
+
+# --- what a refused retry leaves --------------------------------------------------------------
+
+
+def leave_a_checkpoint(db: Database, run: Run, *, size: int = 0) -> Path:
+    """A checkpoint of `size` bytes; none of them takes space."""
+    folder = directory(db, run).checkpoint
+    folder.mkdir()
+    (folder / "state").touch()
+    os.truncate(folder / "state", size)
+    return folder
+
+
+def refusals(db: Database, monkeypatch: pytest.MonkeyPatch, refused: str) -> dict[str, str]:
+    """Make the retry of an evaluation impossible; the settings to ask for it with."""
+    if refused == "disk":
+        monkeypatch.setattr(jobs, "FREE_BYTES_NEEDED", 10**18)
+    if refused == "inputs":
+        db.write(lambda tx: tx.execute("DELETE FROM prompts WHERE role = 'held-out'"))
+    named = {"shaping.extra_reward_models": '["reward-7"]'} if refused == "models" else {}
+    return {"ppo.lr": "0.5"} | named
+
+
+@pytest.mark.parametrize("refused", ["disk", "inputs", "models"])
+def test_a_refused_retry_loses_neither_checkpoint_nor_settings(
+    loop: Loop, world: Database, monkeypatch: pytest.MonkeyPatch, refused: str
+):
+    in_phase(world, "evaluating")
+    failed = stop(loop)
+    checkpoint = leave_a_checkpoint(world, failed)
+    with pytest.raises(ValueError, match=r"GB are left|no held-out prompts|no reward model"):
+        loop.retry(failed.id, refusals(world, monkeypatch, refused))
+    assert checkpoint.exists()
+    assert iterations.get(world, 2).settings == {}
+    assert loop.stopped() == failed
+    monkeypatch.setattr(jobs, "FREE_BYTES_NEEDED", 0)
+    loop.resume(failed.id)
+    assert job(world, failed).resume
+
+
+def test_what_a_retry_deletes_counts_as_free(
+    loop: Loop, world: Database, monkeypatch: pytest.MonkeyPatch
+):
+    in_phase(world, "evaluating")
+    failed = stop(loop)
+    free = shutil.disk_usage(world.workspace).free
+    leave_a_checkpoint(world, failed, size=2 * 10**11)
+    monkeypatch.setattr(jobs, "FREE_BYTES_NEEDED", free + 10**11)
+    with pytest.raises(ValueError, match="GB are left"):
+        loop.resume(failed.id)
+    loop.retry(failed.id)
+    assert not directory(world, failed).checkpoint.exists()
+
+
+def test_only_the_run_that_the_loop_waits_for_is_taken_up_again(loop: Loop, world: Database):
+    in_phase(world, "evaluating")
+    waited_for = stop(loop)
+    stale: Any = {"stage": "sft", "iteration": 1, "status": "failed", "directory": "runs/old"}
+    runs.save(world, Run(id="old", **stale))
+    for act in (loop.resume, loop.retry):
+        with pytest.raises(ValueError, match="the loop went on without old"):
+            act("old")
+    loop.retry(waited_for.id)
+    assert models.get(world, "sft-1").path == "demo"
