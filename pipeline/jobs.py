@@ -67,6 +67,13 @@ class Jobs:
         run = replace(_record(job), progress=1.0, message="shipped with the demo")
         return self._finish(run, "succeeded", None)
 
+    def reject(self, run: Run, reason: str) -> Run:
+        """A run that succeeded has failed after all: what it made cannot be taken over."""
+        directory = self.directory(run)
+        directory.clear_outcome()
+        directory.write_error(reason)
+        return self._finish(run, "failed", reason)
+
     def register(
         self,
         run: Run,

@@ -145,8 +145,7 @@ class Loop:
             if run is None:
                 self._start(current, STAGE_OF[current.phase])
             elif run.status == "succeeded":
-                current = self._take(current, run)
-                iterations.save(self._db, current)
+                current = self._take_over(current, run)
             return current.phase
 
     def state(self) -> dict[str, Any]:
@@ -225,7 +224,7 @@ class Loop:
         if run is None:
             self._start(current, "sft")
         elif run.status == "succeeded":
-            self._jobs.register(run, role="sft", id="sft-1", name="SFT", parent=None)
+            self._take_over(current, run)
 
     def _start(self, current: Iteration, stage: Stage) -> None:
         prepared = self._prepared(current)
@@ -235,10 +234,23 @@ class Loop:
             return
         self._jobs.start(prepared.job(stage), fill=partial(prepared.fill, stage))
 
+    def _take_over(self, current: Iteration, run: Run) -> Iteration:
+        """`_take`, stored; where what the stage made is of no use, its run has failed instead."""
+        try:
+            taken = self._take(current, run)
+        except (ValueError, FileNotFoundError) as error:
+            # The same outputs would be refused again each time: only another attempt helps.
+            self._jobs.reject(run, str(error))
+            return current
+        return iterations.save(self._db, taken)
+
     def _take(self, current: Iteration, run: Run) -> Iteration:
         """Take over the outputs of a stage that succeeded; return the iteration one phase on."""
         config, directory = self._config_of(current), self._jobs.directory(run)
         summary, number = directory.result() or {}, current.number
+        if run.stage == "sft":  # what waits for it is the phase that it is in
+            self._jobs.register(run, role="sft", id="sft-1", name="SFT", parent=None)
+            return current
         if run.stage == "sampling":
             handover.take_comparisons(
                 self._db, directory.outputs, iteration=current.number,

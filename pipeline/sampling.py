@@ -47,7 +47,13 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
     chat = ChatTokenizer.load(job.model("policy"))
     rows = settled(read_rows(directory.inputs / "prompts.parquet"), job, report)
     session = _Session(job, report)
-    drafts, pools = read_plan(session.only_fitting(rows), job)
+    fitting = session.only_fitting(rows)
+    if not any(row["pairs"] for row in fitting):
+        raise ValueError(
+            "the prompts leave no room for an answer in the model's context; lower "
+            f"sampling.max_new_tokens={config.max_new_tokens} and retry, or import shorter prompts"
+        )
+    drafts, pools = read_plan(fitting, job)
     asked = [*drafts, *pools]
     session.sample(asked, [side for each in asked for side in each.sides])
     drafts += choose_pairs(pools, job, report, chat)
@@ -68,6 +74,8 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
         message = f"{dropped} of {len(drafts)} pairs stayed nearly the same text and were left out"
         report.note("warning", "near_duplicates", message, count=dropped)
     kept = [draft for draft in drafts if not draft.duplicate]
+    if not kept:
+        raise ValueError(_all_alike(dropped, session.too_long))
     write_outputs(kept, job, config, directory.outputs)
     speed = session.tokens / max(session.seconds, 1e-9)
     report.metrics(0, {"sampling/near_duplicates": dropped, "sampling/tokens_per_second": speed})
@@ -78,6 +86,17 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
         "tokens_per_second": speed,
         "arms": pd.Series([draft.arm for draft in kept], dtype=object).value_counts().to_dict(),
     }
+
+
+def _all_alike(dropped: int, too_long: int) -> str:
+    """Why a stage that sampled has nothing to ask."""
+    left_out = (
+        f" ({too_long} more had prompts too long for the model's context)" if too_long else ""
+    )
+    return (
+        f"the two answers were nearly the same text in all {dropped} pairs{left_out}; raise "
+        "sampling.temperatures or sampling.near_duplicate and retry"
+    )
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:

@@ -141,10 +141,11 @@ def take_comparisons(
 ) -> int:
     """Store what the sampling stage made; return the number of new comparisons.
 
+    ValueError, with nothing stored, where it made none.
+
     A share `overlap` of them is wanted twice.  Which ones, and the order in the queue, follow
     from the seed and the id alone.
     """
-    take_completions(db, outputs)
     new = [
         Comparison(
             id=row["id"],
@@ -159,10 +160,8 @@ def take_comparisons(
         for row in _rows(outputs / "comparisons.parquet")
     ]
     if not new:
-        raise ValueError(
-            "sampling gave no two completions that differ enough to compare; raise "
-            "sampling.temperatures or sampling.near_duplicate and retry"
-        )
+        raise ValueError("sampling made no comparisons")
+    take_completions(db, outputs)
     return comparisons.add(db, new)
 
 

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -201,6 +202,36 @@ def test_a_retry_learns_from_the_annotators_its_settings_name(loop: Loop, world:
     assert (rows(world, failed, "judgments"), handover.labels_in(world, current)) == (2, 2)
     loop.retry(failed.id, {"reward.learn_from": '["model"]'})
     assert (rows(world, failed, "judgments"), handover.labels_in(world, current)) == (3, 3)
+
+
+# --- what cannot be taken over ----------------------------------------------------------------
+
+
+def test_outputs_that_cannot_be_taken_over_are_a_failure_to_retry(loop: Loop, world: Database):
+    in_phase(world, "sampling", policy_sampled="policy-1")
+    run = stop(loop)
+    made = directory(world, run)
+    columns = ["id", "prompt", "policy", "text", "tokens", "finish_reason", "temperature", "seed"]
+    pd.DataFrame(columns=columns).to_parquet(made.outputs / "completions.parquet")
+    pd.DataFrame(columns=["id"]).to_parquet(made.outputs / "comparisons.parquet")
+    made.write_result({"comparisons": 0})
+    runs.save(world, replace(run, status="succeeded", reason=None))
+    assert loop.advance() == "sampling"
+    failed = loop.stopped()
+    assert (failed.id, failed.reason) == (run.id, "sampling made no comparisons")
+    assert (made.result(), made.failure()) == (None, failed.reason)
+    loop.retry(run.id, {"sampling.temperatures": "[1.0, 0.5]"})
+    assert job(world, run).config.sampling.temperatures == (1.0, 0.5)
+
+
+def test_a_model_that_is_gone_is_a_failure_to_retry(loop: Loop, world: Database):
+    in_phase(world, "ppo", reward_model="reward-2")
+    run = stop(loop)
+    directory(world, run).write_result({})
+    runs.save(world, replace(run, status="succeeded", reason=None))
+    loop.advance()
+    assert "model" in (loop.stopped().reason or "")
+    loop.retry(run.id)
 
 
 # --- what a refused retry leaves --------------------------------------------------------------

@@ -14,6 +14,7 @@ from pipeline.rundir import Job, Report, RunDirectory
 from pipeline.sampler import Response, Sampler
 from pipeline.sampling import mark_duplicates, read_plan, read_rows, run
 from pipeline.text import ChatTokenizer
+from storage.records import Prompt, messages_json
 from tests.stage_inputs import give, make_job, make_prompts, rows_of, tiny_models
 from tests.tiny import tiny_model, tiny_tokenizer
 
@@ -28,6 +29,13 @@ def plan(arms: dict[str, int], *, pairs: int = 1) -> list[dict[str, Any]]:
     names = [arm for arm, count in arms.items() for _ in range(count)]
     rows = zip(make_prompts(len(names)), names, strict=True)
     return [row | {"arm": arm, "pairs": pairs} for row, arm in rows]
+
+
+def long_rows(count: int) -> list[dict[str, Any]]:
+    """Rows whose prompts, a token a byte, are beyond the tiny model's context of 4096."""
+    made = [Prompt.make(f"{n} " * 2500, role="train") for n in range(count)]
+    row = {"arm": "random", "pairs": 1}
+    return [row | {"id": p.id, "messages": messages_json(p.messages)} for p in made]
 
 
 def sample(job: Job, path: Path, rows: list[dict[str, Any]]) -> tuple[RunDirectory, dict[str, Any]]:
@@ -144,7 +152,7 @@ def test_a_pair_is_a_duplicate_from_the_threshold_on():
     assert [d.duplicate for d in drafts] == [True, True, False]
 
 
-def test_near_duplicates_get_two_more_chances_and_are_then_counted(
+def test_near_duplicates_get_two_more_chances_and_a_stage_of_nothing_else_fails(
     models: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     asked: list[int] = []
@@ -159,14 +167,18 @@ def test_near_duplicates_get_two_more_chances_and_are_then_counted(
     cold = make_job("sampling", models, sampling__temperatures=[0.001, 0.001])
     # Where the policy is the reference there is nobody else to ask.
     alone = replace(cold, names=cold.names | {"reference": cold.names["policy"]})
-    directory, summary = sample(alone, tmp_path / "cold", plan({"random": 4}))
+    with pytest.raises(
+        ValueError, match=r"the same text in all 4 pairs; raise sampling\.temperatures or"
+    ):
+        sample(alone, tmp_path / "cold", plan({"random": 4}))
     assert asked == [8, 4, 4]
-    assert (summary["comparisons"], summary["near_duplicates"]) == (0, 4)
-    assert rows_of(directory.outputs / "comparisons.parquet") == []
-    assert "stayed nearly the same" in directory.events.read_text()
+    directory = RunDirectory(tmp_path / "cold")
+    assert "4 of 4 pairs stayed nearly the same" in directory.events.read_text()
     told = [e["message"] for e in directory.events_after(1, 0) if e["kind"] == "progress"]
     again = "sampled 4 of 4 completions again, for near-duplicates"
     assert told == ["sampled 8 of 8 completions", again, again]
+    with pytest.raises(ValueError, match=r"all 1 pairs \(2 more had prompts too long"):
+        sample(alone, tmp_path / "mixed", plan({"random": 1}) + long_rows(2))
 
 
 def test_the_reference_answers_where_the_policy_repeats_itself(
@@ -194,9 +206,21 @@ def test_a_second_chance_saves_a_pair(models: dict[str, str], tmp_path: Path):
 
 
 def test_prompts_beyond_the_context_are_left_out_and_said(models: dict[str, str], tmp_path: Path):
+    job = make_job("sampling", models)
+    _, summary = sample(job, tmp_path / "run", plan({"random": 2}) + long_rows(3))
+    assert (summary["comparisons"], summary["too_long"]) == (2, 3)
+
+
+def test_prompts_that_are_all_too_long_are_named_as_the_reason(
+    models: dict[str, str], tmp_path: Path
+):
     job = make_job("sampling", models, sampling__max_new_tokens=4096)
-    _, summary = sample(job, tmp_path / "run", plan({"random": 2}))
-    assert (summary["comparisons"], summary["too_long"]) == (0, 2)
+    with pytest.raises(ValueError, match=r"lower sampling\.max_new_tokens=4096 and retry"):
+        sample(job, tmp_path / "run", plan({"random": 2}))
+    # A spare prompt, looked at for what it might teach, is nobody's pair.
+    spare = [row | {"pairs": 0} for row in plan({"random": 1})]
+    with pytest.raises(ValueError, match=r"lower sampling\.max_new_tokens=6 and retry"):
+        sample(make_job("sampling", models), tmp_path / "spare", spare + long_rows(1))
 
 
 def test_an_arm_without_its_model_is_refused(models: dict[str, str], tmp_path: Path):
