@@ -24,6 +24,9 @@ from storage.workspace import stamp
 FREE_BYTES_NEEDED = 500 * 1024 * 1024
 """A stage is not started with less free disk than this; checkpoints come on top."""
 
+LINGERS = 2.0
+"""Seconds in which a worker that is done usually ends; one with threads of its own may take longer."""
+
 STARTING = "starting the worker"
 
 _ATTEMPT = ("checkpoint", "snapshots", "outputs", "model", "inputs")
@@ -36,6 +39,7 @@ class Jobs:
     def __init__(self, db: Database) -> None:
         self._db = db
         self._children: dict[str, subprocess.Popen[bytes]] = {}
+        self._lingering: list[subprocess.Popen[bytes]] = []
 
     def directory(self, run: Run) -> RunDirectory:
         return RunDirectory(self._db.workspace / run.directory)
@@ -117,6 +121,7 @@ class Jobs:
     def poll(self) -> list[Run]:
         """Read new events of every running run; return the runs that ended since."""
         ended = []
+        self._lingering = [child for child in self._lingering if child.poll() is None]
         for run in runs.listing(self._db):
             if run.status != "running":
                 continue
@@ -178,8 +183,9 @@ class Jobs:
 
     def shut_down(self) -> None:
         """Let go of the children without stopping them."""
-        detached.let_go(list(self._children.values()))
+        detached.let_go([*self._children.values(), *self._lingering])
         self._children.clear()
+        self._lingering.clear()
 
     def _again(self, run: Run, job: Job) -> Run:
         """Start the next attempt of a run."""
@@ -242,7 +248,11 @@ class Jobs:
     def _conclude(self, run: Run, directory: RunDirectory) -> Run:
         child = self._children.pop(run.id, None)
         if child is not None:
-            child.wait()  # it has let go of the lock: it is gone but for being reaped
+            try:
+                child.wait(LINGERS)
+            except subprocess.TimeoutExpired:
+                # It has let go of the lock, so its work is over: nobody waits for what else it does.
+                self._lingering.append(child)
         if directory.result() is not None:
             return self._finish(replace(run, progress=1.0), "succeeded", None)
         if directory.cancel_asked() is not None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
+from pipeline import detached, jobs
 from pipeline.config import Config
 from pipeline.jobs import Jobs
 from pipeline.rundir import Job, RunDirectory
@@ -58,3 +62,39 @@ def test_a_model_is_taken_over_once_wherever_a_crash_came(db: Database, crash: s
     register(db, run)
     assert weights(db) == {"reward-1": "new", "reward-1.replaced": "old"}
     assert models.get(db, "reward-1").run == "new"
+
+
+LINGERING = """
+import os, sys, time
+from pathlib import Path
+Path(sys.argv[1], "result.json").write_text("{}")
+os.close(int(sys.argv[2]))
+time.sleep(600)
+"""
+"""A worker that is done, and has let go of its lock, but does not end."""
+
+
+def test_a_worker_that_is_done_and_does_not_end_is_not_waited_for(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+):
+    spawned: list[subprocess.Popen[bytes]] = []
+
+    def spawn(directory: RunDirectory, lock: int) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-c", LINGERING, str(directory.path), str(lock)]
+        spawned.append(subprocess.Popen(command, pass_fds=[lock]))
+        return spawned[-1]
+
+    monkeypatch.setattr(detached, "spawn", spawn)
+    monkeypatch.setattr(jobs, "LINGERS", 0.01)
+    made = Jobs(db)
+    run = made.start(make_job(), fill=lambda _: None)
+    try:
+        while not made.poll():
+            assert spawned[0].poll() is None
+        assert runs.get(db, run.id).status == "succeeded"
+        spawned[0].kill()
+        while spawned[0].returncode is None:  # reaped by a later look
+            made.poll()
+    finally:
+        spawned[0].kill()
+        spawned[0].wait()
