@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 import shutil
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -50,26 +51,39 @@ class Jobs:
         A failure to prepare is stored as a failed run with its reason, like any other.
         """
         run = _record(job)
-        directory = RunDirectory.create(self._db.workspace / run.directory, job)
-        try:
-            _check_free_space(self._db.workspace, job)
-            fill(directory.inputs)
-        except (ValueError, OSError) as error:
-            directory.write_error(str(error))
-            return self._finish(run, "failed", str(error))
-        # Stored before the worker lives: a crash in between leaves a failed run to retry,
-        # never a worker nobody knows of.
-        runs.save(self._db, run)
+        with self._made(job) as directory:
+            try:
+                _check_free_space(self._db.workspace, job)
+                fill(directory.inputs)
+            except (ValueError, OSError) as error:
+                directory.write_error(str(error))
+                return self._finish(run, "failed", str(error))
+            # Stored before the worker lives: a crash in between leaves a failed run to retry,
+            # never a worker nobody knows of.
+            runs.save(self._db, run)
         self._spawn(run, directory)
         return run
 
     def adopt(self, job: Job, outputs: Path) -> Run:
         """A run whose outputs exist already: recorded like any other, with no worker."""
-        directory = RunDirectory.create(self._db.workspace / "runs" / job.run, job)
-        shutil.copytree(outputs, directory.outputs, dirs_exist_ok=True)
-        directory.write_result({"adopted": True})
-        run = replace(_record(job), progress=1.0, message="shipped with the demo")
-        return self._finish(run, "succeeded", None)
+        with self._made(job) as directory:
+            shutil.copytree(outputs, directory.outputs, dirs_exist_ok=True)
+            directory.write_result({"adopted": True})
+            run = replace(_record(job), progress=1.0, message="shipped with the demo")
+            return self._finish(run, "succeeded", None)
+
+    @contextmanager
+    def _made(self, job: Job) -> Iterator[RunDirectory]:
+        """A new run's directory, gone again where the run could not be stored.
+
+        The loop will start the stage again a second later, in another one.
+        """
+        path = self._db.workspace / _record(job).directory
+        try:
+            yield RunDirectory.create(path, job)
+        except BaseException:
+            shutil.rmtree(path, ignore_errors=True)
+            raise
 
     def reject(self, run: Run, reason: str) -> Run:
         """A run that succeeded has failed after all: what it made cannot be taken over."""

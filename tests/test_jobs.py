@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
+import duckdb
 import pytest
 
 from pipeline import detached, jobs
@@ -13,6 +15,7 @@ from pipeline.jobs import Jobs
 from pipeline.rundir import Job, RunDirectory
 from storage import models, runs
 from storage.database import Database
+from storage.errors import StorageFull
 from storage.records import Run
 
 
@@ -98,3 +101,31 @@ def test_a_worker_that_is_done_and_does_not_end_is_not_waited_for(
     finally:
         spawned[0].kill()
         spawned[0].wait()
+
+
+@pytest.mark.parametrize("error", [StorageFull("the disk is full"), duckdb.Error("spilled")])
+def test_a_stage_that_could_not_be_stored_leaves_no_directory(db: Database, error: Exception):
+    def fill(_: Path) -> None:
+        raise error
+
+    with pytest.raises(type(error)):
+        Jobs(db).start(make_job(), fill=fill)
+    assert runs.listing(db) == []
+    assert list((db.workspace / "runs").iterdir()) == []
+
+
+def test_a_failure_that_could_not_be_stored_leaves_no_directory(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+):
+    def refuse(*_: object) -> None:
+        raise StorageFull("the disk is full")
+
+    monkeypatch.setattr(runs, "save", refuse)
+    monkeypatch.setattr(jobs, "FREE_BYTES_NEEDED", 10**18)
+    shipped = db.workspace / "shipped"
+    shipped.mkdir()
+    with pytest.raises(StorageFull):
+        Jobs(db).start(make_job(), fill=lambda _: None)
+    with pytest.raises(StorageFull):
+        Jobs(db).adopt(make_job("run-2"), shipped)
+    assert list((db.workspace / "runs").iterdir()) == []
