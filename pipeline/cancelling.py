@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+WAS_CANCELLED = "cancelled"
+"""The reason that a stage gives which stopped because it was asked to."""
+
 _deferring = False
 _asked = False
 

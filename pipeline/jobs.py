@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from pipeline import detached
+from pipeline.cancelling import WAS_CANCELLED
 from pipeline.rundir import Job, RunDirectory
 from storage import models, runs
 from storage.database import Database
@@ -270,7 +271,11 @@ class Jobs:
         if directory.result() is not None:
             return self._finish(replace(run, progress=1.0), "succeeded", None)
         if directory.cancel_asked() is not None:
-            return self._finish(run, "cancelled", "cancelled by the researcher")
+            error = directory.error()
+            wrong = (
+                f"; it ended with an error: {error}" if error not in (None, WAS_CANCELLED) else ""
+            )
+            return self._finish(run, "cancelled", f"cancelled by the researcher{wrong}")
         return self._finish(run, "failed", directory.failure())
 
     def _finish(self, run: Run, status: Any, reason: str | None) -> Run:

@@ -144,10 +144,12 @@ class RunDirectory:
 
     def failure(self) -> str:
         """Why a run that has neither a lock nor a result ended, in one sentence."""
-        error = _read_json(self.path / "error.json")
-        if error:
-            return str(error["reason"])
-        return "the worker was killed or died without a word; its log may tell more"
+        return self.error() or "the worker was killed or died without a word; its log may tell more"
+
+    def error(self) -> str | None:
+        """The reason that the worker gave for its end, if it gave one."""
+        found = _read_json(self.path / "error.json")
+        return str(found["reason"]) if found else None
 
     def ask_to_cancel(self, when: datetime) -> None:
         """Record that the stage is to stop; the first request counts."""
@@ -162,7 +164,8 @@ class RunDirectory:
 
     def clear_outcome(self) -> None:
         """Forget an earlier end before the next attempt."""
-        for name in ("cancel", "error.json", "result.json"):
+        # The process id is of a worker that has ended, and ids recur.
+        for name in ("cancel", "error.json", "result.json", "pid"):
             (self.path / name).unlink(missing_ok=True)
 
     def has_checkpoint(self) -> bool:

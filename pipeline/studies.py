@@ -132,7 +132,6 @@ def prepared(directory: RunDirectory, job: Job, *, fill: Callable[[Path], Any]) 
     resume = directory.has_checkpoint()
     RunDirectory.create(path, replace(job, attempt=attempt, resume=resume))
     directory.clear_outcome()
-    (path / "pid").unlink(missing_ok=True)  # of a worker that has ended: ids recur
     fill(directory.inputs)
     return True
 

@@ -23,7 +23,7 @@ from types import FrameType
 from typing import Any
 
 from pipeline import peers
-from pipeline.cancelling import Cancelled, ask
+from pipeline.cancelling import WAS_CANCELLED, Cancelled, ask
 from pipeline.config import WorkerConfig
 from pipeline.rundir import Job, Report, RunDirectory
 
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             directory.write_result(_work(directory, lock.fileno()))
         except Cancelled:
-            return _fail(directory, "cancelled", CANCELLED)
+            return _fail(directory, WAS_CANCELLED, CANCELLED)
         except BaseException as error:
             return _fail(directory, reason_of(error), FAILED)
     return 0

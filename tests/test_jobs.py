@@ -16,7 +16,7 @@ from pipeline.rundir import Job, RunDirectory
 from storage import models, runs
 from storage.database import Database
 from storage.errors import StorageFull
-from storage.records import Run
+from storage.records import Run, now
 
 
 def make_job(run: str = "run-1") -> Job:
@@ -129,3 +129,51 @@ def test_a_failure_that_could_not_be_stored_leaves_no_directory(
     with pytest.raises(StorageFull):
         Jobs(db).adopt(make_job("run-2"), shipped)
     assert list((db.workspace / "runs").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (None, "cancelled by the researcher"),  # killed
+        ("cancelled", "cancelled by the researcher"),
+        (
+            "the disk is full; free some space",
+            "cancelled by the researcher; it ended with an error: the disk is full; free some space",
+        ),
+    ],
+)
+def test_a_request_to_cancel_hides_no_failure(
+    db: Database, monkeypatch: pytest.MonkeyPatch, error: str | None, reason: str
+):
+    monkeypatch.setattr(detached, "spawn", lambda *_: subprocess.Popen(["true"]))
+    made = Jobs(db)
+    run = made.start(make_job(), fill=lambda _: None)
+    directory = made.directory(run)
+    directory.ask_to_cancel(now())
+    if error:
+        directory.write_error(error)
+    made.poll()
+    ended = runs.get(db, run.id)
+    assert (ended.status, ended.reason) == ("cancelled", reason)
+
+
+def test_a_further_attempt_never_finds_the_process_id_of_the_one_before(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+):
+    found: list[bool] = []
+
+    def start(directory: RunDirectory, *_: object, **__: object) -> subprocess.Popen[bytes]:
+        found.append((directory.path / "pid").exists())
+        return subprocess.Popen(["true"])
+
+    monkeypatch.setattr(detached, "start", start)
+    made = Jobs(db)
+    run = made.start(make_job(), fill=lambda _: None)
+    for _ in range(2):
+        made.poll()
+        made.directory(run).checkpoint.mkdir(exist_ok=True)
+        (made.directory(run).checkpoint / "state").touch()
+        made.resume(run.id)
+    made.poll()
+    assert (made.directory(run).path / "pid").exists()
+    assert found == [False] * 3

@@ -19,7 +19,7 @@ from pipeline.reward.held_out import COLUMNS
 from pipeline.reward.learning_curve import BLOCKS, ORDERS, figures, file_of
 from pipeline.reward.report import TABLE, RewardReports, curve_job, make_curve, readable
 from pipeline.rundir import RunDirectory
-from storage.records import RANDOM_STREAM
+from storage.records import RANDOM_STREAM, now
 from tests.reward_figures import quality, write_curve
 from tests.stage_inputs import give, make_job, make_judgments, make_prompts, rows_of, tiny_models
 from tests.test_reward_ceiling import judged
@@ -346,6 +346,12 @@ def test_a_curve_made_in_a_terminal_is_stopped_there(world: World, tmp_path: Pat
     found = reports.report()["curve"]
     assert (found["state"], found["reason"]) == ("failed", "the GPU ran out of memory")
     directory.write_error("cancelled")
+    assert reports.report()["curve"]["state"] == "stopped"
+    # A request to stop hides no failure, and explains a silent end.
+    directory.ask_to_cancel(now())
+    directory.write_error("the disk is full")
+    assert reports.report()["curve"]["reason"] == "the disk is full"
+    (directory.path / "error.json").unlink()
     assert reports.report()["curve"]["state"] == "stopped"
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline import detached
+from pipeline.cancelling import WAS_CANCELLED
 from pipeline.reward import learning_curve
 from pipeline.reward.verdict import verdict
 from pipeline.rundir import Job, RunDirectory
@@ -150,7 +151,8 @@ def _state(directory: RunDirectory) -> dict[str, Any]:
     if directory.result() is not None:
         return found | {"state": "done", "progress": 1.0}
     found |= {"progress": _progress(directory)["progress"]}
-    if directory.cancel_asked() is not None or directory.failure() == "cancelled":
+    error, asked = directory.error(), directory.cancel_asked() is not None
+    if error == WAS_CANCELLED or (asked and error is None):
         return found | {"state": "stopped"}
     return found | {"state": "failed", "reason": directory.failure()}
 
