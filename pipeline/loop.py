@@ -99,6 +99,9 @@ class Loop:
         with self._lock:
             stage = self._awaited(run).stage
             changed, config = overridden(self._config, self._current(), overrides or {})
+            if stage == "sft" and not self._fine_tunes(changed):
+                iterations.save(self._db, changed)  # nothing to try: the base model is taken
+                return
             prepared = Preparation(self._db, changed, config)
             prepared.require_reward_models()
             self._jobs.retry(run, prepared.job(stage, run=run), fill=partial(prepared.fill, stage))
@@ -135,18 +138,25 @@ class Loop:
                 return None  # nothing to sample on yet
             if current is None or current.phase == "done":
                 current = self._begin(current)
-            if current.phase == "labeling":
+            stage = self._due(current)
+            if stage is None:
                 return self._label(current)
-            # The reference has to exist before anything can be sampled.
-            if current.phase == "sampling" and not newest(self._db, "sft"):
-                self._make_reference(current)
+            if stage == "sft" and not self._fine_tunes(current):
+                self._take_base_model(current)
                 return current.phase
-            run = runs.newest(self._db, current.number, STAGE_OF[current.phase])
+            run = runs.newest(self._db, current.number, stage)
             if run is None:
-                self._start(current, STAGE_OF[current.phase])
+                self._start(current, stage)
             elif run.status == "succeeded":
                 current = self._take_over(current, run)
             return current.phase
+
+    def _due(self, current: Iteration) -> Stage | None:
+        """The stage that must succeed before the iteration goes on; None where none is."""
+        # The reference has to exist before anything can be sampled.
+        if current.phase == "sampling" and not newest(self._db, "sft"):
+            return "sft"
+        return STAGE_OF.get(current.phase)
 
     def state(self) -> dict[str, Any]:
         """Where the loop stands: iteration, phase, what the running stage says, what blocks it."""
@@ -169,10 +179,9 @@ class Loop:
     def blocked_by(self) -> Run | None:
         """The stopped run that keeps the loop from going on until somebody resumes or retries."""
         current = iterations.latest(self._db)
-        if current is None or current.phase in ("labeling", "done"):
+        if current is None or (stage := self._due(current)) is None:
             return None
-        stage = STAGE_OF[current.phase]
-        run = runs.newest(self._db, current.number, stage, "sft")
+        run = runs.newest(self._db, current.number, stage)
         return run if run and run.status in ("failed", "cancelled") else None
 
     def stopped(self) -> Run:
@@ -209,22 +218,18 @@ class Loop:
             return "reward"
         return "labeling"
 
-    def _make_reference(self, current: Iteration) -> None:
-        """Fine-tune on demonstrations when there are any, else take the base model as it is."""
-        base = base_model_path(self._config.model.name)
-        if not (self._config.sft.enabled and handover.has_demonstrations(self._db)):
-            # `demo` stays a word, so that a workspace survives a move of the installation.
-            path = "demo" if self._config.model.name == "demo" else base
-            name = f"{self._config.model.name} (as it is)"
-            models.add(
-                self._db, ModelVersion(id="sft-1", role="sft", name=name, path=path, iteration=0)
-            )
-            return
-        run = runs.newest(self._db, current.number, "sft")
-        if run is None:
-            self._start(current, "sft")
-        elif run.status == "succeeded":
-            self._take_over(current, run)
+    def _fine_tunes(self, current: Iteration) -> bool:
+        """Whether the reference is fine-tuned on demonstrations, and not the base model as it is."""
+        return self._config_of(current).sft.enabled and handover.has_demonstrations(self._db)
+
+    def _take_base_model(self, current: Iteration) -> None:
+        name = self._config_of(current).model.name
+        # `demo` stays a word, so that a workspace survives a move of the installation.
+        path = "demo" if name == "demo" else base_model_path(name)
+        base = ModelVersion(
+            id="sft-1", role="sft", name=f"{name} (as it is)", path=path, iteration=0
+        )
+        models.add(self._db, base)
 
     def _start(self, current: Iteration, stage: Stage) -> None:
         prepared = self._prepared(current)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from storage import lookup
 from storage.codec import to_entry
 from storage.database import Database
-from storage.records import Metric, Run, RunNote
+from storage.records import Metric, Run, RunNote, Stage
 from storage.transaction import Transaction
 
 if TYPE_CHECKING:
@@ -57,11 +57,10 @@ def save(db: Database, run: Run) -> Run:
     return run
 
 
-def newest(db: Database, iteration: int, *stages: str) -> Run | None:
-    """The newest run of the first of these stages that the iteration has run."""
-    made = listing(db, iteration=iteration)
-    found = [run for stage in stages for run in reversed(made) if run.stage == stage]
-    return found[0] if found else None
+def newest(db: Database, iteration: int, stage: Stage) -> Run | None:
+    """The newest run of a stage in an iteration."""
+    found = [run for run in listing(db, iteration=iteration) if run.stage == stage]
+    return found[-1] if found else None
 
 
 def get(db: Database, run: str) -> Run:

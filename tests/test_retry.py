@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pandas as pd
 import pytest
@@ -17,9 +17,9 @@ from pipeline import detached, jobs
 from pipeline.config import Config
 from pipeline.loop import Loop
 from pipeline.rundir import Job, RunDirectory
-from storage import handover, iterations, models, prompts, runs
+from storage import completions, handover, iterations, models, prompts, runs
 from storage.database import Database
-from storage.records import Iteration, Prompt, Run
+from storage.records import Completion, Iteration, ModelVersion, Phase, Prompt, Run
 from tests.policy_world import add_iteration, add_models, compare
 from tests.tiny import save_tiny
 
@@ -297,3 +297,51 @@ def test_only_the_run_that_the_loop_waits_for_is_taken_up_again(loop: Loop, worl
             act("old")
     loop.retry(waited_for.id)
     assert models.get(world, "sft-1").path == "demo"
+
+
+# --- fine-tuning that failed ------------------------------------------------------------------
+
+
+@pytest.fixture
+def untuned(db: Database, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Loop:
+    """A loop whose fine-tuning has failed."""
+    monkeypatch.setattr(detached, "spawn", lambda *_: subprocess.Popen(["true"]))
+    asked = Prompt.make("How many is one?", role="train")
+    prompts.add(db, [asked, Prompt.make("Two?", role="held-out")])
+    answer = Completion(id="k", prompt=asked.id, policy="demonstrations", text="One.")
+    completions.add(db, [answer])
+    made = Loop(db, Config().override({"model.name": str(save_tiny(tmp_path / "base"))}))
+    assert stop(made).stage == "sft"
+    return made
+
+
+def test_fine_tuning_that_was_given_up_blocks_nothing(untuned: Loop, db: Database):
+    loop = Loop(db, Config().override({"sft.enabled": "false"}))
+    for phase in get_args(Phase):
+        models.add(db, ModelVersion(id="sft-1", role="sft", name="SFT", path="demo"))
+        iterations.save(db, Iteration(number=1, phase=phase, labels_wanted=1))
+        assert loop.blocked_by() is None
+    untuned.shut_down()
+
+
+def test_retrying_without_fine_tuning_takes_the_base_model(untuned: Loop, db: Database):
+    untuned.retry(untuned.stopped().id, {"sft.enabled": "false"})
+    untuned.advance()
+    assert "as it is" in models.get(db, "sft-1").name
+    assert untuned.blocked_by() is None
+    untuned.advance()
+    assert runs.listing(db)[-1].stage == "sampling"
+    untuned.advance()
+    untuned.shut_down()
+
+
+def test_a_retry_of_fine_tuning_reads_the_base_model_that_its_settings_name(
+    untuned: Loop, db: Database, tmp_path: Path
+):
+    other = save_tiny(tmp_path / "other")
+    failed = untuned.stopped()
+    untuned.retry(failed.id, {"model.name": str(other)})
+    assert job(db, failed).models["policy"] == str(other)
+    assert len(pd.read_parquet(directory(db, failed).inputs / "examples.parquet")) == 1
+    untuned.advance()
+    untuned.shut_down()
