@@ -30,7 +30,7 @@ from pipeline.cli import add_study_commands
 from pipeline.clients import AdminClient, follow
 from pipeline.config import Config
 from pipeline.demo import corpus
-from pipeline.form import disagreeing
+from pipeline.form import disagreeing, require_in_time
 from pipeline.loop import Loop
 from pipeline.rundir import write_atomically
 from pipeline.settings import assignments
@@ -298,6 +298,7 @@ def keep_going(studio: Studio, stop: threading.Event, *, every: float = 1.0) -> 
 def iterate(workspace: Workspace = DEFAULT, sets: Sets = []) -> None:  # noqa: B006
     """Train on the labels so far and sample the next pairs: one whole iteration, no browser."""
     settings_of(workspace, [], sets)  # an invalid one is refused before anything runs
+    require_in_time(assignments(sets), None)
     with connect(workspace) as target:
         state = follow(target.call, until="labeling", tell=tell)
         target.call("train", overrides=assignments(sets))

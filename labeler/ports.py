@@ -20,7 +20,8 @@ class Setting:
 
     `name` is the dotted key (``ppo.kl_weight``), `value` what holds now, `default` what the
     project ships.  `choices` lists the permitted values of a closed setting, else None.
-    `basic` settings stand in the form; the others under "All settings".
+    `basic` settings stand in the form; the others under "All settings".  A `fixed` one is read
+    before training: the form shows it and does not change it.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Setting:
     choices: Sequence[str] | None = None
     kind: SettingKind = "str"
     basic: bool = False
+    fixed: bool = False
 
 
 class RewardReports(Protocol):

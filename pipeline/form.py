@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from pipeline.config import Config
 from pipeline.settings import plain, toml
-from storage.records import Iteration
+from storage.records import Iteration, Stage
 
 BASIC_SETTINGS = (
     "reward.tie_model",
@@ -25,6 +25,11 @@ BASIC_SETTINGS = (
 )
 """What the "Train" form shows unfolded."""
 
+_OF_THE_REFERENCE = ("model.name", "sft")
+_OF_THE_PAIRS = ("sampling", "labeling", "gate.labels", "gate.most")
+_ALSO_LATER = ("sampling.batch",)
+"""The reward stage samples by it what rewards are centred on."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
@@ -37,6 +42,7 @@ class Setting:
     choices: tuple[str, ...] | None
     kind: Literal["int", "float", "str", "bool"]
     basic: bool
+    fixed: bool
 
 
 def form(config: Config) -> list[Setting]:
@@ -50,6 +56,7 @@ def form(config: Config) -> list[Setting]:
             choices=s.choices,
             kind=_kind(s.value),
             basic=s.name in BASIC_SETTINGS,
+            fixed=too_late(s.name, None) is not None,
         )
         for s in config.settings()
     ]
@@ -96,12 +103,40 @@ def disagreeing(
     ]
 
 
-def overridden(
-    base: Config, iteration: Iteration, by: Mapping[str, str]
-) -> tuple[Iteration, Config]:
-    """An iteration with further settings, and all settings it then has.
+def too_late(name: str, due: Stage | None) -> str | None:
+    """Why a setting would change nothing where `due` is the next stage (None: training); else None."""
+    kinds = (name, name.partition(".")[0])
+    if due != "sft" and any(kind in _OF_THE_REFERENCE for kind in kinds):
+        return (
+            f"{name} acts when the SFT reference is made, which is once in a workspace; set it in "
+            "config.toml of a new one"
+        )
+    sampled = due not in ("sft", "sampling") and name not in _ALSO_LATER
+    if sampled and any(kind in _OF_THE_PAIRS for kind in kinds):
+        return (
+            f"{name} acts when an iteration's pairs are sampled and labeled, which is before training; "
+            "set it for the next iteration, in the workspace's config.toml or with `serve --set`"
+        )
+    return None
 
-    Raises ValueError for a wrong one, before anything changes.
+
+def require_in_time(names: Iterable[str], due: Stage | None) -> None:
+    """ValueError where one of these settings would change nothing any more."""
+    for name in names:
+        if reason := too_late(name, due):
+            raise ValueError(reason)
+
+
+def overridden(
+    base: Config, iteration: Iteration, by: Mapping[str, str], *, due: Stage | None
+) -> tuple[Iteration, Config]:
+    """An iteration with further settings, whose next stage is `due`, and all settings it then has.
+
+    Raises ValueError for one that is wrong or too late, before anything changes.
     """
     merged = dict(iteration.settings) | dict(by)
-    return replace(iteration, settings=merged), base.override(merged)
+    config = base.override(merged)
+    require_in_time(by, due)
+    unsampled = due in ("sft", "sampling")
+    wanted = config.labeling.labels if unsampled else iteration.labels_wanted
+    return replace(iteration, settings=merged, labels_wanted=wanted), config

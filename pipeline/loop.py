@@ -50,7 +50,10 @@ class Loop:
     # --- what the researcher's page asks -----------------------------------------------------
 
     def settings(self) -> list[Setting]:
-        """Every setting; those given to the current iteration show as its values."""
+        """Every setting; those given to the current iteration show as its values.
+
+        Those that training would not read any more are `fixed`.
+        """
         return form(self._now())
 
     def can_train(self) -> str | None:
@@ -75,7 +78,7 @@ class Loop:
         """Leave labeling and train on every judgment so far, with `overrides` for this iteration."""
         with self._lock:
             current = self._current()
-            changed, config = overridden(self._config, current, overrides)
+            changed, config = overridden(self._config, current, overrides, due=self._due(current))
             reason = self._why_not(current, config)
             if reason:
                 raise ValueError(reason)
@@ -98,7 +101,7 @@ class Loop:
         """
         with self._lock:
             stage = self._awaited(run).stage
-            changed, config = overridden(self._config, self._current(), overrides or {})
+            changed, config = overridden(self._config, self._current(), overrides or {}, due=stage)
             if stage == "sft" and not self._fine_tunes(changed):
                 iterations.save(self._db, changed)  # nothing to try: the base model is taken
                 return

@@ -65,6 +65,10 @@ class RecordingLoop:
                 name="reward.center", value=True, default=True, kind="bool",
                 help="Shift rewards so that SFT responses average 0.",
             ),
+            Setting(
+                name="sampling.top_p", value=0.9, default=1.0, kind="float", fixed=True,
+                help="Nucleus kept while sampling for annotators.",
+            ),
             Setting(name="seed", value=0, default=0, kind="int", help="Seed of the pipeline."),
         ]  # fmt: skip
 

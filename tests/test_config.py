@@ -1,11 +1,12 @@
 """Settings: files, overrides, and what happens to a typo."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pipeline.config import Config
-from pipeline.form import BASIC_SETTINGS, form
+from pipeline.form import BASIC_SETTINGS, form, too_late
 
 CONFIGS = sorted((Path(__file__).parent.parent / "configs").glob("*.toml"))
 
@@ -109,6 +110,35 @@ def test_form_starts_with_the_settings_that_matter() -> None:
     names = [s.name for s in form(Config())]
     assert tuple(names[: len(BASIC_SETTINGS)]) == BASIC_SETTINGS
     assert len(names) == len(set(names)) == len(list(Config().settings()))
+
+
+def test_what_training_reads_is_open_in_the_form_and_what_sampling_has_read_is_fixed() -> None:
+    fixed = {s.name for s in form(Config()) if s.fixed}
+    assert {"model.name", "sft.lr", "labeling.overlap", "sampling.top_p", "gate.labels"} <= fixed
+    assert {name.partition(".")[0] for name in fixed} == {
+        "model", "labeling", "sft", "sampling", "gate",
+    }  # fmt: skip
+    # Rewards are centred on samples of that batch, the gate raises the KL weight, models load so.
+    assert not fixed & {"sampling.batch", "gate.kl_raise", "model.dtype", "seed"}
+
+
+@pytest.mark.parametrize(
+    ("name", "due", "says"),
+    [
+        ("sft.lr", "sft", None),
+        ("sft.lr", "sampling", "the SFT reference is made"),
+        ("model.name", None, "the SFT reference is made"),
+        ("sampling.top_p", "sft", None),
+        ("sampling.top_p", "sampling", None),
+        ("sampling.top_p", None, "pairs are sampled and labeled"),
+        ("labeling.labels", "ppo", "pairs are sampled and labeled"),
+        ("sampling.batch", "reward", None),
+        ("ppo.lr", "evaluate", None),
+    ],
+)
+def test_a_setting_is_too_late_once_nothing_reads_it(name: str, due: Any, says: str | None) -> None:
+    found = too_late(name, due)
+    assert found is None if says is None else says in (found or "")
 
 
 def test_several_processes_are_for_ppo_alone():

@@ -94,6 +94,33 @@ def test_a_stage_that_failed_for_lack_of_disk_has_its_inputs_when_it_is_retried(
     assert rows(world, failed) == 1
 
 
+def test_settings_that_nothing_reads_any_more_are_refused(loop: Loop, world: Database):
+    in_phase(world, "labeling")
+    compare(world, "policy-1", "sft-1", ["first"])
+    for name, value in (("sampling.top_p", "0.5"), ("labeling.overlap", "1"), ("gate.labels", "9")):
+        with pytest.raises(ValueError, match=f"{name} acts when an iteration's pairs are sampled"):
+            loop.train({name: value})
+    assert iterations.get(world, 2).phase == "labeling"
+    loop.train({"gate.kl_raise": "2", "sampling.batch": "4"})
+    failed = stop(loop)
+    with pytest.raises(ValueError, match=r"sampling\.surplus acts when"):
+        loop.retry(failed.id, {"sampling.surplus": "2"})
+    loop.retry(failed.id, {"reward.epochs": "2"})
+
+
+def test_sampling_that_is_retried_asks_for_the_labels_its_settings_want(
+    loop: Loop, world: Database
+):
+    in_phase(world, "sampling", policy_sampled="policy-1", labels_wanted=40)
+    failed = stop(loop)
+    with pytest.raises(ValueError, match=r"model\.name acts when the SFT reference is made"):
+        loop.retry(failed.id, {"model.name": "demo"})
+    loop.retry(failed.id, {"labeling.labels": "11", "labeling.overlap": "0"})
+    assert iterations.get(world, 2).labels_wanted == 11
+    plan = pd.read_parquet(directory(world, failed).inputs / "prompts.parquet")
+    assert plan["pairs"].sum() == 14  # 1.3 · 11 = 14.3
+
+
 def test_a_stage_that_could_not_be_prepared_is_retried_once_it_can(loop: Loop, world: Database):
     in_phase(world, "reward")
     loop.advance()

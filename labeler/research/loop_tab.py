@@ -128,7 +128,9 @@ def _started(overrides: dict[str, str]) -> str:
 
 def _warned(settings: Sequence[Setting]) -> view.Markup:
     """Beside the general defaults: what this workspace has set otherwise."""
-    other = [f"{s.name}={as_text(s.value)}" for s in settings if s.value != s.default]
+    other = [
+        f"{s.name}={as_text(s.value)}" for s in settings if s.value != s.default and not s.fixed
+    ]
     if not other:
         return view.Markup("")
     named = ", ".join(other[:4]) + (f" and {len(other) - 4} more" if len(other) > 4 else "")

@@ -1,4 +1,7 @@
-"""The "Train" form: every setting of the pipeline, the ones that matter unfolded."""
+"""The "Train" form: every setting of the pipeline, the ones that matter unfolded.
+
+What is read before training, such as how pairs are sampled, is shown and cannot be changed here.
+"""
 
 from __future__ import annotations
 
@@ -72,9 +75,9 @@ class TrainForm:
         return marked
 
     def show(self, settings: Sequence[Setting], *, defaults: bool = False) -> dict[Component, Any]:
-        """The values that hold now, or the shipped defaults, for every field."""
+        """The values that hold now, or the shipped defaults where they can be chosen."""
         return {
-            self._fields[s.name]: _shown(s.default if defaults else s.value, s)
+            self._fields[s.name]: _shown(s.default if defaults and not s.fixed else s.value, s)
             for s in settings
             if s.name in self._fields
         }
@@ -89,7 +92,7 @@ class TrainForm:
         for name, value in zip(self._fields, values, strict=True):
             setting = holding[name]
             text = as_text(value).strip()
-            if text == as_text(setting.value):
+            if setting.fixed or text == as_text(setting.value):
                 continue
             if not text and setting.kind != "str":
                 raise ValueError(f"{name} is empty; its default is {as_text(setting.default)}")
@@ -115,11 +118,13 @@ def _shown(value: SettingValue, setting: Setting) -> Any:
 def _field(setting: Setting) -> Component:
     same = as_text(setting.value) == as_text(setting.default)
     help = setting.help if same else f"{setting.help} Default: {as_text(setting.default)}."
+    if setting.fixed:
+        help += " Read before training: set it in config.toml or with serve --set."
     options: dict[str, Any] = {
         "label": setting.name,
         "info": help,
         "elem_id": "setting-" + setting.name.replace(".", "-"),
-        "interactive": True,
+        "interactive": not setting.fixed,
     }
     if setting.kind == "bool":
         return gr.Checkbox(value=bool(setting.value), **options)
