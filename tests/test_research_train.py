@@ -80,6 +80,19 @@ def test_going_back_is_to_this_workspaces_settings_and_general_defaults_are_warn
     assert classes(tab, back) == {}
 
 
+def test_what_training_reads_no_more_is_shown_and_never_sent(live):
+    tab = live.loop_tab
+    field = next(c for c in tab.form.components if c.label == "sampling.top_p")
+    assert (field.interactive, field.value) == (False, "0.9")
+    assert "Read before training: set it in config.toml" in field.info
+    general = tab._fill_with(True)
+    assert general[field]["value"] == "0.9"  # nor do the general defaults change it
+    assert "sampling.top_p" not in general[tab.answer]
+    live.loop.asked.clear()
+    tab._press_train(*typed(tab, sampling__top_p="0.5"))
+    assert live.loop.asked == [("train", {})]
+
+
 def test_train_is_closed_with_the_reason_and_open_without_one(live, monkeypatch):
     tab = live.loop_tab
     assert tab.refresh()[tab.train].interactive is True

@@ -347,15 +347,6 @@ def test_changed_fields_become_text_for_the_pipeline():
     }  # fmt: skip
 
 
-def test_what_training_reads_no_more_is_shown_and_never_sent():
-    made, settings, shown = form()
-    field = next(c for c in made.components if c.elem_id == "setting-sampling-top_p")
-    assert (field.interactive, shown["setting-sampling-top_p"]) == (False, "0.9")
-    assert "Read before training" in field.info
-    assert made.show(settings, defaults=True)[field] == "0.9"
-    assert made.overrides(settings, list((shown | {field.elem_id: "0.5"}).values())) == {}
-
-
 def test_an_emptied_number_is_refused_with_its_default():
     made, settings, shown = form()
     shown["setting-ppo-lr"] = ""
