@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 
 CONFIGS = Path(__file__).parent / "configs"
 OWNER = "owner"
+WARNINGS_TOLD = 3
 
 app = typer.Typer(
     help="Kitestring: label, train a reward model, run PPO, label again.",
@@ -238,12 +239,23 @@ def serve(
     try:
         for kind, file in (("prompts", prompts_file), ("sft", sft)):
             if file:
-                studio.call("import", kind=kind, file=str(file.resolve()))
+                bring_in(studio, kind, file)
         if prompts_file is None:
             studio.fill_demo(settings)
         run_server(studio, listener, host=host, public_url=public_url)
     finally:
         studio.close()
+
+
+def bring_in(studio: Studio, kind: str, file: Path) -> None:
+    """Import a file, telling the first warnings the first time; after a restart nothing is new."""
+    report = studio.call("import", kind=kind, file=str(file.resolve()))
+    if any(report["added"].values()):
+        warnings = report["warnings"]
+        for odd in warnings[:WARNINGS_TOLD]:
+            tell(f"{file.name}, line {odd['line']}: {odd['reason']}")
+        if more := len(warnings[WARNINGS_TOLD:]):
+            tell(f"{file.name}: {more} more warnings; `import --{kind} … --json` lists them")
 
 
 def run_server(

@@ -18,6 +18,7 @@ from storage import comparisons, completions, iterations, models, prompts, runs,
 from storage.database import Database
 from storage.plan import Used, share_out
 from storage.records import (
+    KEPT_APART,
     LEARNED_FROM,
     RANDOM_STREAM,
     AnnotatorKind,
@@ -75,18 +76,22 @@ _LEARN_FROM = "learn_from"
 _DEMONSTRATIONS = """
     SELECT p.messages::VARCHAR AS messages, c.text AS response
     FROM completions AS c JOIN prompts AS p ON p.id = c.prompt
-    WHERE c.policy = 'demonstrations' ORDER BY c.id
+    WHERE c.policy = 'demonstrations' AND NOT list_contains($kept_apart, p.role) ORDER BY c.id
 """
 
 
 def has_demonstrations(db: Database) -> bool:
     """Whether there is anything to fine-tune on."""
-    return bool(db.read("SELECT 1 FROM completions WHERE policy = 'demonstrations' LIMIT 1"))
+    return bool(db.read(f"FROM ({_DEMONSTRATIONS}) LIMIT 1", kept_apart=list(KEPT_APART)))
 
 
 def give_demonstrations(db: Database, inputs: Path) -> int:
-    """Write examples.parquet for SFT; return its number of rows."""
-    return db.copy_to_parquet(_DEMONSTRATIONS, inputs / "examples.parquet")
+    """Write examples.parquet for SFT; return its number of rows.
+
+    Demonstrations of prompts that are kept apart are left out.
+    """
+    path = inputs / "examples.parquet"
+    return db.copy_to_parquet(_DEMONSTRATIONS, path, kept_apart=list(KEPT_APART))
 
 
 def give_prompts(

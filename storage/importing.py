@@ -20,6 +20,7 @@ from storage.database import Database, Transaction
 from storage.filetypes import BadFile, BadRow, read_rows
 from storage.preferences import Labelled, labelled, pair_up, paired_vote, separate_voters
 from storage.records import (
+    KEPT_APART,
     LONGEST_LOOK,
     AnnotatorKind,
     Completion,
@@ -302,9 +303,10 @@ def _plan_prompts(tx: Transaction, found: list[tuple[int, Prompt]]) -> Plan:
     for line, prompt in found:
         known = roles.setdefault(prompt.id, prompt.role)
         if known != prompt.role:
-            plan.warnings.append(
-                BadRow(line, f"this prompt is already here as {known}, and stays so")
-            )
+            stays = f"this prompt is already here as {known}, and stays so"
+            if prompt.role == "sft" and known in KEPT_APART:
+                stays += "; its demonstration is kept and will not be trained on"
+            plan.warnings.append(BadRow(line, stays))
         plan.prompts.setdefault(prompt.id, prompt)
     return plan
 

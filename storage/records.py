@@ -42,6 +42,9 @@ judgments alone: a model chooses where it is unsure, and such pairs speak for no
 LEARNED_FROM: tuple[AnnotatorKind, ...] = ("person", "simulated")
 """Whose judgments are learned from unless somebody asks for others by name."""
 
+KEPT_APART: tuple[PromptRole, ...] = ("held-out", "audit")
+"""Roles of prompts that nothing is trained on but the audit model."""
+
 CRITERIA = ("helpful", "truthful", "harmless", "clear")
 STRENGTHS = {1: "slightly", 2: "clearly", 3: "much"}
 
