@@ -18,20 +18,19 @@ from typing import TypeVar, cast, get_args
 from storage.cells import Cells
 from storage.database import Database, Transaction
 from storage.filetypes import BadFile, BadRow, read_rows
+from storage.import_plan import DEMONSTRATIONS, Plan, plan_demonstrations, plan_prompts, plan_votes
 from storage.preferences import Labelled, labelled, pair_up, paired_vote, separate_voters
 from storage.records import (
-    KEPT_APART,
     LONGEST_LOOK,
     AnnotatorKind,
     Completion,
-    ModelVersion,
     Prompt,
     PromptRole,
     ScreenOutcome,
     digest,
     now,
 )
-from storage.votes import Answer, Plan, Vote, plan_votes
+from storage.votes import Answer, Vote
 
 __all__ = [
     "BadFile",
@@ -45,7 +44,6 @@ __all__ = [
 ]
 
 T = TypeVar("T")
-DEMONSTRATIONS = "demonstrations"
 _SHARES: tuple[tuple[PromptRole, int], ...] = (("train", 80), ("held-out", 95), ("audit", 100))
 _PROMPT = ("prompt", "messages", "instruction")
 _STRENGTH_WORDS = {"slightly": 1, "clearly": 2, "much": 3}
@@ -63,11 +61,13 @@ _JUDGMENT_COLUMNS = (
 class ImportReport:
     """What an import did: `rows` in the file, new records by kind, and what was odd.
 
+    `known` counts the prompts, demonstrations or judgments in the file that were stored before.
     `skipped` is empty unless bad rows were to be left out.
     """
 
     rows: int
     added: dict[str, int]
+    known: int
     skipped: list[BadRow] = field(default_factory=list)
     warnings: list[BadRow] = field(default_factory=list)
 
@@ -105,11 +105,7 @@ def import_prompts(
 
     found = sheet.parse(parse)
 
-    def plan(tx: Transaction, when: datetime) -> Plan:
-        del when
-        return _plan_prompts(tx, found)
-
-    return sheet.store(db, plan, skip_bad=skip_bad)
+    return sheet.store(db, lambda tx, _: plan_prompts(tx, found), skip_bad=skip_bad)
 
 
 def import_sft(db: Database, file: Path, *, skip_bad: bool = False) -> ImportReport:
@@ -153,16 +149,9 @@ def import_sft(db: Database, file: Path, *, skip_bad: bool = False) -> ImportRep
 
     found = sheet.parse(parse)
 
-    def plan(tx: Transaction, when: datetime) -> Plan:
-        plan = _plan_prompts(tx, [(line, prompt) for line, prompt, _ in found])
-        plan.completions |= {completion.id: completion for _, _, completion in found}
-        if found and not tx.rows("SELECT 1 FROM models WHERE id = $id", id=DEMONSTRATIONS):
-            plan.models[DEMONSTRATIONS] = ModelVersion(
-                id=DEMONSTRATIONS, role="external", name=DEMONSTRATIONS, created_at=when
-            )
-        return plan
-
-    return sheet.store(db, plan, skip_bad=skip_bad)
+    return sheet.store(
+        db, lambda tx, when: plan_demonstrations(tx, found, when=when), skip_bad=skip_bad
+    )
 
 
 def import_judgments(
@@ -211,8 +200,11 @@ def import_preferences(
             known=(*_PROMPT, "input", "chosen", "rejected", "outcome", "annotator"),
         )
         votes = sheet.parse(lambda c: paired_vote(c, role=role, source=source))
-    votes = separate_voters(votes)
-    return sheet.store(db, lambda tx, when: plan_votes(tx, votes, when=when), skip_bad=skip_bad)
+
+    def plan(tx: Transaction, when: datetime) -> Plan:
+        return plan_votes(tx, separate_voters(tx, votes), when=when)
+
+    return sheet.store(db, plan, skip_bad=skip_bad)
 
 
 class _Sheet:
@@ -285,30 +277,9 @@ class _Sheet:
                 raise BadFile(self._path, bad)
             warnings = [*self._warnings, *planned.warnings]
             warnings.sort(key=lambda row: row.line)
-            return ImportReport(self._count, planned.store(tx), bad, warnings)
+            return ImportReport(self._count, planned.store(tx), planned.known, bad, warnings)
 
         return db.write(operation)
-
-
-def _plan_prompts(tx: Transaction, found: list[tuple[int, Prompt]]) -> Plan:
-    """New prompts; a prompt that has another role already keeps it, with a warning."""
-    plan = Plan()
-    ids = [prompt.id for _, prompt in found]
-    roles = {
-        row["id"]: row["role"]
-        for row in tx.rows(
-            "SELECT id, role FROM prompts WHERE id IN (SELECT unnest($ids))", ids=ids
-        )
-    }
-    for line, prompt in found:
-        known = roles.setdefault(prompt.id, prompt.role)
-        if known != prompt.role:
-            stays = f"this prompt is already here as {known}, and stays so"
-            if prompt.role == "sft" and known in KEPT_APART:
-                stays += "; its demonstration is kept and will not be trained on"
-            plan.warnings.append(BadRow(line, stays))
-        plan.prompts.setdefault(prompt.id, prompt)
-    return plan
 
 
 def _judgment_vote(cells: Cells, *, role: PromptRole, source: str) -> Vote:

@@ -1,19 +1,24 @@
 """TRL preference datasets into votes: paired or unpaired, plain text or chat messages.
 
-The rows name no annotator and no side.  Each row is one vote of an unknown person: the second
+The rows name no annotator and no side.  Each row is one vote of an unknown person: a further
 vote on a pair counts as another voter's ("imported-2"), and the side is drawn by a fair coin.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import count
+from typing import TYPE_CHECKING
 
 from storage.cells import Cells
 from storage.filetypes import BadRow
 from storage.records import Message, Prompt, PromptRole, ScreenOutcome, as_messages
 from storage.votes import Answer, Vote
+
+if TYPE_CHECKING:
+    from storage.database import Transaction
 
 UNKNOWN_ANNOTATOR = "imported"
 _OUTCOMES = ("preference", "tie", "both_bad")
@@ -145,18 +150,56 @@ def _vote_between(a: Labelled, b: Labelled, outcome: ScreenOutcome) -> Vote:
     return _vote(a.line, a.prompt, a.text, b.text, outcome, a.annotator)
 
 
-def separate_voters(votes: Iterable[Vote]) -> list[Vote]:
-    """Give the n-th anonymous vote on one pair to the n-th unknown annotator.
+_ANONYMOUS = """
+    SELECT j.comparison, a.name AS annotator, j.id, j.outcome,
+           CASE j.outcome WHEN 'first' THEN f.text WHEN 'second' THEN s.text ELSE '' END AS won
+    FROM judgments AS j
+    JOIN annotators AS a ON a.id = j.annotator
+    JOIN comparisons AS c ON c.id = j.comparison
+    JOIN completions AS f ON f.id = c.first
+    JOIN completions AS s ON s.id = c.second
+    WHERE regexp_full_match(a.name, $names) AND j.comparison IN (SELECT unnest($ids))
+    ORDER BY j.created_at, j.id
+"""
+_Said = tuple[str, ScreenOutcome, str]
+"""Of which comparison, what was said ("a": one was preferred), and which text was preferred."""
 
-    Without this, a later vote would count as the same person changing their mind.
+
+def separate_voters(tx: Transaction, votes: Iterable[Vote]) -> list[Vote]:
+    """Give each anonymous vote on a pair to an unknown annotator who has not judged it.
+
+    Without this, a later vote would count as the same person changing their mind.  A vote that
+    says what a stored anonymous one says is taken for that one, each of those once: so a file
+    that is imported again adds nothing, and a pair has as many equal votes as the file that has
+    most.
     """
-    votes_on: Counter[str] = Counter()
+    votes = sorted(votes, key=lambda v: v.line)
+    anonymous = [vote for vote in votes if vote.annotator == UNKNOWN_ANNOTATOR]
+    taken = {(v.comparison_id(), v.annotator) for v in votes if v.annotator != UNKNOWN_ANNOTATOR}
+    stored: dict[_Said, deque[tuple[str, str]]] = defaultdict(deque)
+    pairs = list({vote.comparison_id() for vote in anonymous})
+    for row in tx.rows(_ANONYMOUS, names=f"{UNKNOWN_ANNOTATOR}(-[0-9]+)?", ids=pairs):
+        taken.add((row["comparison"], row["annotator"]))
+        outcome = "a" if row["outcome"] in ("first", "second") else row["outcome"]
+        said = (row["comparison"], outcome, row["won"])
+        stored[said].append((row["annotator"], row["id"]))
+    voters: dict[str, Iterator[str]] = defaultdict(_unknown_annotators)
     separated: list[Vote] = []
-    for vote in sorted(votes, key=lambda v: v.line):
+    for vote in votes:
         if vote.annotator == UNKNOWN_ANNOTATOR:
             pair = vote.comparison_id()
-            votes_on[pair] += 1
-            if votes_on[pair] > 1:
-                vote = replace(vote, annotator=f"{UNKNOWN_ANNOTATOR}-{votes_on[pair]}")
+            won = vote.a.text if vote.outcome == "a" else ""
+            if same := stored[pair, vote.outcome, won]:
+                annotator, id = same.popleft()
+                vote = replace(vote, annotator=annotator, id=id)
+            else:
+                free = (name for name in voters[pair] if (pair, name) not in taken)
+                vote = replace(vote, annotator=next(free))
         separated.append(vote)
     return separated
+
+
+def _unknown_annotators() -> Iterator[str]:
+    """imported, imported-2, imported-3, …"""
+    yield UNKNOWN_ANNOTATOR
+    yield from (f"{UNKNOWN_ANNOTATOR}-{n}" for n in count(2))

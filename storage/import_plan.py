@@ -1,0 +1,326 @@
+"""What an import will store: the records in its rows that the database lacks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from storage.filetypes import BadRow
+from storage.lookup import known_ids
+from storage.records import (
+    KEPT_APART,
+    Annotator,
+    Comparison,
+    Completion,
+    Judgment,
+    ModelVersion,
+    Outcome,
+    Prompt,
+    PromptRole,
+    Withdrawal,
+    canonical_outcome,
+    digest,
+    new_id,
+    shown_swapped,
+)
+from storage.votes import Answer, Pair, Vote, external_model
+
+if TYPE_CHECKING:
+    from storage.database import Transaction
+
+DEMONSTRATIONS = "demonstrations"
+"""The model that wrote what people wrote for SFT."""
+
+
+@dataclass
+class Plan:
+    """What to store and what to say; every dict is keyed by id and holds new records only.
+
+    `known` counts what the file says that is stored already.
+    """
+
+    prompts: dict[str, Prompt] = field(default_factory=dict)
+    models: dict[str, ModelVersion] = field(default_factory=dict)
+    completions: dict[str, Completion] = field(default_factory=dict)
+    comparisons: dict[str, Comparison] = field(default_factory=dict)
+    annotators: dict[str, Annotator] = field(default_factory=dict)
+    judgments: dict[str, Judgment] = field(default_factory=dict)
+    withdrawals: dict[str, Withdrawal] = field(default_factory=dict)
+    known: int = 0
+    bad: list[BadRow] = field(default_factory=list)
+    warnings: list[BadRow] = field(default_factory=list)
+
+    def store(self, tx: Transaction) -> dict[str, int]:
+        """Store it all; the number of new records of each kind."""
+        return {
+            "prompts": tx.store(*self.prompts.values()),
+            "models": tx.store(*self.models.values()),
+            "completions": tx.store(*self.completions.values()),
+            "comparisons": tx.store(*self.comparisons.values()),
+            "annotators": tx.store(*self.annotators.values()),
+            "judgments": tx.store(*self.judgments.values()),
+            "withdrawals": tx.store(*self.withdrawals.values()),
+        }
+
+
+_ROLES = "SELECT id, role FROM prompts WHERE id IN (SELECT unnest($ids))"
+_ANSWERS = "SELECT id FROM completions WHERE id IN (SELECT unnest($ids))"
+
+
+def plan_prompts(tx: Transaction, found: Sequence[tuple[int, Prompt]]) -> Plan:
+    """New prompts of (line, prompt); one that has another role already keeps it, with a warning."""
+    stored = {row["id"]: row["role"] for row in tx.rows(_ROLES, ids=[p.id for _, p in found])}
+    plan = Plan(known=sum(prompt.id in stored for _, prompt in found))
+    roles: dict[str, PromptRole] = dict(stored)
+    for line, prompt in found:
+        known = roles.setdefault(prompt.id, prompt.role)
+        if known != prompt.role:
+            stays = f"this prompt is already here as {known}, and stays so"
+            if prompt.role == "sft" and known in KEPT_APART:
+                stays += "; its demonstration is kept and will not be trained on"
+            plan.warnings.append(BadRow(line, stays))
+        plan.prompts.setdefault(prompt.id, prompt)
+    return plan
+
+
+def plan_demonstrations(
+    tx: Transaction, found: Sequence[tuple[int, Prompt, Completion]], *, when: datetime
+) -> Plan:
+    """The prompts of (line, prompt, answer), their answers, and the model that stands for them."""
+    plan = plan_prompts(tx, [(line, prompt) for line, prompt, _ in found])
+    plan.completions |= {answer.id: answer for _, _, answer in found}
+    stored = {row["id"] for row in tx.rows(_ANSWERS, ids=list(plan.completions))}
+    plan.known = sum(answer.id in stored for _, _, answer in found)
+    if found and not known_ids(tx, "models", {DEMONSTRATIONS}):
+        plan.models[DEMONSTRATIONS] = ModelVersion(
+            id=DEMONSTRATIONS, role="external", name=DEMONSTRATIONS, created_at=when
+        )
+    return plan
+
+
+_KNOWN_PAIRS = """
+    SELECT c.id, c.prompt, f.text AS first, s.text AS second,
+           coalesce(fm.name, f.policy) AS first_model, coalesce(sm.name, s.policy) AS second_model
+    FROM comparisons AS c
+    JOIN completions AS f ON f.id = c.first
+    JOIN completions AS s ON s.id = c.second
+    LEFT JOIN models AS fm ON fm.id = f.policy
+    LEFT JOIN models AS sm ON sm.id = s.policy
+    WHERE c.id IN (SELECT unnest($ids))
+"""
+_KNOWN_JUDGMENTS = """
+    SELECT j.id, j.comparison, a.name AS annotator, j.outcome
+    FROM judgments AS j JOIN annotators AS a ON a.id = j.annotator
+    WHERE j.id IN (SELECT unnest($ids))
+"""
+_CURRENT = """
+    SELECT a.name AS annotator, j.comparison, j.id, j.created_at
+    FROM current_judgments AS j JOIN annotators AS a ON a.id = j.annotator
+    WHERE j.comparison IN (SELECT unnest($ids))
+"""
+_REPLACED = """
+    SELECT replaces FROM judgments WHERE replaces IN (SELECT unnest($ids))
+    UNION ALL SELECT replaces FROM withdrawals WHERE replaces IN (SELECT unnest($ids))
+"""
+
+
+def plan_votes(tx: Transaction, votes: Iterable[Vote], *, when: datetime) -> Plan:
+    """The new records that these votes make; `when` dates the votes that carry no time.
+
+    A second vote of one annotator on one comparison revises the first, in order of time.
+    """
+    return _Planner(tx, list(votes), when).plan()
+
+
+class _Planner:
+    def __init__(self, tx: Transaction, votes: list[Vote], when: datetime) -> None:
+        self._when = when
+        self._plan = Plan()
+        # Revisions follow time; rows without one come in the order of the file.
+        self._votes = sorted(votes, key=lambda v: (v.created_at or when, v.line))
+        comparisons = list({v.comparison_id() for v in votes})
+        self._pairs = {row["id"]: _pair(row) for row in tx.rows(_KNOWN_PAIRS, ids=comparisons)}
+        self._known = {
+            row["id"]: (row["annotator"], row["comparison"], row["outcome"])
+            for row in tx.rows(_KNOWN_JUDGMENTS, ids=[v.judgment_id() for v in votes])
+        }
+        self._current = {
+            (row["annotator"], row["comparison"]): (row["id"], row["created_at"])
+            for row in tx.rows(_CURRENT, ids=comparisons)
+        }
+        named = [v.replaces for v in votes if v.replaces]
+        self._replaced = {row["replaces"] for row in tx.rows(_REPLACED, ids=named)}
+        self._prompts = known_ids(tx, "prompts", {v.prompt.id for v in votes})
+        self._models = known_ids(tx, "models", {x.policy for v in votes for x in (v.a, v.b)})
+        people = tx.rows("SELECT id, name FROM annotators")
+        self._annotators = {row["name"]: row["id"] for row in people}
+        self._items: dict[str, tuple[int, str]] = {}
+        self._seen: dict[str, Vote] = {}
+        self._revised: set[str] = set()
+
+    def plan(self) -> Plan:
+        for vote in self._votes:
+            try:
+                self._add(vote)
+            except ValueError as problem:
+                self._plan.bad.append(BadRow(vote.line, str(problem)))
+        self._plan.warnings.sort(key=lambda row: row.line)
+        return self._plan
+
+    def _add(self, vote: Vote) -> None:
+        self._check_item(vote)
+        comparison, id = vote.comparison_id(), vote.judgment_id()
+        pair = self._pairs.get(comparison) or Pair.of(vote)
+        judgment, a_is_first = self._judgment(vote, pair)
+        if id in self._known:
+            if self._known[id] != (vote.annotator, comparison, judgment.outcome):
+                raise ValueError(
+                    f"judgment {id} is already in this workspace, by another annotator (perhaps "
+                    "under the real name) or with another outcome"
+                )
+            self._plan.known += 1
+            return
+        if id in self._seen:
+            self._repeated(vote, self._seen[id])
+            return
+        if vote.replaces == id or id in self._revised:
+            raise ValueError(f"judgment {id} is revised by an earlier one or by itself")
+        judgment = replace(judgment, replaces=self._replaces(vote, comparison))
+        self._seen[id] = vote
+        self._keep_pair(vote, comparison, pair, a_is_first)
+        self._keep_annotator(vote)
+        self._keep_judgment(vote, judgment)
+
+    def _check_item(self, vote: Vote) -> None:
+        if vote.item is None:
+            return
+        line, comparison = self._items.setdefault(vote.item, (vote.line, vote.comparison_id()))
+        if comparison != vote.comparison_id():
+            raise ValueError(
+                f"item {vote.item} is another pair on line {line}; rows of one item must have "
+                "the same prompt and the same two responses"
+            )
+
+    def _judgment(self, vote: Vote, pair: Pair) -> tuple[Judgment, bool]:
+        """The judgment without its place in a chain of revisions, and whether a is first."""
+        a_is_first, comparison = pair.a_is_first(vote), vote.comparison_id()
+        swapped = not a_is_first
+        if not vote.sides_known:
+            # A fair coin: "chosen was always on the left" would look like a side bias.
+            swapped = shown_swapped(vote.annotator, comparison)
+        judgment = Judgment(
+            id=vote.judgment_id(),
+            comparison=comparison,
+            annotator=self._annotators.get(vote.annotator, ""),
+            outcome=canonical_outcome(vote.outcome, shown_swapped=not a_is_first),
+            shown_swapped=swapped,
+            strength=vote.strength,
+            criteria={k: _side(v, a_is_first) for k, v in vote.criteria.items()},
+            comment=vote.comment,
+            milliseconds=vote.milliseconds,
+            created_at=vote.created_at or self._when,
+        )
+        return judgment, a_is_first
+
+    def _repeated(self, vote: Vote, earlier: Vote) -> None:
+        if replace(vote, line=earlier.line, prompt=earlier.prompt) != earlier:
+            raise ValueError(f"id {vote.id} was used on line {earlier.line} for other content")
+        self._plan.warnings.append(
+            BadRow(vote.line, f"repeats line {earlier.line} and was counted once")
+        )
+
+    def _replaces(self, vote: Vote, comparison: str) -> str | None:
+        """Which judgment this one revises; the annotator's current one unless the file says."""
+        id, made = self._current.get((vote.annotator, comparison), (None, None))
+        if id is not None and vote.replaces not in (None, id):
+            raise ValueError(f"{vote.annotator} has another judgment of this pair, {id}")
+        if vote.replaces in self._replaced:
+            raise ValueError(f"judgment {vote.replaces} was already revised or withdrawn")
+        if made is not None and made > (vote.created_at or self._when):
+            raise ValueError(f"{vote.annotator} judged this pair again later, on {made:%Y-%m-%d}")
+        if id in self._seen and vote.replaces is None:
+            self._plan.warnings.append(
+                BadRow(
+                    vote.line,
+                    f"{vote.annotator} judged this pair before, on line {self._seen[id].line}; "
+                    "the later judgment revises the earlier",
+                )
+            )
+        return vote.replaces or id
+
+    def _keep_pair(self, vote: Vote, comparison: str, pair: Pair, a_is_first: bool) -> None:
+        if comparison in self._pairs:
+            first, second = (vote.a, vote.b) if a_is_first else (vote.b, vote.a)
+            if (first.model, second.model) != (pair.first.model, pair.second.model):
+                self._plan.warnings.append(
+                    BadRow(
+                        vote.line,
+                        f"the pair is already known as {pair.first.model} against "
+                        f"{pair.second.model}; these names were kept",
+                    )
+                )
+            return
+        if vote.a.text == vote.b.text:
+            self._plan.warnings.append(BadRow(vote.line, "the two responses are the same"))
+        self._pairs[comparison] = pair
+        if vote.prompt.id not in self._prompts:
+            self._plan.prompts.setdefault(vote.prompt.id, vote.prompt)
+        for answer in (pair.first, pair.second):
+            if answer.policy not in self._models:
+                self._plan.models[answer.policy] = external_model(answer, self._when)
+        first, second = (x.completion(pair.prompt, self._when) for x in (pair.first, pair.second))
+        self._plan.completions |= {first.id: first, second.id: second}
+        self._plan.comparisons[comparison] = Comparison(
+            id=comparison,
+            prompt=pair.prompt,
+            first=first.id,
+            second=second.id,
+            iteration=0,  # before the loop: judged elsewhere, never put in a queue
+            arm="imported",
+            item=vote.item,
+            created_at=self._when,
+        )
+
+    def _keep_annotator(self, vote: Vote) -> None:
+        if vote.annotator in self._annotators:
+            return
+        id = f"a-{digest('annotator', vote.annotator)}"
+        if id in self._annotators.values():
+            id = new_id("a")  # somebody of that name was imported and renamed since
+        self._annotators[vote.annotator] = id
+        self._plan.annotators[id] = Annotator(
+            id=id, name=vote.annotator, kind=vote.kind, created_at=self._when
+        )
+
+    def _keep_judgment(self, vote: Vote, judgment: Judgment) -> None:
+        judgment = replace(judgment, annotator=self._annotators[vote.annotator])
+        self._plan.judgments[judgment.id] = judgment
+        seat = (vote.annotator, judgment.comparison)
+        self._current[seat] = (judgment.id, judgment.created_at)
+        if judgment.replaces:
+            self._replaced.add(judgment.replaces)
+            self._revised.add(judgment.replaces)
+        if vote.withdrawn_at is not None:
+            withdrawal = Withdrawal(
+                id=f"w-{digest(judgment.id)}",
+                replaces=judgment.id,
+                annotator=judgment.annotator,
+                created_at=vote.withdrawn_at,
+            )
+            self._plan.withdrawals[withdrawal.id] = withdrawal
+            self._replaced.add(judgment.id)
+            del self._current[seat]
+
+
+def _pair(row: Mapping[str, Any]) -> Pair:
+    first = Answer(row["first"], row["first_model"])
+    return Pair(row["prompt"], first, Answer(row["second"], row["second_model"]))
+
+
+def _side(choice: str, a_is_first: bool) -> Outcome:
+    """A criterion's outcome on canonical sides; it knows no both_bad."""
+    if choice not in ("a", "b", "tie"):
+        raise ValueError(f"a criterion says {choice!r} and must be one of a, b, tie")
+    return canonical_outcome(choice, shown_swapped=not a_is_first)  # type: ignore[arg-type]

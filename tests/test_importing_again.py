@@ -1,0 +1,81 @@
+"""Files that say again, or otherwise, what is stored already."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from storage.database import Database
+from storage.importing import import_judgments, import_preferences, import_prompts, import_sft
+from tests.import_files import ROW, judgments, total
+
+
+def preferred(prompt: str, chosen: str, rejected: str) -> dict[str, str]:
+    return {"prompt": prompt, "chosen": chosen, "rejected": rejected}
+
+
+def test_a_second_file_is_of_other_people_and_revises_nobody(db: Database, file: Any) -> None:
+    # x is the canonical first of each pair.
+    one = file([preferred("q1", "x", "y"), preferred("q2", "x", "y")], "one.jsonl")
+    two = file([preferred("q1", "y", "x"), preferred("q2", "x", "y")], "two.jsonl")
+    assert (first := import_preferences(db, one)).added["judgments"] == 2
+    assert first.known == 0
+    second = import_preferences(db, two)
+    assert (second.added["judgments"], second.known, second.warnings) == (1, 1, [])
+    current = db.read(
+        "SELECT a.name, j.outcome, j.replaces FROM current_judgments AS j"
+        " JOIN annotators AS a ON a.id = j.annotator ORDER BY a.name, j.outcome"
+    )
+    assert current == [
+        {"name": "imported", "outcome": "first", "replaces": None},
+        {"name": "imported", "outcome": "first", "replaces": None},
+        {"name": "imported-2", "outcome": "second", "replaces": None},
+    ]
+    for again in (one, two):
+        report = import_preferences(db, again)
+        assert (total(report), report.known) == (0, 2)
+
+
+def test_a_file_that_has_a_vote_more_often_adds_what_is_missing(db: Database, file: Any) -> None:
+    for_x, for_y, tie = (
+        preferred("q", "x", "y"),
+        preferred("q", "y", "x"),
+        preferred("q", "y", "x") | {"outcome": "tie"},
+    )
+    import_preferences(db, file([for_x, for_y], "one.jsonl"))
+    report = import_preferences(db, file([for_y, for_x, for_x, tie, for_y], "two.jsonl"))
+    assert (report.added["judgments"], report.known) == (3, 2)
+    # The first for y and the first for x are those of one.jsonl; the others follow in their order.
+    assert {(row["annotator"], row["outcome"]) for row in judgments(db)} == {
+        ("imported", "first"),
+        ("imported-2", "second"),
+        ("imported-3", "first"),
+        ("imported-4", "tie"),
+        ("imported-5", "second"),
+    }
+    # A tie prefers neither, whichever is called chosen.
+    again = import_preferences(db, file([for_x | {"outcome": "tie"}], "three.jsonl"))
+    assert (total(again), again.known) == (0, 1)
+
+
+def test_a_named_voter_of_such_a_name_is_nobody_else(db: Database, file: Any) -> None:
+    named = preferred("q", "x", "y") | {"annotator": "imported-2"}
+    rows = [preferred("q", "x", "y"), preferred("q", "y", "x"), named]
+    import_preferences(db, file(rows))
+    assert {(row["annotator"], row["outcome"]) for row in judgments(db)} == {
+        ("imported", "first"),
+        ("imported-3", "second"),
+        ("imported-2", "first"),
+    }
+
+
+def test_a_report_says_what_was_known(db: Database, file: Any) -> None:
+    shown = [{"prompt": "p", "response": "r"}, {"prompt": "p", "response": "s"}]
+    files = [
+        (import_prompts, [{"prompt": "x"}], [{"prompt": "x"}, {"prompt": "y"}], 1),
+        (import_sft, shown[:1], shown, 1),
+        (import_judgments, [ROW], [ROW, {**ROW, "annotator": "bob"}], 1),
+    ]
+    for take, rows, more, known in files:
+        assert take(db, file(rows)).known == 0
+        assert take(db, file(more)).known == known
+        assert take(db, file(more)).known == 2
