@@ -31,6 +31,7 @@ _COLUMNS = {
     "iteration": "the turn of the loop that asked; 0 for imported judgments",
     "arm": f"how the pair was chosen ({', '.join(get_args(Arm))})",
     "messages": "the prompt as chat messages",
+    "prompt_role": "train, sft, or held-out or audit, which are not to be trained on",
     "response_a": "the response on the left of the screen",
     "response_b": "the response on the right",
     "model_a": "the model that wrote response_a",

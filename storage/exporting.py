@@ -29,7 +29,7 @@ from storage.codec import Setting
 from storage.database import Database, Transaction
 from storage.filetypes import WRITABLE, open_writer
 from storage.formats import Format, Judged, Ties, judged_from, row_maker, schema
-from storage.records import AnnotatorKind
+from storage.records import KEPT_APART, AnnotatorKind, PromptRole
 
 _SECRET = "pseudonym_secret"
 _HUB = "hf://"
@@ -37,7 +37,8 @@ _BATCH = 5_000
 
 # An imported model is known by its name only; ours have ids that are names.
 _JUDGED = """
-    SELECT j.id, j.comparison, p.messages::VARCHAR AS messages, f.text AS first, s.text AS second,
+    SELECT j.id, j.comparison, p.messages::VARCHAR AS messages, p.role AS prompt_role,
+           f.text AS first, s.text AS second,
            CASE WHEN fm.role = 'external' THEN fm.name ELSE f.policy END AS first_model,
            CASE WHEN sm.role = 'external' THEN sm.name ELSE s.policy END AS second_model,
            j.annotator, a.kind AS annotator_kind, j.outcome, j.shown_swapped, j.strength,
@@ -103,9 +104,11 @@ def export(
     place = Place.of(out)
     if place.kind != "hub" and _inside(Path(place.target), db.workspace):
         raise ValueError(f"{out} is in the workspace; export to a place outside {db.workspace}")
-    # Raw rows say who is a model; the others cannot, so they hold what is learned from.
+    # Raw rows say who is a model and which prompts are held out; the others cannot, so they hold
+    # what is learned from.
     kinds = get_args(AnnotatorKind) if format == "raw" else handover.learn_from(db)
-    source = _Source(db, names=names, history=history, kinds=kinds)
+    apart = () if format == "raw" else KEPT_APART
+    source = _Source(db, names=names, history=history, kinds=kinds, apart=apart)
     if place.kind == "hub":
         with tempfile.TemporaryDirectory(prefix="kitestring-export-") as folder:
             report = _write_folder(source, Path(folder), place.target, format=format, ties=ties)
@@ -149,12 +152,22 @@ class Place:
 
 
 class _Source:
-    """The judgments to export and the facts about them, under the names to publish."""
+    """The judgments to export and the facts about them, under the names to publish.
+
+    Of no other `kinds` of annotators, and none on prompts of a role `apart`, are rows to be made.
+    """
 
     def __init__(
-        self, db: Database, *, names: bool, history: bool, kinds: Sequence[AnnotatorKind]
+        self,
+        db: Database,
+        *,
+        names: bool,
+        history: bool,
+        kinds: Sequence[AnnotatorKind],
+        apart: Sequence[PromptRole],
     ) -> None:
-        self.kinds = kinds
+        self._kinds = kinds
+        self._apart = apart
         self._db = db
         self.pseudonymised = not names
         self._history = history
@@ -177,6 +190,12 @@ class _Source:
             for values in batch:
                 row: dict[str, Any] = dict(zip(columns, values, strict=True))
                 yield judged_from(row, annotator=self._public[row["annotator"]])
+
+    def leaves_out(self, judged: Judged) -> str | None:
+        """Why this judgment is to make no row, as `left_out` names it."""
+        if judged.prompt_role in self._apart:
+            return f"on {judged.prompt_role} prompts"
+        return None if judged.annotator_kind in self._kinds else f"by {judged.annotator_kind}"
 
 
 def _write_file(source: _Source, path: Path, *, format: Format, ties: Ties) -> ExportReport:
@@ -256,9 +275,9 @@ def _write_rows(
 ) -> None:
     batch: list[dict[str, Any]] = []
     for judged in source.judgments():
-        wanted = judged.annotator_kind in source.kinds
-        rows = rows_of(judged) if wanted else []
-        tally.add(judged, len(rows), left_out=None if wanted else f"by {judged.annotator_kind}")
+        left_out = source.leaves_out(judged)
+        rows = [] if left_out else rows_of(judged)
+        tally.add(judged, len(rows), left_out=left_out)
         batch += rows
         if len(batch) >= _BATCH:
             write(batch)
@@ -294,24 +313,32 @@ class _Tally:
     def nothing(self) -> str:
         if not self.outcomes:
             return "there are no judgments to export yet"
-        if others := self._of_other_kinds():
-            return f"nothing is left to export: {others}"
+        if others := self._others():
+            return f"nothing is left to export: {'; '.join(others)}"
         return (
             f"nothing is left to export: all {self.outcomes.total()} judgments are ties or both "
             "bad, which this export drops; use --ties split or keep"
         )
 
-    def _of_other_kinds(self) -> str:
-        found = [f"{n} {why}" for why, n in self.left_out.items() if why.startswith("by ")]
-        if not found:
-            return ""
-        return (
-            f"{', '.join(found)} left out, a kind that reward.learn_from does not name; "
-            "--format raw has all"
-        )
+    def _others(self) -> list[str]:
+        """What was left out for another reason than its outcome, in a sentence a reason."""
+        reasons = {
+            "by ": "a kind that reward.learn_from does not name",
+            "on ": "which are not trained on",
+        }
+        counted = sorted(self.left_out.items())
+        found = {
+            why: [f"{n} {name}" for name, n in counted if name.startswith(start)]
+            for start, why in reasons.items()
+        }
+        return [
+            f"{', '.join(counts)} left out, {why}; --format raw has all"
+            for why, counts in found.items()
+            if counts
+        ]
 
     def notes(self, format: Format, ties: Ties) -> list[str]:
-        notes = [others] if (others := self._of_other_kinds()) else []
+        notes = self._others()
         longer = sum(len(messages) > 1 for messages in self.prompts)
         if longer and format in ("trl", "trl-unpaired"):
             notes.append(

@@ -48,6 +48,7 @@ class Judged:
     id: str
     comparison: str
     messages: tuple[Message, ...]
+    prompt_role: str
     first: str
     second: str
     first_model: str
@@ -113,6 +114,7 @@ _RAW = pa.schema(
         ("arm", pa.string()),
         ("prompt", pa.string()),
         ("messages", _CHAT),
+        ("prompt_role", pa.string()),
         ("response_a", pa.string()),
         ("response_b", pa.string()),
         ("model_a", pa.string()),
@@ -201,6 +203,7 @@ def _raw_rows(judged: Judged) -> list[DatasetRow]:
             "arm": judged.arm,
             "prompt": prompt_text(judged.messages),
             "messages": _chat(judged.messages),
+            "prompt_role": judged.prompt_role,
             "response_a": left[0],
             "response_b": right[0],
             "model_a": left[1],

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from storage.filetypes import BadRow
-from storage.lookup import known_ids
+from storage.lookup import known_models
 from storage.records import (
     KEPT_APART,
     Annotator,
@@ -93,7 +93,7 @@ def plan_demonstrations(
     plan.completions |= {answer.id: answer for _, _, answer in found}
     stored = {row["id"] for row in tx.rows(_ANSWERS, ids=list(plan.completions))}
     plan.known = sum(answer.id in stored for _, _, answer in found)
-    if found and not known_ids(tx, "models", {DEMONSTRATIONS}):
+    if found and not known_models(tx, {DEMONSTRATIONS}):
         plan.models[DEMONSTRATIONS] = ModelVersion(
             id=DEMONSTRATIONS, role="external", name=DEMONSTRATIONS, created_at=when
         )
@@ -152,8 +152,9 @@ class _Planner:
         }
         named = [v.replaces for v in votes if v.replaces]
         self._replaced = {row["replaces"] for row in tx.rows(_REPLACED, ids=named)}
-        self._prompts = known_ids(tx, "prompts", {v.prompt.id for v in votes})
-        self._models = known_ids(tx, "models", {x.policy for v in votes for x in (v.a, v.b)})
+        prompts = list({v.prompt.id for v in votes})
+        self._roles = {row["id"]: row["role"] for row in tx.rows(_ROLES, ids=prompts)}
+        self._models = known_models(tx, {x.policy for v in votes for x in (v.a, v.b)})
         people = tx.rows("SELECT id, name FROM annotators")
         self._annotators = {row["name"]: row["id"] for row in people}
         self._items: dict[str, tuple[int, str]] = {}
@@ -189,6 +190,7 @@ class _Planner:
             raise ValueError(f"judgment {id} is revised by an earlier one or by itself")
         judgment = replace(judgment, replaces=self._replaces(vote, comparison))
         self._seen[id] = vote
+        self._keep_prompt(vote)
         self._keep_pair(vote, comparison, pair, a_is_first)
         self._keep_annotator(vote)
         self._keep_judgment(vote, judgment)
@@ -250,6 +252,18 @@ class _Planner:
             )
         return vote.replaces or id
 
+    def _keep_prompt(self, vote: Vote) -> None:
+        known, role = self._roles.get(vote.prompt.id), vote.prompt.role
+        if known is None:
+            self._roles[vote.prompt.id] = role
+            self._plan.prompts[vote.prompt.id] = vote.prompt
+        elif known != role and {known, role} & set(KEPT_APART):
+            stays = f"this prompt is already here as {known}, and stays so"
+            if known in KEPT_APART:
+                learns = "no reward model" if known == "held-out" else "only the audit model"
+                stays += f"; {learns} learns from the judgment"
+            self._plan.warnings.append(BadRow(vote.line, stays))
+
     def _keep_pair(self, vote: Vote, comparison: str, pair: Pair, a_is_first: bool) -> None:
         if comparison in self._pairs:
             first, second = (vote.a, vote.b) if a_is_first else (vote.b, vote.a)
@@ -265,8 +279,6 @@ class _Planner:
         if vote.a.text == vote.b.text:
             self._plan.warnings.append(BadRow(vote.line, "the two responses are the same"))
         self._pairs[comparison] = pair
-        if vote.prompt.id not in self._prompts:
-            self._plan.prompts.setdefault(vote.prompt.id, vote.prompt)
         for answer in (pair.first, pair.second):
             if answer.policy not in self._models:
                 self._plan.models[answer.policy] = external_model(answer, self._when)

@@ -52,8 +52,9 @@ _JUDGMENT_COLUMNS = (
     *("prompt", "messages", "instruction", "input", "response_a", "response_b", "annotator"),
     *("outcome", "strength", "comment", "created_at", "model_a", "model_b", "item", "id"),
     *("comparison", "shown_swapped", "criteria", "milliseconds", "replaces", "withdrawn_at"),
+    *("prompt_role", "annotator_kind"),
     # Written by a raw export for the reader; an import has no use for them.
-    *("annotator_kind", "status", "iteration", "arm"),
+    *("status", "iteration", "arm"),
 )
 
 
@@ -285,7 +286,11 @@ class _Sheet:
 def _judgment_vote(cells: Cells, *, role: PromptRole, source: str) -> Vote:
     return Vote(
         line=cells.line,
-        prompt=Prompt.make(cells.prompt(), role=role, source=source),
+        prompt=Prompt.make(
+            cells.prompt(),
+            role=cast(PromptRole, cells.choice("prompt_role", get_args(PromptRole), role)),
+            source=source,
+        ),
         a=Answer(cells.response("response_a"), cells.name("model_a", "imported")),
         b=Answer(cells.response("response_b"), cells.name("model_b", "imported")),
         annotator=cells.name("annotator"),

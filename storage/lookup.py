@@ -34,12 +34,9 @@ def by_keys(db: Database, record_type: type[T], keys: Sequence[Any]) -> dict[Any
     return {row[kind.key]: from_row(record_type, row) for row in db.read(sql, keys=list(keys))}
 
 
-_IDS = {
-    "prompts": "SELECT id FROM prompts WHERE id IN (SELECT unnest($ids))",
-    "models": "SELECT id FROM models WHERE id IN (SELECT unnest($ids))",
-}
+_MODELS = "SELECT id FROM models WHERE id IN (SELECT unnest($ids))"
 
 
-def known_ids(tx: Transaction, table: str, ids: set[str]) -> set[str]:
-    """Those of `ids` that are stored."""
-    return {row["id"] for row in tx.rows(_IDS[table], ids=list(ids))}
+def known_models(tx: Transaction, ids: set[str]) -> set[str]:
+    """Those of `ids` that are models which are stored."""
+    return {row["id"] for row in tx.rows(_MODELS, ids=list(ids))}
