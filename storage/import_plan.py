@@ -12,6 +12,7 @@ from storage.lookup import known_models
 from storage.records import (
     KEPT_APART,
     Annotator,
+    AnnotatorKind,
     Comparison,
     Completion,
     Judgment,
@@ -155,8 +156,13 @@ class _Planner:
         prompts = list({v.prompt.id for v in votes})
         self._roles = {row["id"]: row["role"] for row in tx.rows(_ROLES, ids=prompts)}
         self._models = known_models(tx, {x.policy for v in votes for x in (v.a, v.b)})
-        people = tx.rows("SELECT id, name FROM annotators")
+        people = tx.rows("SELECT id, name, kind FROM annotators")
         self._annotators = {row["name"]: row["id"] for row in people}
+        self._kinds: dict[str, tuple[AnnotatorKind, str]] = {}
+        for vote in sorted(votes, key=lambda v: v.line):
+            if vote.kind:
+                self._kinds.setdefault(vote.annotator, (vote.kind, f"on line {vote.line}"))
+        self._kinds |= {row["name"]: (row["kind"], "in this workspace") for row in people}
         self._items: dict[str, tuple[int, str]] = {}
         self._seen: dict[str, Vote] = {}
         self._revised: set[str] = set()
@@ -172,6 +178,7 @@ class _Planner:
 
     def _add(self, vote: Vote) -> None:
         self._check_item(vote)
+        self._check_kind(vote)
         comparison, id = vote.comparison_id(), vote.judgment_id()
         pair = self._pairs.get(comparison) or Pair.of(vote)
         judgment, a_is_first = self._judgment(vote, pair)
@@ -205,6 +212,17 @@ class _Planner:
                 "the same prompt and the same two responses"
             )
 
+    def _check_kind(self, vote: Vote) -> None:
+        """One name, one kind: a model's answers under a person's name would count as the person's."""
+        if vote.kind is None:
+            return
+        kind, where = self._kinds[vote.annotator]
+        if vote.kind != kind:
+            raise ValueError(
+                f"annotator_kind is {vote.kind}, and {vote.annotator} is a {kind} {where}; give "
+                "one of them another name"
+            )
+
     def _judgment(self, vote: Vote, pair: Pair) -> tuple[Judgment, bool]:
         """The judgment without its place in a chain of revisions, and whether a is first."""
         a_is_first, comparison = pair.a_is_first(vote), vote.comparison_id()
@@ -227,8 +245,11 @@ class _Planner:
         return judgment, a_is_first
 
     def _repeated(self, vote: Vote, earlier: Vote) -> None:
-        if replace(vote, line=earlier.line, prompt=earlier.prompt) != earlier:
-            raise ValueError(f"id {vote.id} was used on line {earlier.line} for other content")
+        alike = replace(vote, line=earlier.line, prompt=earlier.prompt, kind=earlier.kind)
+        if alike != earlier:
+            raise ValueError(
+                f"id {vote.judgment_id()} was used on line {earlier.line} for other content"
+            )
         self._plan.warnings.append(
             BadRow(vote.line, f"repeats line {earlier.line} and was counted once")
         )
@@ -302,8 +323,9 @@ class _Planner:
         if id in self._annotators.values():
             id = new_id("a")  # somebody of that name was imported and renamed since
         self._annotators[vote.annotator] = id
+        kind, _ = self._kinds.get(vote.annotator, ("person", ""))
         self._plan.annotators[id] = Annotator(
-            id=id, name=vote.annotator, kind=vote.kind, created_at=self._when
+            id=id, name=vote.annotator, kind=kind, created_at=self._when
         )
 
     def _keep_judgment(self, vote: Vote, judgment: Judgment) -> None:

@@ -294,7 +294,7 @@ def _judgment_vote(cells: Cells, *, role: PromptRole, source: str) -> Vote:
         a=Answer(cells.response("response_a"), cells.name("model_a", "imported")),
         b=Answer(cells.response("response_b"), cells.name("model_b", "imported")),
         annotator=cells.name("annotator"),
-        kind=cast(AnnotatorKind, cells.choice("annotator_kind", get_args(AnnotatorKind), "person")),
+        kind=_kind(cells),
         outcome=cast(ScreenOutcome, cells.choice("outcome", get_args(ScreenOutcome))),
         strength=_strength(cells),
         criteria=cells.mapping("criteria"),
@@ -308,6 +308,12 @@ def _judgment_vote(cells: Cells, *, role: PromptRole, source: str) -> Vote:
         replaces=cells.name("replaces", "") or None,
         withdrawn_at=cells.time("withdrawn_at"),
     )
+
+
+def _kind(cells: Cells) -> AnnotatorKind | None:
+    if not cells.has("annotator_kind"):
+        return None
+    return cast(AnnotatorKind, cells.choice("annotator_kind", get_args(AnnotatorKind)))
 
 
 def _strength(cells: Cells) -> int | None:

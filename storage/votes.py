@@ -46,7 +46,7 @@ class Answer:
 class Vote:
     """One row: `a` stood on the left and `b` on the right, unless the sides are unknown.
 
-    `id`, `comparison`, `swapped`, `replaces` and `withdrawn_at` are given only by a file that
+    `kind` is what the row says its annotator is, None where it does not say.  `id`, `comparison`, `swapped`, `replaces` and `withdrawn_at` are given only by a file that
     came from a raw export; then they are kept as they are.
     """
 
@@ -57,7 +57,7 @@ class Vote:
     annotator: str
     outcome: ScreenOutcome
     sides_known: bool = True
-    kind: AnnotatorKind = "person"
+    kind: AnnotatorKind | None = None
     strength: int | None = None
     criteria: Mapping[str, str] = field(default_factory=dict)
     comment: str = ""

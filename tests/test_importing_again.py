@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from storage.database import Database
-from storage.importing import import_judgments, import_preferences, import_prompts, import_sft
-from tests.import_files import ROW, judgments, total
+from storage.importing import (
+    BadFile,
+    import_judgments,
+    import_preferences,
+    import_prompts,
+    import_sft,
+)
+from storage.records import Annotator
+from tests.import_files import ROW, judgments, reasons, total
 
 
 def preferred(prompt: str, chosen: str, rejected: str) -> dict[str, str]:
@@ -79,3 +88,44 @@ def test_a_report_says_what_was_known(db: Database, file: Any) -> None:
         assert take(db, file(rows)).known == 0
         assert take(db, file(more)).known == known
         assert take(db, file(more)).known == 2
+
+
+def test_a_models_answers_never_pass_for_a_persons(db: Database, file: Any) -> None:
+    db.write(lambda tx: tx.store(Annotator(id="a-ann", name="ann"), Annotator(id="a-b", name="b")))
+    by_model = {**ROW, "annotator_kind": "model"}
+    rows = [
+        by_model,
+        {**ROW, "annotator_kind": "Person"},
+        {**by_model, "annotator": "new", "item": 1},
+        {**ROW, "annotator": "new", "annotator_kind": "person", "item": 2},
+        {**ROW, "annotator": "new", "item": 3},
+    ]
+    with pytest.raises(BadFile) as bad:
+        import_judgments(db, file(rows))
+    said = "give one of them another name"
+    assert reasons(bad) == {
+        1: f"annotator_kind is model, and ann is a person in this workspace; {said}",
+        4: f"annotator_kind is person, and new is a model on line 3; {said}",
+    }
+    import_judgments(db, file(rows), skip_bad=True)
+    found = db.read(
+        "SELECT a.name, a.kind, count(*) AS n FROM judgments AS j"
+        " JOIN annotators AS a ON a.id = j.annotator GROUP BY ALL ORDER BY a.name"
+    )
+    assert found == [
+        {"name": "ann", "kind": "person", "n": 1},
+        {"name": "new", "kind": "model", "n": 2},
+    ]
+    # Nor what is stored already, under the judgment's own id.
+    (stored,) = [row["id"] for row in judgments(db) if row["annotator"] == "ann"]
+    with pytest.raises(BadFile, match="ann is a person in this workspace"):
+        import_judgments(db, file([{**by_model, "id": stored}]))
+
+
+def test_whoever_says_it_first_in_the_file_says_what_a_new_annotator_is(
+    db: Database, file: Any
+) -> None:
+    early = {**ROW, "annotator": "new", "created_at": "2026-01-01", "item": 1}
+    late = {**early, "annotator_kind": "simulated", "created_at": "2026-01-02", "item": 2}
+    import_judgments(db, file([early, late]))
+    assert db.read("SELECT name, kind FROM annotators") == [{"name": "new", "kind": "simulated"}]
