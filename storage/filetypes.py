@@ -10,6 +10,7 @@ import csv
 import io
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 
 WRITABLE = (".jsonl", ".parquet", ".csv")
+_CHAT_COLUMNS = ("prompt", "messages", "chosen", "rejected", "completion")
 READABLE = (".jsonl", ".ndjson", ".json", ".csv", ".parquet")
 
 
@@ -158,16 +160,23 @@ def _csv_rows(content: bytes) -> Iterator[Row | BadRow]:
             continue
         if header is None:
             header = [name.strip() for name in row]
+            twice = [name for name, times in Counter(header).items() if name and times > 1]
+            if twice:
+                yield BadRow(line, f"has two columns {twice[0]}; rename or remove one of them")
+                return
         elif len(row) != len(header):
             yield BadRow(line, f"has {len(row)} cells where the header has {len(header)}")
         else:
-            values = {name: _csv_cell(cell) for name, cell in zip(header, row, strict=True)}
+            values = {n: _csv_cell(n, cell) for n, cell in zip(header, row, strict=True)}
             yield _checked(line, values)
 
 
-def _csv_cell(cell: str) -> Any:
-    """The text of a cell, or the chat messages that it spells in JSON."""
-    if cell.startswith("[{") and '"role"' in cell:
+def _csv_cell(column: str, cell: str) -> Any:
+    """The text of a cell, or the chat messages that it spells in JSON where a column may hold some.
+
+    Elsewhere, as in response_a, such a text is what somebody wrote.
+    """
+    if column in _CHAT_COLUMNS and cell.startswith("[{") and '"role"' in cell:
         try:
             value = json.loads(cell)
         except (ValueError, RecursionError):

@@ -96,6 +96,33 @@ def test_a_cell_that_nests_without_end_is_text_and_no_chat(db: Database, file: A
     assert import_prompts(db, file([{"prompt": cell}], "deep.csv")).added["prompts"] == 1
 
 
+def test_two_columns_of_one_name_are_refused(db: Database, tmp_path: Path) -> None:
+    csv = tmp_path / "rows.csv"
+    csv.write_text("prompt,response_a,response_b,annotator,outcome, outcome\np,x,y,ann,a,b\n")
+    with pytest.raises(BadFile) as bad:
+        import_judgments(db, csv)
+    assert reasons(bad) == {1: "has two columns outcome; rename or remove one of them"}
+    assert [row.line for row in import_judgments(db, csv, skip_bad=True).skipped] == [1]
+    assert everything(db)["judgments"] == 0
+
+
+def test_a_response_that_spells_a_chat_in_csv_is_text(db: Database, file: Any) -> None:
+    spelled = [
+        json.dumps([{"role": "assistant", "content": "hi"}]),
+        json.dumps([{"role": "user", "content": "hi"}]),
+    ]
+    row = {"prompt": json.dumps(CHAT), "response_a": spelled[0], "response_b": spelled[1]}
+    import_judgments(db, file([row | {"annotator": "ann", "outcome": "a"}], "rows.csv"))
+    (found,) = judgments(db)
+    assert (found["first"], found["second"]) == (spelled[0], spelled[1])
+    stored = db.read("SELECT messages::VARCHAR AS m FROM prompts")
+    assert json.loads(stored[0]["m"]) == CHAT
+    pair = {"prompt": "p", "chosen": spelled[0], "rejected": "bye"}
+    import_preferences(db, file([pair], "pairs.csv"))
+    texts = {row["text"] for row in db.read("SELECT text FROM completions")}
+    assert texts == {*spelled, "hi", "bye"}
+
+
 # --- prompts and demonstrations --------------------------------------------------------------
 
 
