@@ -112,8 +112,12 @@ _KNOWN_PAIRS = """
     WHERE c.id IN (SELECT unnest($ids))
 """
 _KNOWN_JUDGMENTS = """
-    SELECT j.id, j.comparison, a.name AS annotator, j.outcome
-    FROM judgments AS j JOIN annotators AS a ON a.id = j.annotator
+    SELECT j.id, j.comparison, a.name AS annotator, j.outcome, r.id IS NOT NULL AS revised,
+           w.id IS NOT NULL AS withdrawn
+    FROM judgments AS j
+    JOIN annotators AS a ON a.id = j.annotator
+    LEFT JOIN judgments AS r ON r.replaces = j.id
+    LEFT JOIN withdrawals AS w ON w.replaces = j.id
     WHERE j.id IN (SELECT unnest($ids))
 """
 _CURRENT = """
@@ -143,10 +147,8 @@ class _Planner:
         self._votes = sorted(votes, key=lambda v: (v.created_at or when, v.line))
         comparisons = list({v.comparison_id() for v in votes})
         self._pairs = {row["id"]: _pair(row) for row in tx.rows(_KNOWN_PAIRS, ids=comparisons)}
-        self._known = {
-            row["id"]: (row["annotator"], row["comparison"], row["outcome"])
-            for row in tx.rows(_KNOWN_JUDGMENTS, ids=[v.judgment_id() for v in votes])
-        }
+        ids = [v.judgment_id() for v in votes]
+        self._known = {row["id"]: row for row in tx.rows(_KNOWN_JUDGMENTS, ids=ids)}
         self._current = {
             (row["annotator"], row["comparison"]): (row["id"], row["created_at"])
             for row in tx.rows(_CURRENT, ids=comparisons)
@@ -183,12 +185,7 @@ class _Planner:
         pair = self._pairs.get(comparison) or Pair.of(vote)
         judgment, a_is_first = self._judgment(vote, pair)
         if id in self._known:
-            if self._known[id] != (vote.annotator, comparison, judgment.outcome):
-                raise ValueError(
-                    f"judgment {id} is already in this workspace, by another annotator (perhaps "
-                    "under the real name) or with another outcome"
-                )
-            self._plan.known += 1
+            self._know(vote, judgment)
             return
         if id in self._seen:
             self._repeated(vote, self._seen[id])
@@ -201,6 +198,36 @@ class _Planner:
         self._keep_pair(vote, comparison, pair, a_is_first)
         self._keep_annotator(vote)
         self._keep_judgment(vote, judgment)
+
+    def _know(self, vote: Vote, judgment: Judgment) -> None:
+        """A judgment that is stored says the same; it may have been withdrawn since."""
+        known = self._known[judgment.id]
+        said = (vote.annotator, judgment.comparison, judgment.outcome)
+        if (known["annotator"], known["comparison"], known["outcome"]) != said:
+            raise ValueError(
+                f"judgment {judgment.id} is already in this workspace, by another annotator "
+                "(perhaps under the real name) or with another outcome"
+            )
+        self._plan.known += 1
+        if vote.withdrawn_at is None or known["withdrawn"]:
+            return
+        if known["revised"] or judgment.id in self._revised:
+            self._plan.warnings.append(
+                BadRow(vote.line, "this judgment was revised here, so its withdrawal was not taken")
+            )
+            return
+        self._withdraw(vote, judgment, vote.withdrawn_at)
+
+    def _withdraw(self, vote: Vote, judgment: Judgment, moment: datetime) -> None:
+        withdrawal = Withdrawal(
+            id=f"w-{digest(judgment.id)}",
+            replaces=judgment.id,
+            annotator=judgment.annotator,
+            created_at=moment,
+        )
+        self._plan.withdrawals[withdrawal.id] = withdrawal
+        self._replaced.add(judgment.id)
+        self._current.pop((vote.annotator, judgment.comparison), None)
 
     def _check_item(self, vote: Vote) -> None:
         if vote.item is None:
@@ -331,21 +358,12 @@ class _Planner:
     def _keep_judgment(self, vote: Vote, judgment: Judgment) -> None:
         judgment = replace(judgment, annotator=self._annotators[vote.annotator])
         self._plan.judgments[judgment.id] = judgment
-        seat = (vote.annotator, judgment.comparison)
-        self._current[seat] = (judgment.id, judgment.created_at)
+        self._current[vote.annotator, judgment.comparison] = (judgment.id, judgment.created_at)
         if judgment.replaces:
             self._replaced.add(judgment.replaces)
             self._revised.add(judgment.replaces)
         if vote.withdrawn_at is not None:
-            withdrawal = Withdrawal(
-                id=f"w-{digest(judgment.id)}",
-                replaces=judgment.id,
-                annotator=judgment.annotator,
-                created_at=vote.withdrawn_at,
-            )
-            self._plan.withdrawals[withdrawal.id] = withdrawal
-            self._replaced.add(judgment.id)
-            del self._current[seat]
+            self._withdraw(vote, judgment, vote.withdrawn_at)
 
 
 def _pair(row: Mapping[str, Any]) -> Pair:

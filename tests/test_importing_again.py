@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -129,3 +130,33 @@ def test_whoever_says_it_first_in_the_file_says_what_a_new_annotator_is(
     late = {**early, "annotator_kind": "simulated", "created_at": "2026-01-02", "item": 2}
     import_judgments(db, file([early, late]))
     assert db.read("SELECT name, kind FROM annotators") == [{"name": "new", "kind": "simulated"}]
+
+
+def test_a_withdrawal_of_a_stored_judgment_is_taken(db: Database, file: Any) -> None:
+    first = {**ROW, "id": "j1", "created_at": "2026-03-01T10:00:00Z"}
+    import_judgments(db, file([first]))
+    taken_back = {**first, "withdrawn_at": "2026-03-02T10:00:00Z"}
+    later = {**ROW, "id": "j2", "outcome": "b", "created_at": "2026-03-03T10:00:00Z"}
+    report = import_judgments(db, file([taken_back, later, taken_back], "history.jsonl"))
+    assert (report.added["withdrawals"], report.added["judgments"], report.known) == (1, 1, 2)
+    assert report.warnings == []
+    assert db.read("SELECT replaces, created_at FROM withdrawals") == [
+        {"replaces": "j1", "created_at": datetime(2026, 3, 2, 10, tzinfo=UTC)}
+    ]
+    # j1 counts no more, so j2 stands alone and revises nothing.
+    assert db.read("SELECT id, replaces FROM current_judgments") == [{"id": "j2", "replaces": None}]
+    assert total(import_judgments(db, file([taken_back, later], "again.jsonl"))) == 0
+    # The older file does not bring it back.
+    assert total(import_judgments(db, file([first], "old.jsonl"))) == 0
+
+
+def test_a_withdrawal_of_what_was_revised_here_is_a_warning(db: Database, file: Any) -> None:
+    first = {**ROW, "id": "j1", "created_at": "2026-03-01T10:00:00Z"}
+    revision = {**ROW, "id": "j2", "outcome": "b", "created_at": "2026-03-03T10:00:00Z"}
+    import_judgments(db, file([first, revision]))
+    taken_back = {**first, "withdrawn_at": "2026-03-02T10:00:00Z"}
+    report = import_judgments(db, file([taken_back], "history.jsonl"))
+    assert [w.reason for w in report.warnings] == [
+        "this judgment was revised here, so its withdrawal was not taken"
+    ]
+    assert db.read("SELECT id FROM current_judgments") == [{"id": "j2"}]
