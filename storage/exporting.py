@@ -6,9 +6,7 @@ it with examples.  A dataset card is written beside every export.
 
 from __future__ import annotations
 
-import hashlib
 import re
-import secrets
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -25,24 +23,29 @@ from huggingface_hub.errors import HTTPError
 from storage import handover
 from storage.agreement import agreement_by_id
 from storage.card import MARK, CardFacts, render_card
-from storage.codec import Setting
-from storage.database import Database, Transaction
+from storage.database import Database
 from storage.filetypes import WRITABLE, open_writer
 from storage.formats import Format, Judged, Ties, judged_from, row_maker, schema
+from storage.pseudonyms import key_of, pseudonym
 from storage.records import KEPT_APART, AnnotatorKind, PromptRole
 
-_SECRET = "pseudonym_secret"
 _HUB = "hf://"
 _BATCH = 5_000
 
-# An imported model is known by its name only; ours have ids that are names.
+# An imported model is known by its name only; ours have ids that are names.  An imported judgment's
+# id follows from who gave it, so under pseudonyms ids are keyed, and rows of one time are in the
+# order of the keyed ones (the second column).
 _JUDGED = """
-    SELECT j.id, j.comparison, p.messages::VARCHAR AS messages, p.role AS prompt_role,
+    SELECT j.created_at,
+           CASE WHEN $key IS NULL THEN j.id ELSE 'j-' || left(sha256($key || j.id), 16) END AS id,
+           CASE WHEN $key IS NULL OR j.replaces IS NULL THEN j.replaces
+                ELSE 'j-' || left(sha256($key || j.replaces), 16) END AS replaces,
+           j.comparison, p.messages::VARCHAR AS messages, p.role AS prompt_role,
            f.text AS first, s.text AS second,
            CASE WHEN fm.role = 'external' THEN fm.name ELSE f.policy END AS first_model,
            CASE WHEN sm.role = 'external' THEN sm.name ELSE s.policy END AS second_model,
            j.annotator, a.kind AS annotator_kind, j.outcome, j.shown_swapped, j.strength,
-           j.criteria::VARCHAR AS criteria, j.comment, j.milliseconds, j.created_at, j.replaces,
+           j.criteria::VARCHAR AS criteria, j.comment, j.milliseconds,
            w.created_at AS withdrawn_at,
            CASE WHEN w.id IS NOT NULL THEN 'withdrawn'
                 WHEN later.id IS NOT NULL THEN 'revised' ELSE 'current' END AS status,
@@ -58,7 +61,7 @@ _JUDGED = """
     LEFT JOIN judgments AS later ON later.replaces = j.id
     LEFT JOIN withdrawals AS w ON w.replaces = j.id
     WHERE $history OR (later.id IS NULL AND w.id IS NULL)
-    ORDER BY j.created_at, j.id
+    ORDER BY 1, 2
 """
 _ANNOTATORS = "SELECT id, name FROM annotators"
 
@@ -171,9 +174,10 @@ class _Source:
         self._db = db
         self.pseudonymised = not names
         self._history = history
-        key = bytes.fromhex(_pseudonym_secret(db)) if self.pseudonymised else b""
+        key = None if names else key_of(db)
+        self._key = None if key is None else key.hex()
         self._public = {
-            row["id"]: _pseudonym(key, row["id"]) if self.pseudonymised else row["name"]
+            row["id"]: row["name"] if key is None else pseudonym(key, row["id"])
             for row in db.read(_ANNOTATORS)
         }
         self.agreement = agreement_by_id(db)
@@ -184,7 +188,7 @@ class _Source:
 
     def judgments(self) -> Iterator[Judged]:
         """Judgments in order of time, in batches: an export need not fit into memory."""
-        found = self._db.cursor().execute(_JUDGED, {"history": self._history})
+        found = self._db.cursor().execute(_JUDGED, {"history": self._history, "key": self._key})
         columns = [column[0] for column in found.description or ()]
         while batch := found.fetchmany(_BATCH):
             for values in batch:
@@ -374,22 +378,3 @@ def push(folder: Path, repository: str, *, private: bool) -> None:
         raise ValueError(
             f"the hub did not take {repository}: {reason} (is HF_TOKEN set, and may it write there?)"
         ) from problem
-
-
-def _pseudonym_secret(db: Database) -> str:
-    """The workspace's key for pseudonyms, in hex; made at the first export, never exported."""
-
-    def operation(tx: Transaction) -> None:
-        if not tx.rows("SELECT 1 FROM settings WHERE key = $key", key=_SECRET):
-            tx.store(Setting(key=_SECRET, value=secrets.token_hex(32)))
-
-    db.write(operation)
-    return db.read("SELECT value ->> '$' AS value FROM settings WHERE key = $key", key=_SECRET)[0][
-        "value"
-    ]
-
-
-def _pseudonym(key: bytes, annotator: str) -> str:
-    """The same person in every export of a workspace; only the key leads back."""
-    code = hashlib.blake2b(annotator.encode(), key=key, digest_size=6).hexdigest()
-    return f"annotator-{code}"

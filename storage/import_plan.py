@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from storage.filetypes import BadRow
 from storage.lookup import known_models
+from storage.pseudonyms import pseudonyms_here
 from storage.records import (
     KEPT_APART,
     Annotator,
@@ -26,7 +28,7 @@ from storage.records import (
     new_id,
     shown_swapped,
 )
-from storage.votes import Answer, Pair, Vote, external_model
+from storage.votes import Answer, Pair, Vote, external_model, in_order
 
 if TYPE_CHECKING:
     from storage.database import Transaction
@@ -143,8 +145,7 @@ class _Planner:
     def __init__(self, tx: Transaction, votes: list[Vote], when: datetime) -> None:
         self._when = when
         self._plan = Plan()
-        # Revisions follow time; rows without one come in the order of the file.
-        self._votes = sorted(votes, key=lambda v: (v.created_at or when, v.line))
+        self._votes = in_order(votes, when)
         comparisons = list({v.comparison_id() for v in votes})
         self._pairs = {row["id"]: _pair(row) for row in tx.rows(_KNOWN_PAIRS, ids=comparisons)}
         ids = [v.judgment_id() for v in votes]
@@ -160,6 +161,9 @@ class _Planner:
         self._models = known_models(tx, {x.policy for v in votes for x in (v.a, v.b)})
         people = tx.rows("SELECT id, name, kind FROM annotators")
         self._annotators = {row["name"]: row["id"] for row in people}
+        self._pseudonyms = pseudonyms_here(tx, self._annotators.values())
+        # Random, because sides follow from them: those of an id made from the name would tell it.
+        self._new_annotators: dict[str, str] = defaultdict(lambda: new_id("a"))
         self._kinds: dict[str, tuple[AnnotatorKind, str]] = {}
         for vote in sorted(votes, key=lambda v: v.line):
             if vote.kind:
@@ -180,7 +184,7 @@ class _Planner:
 
     def _add(self, vote: Vote) -> None:
         self._check_item(vote)
-        self._check_kind(vote)
+        self._check_annotator(vote)
         comparison, id = vote.comparison_id(), vote.judgment_id()
         pair = self._pairs.get(comparison) or Pair.of(vote)
         judgment, a_is_first = self._judgment(vote, pair)
@@ -205,8 +209,8 @@ class _Planner:
         said = (vote.annotator, judgment.comparison, judgment.outcome)
         if (known["annotator"], known["comparison"], known["outcome"]) != said:
             raise ValueError(
-                f"judgment {judgment.id} is already in this workspace, by another annotator "
-                "(perhaps under the real name) or with another outcome"
+                f"judgment {judgment.id} is already in this workspace, by another annotator or "
+                "with another outcome"
             )
         self._plan.known += 1
         if vote.withdrawn_at is None or known["withdrawn"]:
@@ -239,8 +243,13 @@ class _Planner:
                 "the same prompt and the same two responses"
             )
 
-    def _check_kind(self, vote: Vote) -> None:
-        """One name, one kind: a model's answers under a person's name would count as the person's."""
+    def _check_annotator(self, vote: Vote) -> None:
+        """One name, one person and one kind: nobody counts twice, no model's answer as a person's."""
+        if vote.annotator in self._pseudonyms:
+            raise ValueError(
+                f"{vote.annotator} is the pseudonym of somebody in this workspace, who would count "
+                "twice; import an export made with --names, or into another workspace"
+            )
         if vote.kind is None:
             return
         kind, where = self._kinds[vote.annotator]
@@ -253,14 +262,15 @@ class _Planner:
     def _judgment(self, vote: Vote, pair: Pair) -> tuple[Judgment, bool]:
         """The judgment without its place in a chain of revisions, and whether a is first."""
         a_is_first, comparison = pair.a_is_first(vote), vote.comparison_id()
+        annotator = self._annotators.get(vote.annotator) or self._new_annotators[vote.annotator]
         swapped = not a_is_first
         if not vote.sides_known:
             # A fair coin: "chosen was always on the left" would look like a side bias.
-            swapped = shown_swapped(vote.annotator, comparison)
+            swapped = shown_swapped(annotator, comparison)
         judgment = Judgment(
             id=vote.judgment_id(),
             comparison=comparison,
-            annotator=self._annotators.get(vote.annotator, ""),
+            annotator=annotator,
             outcome=canonical_outcome(vote.outcome, shown_swapped=not a_is_first),
             shown_swapped=swapped,
             strength=vote.strength,
@@ -346,17 +356,13 @@ class _Planner:
     def _keep_annotator(self, vote: Vote) -> None:
         if vote.annotator in self._annotators:
             return
-        id = f"a-{digest('annotator', vote.annotator)}"
-        if id in self._annotators.values():
-            id = new_id("a")  # somebody of that name was imported and renamed since
-        self._annotators[vote.annotator] = id
+        id = self._annotators[vote.annotator] = self._new_annotators[vote.annotator]
         kind, _ = self._kinds.get(vote.annotator, ("person", ""))
         self._plan.annotators[id] = Annotator(
             id=id, name=vote.annotator, kind=kind, created_at=self._when
         )
 
     def _keep_judgment(self, vote: Vote, judgment: Judgment) -> None:
-        judgment = replace(judgment, annotator=self._annotators[vote.annotator])
         self._plan.judgments[judgment.id] = judgment
         self._current[vote.annotator, judgment.comparison] = (judgment.id, judgment.created_at)
         if judgment.replaces:

@@ -10,6 +10,7 @@ from typing import Any
 
 from storage import annotators
 from storage.database import Database
+from storage.pseudonyms import key_of, keyed
 from storage.records import (
     Annotator,
     Judgment,
@@ -35,11 +36,12 @@ _OPEN = """
 def judge_named(db: Database, name: str) -> Annotator:
     """The judge's account, stored with its first judgment; ValueError when the name is another's.
 
-    The id of one that is not stored yet follows from the name.
+    The id of one that is not stored yet follows from the name and the workspace's key: sides follow
+    from it, and would tell the name to whoever tries names out.
     """
     known = annotators.by_name(db, name)
     if known is None:
-        return Annotator(id=f"a-{digest('judge', name)}", name=name, kind="model")
+        return Annotator(id=f"a-{keyed(key_of(db), f'judge {name}')}", name=name, kind="model")
     if known.kind != "model":
         raise ValueError(
             f"{name!r} is a {known.kind}, and a judge's answers must not be mixed with theirs; "

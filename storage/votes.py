@@ -6,7 +6,7 @@ A `Vote` is one row; `import_plan.plan_votes` turns many into the records that t
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -127,3 +127,29 @@ class Pair:
 def external_model(answer: Answer, when: datetime) -> ModelVersion:
     """The ModelVersion of a model that is known by name only."""
     return ModelVersion(id=answer.policy, role="external", name=answer.model, created_at=when)
+
+
+def in_order(votes: Iterable[Vote], when: datetime) -> list[Vote]:
+    """By time (`when` for a vote without one), then by line; the order of revisions.
+
+    What a vote revises comes before it also where both have one time, as all votes of an import
+    without times have; ids do not tell which came first.
+    """
+    votes = list(votes)
+    by_id: dict[str | None, Vote] = {vote.id: vote for vote in votes if vote.id}
+    ordered: list[Vote] = []
+    placed: set[int] = set()  # of their objects: equal rows are several votes
+    for vote in sorted(votes, key=lambda v: (v.created_at or when, v.line)):
+        chain = {id(vote): vote}
+        earlier = by_id.get(vote.replaces)
+        while earlier and earlier.created_at == vote.created_at and id(earlier) not in placed:
+            if id(earlier) in chain:  # a circle, which has no beginning
+                chain = {id(vote): vote}
+                break
+            chain[id(earlier)] = earlier
+            earlier = by_id.get(earlier.replaces)
+        for each in reversed(chain.values()):
+            if id(each) not in placed:
+                placed.add(id(each))
+                ordered.append(each)
+    return ordered

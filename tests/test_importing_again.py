@@ -160,3 +160,21 @@ def test_a_withdrawal_of_what_was_revised_here_is_a_warning(db: Database, file: 
         "this judgment was revised here, so its withdrawal was not taken"
     ]
     assert db.read("SELECT id FROM current_judgments") == [{"id": "j2"}]
+
+
+@pytest.mark.parametrize("lines", [(0, 1, 2), (2, 1, 0), (1, 0, 2)])
+def test_revisions_of_one_moment_come_back_in_any_order(
+    db: Database, file: Any, lines: tuple[int, ...]
+) -> None:
+    moment = {**ROW, "created_at": "2026-03-01T10:00:00Z"}
+    chain = [
+        {**moment, "id": "j1"},
+        {**moment, "id": "j2", "outcome": "b", "replaces": "j1"},
+        {**moment, "id": "j3", "outcome": "tie", "replaces": "j2"},
+    ]
+    import_judgments(db, file([chain[line] for line in lines]))
+    assert db.read("SELECT id, replaces FROM judgments ORDER BY id") == [
+        {"id": "j1", "replaces": None},
+        {"id": "j2", "replaces": "j1"},
+        {"id": "j3", "replaces": "j2"},
+    ]

