@@ -187,13 +187,9 @@ def verify(db: Database) -> dict[str, Any]:
 
 
 def _snapshot(db: Database) -> tuple[int, dict[str, dict[Any, Entry]]]:
-    cursor = db.cursor()
-    cursor.execute("BEGIN")
-    try:
-        tables = Tables(cursor)
+    with db.snapshot():
+        tables = Tables(db.cursor())
         return tables.journal_bytes(), {n: tables.everything(kind) for n, kind in KINDS.items()}
-    finally:
-        cursor.execute("ROLLBACK")
 
 
 def _difference(

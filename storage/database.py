@@ -15,9 +15,9 @@ import errno
 import queue
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -113,6 +113,21 @@ class Database:
     def read(self, sql: str, /, **parameters: Any) -> list[dict[str, Any]]:
         """Rows as dicts, with $name parameters; JSON columns come as text."""
         return fetch(self.cursor(), sql, parameters)
+
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """All that this thread reads meanwhile is of one moment; writing goes on beside it."""
+        cursor = self.cursor()
+        cursor.execute("BEGIN TRANSACTION READ ONLY")
+        try:
+            cursor.execute(
+                "SELECT key FROM meta LIMIT 1"
+            ).fetchall()  # the first read sets the moment
+            yield
+        finally:
+            # Gone when the database was closed, or opened afresh, under it.
+            with suppress(duckdb.ConnectionException):
+                cursor.execute("ROLLBACK")
 
     def read_df(self, sql: str, /, **parameters: Any) -> pandas.DataFrame:
         """The same as a DataFrame."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,7 +27,7 @@ from storage.database import Database
 from storage.filetypes import WRITABLE, open_writer
 from storage.formats import Format, Judged, Ties, judged_from, row_maker, schema
 from storage.pseudonyms import key_of, pseudonym
-from storage.records import KEPT_APART, AnnotatorKind, PromptRole
+from storage.records import KEPT_APART, AnnotatorKind
 
 _HUB = "hf://"
 _BATCH = 5_000
@@ -107,19 +107,22 @@ def export(
     place = Place.of(out)
     if place.kind != "hub" and _inside(Path(place.target), db.workspace):
         raise ValueError(f"{out} is in the workspace; export to a place outside {db.workspace}")
-    # Raw rows say who is a model and which prompts are held out; the others cannot, so they hold
-    # what is learned from.
-    kinds = get_args(AnnotatorKind) if format == "raw" else handover.learn_from(db)
-    apart = () if format == "raw" else KEPT_APART
-    source = _Source(db, names=names, history=history, kinds=kinds, apart=apart)
-    if place.kind == "hub":
-        with tempfile.TemporaryDirectory(prefix="kitestring-export-") as folder:
-            report = _write_folder(source, Path(folder), place.target, format=format, ties=ties)
-            push(Path(folder), place.target, private=private)
-        return report
-    if place.kind == "folder":
-        return _write_folder(source, Path(place.target), place.target, format=format, ties=ties)
-    return _write_file(source, Path(place.target), format=format, ties=ties)
+    key = None if names else key_of(db)  # first: it may have to be made
+
+    def write(target: Path) -> ExportReport:
+        # One moment for all: people go on judging, and the card must be of the rows beside it.
+        with db.snapshot():
+            source = _Source(db, key=key, history=history, everything=format == "raw")
+            if place.kind == "file":
+                return _write_file(source, target, format=format, ties=ties)
+            return _write_folder(source, target, place.target, format=format, ties=ties)
+
+    if place.kind != "hub":
+        return write(Path(place.target))
+    with tempfile.TemporaryDirectory(prefix="kitestring-export-") as folder:
+        report = write(Path(folder))
+        push(Path(folder), place.target, private=private)
+    return report
 
 
 def _inside(path: Path, folder: Path) -> bool:
@@ -157,24 +160,16 @@ class Place:
 class _Source:
     """The judgments to export and the facts about them, under the names to publish.
 
-    Of no other `kinds` of annotators, and none on prompts of a role `apart`, are rows to be made.
+    Without a `key` for pseudonyms those are the real ones.  Raw rows say who is a model and which
+    prompts are held out; the others cannot, so without `everything` they hold what is learned from.
     """
 
-    def __init__(
-        self,
-        db: Database,
-        *,
-        names: bool,
-        history: bool,
-        kinds: Sequence[AnnotatorKind],
-        apart: Sequence[PromptRole],
-    ) -> None:
-        self._kinds = kinds
-        self._apart = apart
+    def __init__(self, db: Database, *, key: bytes | None, history: bool, everything: bool) -> None:
+        self._kinds = get_args(AnnotatorKind) if everything else handover.learn_from(db)
+        self._apart = () if everything else KEPT_APART
         self._db = db
-        self.pseudonymised = not names
+        self.pseudonymised = key is not None
         self._history = history
-        key = None if names else key_of(db)
         self._key = None if key is None else key.hex()
         self._public = {
             row["id"]: row["name"] if key is None else pseudonym(key, row["id"])
