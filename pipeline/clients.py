@@ -106,12 +106,21 @@ class LabelClient:
             pause = min(_LONGEST_PAUSE, 2 * pause)
 
 
+_UNHURRIED = ("import", "export", "backup", "verify")
+"""Commands that take as long as there are data; cut short, they would go on unseen."""
+
+
 class AdminClient:
-    """Commands to a live server; a context manager.  Address and token are in server.json."""
+    """Commands to a live server; a context manager.  Address and token are in server.json.
+
+    `timeout` seconds is the longest wait for a connection, and for the reply to a command whose
+    time does not grow with the data.
+    """
 
     def __init__(self, base_url: str, token: str, *, timeout: float = 60.0) -> None:
         headers = {"Authorization": f"Bearer {token}"}
         self._http = httpx.Client(base_url=base_url, headers=headers, timeout=timeout)
+        self._timeout = timeout
 
     def __enter__(self) -> Self:
         return self
@@ -122,8 +131,17 @@ class AdminClient:
     def __call__(self, command: str, arguments: dict[str, Any]) -> Any:
         """The command's result; ``ValueError`` with a sentence when it is refused or unheard."""
         body = {"command": command, "arguments": arguments}
+        reading = None if command in _UNHURRIED else self._timeout
         try:
-            reply = self._http.post("/admin/api/call", json=body)
+            reply = self._http.post(
+                "/admin/api/call", json=body, timeout=httpx.Timeout(self._timeout, read=reading)
+            )
+        except httpx.ReadTimeout:
+            raise ValueError(
+                f"the server at {self._http.base_url} has not answered `{command}` for "
+                f"{self._timeout:g} s and may still be at it; see what `status` says before you "
+                "send it again"
+            ) from None
         except httpx.TransportError as error:
             url = self._http.base_url
             raise ValueError(

@@ -28,10 +28,11 @@ from storage.records import (
     new_id,
     shown_swapped,
 )
+from storage.transaction import Encoded, encode
 from storage.votes import Answer, Pair, Vote, external_model, in_order
 
 if TYPE_CHECKING:
-    from storage.database import Transaction
+    from storage.desk import Reader
 
 DEMONSTRATIONS = "demonstrations"
 """The model that wrote what people wrote for SFT."""
@@ -55,26 +56,27 @@ class Plan:
     bad: list[BadRow] = field(default_factory=list)
     warnings: list[BadRow] = field(default_factory=list)
 
-    def store(self, tx: Transaction) -> dict[str, int]:
-        """Store it all; the number of new records of each kind."""
-        return {
-            "prompts": tx.store(*self.prompts.values()),
-            "models": tx.store(*self.models.values()),
-            "completions": tx.store(*self.completions.values()),
-            "comparisons": tx.store(*self.comparisons.values()),
-            "annotators": tx.store(*self.annotators.values()),
-            "judgments": tx.store(*self.judgments.values()),
-            "withdrawals": tx.store(*self.withdrawals.values()),
+    def encoded(self) -> dict[str, Encoded]:
+        """What is to be stored, by kind, in the order in which one refers to the other."""
+        groups: dict[str, Mapping[str, Any]] = {
+            "prompts": self.prompts,
+            "models": self.models,
+            "completions": self.completions,
+            "comparisons": self.comparisons,
+            "annotators": self.annotators,
+            "judgments": self.judgments,
+            "withdrawals": self.withdrawals,
         }
+        return {name: encode(records.values()) for name, records in groups.items()}
 
 
 _ROLES = "SELECT id, role FROM prompts WHERE id IN (SELECT unnest($ids))"
 _ANSWERS = "SELECT id FROM completions WHERE id IN (SELECT unnest($ids))"
 
 
-def plan_prompts(tx: Transaction, found: Sequence[tuple[int, Prompt]]) -> Plan:
+def plan_prompts(reader: Reader, found: Sequence[tuple[int, Prompt]]) -> Plan:
     """New prompts of (line, prompt); one that has another role already keeps it, with a warning."""
-    stored = {row["id"]: row["role"] for row in tx.rows(_ROLES, ids=[p.id for _, p in found])}
+    stored = {row["id"]: row["role"] for row in reader.rows(_ROLES, ids=[p.id for _, p in found])}
     plan = Plan(known=sum(prompt.id in stored for _, prompt in found))
     roles: dict[str, PromptRole] = dict(stored)
     for line, prompt in found:
@@ -89,14 +91,14 @@ def plan_prompts(tx: Transaction, found: Sequence[tuple[int, Prompt]]) -> Plan:
 
 
 def plan_demonstrations(
-    tx: Transaction, found: Sequence[tuple[int, Prompt, Completion]], *, when: datetime
+    reader: Reader, found: Sequence[tuple[int, Prompt, Completion]], *, when: datetime
 ) -> Plan:
     """The prompts of (line, prompt, answer), their answers, and the model that stands for them."""
-    plan = plan_prompts(tx, [(line, prompt) for line, prompt, _ in found])
+    plan = plan_prompts(reader, [(line, prompt) for line, prompt, _ in found])
     plan.completions |= {answer.id: answer for _, _, answer in found}
-    stored = {row["id"] for row in tx.rows(_ANSWERS, ids=list(plan.completions))}
+    stored = {row["id"] for row in reader.rows(_ANSWERS, ids=list(plan.completions))}
     plan.known = sum(answer.id in stored for _, _, answer in found)
-    if found and not known_models(tx, {DEMONSTRATIONS}):
+    if found and not known_models(reader, {DEMONSTRATIONS}):
         plan.models[DEMONSTRATIONS] = ModelVersion(
             id=DEMONSTRATIONS, role="external", name=DEMONSTRATIONS, created_at=when
         )
@@ -133,35 +135,35 @@ _REPLACED = """
 """
 
 
-def plan_votes(tx: Transaction, votes: Iterable[Vote], *, when: datetime) -> Plan:
+def plan_votes(reader: Reader, votes: Iterable[Vote], *, when: datetime) -> Plan:
     """The new records that these votes make; `when` dates the votes that carry no time.
 
     A second vote of one annotator on one comparison revises the first, in order of time.
     """
-    return _Planner(tx, list(votes), when).plan()
+    return _Planner(reader, list(votes), when).plan()
 
 
 class _Planner:
-    def __init__(self, tx: Transaction, votes: list[Vote], when: datetime) -> None:
+    def __init__(self, reader: Reader, votes: list[Vote], when: datetime) -> None:
         self._when = when
         self._plan = Plan()
         self._votes = in_order(votes, when)
         comparisons = list({v.comparison_id() for v in votes})
-        self._pairs = {row["id"]: _pair(row) for row in tx.rows(_KNOWN_PAIRS, ids=comparisons)}
+        self._pairs = {row["id"]: _pair(row) for row in reader.rows(_KNOWN_PAIRS, ids=comparisons)}
         ids = [v.judgment_id() for v in votes]
-        self._known = {row["id"]: row for row in tx.rows(_KNOWN_JUDGMENTS, ids=ids)}
+        self._known = {row["id"]: row for row in reader.rows(_KNOWN_JUDGMENTS, ids=ids)}
         self._current = {
             (row["annotator"], row["comparison"]): (row["id"], row["created_at"])
-            for row in tx.rows(_CURRENT, ids=comparisons)
+            for row in reader.rows(_CURRENT, ids=comparisons)
         }
         named = [v.replaces for v in votes if v.replaces]
-        self._replaced = {row["replaces"] for row in tx.rows(_REPLACED, ids=named)}
+        self._replaced = {row["replaces"] for row in reader.rows(_REPLACED, ids=named)}
         prompts = list({v.prompt.id for v in votes})
-        self._roles = {row["id"]: row["role"] for row in tx.rows(_ROLES, ids=prompts)}
-        self._models = known_models(tx, {x.policy for v in votes for x in (v.a, v.b)})
-        people = tx.rows("SELECT id, name, kind FROM annotators")
+        self._roles = {row["id"]: row["role"] for row in reader.rows(_ROLES, ids=prompts)}
+        self._models = known_models(reader, {x.policy for v in votes for x in (v.a, v.b)})
+        people = reader.rows("SELECT id, name, kind FROM annotators")
         self._annotators = {row["name"]: row["id"] for row in people}
-        self._pseudonyms = pseudonyms_here(tx, self._annotators.values())
+        self._pseudonyms = pseudonyms_here(reader, self._annotators.values())
         # Random, because sides follow from them: those of an id made from the name would tell it.
         self._new_annotators: dict[str, str] = defaultdict(lambda: new_id("a"))
         self._kinds: dict[str, tuple[AnnotatorKind, str]] = {}

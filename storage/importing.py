@@ -17,7 +17,9 @@ from typing import TypeVar, cast, get_args
 
 from storage.cells import Cells
 from storage.database import Database, Transaction
+from storage.desk import Reader
 from storage.filetypes import BadFile, BadRow, read_rows
+from storage.foresight import Foresight
 from storage.import_plan import DEMONSTRATIONS, Plan, plan_demonstrations, plan_prompts, plan_votes
 from storage.preferences import Labelled, labelled, pair_up, paired_vote, separate_voters
 from storage.records import (
@@ -30,6 +32,7 @@ from storage.records import (
     digest,
     now,
 )
+from storage.transaction import Encoded
 from storage.votes import Answer, Vote
 
 __all__ = [
@@ -106,7 +109,7 @@ def import_prompts(
 
     found = sheet.parse(parse)
 
-    return sheet.store(db, lambda tx, _: plan_prompts(tx, found), skip_bad=skip_bad)
+    return sheet.store(db, lambda reader, _: plan_prompts(reader, found), skip_bad=skip_bad)
 
 
 def import_sft(db: Database, file: Path, *, skip_bad: bool = False) -> ImportReport:
@@ -151,7 +154,7 @@ def import_sft(db: Database, file: Path, *, skip_bad: bool = False) -> ImportRep
     found = sheet.parse(parse)
 
     return sheet.store(
-        db, lambda tx, when: plan_demonstrations(tx, found, when=when), skip_bad=skip_bad
+        db, lambda reader, when: plan_demonstrations(reader, found, when=when), skip_bad=skip_bad
     )
 
 
@@ -173,7 +176,9 @@ def import_judgments(
     )
     source = Path(file).name
     votes = sheet.parse(lambda cells: _judgment_vote(cells, role=role or "train", source=source))
-    return sheet.store(db, lambda tx, when: plan_votes(tx, votes, when=when), skip_bad=skip_bad)
+    return sheet.store(
+        db, lambda reader, when: plan_votes(reader, votes, when=when), skip_bad=skip_bad
+    )
 
 
 def import_preferences(
@@ -202,8 +207,8 @@ def import_preferences(
         )
         votes = sheet.parse(lambda c: paired_vote(c, role=role, source=source))
 
-    def plan(tx: Transaction, when: datetime) -> Plan:
-        return plan_votes(tx, separate_voters(tx, votes), when=when)
+    def plan(reader: Reader, when: datetime) -> Plan:
+        return plan_votes(reader, separate_voters(reader, votes), when=when)
 
     return sheet.store(db, plan, skip_bad=skip_bad)
 
@@ -266,21 +271,41 @@ class _Sheet:
         return made
 
     def store(
-        self, db: Database, plan: Callable[[Transaction, datetime], Plan], *, skip_bad: bool
+        self, db: Database, plan: Callable[[Reader, datetime], Plan], *, skip_bad: bool
     ) -> ImportReport:
-        """Store a plan in one transaction; raises `BadFile` inside it, so nothing stays."""
+        """Store a plan in one transaction; raises `BadFile` before anything is stored.
+
+        The plan is made beside the writer thread, so that people's judgments need not wait for
+        it.  Where something of what it rests on has changed meanwhile, it is made again in there.
+        """
         when = now()
+        foresight = Foresight(db)
+        with db.snapshot():
+            planned = plan(foresight, when)
+        self._require_good(planned, skip_bad=skip_bad)
+        encoded = planned.encoded()
 
         def operation(tx: Transaction) -> ImportReport:
-            planned = plan(tx, when)
-            bad = sorted([*self.bad, *planned.bad], key=lambda row: row.line)
-            if bad and not skip_bad:
-                raise BadFile(self._path, bad)
-            warnings = [*self._warnings, *planned.warnings]
-            warnings.sort(key=lambda row: row.line)
-            return ImportReport(self._count, planned.store(tx), planned.known, bad, warnings)
+            if foresight.holds(tx):
+                return self._report(planned, tx, encoded)
+            again = plan(tx, when)
+            self._require_good(again, skip_bad=skip_bad)
+            return self._report(again, tx, again.encoded())
 
         return db.write(operation)
+
+    def _require_good(self, planned: Plan, *, skip_bad: bool) -> None:
+        if (bad := self._bad_rows(planned)) and not skip_bad:
+            raise BadFile(self._path, bad)
+
+    def _bad_rows(self, planned: Plan) -> list[BadRow]:
+        return sorted([*self.bad, *planned.bad], key=lambda row: row.line)
+
+    def _report(self, planned: Plan, tx: Transaction, encoded: dict[str, Encoded]) -> ImportReport:
+        added = {name: tx.store_encoded(records) for name, records in encoded.items()}
+        warnings = sorted([*self._warnings, *planned.warnings], key=lambda row: row.line)
+        bad = self._bad_rows(planned)
+        return ImportReport(self._count, added, planned.known, bad, warnings)
 
 
 def _judgment_vote(cells: Cells, *, role: PromptRole, source: str) -> Vote:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from storage.codec import from_row, kind_of_type
 from storage.database import Database
 from storage.errors import NotFound
-from storage.transaction import Transaction
+
+if TYPE_CHECKING:
+    from storage.desk import Reader
 
 T = TypeVar("T")
 
@@ -37,6 +39,6 @@ def by_keys(db: Database, record_type: type[T], keys: Sequence[Any]) -> dict[Any
 _MODELS = "SELECT id FROM models WHERE id IN (SELECT unnest($ids))"
 
 
-def known_models(tx: Transaction, ids: set[str]) -> set[str]:
+def known_models(reader: Reader, ids: set[str]) -> set[str]:
     """Those of `ids` that are models which are stored."""
-    return {row["id"] for row in tx.rows(_MODELS, ids=list(ids))}
+    return {row["id"] for row in reader.rows(_MODELS, ids=list(ids))}

@@ -18,7 +18,7 @@ from storage.records import Message, Prompt, PromptRole, ScreenOutcome, as_messa
 from storage.votes import Answer, Vote
 
 if TYPE_CHECKING:
-    from storage.database import Transaction
+    from storage.desk import Reader
 
 UNKNOWN_ANNOTATOR = "imported"
 _OUTCOMES = ("preference", "tie", "both_bad")
@@ -165,7 +165,7 @@ _Said = tuple[str, ScreenOutcome, str]
 """Of which comparison, what was said ("a": one was preferred), and which text was preferred."""
 
 
-def separate_voters(tx: Transaction, votes: Iterable[Vote]) -> list[Vote]:
+def separate_voters(reader: Reader, votes: Iterable[Vote]) -> list[Vote]:
     """Give each anonymous vote on a pair to an unknown annotator who has not judged it.
 
     Without this, a later vote would count as the same person changing their mind.  A vote that
@@ -178,7 +178,7 @@ def separate_voters(tx: Transaction, votes: Iterable[Vote]) -> list[Vote]:
     taken = {(v.comparison_id(), v.annotator) for v in votes if v.annotator != UNKNOWN_ANNOTATOR}
     stored: dict[_Said, deque[tuple[str, str]]] = defaultdict(deque)
     pairs = list({vote.comparison_id() for vote in anonymous})
-    for row in tx.rows(_ANONYMOUS, names=f"{UNKNOWN_ANNOTATOR}(-[0-9]+)?", ids=pairs):
+    for row in reader.rows(_ANONYMOUS, names=f"{UNKNOWN_ANNOTATOR}(-[0-9]+)?", ids=pairs):
         taken.add((row["comparison"], row["annotator"]))
         outcome = "a" if row["outcome"] in ("first", "second") else row["outcome"]
         said = (row["comparison"], outcome, row["won"])

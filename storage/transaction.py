@@ -7,7 +7,7 @@ what the transaction has stored.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -151,6 +151,19 @@ def fetch(connection: duckdb.DuckDBPyConnection, sql: str, parameters: Mapping[s
     return [dict(zip(names, row, strict=True)) for row in result.fetchall()]
 
 
+Encoded = dict[str, list[tuple[Any, Entry, bytes]]]
+"""Records by the name of their kind, each with its entry and its line of the journal."""
+
+
+def encode(records: Iterable[Any]) -> Encoded:
+    """Records as they will be stored; a text that cannot be written refuses them all."""
+    encoded: Encoded = {}
+    for record in records:
+        name, entry = kind_of(record).name, to_entry(record)
+        encoded.setdefault(name, []).append((record, entry, journal.encode(name, entry)))
+    return encoded
+
+
 class Transaction:
     """What an operation passed to `Database.write` works with; lives in the writer thread.
 
@@ -202,15 +215,10 @@ class Transaction:
         Other kinds are replaced.  `fresh` promises that the ids are new; the unique index
         holds the caller to it.
         """
-        by_kind: dict[str, list[Any]] = {}
-        for record in records:
-            by_kind.setdefault(kind_of(record).name, []).append(record)
-        # Encode all before any is kept: a text that cannot be written refuses the whole call.
-        encoded = {
-            name: [(record, entry, journal.encode(name, entry)) for record, entry in pairs]
-            for name, group in by_kind.items()
-            if (pairs := [(record, to_entry(record)) for record in group])
-        }
+        return self.store_encoded(encode(records), fresh=fresh)
+
+    def store_encoded(self, encoded: Encoded, *, fresh: bool = False) -> int:
+        """The same for records that were encoded before, outside the writer thread."""
         return sum(
             self._store_kind(KINDS[name], group, fresh=fresh and not self.careful)
             for name, group in encoded.items()

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from storage import annotators, importing
 from storage.database import Database
 from storage.importing import (
     BadFile,
@@ -16,7 +17,7 @@ from storage.importing import (
     import_sft,
 )
 from storage.records import Annotator
-from tests.import_files import ROW, judgments, reasons, total
+from tests.import_files import ROW, everything, judgments, reasons, total
 
 
 def preferred(prompt: str, chosen: str, rejected: str) -> dict[str, str]:
@@ -178,3 +179,25 @@ def test_revisions_of_one_moment_come_back_in_any_order(
         {"id": "j2", "replaces": "j1"},
         {"id": "j3", "replaces": "j2"},
     ]
+
+
+def test_an_import_is_planned_beside_writes_and_stored_as_things_are(
+    db: Database, file: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody gets an account while a file that names him is planned."""
+    plan = importing.plan_votes
+
+    def overtaken(reader: Any, *arguments: Any, **options: Any) -> Any:
+        planned = plan(reader, *arguments, **options)
+        if not annotators.by_name(db, "ann"):  # raises where it would wait for itself
+            annotators.add(db, Annotator(id="a-1", name="ann", kind="simulated"))
+        return planned
+
+    monkeypatch.setattr(importing, "plan_votes", overtaken)
+    stated = {**ROW, "annotator_kind": "person"}
+    with pytest.raises(BadFile, match="ann is a simulated in this workspace"):
+        import_judgments(db, file([stated]))
+    assert everything(db)["judgments"] == 0
+    report = import_judgments(db, file([ROW]))
+    assert (report.added["annotators"], report.added["judgments"]) == (0, 1)
+    assert db.read("SELECT annotator FROM judgments") == [{"annotator": "a-1"}]
