@@ -43,7 +43,7 @@ from storage.database import Database
 from storage.errors import NotFound, WorkspaceLocked
 from storage.records import Annotator, Prompt, new_id
 from storage.status import status
-from storage.workspace import SERVER, publish_server, read_server
+from storage.workspace import SERVER, make_private, publish_server, read_server
 
 if TYPE_CHECKING:
     from labeler import ports
@@ -193,7 +193,7 @@ def prepare(
     if config.model.name != "demo":
         hub.require_model(config.model.name)
     require_functions(config.shaping)
-    workspace.mkdir(parents=True, exist_ok=True)
+    make_private(workspace)
     write_atomically(own, config.to_toml())
     return config
 

@@ -23,9 +23,15 @@ _WALS_KEPT = 5
 def make_workspace(workspace: Path, *, create: bool) -> None:
     """Make the directory, or raise NotFound when there is no workspace and `create` is False."""
     if create:
-        workspace.mkdir(parents=True, exist_ok=True)
+        make_private(workspace)
     elif not (workspace / DATABASE).exists() and not (workspace / JOURNAL).exists():
         raise NotFound(f"{workspace} is not a workspace; make one with `python launch.py init`")
+
+
+def make_private(workspace: Path) -> None:
+    """Make the directory unless it is there, for its owner alone: DuckDB's files in it are as open as
+    the umask leaves them.  One that is there already keeps its rights."""
+    workspace.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
 def publish_server(workspace: Path, *, url: str, token: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +13,7 @@ import pandas as pd
 import pytest
 from storage_world import child, outcome_of
 
+import launch
 from storage import prompts, settings
 from storage.codec import Setting
 from storage.database import Database, Transaction
@@ -301,3 +303,18 @@ def test_opening_without_create_wants_a_workspace(tmp_path):
 def test_storage_needs_no_torch():
     code = "import sys, storage.backup, storage.queue, storage.judgments; print('torch' in sys.modules)"
     assert outcome_of(child(code)) == (0, "False\n")
+
+
+def test_a_new_workspace_is_its_owners_alone_and_an_old_one_stays_as_it_was(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        Database.open(tmp_path / "new").close()
+        launch.prepare(tmp_path / "studio", None, [], [])
+        (tmp_path / "shared").mkdir(mode=0o755)
+        Database.open(tmp_path / "shared").close()
+    finally:
+        os.umask(before)
+    rights = {
+        each: (tmp_path / each).stat().st_mode & 0o777 for each in ("new", "studio", "shared")
+    }
+    assert rights == {"new": 0o700, "studio": 0o700, "shared": 0o755}
