@@ -86,14 +86,14 @@ class Commands:
         return _plain(exporting.export(self._db, **arguments))
 
     def _iteration(self, number: int) -> dict[str, Any]:
-        """The stored iteration, its reward model's figures and the seconds each stage took."""
+        """The stored iteration, its reward model's figures, and the seconds that the worker of each
+        stage took: those of the last start, where it was resumed."""
         found = iterations.get(self._db, number)
         fitted = models.get(self._db, found.reward_model).summary if found.reward_model else {}
         seconds: dict[str, float] = {}
         for run in runs.listing(self._db, iteration=number):
-            if run.finished_at:
-                spent = (run.finished_at - run.created_at).total_seconds()
-                seconds[run.stage] = seconds.get(run.stage, 0.0) + spent
+            if (worked := runs.worked(self._db, run)) is not None:
+                seconds[run.stage] = seconds.get(run.stage, 0.0) + worked
         return _plain(found) | {"seconds": seconds, "reward_model_summary": dict(fitted)}
 
     def _judge_open(self, name: str, limit: int) -> dict[str, Any]:

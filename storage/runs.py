@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -77,6 +78,18 @@ def has_checkpoint(db: Database, run: Run) -> bool:
     """Whether there is something to resume a stopped run from."""
     folder = db.workspace / run.directory / "checkpoint"
     return folder.is_dir() and any(folder.iterdir())
+
+
+def worked(db: Database, run: Run) -> float | None:
+    """Seconds that the worker of a run that succeeded took, since it was last started or resumed.
+
+    Its own clock says them.  `finished_at` would count a night before a resume too, and is when
+    the end was noticed.  None for other runs, and where the run's directory is gone.
+    """
+    result = db.workspace / run.directory / "result.json"
+    if run.status != "succeeded" or not result.exists():
+        return None
+    return float(json.loads(result.read_text())["seconds"])
 
 
 def cancelling(db: Database, run: Run) -> bool:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 from storage.cli import show
+from storage.commands import Commands
 from storage.database import Database
 from storage.records import (
     Annotator,
@@ -173,3 +175,28 @@ def test_rows_that_hold_more_than_figures_are_printed_as_blocks(capsys) -> None:
         "  - number: 2",
         "    kl: 3",
     ]
+
+
+def test_the_night_before_a_resume_is_no_time_that_a_stage_took(db: Database) -> None:
+    evening = datetime(2026, 5, 1, 20, tzinfo=UTC)
+    morning = datetime(2026, 5, 2, 8, tzinfo=UTC)
+    stages = (("reward", "succeeded"), ("ppo", "succeeded"), ("evaluate", "failed"))
+    made = [
+        Run(
+            id=f"run-{stage}",
+            stage=stage,
+            iteration=1,
+            status=status,
+            directory=f"runs/{stage}",
+            attempt=2,
+            created_at=evening,
+            finished_at=morning,
+        )
+        for stage, status in stages
+    ]
+    db.write(lambda tx: tx.store(Iteration(number=1), *made))
+    folder = db.workspace / "runs" / "reward"
+    folder.mkdir(parents=True)
+    (folder / "result.json").write_text(json.dumps({"seconds": 61.5}))
+    # The directory of ppo is gone, as after a restore.
+    assert Commands(db).call("iteration", {"number": 1})["seconds"] == {"reward": 61.5}
