@@ -84,12 +84,13 @@ def worked(db: Database, run: Run) -> float | None:
     """Seconds that the worker of a run that succeeded took, since it was last started or resumed.
 
     Its own clock says them.  `finished_at` would count a night before a resume too, and is when
-    the end was noticed.  None for other runs, and where the run's directory is gone.
+    the end was noticed.  None for other runs, for outputs adopted without a worker, and where the
+    run's directory is gone.
     """
     result = db.workspace / run.directory / "result.json"
     if run.status != "succeeded" or not result.exists():
         return None
-    return float(json.loads(result.read_text())["seconds"])
+    return json.loads(result.read_text()).get("seconds")
 
 
 def cancelling(db: Database, run: Run) -> bool:

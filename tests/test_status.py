@@ -180,7 +180,12 @@ def test_rows_that_hold_more_than_figures_are_printed_as_blocks(capsys) -> None:
 def test_the_night_before_a_resume_is_no_time_that_a_stage_took(db: Database) -> None:
     evening = datetime(2026, 5, 1, 20, tzinfo=UTC)
     morning = datetime(2026, 5, 2, 8, tzinfo=UTC)
-    stages = (("reward", "succeeded"), ("ppo", "succeeded"), ("evaluate", "failed"))
+    stages = (
+        ("sampling", "succeeded"),
+        ("reward", "succeeded"),
+        ("ppo", "succeeded"),
+        ("evaluate", "failed"),
+    )
     made = [
         Run(
             id=f"run-{stage}",
@@ -195,8 +200,9 @@ def test_the_night_before_a_resume_is_no_time_that_a_stage_took(db: Database) ->
         for stage, status in stages
     ]
     db.write(lambda tx: tx.store(Iteration(number=1), *made))
-    folder = db.workspace / "runs" / "reward"
-    folder.mkdir(parents=True)
-    (folder / "result.json").write_text(json.dumps({"seconds": 61.5}))
-    # The directory of ppo is gone, as after a restore.
+    for stage, result in (("sampling", {"adopted": True}), ("reward", {"seconds": 61.5})):
+        folder = db.workspace / "runs" / stage
+        folder.mkdir(parents=True)
+        (folder / "result.json").write_text(json.dumps(result))
+    # Sampling was adopted without a worker.  The directory of ppo is gone, as after a restore.
     assert Commands(db).call("iteration", {"number": 1})["seconds"] == {"reward": 61.5}
