@@ -6,7 +6,6 @@ commands go to it over HTTP, through the address and token in WORKSPACE/server.j
 
 from __future__ import annotations
 
-import itertools
 import secrets
 import signal
 import socket
@@ -41,7 +40,7 @@ from storage.cli import DEFAULT, Target, Workspace, show
 from storage.commands import Commands
 from storage.database import Database
 from storage.errors import NotFound, WorkspaceLocked
-from storage.records import Annotator, Prompt, new_id
+from storage.records import Prompt
 from storage.status import status
 from storage.workspace import SERVER, make_private, publish_server, read_server
 
@@ -49,7 +48,6 @@ if TYPE_CHECKING:
     from labeler import ports
 
 CONFIGS = Path(__file__).parent / "configs"
-OWNER = "owner"
 WARNINGS_TOLD = 3
 
 app = typer.Typer(
@@ -111,21 +109,6 @@ class Studio:
                 self.db,
                 [Prompt.make(m, role=r, category=c, source="demo") for r, m, c in shipped],
             )
-
-    def owner(self) -> Annotator:
-        """The account behind the link that `serve` prints: a researcher whom it lets in.
-
-        That is "owner" as long as the name is his or free.  Imported judgments may have given it
-        to an annotator, and a researcher may have closed it.
-        """
-        people = annotators.listing(self.db)
-        taken = {person.name for person in people}
-        open_to = [p for p in people if p.role == "researcher" and not p.disabled]
-        if OWNER in taken and open_to:
-            return next((p for p in open_to if p.name == OWNER), open_to[0])
-        names = (f"{OWNER}-{n}" if n > 1 else OWNER for n in itertools.count(1))
-        name = next(name for name in names if name not in taken)
-        return annotators.add(self.db, Annotator(id=new_id("a"), name=name, role="researcher"))
 
     def close(self) -> None:
         self.loop.shut_down()
@@ -284,7 +267,7 @@ def run_server(
     timer = threading.Thread(target=keep_going, args=(studio, stop), daemon=True)
     timer.start()
     publish_server(workspace, url=local, token=token)
-    link = web.state.sign_in_url(studio.owner())
+    link = web.state.sign_in_url(annotators.owner(studio.db))
     print(f"\n  Kitestring is open:\n\n    {link if public_url else local + link}\n", flush=True)
     try:
         server.run(sockets=[listener])

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 from storage import lookup, tokens
 from storage.codec import from_row
 from storage.database import Database
 from storage.errors import Conflict, NotFound
-from storage.records import Annotator
+from storage.records import Annotator, new_id
 from storage.transaction import Transaction
+
+OWNER = "owner"
 
 _BY_NAME = "SELECT * FROM annotators WHERE name = $name"
 _LISTING = "SELECT * FROM annotators ORDER BY created_at, id"
@@ -35,6 +38,22 @@ def ensure(tx: Transaction, annotator: Annotator) -> None:
     """Store the annotator unless one of this id is; Conflict when the name is taken."""
     if not tx.rows(_EXISTS, id=annotator.id):
         _save(tx, annotator)
+
+
+def owner(db: Database) -> Annotator:
+    """The researcher whom the link that `serve` prints lets in.
+
+    That is "owner" as long as the name is his or free.  Imported judgments may have given it
+    to an annotator, and a researcher may have closed it.
+    """
+    people = listing(db)
+    taken = {person.name for person in people}
+    open_to = [p for p in people if p.role == "researcher" and not p.disabled]
+    if OWNER in taken and open_to:
+        return next((p for p in open_to if p.name == OWNER), open_to[0])
+    names = (f"{OWNER}-{n}" if n > 1 else OWNER for n in itertools.count(1))
+    name = next(name for name in names if name not in taken)
+    return add(db, Annotator(id=new_id("a"), name=name, role="researcher"))
 
 
 def set_disabled(db: Database, annotator: str, *, disabled: bool) -> Annotator:
