@@ -11,7 +11,7 @@ import torch
 
 from pipeline import evaluate
 from pipeline.config import Config
-from pipeline.loop import Loop
+from pipeline.preparing import Preparation
 from pipeline.reward.ensemble import Ensemble, aggregate, spread
 from pipeline.reward.network import from_language_model
 from pipeline.reward.scoring import RewardModel
@@ -159,14 +159,13 @@ def test_a_job_names_the_extra_models_by_id_directory_or_hub(tmp_path):
                 db, ModelVersion(id=id, role=role, name=id, path=f"models/{id}", iteration=1)
             )  # type: ignore[arg-type]
         current = Iteration(number=1, phase="ppo", labels_wanted=1, reward_model="reward-2")
-        job = Loop(db, config)._job(current, "ppo")
+        prepared = Preparation(db, current, config)
+        job = prepared.job("ppo")
         folder = (db.workspace / "models").resolve()
         assert job.reward_models() == [
             str(folder / "reward-2"), str(folder / "reward-1"), "some-org/reward-model",
         ]  # fmt: skip
         assert job.names["reward_2"] == "reward-1"
         # They choose pairs as well, as further members; the reward stage makes its own.
-        assert (
-            Loop(db, config)._job(current, "sampling").models["reward_2"] == job.models["reward_2"]
-        )
-        assert Loop(db, config)._job(current, "reward").models.get("reward_2") is None
+        assert prepared.job("sampling").models["reward_2"] == job.models["reward_2"]
+        assert prepared.job("reward").models.get("reward_2") is None

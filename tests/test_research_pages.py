@@ -169,7 +169,7 @@ def test_a_failed_run_shows_its_reason_flag_charts_log_and_what_can_be_done(tabs
     assert "out of memory at update 90" in updates[tab.card]
     assert "<img" not in updates[tab.card]
     assert "KL high" in updates[tab.flags]
-    assert updates[tab.charts].count("<svg") == 15
+    assert updates[tab.charts].count("<svg") == 16
     assert "reward/std" not in updates[tab.others]
     assert "run-3-ppo update 59" in updates[tab.log]
     shown = {b.elem_id: updates[b].visible for b in (tab.cancel, tab.resume, tab.retry)}
