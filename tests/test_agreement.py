@@ -131,23 +131,17 @@ def test_a_model_that_judges_is_in_the_kappas_alone(db: Database) -> None:
     ]  # fmt: skip
 
 
-def test_the_bootstrap_of_kappa_spreads_as_its_asymptotic_error_says() -> None:
-    # Fleiss, Cohen and Everitt (1969), "Large sample standard errors of kappa", for 400 items.
+def test_the_interval_of_kappa_is_what_items_drawn_again_spread_by() -> None:
     confusion = np.array([[120, 20, 10, 0], [15, 90, 15, 0], [5, 10, 115, 0], [0, 0, 0, 0]])
-    shares = confusion / confusion.sum()
-    rows, columns = shares.sum(1), shares.sum(0)
-    seen, chance = np.trace(shares), float(rows @ columns)
-    kappa = (seen - chance) / (1 - chance)
-    same = sum(shares[i, i] * (1 - (rows[i] + columns[i]) * (1 - kappa)) ** 2 for i in range(4))
-    other = (1 - kappa) ** 2 * sum(
-        shares[i, j] * (columns[i] + rows[j]) ** 2 for i in range(4) for j in range(4) if i != j
-    )
-    error = np.sqrt(same + other - (kappa - chance * (1 - kappa)) ** 2) / (1 - chance) / 20
-    [value], [interval] = patterns.kappas(confusion[None], draws=4000)
-    assert value == pytest.approx(kappa)
-    assert interval is not None
-    assert interval[1] - interval[0] == pytest.approx(2 * 1.96 * error, rel=0.05)
+    coin = np.random.default_rng(0)
+    drawn = coin.multinomial(400, confusion.ravel() / 400, size=20_000).reshape(-1, 4, 4)
+    spread, _ = patterns.kappas(drawn)
+    [value], [interval] = patterns.kappas(confusion[None])
+    # .8125 agree; chance is (150 · 140 + 120 · 120 + 130 · 140)/400² = .335.
+    assert value == pytest.approx((0.8125 - 0.335) / 0.665)
+    assert interval == pytest.approx(np.quantile(spread, [0.025, 0.975]), abs=0.005)
     assert patterns.kappas(np.diag([3, 3, 3, 0])[None]) == ([1.0], [None])  # too few items
+    assert patterns.kappas(np.diag([30, 3, 3, 0])[None]) == ([1.0], [None])  # no spread
 
 
 RANK = np.array([2.0, 0.0, 1.0, 1.0])
