@@ -35,7 +35,7 @@ from pipeline.rundir import write_atomically
 from pipeline.settings import assignments
 from pipeline.shaping import require_functions
 from pipeline.simulate_cli import add_simulate_command
-from storage import annotators, cli, prompts
+from storage import annotators, cli, prompts, runs
 from storage.cli import DEFAULT, Target, Workspace, show
 from storage.commands import Commands
 from storage.database import Database
@@ -275,6 +275,10 @@ def run_server(
         (workspace / SERVER).unlink(missing_ok=True)
         stop.set()
         timer.join()
+        for run in (run for run in runs.listing(studio.db) if run.status == "running"):
+            tell(
+                f"the {run.stage} stage goes on by itself; the next `serve` or `resume` takes it over"
+            )
 
 
 def keep_going(studio: Studio, stop: threading.Event, *, every: float = 1.0) -> None:
@@ -316,7 +320,13 @@ def retry(workspace: Workspace = DEFAULT, sets: Sets = []) -> None:  # noqa: B00
 
 def take_up(workspace: Path, how: str, **arguments: Any) -> None:
     with connect(workspace) as target:
-        target.call(how, **arguments)
+        # A worker outlives its server and may have ended since: then nothing is to be resumed.
+        if how == "resume" and "running" in (
+            run["status"] for run in target.call("status")["runs"]
+        ):
+            tell("no stage is stopped, one was running: the loop takes it over and goes on")
+        else:
+            target.call(how, **arguments)
         state = follow(target.call, until="labeling", tell=tell)
         print(f"iteration {state['iteration']} waits for labels")
 

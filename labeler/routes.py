@@ -178,6 +178,8 @@ def explain_errors(app: FastAPI) -> None:
 def _sentence(error: Exception) -> str:
     if not isinstance(error, RequestValidationError):
         return str(error)
+    if any(problem["type"] == "json_invalid" for problem in error.errors()):
+        return "The body is not JSON."
     return " ".join(
         f"{'.'.join(str(part) for part in problem['loc'][1:]) or 'The body'}: {problem['msg']}."
         for problem in error.errors()

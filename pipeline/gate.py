@@ -329,7 +329,7 @@ def readable(found: Mapping[str, Any]) -> str:
     now = found["iteration"]
     if now:
         lines.append(
-            f"\niteration {now['number']}: {now['judged']} of {now['wanted']} judgments of "
-            f"{now['policy']} against SFT; last promoted: {found['last_promoted']}"
+            f"\niteration {now['number']}: {now['judged']} judgments of {now['policy']} against SFT, "
+            f"{now['wanted']} wanted; last promoted: {found['last_promoted']}"
         )
     return "\n".join(lines)

@@ -70,7 +70,12 @@ def add_simulate_command(
         shuffle_labels: Annotated[
             bool, typer.Option(help="Control: judgments without meaning.")
         ] = False,
-        tiny: Annotated[bool, typer.Option(help="The same in under a minute, for tests.")] = False,
+        tiny: Annotated[
+            bool,
+            typer.Option(
+                help="The same, smaller: a minute or two where nothing else runs, for tests."
+            ),
+        ] = False,
         sets: Sets = [],  # noqa: B006
         as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     ) -> None:

@@ -154,6 +154,8 @@ def test_what_is_no_json_object_is_422(client, raw):
 
     assert answer.status_code == 422
     assert answer.json()["error"]
+    if raw == b"{":
+        assert answer.json()["error"] == "The body is not JSON."
 
 
 def test_a_pair_never_leased_is_409_and_an_unknown_one_404(client, world):

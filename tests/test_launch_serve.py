@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
 import pytest
 
 from labeler.listening import address, listen
-from launch import CONFIGS, Studio, prepare, server_for
-from storage import annotators
+from launch import CONFIGS, Studio, prepare, server_for, take_up
+from storage import annotators, runs
 from storage.database import Database
 from storage.records import Annotator
 from tests.tiny import save_tiny
@@ -52,6 +53,27 @@ def test_where_the_owner_is_shut_out_the_link_is_for_the_researcher_there_is(stu
     ada = annotators.add(studio.db, Annotator(id="ada", name="Ada", role="researcher"))
     annotators.set_disabled(studio.db, owner.id, disabled=True)
     assert annotators.owner(studio.db) == ada
+
+
+def test_resume_takes_over_a_stage_that_ended_while_nobody_looked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    place = tmp_path / "workspace"
+    config = prepare(place, None, [], [])
+    Database.open(place).close()
+    with closing(Studio(place, config)) as opened:
+        opened.fill_demo(config)
+        while not (made := runs.listing(opened.db)):
+            opened.loop.advance()
+        # As a server leaves it that was killed while the worker went on.
+        runs.save(opened.db, replace(made[0], status="running", finished_at=None))
+        assert opened.loop.state()["phase"] == "sampling"
+    take_up(place, "resume")
+    told = capsys.readouterr()
+    assert "no stage is stopped, one was running" in told.err
+    assert told.out == "iteration 1 waits for labels\n"
+    with pytest.raises(ValueError, match="no stage is stopped"):
+        take_up(place, "resume")
 
 
 @pytest.mark.parametrize(("host", "shown"), [("127.0.0.1", "127.0.0.1"), ("::1", "[::1]")])

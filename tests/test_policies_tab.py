@@ -54,7 +54,7 @@ def test_the_policy_being_judged_is_shown_until_another_is_chosen(world: World):
     first = tab.refresh(None)
     assert first[tab.policy].value == "policy-2"
     assert "clearly better than SFT" in first[tab.standing]
-    assert "60 of 10 judgments against SFT are in" in first[tab.standing]  # half of 20 labels
+    assert "judgments against SFT: 60 in, 10 wanted" in first[tab.standing]  # half of 20 labels
     other = tab.refresh("policy-1")
     assert other[tab.policy].value == "policy-1"
     assert "Alarm: its reward model expected 72%" in other[tab.standing]

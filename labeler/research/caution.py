@@ -31,7 +31,9 @@ def weakness(model: ModelVersion | None) -> str:
 def caution(model: ModelVersion | None) -> Markup:
     """One caution beside wins that a weak reward model counted; empty beside a good one's."""
     weak = weakness(model)
-    return _note(f"They are the reward model's verdict, and {weak}.") if weak else Markup("")
+    if model is None or not weak:
+        return Markup("")
+    return _note(f"They are the verdict of {model.name}, and {weak}.")
 
 
 def cautions(iterations: list[Iteration], versions: Mapping[str, ModelVersion]) -> Markup:

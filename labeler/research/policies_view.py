@@ -76,7 +76,9 @@ def _progress(iteration: Mapping[str, Any] | None, policy: str) -> Markup:
     if iteration is None or iteration["policy"] != policy or not iteration["wanted"]:
         return Markup("")
     share = iteration["judged"] / iteration["wanted"]
-    return Markup('{}<span class="ks-detail">{} of {} judgments against SFT are in</span>').format(
+    return Markup(
+        '{}<span class="ks-detail">judgments against SFT: {} in, {} wanted</span>'
+    ).format(
         view.bar(share, tone="good" if share >= 1 else "info", label="judgments against SFT"),
         view.number(iteration["judged"]),
         view.number(iteration["wanted"]),
