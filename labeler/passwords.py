@@ -8,7 +8,7 @@ import hmac
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 SHORTEST = 10
 """Characters a password needs (NIST SP 800-63B asks for length, not for symbols)."""
@@ -76,7 +76,8 @@ class Lockout:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._failures: dict[bytes, tuple[float, ...]] = {}  # when each attempt was, oldest first
+        # When each attempt of a name was, oldest first; names by their last attempt.
+        self._failures: dict[bytes, tuple[float, ...]] = {}
         self._lock = threading.Lock()
 
     def attempt(self, name: str) -> float:
@@ -88,16 +89,23 @@ class Lockout:
         key = _digest(name)
         with self._lock:
             times, moment = self._failures.pop(key, ()), self._clock()
-            wait = 0.0
-            if len(times) >= self.FREE:
-                pause = min(self.FIRST_WAIT * 2 ** (len(times) - self.FREE), self.LONGEST_WAIT)
-                wait = max(0.0, times[-1] + pause - moment)
+            wait = self._wait(times, moment)
             if len(self._failures) >= self.NAMES:
-                # The fewest failures go first, the oldest of them: a flood of names that were
-                # tried once must not free those that wait.
-                del self._failures[min(self._failures, key=lambda each: len(self._failures[each]))]
+                # A flood of names must free none that waits; of the others the one goes that was
+                # tried longest ago, for one that is being guessed at comes again at once.
+                free = (
+                    name for name, each in self._failures.items() if not self._wait(each, moment)
+                )
+                del self._failures[next(free, next(iter(self._failures)))]
             self._failures[key] = times if wait else (*times, moment)[-self.TIMES :]
             return wait
+
+    def _wait(self, times: Sequence[float], moment: float) -> float:
+        """Seconds from `moment` until a name with these failures may try again."""
+        if len(times) < self.FREE:
+            return 0.0
+        pause = min(self.FIRST_WAIT * 2 ** (len(times) - self.FREE), self.LONGEST_WAIT)
+        return max(0.0, times[-1] + pause - moment)
 
     def forgive(self, name: str) -> None:
         """Take back an attempt that came to no answer: all is as it was before it."""
