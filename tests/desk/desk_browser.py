@@ -40,6 +40,29 @@ def wait_for_other(page, before):
     wait_for_pair(page)
 
 
+def wait_for_shown(page, pair):
+    """Until this pair is on the screen again, as it stood, and could be read."""
+    expect(page.locator(".turn.last .text")).to_have_text(pair[0])
+    wait_for_pair(page)
+    assert shown(page) == pair
+
+
+def press(page, *keys):
+    """Judge pair after pair; what was on the screen each time."""
+    seen = []
+    for key in keys:
+        seen.append(shown(page))
+        page.keyboard.press(key)
+        wait_for_other(page, seen[-1])
+    return seen
+
+
+def sign_in_as(page, cookie):
+    """The browser's cookie becomes this one, of `cookie_of`, and the page is not told."""
+    url, name, value = cookie
+    page.context.add_cookies([{"url": url, "name": name, "value": value}])
+
+
 def status(page, kind):
     expect(page.locator(".status")).to_have_attribute("data-status", kind)
 

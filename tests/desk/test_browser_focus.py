@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 import pytest
-from browser import chromium, new_page, wait_for_pair
-from desk_world import add_person, make_app, serving, workspace
+from browser import wait_for_pair
+from desk_browser import desk_page
+from desk_world import add_person
 from playwright.sync_api import Page, expect
-
-from storage import tokens
 
 MARKS = """() => [...document.querySelectorAll(".choice")].filter(
     (n) => n.matches(":focus") || getComputedStyle(n).filter !== "none").length"""
 
 
 @pytest.fixture(scope="module")
-def page(tmp_path_factory):
-    texts = [(f"Question {i}?", f"first {i}", f"second {i}") for i in range(20)]
-    with workspace(tmp_path_factory.mktemp("focus"), texts) as db:
-        app, who = make_app(db), add_person(db, "Ann")
-        secret = tokens.issue(db, who.id, "session", lifetime=None)
-        with serving(app) as server, chromium() as browser:
-            cookie = (server.url, app.state.auth.cookie, secret)
-            with new_page(browser, cookie=cookie, height=800) as opened:
-                opened.goto(f"{server.url}/label/")
-                wait_for_pair(opened)
-                yield opened
+def page(browser, world, server):
+    with desk_page(browser, world, server, add_person(world[0], "Ann"), height=800) as opened:
+        yield opened
 
 
 def judged(page: Page, count: int) -> None:

@@ -10,22 +10,15 @@ from desk_browser import (
     desk_page,
     judgments_of,
     preferred,
+    press,
     shown,
+    sign_in_as,
     status,
     wait_for_other,
+    wait_for_shown,
 )
 from desk_world import add_person, serving
 from playwright.sync_api import expect
-
-
-def press(page, *keys):
-    """Judge pair after pair; what was on the screen each time."""
-    seen = []
-    for key in keys:
-        seen.append(shown(page))
-        page.keyboard.press(key)
-        wait_for_other(page, seen[-1])
-    return seen
 
 
 def standing(db, who):
@@ -51,14 +44,12 @@ def test_a_page_never_shows_the_pairs_of_whoever_signed_in_since(browser, world,
         press(page, "1")
         status(page, "saved")
         page.wait_for_load_state("networkidle")
-        mine = cookie_of(world, server.url, who)
-        url, name, value = cookie_of(world, server.url, other)
-        page.context.add_cookies([{"url": url, "name": name, "value": value}])
+        sign_in_as(page, cookie_of(world, server.url, other))
         press(page, "1", "1", "1")  # those in hand
         page.keyboard.press("1")
         expect(page.locator(".empty h1")).to_have_text("Somebody else has signed in")
         assert judgments_of(db, other) == []
-        page.context.add_cookies([{"url": mine[0], "name": mine[1], "value": mine[2]}])
+        sign_in_as(page, cookie_of(world, server.url, who))
         wait_for_pair(page)
         status(page, "saved")
         seen = press(page, "1", "1", "1")
@@ -106,11 +97,7 @@ def test_undo_after_a_reload_takes_back_one_act_and_never_a_later_one(browser, w
             status(phone, "saved")
         page.context.set_offline(False)
         status(page, "saved")
-        page.wait_for_function(
-            "text => document.querySelector('.turn.last .text').innerText.trim() === text",
-            arg=seen[1][0],
-        )
-        wait_for_pair(page)
+        wait_for_shown(page, seen[1])
         assert [preferred(row) for row in standing(db, who)] == [seen[0][1], later[0][1]]
         page.keyboard.press("z")  # step by step to where nothing is left
         status(page, "saved")
@@ -162,11 +149,7 @@ def test_drafts_stay_with_their_pairs_through_reload_and_undo(browser, world, se
         assert shown(page) == current  # not whichever was fetched last
         assert comment(page) == "half a thought"
         page.keyboard.press("z")
-        page.wait_for_function(
-            "text => document.querySelector('.turn.last .text').innerText.trim() === text",
-            arg=judged[0],
-        )
-        wait_for_pair(page)
+        wait_for_shown(page, judged)
         assert comment(page) == ""
         page.keyboard.press("2")
         wait_for_other(page, judged)
