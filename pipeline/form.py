@@ -27,8 +27,8 @@ BASIC_SETTINGS = (
 
 _OF_THE_REFERENCE = ("model.name", "sft")
 _OF_THE_PAIRS = ("sampling", "labeling", "gate.labels", "gate.most")
-_ALSO_LATER = ("sampling.batch",)
-"""The reward stage samples by it what rewards are centred on."""
+_ALSO_LATER = ("sampling.batch", "reward.max_tokens", "reward.held_out_share")
+"""The reward stage samples by the first what rewards are centred on; DPO reads the others."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +42,7 @@ class Setting:
     choices: tuple[str, ...] | None
     kind: Literal["int", "float", "str", "bool"]
     basic: bool
-    fixed: bool
+    fixed: str | None
 
 
 def form(config: Config) -> list[Setting]:
@@ -56,7 +56,7 @@ def form(config: Config) -> list[Setting]:
             choices=s.choices,
             kind=_kind(s.value),
             basic=s.name in BASIC_SETTINGS,
-            fixed=too_late(s.name, None) is not None,
+            fixed=too_late(s.name, None),
         )
         for s in config.settings()
     ]
@@ -111,8 +111,14 @@ def too_late(name: str, due: Stage | None) -> str | None:
             f"{name} acts when the SFT reference is made, which is once in a workspace; set it in "
             "config.toml of a new one"
         )
-    sampled = due not in ("sft", "sampling") and name not in _ALSO_LATER
-    if sampled and any(kind in _OF_THE_PAIRS for kind in kinds):
+    if name in _ALSO_LATER:
+        return None
+    if due in ("ppo", "evaluate") and "reward" in kinds:
+        return (
+            f"{name} acts when the reward model is trained, which this iteration's is; set it for the "
+            "next iteration, when it is trained"
+        )
+    if due not in ("sft", "sampling") and any(kind in _OF_THE_PAIRS for kind in kinds):
         return (
             f"{name} acts when an iteration's pairs are sampled and labeled, which is before training; "
             "set it for the next iteration, in the workspace's config.toml or with `serve --set`"

@@ -133,6 +133,12 @@ def test_what_training_reads_is_open_in_the_form_and_what_sampling_has_read_is_f
         ("sampling.top_p", None, "pairs are sampled and labeled"),
         ("labeling.labels", "ppo", "pairs are sampled and labeled"),
         ("sampling.batch", "reward", None),
+        ("reward.lr", "reward", None),
+        ("reward.lr", "ppo", "when the reward model is trained"),
+        ("reward.tie_model", "evaluate", "when the reward model is trained"),
+        ("reward.lr", None, None),  # the next training reads it
+        ("reward.max_tokens", "ppo", None),  # as does DPO
+        ("reward.held_out_share", "ppo", None),
         ("ppo.lr", "evaluate", None),
     ],
 )

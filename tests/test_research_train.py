@@ -84,7 +84,7 @@ def test_what_training_reads_no_more_is_shown_and_never_sent(live):
     tab = live.loop_tab
     field = next(c for c in tab.form.components if c.label == "sampling.top_p")
     assert (field.interactive, field.value) == (False, "0.9")
-    assert "Read before training: set it in config.toml" in field.info
+    assert "Not here: sampling.top_p acts earlier." in field.info
     general = tab._fill_with(True)
     assert general[field]["value"] == "0.9"  # nor do the general defaults change it
     assert "sampling.top_p" not in general[tab.answer]

@@ -119,7 +119,7 @@ def _field(setting: Setting) -> Component:
     same = as_text(setting.value) == as_text(setting.default)
     help = setting.help if same else f"{setting.help} Default: {as_text(setting.default)}."
     if setting.fixed:
-        help += " Read before training: set it in config.toml or with serve --set."
+        help += f" Not here: {setting.fixed}."
     options: dict[str, Any] = {
         "label": setting.name,
         "info": help,
