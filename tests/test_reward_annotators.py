@@ -28,6 +28,7 @@ from pipeline.reward.reliability import (
     calibrated,
     expected_agreement,
     notes_on_annotators,
+    outcome_chances,
     reliability,
     report,
 )
@@ -184,7 +185,8 @@ def test_expected_and_observed_agreement_by_hand():
     fitted = FittedAnnotators(delta=zeros, bias=zeros, delta_sd=zeros, bias_sd=zeros)
     items = ["x", "x", "y", "y", "y", "z"]
     no_ties = VALUES._replace(theta=1e-12)
-    found = expected_agreement(judged, items, fitted, likelihood=RAO_KUPPER, ties=no_ties)
+    chances = outcome_chances(judged, fitted, RAO_KUPPER, no_ties)
+    found = expected_agreement(judged.outcomes, chances, items)
     assert found is not None
     assert found["items"] == 2
     assert found["expected"] == pytest.approx((2 * 5 / 8 + 3 * 1 / 2) / 5)
@@ -195,11 +197,7 @@ def test_expected_and_observed_agreement_by_hand():
     # Expected: first 2 · ¾ + 3 · ½ = 3, second 2; Σp² = 2 · 5/8 + 3 · ½ = 2.75, so by chance
     # (9 + 4 − 2.75)/20 = .5125; .55 agree.
     assert found["expected_alpha"] == pytest.approx(1 - 0.45 / 0.4875)
-    alone = expected_agreement(judged, list("abcdef"), fitted, likelihood=RAO_KUPPER, ties=VALUES)
-    assert alone is None
-    # It has no probability for ties, which were said.
-    half = Likelihood(tie_model="half")
-    assert expected_agreement(judged, items, fitted, likelihood=half, ties=VALUES) is None
+    assert expected_agreement(judged.outcomes, chances, list("abcdef")) is None
 
 
 class Known:
@@ -240,6 +238,18 @@ def test_agreement_with_the_model_by_hand():
     ]
     follows, _, contrary = (row["with_model_expected"] for row in found)
     assert contrary < follows < 1
+
+
+def test_a_model_without_a_probability_for_ties_expects_no_agreement():
+    pairs = [judged_pair(TIE, annotator=name, first="f") for name in "ab"]
+    expected = [
+        reliability(
+            [(pairs, Known())], ["a", "b"], {"a": 1, "b": 1},  # type: ignore[list-item]
+            likelihood=Likelihood(tie_model=tie_model), ties=VALUES,
+        )["expected_agreement"]
+        for tie_model in ("half", "rao_kupper")
+    ]  # fmt: skip
+    assert [each is None for each in expected] == [True, False]
 
 
 def test_a_margin_that_training_wanted_makes_nobody_agree_more():

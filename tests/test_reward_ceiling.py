@@ -20,7 +20,7 @@ from pipeline.reward.ceiling import (
 )
 from pipeline.reward.data import JudgedPair
 from pipeline.reward.likelihood import BOTH_BAD, FIRST, SECOND, TIE, Likelihood, TieValues
-from pipeline.reward.reliability import expected_preference_agreement
+from pipeline.reward.reliability import expected_preference_agreement, outcome_chances
 from pipeline.winrate import WinRate
 
 
@@ -118,11 +118,10 @@ def test_what_fitted_annotators_would_agree_on_by_hand():
     ties = TieValues(theta=torch.log(torch.tensor(2.0, dtype=torch.float64)))
     counts = [True] * 4 + [False] * 2 + [True, False]
 
+    chances = outcome_chances(given, fitted, Likelihood(tie_model="rao_kupper"), ties)
+
     def expected(counts: list[bool]) -> float | None:
-        return expected_preference_agreement(
-            given, list("aabbccdd"), counts, fitted,
-            likelihood=Likelihood(tie_model="rao_kupper"), ties=ties,
-        )  # fmt: skip
+        return expected_preference_agreement(chances, list("aabbccdd"), counts)
 
     assert expected(counts) == pytest.approx((37 / 81 + 2 / 9) / (49 / 81 + 4 / 9))
     assert expected([False] * count) is None

@@ -6,12 +6,9 @@ import math
 
 import pytest
 
+from pipeline.ppo.metrics import length_correlation
 from pipeline.reward.likelihood import FIRST, SECOND, TIE
-from pipeline.reward.metrics import (
-    expected_calibration_error,
-    held_out_metrics,
-    length_correlation,
-)
+from pipeline.reward.metrics import expected_calibration_error, held_out_metrics
 from tests.judged_pairs import pair
 
 
@@ -57,4 +54,4 @@ def test_length_correlation_by_hand():
     assert length_correlation([1, 2, 3], [10, 20, 30]) == pytest.approx(1.0)
     # r = Σ(x−2)(y−2)/√(2·2) with x = 1,2,3 and y = 2,3,1: (0 + 0 − 1)/2.
     assert length_correlation([1, 2, 3], [2, 3, 1]) == pytest.approx(-0.5)
-    assert length_correlation([1, 1], [1, 2]) is None
+    assert length_correlation([1, 1], [1, 2]) is length_correlation([1, 2], [3, 3]) is None

@@ -188,7 +188,7 @@ class RLOOTrainer(trl.RLOOTrainer):
             "reward/std": pstdev(total),
             "reward/min": min(total),
             "reward/max": max(total),
-            "reward/length_correlation": length_correlation(total, [*map(len, responses)]),
+            "reward/length_correlation": length_correlation(total, [*map(len, responses)]) or 0.0,
             "completion/length_mean": fmean(map(len, responses)),
             "completion/length_std": pstdev(map(len, responses)),
             "completion/eos_rate": fmean(reason == "stop" for reason in reasons),

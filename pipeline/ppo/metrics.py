@@ -64,10 +64,11 @@ def repeated_ngrams(tokens: Sequence[Hashable], n: int = 3) -> float:
     return 1 - len(set(grams)) / len(grams) if grams else 0.0
 
 
-def length_correlation(scores: Sequence[float], lengths: Sequence[float]) -> float:
-    """Pearson's r of scores and lengths; 0 where either is the same throughout."""
-    constant = min(scores) == max(scores) or min(lengths) == max(lengths)
-    return 0.0 if constant else correlation(scores, lengths)
+def length_correlation(scores: Sequence[float], lengths: Sequence[float]) -> float | None:
+    """Pearson's r of scores and lengths; None where either is the same throughout."""
+    if len({*scores}) < 2 or len({*lengths}) < 2:
+        return None
+    return correlation(scores, lengths)
 
 
 def unique_share(responses: Sequence[Sequence[int]]) -> float:

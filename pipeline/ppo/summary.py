@@ -51,7 +51,8 @@ def summarize(
         "completion/length_std": lengths.std(correction=0),
     }
     metrics = {name: tensor.item() for name, tensor in tensors.items()}
-    metrics["reward/length_correlation"] = length_correlation(total.tolist(), lengths.tolist())
+    correlation = length_correlation(total.tolist(), lengths.tolist())
+    metrics["reward/length_correlation"] = correlation or 0.0
     metrics |= {f"reward/{name}": fmean(v) for name, v in scores.components.items()}
     count = len(responses)
     metrics["completion/eos_rate"] = rollout.finish_reasons.count("stop") / count

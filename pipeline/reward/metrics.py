@@ -82,15 +82,6 @@ def expected_calibration_error(probabilities: Sequence[float], outcomes: Sequenc
     return float(sum(gaps) / len(p))
 
 
-def length_correlation(rewards: Sequence[float], lengths: Sequence[int]) -> float | None:
-    """Pearson correlation of reward with length in tokens; None where either is constant."""
-    r, n = np.asarray(rewards, dtype=float), np.asarray(lengths, dtype=float)
-    if len(r) < 2 or r.std() == 0 or n.std() == 0:
-        return None
-    correlation = float(np.corrcoef(r, n)[0, 1])
-    return correlation if math.isfinite(correlation) else None
-
-
 def length_correlation_in_pairs(
     first: Sequence[float], second: Sequence[float], pairs: Sequence[JudgedPair]
 ) -> float | None:

@@ -89,13 +89,14 @@ def reliability(
         **{name: torch.cat([vars(part)[name] for part in parts]) for name in vars(parts[0])}
     )
     fitted = fit_annotators(judged, len(ids), likelihood=likelihood, ties=ties)
-    agreement = expected_agreement(judged, items, fitted, likelihood=likelihood, ties=ties)
-    preferences = expected_preference_agreement(
-        judged, items, stream, fitted, likelihood=likelihood, ties=ties
-    )
+    chances = outcome_chances(judged, fitted, likelihood, ties)
+    # `half` has no probability for a tie, which was said.
+    known = likelihood.tie_model != "half"
+    agreement = expected_agreement(judged.outcomes, chances, items) if known else None
+    preferences = expected_preference_agreement(chances, items, stream)
     weights = annotator_weights(fitted, likelihood, ties)
     rows = report(ids, judged, fitted, weights)
-    follows = _with_the_model(ids, judged, _chances(judged, fitted, likelihood, ties))
+    follows = _with_the_model(ids, judged, chances)
     rows = [row | more for row, more in zip(rows, follows, strict=True)]
     return {
         "annotators": [row | {"judgments": counts[row["annotator"]]} for row in rows],
@@ -164,25 +165,20 @@ def notes_on_annotators(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def expected_agreement(
-    judged: Judged,
-    items: Sequence[Any],
-    fitted: FittedAnnotators,
-    *,
-    likelihood: Likelihood,
-    ties: TieValues,
+    outcomes: Tensor, chances: Tensor, items: Sequence[Any]
 ) -> dict[str, Any] | None:
     """What the fitted model expects two annotators to agree on items that several judged.
 
-    `items` (N,) names the pair of responses that each judgment is of.  Two judgments agree when
+    `outcomes` (N,) are the judgments, `chances` (N, 3) what `outcome_chances` gave them, and
+    `items` (N,) names the pair of responses that each is of.  Two judgments agree when
     both name the same response or both are ties.  ``expected`` and ``expected_alpha``, Krippendorff's
-    over these three outcomes, and beside them the ``observed`` ones.  None without such an item,
-    and under ``half``, which has no probability for a tie.
+    over these three outcomes, and beside them the ``observed`` ones.  None without such an item.
     """
     several = _judged_by_several(items)
-    if likelihood.tie_model == "half" or not several:
+    if not several:
         return None
-    said = one_hot(judged.outcomes.clamp(max=TIE), 3).double()  # both bad is a tie
-    expected, expected_alpha = _agreed(_chances(judged, fitted, likelihood, ties), several)
+    said = one_hot(outcomes.clamp(max=TIE), 3).double()  # both bad is a tie
+    expected, expected_alpha = _agreed(chances, several)
     observed, observed_alpha = _agreed(said, several)
     return {
         "items": len(several),
@@ -212,20 +208,14 @@ def _agreed(said: Tensor, several: Sequence[Sequence[int]]) -> tuple[float, floa
 
 
 def expected_preference_agreement(
-    judged: Judged,
-    items: Sequence[Any],
-    counts: Sequence[bool],
-    fitted: FittedAnnotators,
-    *,
-    likelihood: Likelihood,
-    ties: TieValues,
+    chances: Tensor, items: Sequence[Any], counts: Sequence[bool]
 ) -> float | None:
     """How often the fitted annotators would side with each other where both prefer a response.
 
     P(both prefer the same) over P(both prefer one), each summed over all pairs of judgments of one
     item, of those that `counts` (N,) says: what `ceiling.agreement` observes.  None without any.
     """
-    chances = _chances(judged, fitted, likelihood, ties)[:, :2]
+    preferred = chances[:, :2]
     pairs = [
         (a, b)
         for rows in _judged_by_several(items)
@@ -233,12 +223,12 @@ def expected_preference_agreement(
     ]
     if not pairs:
         return None
-    one, other = (chances[list(rows)] for rows in zip(*pairs, strict=True))
+    one, other = (preferred[list(rows)] for rows in zip(*pairs, strict=True))
     both = (one.sum(1) * other.sum(1)).sum()
     return ((one * other).sum() / both).item()
 
 
-def _chances(
+def outcome_chances(
     judged: Judged, fitted: FittedAnnotators, likelihood: Likelihood, ties: TieValues
 ) -> Tensor:
     """(N, 3) probabilities of first, second and tie, each by its annotator."""

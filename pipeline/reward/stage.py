@@ -13,6 +13,7 @@ import pandas as pd
 import torch
 
 from pipeline.devices import pick_device
+from pipeline.ppo.metrics import length_correlation
 from pipeline.predictions import predict
 from pipeline.reward.audit import AUDIT, train_audit_model
 from pipeline.reward.calibration import calibrate
@@ -29,11 +30,7 @@ from pipeline.reward.data import (
 from pipeline.reward.held_out import measure_quality
 from pipeline.reward.likelihood import LEARNS_THETA
 from pipeline.reward.members import train_members
-from pipeline.reward.metrics import (
-    held_out_metrics,
-    length_correlation,
-    length_correlation_in_pairs,
-)
+from pipeline.reward.metrics import held_out_metrics, length_correlation_in_pairs
 from pipeline.reward.reliability import notes_on_annotators, reliability
 from pipeline.reward.scoring import RewardModel
 from pipeline.reward.trainer import SHARE
