@@ -124,11 +124,10 @@ def next_sampled(evidence: Evidence, done: Iteration) -> str | None:
 
     Where the policy that was sampled, or that waited for its verdict, turned out harmful or
     over-optimised, its successor came of the same course, and waits: people compare it with SFT
-    and with the last promoted one first.  `evidence` is of when `done` is the newest iteration.
+    and with the last promoted one first.  The verdict of `done` is the one on the policy on trial.
     """
-    waiting = evidence["iteration"]["on_trial"] if evidence["iteration"] else None
-    compared = {waiting, done.policy_sampled, done.policy_produced}
-    blocked = any(verdict(evidence, name) == "blocked" for name in compared)
+    others = (done.policy_sampled, done.policy_produced)
+    blocked = "blocked" in (done.verdict, *(verdict(evidence, name) for name in others))
     return last_promoted(evidence) if blocked else done.policy_produced
 
 

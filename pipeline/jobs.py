@@ -52,7 +52,7 @@ class Jobs:
         A failure to prepare is stored as a failed run with its reason, like any other.
         """
         run = _record(job)
-        with self._made(job) as directory:
+        with self._new_directory(run, job) as directory:
             try:
                 _check_free_space(self._db.workspace, job)
                 fill(directory.inputs)
@@ -67,19 +67,19 @@ class Jobs:
 
     def adopt(self, job: Job, outputs: Path) -> Run:
         """A run whose outputs exist already: recorded like any other, with no worker."""
-        with self._made(job) as directory:
+        run = replace(_record(job), progress=1.0, message="shipped with the demo")
+        with self._new_directory(run, job) as directory:
             shutil.copytree(outputs, directory.outputs, dirs_exist_ok=True)
             directory.write_result({"adopted": True})
-            run = replace(_record(job), progress=1.0, message="shipped with the demo")
             return self._finish(run, "succeeded", None)
 
     @contextmanager
-    def _made(self, job: Job) -> Iterator[RunDirectory]:
-        """A new run's directory, gone again where the run could not be stored.
+    def _new_directory(self, run: Run, job: Job) -> Iterator[RunDirectory]:
+        """A run's directory, gone again where the run could not be stored.
 
         The loop will start the stage again a second later, in another one.
         """
-        path = self._db.workspace / _record(job).directory
+        path = self._db.workspace / run.directory
         try:
             yield RunDirectory.create(path, job)
         except BaseException:

@@ -20,7 +20,7 @@ from pipeline.form import Setting, form, overridden
 from pipeline.hub import base_model_path
 from pipeline.jobs import Jobs
 from pipeline.ppo.metrics import METRICS as PPO_METRICS
-from pipeline.preparing import Preparation, newest, on_trial, require_reference
+from pipeline.preparing import Preparation, require_reference
 from pipeline.reward.report import RewardReports
 from storage import handover, iterations, models, policy_judgments, prompts, runs
 from storage.database import Database
@@ -123,7 +123,7 @@ class Loop:
         self, ruling: str, reason: str, *, policy: str | None = None, researcher: str = ""
     ) -> dict[str, Any]:
         """Rule on a policy (the one on trial): promote, block, or evidence; its standing."""
-        chosen = policy or on_trial(self._db, self._current()) or ""
+        chosen = policy or iterations.on_trial(self._db, self._current()) or ""
         policy_judgments.override(self._db, chosen, ruling, reason=reason, researcher=researcher)
         return gate.standing(policy_judgments.evidence(self._db), chosen)
 
@@ -157,7 +157,7 @@ class Loop:
     def _due(self, current: Iteration) -> Stage | None:
         """The stage that must succeed before the iteration goes on; None where none is."""
         # The reference has to exist before anything can be sampled.
-        if current.phase == "sampling" and not newest(self._db, "sft"):
+        if current.phase == "sampling" and not models.newest(self._db, "sft"):
             return "sft"
         return STAGE_OF.get(current.phase)
 
@@ -267,9 +267,10 @@ class Loop:
             policy = current.policy_sampled or require_reference(self._db).id
             return replace(current, phase="labeling", policy_sampled=policy)
         if run.stage == "reward":
-            made = self._jobs.register(run, role="reward", id=f"reward-{number}", summary=summary)
+            # First: what cannot be taken over leaves no model registered.
             proxy = directory.job().names.get("proxy")
             policy_judgments.take_predictions(self._db, directory.outputs, proxy=proxy)
+            made = self._jobs.register(run, role="reward", id=f"reward-{number}", summary=summary)
             return replace(self._judged(current), phase="ppo", reward_model=made.id)
         if run.stage == "ppo":
             made = self._jobs.register(run, role="policy", id=f"policy-{number}", summary=summary)
@@ -305,5 +306,5 @@ class Loop:
 
     def _judged(self, iteration: Iteration) -> Iteration:
         """The iteration with the verdict on the policy that it judges, as the evidence stands."""
-        evidence = policy_judgments.evidence(self._db)
-        return replace(iteration, verdict=gate.verdict(evidence, on_trial(self._db, iteration)))
+        policy = iterations.on_trial(self._db, iteration)
+        return replace(iteration, verdict=gate.verdict(policy_judgments.evidence(self._db), policy))

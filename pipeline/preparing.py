@@ -18,29 +18,18 @@ from pipeline.hub import ModelUnavailable, base_model_path, is_local, require_mo
 from pipeline.rundir import Job
 from storage import handover, iterations, models, policy_judgments, runs
 from storage.database import Database
-from storage.records import Iteration, ModelRole, ModelVersion, Snapshot, Stage, new_id
+from storage.records import Iteration, ModelVersion, Snapshot, Stage, new_id
 
 JUDGED = ("judgments.parquet", "judged_by.json", "snapshot.txt")
 """What the reward stage is given of the judgments; DPO gets the same files."""
 
 
-def newest(db: Database, role: ModelRole) -> ModelVersion | None:
-    """The model of this role that was made last."""
-    found = models.listing(db, role=role)
-    return found[-1] if found else None
-
-
 def require_reference(db: Database) -> ModelVersion:
     """The SFT reference; RuntimeError before there is one."""
-    reference = newest(db, "sft")
+    reference = models.newest(db, "sft")
     if reference is None:
         raise RuntimeError("no SFT reference is registered; sampling makes one first")
     return reference
-
-
-def on_trial(db: Database, current: Iteration) -> str | None:
-    """The policy that the iteration's judgments against SFT are about."""
-    return iterations.on_trial(current, iterations.before(db, current))
 
 
 @dataclass(frozen=True)
@@ -56,7 +45,7 @@ class Preparation:
 
         `run` is the id of a run that is tried again; without one it is a new run.
         """
-        current, config, reference = self.current, self.config, newest(self.db, "sft")
+        current, config, reference = self.current, self.config, models.newest(self.db, "sft")
         names: dict[str, str | None] = {"policy": None, "reference": None, "previous": None}
         notes: dict[str, str] = {}
         extra = () if stage in ("sft", "reward") else config.shaping.extra_reward_models
@@ -64,10 +53,11 @@ class Preparation:
             names["reference"] = reference.id
             names["policy"] = current.policy_sampled or reference.id
             names["previous"] = self._previous()
-            latest = newest(self.db, "reward")  # sampling chooses by that of the iteration before
+            # Sampling chooses by that of the iteration before.
+            latest = models.newest(self.db, "reward")
             names["reward"] = current.reward_model or (latest.id if latest else None)
             if stage == "sampling":
-                names["on_trial"] = on_trial(self.db, current)
+                names["on_trial"] = iterations.on_trial(self.db, current)
             if stage == "reward":
                 names["proxy"] = self._proxy()
             if stage == "ppo" and config.ppo.start_from == "sft":
@@ -176,9 +166,9 @@ class Preparation:
         return iterations.rival(self.current, iterations.before(self.db, self.current))
 
     def _proxy(self) -> str | None:
-        """The reward model whose promises the iteration's policies are held to."""
-        compared = (self.current.policy_sampled, self._previous())
-        return policy_judgments.proxy_of(self.db, compared)
+        """The reward model whose promises the policy on trial is held to."""
+        policy = iterations.on_trial(self.db, self.current)
+        return models.get(self.db, policy).reward_model if policy else None
 
     def _path(self, name: str) -> str:
         """Where a model is: one of this workspace by its id, else a directory or a hub id."""

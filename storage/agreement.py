@@ -28,15 +28,15 @@ from storage.records import LEARNED_FROM
 _AGREEMENT = """
     patterns AS MATERIALIZED (
         SELECT codes, count(*) AS items FROM shared GROUP BY codes),
-    of_people AS (
-        SELECT [c FOR c IN codes IF c < 4 * n] AS codes, items FROM patterns, others),
+    by_people AS (
+        SELECT [c FOR c IN codes IF c < 4 * n] AS codes, items FROM patterns, of_kinds),
     counts AS (
         SELECT len([c FOR c IN codes IF c % 4 = 0]) AS seconds,
                len([c FOR c IN codes IF c % 4 = 1]) AS ties,
                len([c FOR c IN codes IF c % 4 = 2]) AS firsts,
                len([c FOR c IN codes IF c % 4 = 3]) AS both_bad,
                sum(items) AS items
-        FROM of_people WHERE len(codes) >= 2 GROUP BY ALL),
+        FROM by_people WHERE len(codes) >= 2 GROUP BY ALL),
 
     ones AS (SELECT codes, items, unnest(codes) AS x FROM patterns),
     pairs AS (SELECT items, x, unnest(codes) AS y FROM ones),

@@ -1,4 +1,7 @@
-"""Plans made beside the writer thread: reading takes long, and everybody's writes wait for it."""
+"""Plans made beside the writer thread: making and encoding them takes long, and all writes wait for it.
+
+The writer repeats their reads, to see whether they still hold.
+"""
 
 from __future__ import annotations
 

@@ -69,13 +69,13 @@ def note(connection: duckdb.DuckDBPyConnection, comparisons: Sequence[str] | Non
 # Sides are the stored ones; only twins are turned, so that their texts are in one order.
 # Twins are split off because few comparisons are: the rest is grouped as it stands.
 #
-# The n annotators of $kinds (`others`) have the first numbers, so that a comparison tells them.
+# The annotators of $kinds, `of_kinds.n` of them, have the first numbers, so that a comparison tells them.
 PEOPLE = """
     people AS MATERIALIZED (
         SELECT id, kind, (row_number() OVER (ORDER BY NOT list_contains($kinds, kind), id) - 1
                )::INTEGER AS number
         FROM annotators),
-    others AS (SELECT count(*) AS n FROM people WHERE list_contains($kinds, kind))
+    of_kinds AS (SELECT count(*) AS n FROM people WHERE list_contains($kinds, kind))
 """
 _SHARED = """
     twins AS MATERIALIZED (SELECT comparison, item, flipped FROM items WHERE twin),

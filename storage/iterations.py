@@ -37,19 +37,21 @@ def before(db: Database, current: Iteration) -> Iteration | None:
     return get(db, current.number - 1) if current.number > 1 else None
 
 
-def waiting(current: Iteration, before: Iteration | None) -> str | None:
-    """The policy that the iteration before made and this one, after a block, does not sample."""
-    made = before.policy_produced if before else None
-    return None if made == current.policy_sampled else made
-
-
 def rival(current: Iteration, before: Iteration | None) -> str | None:
-    """Whom an iteration compares with the policy it samples: the one that waits, else the one
-    sampled before."""
-    return waiting(current, before) or (before.policy_sampled if before else None)
+    """Whom an iteration compares with the policy it samples: what the one before made where that
+    waits, after a block, else whom the one before sampled."""
+    if before is None:
+        return None
+    made = before.policy_produced
+    return before.policy_sampled if made in (None, current.policy_sampled) else made
 
 
-def on_trial(current: Iteration, before: Iteration | None) -> str | None:
-    """The policy that an iteration's judgments against SFT are about: the one that waits for a
-    verdict, else the one it samples."""
-    return waiting(current, before) or current.policy_sampled
+def judges(current: Iteration, before: Iteration | None) -> str | None:
+    """The policy on trial, which an iteration's judgments against SFT are about: the one that the
+    iteration before made, whether it is sampled or waits; in the first, the reference."""
+    return (before.policy_produced if before else None) or current.policy_sampled
+
+
+def on_trial(db: Database, current: Iteration) -> str | None:
+    """`judges`, of a stored iteration."""
+    return judges(current, before(db, current))

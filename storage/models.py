@@ -31,6 +31,12 @@ def listing(db: Database, role: ModelRole | None = None) -> list[ModelVersion]:
     return lookup.select(db, ModelVersion, _LISTING, role=role)
 
 
+def newest(db: Database, role: ModelRole) -> ModelVersion | None:
+    """The model version of this role that was made last."""
+    found = listing(db, role=role)
+    return found[-1] if found else None
+
+
 def reward_models(db: Database) -> list[dict[str, Any]]:
     """The reward models, the newest first: model, summary, and the directory of its run or None."""
     directories = {row["id"]: row["directory"] for row in db.read(_REWARD_RUNS)}

@@ -66,8 +66,8 @@ def evidence(db: Database) -> dict[str, Any]:
     """All that the gate decides by, as plain values.
 
     ``judged`` as above; ``policies``: ids of all versions, oldest first, the SFT reference leading;
-    ``reference`` (None before there is one); ``iteration``: the newest one's number, the policy it
-    samples, the one on trial and the labels it wants; ``proxies``: the reward model each was trained against, ``kl_weights``: and with which ppo.kl_weight; ``overrides``: the latest ruling on each policy, with its reason, researcher and time.
+    ``reference`` (None before there is one); ``iteration``: the newest one's number, the policy
+    on trial and the labels it wants; ``proxies``: the reward model each was trained against, ``kl_weights``: and with which ppo.kl_weight; ``overrides``: the latest ruling on each policy, with its reason, researcher and time.
     """
     references = models.listing(db, role="sft")
     newest = iterations.latest(db)
@@ -78,8 +78,7 @@ def evidence(db: Database) -> dict[str, Any]:
         "reference": references[-1].id if references else None,
         "iteration": {
             "number": newest.number,
-            "sampled": newest.policy_sampled,
-            "on_trial": iterations.on_trial(newest, iterations.before(db, newest)),
+            "on_trial": iterations.on_trial(db, newest),
             "labels": newest.labels_wanted,
         }
         if newest
@@ -135,12 +134,6 @@ def override(
     )
     db.write(lambda tx: tx.store(made))
     return made
-
-
-def proxy_of(db: Database, policies: Sequence[str | None]) -> str | None:
-    """The reward model that the newest of these policies was trained against, if any was."""
-    trained = [model for model in models.listing(db, role="policy") if model.id in policies]
-    return trained[-1].reward_model if trained else None
 
 
 def give_pairs(db: Database, inputs: Path, *, iteration: int, proxy: str | None) -> int:

@@ -106,7 +106,7 @@ _AGREEMENT = f"""
         SELECT comparison, codes, n AS others,
                [len([c FOR c IN codes IF c % 4 = level AND c < 4 * n])
                 FOR level IN [0, 1, 2, 3]] AS said
-        FROM shared, others),
+        FROM shared, of_kinds),
     ratings AS (
         SELECT comparison, unnest(codes) AS code, said, list_sum(said) AS everybody, others
         FROM counted),
@@ -185,8 +185,7 @@ def _agreement(row: Mapping[str, Any] | None) -> dict[str, Any]:
 
 def fitted(db: Database) -> FittedModel | None:
     """What the newest reward model says of annotators; None where it says nothing."""
-    made = models.listing(db, role="reward")
-    newest = max(made, key=lambda m: m.created_at, default=None)
+    newest = models.newest(db, "reward")
     rows = newest.summary.get("annotators") if newest else None
     if newest is None or not rows:
         return None

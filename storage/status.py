@@ -65,10 +65,9 @@ def _policy(db: Database, current: Iteration | None) -> dict[str, Any] | None:
 
 def _reward_model(db: Database) -> dict[str, Any] | None:
     """The newest reward model; its `accuracy` and `ece` are of its held-out preferences (no ties)."""
-    found = models.listing(db, role="reward")
-    if not found:
+    newest = models.newest(db, "reward")
+    if newest is None:
         return None
-    newest = found[-1]
     measured = ("accuracy", "log_loss", "ece", "held_out_preferences")
     figures = {name: newest.summary.get(name) for name in measured}
     return {"id": newest.id, "iteration": newest.iteration, **figures}

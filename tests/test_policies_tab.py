@@ -150,7 +150,7 @@ def test_the_history_tells_each_iterations_verdict(world: World):
     assert "blocked" in policies_view.verdict_of(listed[2], "policy-1")
     assert "policy-1" in policies_view.verdict_of(listed[2], "policy-1")
     assert policies_view.verdict_of(replace(listed[2], verdict=None), "policy-1") == "–"
-    shown = str(history_view.table(list(listed.values()), {}, {}, []))
+    shown = str(history_view.table(list(listed.values()), {}, {}, [], {}))
     assert shown.count('data-label="Verdict"') == 3
     assert "policy-1" in shown
     assert "blocked" in shown

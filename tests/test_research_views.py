@@ -33,7 +33,7 @@ def run(**changes) -> Run:
 def state(**changes) -> State:
     given = {
         "iteration": Iteration(number=2, phase="labeling", labels_wanted=100), "labels": 60,
-        "labels_today": 5, "latest_label": None, "judgments": 160, "open_flags": 0,
+        "labels_today": 5, "latest_label": None, "judgments": 160, "open_flags": 0, "rulings": 0,
         "prompts": {"train": 10}, "policy": None, "reward_model": None, "run": None,
         "previous": None,
     }  # fmt: skip
@@ -150,7 +150,7 @@ def test_wins_by_a_weak_reward_model_bear_a_caution_on_every_tab_that_shows_them
     for model, warned in ((weak, True), (good, False)):
         loop = loop_view.glance(state(previous=done, judge=model), {}, now=NOON)
         samples = samples_view.summary([sample("q", reference=0.0, policy=1.0)], model)
-        history = history_view.table([done], {}, {"r": model}, [])
+        history = history_view.table([done], {}, {"r": model}, [], {})
         for seen in (loop, samples, history):
             assert ("Read the wins with care" in seen) is warned
         for seen in (samples, history):
@@ -475,12 +475,15 @@ def test_history_shows_figures_and_times():
                     "win_rate_against_reference": {"low": 0.594, "high": 0.762}},
     )  # fmt: skip
     reward = ModelVersion(id="r", role="reward", name="r", summary={"accuracy": 0.71})
+    # They were resumed the next morning; what they took is what their workers say.
     stages = [
-        run(stage=stage, status="succeeded", finished_at=NOON + timedelta(minutes=minutes))
-        for stage, minutes in (("reward", 2), ("ppo", 5), ("sampling", 9))
+        run(id=stage, stage=stage, status="succeeded", finished_at=NOON + timedelta(hours=9))
+        for stage in ("reward", "ppo", "sampling")
     ]
     labels = {1: {"bald": 48, "random": 56}}
-    seen = history_view.table([done], labels, {"r": reward}, stages)
+    seen = history_view.table(
+        [done], labels, {"r": reward}, stages, {"reward": 120.0, "ppo": 300.0}
+    )
     for text in ("104 of 100", "random 56 · bald 48", "71.0%", "+0.70", "3.10", "68.0%", "59–76%", "44.6", "2 h 00 min",
                  "7 min 00 s"):  # fmt: skip
         assert text in seen
@@ -488,7 +491,7 @@ def test_history_shows_figures_and_times():
 
 def test_a_stopped_iteration_says_so_in_the_history():
     ppo = Iteration(number=1, phase="ppo")
-    assert "PPO failed" in history_view.table([ppo], {}, {}, [run(status="failed")])
+    assert "PPO failed" in history_view.table([ppo], {}, {}, [run(status="failed")], {})
 
 
 def test_a_single_iteration_draws_no_course():

@@ -88,8 +88,7 @@ def test_a_stage_that_failed_for_lack_of_disk_has_its_inputs_when_it_is_retried(
     failed = loop.stopped()
     assert "GB are left; free some and retry" in (failed.reason or "")
     assert not any(directory(world, failed).inputs.iterdir())
-    monkeypatch.undo()
-    monkeypatch.setattr(detached, "spawn", lambda *_: subprocess.Popen(["true"]))
+    monkeypatch.setattr(jobs, "FREE_BYTES_NEEDED", 0)
     loop.retry(failed.id)
     assert rows(world, failed) == 1
 
@@ -249,6 +248,25 @@ def test_outputs_that_cannot_be_taken_over_are_a_failure_to_retry(loop: Loop, wo
     assert (made.result(), made.failure()) == (None, failed.reason)
     loop.retry(run.id, {"sampling.temperatures": "[1.0, 0.5]"})
     assert job(world, run).config.sampling.temperatures == (1.0, 0.5)
+
+
+def test_predictions_that_cannot_be_taken_over_leave_no_reward_model_behind(
+    loop: Loop, world: Database
+):
+    in_phase(world, "reward", policy_sampled="policy-1")
+    run = stop(loop)
+    made = directory(world, run)
+    assert made.job().names["proxy"] == "reward-1"
+    made.model.mkdir()
+    before = models.listing(world)
+    wrong = {"comparison": "c1", "first": 2.0, "first_score": 1.0, "second_score": 0.0}
+    pd.DataFrame([wrong]).to_parquet(made.outputs / "predictions.parquet")
+    made.write_result({})
+    runs.save(world, replace(run, status="succeeded", reason=None))
+    assert loop.advance() == "reward"
+    assert "the prediction for c1 must be a share" in (loop.stopped().reason or "")
+    assert models.listing(world) == before
+    assert made.model.exists()
 
 
 def test_a_model_that_is_gone_is_a_failure_to_retry(loop: Loop, world: Database):

@@ -12,8 +12,11 @@ from labeler.research.charts import Chart, Series, group
 from labeler.research.loop_view import PHASES, stopped
 from labeler.research.reading import latest_run
 from labeler.view import Column, Markup
-from storage.iterations import on_trial
+from storage.iterations import judges
 from storage.records import Iteration, ModelVersion, Run
+
+TRAINING = ("reward", "ppo")
+"""Stages whose time the history shows."""
 
 _COLUMNS = (
     Column("Iteration", "right"),
@@ -46,14 +49,16 @@ def table(
     labels: Mapping[int, Mapping[str, int]],
     versions: Mapping[str, ModelVersion],
     runs: Sequence[Run],
+    worked: Mapping[str, float | None],
 ) -> Markup:
-    """One row an iteration, the newest first; `labels` counts each one's by arm."""
+    """One row an iteration, the newest first; `labels` counts each one's by arm, `worked` has the
+    seconds that runs of `TRAINING` stages took, by id."""
     if not iterations:
         return view.empty("No iterations yet", "Each turn of the loop gets a line here.")
     newest_first = sorted(iterations, key=lambda i: -i.number)
     known = {iteration.number: iteration for iteration in iterations}
     rows = [
-        _row(each, known.get(each.number - 1), labels.get(each.number, {}), versions, runs)
+        _row(each, known.get(each.number - 1), labels.get(each.number, {}), versions, runs, worked)
         for each in newest_first
     ]
     return Markup('<div class="ks-stack">{}{}</div>').format(
@@ -67,11 +72,13 @@ def _row(
     labels: Mapping[str, int],
     versions: Mapping[str, ModelVersion],
     runs: Sequence[Run],
+    worked: Mapping[str, float | None],
 ) -> Sequence[Any]:
     reward = versions.get(iteration.reward_model or "")
     found = figures(iteration)
-    seconds = _training_seconds(iteration.number, runs)
-    trained = f"training {view.duration(seconds)}" if seconds is not None else ""
+    spent = [worked.get(run.id) for run in runs if run.iteration == iteration.number]
+    seconds = sum(each for each in spent if each)
+    trained = f"training {view.duration(seconds)}" if seconds else ""
     whole = (
         (iteration.finished_at - iteration.created_at).total_seconds()
         if iteration.finished_at
@@ -85,7 +92,7 @@ def _row(
         view.signed(found["reward"], 2),
         view.number(found["kl"]),
         _wins(iteration),
-        policies_view.verdict_of(iteration, on_trial(iteration, before)),
+        policies_view.verdict_of(iteration, judges(iteration, before)),
         view.number(found["length"]),
         view.figure(view.duration(whole), trained),
     )
@@ -110,18 +117,6 @@ def _phase(iteration: Iteration, run: Run | None) -> Markup:
     if iteration.phase != "labeling" and run is not None and stopped(run):
         return view.badge(f"{name} {run.status}", "bad")
     return view.badge(name, "info", dot=True)
-
-
-def _training_seconds(number: int, runs: Sequence[Run]) -> float | None:
-    spent = [
-        (run.finished_at - run.created_at).total_seconds()
-        for run in runs
-        if run.iteration == number
-        and run.stage in ("reward", "ppo")
-        and run.status == "succeeded"
-        and run.finished_at
-    ]
-    return sum(spent) if spent else None
 
 
 def charts(iterations: Sequence[Iteration]) -> Markup:

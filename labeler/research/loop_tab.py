@@ -89,7 +89,7 @@ class LoopTab:
             self.head: shown(loop_view.headline(state)),
             self.glance: shown(loop_view.glance(state, agreed, now=moment)),
             self.next: shown(loop_view.next_step(state, reason)),
-            self.gate: self._gate.show(acts, reading.turn(self._db)),
+            self.gate: self._gate.show(acts, state.turn),
             self.train: gr.Button(interactive=reason is None),
             self.reason: shown(_why_not(reason)),
         }

@@ -44,17 +44,12 @@ _FLAGS = """
 _COUNT = {
     "judgments": "SELECT count(*) AS n FROM current_judgments",
     "flags": "SELECT count(*) AS n FROM open_flags",
+    "rulings": "SELECT count(*) AS n FROM gate_overrides",
 }
 
 # Changes with every act of an annotator; what is expensive is computed again only then.
 _VERSION = """
     SELECT (SELECT count(*) FROM judgments) + (SELECT count(*) FROM withdrawals) AS acts
-"""
-
-_TURN = """
-    SELECT max(number) AS iteration, arg_max(phase, number) AS phase,
-           (SELECT count(*) FROM gate_overrides) AS rulings
-    FROM iterations
 """
 
 
@@ -68,6 +63,7 @@ class State:
     latest_label: datetime | None
     judgments: int
     open_flags: int
+    rulings: int
     prompts: Mapping[str, int]
     policy: ModelVersion | None
     reward_model: ModelVersion | None
@@ -81,6 +77,13 @@ class State:
     """Judgments that the current iteration trains on and none before did; None where unknown."""
     cancelling: bool = False
     """Whether `run` has been asked to stop and has not stopped yet."""
+
+    @property
+    def turn(self) -> tuple[int, str, int] | None:
+        """Changes whenever the loop moves on or a researcher rules on a policy."""
+        return (
+            (self.iteration.number, self.iteration.phase, self.rulings) if self.iteration else None
+        )
 
     @property
     def wanted(self) -> int:
@@ -103,6 +106,7 @@ def state(db: Database, *, midnight: datetime) -> State:
         latest_label=labels["latest"],
         judgments=_count(db, "judgments"),
         open_flags=_count(db, "flags"),
+        rulings=_count(db, "rulings"),
         prompts=prompts.counts(db),
         policy=_policy(current, versions),
         reward_model=_reward_model(current, versions),
@@ -152,11 +156,6 @@ def _reward_model(
 def acts(db: Database) -> int:
     """A number that changes whenever an annotator does something."""
     return db.read(_VERSION)[0]["acts"]
-
-
-def turn(db: Database) -> tuple[Any, ...]:
-    """Changes whenever the loop moves on or a researcher rules on a policy."""
-    return tuple(db.read(_TURN)[0].values())
 
 
 @dataclass(frozen=True, kw_only=True)
