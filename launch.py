@@ -321,10 +321,9 @@ def retry(workspace: Workspace = DEFAULT, sets: Sets = []) -> None:  # noqa: B00
 def take_up(workspace: Path, how: str, **arguments: Any) -> None:
     with connect(workspace) as target:
         # A worker outlives its server and may have ended since: then nothing is to be resumed.
-        if how == "resume" and "running" in (
-            run["status"] for run in target.call("status")["runs"]
-        ):
-            tell("no stage is stopped, one was running: the loop takes it over and goes on")
+        found = target.call("status")["runs"]
+        if how == "resume" and any(run["status"] == "running" for run in found):
+            tell("no stage is stopped; the one that runs goes on")
         else:
             target.call(how, **arguments)
         state = follow(target.call, until="labeling", tell=tell)

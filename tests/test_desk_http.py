@@ -146,16 +146,21 @@ def test_malformed_is_422_with_a_reason_that_names_the_field(client, change, nam
     assert named in answer.json()["error"]
 
 
-@pytest.mark.parametrize("raw", [b"", b"{", b"[]", b'"x"', b"\xff\xfe", b"null"])
-def test_what_is_no_json_object_is_422(client, raw):
+@pytest.mark.parametrize(
+    ("raw", "says"),
+    [
+        (b"", "The body"), (b"[]", "The body: "), (b'"x"', "The body: "), (b"null", "The body"),
+        (b"{", "The body is not JSON."), (b"\xff\xfe", ""),
+    ],
+)  # fmt: skip
+def test_what_is_no_json_object_is_422(client, raw, says):
     answer = client.post(
         "/label/api/judgments", content=raw, headers={"content-type": "application/json"}
     )
 
     assert answer.status_code == 422
+    assert answer.json()["error"].startswith(says)
     assert answer.json()["error"]
-    if raw == b"{":
-        assert answer.json()["error"] == "The body is not JSON."
 
 
 def test_a_pair_never_leased_is_409_and_an_unknown_one_404(client, world):

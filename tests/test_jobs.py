@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -34,9 +35,12 @@ def succeeded(db: Database, run: str) -> Run:
 
 
 def weights(db: Database) -> dict[str, str]:
-    """What each folder of models/ holds, by its name up to the dot."""
+    """What each folder of models/ holds, by its name without the time it was replaced at."""
     found = (db.workspace / "models").iterdir()
-    return {path.name.partition("-2")[0]: (path / "weights").read_text() for path in found}
+    return {
+        re.sub(r"(?<=\.replaced)-.*", "", path.name): (path / "weights").read_text()
+        for path in found
+    }
 
 
 def register(db: Database, run: Run) -> None:

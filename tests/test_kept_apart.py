@@ -8,7 +8,6 @@ from typing import Any
 import pandas as pd
 import pytest
 
-import launch
 from storage import handover
 from storage.database import Database
 from storage.exporting import export
@@ -48,26 +47,6 @@ def test_demonstrations_of_prompts_kept_apart_alone_are_none(db: Database, file:
     assert not handover.has_demonstrations(db)
     import_sft(db, file(DEMONSTRATIONS[3:], "more.jsonl"))
     assert handover.has_demonstrations(db)
-
-
-def test_serve_tells_what_was_odd_about_its_files_once(
-    tmp_path: Path, file: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    rows = file([{"prompt": n, "role": "train"} for n in range(5)], "odd.jsonl")
-    launch.prepare(tmp_path / "studio", None, [], [])
-    Database.open(tmp_path / "studio").close()
-    with launch.connect(tmp_path / "studio") as studio:
-        assert isinstance(studio, launch.Studio)
-        launch.bring_in(studio, "prompts", rows)
-        first = capsys.readouterr().err.splitlines()
-        launch.bring_in(studio, "prompts", rows)
-        assert capsys.readouterr().err == ""
-    assert first == [
-        "odd.jsonl, line 1: prompt is the number 0, kept as text",
-        "odd.jsonl, line 2: prompt is the number 1, kept as text",
-        "odd.jsonl, line 3: prompt is the number 2, kept as text",
-        "odd.jsonl: 2 more warnings; `import --prompts … --json` lists them",
-    ]
 
 
 LEARNS = {

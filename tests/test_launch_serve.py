@@ -2,57 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
 from labeler.listening import address, listen
-from launch import CONFIGS, Studio, prepare, server_for, take_up
-from storage import annotators, runs
+from launch import CONFIGS, Studio, bring_in, connect, prepare, server_for, take_up
+from storage import runs
 from storage.database import Database
-from storage.records import Annotator
 from tests.tiny import save_tiny
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(save_tiny(tmp_path_factory.mktemp("model")))
-
-
-@pytest.fixture
-def studio(tmp_path: Path, model: str) -> Iterator[Studio]:
-    place = tmp_path / "workspace"
-    config = prepare(place, model, [], [])
-    Database.open(place).close()
-    opened = Studio(place, config)
-    yield opened
-    opened.close()
-
-
-def test_the_link_is_for_one_owner_who_is_a_researcher(studio: Studio):
-    owner = annotators.owner(studio.db)
-    assert (owner.name, owner.role) == ("owner", "researcher")
-    annotators.add(studio.db, Annotator(id="ada", name="Ada", role="researcher"))
-    assert annotators.owner(studio.db) == owner
-
-
-def test_an_imported_annotator_called_owner_does_not_get_the_link(studio: Studio):
-    annotators.add(studio.db, Annotator(id="imported", name="owner"))
-    annotators.add(studio.db, Annotator(id="too", name="owner-2"))
-    found = annotators.owner(studio.db)
-    assert (found.name, found.role) == ("owner-3", "researcher")
-    assert annotators.owner(studio.db) == found
-
-
-def test_where_the_owner_is_shut_out_the_link_is_for_the_researcher_there_is(studio: Studio):
-    owner = annotators.owner(studio.db)
-    ada = annotators.add(studio.db, Annotator(id="ada", name="Ada", role="researcher"))
-    annotators.set_disabled(studio.db, owner.id, disabled=True)
-    assert annotators.owner(studio.db) == ada
 
 
 def test_resume_takes_over_a_stage_that_ended_while_nobody_looked(
@@ -70,7 +32,7 @@ def test_resume_takes_over_a_stage_that_ended_while_nobody_looked(
         assert opened.loop.state()["phase"] == "sampling"
     take_up(place, "resume")
     told = capsys.readouterr()
-    assert "no stage is stopped, one was running" in told.err
+    assert "no stage is stopped; the one that runs goes on" in told.err
     assert told.out == "iteration 1 waits for labels\n"
     with pytest.raises(ValueError, match="no stage is stopped"):
         take_up(place, "resume")
@@ -97,10 +59,10 @@ def _has_ipv6() -> bool:
 
 
 def test_a_live_server_is_joined_and_never_silently_asked_for_other_settings(
-    tmp_path: Path, model: str
+    tmp_path: Path,
 ):
     place = tmp_path / "workspace"
-    prepare(place, model, [], [])
+    prepare(place, str(save_tiny(tmp_path / "model")), [], [])
     unasked = ["labeling.labels=400", "seed=0"]
     with server_for(place, [], ["seed=3"], ["labeling.labels=7"]) as ours:
         for asked in ([], ["seed=3"], ["labeling.labels=7", "ppo.max_new_tokens=256"]):
@@ -117,3 +79,23 @@ def test_a_live_server_is_joined_and_never_silently_asked_for_other_settings(
             server_for(place, [CONFIGS / "tiny.toml"], []),
         ):
             pass
+
+
+def test_serve_tells_what_was_odd_about_its_files_once(
+    tmp_path: Path, file: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = file([{"prompt": n, "role": "train"} for n in range(5)], "odd.jsonl")
+    prepare(tmp_path / "studio", None, [], [])
+    Database.open(tmp_path / "studio").close()
+    with connect(tmp_path / "studio") as studio:
+        assert isinstance(studio, Studio)
+        bring_in(studio, "prompts", rows)
+        first = capsys.readouterr().err.splitlines()
+        bring_in(studio, "prompts", rows)
+        assert capsys.readouterr().err == ""
+    assert first == [
+        "odd.jsonl, line 1: prompt is the number 0, kept as text",
+        "odd.jsonl, line 2: prompt is the number 1, kept as text",
+        "odd.jsonl, line 3: prompt is the number 2, kept as text",
+        "odd.jsonl: 2 more warnings; `import --prompts … --json` lists them",
+    ]

@@ -206,3 +206,25 @@ def test_what_is_not_there_is_named(db):
     with pytest.raises(NotFound, match="7"):
         iterations.get(db, 7)
     assert iterations.latest(db) is None
+
+
+def test_the_link_is_for_one_owner_who_is_a_researcher(db: Database):
+    owner = annotators.owner(db)
+    assert (owner.name, owner.role) == ("owner", "researcher")
+    annotators.add(db, Annotator(id="ada", name="Ada", role="researcher"))
+    assert annotators.owner(db) == owner
+
+
+def test_an_imported_annotator_called_owner_does_not_get_the_link(db: Database):
+    annotators.add(db, Annotator(id="imported", name="owner"))
+    annotators.add(db, Annotator(id="too", name="owner-2"))
+    found = annotators.owner(db)
+    assert (found.name, found.role) == ("owner-3", "researcher")
+    assert annotators.owner(db) == found
+
+
+def test_where_the_owner_is_shut_out_the_link_is_for_the_researcher_there_is(db: Database):
+    owner = annotators.owner(db)
+    ada = annotators.add(db, Annotator(id="ada", name="Ada", role="researcher"))
+    annotators.set_disabled(db, owner.id, disabled=True)
+    assert annotators.owner(db) == ada

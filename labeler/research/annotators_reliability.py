@@ -285,8 +285,8 @@ def _expected(fitted: FittedModel | None) -> Markup:
         view.percent(expected, 1),
         detail,
         help="How often two annotators with the fitted slopes and side biases would say the same "
-        "of pairs that several judged and that the model which scores them did not learn from (the audit "
-        "model scores those that the reward model learned), both bad counting as a tie. Pairs of nearly equal responses keep it low, however careful people are.",
+        "of unseen pairs that several judged: what the reward model learned from is scored by the audit "
+        "model. Both bad counts as a tie. Pairs of nearly equal responses keep it low, however careful people are.",
     )
 
 
