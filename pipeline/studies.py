@@ -45,11 +45,15 @@ def newest_ppo_run(workspace: Path) -> RunDirectory:
 def chosen_settings(source: RunDirectory, overrides: Mapping[str, Any]) -> Config:
     """The settings with which a run is repeated.
 
-    ValueError for those that chose its models: a repetition has the same ones.
+    ValueError for those that chose its models and its seed: a repetition has the same ones.
     """
     had = source.job().config
     config = had.override(overrides)
     before, after = values(had), values(config)
+    if after["seed"] != before["seed"]:
+        raise ValueError(
+            "seed is that of the run that is repeated; --set ppo.seed gives PPO another course"
+        )
     for name in ("ppo.start_from", "shaping.extra_reward_models"):
         if after[name] != before[name]:
             raise ValueError(

@@ -233,6 +233,12 @@ def test_settings_that_choose_a_runs_models_are_refused(workspace, name, value):
     assert not list(workspace.glob("*/no"))
 
 
+def test_another_seed_is_refused_for_the_runs_own_would_count(workspace):
+    for command in (("compare",), ("sweep", "--kl-weight", "0.1")):
+        with pytest.raises(ValueError, match=r"ppo\.seed gives PPO another course"):
+            run(*command, "--workspace", workspace, "--name", "no", "--set", "seed=3")
+
+
 def test_what_is_missing_is_said(workspace, tmp_path):
     with pytest.raises(ValueError, match="no PPO run to repeat"):
         run("compare", "--workspace", tmp_path)

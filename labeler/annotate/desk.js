@@ -340,6 +340,7 @@ class Desk {
     if (event.key === "Escape") return this.escape(event);
     // Enter held down would press a button in focus again and again.
     if (event.repeat && event.key === "Enter" && event.target.closest("button")) event.preventDefault();
+    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) return this.send(event);
     if (this.keysOff || event.repeat || event.ctrlKey || event.metaKey || event.altKey || $("dialog[open]")) return;
     if (event.target.closest("input, textarea, select, [contenteditable]")) return;
     const action = keys[event.key.toLowerCase()];
@@ -347,6 +348,14 @@ class Desk {
     event.preventDefault();
     $(".desk").classList.remove("pointing"); // a pointer at rest marks nothing
     if (!((this.unread || this.covered) && "1209sf".includes(event.key.toLowerCase()))) action();
+  }
+
+  // Ctrl+Enter sends what is written in the dialog, as it does elsewhere.
+  send(event) {
+    const writing = event.target.closest("dialog textarea");
+    if (!writing || event.repeat) return;
+    event.preventDefault();
+    writing.form.requestSubmit(writing.form.querySelector("button.strong"));
   }
 
   escape(event) {

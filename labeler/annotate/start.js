@@ -16,7 +16,10 @@ function recall(name) {
   }
 }
 
+let themeChosen = false;
+
 function setTheme(theme) {
+  themeChosen = true;
   $(".desk").dataset.theme = theme;
   document.body.classList.toggle("dark", theme === "dark");
   document.body.classList.toggle("kite-light", theme === "light");
@@ -45,10 +48,18 @@ async function start() {
   }
 }
 
-const systemTheme = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
-const chosenTheme = recall("theme");
-$(".desk").dataset.theme = chosenTheme || systemTheme;
-if (chosenTheme) setTheme(chosenTheme);
+const systemDark = matchMedia("(prefers-color-scheme: dark)");
+
+// The system's theme, now and whenever it changes; a choice made on this page stands.
+function followTheSystem() {
+  if (themeChosen) return;
+  $(".desk").dataset.theme = systemDark.matches ? "dark" : "light";
+}
+
+followTheSystem();
+systemDark.addEventListener("change", followTheSystem);
+const remembered = recall("theme");
+if (remembered) setTheme(remembered);
 showState("loading");
 showIdle("loading", 0);
 start();

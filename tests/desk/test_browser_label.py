@@ -143,12 +143,17 @@ def test_skip_and_flag(browser, world, server, who):
         page.keyboard.type("private data: 1 2 0 9")
         page.get_by_role("button", name="Flag", exact=True).last.click()
         wait_for_other(page, two)
+        three = shown(page)
+        page.keyboard.press("f")
+        page.keyboard.type("cut off")
+        page.keyboard.press("Control+Enter")
+        wait_for_other(page, three)
         status(page, "saved")
     assert (
         db.read("SELECT count(*) AS n FROM skips WHERE annotator = $who", who=who.id)[0]["n"] == 1
     )
-    flags = db.read("SELECT comment FROM flags WHERE annotator = $who", who=who.id)
-    assert [row["comment"] for row in flags] == ["private data: 1 2 0 9"]
+    flags = db.read("SELECT comment FROM flags WHERE annotator = $who ORDER BY ALL", who=who.id)
+    assert [row["comment"] for row in flags] == ["cut off", "private data: 1 2 0 9"]
     assert judgments_of(db, who) == []  # typing digits judged nothing
 
 
@@ -329,7 +334,10 @@ def test_a_phone_shows_everything_without_sideways_scrolling(browser, world, ser
 
 def test_help_guidelines_and_dark(browser, world, server, who):
     with desk_page(browser, world, server, who, scheme="dark") as page:
-        assert page.locator(".desk").get_attribute("data-theme") == "dark"
+        desk = page.locator(".desk")
+        for scheme in ("light", "dark"):  # the system's may change while the page is open
+            page.emulate_media(color_scheme=scheme)
+            expect(desk).to_have_attribute("data-theme", scheme)
         page.keyboard.press("?")
         expect(page.locator("dialog.help")).to_be_visible()
         page.keyboard.press("1")  # judges nothing while the list is open
@@ -339,7 +347,10 @@ def test_help_guidelines_and_dark(browser, world, server, who):
         page.keyboard.press("Escape")
         expect(page.locator(".guidelines")).to_be_hidden()
         page.get_by_label("Light or dark").click()
-        assert page.locator(".desk").get_attribute("data-theme") == "light"
+        for scheme in ("light", "dark"):  # what was chosen stands
+            page.emulate_media(color_scheme=scheme)
+            page.evaluate("new Promise((seen) => requestAnimationFrame(() => setTimeout(seen)))")
+            expect(desk).to_have_attribute("data-theme", "light")
     assert judgments_of(world[0], who) == []
 
 
