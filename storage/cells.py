@@ -14,6 +14,8 @@ from typing import Any
 from storage.filetypes import BadRow, Row, is_missing
 from storage.records import Message, as_messages
 
+LONG = 200_000
+"""Characters of a text, some 50,000 tokens, beyond which it is more likely a mistake of the file."""
 _PROMPT_COLUMNS = ("messages", "prompt", "instruction")
 
 
@@ -167,6 +169,10 @@ class Cells:
             return json.dumps(value)
         if not isinstance(value, str):
             raise ValueError(f"{column} must be text, not {_spelled(value)}")
+        if len(value) > LONG:
+            self.warn(
+                f"{column} is {len(value):,} characters long, more than anybody reads before a judgment"
+            )
         return _valid_text(column, value)
 
     def _chat(self, column: str, messages: list[Any]) -> tuple[Message, ...]:

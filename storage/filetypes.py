@@ -70,6 +70,11 @@ def read_rows(path: Path) -> tuple[list[Row], list[BadRow]]:
     if kind == ".parquet":
         return _parquet_rows([path], path)
     content = path.read_bytes()
+    if b"\0" in content[:8192]:
+        raise ValueError(
+            f"{path.name} is not UTF-8 text but a binary file (or UTF-16): save it as UTF-8, or give it "
+            "the ending of what it is"
+        )
     if kind == ".csv":
         found = list(_csv_rows(content))
     elif kind == ".json" and content.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] == b"[":

@@ -57,6 +57,9 @@ def test_a_file_that_is_none_is_refused_in_a_sentence(db: Database, tmp_path: Pa
         ("rows.jsonl", b'{"prompt": "x"}\n{"prompt": "caf\xe9"}', "line 2: not JSON"),
         ("rows.json", b'[{"prompt": "x"}', "line 1: not followed by a comma"),
         ("rows.jsonl", b'{"prompt": NaN}', "NaN is not a JSON value"),
+        ("rows.jsonl", bytes(range(256)) * 40, "rows.jsonl is not UTF-8 text but a binary file"),
+        ("rows.csv", '{"prompt": "x"}'.encode("utf-16"), "save it as UTF-8"),
+        ("rows.jsonl", b"\n" * 9000 + b'{"prompt": "\0"}', "line 9001: not JSON: Invalid control"),
     ]
     for name, content, message in files:
         path = tmp_path / name
@@ -94,6 +97,15 @@ def test_text_that_nests_without_end_is_a_bad_row(
 def test_a_cell_that_nests_without_end_is_text_and_no_chat(db: Database, file: Any) -> None:
     cell = '[{"role": ' + "[" * 20_000
     assert import_prompts(db, file([{"prompt": cell}], "deep.csv")).added["prompts"] == 1
+
+
+def test_a_text_that_nobody_can_read_is_imported_with_a_warning(db: Database, file: Any) -> None:
+    texts = ["a" * 200_000, "b" * 200_001]
+    report = import_prompts(db, file([{"prompt": text} for text in texts], "long.jsonl"))
+    assert report.added["prompts"] == 2
+    assert [(w.line, w.reason) for w in report.warnings] == [
+        (2, "prompt is 200,001 characters long, more than anybody reads before a judgment")
+    ]
 
 
 def test_two_columns_of_one_name_are_refused(db: Database, tmp_path: Path) -> None:
