@@ -32,7 +32,7 @@ from pipeline.gold import score
 from pipeline.population import SimulatedAnnotator
 from pipeline.reward.calibration import calibrate
 from pipeline.reward.config import RewardConfig
-from pipeline.reward.data import JudgedPair, set_apart, split_by_prompt
+from pipeline.reward.data import JudgedPair, shared_out
 from pipeline.reward.likelihood import OUTCOME_CODES, UNSTATED
 from pipeline.reward.members import train_members
 from pipeline.reward.scoring import RewardModel
@@ -282,12 +282,7 @@ class Fitted:
         cls, pairs: Sequence[JudgedPair], chat: ChatTokenizer, config: RewardConfig, *, seed: int
     ) -> Fitted:
         """As the stage shares judgments out, trains, and calibrates; `cpu_seconds` of the training."""
-        rest, held_out = split_by_prompt(
-            pairs, held_out_share=config.held_out_share, seed=CONFIG.seed
-        )
-        learned, apart = set_apart(
-            rest, share=config.audit_share, least=config.stopping_judgments, seed=CONFIG.seed
-        )
+        learned, apart, held_out = shared_out(pairs, config, seed=CONFIG.seed)
         started = time.process_time()
         model, kept = trained(
             learned,

@@ -125,11 +125,11 @@ def _tell(
             "sampling/bald_chosen": scores[list(chosen)].mean().item(),
         }
         report.metrics(0, figures)
-    report.note("info", "selection", message, chosen=len(chosen), candidates=pairs)
-    if len(chosen) < owed:
-        report.log(
-            f"{owed - len(chosen)} prompts had no two answers that differ; they count as random"
+    if alike := owed - len(chosen):
+        message += (
+            f"; {alike} that it was to choose are random: their prompts had no answers that differ"
         )
+    report.note("info", "selection", message, chosen=len(chosen), candidates=pairs)
 
 
 def _reward_models(job: Job) -> list[str]:

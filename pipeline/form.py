@@ -27,7 +27,10 @@ BASIC_SETTINGS = (
 
 _OF_THE_REFERENCE = ("model.name", "sft")
 _OF_THE_PAIRS = ("sampling", "labeling", "gate.labels", "gate.most")
-_ALSO_LATER = ("sampling.batch", "reward.max_tokens", "reward.held_out_share")
+_ALSO_LATER = (
+    "sampling.batch", "reward.max_tokens", "reward.held_out_share", "reward.audit_share",
+    "reward.stopping_judgments",
+)  # fmt: skip
 """The reward stage samples by the first what rewards are centred on; DPO reads the others."""
 
 

@@ -197,7 +197,9 @@ def test_near_duplicates_are_not_chosen_and_others_stand_in(
     assert summary["arms"] == {"repeated": 7}
     policies = Counter(row["policy"] for row in rows_of(directory.outputs / "completions.parquet"))
     assert policies == {"policy-1": 7, "sft-1": 7}
-    assert "4 prompts had no two answers that differ" in directory.log.read_text()
+    assert notes(directory)[0]["message"].endswith(
+        "; 4 that it was to choose are random: their prompts had no answers that differ"
+    )
 
 
 def test_a_pair_of_texts_nearly_the_same_is_never_chosen(

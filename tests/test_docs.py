@@ -1,5 +1,6 @@
 """What the documents say is what the code does."""
 
+import inspect
 import re
 from dataclasses import fields
 from pathlib import Path
@@ -7,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from pipeline.optimize.config import OptimizeConfig
+from pipeline.ppo import metrics
 from pipeline.ppo.config import PPOConfig
 from pipeline.ppo.metrics import METRICS
+from pipeline.shaping.config import COMPONENTS
 
 DOCS = Path(__file__).parent.parent / "docs"
 ALGORITHM = (DOCS / "algorithm.md").read_text(encoding="utf-8")
@@ -47,6 +50,22 @@ def test_every_setting_stands_with_its_default_and_a_use():
     expected = {f.name: str(f.default) for f in fields(PPOConfig)}
     assert found == {k: v.lower() if v in ("True", "False") else v for k, v in expected.items()}
     assert all(row[2] for row in rows("Settings"))
+
+
+def test_every_red_flag_stands_with_what_raises_it():
+    found = [(row[0].split("`")[1], "(stop)" in row[0]) for row in rows("Red flags")]
+    source = inspect.getsource(metrics)
+    levels = re.findall(r'name="(\w+)",\n +level="(\w+)"( if)?', source)
+    assert found == [(name, level == "stop" and not depends) for name, level, depends in levels]
+    assert len(found) == len(metrics._RULES)
+
+
+def test_every_shaping_component_is_described():
+    text = (DOCS / "reward.md").read_text(encoding="utf-8")
+    table = text.split("| component |")[1].split("\n\n")[0]
+    named = [name for cell in re.findall(r"^\| (`[^|]+) \|", table, re.MULTILINE)
+             for name in re.findall(r"`([\w:]+)`", cell)]  # fmt: skip
+    assert sorted(named) == sorted([*COMPONENTS, "module:function"])
 
 
 def test_the_settings_of_other_methods_stand_with_their_defaults():

@@ -1,7 +1,8 @@
 """Direct preference optimization: the judgments teach the policy, without a reward model.
 
 Rafailov et al. 2023 (arXiv:2305.18290), with TRL's trainer.  It learns from the judgments that
-the reward model learned from: those on held-out prompts measure it, and ties teach it nothing.
+the reward model learned from: those on held-out prompts measure it, those set apart are the audit
+model's, and ties teach it nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from pipeline.reward.data import (
     judged_by,
     notes_on_kinds,
     read_pairs,
-    split_by_prompt,
+    shared_out,
 )
 from pipeline.reward.likelihood import FIRST
 from pipeline.rundir import Job, Report, RunDirectory
@@ -61,11 +62,9 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
     pairs = read_pairs(
         directory.inputs / "judgments.parquet", chat, max_tokens=job.config.reward.max_tokens
     )
-    train_pairs, held_out_pairs = split_by_prompt(
-        pairs, held_out_share=job.config.reward.held_out_share, seed=job.config.seed
-    )
-    training, held_out = preferences(train_pairs), preferences(held_out_pairs)
-    ties = len(pairs) - len(training) - len(held_out)
+    learned, apart, others = shared_out(pairs, job.config.reward, seed=job.config.seed)
+    training, held_out = preferences(learned), preferences(others)
+    ties = sum(not pair.decisive for pair in pairs)
     model = load_causal_lm(job.model("policy"), device=device)
     reference = load_causal_lm(job.model("reference"), device=device)
     kinds = judged_by(directory.inputs)
@@ -91,6 +90,7 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
         "loss": loss,
         "margin": fmean(margins(model, reference, training, pad_id=chat.pad_id)),
         "held_out_pairs": len(held_out),
+        "apart_pairs": len(apart),
     }
     if held_out:
         found = margins(model, reference, held_out, pad_id=chat.pad_id)

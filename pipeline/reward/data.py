@@ -181,6 +181,18 @@ def set_apart(
     return list(train), []
 
 
+def shared_out(
+    pairs: Sequence[JudgedPair], config: RewardConfig, *, seed: int
+) -> tuple[list[JudgedPair], list[JudgedPair], list[JudgedPair]]:
+    """What training learns from, what is set apart, and what is held out: `split_by_prompt`, then
+    `set_apart`.  Raises ValueError where there is nothing to learn or measure."""
+    rest, held_out = split_by_prompt(pairs, held_out_share=config.held_out_share, seed=seed)
+    learned, apart = set_apart(
+        rest, share=config.audit_share, least=config.stopping_judgments, seed=seed
+    )
+    return learned, apart, held_out
+
+
 def resolved(config: RewardConfig, pairs: Sequence[JudgedPair]) -> RewardConfig:
     """The settings with the tie model that ``auto`` stands for on these judgments.
 

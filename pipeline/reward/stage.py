@@ -24,8 +24,7 @@ from pipeline.reward.data import (
     judged_by,
     notes_on_kinds,
     read_pairs,
-    set_apart,
-    split_by_prompt,
+    shared_out,
 )
 from pipeline.reward.held_out import measure_quality
 from pipeline.reward.likelihood import LEARNS_THETA
@@ -53,15 +52,7 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
     tell(0, "encoding the judgments")
     chat = ChatTokenizer.load(path)
     pairs = read_pairs(directory.inputs / "judgments.parquet", chat, max_tokens=config.max_tokens)
-    rest, held_out = split_by_prompt(
-        pairs, held_out_share=config.held_out_share, seed=job.config.seed
-    )
-    train, apart = set_apart(
-        rest,
-        share=config.audit_share,
-        least=config.stopping_judgments,
-        seed=job.config.seed,
-    )
+    train, apart, held_out = shared_out(pairs, config, seed=job.config.seed)
     report.log(f"{len(train)} judgments to train on, {len(held_out)} held out, {len(apart)} apart")
     # Pairs that a reward model chose are the hard ones, and say nothing of all others.
     measured = [pair for pair in held_out if pair.random_stream]
