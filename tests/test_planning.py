@@ -127,3 +127,16 @@ def test_the_command_prints_words_or_json():
     found = json.loads(run(*asked, "--json"))
     assert found == plan(Scenario(win_rate=0.7, ties=0.2))
     assert run(*asked).strip() == readable(found)
+
+
+def test_the_e_process_counts_every_judgment_of_a_prompt_and_only_the_right_side():
+    one, three = (plan(Scenario(win_rate=0.7, per_prompt=m, correlation=1.0)) for m in (1, 3))
+    # The test reads the first judgment of a prompt: the others cost and tell nothing.
+    for figure in ("mean", "median", "for_power"):
+        assert three["e_process"][figure] == pytest.approx(3 * one["e_process"][figure], abs=3)
+    assert plan(Scenario(win_rate=0.3))["e_process"]["for_power"] == pytest.approx(
+        one["e_process"]["for_power"], rel=0.1
+    )
+    later = plan(Scenario(win_rate=0.7), power=0.95)["e_process"]
+    assert later["median"] == one["e_process"]["median"]
+    assert later["for_power"] > 1.3 * one["e_process"]["for_power"]
