@@ -1,0 +1,116 @@
+"""Between sampling and training: what is asked of annotators, when training begins, what it is given."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from pipeline import detached
+from pipeline.config import Config
+from pipeline.loop import Loop
+from pipeline.rundir import RunDirectory
+from storage import handover, runs
+from storage.database import Database
+from storage.records import Comparison, Completion, Judgment, Prompt
+from tests.policy_world import add_iteration, add_models, compare
+
+
+@pytest.fixture
+def world(db: Database) -> Database:
+    """A trained policy that iteration 2 samples; three labels are wanted."""
+    add_models(db, policies=2)
+    add_iteration(db, 1)
+    add_iteration(db, 2, phase="labeling", policy_produced=None, reward_model=None, labels_wanted=3)
+    return db
+
+
+@contextmanager
+def loop_of(db: Database, **settings: object) -> Iterator[Loop]:
+    made = Loop(db, Config().override({k.replace("__", "."): v for k, v in settings.items()}))
+    yield made
+    made.advance()
+    made.shut_down()
+
+
+@pytest.fixture(autouse=True)
+def workers_that_die_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(detached, "spawn", lambda *_: subprocess.Popen(["true"]))
+
+
+@pytest.mark.parametrize(("alone", "then"), [(True, "reward"), (False, "labeling")])
+def test_training_begins_by_itself_once_the_labels_are_in_where_it_is_asked_to(
+    world: Database, alone: bool, then: str
+):
+    with loop_of(world, labeling__auto_train=alone) as loop:
+        compare(world, "policy-1", "sft-1", ["first", "tie"])
+        assert loop.advance() == "labeling"
+        compare(world, "policy-1", "sft-1", ["second"])
+        assert loop.advance() == then
+        assert loop.state()["phase"] == then
+
+
+def judge_a_held_out_prompt(db: Database) -> None:
+    prompt = Prompt.make("What is held out?", role="held-out")
+    answers = [
+        Completion(id=f"h-{side}", prompt=prompt.id, policy=policy, text=f"an answer {side}")
+        for side, policy in ((1, "policy-1"), (2, "sft-1"))
+    ]
+    pair = Comparison(
+        id="h", prompt=prompt.id, first="h-1", second="h-2", iteration=0, arm="imported"
+    )
+    said = Judgment(id="j-h", comparison="h", annotator="ann", outcome="first", shown_swapped=False)
+    db.write(lambda tx: tx.store(*answers, pair, said))
+
+
+def test_no_reward_model_is_given_judgments_of_held_out_prompts(world: Database):
+    compare(world, "policy-1", "sft-1", ["first", "second"])
+    judge_a_held_out_prompt(world)
+    with loop_of(world) as loop:
+        loop.train({})
+        loop.advance()
+        [run] = runs.listing(world)
+        given = RunDirectory(world.workspace / run.directory).inputs / "judgments.parquet"
+        found = pd.read_parquet(given)
+        assert len(found) == 2
+        assert "j-h" not in set(found["judgment"])
+
+
+def seed_of(db: Database, number: int, **settings: object) -> int:
+    add_iteration(db, number, phase="ppo", policy_sampled="policy-1", policy_produced=None)
+    with loop_of(db, **settings) as loop:
+        loop.advance()
+        run = next(r for r in runs.listing(db) if r.iteration == number)
+        return RunDirectory(db.workspace / run.directory).job().seed
+
+
+def test_every_iteration_and_every_seed_draws_anew(world: Database):
+    assert len({seed_of(world, 2), seed_of(world, 3), seed_of(world, 4, seed=7)}) == 3
+
+
+def test_about_a_tenth_of_the_pairs_is_asked_of_two(world: Database, tmp_path: Path):
+    prompt = Prompt.make("How many is 1?", role="train").id
+    answers = [
+        {
+            "id": f"a{n}", "prompt": prompt, "policy": "policy-1", "text": f"answer {n}",
+            "tokens": 2, "finish_reason": "stop", "temperature": 1.0, "seed": n,
+        }
+        for n in range(1000)
+    ]  # fmt: skip
+    pairs = [
+        {
+            "id": f"x{n}", "prompt": prompt, "first": f"a{2 * n}", "second": f"a{2 * n + 1}",
+            "arm": "random",
+        }
+        for n in range(500)
+    ]  # fmt: skip
+    pd.DataFrame(answers).to_parquet(tmp_path / "completions.parquet")
+    pd.DataFrame(pairs).to_parquet(tmp_path / "comparisons.parquet")
+    assert handover.take_comparisons(world, tmp_path, iteration=2, overlap=0.1, seed=0) == 500
+    counted = world.read("SELECT wanted, count(*) AS n FROM comparisons GROUP BY wanted")
+    twice = {row["wanted"]: row["n"] for row in counted}[2]
+    assert 30 <= twice <= 70  # 50 expected, with a standard deviation of 6.7
