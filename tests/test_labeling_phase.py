@@ -16,7 +16,7 @@ from pipeline.loop import Loop
 from pipeline.rundir import RunDirectory
 from storage import handover, runs
 from storage.database import Database
-from storage.records import Comparison, Completion, Judgment, Prompt
+from storage.records import Comparison, Completion, Judgment, Prompt, PromptRole
 from tests.policy_world import add_iteration, add_models, compare
 
 
@@ -46,6 +46,7 @@ def workers_that_die_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_training_begins_by_itself_once_the_labels_are_in_where_it_is_asked_to(
     world: Database, alone: bool, then: str
 ):
+    compare(world, "policy-1", "sft-1", ["first"] * 3, iteration=1)  # those were iteration 1's
     with loop_of(world, labeling__auto_train=alone) as loop:
         compare(world, "policy-1", "sft-1", ["first", "tie"])
         assert loop.advance() == "labeling"
@@ -54,30 +55,38 @@ def test_training_begins_by_itself_once_the_labels_are_in_where_it_is_asked_to(
         assert loop.state()["phase"] == then
 
 
-def judge_a_held_out_prompt(db: Database) -> None:
-    prompt = Prompt.make("What is held out?", role="held-out")
+def judge_a_prompt(db: Database, role: PromptRole) -> None:
+    """By ann, as judgment j-ROLE."""
+    prompt = Prompt.make(f"What is {role}?", role=role)
     answers = [
-        Completion(id=f"h-{side}", prompt=prompt.id, policy=policy, text=f"an answer {side}")
-        for side, policy in ((1, "policy-1"), (2, "sft-1"))
+        Completion(id=f"{role}-{n}", prompt=prompt.id, policy=policy, text=f"answer {n}")
+        for n, policy in ((1, "policy-1"), (2, "sft-1"))
     ]
     pair = Comparison(
-        id="h", prompt=prompt.id, first="h-1", second="h-2", iteration=0, arm="imported"
+        id=role, prompt=prompt.id, first=f"{role}-1", second=f"{role}-2", iteration=0,
+        arm="imported",
+    )  # fmt: skip
+    said = Judgment(
+        id=f"j-{role}", comparison=role, annotator="ann", outcome="first", shown_swapped=False
     )
-    said = Judgment(id="j-h", comparison="h", annotator="ann", outcome="first", shown_swapped=False)
-    db.write(lambda tx: tx.store(*answers, pair, said))
+    db.write(lambda tx: tx.store(prompt, *answers, pair, said))
 
 
-def test_no_reward_model_is_given_judgments_of_held_out_prompts(world: Database):
+def test_the_reward_stage_is_given_no_held_out_prompts_and_told_which_are_for_auditing(
+    world: Database,
+):
     compare(world, "policy-1", "sft-1", ["first", "second"])
-    judge_a_held_out_prompt(world)
+    for role in ("held-out", "audit"):
+        judge_a_prompt(world, role)
     with loop_of(world) as loop:
         loop.train({})
         loop.advance()
         [run] = runs.listing(world)
         given = RunDirectory(world.workspace / run.directory).inputs / "judgments.parquet"
-        found = pd.read_parquet(given)
-        assert len(found) == 2
-        assert "j-h" not in set(found["judgment"])
+        roles = pd.read_parquet(given).set_index("judgment")["prompt_role"]
+        assert roles.pop("j-audit") == "audit"
+        assert list(roles) == ["train", "train"]
+    assert handover.judged_by(world, ["person"]) == {"used": {"person": 3}, "left_out": {}}
 
 
 def seed_of(db: Database, number: int, **settings: object) -> int:
