@@ -243,6 +243,20 @@ def test_what_another_says_today_is_not_counted_today(db: Database) -> None:
     assert (before["agreement"], after["agreement"], after["shared_pairs"]) == (0.5, 0.75, 40)
 
 
+def test_a_late_answer_to_an_old_pair_of_his_joins_the_next_block(db: Database) -> None:
+    people(db, "ann", "bob")
+    pairs(db, 40)
+    old = judgment("c30", "ann", "first", created_at=MIDNIGHT - timedelta(hours=20))
+    store(db, [old])
+    yesterday(db, {"ann": ["first"] * 20, "bob": ["second"] * 10 + ["first"] * 10})
+    before = own(db)
+    # Were it counted by when ann said it, it would push the last of the twenty out, where they agree.
+    store(db, [judgment("c30", "bob", "second", created_at=NOON)])
+    tomorrow = own(db, midnight=MIDNIGHT + timedelta(days=1))
+    assert (before["shared_pairs"], before["agreement"]) == (20, 0.5)
+    assert (tomorrow["shared_pairs"], tomorrow["agreement"]) == (20, 0.5)
+
+
 def test_revising_an_answer_does_not_probe_the_others(db: Database) -> None:
     people(db, "ann", "bob")
     pairs(db, 60)
