@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from pipeline import gate
+from pipeline import gate, goldreport
+from pipeline.compare import Answer, point
 from pipeline.config import Config
 from pipeline.reward.likelihood import FIRST, SECOND
 from pipeline.reward.metrics import held_out_metrics
@@ -157,3 +158,48 @@ def test_the_accuracy_of_held_out_judgments():
     one, many = found
     for end in ("accuracy_low", "accuracy_high"):
         assert many[end] == close(one[end])
+
+
+def test_a_comparison_of_methods():
+    one, many = (
+        point(
+            "last",
+            [
+                Answer(prompt=f"p{n}", text="", gold=won, reward=won / 2 + n % 3, kl=1.0, length=4)
+                for n, won in enumerate(WON)
+                for _ in range(copies)
+            ],
+            {f"p{n}": 0.5 for n in range(len(WON))},
+            seconds=1.0,
+        )
+        for copies in (1, COPIES)
+    )
+    for name in ("gold_error", "reward_error"):
+        assert getattr(many, name) == close(getattr(one, name))
+    assert (many.win_rate.low, many.win_rate.high) == (
+        close(one.win_rate.low),
+        close(one.win_rate.high),
+    )
+
+
+def test_the_golds_own_comparison():
+    def text(role: str, won: float) -> str:
+        return "x" * (2 if role == "reference" else round(1 + 2 * won))
+
+    one, many = (
+        goldreport.compare(
+            [
+                {
+                    "prompt": f"p{n}", "messages": [{"role": "user", "content": f"question {n}"}],
+                    "policy_role": role, "text": text(role, won),
+                }
+                for n, won in enumerate(WON)
+                for role in ("policy", "reference")
+                for _ in range(copies if role == "policy" else 1)
+            ],
+            lambda _, response: float(len(response)),
+        )
+        for copies in (1, COPIES)
+    )  # fmt: skip
+    assert one["win_rate"] == close(sum(WON) / len(WON))
+    assert {name: close(value) for name, value in one.items()} == many
