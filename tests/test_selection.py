@@ -146,6 +146,15 @@ def test_ties_are_broken_by_the_seed():
     assert orders[0] != sorted(orders[0])
 
 
+def test_information_is_by_each_members_own_tie_model():
+    # Davidson: scores ½, −½ and 0 in thirds vary by 2/3 · 1/4 = 1/6; Rao and Kupper: 2 · 1/3 · (2/3)² = 8/27.
+    thirds = torch.full((2, 1, 3), 1 / 3)
+    known = Candidates(probabilities=thirds, prompts=["p"], tie_models=("davidson", "rao_kupper"))
+    assert known.information.tolist() == pytest.approx([(1 / 6 + 8 / 27) / 2])
+    plain = Candidates(probabilities=thirds, prompts=["p"])
+    assert plain.information.tolist() == pytest.approx([8 / 27])
+
+
 def test_a_pair_that_may_not_be_asked_leaves_its_prompt_to_the_next():
     candidates = pool(12, prompts=4)
     free = choose("bald", candidates, 4, seed=0)
