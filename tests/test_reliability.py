@@ -180,6 +180,21 @@ def test_what_the_newest_reward_model_says_of_annotators(db: Database) -> None:
     assert fitted(db) is None
 
 
+def test_a_mean_of_shared_pairs_knows_no_more_than_its_single_answers(db: Database) -> None:
+    people(db, "ann", "bob", "eve")
+    pairs(db, 30)
+    said = {
+        "ann": ["first"] * 30,
+        "bob": ["second", *["first"] * 29],
+        "eve": ["second", "first", *["second"] * 28],
+    }
+    store(db, [judgment(f"c{n}", who, o) for who, all_ in said.items() for n, o in enumerate(all_)])
+    found = annotator_figures(db)["ann"]
+    # ½ on 28 pairs, 0 on one, 1 on one: 60 answers, and t of 29 degrees of freedom.
+    assert found.agreement == pytest.approx(0.5)
+    assert found.agreement_interval == pytest.approx(wilson(0.5, 60, 2.04523), abs=1e-4)
+
+
 # One's own
 
 

@@ -89,6 +89,12 @@ def rehearse(losses: list[float], *, patience: int, epochs: int = 2) -> tuple[li
     return checked, stopping.keep(), network.weight.item()
 
 
+def test_a_state_that_is_worse_at_the_last_check_is_not_kept():
+    _, kept, weight = rehearse([1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.9], patience=2)
+    assert kept is not None
+    assert (kept.step, weight) == (14, 14)
+
+
 def test_the_best_state_is_kept_once_the_loss_has_clearly_risen():
     checked, kept, weight = rehearse([1.0, 0.8, 0.9, 0.95, 1.0, 1.1], patience=2)
     assert checked == [2, 4, 6, 8]  # four checks an epoch of eight steps
