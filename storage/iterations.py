@@ -46,12 +46,12 @@ def rival(current: Iteration, before: Iteration | None) -> str | None:
     return before.policy_sampled if made in (None, current.policy_sampled) else made
 
 
-def judges(current: Iteration, before: Iteration | None) -> str | None:
+def policy_on_trial(current: Iteration, before: Iteration | None) -> str | None:
     """The policy on trial, which an iteration's judgments against SFT are about: the one that the
     iteration before made, whether it is sampled or waits; in the first, the reference."""
     return (before.policy_produced if before else None) or current.policy_sampled
 
 
 def on_trial(db: Database, current: Iteration) -> str | None:
-    """`judges`, of a stored iteration."""
-    return judges(current, before(db, current))
+    """`policy_on_trial`, of a stored iteration."""
+    return policy_on_trial(current, before(db, current))

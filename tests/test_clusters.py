@@ -17,31 +17,10 @@ from pipeline.reward.likelihood import FIRST, SECOND
 from pipeline.reward.metrics import held_out_metrics
 from pipeline.reward.quality import quality
 from pipeline.winrate import win_rate
-from storage.records import Iteration
+from tests.gate_evidence import WON, evidence
 from tests.judged_pairs import pair
 
 COPIES = 4
-WON = (1.0, 1.0, 0.0, 1.0, 0.5, 1.0, 0.0, 1.0, 1.0, 0.5, 1.0, 1.0, 0.0, 1.0, 1.0, 0.0, 1.0, 1.0, 1.0, 0.0, 1.0, 1.0, 1.0, 0.5)  # fmt: skip
-"""Of policy-1 against SFT, on one prompt each."""
-
-
-def evidence(copies: int, *, swapped: bool = False) -> dict[str, Any]:
-    """What the gate knows after `copies` judgments of each prompt, which all say the same."""
-    sides = ("sft-1", "policy-1") if swapped else ("policy-1", "sft-1")
-    judged = [
-        {
-            "first": sides[0], "second": sides[1], "outcome": 1 - won if swapped else won,
-            "prompt": f"p{n}", "predicted": 0.2 + 0.02 * n, "reward_model": "reward-1",
-            "iteration": 2,
-        }
-        for n, won in enumerate(WON)
-        for _ in range(copies)
-    ]  # fmt: skip
-    return {
-        "judged": judged, "policies": ["sft-1", "policy-1"], "reference": "sft-1",
-        "iteration": {"number": 2, "on_trial": "policy-1", "labels": 100},
-        "proxies": {"policy-1": "reward-1"}, "kl_weights": {"policy-1": 0.1}, "overrides": {},
-    }  # fmt: skip
 
 
 def close(found: Any) -> Any:
@@ -75,31 +54,6 @@ def test_the_leaderboard():
     # The prior weighs less beside more judgments, which moves the interval and hardly narrows it.
     width, copied = (rank["high"] - rank["low"] for rank in (one, many))
     assert copied == pytest.approx(width, rel=0.1)
-
-
-def test_a_reports_board_knows_who_won_on_either_side():
-    for swapped in (False, True):
-        board = gate.report(evidence(1, swapped=swapped), Config())["leaderboard"]
-        assert [rank["policy"] for rank in board] == ["policy-1", "sft-1"]
-        assert board[0]["win_rate"] > 0.6
-
-
-def test_a_report_counts_this_iterations_judgments_and_knows_no_stranger():
-    known = evidence(1)
-    for row in known["judged"][:5]:
-        row["iteration"] = 1
-    stranger = known["judged"][0] | {"first": "imported", "second": "sft-1"}
-    known["judged"].append(stranger)
-    found = gate.report(known, Config())
-    assert found["iteration"]["judged"] == len(WON) - 5
-    assert [rank["policy"] for rank in found["leaderboard"]] == ["policy-1", "sft-1"]
-
-
-def test_what_the_gate_takes_leaves_the_rest_to_the_previous_policy():
-    config = Config().override({"sampling.previous_share": 0.6, "gate.most": 0.5})
-    current = Iteration(number=3, phase="sampling", labels_wanted=100, policy_sampled="policy-2")
-    found = gate.shares(config, current, previous="policy-1", reference="sft-1")
-    assert found == {"reference": 0.5, "previous": 0.5}
 
 
 def held_out_rows(copies: int) -> list[dict[str, Any]]:

@@ -135,6 +135,7 @@ def test_a_failure_that_could_not_be_stored_leaves_no_directory(
     assert list((db.workspace / "runs").iterdir()) == []
 
 
+@pytest.mark.usefixtures("dying_workers")
 @pytest.mark.parametrize(
     ("error", "reason"),
     [
@@ -146,10 +147,7 @@ def test_a_failure_that_could_not_be_stored_leaves_no_directory(
         ),
     ],
 )
-def test_a_request_to_cancel_hides_no_failure(
-    db: Database, monkeypatch: pytest.MonkeyPatch, error: str | None, reason: str
-):
-    monkeypatch.setattr(detached, "spawn", lambda *_: subprocess.Popen(["true"]))
+def test_a_request_to_cancel_hides_no_failure(db: Database, error: str | None, reason: str):
     made = Jobs(db)
     run = made.start(make_job(), fill=lambda _: None)
     directory = made.directory(run)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,7 +9,6 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from pipeline import detached
 from pipeline.config import Config
 from pipeline.loop import Loop
 from pipeline.rundir import RunDirectory
@@ -18,6 +16,8 @@ from storage import handover, runs
 from storage.database import Database
 from storage.records import Comparison, Completion, Judgment, Prompt, PromptRole
 from tests.policy_world import add_iteration, add_models, compare
+
+pytestmark = pytest.mark.usefixtures("dying_workers")
 
 
 @pytest.fixture
@@ -35,11 +35,6 @@ def loop_of(db: Database, **settings: object) -> Iterator[Loop]:
     yield made
     made.advance()
     made.shut_down()
-
-
-@pytest.fixture(autouse=True)
-def workers_that_die_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(detached, "spawn", lambda *_: subprocess.Popen(["true"]))
 
 
 @pytest.mark.parametrize(("alone", "then"), [(True, "reward"), (False, "labeling")])

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import html
+import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -58,16 +61,36 @@ def test_the_policy_being_judged_is_shown_until_another_is_chosen(world: World):
     other = tab.refresh("policy-1")
     assert other[tab.policy].value == "policy-1"
     assert "Alarm: its reward model expected 72%" in other[tab.standing]
-    assert "are in" not in other[tab.standing]  # it is not the one being judged now
+    assert "judgments against SFT:" not in other[tab.standing]  # they are about the other one now
 
 
 def test_the_curve_carries_every_point_and_its_limit(world: World):
-    shown = world.policies.refresh("policy-1")[world.policies.curve]
+    shown = html.unescape(str(world.policies.refresh("policy-1")[world.policies.curve]))
     assert "Evidence on policy-1 against SFT" in shown
     path = world.loop.gate()["policies"][1]["sequential"]["path"]
     assert len(path) == 60
-    assert f"[{', '.join(map(str, path[0]))}]" == "[1, 0.0]"  # one judgment settles nothing
+    steps, values = (json.dumps(each, separators=(",", ":")) for each in zip(*path, strict=True))
+    assert steps.startswith("[1,2,3,")
+    assert values.startswith("[0.0,")  # one judgment settles nothing
+    drawn = [
+        [float(x) for x in found.split(",")] for found in re.findall(r'"[xy]":\[([^]]+)\]', shown)
+    ]
+    assert json.loads(steps) in drawn
+    assert json.loads(values) in drawn
     assert "settled" in policies_view.curve(world.loop.gate(), "policy-2")
+
+
+def test_a_ruling_that_says_what_the_evidence_says_leaves_it_the_word():
+    standing = {
+        "policy": "a", "verdict": "promoted", "by_evidence": "promoted", "words": [],
+        "ruling": {"ruling": "promote"},
+    }  # fmt: skip
+    report = {
+        "policies": [standing], "iteration": None,
+        "leaderboard": [rank("a", win_rate=0.7, low=0.6, high=0.8)],
+    }  # fmt: skip
+    assert "clearly better than SFT" in policies_view.standing(report, "a")
+    assert 'ks-good">promoted' in policies_view.board(report)
 
 
 def test_an_interval_is_drawn_where_it_lies():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any, get_args
 import pandas as pd
 import pytest
 
-from pipeline import detached, jobs
+from pipeline import jobs
 from pipeline.config import Config
 from pipeline.loop import Loop
 from pipeline.rundir import Job, RunDirectory
@@ -22,6 +21,8 @@ from storage.database import Database
 from storage.records import Completion, Iteration, ModelVersion, Phase, Prompt, Run
 from tests.policy_world import add_iteration, add_models, compare
 from tests.tiny import save_tiny
+
+pytestmark = pytest.mark.usefixtures("dying_workers")
 
 
 @pytest.fixture
@@ -33,9 +34,7 @@ def world(db: Database) -> Database:
 
 
 @pytest.fixture
-def loop(world: Database, monkeypatch: pytest.MonkeyPatch) -> Iterator[Loop]:
-    """A loop whose workers die at once, without a word."""
-    monkeypatch.setattr(detached, "spawn", lambda *_: subprocess.Popen(["true"]))
+def loop(world: Database) -> Iterator[Loop]:
     made = Loop(world, Config().override({"labeling.labels": "40"}))
     yield made
     made.advance()
@@ -348,9 +347,8 @@ def test_only_the_run_that_the_loop_waits_for_is_taken_up_again(loop: Loop, worl
 
 
 @pytest.fixture
-def untuned(db: Database, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Loop:
+def untuned(db: Database, tmp_path: Path) -> Loop:
     """A loop whose fine-tuning has failed."""
-    monkeypatch.setattr(detached, "spawn", lambda *_: subprocess.Popen(["true"]))
     asked = Prompt.make("How many is one?", role="train")
     prompts.add(db, [asked, Prompt.make("Two?", role="held-out")])
     answer = Completion(id="k", prompt=asked.id, policy="demonstrations", text="One.")

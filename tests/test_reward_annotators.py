@@ -171,6 +171,30 @@ def test_weights_by_hand():
     assert found == pytest.approx([0.25, 0.75, 1.0, 0.0])
 
 
+def test_what_a_judgment_weighs_where_people_tie():
+    # θ = log 2, b = log 2: I(b) = .0625/.5 + .0256/.2 + .0081/.3 = .28; without a bias 8/27.
+    found = annotator_weights(leaning(math.log(2)), RAO_KUPPER, TieValues(theta=math.log(2)))
+    assert found.tolist() == pytest.approx([0.28 * 27 / 8])
+
+
+def leaning(bias: float) -> FittedAnnotators:
+    """One annotator of slope 1 and this side bias."""
+    none = torch.zeros(1, dtype=F64)
+    return FittedAnnotators(
+        delta=none, bias=torch.tensor([bias], dtype=F64), delta_sd=none, bias_sd=none
+    )
+
+
+def test_the_side_that_somebody_likes_is_in_what_he_will_say():
+    judged = Judged(
+        d=torch.zeros(2, dtype=F64), side=torch.tensor([1.0, -1.0], dtype=F64),
+        annotator=torch.tensor([0, 0]), outcomes=torch.tensor([0, 0]),
+        strength=torch.tensor([0, 0]), level=torch.zeros(2, dtype=F64),
+    )  # fmt: skip
+    found = outcome_chances(judged, leaning(math.log(3)), RAO_KUPPER, TieValues(theta=1e-12))
+    assert found[:, 0].tolist() == pytest.approx([0.75, 0.25])
+
+
 def test_expected_and_observed_agreement_by_hand():
     # Item x: two who differ in side only, z = log 3 both, at θ → 0: ¾² + ¼² = 5/8.  Item y: three
     # at d = 0, all ½: each pair ½.  Items count by their judgments: (2 · 5/8 + 3 · 1/2) / 5.
@@ -201,10 +225,13 @@ def test_expected_and_observed_agreement_by_hand():
 
 
 class Known:
-    """A reward model of given rewards."""
+    """A reward model that says the same difference of every pair."""
+
+    def __init__(self, difference: float = 1.0) -> None:
+        self._difference = difference
 
     def both_sides(self, pairs: Any) -> tuple[list[float], list[float]]:
-        return [1.0] * len(pairs), [0.0] * len(pairs)
+        return [self._difference] * len(pairs), [0.0] * len(pairs)
 
 
 def test_nothing_to_measure_on_leaves_everybody_at_the_prior():
@@ -238,6 +265,33 @@ def test_agreement_with_the_model_by_hand():
     ]
     follows, _, contrary = (row["with_model_expected"] for row in found)
     assert contrary < follows < 1
+
+
+def test_how_careful_people_look_does_not_hang_on_the_scale_of_rewards():
+    pairs = [
+        judged_pair(FIRST if n % 4 else SECOND, annotator="ab"[n % 2], first=f"f{n // 2}")
+        for n in range(80)
+    ]
+    small, large = (
+        reliability(
+            [(pairs, Known(difference))], ["a", "b"], {"a": 40, "b": 40},  # type: ignore[list-item]
+            likelihood=RAO_KUPPER, ties=VALUES,
+        )["annotators"][0]["slope"]
+        for difference in (1.0, 4.0)
+    )  # fmt: skip
+    assert small == pytest.approx(large, rel=0.05)
+
+
+def test_pairs_that_a_reward_model_chose_are_no_part_of_the_expected_agreement():
+    expected = []
+    for arm in ("random", "bald"):
+        pairs = [judged_pair(FIRST, annotator=who, first="f", arm=arm) for who in "ab"]
+        found = reliability(
+            [(pairs, Known())], ["a", "b"], {"a": 1, "b": 1},  # type: ignore[list-item]
+            likelihood=RAO_KUPPER, ties=VALUES,
+        )  # fmt: skip
+        expected.append(found["expected_preference_agreement"])
+    assert [each is None for each in expected] == [False, True]
 
 
 def test_a_model_without_a_probability_for_ties_expects_no_agreement():

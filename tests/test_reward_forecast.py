@@ -155,6 +155,18 @@ def test_points_are_of_the_same_judgments_with_their_means_over_orders():
     assert points(rows({"x": ("r", [(0, 0.25, 1.0), (0, 0.5, 1.0)])}), LABELS) == []
 
 
+def test_the_interval_of_a_point_takes_a_prompts_judgments_together():
+    def point(prompts: str) -> dict[str, Any]:
+        seen = [(0, 0.25, 1.0), (THE_MODEL, 1.0, 1.0)]
+        lost = [(order, share, 0.0) for order, share, _ in seen]
+        table = {str(n): (p, lost if n < 4 else seen) for n, p in enumerate(prompts)}
+        return points(rows(table), {0.25: 100.0, 1.0: 400.0})[0]
+
+    pairs, single = point("ppqqrrss"), point("abcdefgh")
+    assert (pairs["prompts"], single["prompts"]) == (4, 8)
+    assert pairs["high"] - pairs["low"] > 1.2 * (single["high"] - single["low"])
+
+
 def test_the_line_runs_through_the_points_and_the_band_opens_where_it_ends():
     shown = [{"labels": n, "accuracy": a} for n, a in ((100.0, 0.6), (200.0, 0.66), (400.0, 0.66))]
     found = lines(shown, forecast(trend_of(0.04, 0.01, 0.06), 400))

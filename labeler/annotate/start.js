@@ -16,10 +16,15 @@ function recall(name) {
   }
 }
 
-let themeChosen = false;
+const systemDark = matchMedia("(prefers-color-scheme: dark)");
 
+function followTheSystem() {
+  $(".desk").dataset.theme = systemDark.matches ? "dark" : "light";
+}
+
+// A choice made on this page stands, whatever the system changes to.
 function setTheme(theme) {
-  themeChosen = true;
+  systemDark.removeEventListener("change", followTheSystem);
   $(".desk").dataset.theme = theme;
   document.body.classList.toggle("dark", theme === "dark");
   document.body.classList.toggle("kite-light", theme === "light");
@@ -46,14 +51,6 @@ async function start() {
     await new Promise((resolve) => setTimeout(resolve, pause));
     pause = Math.min(pause * 2, 5000);
   }
-}
-
-const systemDark = matchMedia("(prefers-color-scheme: dark)");
-
-// The system's theme, now and whenever it changes; a choice made on this page stands.
-function followTheSystem() {
-  if (themeChosen) return;
-  $(".desk").dataset.theme = systemDark.matches ? "dark" : "light";
 }
 
 followTheSystem();

@@ -12,7 +12,7 @@ from labeler.research.charts import Chart, Series, group
 from labeler.research.loop_view import PHASES, stopped
 from labeler.research.reading import latest_run
 from labeler.view import Column, Markup
-from storage.iterations import judges
+from storage.iterations import policy_on_trial
 from storage.records import Iteration, ModelVersion, Run
 
 TRAINING = ("reward", "ppo")
@@ -92,7 +92,7 @@ def _row(
         view.signed(found["reward"], 2),
         view.number(found["kl"]),
         _wins(iteration),
-        policies_view.verdict_of(iteration, judges(iteration, before)),
+        policies_view.verdict_of(iteration, policy_on_trial(iteration, before)),
         view.number(found["length"]),
         view.figure(view.duration(whole), trained),
     )
