@@ -32,7 +32,7 @@ from pipeline.gold import score
 from pipeline.population import SimulatedAnnotator
 from pipeline.reward.calibration import calibrate
 from pipeline.reward.config import RewardConfig
-from pipeline.reward.data import JudgedPair, shared_out
+from pipeline.reward.data import JudgedPair, shared_out, stopping_pairs
 from pipeline.reward.likelihood import OUTCOME_CODES, UNSTATED
 from pipeline.reward.members import train_members
 from pipeline.reward.scoring import RewardModel
@@ -290,7 +290,7 @@ class Fitted:
             config,
             seed=seed,
             bootstrap_seed=seed,
-            outside=apart if config.early_stopping else (),
+            outside=stopping_pairs(config, apart),
         )
         spent = time.process_time() - started
         factors = calibrate(model, held_out, apart, scale=config.calibrate)[1].factors

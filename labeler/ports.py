@@ -20,8 +20,8 @@ class Setting:
 
     `name` is the dotted key (``ppo.kl_weight``), `value` what holds now, `default` what the
     project ships.  `choices` lists the permitted values of a closed setting, else None.
-    `basic` settings stand in the form; the others under "All settings".  A `fixed` one acts
-    before training, or once in a workspace, as it says: the form shows it and does not change it.
+    `basic` settings stand in the form; the others under "All settings".  `why_fixed` is the
+    reason why training would not read it (None: it does), with which the form shows it, unchanged.
     """
 
     name: str
@@ -31,7 +31,7 @@ class Setting:
     choices: Sequence[str] | None = None
     kind: SettingKind = "str"
     basic: bool = False
-    fixed: str | None = None
+    why_fixed: str | None = None
 
 
 class RewardReports(Protocol):

@@ -177,7 +177,7 @@ def _add_gate(app: typer.Typer, connect: Callable[[Path], AbstractContextManager
         ] = None,
         policy: Annotated[
             str | None,
-            typer.Option(help="Whom to show or rule on; all, or the one being sampled."),
+            typer.Option(help="Whom to show or rule on; all, or the one on trial."),
         ] = None,
         reason: Annotated[str, typer.Option(help="Why; it stays in the history.")] = "",
         by: Annotated[

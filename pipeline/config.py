@@ -84,7 +84,9 @@ class SamplingConfig(Section):
     section: ClassVar[str] = "sampling"
 
     surplus: float = setting(
-        1.3, "Comparisons made per judgment wanted; spare ones cover skips.", low=1
+        1.3,
+        "Judgments that comparisons are made for, per judgment wanted; spare ones cover skips.",
+        low=1,
     )
     temperatures: tuple[float, ...] = setting(
         (1.0, 0.8), "The two sides' sampling temperatures.", above=0

@@ -27,11 +27,8 @@ BASIC_SETTINGS = (
 
 _OF_THE_REFERENCE = ("model.name", "sft")
 _OF_THE_PAIRS = ("sampling", "labeling", "gate.labels", "gate.most")
-_ALSO_LATER = (
-    "sampling.batch", "reward.max_tokens", "reward.held_out_share", "reward.audit_share",
-    "reward.stopping_judgments",
-)  # fmt: skip
-"""The reward stage samples by the first what rewards are centred on; DPO reads the others."""
+_OF_THE_REWARD_MODEL = ("reward", "sampling.batch")
+"""By that batch the reward stage samples what rewards are centred on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +42,7 @@ class Setting:
     choices: tuple[str, ...] | None
     kind: Literal["int", "float", "str", "bool"]
     basic: bool
-    fixed: str | None
+    why_fixed: str | None
 
 
 def form(config: Config) -> list[Setting]:
@@ -59,7 +56,7 @@ def form(config: Config) -> list[Setting]:
             choices=s.choices,
             kind=_kind(s.value),
             basic=s.name in BASIC_SETTINGS,
-            fixed=too_late(s.name, None),
+            why_fixed=too_late(s.name, None),
         )
         for s in config.settings()
     ]
@@ -114,14 +111,14 @@ def too_late(name: str, due: Stage | None) -> str | None:
             f"{name} acts when the SFT reference is made, which is once in a workspace; set it in "
             "config.toml of a new one"
         )
-    if name in _ALSO_LATER:
-        return None
-    if due in ("ppo", "evaluate") and "reward" in kinds:
+    of_the_reward_model = any(kind in _OF_THE_REWARD_MODEL for kind in kinds)
+    if due in ("ppo", "evaluate") and of_the_reward_model:
         return (
             f"{name} acts when the reward model is trained, which this iteration's is; set it for the "
             "next iteration, when it is trained"
         )
-    if due not in ("sft", "sampling") and any(kind in _OF_THE_PAIRS for kind in kinds):
+    sampled = due not in ("sft", "sampling") and not of_the_reward_model
+    if sampled and any(kind in _OF_THE_PAIRS for kind in kinds):
         return (
             f"{name} acts when an iteration's pairs are sampled and labeled, which is before training; "
             "set it for the next iteration, in the workspace's config.toml or with `serve --set`"

@@ -18,6 +18,7 @@ from storage.records import (
     ModelVersion,
     Outcome,
     Prompt,
+    PromptRole,
     new_id,
 )
 
@@ -74,13 +75,14 @@ def compare(
     annotator: str = "ann",
     predicted: float | None = None,
     by: str = "reward-1",
+    role: PromptRole = "train",
 ) -> list[str]:
     """One comparison and judgment an outcome, each on a prompt of its own; ids of the judgments."""
     made: list[Judgment] = []
     stored: list[object] = []
     for outcome in outcomes:
         n = next(_numbers)
-        prompt = Prompt.make(f"question {n}", role="train")
+        prompt = Prompt.make(f"question {n}", role=role)
         stored.append(prompt)
         stored += [
             Completion(

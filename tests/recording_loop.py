@@ -66,7 +66,7 @@ class RecordingLoop:
                 help="Shift rewards so that SFT responses average 0.",
             ),
             Setting(
-                name="sampling.top_p", value=0.9, default=1.0, kind="float", fixed="sampling.top_p acts earlier",
+                name="sampling.top_p", value=0.9, default=1.0, kind="float", why_fixed="sampling.top_p acts earlier",
                 help="Nucleus kept while sampling for annotators.",
             ),
             Setting(name="seed", value=0, default=0, kind="int", help="Seed of the pipeline."),

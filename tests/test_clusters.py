@@ -5,7 +5,6 @@ Every caller has to hand the prompts on; one that treats judgments as independen
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import pytest
@@ -15,9 +14,9 @@ from pipeline.compare import Answer, point
 from pipeline.config import Config
 from pipeline.reward.likelihood import FIRST, SECOND
 from pipeline.reward.metrics import held_out_metrics
-from pipeline.reward.quality import quality
 from pipeline.winrate import win_rate
 from tests.gate_evidence import WON, evidence
+from tests.held_out_rows import figures, row
 from tests.judged_pairs import pair
 
 COPIES = 4
@@ -57,18 +56,14 @@ def test_the_leaderboard():
 
 
 def held_out_rows(copies: int) -> list[dict[str, Any]]:
-    rows = []
-    for copy in range(copies):
-        for n, won in enumerate(WON):
-            d = 0.3 + 0.05 * n
-            first = 1 / (1 + math.exp(-d))
-            row = {
-                "judgment": f"j{n}-{copy}", "prompt": f"p{n}", "arm": "random", "d": d,
-                "outcome": "first" if won > 0.5 else "second", "p_first": first,
-                "p_second": 1 - first, "first_length": 5 + n % 3, "second_length": 5,
-            }  # fmt: skip
-            rows.append(row)
-    return rows
+    return [
+        row(
+            0.3 + 0.05 * n, "first" if won > 0.5 else "second", name=f"j{n}-{copy}",
+            prompt=f"p{n}", first_length=5 + n % 3,
+        )
+        for copy in range(copies)
+        for n, won in enumerate(WON)
+    ]  # fmt: skip
 
 
 def intervals(found: Any, path: str = "") -> dict[str, float]:
@@ -84,13 +79,7 @@ def intervals(found: Any, path: str = "") -> dict[str, float]:
 
 
 def test_every_interval_of_a_reward_models_report():
-    one, many = (
-        quality(
-            rows, groups={row["judgment"]: "single" for row in rows}, log_loss=0.6,
-            coin_log_loss=0.7, agreed=None, expected=None,
-        )
-        for rows in map(held_out_rows, (1, COPIES))
-    )  # fmt: skip
+    one, many = (figures(held_out_rows(copies)) for copies in (1, COPIES))
     single, copied = intervals(one), intervals(many)
     for figure in ("accuracy", "overconfidence", "bins", "by_margin", "by_agreement", "rule"):
         assert any(figure in path for path in single), figure

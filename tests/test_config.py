@@ -113,7 +113,7 @@ def test_form_starts_with_the_settings_that_matter() -> None:
 
 
 def test_what_training_reads_is_open_in_the_form_and_what_sampling_has_read_is_fixed() -> None:
-    fixed = {s.name for s in form(Config()) if s.fixed}
+    fixed = {s.name for s in form(Config()) if s.why_fixed}
     assert {"model.name", "sft.lr", "labeling.overlap", "sampling.top_p", "gate.labels"} <= fixed
     assert {name.partition(".")[0] for name in fixed} == {
         "model", "labeling", "sft", "sampling", "gate",
@@ -133,12 +133,16 @@ def test_what_training_reads_is_open_in_the_form_and_what_sampling_has_read_is_f
         ("sampling.top_p", None, "pairs are sampled and labeled"),
         ("labeling.labels", "ppo", "pairs are sampled and labeled"),
         ("sampling.batch", "reward", None),
+        ("sampling.batch", "ppo", "when the reward model is trained"),
         ("reward.lr", "reward", None),
         ("reward.lr", "ppo", "when the reward model is trained"),
         ("reward.tie_model", "evaluate", "when the reward model is trained"),
         ("reward.lr", None, None),  # the next training reads it
-        ("reward.max_tokens", "ppo", None),  # as does DPO
-        ("reward.held_out_share", "ppo", None),
+        (
+            "reward.held_out_share",
+            "ppo",
+            "when the reward model is trained",
+        ),  # DPO shares out alike
         ("ppo.lr", "evaluate", None),
     ],
 )

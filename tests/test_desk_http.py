@@ -148,11 +148,9 @@ def test_malformed_is_422_with_a_reason_that_names_the_field(client, change, nam
 
 @pytest.mark.parametrize(
     ("raw", "says"),
-    [
-        (b"", "The body"), (b"[]", "The body: "), (b'"x"', "The body: "), (b"null", "The body"),
-        (b"{", "The body is not JSON."), (b"\xff\xfe", ""),
-    ],
-)  # fmt: skip
+    [(raw, "The body: ") for raw in (b"", b"[]", b'"x"', b"null")]
+    + [(raw, "The body is not JSON.") for raw in (b"{", b"\xff\xfe")],
+)
 def test_what_is_no_json_object_is_422(client, raw, says):
     answer = client.post(
         "/label/api/judgments", content=raw, headers={"content-type": "application/json"}
@@ -160,7 +158,6 @@ def test_what_is_no_json_object_is_422(client, raw, says):
 
     assert answer.status_code == 422
     assert answer.json()["error"].startswith(says)
-    assert answer.json()["error"]
 
 
 def test_a_pair_never_leased_is_409_and_an_unknown_one_404(client, world):

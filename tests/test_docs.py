@@ -14,17 +14,19 @@ from pipeline.ppo.metrics import METRICS
 from pipeline.shaping.config import COMPONENTS
 
 DOCS = Path(__file__).parent.parent / "docs"
-ALGORITHM = (DOCS / "algorithm.md").read_text(encoding="utf-8")
+ALGORITHM, REWARD = (
+    (DOCS / name).read_text(encoding="utf-8") for name in ("algorithm.md", "reward.md")
+)
 EXAMPLES = re.findall(r"^```python\n(.*?)^```", ALGORITHM, re.MULTILINE | re.DOTALL)
 
 
-def section(title: str) -> str:
-    return ALGORITHM.split(f"\n## {title}\n")[1].split("\n## ")[0]
+def section(title: str, text: str = ALGORITHM) -> str:
+    return text.split(f"\n## {title}\n")[1].split("\n## ")[0]
 
 
-def rows(title: str) -> list[list[str]]:
+def rows(title: str, text: str = ALGORITHM) -> list[list[str]]:
     """The cells of a section's table, without its head."""
-    lines = [line for line in section(title).splitlines() if line.startswith("|")]
+    lines = [line for line in section(title, text).splitlines() if line.startswith("|")]
     return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines[2:]]
 
 
@@ -61,10 +63,8 @@ def test_every_red_flag_stands_with_what_raises_it():
 
 
 def test_every_shaping_component_is_described():
-    text = (DOCS / "reward.md").read_text(encoding="utf-8")
-    table = text.split("| component |")[1].split("\n\n")[0]
-    named = [name for cell in re.findall(r"^\| (`[^|]+) \|", table, re.MULTILINE)
-             for name in re.findall(r"`([\w:]+)`", cell)]  # fmt: skip
+    table = rows("What else is paid", REWARD)
+    named = [name for row in table for name in re.findall(r"`([\w:]+)`", row[0])]
     assert sorted(named) == sorted([*COMPONENTS, "module:function"])
 
 

@@ -14,7 +14,7 @@ from pipeline.loop import Loop
 from pipeline.rundir import RunDirectory
 from storage import handover, runs
 from storage.database import Database
-from storage.records import Comparison, Completion, Judgment, Prompt, PromptRole
+from storage.records import Prompt
 from tests.policy_world import add_iteration, add_models, compare
 
 pytestmark = pytest.mark.usefixtures("dying_workers")
@@ -32,9 +32,11 @@ def world(db: Database) -> Database:
 @contextmanager
 def loop_of(db: Database, **settings: object) -> Iterator[Loop]:
     made = Loop(db, Config().override({k.replace("__", "."): v for k, v in settings.items()}))
-    yield made
-    made.advance()
-    made.shut_down()
+    try:
+        yield made
+    finally:
+        made.advance()
+        made.shut_down()
 
 
 @pytest.mark.parametrize(("alone", "then"), [(True, "reward"), (False, "labeling")])
@@ -50,36 +52,19 @@ def test_training_begins_by_itself_once_the_labels_are_in_where_it_is_asked_to(
         assert loop.state()["phase"] == then
 
 
-def judge_a_prompt(db: Database, role: PromptRole) -> None:
-    """By ann, as judgment j-ROLE."""
-    prompt = Prompt.make(f"What is {role}?", role=role)
-    answers = [
-        Completion(id=f"{role}-{n}", prompt=prompt.id, policy=policy, text=f"answer {n}")
-        for n, policy in ((1, "policy-1"), (2, "sft-1"))
-    ]
-    pair = Comparison(
-        id=role, prompt=prompt.id, first=f"{role}-1", second=f"{role}-2", iteration=0,
-        arm="imported",
-    )  # fmt: skip
-    said = Judgment(
-        id=f"j-{role}", comparison=role, annotator="ann", outcome="first", shown_swapped=False
-    )
-    db.write(lambda tx: tx.store(prompt, *answers, pair, said))
-
-
 def test_the_reward_stage_is_given_no_held_out_prompts_and_told_which_are_for_auditing(
     world: Database,
 ):
     compare(world, "policy-1", "sft-1", ["first", "second"])
-    for role in ("held-out", "audit"):
-        judge_a_prompt(world, role)
+    compare(world, "policy-1", "sft-1", ["first"], role="held-out")
+    [audit] = compare(world, "policy-1", "sft-1", ["first"], role="audit")
     with loop_of(world) as loop:
         loop.train({})
         loop.advance()
         [run] = runs.listing(world)
         given = RunDirectory(world.workspace / run.directory).inputs / "judgments.parquet"
         roles = pd.read_parquet(given).set_index("judgment")["prompt_role"]
-        assert roles.pop("j-audit") == "audit"
+        assert roles.pop(audit) == "audit"
         assert list(roles) == ["train", "train"]
     assert handover.judged_by(world, ["person"]) == {"used": {"person": 3}, "left_out": {}}
 

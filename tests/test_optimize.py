@@ -127,23 +127,24 @@ def test_dpo_raises_the_margin_and_says_what_it_left_out(models, tmp_path):
 
 
 def test_dpo_does_not_learn_from_what_the_audit_model_has_for_itself(models, tmp_path):
-    rows = make_judgments(40, ties=0.0)  # two of each of the first sixteen prompts
-    counts = []
-    for name, audited in (("none", 0), ("some", 5)):
-        job, directory = prepared(models, tmp_path / name, **DPO)
+    rows = make_judgments(40)  # two of each of the first sixteen of 24 prompts
+    found = []
+    for audited in (0, 5):
+        job, directory = prepared(models, tmp_path / str(audited), **DPO)
         asked = {row["prompt"] for row in rows[:audited]}
         roles = ("audit" if row["prompt"] in asked else "train" for row in rows)
         judged = [row | {"prompt_role": role} for row, role in zip(rows, roles, strict=True)]
         give(directory, "judgments.parquet", judged)
         with Report(directory) as report:
-            counts.append(stage.run(job, report, directory))
-    none, some = counts
-    assert (none["apart_pairs"], none["ties_left_out"]) == (0, 0)
-    assert none["pairs"] + none["held_out_pairs"] == 40
-    # Ten judgments are on the audited prompts; those on held-out ones among them measure.
+            found.append(stage.run(job, report, directory))
+    parts = ("pairs", "held_out_pairs", "apart_pairs", "ties_left_out")
+    assert [sum(summary[part] for part in parts) for summary in found] == [40, 40]
+    none, some = found
+    assert none["apart_pairs"] == 0
+    # Of the ten on audited prompts those on held-out ones measure, as they did.
     assert some["held_out_pairs"] == none["held_out_pairs"]
     assert some["pairs"] == none["pairs"] - some["apart_pairs"]
-    assert 6 <= some["apart_pairs"] <= 10
+    assert some["apart_pairs"] > 0
 
 
 def test_the_margin_of_the_reference_is_zero(models):

@@ -8,6 +8,7 @@ import pytest
 from pipeline.ppo.config import PPOConfig
 from pipeline.ppo.metrics import (
     METRICS,
+    length_correlation,
     red_flags,
     repeated_ngrams,
     unique_share,
@@ -115,3 +116,10 @@ def test_every_setting_and_metric_is_explained():
 def test_bad_settings_get_one_clear_sentence(settings, message):
     with pytest.raises(ValueError, match=message.replace("(", r"\(")):
         PPOConfig(**settings)
+
+
+def test_length_correlation_by_hand():
+    assert length_correlation([1, 2, 3], [10, 20, 30]) == pytest.approx(1.0)
+    # r = Σ(x−2)(y−2)/√(2·2) with x = 1,2,3 and y = 2,3,1: (0 + 0 − 1)/2.
+    assert length_correlation([1, 2, 3], [2, 3, 1]) == pytest.approx(-0.5)
+    assert length_correlation([1, 1], [1, 2]) is length_correlation([1, 2], [3, 3]) is None

@@ -1,4 +1,4 @@
-"""Held-out figures and correlations with length, by hand."""
+"""Held-out figures by hand."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import math
 
 import pytest
 
-from pipeline.ppo.metrics import length_correlation
 from pipeline.reward.likelihood import FIRST, SECOND, TIE
 from pipeline.reward.metrics import expected_calibration_error, held_out_metrics
 from tests.judged_pairs import pair
@@ -48,10 +47,3 @@ def test_calibration_does_not_care_which_side_is_called_first():
     assert expected_calibration_error(p, y) == pytest.approx(swapped)
     # Four bins of one: |.91 − 1|, |.83 − 0|, |.67 − 1|, |.73 − 0|.
     assert expected_calibration_error(p, y) == pytest.approx((0.09 + 0.83 + 0.33 + 0.73) / 4)
-
-
-def test_length_correlation_by_hand():
-    assert length_correlation([1, 2, 3], [10, 20, 30]) == pytest.approx(1.0)
-    # r = Σ(x−2)(y−2)/√(2·2) with x = 1,2,3 and y = 2,3,1: (0 + 0 − 1)/2.
-    assert length_correlation([1, 2, 3], [2, 3, 1]) == pytest.approx(-0.5)
-    assert length_correlation([1, 1], [1, 2]) is length_correlation([1, 2], [3, 3]) is None

@@ -49,7 +49,8 @@ def test_what_is_measured_calibrated_and_compared_with_annotators_was_not_learne
         return {pair.judgment for pair in pairs}
 
     arms = {row["judgment"]: row["arm"] for row in rows}
-    learned = next(names(each) for each in given["train_members"][0] if isinstance(each, list))
+    (_, _, trained_on, *_), _ = given["train_members"]
+    learned = names(trained_on)
     (proxy, measured, others), _ = given["calibrate"]
     # Rewards are put to a scale by judgments of the random stream that nothing was learned from.
     assert {arms[name] for name in names(measured) | names(others)} == {"random"}

@@ -15,12 +15,12 @@ from torch import nn
 
 from pipeline import evaluate
 from pipeline.cancelling import Cancelled
-from pipeline.reward import stage
 from pipeline.reward import trainer as reward_trainer
 from pipeline.reward.config import RewardConfig
-from pipeline.reward.data import bootstrap_weights, set_apart
+from pipeline.reward.data import bootstrap_weights, set_apart, stopping_pairs
 from pipeline.reward.metrics import length_correlation_in_pairs
 from pipeline.reward.scoring import RewardModel
+from pipeline.reward.stage import run
 from pipeline.reward.stopping import EarlyStopping, Kept, clearly_worse
 from pipeline.reward.trainer import squared_correlation
 from pipeline.rundir import Report, RunDirectory
@@ -60,7 +60,7 @@ def work(directory: RunDirectory) -> dict[str, Any]:
     give(directory, "centering.parquet", make_prompts(6))
     job = directory.job()
     with Report(directory, attempt=job.attempt) as report:
-        return stage.run(job, report, directory)
+        return run(job, report, directory)
 
 
 # --- the rule ---------------------------------------------------------------------------------
@@ -202,6 +202,15 @@ def test_too_few_to_decide_anything_are_learned_from():
     assert set_apart(pairs, share=0.15, least=20, seed=0) == (pairs, [])
 
 
+@pytest.mark.parametrize(
+    ("asked", "judged", "stops"), [(True, 20, True), (True, 19, False), (False, 20, False)]
+)
+def test_training_stops_early_where_it_is_asked_to_and_enough_is_set_apart(asked, judged, stops):
+    apart = [pair(0)] * judged
+    config = RewardConfig(early_stopping=asked, stopping_judgments=20)
+    assert stopping_pairs(config, apart) == (apart if stops else ())
+
+
 def test_bootstrap_counts_are_poisson_and_follow_from_the_judgment():
     drawn = [w for n in range(2500) for w in bootstrap_weights(f"j{n}", heads=4, seed=0)]
     share = {k: v / len(drawn) for k, v in Counter(drawn).items()}
@@ -217,13 +226,6 @@ def test_bootstrap_counts_are_poisson_and_follow_from_the_judgment():
 
 
 # --- in the stage -----------------------------------------------------------------------------
-
-
-def test_training_stops_early_only_where_it_is_asked_to():
-    apart = [pair(0)] * 20
-    for asked in (True, False):
-        config = RewardConfig(early_stopping=asked, stopping_judgments=20)
-        assert stage._may_stop(config, apart) is asked
 
 
 def test_the_stage_reports_what_it_kept_and_how_good_the_audit_is(audited: Any):
@@ -261,7 +263,7 @@ def test_few_judgments_make_no_audit_model_and_say_so(models: dict[str, str], tm
     give(directory, "judgments.parquet", make_judgments(48))
     give(directory, "centering.parquet", make_prompts(4))
     with Report(directory) as report:
-        summary = stage.run(directory.job(), report, directory)
+        summary = run(directory.job(), report, directory)
     assert (summary["audit"], summary["kept"], summary["apart_pairs"]) == (None, None, 0)
     assert not (directory.model / "audit").exists()
     notes = {
@@ -384,6 +386,6 @@ def test_the_penalty_takes_the_correlation_with_length_out(models: dict[str, str
         directory = RunDirectory.create(tmp_path / str(weight), job)
         give(directory, "judgments.parquet", rows)
         with Report(directory) as report:
-            found[weight] = stage.run(job, report, directory)["length_correlation_in_pairs"]
+            found[weight] = run(job, report, directory)["length_correlation_in_pairs"]
     assert found[0.0] > 0.8
     assert abs(found[20.0]) < 0.5 * found[0.0]

@@ -51,16 +51,19 @@ class HistoryTab:
         versions = models.listing(self._db)
         labels = handover.labels_by_arm(self._db)
         by_id = {m.id: m for m in versions}
-        made = runs.listing(self._db)
+        listed_runs = runs.listing(self._db)
         worked = {
-            run.id: runs.worked(self._db, run) for run in made if run.stage in history_view.TRAINING
+            run.id: seconds
+            for run in listed_runs
+            if run.stage in history_view.TRAINING
+            and (seconds := runs.worked(self._db, run)) is not None
         }
         ours = [m for m in reversed(versions) if m.role != "external"]
         newest = next((m.id for m in ours if m.role == "policy"), ours[0].id if ours else None)
         chosen = model if model in by_id else newest
         tree = view.Markup('<div class="ks-card">{}</div>').format(history_view.tree(versions))
         return {
-            self.table: shown(history_view.table(listed, labels, by_id, made, worked)),
+            self.table: shown(history_view.table(listed, labels, by_id, listed_runs, worked)),
             self.charts: shown(history_view.charts(listed)),
             self.rulings: shown(policies_view.rulings(policy_judgments.overrides(self._db))),
             self.tree: shown(tree),

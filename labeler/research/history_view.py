@@ -49,7 +49,7 @@ def table(
     labels: Mapping[int, Mapping[str, int]],
     versions: Mapping[str, ModelVersion],
     runs: Sequence[Run],
-    worked: Mapping[str, float | None],
+    worked: Mapping[str, float],
 ) -> Markup:
     """One row an iteration, the newest first; `labels` counts each one's by arm, `worked` has the
     seconds that runs of `TRAINING` stages took, by id."""
@@ -72,12 +72,11 @@ def _row(
     labels: Mapping[str, int],
     versions: Mapping[str, ModelVersion],
     runs: Sequence[Run],
-    worked: Mapping[str, float | None],
+    worked: Mapping[str, float],
 ) -> Sequence[Any]:
     reward = versions.get(iteration.reward_model or "")
     found = figures(iteration)
-    spent = [worked.get(run.id) for run in runs if run.iteration == iteration.number]
-    seconds = sum(each for each in spent if each)
+    seconds = sum(worked.get(run.id, 0.0) for run in runs if run.iteration == iteration.number)
     trained = f"training {view.duration(seconds)}" if seconds else ""
     whole = (
         (iteration.finished_at - iteration.created_at).total_seconds()

@@ -129,7 +129,7 @@ def _started(overrides: dict[str, str]) -> str:
 def _warned(settings: Sequence[Setting]) -> view.Markup:
     """Beside the general defaults: what this workspace has set otherwise."""
     other = [
-        f"{s.name}={as_text(s.value)}" for s in settings if s.value != s.default and not s.fixed
+        f"{s.name}={as_text(s.value)}" for s in settings if s.value != s.default and not s.why_fixed
     ]
     if not other:
         return view.Markup("")

@@ -77,7 +77,7 @@ class TrainForm:
     def show(self, settings: Sequence[Setting], *, defaults: bool = False) -> dict[Component, Any]:
         """The values that hold now, or the shipped defaults where they can be chosen."""
         return {
-            self._fields[s.name]: _shown(s.default if defaults and not s.fixed else s.value, s)
+            self._fields[s.name]: _shown(s.default if defaults and not s.why_fixed else s.value, s)
             for s in settings
             if s.name in self._fields
         }
@@ -92,7 +92,7 @@ class TrainForm:
         for name, value in zip(self._fields, values, strict=True):
             setting = holding[name]
             text = as_text(value).strip()
-            if setting.fixed or text == as_text(setting.value):
+            if setting.why_fixed or text == as_text(setting.value):
                 continue
             if not text and setting.kind != "str":
                 raise ValueError(f"{name} is empty; its default is {as_text(setting.default)}")
@@ -118,13 +118,13 @@ def _shown(value: SettingValue, setting: Setting) -> Any:
 def _field(setting: Setting) -> Component:
     same = as_text(setting.value) == as_text(setting.default)
     help = setting.help if same else f"{setting.help} Default: {as_text(setting.default)}."
-    if setting.fixed:
-        help += f" Not here: {setting.fixed}."
+    if setting.why_fixed:
+        help += f" Not here: {setting.why_fixed}."
     options: dict[str, Any] = {
         "label": setting.name,
         "info": help,
         "elem_id": "setting-" + setting.name.replace(".", "-"),
-        "interactive": not setting.fixed,
+        "interactive": not setting.why_fixed,
     }
     if setting.kind == "bool":
         return gr.Checkbox(value=bool(setting.value), **options)

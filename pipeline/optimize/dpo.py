@@ -62,8 +62,8 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
     pairs = read_pairs(
         directory.inputs / "judgments.parquet", chat, max_tokens=job.config.reward.max_tokens
     )
-    learned, apart, others = shared_out(pairs, job.config.reward, seed=job.config.seed)
-    training, held_out = preferences(learned), preferences(others)
+    learned, apart, held_out_pairs = shared_out(pairs, job.config.reward, seed=job.config.seed)
+    training, held_out = preferences(learned), preferences(held_out_pairs)
     ties = sum(not pair.decisive for pair in pairs)
     model = load_causal_lm(job.model("policy"), device=device)
     reference = load_causal_lm(job.model("reference"), device=device)
@@ -90,7 +90,7 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
         "loss": loss,
         "margin": fmean(margins(model, reference, training, pad_id=chat.pad_id)),
         "held_out_pairs": len(held_out),
-        "apart_pairs": len(apart),
+        "apart_pairs": len(preferences(apart)),
     }
     if held_out:
         found = margins(model, reference, held_out, pad_id=chat.pad_id)

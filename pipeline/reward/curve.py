@@ -19,7 +19,7 @@ import pandas as pd
 
 from pipeline.devices import pick_device
 from pipeline.reward import held_out as table
-from pipeline.reward.data import JudgedPair, read_pairs, set_apart, split_by_prompt
+from pipeline.reward.data import JudgedPair, read_pairs, set_apart, split_by_prompt, stopping_pairs
 from pipeline.reward.learning_curve import BLOCKS, COLUMNS, ORDERS, THE_MODEL, file_of
 from pipeline.reward.members import train_members
 from pipeline.reward.quality import of_stream, outcomes
@@ -110,7 +110,7 @@ def _trained(
         device=device,
         seed=job.seed,
         bootstrap_seed=job.config.seed,
-        outside=apart if config.early_stopping else (),
+        outside=stopping_pairs(config, apart),
         doing=doing,
         share=share,
         quiet=True,

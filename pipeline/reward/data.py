@@ -193,6 +193,12 @@ def shared_out(
     return learned, apart, held_out
 
 
+def stopping_pairs(config: RewardConfig, apart: Sequence[JudgedPair]) -> Sequence[JudgedPair]:
+    """Those set apart, where they say when to stop training: too few say nothing."""
+    enough = len(apart) >= config.stopping_judgments
+    return apart if config.early_stopping and enough else ()
+
+
 def resolved(config: RewardConfig, pairs: Sequence[JudgedPair]) -> RewardConfig:
     """The settings with the tie model that ``auto`` stands for on these judgments.
 

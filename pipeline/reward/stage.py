@@ -25,6 +25,7 @@ from pipeline.reward.data import (
     notes_on_kinds,
     read_pairs,
     shared_out,
+    stopping_pairs,
 )
 from pipeline.reward.held_out import measure_quality
 from pipeline.reward.likelihood import LEARNS_THETA
@@ -76,7 +77,7 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
         bootstrap_seed=job.config.seed,
         resume=job.resume,
         measure=measure,
-        outside=apart if _may_stop(config, apart) else (),
+        outside=stopping_pairs(config, apart),
         notes=[
             *notes_on_kinds(kinds),
             *_notes_on_stopping(config, apart),
@@ -131,12 +132,8 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
     return summary | {"predicted_pairs": predict(job, report, directory, device=device)}
 
 
-def _may_stop(config: RewardConfig, apart: Sequence[JudgedPair]) -> bool:
-    return config.early_stopping and len(apart) >= config.stopping_judgments
-
-
 def _notes_on_stopping(config: RewardConfig, apart: Sequence[JudgedPair]) -> list[dict[str, Any]]:
-    if not config.early_stopping or _may_stop(config, apart):
+    if not config.early_stopping or stopping_pairs(config, apart):
         return []
     message = (
         f"all epochs are trained: fewer than {config.stopping_judgments} judgments are on the share of prompts "

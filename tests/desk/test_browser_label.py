@@ -329,7 +329,13 @@ def test_a_phone_shows_everything_without_sideways_scrolling(browser, world, ser
         wait_for_other(page, before)
         status(page, "saved")
         page.set_viewport_size({"width": 360, "height": 844})
+        page.evaluate(
+            "for (const n of document.querySelectorAll('[data-count]')) n.textContent = 12345"
+        )
         assert page.evaluate("document.documentElement.scrollWidth") <= 360  # with large counts
+        for button in page.locator(".verdict button:visible").all():
+            box = button.bounding_box()
+            assert 8 <= box["x"] <= 360 - 8 - box["width"]
 
 
 def test_help_guidelines_and_dark(browser, world, server, who):
