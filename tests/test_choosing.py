@@ -12,9 +12,11 @@ import pytest
 import torch
 
 from pipeline import choosing
+from pipeline.drafts import Pool, Side
+from pipeline.reward.likelihood import Likelihood
 from pipeline.reward.network import from_language_model
 from pipeline.reward.scoring import RewardModel
-from pipeline.rundir import Job, RunDirectory
+from pipeline.rundir import Job, Report, RunDirectory
 from pipeline.sampler import Response, Sampler
 from pipeline.selection import Candidates, bald, choose, outcome_probabilities
 from pipeline.text import ChatTokenizer, read_messages
@@ -157,6 +159,22 @@ def test_arms_that_need_no_disagreement_work_with_one_member(
         torch.testing.assert_close(candidates.probabilities, expected, rtol=1e-3, atol=1e-3)
 
 
+def test_each_reward_model_ties_as_it_was_fitted(models: dict[str, str], tmp_path: Path, seen: Any):
+    """Davidson's P(tie)² / (P(first) P(second)) is ν² at any difference; Rao and Kupper's is not."""
+    davidson = RewardModel.load(models["reward"])
+    davidson.network.likelihood = Likelihood(tie_model="davidson")
+    davidson.save(tmp_path / "davidson")
+    job = make_job("sampling", models | {"reward": str(tmp_path / "davidson")})
+    sample(job, tmp_path / "run", plan())
+    [(candidates, _)] = seen
+    first, second, tie = candidates.probabilities.unbind(-1)
+    squares = tie**2 / (first * second)
+    nu = davidson.network.ties().item()
+    torch.testing.assert_close(squares[0], torch.full_like(squares[0], nu**2))
+    assert squares[1].std() > 0.01
+    assert candidates.tie_models == ["davidson", "rao_kupper"]
+
+
 @pytest.mark.parametrize(
     ("missing", "kind", "why"),
     [
@@ -200,6 +218,19 @@ def test_near_duplicates_are_not_chosen_and_others_stand_in(
     assert notes(directory)[0]["message"].endswith(
         "; 4 that it was to choose are random: their prompts had no answers that differ"
     )
+
+
+def test_a_pair_that_stands_in_for_a_chosen_one_is_of_the_random_arm(
+    models: dict[str, str], tmp_path: Path
+):
+    row, *_ = make_prompts(1)
+    response = Response(prompt_ids=[1], ids=[2], text="the same", finish_reason="stop")
+    sides = tuple(Side("policy-1", 1.0, f"completion-{n}", response=response) for n in range(4))
+    pool = Pool(row["id"], read_messages(row["messages"]), "bald", sides, pairs=1)
+    job = make_job("sampling", models)
+    with Report(RunDirectory.create(tmp_path / "run", job)) as report:
+        [draft] = choosing.choose_pairs([pool], job, report, ChatTokenizer.load(models["policy"]))
+    assert (draft.arm, draft.prompt, draft.sides) == ("random", row["id"], sides[:2])
 
 
 def test_a_pair_of_texts_nearly_the_same_is_never_chosen(

@@ -25,11 +25,11 @@ from pipeline.reward.data import (
     training_rows,
 )
 from pipeline.reward.likelihood import BOTH_BAD, FIRST, SECOND, TIE, Likelihood
-from pipeline.reward.network import RewardOutput, from_language_model, load_network
+from pipeline.reward.network import from_language_model, load_network
 from pipeline.reward.scoring import RewardModel
 from pipeline.reward.stage import run
 from pipeline.reward.ties import Ties
-from pipeline.reward.trainer import RewardTrainer, likelihood_of, train_reward_model
+from pipeline.reward.trainer import likelihood_of, train_reward_model
 from pipeline.rundir import Job, Report, RunDirectory
 from pipeline.text import ChatTokenizer, TooLong
 from tests.judged_pairs import pair
@@ -376,23 +376,6 @@ def test_a_language_model_is_no_reward_model(models: dict[str, str]):
         load_network(models["reference"])
 
 
-def test_the_threshold_has_a_learning_rate_of_its_own(models: dict[str, str], tmp_path: Path):
-    moved = []
-    pairs = [pair(o, prompt=f"p{i}") for i, o in enumerate([FIRST, SECOND] * 2)]
-    for theta_lr in (1e-9, 0.5):
-        chat = ChatTokenizer.load(models["reference"])
-        network = from_language_model(models["reference"], chat)
-        config = RewardConfig(lr=1e-9, theta_lr=theta_lr, batch=4, epochs=3)
-        path = tmp_path / str(theta_lr)
-        report = Report(RunDirectory(path))
-        train_reward_model(network, chat, pairs, config, path / "c", report, device=CPU)
-        report.close()
-        moved.append(network.ties().item())
-    # Nothing ties, so θ starts at the least tie rate there is, tanh(θ/2) = .02, and wants less.
-    assert moved[0] == pytest.approx(2 * math.atanh(0.02), abs=1e-6)
-    assert moved[1] < 0.8 * moved[0]
-
-
 def test_shifting_the_rewards_leaves_every_probability_as_it_was(models: dict[str, str]):
     chat = ChatTokenizer.load(models["reference"])
     network = from_language_model(models["reference"], chat, heads=2)
@@ -412,62 +395,6 @@ def test_shifting_the_rewards_leaves_every_probability_as_it_was(models: dict[st
     network.shift(torch.tensor([1.0, 3.0]))
     assert model.score(texts) == pytest.approx([reward + 2 for reward in rewards], abs=1e-5)
     assert bad() == pytest.approx(before, abs=1e-5)
-
-
-def test_the_loss_of_a_batch_by_hand():
-    """Two judgments, annotators, a penalty, a length penalty, and two heads."""
-    log3 = math.log(3)
-    # The reward gives both pairs d = log 3; so does head 1, and head 2 gives them 0.
-    heads = torch.tensor([[log3, 0.0], [log3, 0.0], [0.0, 0.0], [0.0, 0.0]], requires_grad=True)
-    slope = torch.tensor([1.0, -1.0], requires_grad=True)
-    outputs = RewardOutput(
-        logits=torch.tensor([[log3], [log3], [0.0], [0.0]]), heads=heads, ties=Ties().packed(),
-        slope=slope, bias=torch.tensor([0.0, log3]), penalty=torch.tensor(3.0),
-    )  # fmt: skip
-    inputs = {
-        "input_ids": None, "attention_mask": None, "annotators": None,
-        "side": torch.tensor([1.0, -1.0]), "outcomes": torch.tensor([FIRST, FIRST]),
-        "strength": torch.zeros(2, dtype=torch.long), "longer": torch.tensor([2.0, 2.0]),
-        "weights": torch.tensor([[1.0, 2.0], [3.0, 0.0]]),
-    }  # fmt: skip
-    trainer: Any = RewardTrainer.__new__(RewardTrainer)
-    trainer.likelihood, trainer.judgments = Likelihood(tie_model="half"), 10
-    trainer.settings = RewardConfig(length_penalty_weight=0.5)
-    found = trainer.compute_loss(lambda **_: outputs, inputs)
-    # z: log 3 for the first judgment and −log 3 − log 3 = −log 9 for the second, whose
-    # probabilities are 3/4 and 1/10.  Differences of reward and of length are in proportion: a
-    # squared correlation of 1.
-    losses = (-math.log(3 / 4) - math.log(1 / 10)) / 2
-    assert found.item() == pytest.approx(losses + 3 / 10 + 0.5, rel=1e-6)
-    # The heads add nothing to the value.  Of the first texts' gradients, each a quarter of weight ·
-    # −(1 − P) · slope, P is 3/4 and 1/2 for the first judgment, 1/10 and 1/4 for the second.
-    found.backward()
-    assert heads.grad is not None
-    assert heads.grad[:2].flatten().tolist() == pytest.approx(
-        [-1 / 4 / 4, -2 * 1 / 2 / 4, 3 * 9 / 10 / 4, 0.0]
-    )
-    # What the annotators learn comes from the reward: −(1 − P) · d / 2, and nothing of the heads.
-    assert slope.grad is not None
-    assert slope.grad.tolist() == pytest.approx([-log3 / 4 / 2, -log3 * 9 / 10 / 2])
-
-
-def test_the_heads_learn_without_moving_the_reward(models: dict[str, str]):
-    chat = ChatTokenizer.load(models["reference"])
-    network = from_language_model(models["reference"], chat, heads=3)
-    for head in (network.score, network.heads):
-        torch.nn.init.normal_(head.weight)
-    ids = torch.tensor([[5, 6, 7], [8, 9, 10]])
-    network.train()
-    output = network(ids, torch.ones_like(ids))
-    assert (output.logits.shape, output.heads.shape) == ((2, 1), (2, 3))
-    output.heads.square().sum().backward()
-    moved = {name for name, p in network.named_parameters() if p.grad is not None}
-    assert moved == {"heads.weight", "heads.bias"}
-    network.eval()
-    members = network(ids, torch.ones_like(ids)).logits
-    # The mean of the members is the reward, and they differ as the heads do.
-    assert torch.allclose(members.mean(1), output.logits.squeeze(1), atol=1e-5)
-    assert torch.allclose(members.diff(dim=1), output.heads.diff(dim=1), atol=1e-5)
 
 
 def test_the_stage_says_whose_judgments_it_learned_from(models: dict[str, str], tmp_path: Path):
