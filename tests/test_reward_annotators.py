@@ -6,6 +6,7 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from pipeline.reward.likelihood import BOTH_BAD, FIRST, SECOND, TIE, Likelihood,
 from pipeline.reward.reliability import (
     calibrated,
     expected_agreement,
+    losses_to_annotators,
     notes_on_annotators,
     outcome_chances,
     reliability,
@@ -34,6 +36,7 @@ from pipeline.reward.reliability import (
 )
 from pipeline.reward.scoring import RewardModel
 from pipeline.reward.stage import run
+from pipeline.reward.ties import Ties
 from pipeline.rundir import Report, RunDirectory
 from tests.judged_pairs import pair as judged_pair
 from tests.stage_inputs import give, make_job, make_judgments, make_prompts, tiny_models
@@ -320,6 +323,24 @@ def test_a_margin_that_training_wanted_makes_nobody_agree_more():
         for margin in (0.0, 2.0)
     ]  # fmt: skip
     assert expected[0] == expected[1]
+
+
+def test_losses_outside_training_are_by_what_is_known_of_each_annotator():
+    """Both judgments are as the reward says, so the best scale is the largest, 10^.7.
+
+    The reversed one leans to the left by .5, where the second response stood: z = s − .5.
+    """
+    known = AnnotatorEffects(["reversed"])
+    torch.nn.init.constant_(known.delta, -2.0)
+    torch.nn.init.constant_(known.bias, 0.5)
+    network = SimpleNamespace(
+        annotators=known, likelihood=Likelihood(tie_model="half"), ties=Ties()
+    )
+    pairs = [judged_pair(FIRST, annotator=who, side=-1) for who in ("reversed", "unknown")]
+    found = losses_to_annotators(pairs, [0.0, 1.0], [1.0, 0.0], network)
+    s = 10**0.7
+    expected = [math.log1p(math.exp(0.5 - s)), math.log1p(math.exp(-s))]
+    assert found.tolist() == pytest.approx(expected, rel=1e-5)
 
 
 def test_rows_and_warnings():

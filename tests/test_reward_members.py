@@ -15,6 +15,7 @@ from pipeline.reward import members
 from pipeline.reward.network import from_language_model
 from pipeline.reward.scoring import RewardModel
 from pipeline.reward.stage import run
+from pipeline.reward.stopping import Kept
 from pipeline.rundir import Report, RunDirectory
 from pipeline.text import ChatTokenizer
 from tests.stage_inputs import give, make_job, make_judgments, make_prompts, tiny_models
@@ -124,6 +125,18 @@ def test_ties_are_the_mean_of_what_the_networks_learned(models: dict[str, str]):
     levels = [network.ties.level.item() for network in networks]
     members._agree(networks)
     assert [n.ties.level.item() for n in networks] == pytest.approx([sum(levels) / 2] * 2)
+
+
+def test_what_was_kept_is_the_mean_of_the_networks_that_were_checked():
+    kept = [
+        Kept(step=3, epoch=0.5, log_loss=1.0),
+        None,
+        Kept(step=8, epoch=1.0, log_loss=0.4),
+        Kept(step=7, epoch=0.9, log_loss=0.4),
+    ]
+    found = members._mean(kept)
+    assert found == Kept(step=6, epoch=pytest.approx(0.8), log_loss=pytest.approx(0.6))
+    assert members._mean([None, None]) is None
 
 
 @pytest.mark.parametrize(

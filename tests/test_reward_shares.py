@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from pipeline.reward import stage
+from pipeline.reward.stopping import Kept
 from pipeline.rundir import Report, RunDirectory
 from tests.stage_inputs import give, make_job, make_judgments, make_prompts, tiny_models
 
@@ -19,13 +20,17 @@ def test_what_is_measured_calibrated_and_compared_with_annotators_was_not_learne
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     given: dict[str, Any] = {}
+    kept = Kept(step=9, epoch=0.5, log_loss=1.0)
 
     def noting(name: str) -> None:
         real = getattr(stage, name)
 
         def wrapped(*positional: Any, **named: Any) -> Any:
-            given[name] = (positional, real(*positional, **named))
-            return given[name][1]
+            found = real(*positional, **named)
+            if name == "train_members":
+                found = (found[0], kept)
+            given[name] = (positional, found, named)
+            return found
 
         monkeypatch.setattr(stage, name, wrapped)
 
@@ -49,16 +54,17 @@ def test_what_is_measured_calibrated_and_compared_with_annotators_was_not_learne
         return {pair.judgment for pair in pairs}
 
     arms = {row["judgment"]: row["arm"] for row in rows}
-    (_, _, trained_on, *_), _ = given["train_members"]
+    (_, _, trained_on, *_), *_ = given["train_members"]
     learned = names(trained_on)
-    (proxy, measured, others), _ = given["calibrate"]
+    (proxy, measured, others), *_ = given["calibrate"]
     # Rewards are put to a scale by judgments of the random stream that nothing was learned from.
     assert {arms[name] for name in names(measured) | names(others)} == {"random"}
     assert others
     assert not (names(measured) | names(others)) & learned
-    (_, _, audit_learned, audit_measured, *_), (audit, _) = given["train_audit_model"]
+    (_, _, audit_learned, audit_measured, *_), (audit, _), named = given["train_audit_model"]
     assert names(audit_learned) == arms.keys() - learned
     assert names(audit_measured) == {name for name in learned if arms[name] == "random"}
+    assert named["epochs"] == kept.epoch  # as long as training made the reward model better
     folds = given["_reliability"][0][0]
     assert [model for _, model in folds] == [proxy, audit]
     assert names(folds[0][0]) == arms.keys() - learned  # each is scored by the other's model

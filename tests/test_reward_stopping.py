@@ -15,6 +15,7 @@ from torch import nn
 
 from pipeline import evaluate
 from pipeline.cancelling import Cancelled
+from pipeline.reward import stage
 from pipeline.reward import trainer as reward_trainer
 from pipeline.reward.config import RewardConfig
 from pipeline.reward.data import bootstrap_weights, set_apart, stopping_pairs
@@ -369,6 +370,22 @@ def test_correlation_with_length_in_pairs_by_hand():
     d, longer = torch.tensor([1.0, 1.0, 5.0]), torch.tensor([2.0, -1.0, 0.0])
     assert squared_correlation(d, longer).item() == pytest.approx(1 / 135)
     assert squared_correlation(torch.zeros(3), longer).item() == 0
+
+
+def test_correlation_with_length_counts_each_response_once():
+    """Rewards 0, 1, 2 of lengths 1, 5, 3: covariance 2/3 over √(2/3 · 8/3)."""
+
+    def once(name: str, length: int) -> dict[str, Any]:
+        return {name: f"r-{length}", f"{name}_ids": [length], f"{name}_length": length}
+
+    pairs = [
+        pair(0, **once("first", a), **once("second", b), name=f"j-{n}")
+        for n, (a, b) in enumerate([(1, 5), (1, 3), (5, 1)])
+    ]
+    model: Any = SimpleNamespace(score=lambda ids: [{1: 0, 5: 1, 3: 2}[i] for (i,) in ids])
+    found = stage._spread(model, pairs)
+    assert found["length_correlation"] == pytest.approx(0.5)
+    assert (found["judged_mean"], found["judged_std"]) == (1, pytest.approx((2 / 3) ** 0.5))
 
 
 def test_the_penalty_takes_the_correlation_with_length_out(models: dict[str, str], tmp_path: Path):
