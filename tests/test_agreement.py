@@ -140,7 +140,10 @@ def test_the_interval_of_kappa_is_what_items_drawn_again_spread_by() -> None:
     # .8125 agree; chance is (150 · 140 + 120 · 120 + 130 · 140)/400² = .335.
     assert value == pytest.approx((0.8125 - 0.335) / 0.665)
     assert interval == pytest.approx(np.quantile(spread, [0.025, 0.975]), abs=0.005)
-    assert patterns.kappas(np.diag([3, 3, 3, 0])[None]) == ([1.0], [None])  # too few items
+    few = np.array([[3, 1, 0, 0], [1, 3, 0, 0], [0, 0, 1, 0], [0, 0, 0, 0]])
+    _, [nine] = patterns.kappas(few[None])
+    _, [ten] = patterns.kappas((few + np.diag([0, 0, 1, 0]))[None])
+    assert (nine, ten is None) == (None, False)
     assert patterns.kappas(np.diag([30, 3, 3, 0])[None]) == ([1.0], [None])  # no spread
 
 

@@ -8,11 +8,14 @@ from typing import Any
 
 import pytest
 
+from pipeline.config import Config
+from pipeline.preparing import Preparation
 from storage import handover
 from storage import prompts as stored
 from storage.database import Database
 from storage.plan import Asked, Used, share_out
-from storage.records import RANDOM_STREAM, Prompt
+from storage.records import RANDOM_STREAM, Iteration, Prompt, new_id
+from tests.policy_world import add_iteration, add_models
 from tests.stage_inputs import rows_of
 from tests.storage_world import fill
 
@@ -116,6 +119,25 @@ def test_the_plan_is_written_with_what_the_workspace_has_compared(tmp_path: Path
     assert len(stream) == 3
     assert not stream & {prompt.id for prompt in asked}  # they are in the stream already
     assert Counter(row["pairs"] for row in rows if row["arm"] == "bald") == {1: 1, 0: 1}
+
+
+def test_who_is_asked_hangs_on_the_seed_and_the_iteration_alone(db: Database, tmp_path: Path):
+    add_models(db, policies=3)
+    for number in (1, 2, 3):
+        add_iteration(db, number)
+
+    def asked(number: int, seed: int) -> set[str]:
+        config = Config().override({"seed": seed, "sampling.selection": "random"})
+        current = Iteration(number=number, labels_wanted=5)
+        inputs = tmp_path / new_id("inputs")
+        inputs.mkdir()
+        Preparation(db, current, config).fill("sampling", inputs)
+        return {row["id"] for row in rows_of(inputs / "prompts.parquet")}
+
+    assert asked(3, 0) == asked(3, 0)
+    # Of 40 prompts some 12 are asked; two draws are the same once in billions.
+    assert asked(3, 0) != asked(4, 0)
+    assert asked(3, 0) != asked(3, 9)
 
 
 def test_a_workspace_without_train_prompts_is_told_what_to_do(tmp_path: Path):

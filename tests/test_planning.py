@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from launch import app
+from pipeline import planning
 from pipeline.eprocess import LIMIT, log_e, log_wealth
 from pipeline.planning import Scenario, fixed_size, plan, readable, stopping_times
 
@@ -127,6 +128,17 @@ def test_the_command_prints_words_or_json():
     found = json.loads(run(*asked, "--json"))
     assert found == plan(Scenario(win_rate=0.7, ties=0.2))
     assert run(*asked).strip() == readable(found)
+
+
+def test_runs_that_stopped_on_the_wrong_side_do_not_count_as_decided(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """60 of 100 end right after ten judgments, 40 wrong after five."""
+    times, better = np.repeat([5, 10], [40, 60]), np.repeat([False, True], [40, 60])
+    monkeypatch.setattr(planning, "stopping_times", lambda *_, **__: (times, better))
+    found = plan(Scenario(win_rate=0.6))["e_process"]
+    assert (found["median"], found["for_power"]) == (10, None)
+    assert (found["mean"], found["stopped"]) == (8, 1.0)  # but they all stopped
 
 
 def test_the_e_process_counts_every_judgment_of_a_prompt_and_only_the_right_side():

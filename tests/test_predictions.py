@@ -67,6 +67,24 @@ def test_the_policys_own_reward_model_predicts(tmp_path: Path):
     assert "no predictions for the over-optimisation alarm" in directory.events.read_text()
 
 
+def test_only_pairs_of_the_random_stream_are_predicted(db: Database, tmp_path: Path):
+    add_models(db, policies=1)
+    add_iteration(db, 2)
+    wanted = [
+        compare(db, "policy-1", "sft-1", ["first"], arm=arm)[0]
+        for arm in ("random", "previous", "reference")
+    ]
+    for arm in ("bald", "uncertainty", "d_optimal", "imported"):
+        compare(db, "policy-1", "sft-1", ["first"], arm=arm)
+    compare(db, "policy-1", "policy-1", ["first"], arm="random")
+    compare(db, "policy-1", "sft-1", ["first"], iteration=1)
+    assert policy_judgments.give_pairs(db, tmp_path, iteration=2, proxy=None) == 0
+    assert policy_judgments.give_pairs(db, tmp_path, iteration=2, proxy="reward-1") == 3
+    given = set(pd.read_parquet(tmp_path / "evaluation_pairs.parquet")["comparison"])
+    of = {row["id"]: row["comparison"] for row in db.read("SELECT id, comparison FROM judgments")}
+    assert given == {of[id] for id in wanted}
+
+
 def test_predictions_are_stored_once(db: Database, tmp_path: Path):
     add_models(db, policies=1)
     add_iteration(db, 1)

@@ -70,6 +70,22 @@ def test_orders_that_differ_widen_the_interval():
     assert found.high - found.slope == pytest.approx(12.706205 / 4, abs=1e-5)
 
 
+def test_prompts_and_orders_that_differ_share_their_degrees_of_freedom():
+    def line(slope: float, order: int) -> list[tuple[int, float, float]]:
+        return [
+            (order, share, 0.5 + slope * x) for share, x in zip(LABELS, (-1, 0, 1), strict=True)
+        ]
+
+    steep, flat = line(1 / 2, 0) + line(1 / 4, 2), line(1 / 4, 0) + line(0, 2)
+    found = trend(rows({"a": ("p", steep), "b": ("q", flat), "c": ("r", flat)}), LABELS)
+    # Means over the orders 3/8, 1/8, 1/8: slope 5/24.  Σ xy − 2 · 5/24 is 1/3, −1/6, −1/6: by prompt
+    # 3/2 · (1/6) / 6² = 1/144.  Without either order 1/12 and 1/3: jackknife ½ · 2 · (1/8)² = 1/64.
+    # Together 13/576, with (4 + 9)² / (4²/2 + 9²/1) = 169/89 degrees of freedom, t = 4.529866.
+    assert found
+    assert found.slope == pytest.approx(5 / 24)
+    assert found.high - found.slope == pytest.approx(4.529866 * math.sqrt(13) / 24, abs=1e-5)
+
+
 def test_a_judgment_is_compared_with_itself_alone():
     easy = [(order, share, 1.0) for share in (0.25, 0.5) for order in (0, 2)]
     hard = [(order, share, 0.0) for share in (0.5, 1.0) for order in (0, 2)]
