@@ -34,7 +34,7 @@ class World:
     history: HistoryTab
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     with Database.open(tmp_path_factory.mktemp("workspace")) as db:
         seeding = Seeding(db)

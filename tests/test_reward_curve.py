@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -242,7 +243,7 @@ def test_a_report_has_figures_verdict_and_no_curve_yet(world: World):
     found = world.reports.report()
     assert (found["models"], found["model"]) == (["reward-1"], "reward-1")
     assert found["quality"] == world.found["summary"]["quality"]
-    assert found["verdict"]["verdict"] in ("keep labeling", "best-of-N is safer", "enough for PPO")
+    assert found["verdict"]["verdict"] in readable(found)
     assert found["curve"]["state"] == "none"
     # 3 trainings on a quarter, a half and three quarters in each of 4 orders: 4 · 1.5.
     assert found["curve_seconds"] == 6 * world.found["summary"]["seconds"] > 0
@@ -311,7 +312,7 @@ def test_a_curve_is_started_watched_stopped_and_gone_on_with(world: World):
     with pytest.raises(ValueError, match="by the studio or by another command"):
         make_curve(world.workspace, world.found, print)
     other = world.reports  # as after a restart of the server
-    wait_for(lambda: "model 1 of 12" in other.report()["curve"]["message"])
+    wait_for(lambda: re.search(r"model \d+ of 12", other.report()["curve"]["message"]))
     other.cancel_curve("reward-1")
     assert other.report()["curve"]["state"] in ("cancelling", "stopped")
     wait_for(lambda: other.report()["curve"]["state"] == "stopped")
