@@ -18,7 +18,7 @@ from research_seed import Seeding, labeling_workspace
 from research_tabs import Tabs, all_tabs
 
 from labeler.app import create_app
-from labeler.research import pages, reading
+from labeler.research import loop_view, pages, reading
 from labeler.research.training_tab import LATEST
 from storage import (
     exporting,
@@ -30,6 +30,7 @@ from storage import (
 )
 from storage.database import Database
 from storage.records import now
+from tests.policy_world import add_iteration, add_models
 
 MIDNIGHT = now() - timedelta(hours=30)
 """Everything the seed has labelled is later, so "today" is all of it."""
@@ -107,8 +108,22 @@ def test_the_state_counts_labels_of_the_current_iteration_only(seeded):
     assert state.policy.id == "policy-2"
     assert state.run is not None
     assert state.run.status == "failed"
-    assert state.previous is not None
-    assert state.previous.number == 2
+    assert state.evaluated is not None
+    assert state.evaluated.number == 2
+
+
+def test_a_policy_that_is_being_evaluated_is_not_given_the_figures_of_the_last_one(tmp_path):
+    with Database.open(tmp_path / "evaluating") as fresh:
+        add_models(fresh, policies=2)
+        add_iteration(fresh, 1, evaluation={"policy": {"kl": 4.2}, "win_rate_reward_model": 0.71})
+        add_iteration(fresh, 2, phase="evaluating")
+        state = reading.state(fresh, midnight=MIDNIGHT)
+    assert state.policy is not None
+    assert (state.policy.id, state.evaluated, state.judge) == ("policy-2", None, None)
+    seen = loop_view.glance(state, {}, now=MIDNIGHT)
+    assert "policy-2" in seen
+    assert "not evaluated yet" in seen
+    assert "4.20" not in seen
 
 
 def test_an_empty_workspace_has_a_state_and_every_tab_shows_something(tmp_path):

@@ -35,7 +35,7 @@ def state(**changes) -> State:
         "iteration": Iteration(number=2, phase="labeling", labels_wanted=100), "labels": 60,
         "labels_today": 5, "latest_label": None, "judgments": 160, "open_flags": 0, "rulings": 0,
         "prompts": {"train": 10}, "policy": None, "reward_model": None, "run": None,
-        "previous": None,
+        "evaluated": None,
     }  # fmt: skip
     return State(**(given | changes))
 
@@ -103,7 +103,7 @@ def test_the_glance_shows_labels_policy_reward_model_and_agreement():
     seen = loop_view.glance(
         state(
             policy=ModelVersion(id="p", role="policy", name=HOSTILE),
-            reward_model=reward, previous=finished, latest_label=NOON - timedelta(minutes=3),
+            reward_model=reward, evaluated=finished, latest_label=NOON - timedelta(minutes=3),
         ),
         {"items": 12, "percent": 0.75, "alpha": 0.5, "kappas": []},
         now=NOON,
@@ -148,7 +148,7 @@ def test_wins_by_a_weak_reward_model_bear_a_caution_on_every_tab_that_shows_them
         number=1, phase="done", reward_model="r", evaluation={"win_rate_reward_model": 0.56}
     )
     for model, warned in ((weak, True), (good, False)):
-        loop = loop_view.glance(state(previous=done, judge=model), {}, now=NOON)
+        loop = loop_view.glance(state(evaluated=done, judge=model), {}, now=NOON)
         samples = samples_view.summary([sample("q", reference=0.0, policy=1.0)], model)
         history = history_view.table([done], {}, {"r": model}, [], {})
         for seen in (loop, samples, history):

@@ -125,13 +125,13 @@ def _policy_tile(state: State) -> Markup:
     detail = "the frozen SFT reference"
     if state.policy is None:
         detail = "made when the loop starts"
-    elif state.policy.role == "policy" and state.previous is not None:
-        detail = _evaluated(state.previous.evaluation)
+    elif state.policy.role == "policy":
+        detail = _evaluated(state.evaluated.evaluation) if state.evaluated else "not evaluated yet"
     return view.tile(
         "Current policy",
         state.policy.name if state.policy else view.DASH,
         detail,
-        help="The policy whose samples are being labelled. KL: how far it has moved from the SFT "
+        help="The newest policy: its samples are labelled, or will be. KL: how far it has moved from the SFT "
         "reference. Wins: share of held-out prompts where the reward model prefers it to SFT, with "
         "its 95% interval.",
     )

@@ -69,8 +69,8 @@ class State:
     reward_model: ModelVersion | None
     run: Run | None
     """The run of the current iteration that runs, else its last one."""
-    previous: Iteration | None
-    """The last finished iteration, for its evaluation."""
+    evaluated: Iteration | None
+    """The iteration that produced and evaluated `policy`; None for SFT, and until it is evaluated."""
     judge: ModelVersion | None = None
     """The reward model behind that evaluation."""
     new_labels: int | None = None
@@ -94,9 +94,11 @@ def state(db: Database, *, midnight: datetime) -> State:
     """The loop now; `midnight` is when today began."""
     listed = iterations.listing(db)
     current = max(listed, key=lambda i: i.number, default=None)
-    finished = [i for i in listed if i.phase == "done"]
-    previous = max(finished, key=lambda i: i.number, default=None)
     versions = {m.id: m for m in models.listing(db)}
+    policy = _policy(current, versions)
+    evaluated = next(
+        (i for i in listed if policy and i.policy_produced == policy.id and i.evaluation), None
+    )
     labels = _labels(db, current, midnight)
     run = latest_run(runs.listing(db, iteration=current.number) if current else [])
     return State(
@@ -108,13 +110,13 @@ def state(db: Database, *, midnight: datetime) -> State:
         open_flags=_count(db, "flags"),
         rulings=_count(db, "rulings"),
         prompts=prompts.counts(db),
-        policy=_policy(current, versions),
+        policy=policy,
         reward_model=_reward_model(current, versions),
         run=run,
         new_labels=snapshots.new_in(db, current.number) if current else None,
         cancelling=run is not None and runs.cancelling(db, run),
-        previous=previous,
-        judge=versions.get(previous.reward_model or "") if previous else None,
+        evaluated=evaluated,
+        judge=versions.get(evaluated.reward_model or "") if evaluated else None,
     )
 
 
