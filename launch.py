@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import httpx
 import typer
 
-from labeler.listening import address, listen
+from labeler.listening import address, listen, public_address
 from pipeline import hub
 from pipeline.cli import add_study_commands
 from pipeline.clients import AdminClient, follow
@@ -91,10 +91,7 @@ class Studio:
 
     def _trouble(self) -> str | None:
         """What keeps the loop from going on, as a sentence."""
-        stopped = self.loop.blocked_by()
-        if self.trouble or stopped is None:
-            return self.trouble
-        return f"{stopped.stage} stopped: {stopped.reason}; `resume` or `retry` goes on"
+        return self.trouble or self.loop.stuck()
 
     def advance(self) -> dict[str, Any]:
         """One step of the loop and where it stands now."""
@@ -215,6 +212,7 @@ def serve(
     for file in filter(None, (prompts_file, sft)):
         if not file.exists():
             raise ValueError(f"there is no file {file}")
+    public_url = public_address(public_url)
     listener = listen(host, port)  # first: what cannot be served leaves no workspace behind
     settings = prepare(workspace, model, config, sets)
     Database.open(workspace).close()  # makes it; raises when another process has it

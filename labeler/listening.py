@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import socket
+from urllib.parse import urlsplit
 
 
 def listen(host: str, port: int) -> socket.socket:
     """A listening socket, or one sentence why not."""
+    if not 0 <= port <= 65535:
+        raise ValueError(f"a port is a number from 0, for a free one, to 65535; {port} is none")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -19,6 +22,14 @@ def listen(host: str, port: int) -> socket.socket:
             f"cannot listen on {host}, port {port} ({error.strerror}); try --port 0"
         ) from None
     return listener
+
+
+def public_address(url: str | None) -> str | None:
+    """The address that a proxy gives browsers; ValueError for what is none."""
+    parts = urlsplit(url or "")
+    if url and (parts.scheme not in ("http", "https") or not parts.hostname):
+        raise ValueError(f"--public-url is {url!r} and must be like https://studio.example.org")
+    return url
 
 
 def address(listener: socket.socket, host: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Annotated, Any, Literal
 from uuid import UUID
@@ -9,7 +10,7 @@ from uuid import UUID
 from fastapi import APIRouter, Depends, FastAPI, Header, HTTPException, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from labeler.auth import Identity
@@ -19,8 +20,15 @@ from storage.records import LONGEST_LOOK, Annotator, ScreenOutcome
 
 LONGEST_COMMENT = 5_000
 """Characters."""
-Comment = Annotated[str, Field(max_length=LONGEST_COMMENT, pattern=r"^[^\x00]*$")]
-"""Text without NUL, which no file format of an export can hold."""
+
+
+def _without_nul(text: str) -> str:
+    if "\0" in text:
+        raise ValueError("holds a NUL character, which no file of an export can")
+    return text
+
+
+Comment = Annotated[str, Field(max_length=LONGEST_COMMENT), AfterValidator(_without_nul)]
 
 
 class Act(BaseModel):
@@ -170,17 +178,27 @@ def explain_errors(app: FastAPI) -> None:
 
     def http_error(_request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, StarletteHTTPException)
+        if error.detail == _UNREADABLE:
+            return JSONResponse({"error": NOT_JSON}, 422)
         return JSONResponse({"error": str(error.detail)}, error.status_code, error.headers)
 
     app.add_exception_handler(StarletteHTTPException, http_error)
+
+
+NOT_JSON = "The body is not JSON."
+_UNREADABLE = "There was an error parsing the body"
+"""What FastAPI says of one that is not UTF-8, or nested too deeply."""
 
 
 def _sentence(error: Exception) -> str:
     if not isinstance(error, RequestValidationError):
         return str(error)
     if any(problem["type"] == "json_invalid" for problem in error.errors()):
-        return "The body is not JSON."
-    return " ".join(
-        f"{'.'.join(str(part) for part in problem['loc'][1:]) or 'The body'}: {problem['msg']}."
-        for problem in error.errors()
-    )
+        return NOT_JSON
+    return " ".join(map(_about_field, error.errors()))
+
+
+def _about_field(problem: Mapping[str, Any]) -> str:
+    """Of one problem that pydantic found: the field and what is wrong with it."""
+    field = ".".join(str(part) for part in problem["loc"][1:] if part != "[key]") or "The body"
+    return f"{field}: {problem['msg'].removeprefix('Value error, ')}."

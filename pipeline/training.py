@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import huggingface_hub.constants
 import torch
-from transformers import TrainerCallback
+from transformers import PrinterCallback, TrainerCallback
 
 from pipeline.cancelling import Cancelled, asked, deferred
 from pipeline.optimize.snapshots import Snapshots
@@ -19,6 +20,8 @@ from pipeline.rundir import Report, RunDirectory, write_atomically
 
 # TRL's trainers otherwise report each run to their makers; judgments are private.
 huggingface_hub.constants.HF_HUB_DISABLE_TELEMETRY = True
+# TRL's own configs say it; whoever reads a run's log can do nothing about it.
+warnings.filterwarnings("ignore", "`gradient_checkpointing` is deprecated", FutureWarning)
 
 _REPORTED = {
     "loss": "train/loss",
@@ -161,6 +164,7 @@ def train(trainer: Any, checkpoints: Path, report: Report, *, resume: bool) -> f
     Events after that checkpoint are taken back first, so that no step is reported twice.  A
     request to stop is answered after the step, with a checkpoint: raises Cancelled.
     """
+    trainer.remove_callback(PrinterCallback)  # the figures are events, and the log is for sentences
     last = last_checkpoint(checkpoints) if resume else None
     if resume:
         seq = json.loads((last / _MARK).read_text())["seq"] if last else 0

@@ -13,6 +13,8 @@ from storage.records import Annotator, new_id
 from storage.transaction import Transaction
 
 OWNER = "owner"
+LONGEST_NAME = 100
+"""Characters of an annotator's name."""
 
 _BY_NAME = "SELECT * FROM annotators WHERE name = $name"
 _LISTING = "SELECT * FROM annotators ORDER BY created_at, id"
@@ -20,6 +22,15 @@ _BY_ID = "SELECT * FROM annotators WHERE id = $id"
 _RESEARCHERS = "SELECT id FROM annotators WHERE role = 'researcher' AND NOT disabled"
 _EXISTS = "SELECT 1 FROM annotators WHERE id = $id"
 _NAME_TAKEN = "SELECT 1 FROM annotators WHERE name = $name AND id <> $id"
+
+
+def checked_name(name: str) -> str:
+    """The name of an annotator; ValueError for one that nobody could read or tell from another."""
+    if not 1 <= len(name) <= LONGEST_NAME or not name.isprintable():
+        raise ValueError(
+            f"a name has 1 to {LONGEST_NAME} characters, all of them visible; {name[:80]!r} has not"
+        )
+    return name
 
 
 def add(db: Database, annotator: Annotator) -> Annotator:

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from storage.annotators import checked_name
 from storage.filetypes import BadRow, Row, is_missing
-from storage.records import Message, as_messages
+from storage.records import Message, as_messages, now
 
 LONG = 200_000
 """Characters of a text, some 50,000 tokens, beyond which it is more likely a mistake of the file."""
+_CLOCKS_DIFFER = timedelta(minutes=5)
 _PROMPT_COLUMNS = ("messages", "prompt", "instruction")
 
 
@@ -50,7 +52,14 @@ class Cells:
             raise ValueError(f"{column} must be text, not {_spelled(value)}")
         if not str(value).strip():
             return self._default(column, default)
-        return _valid_text(column, str(value).strip())
+        name = _valid_text(column, str(value).strip())
+        if not name.isprintable():
+            raise ValueError(f"{column} is {name[:80]!r} and must hold visible characters only")
+        return name
+
+    def person(self, column: str, default: str | None = None) -> str:
+        """The name of an annotator, as accounts have."""
+        return checked_name(self.name(column, default))
 
     def text(self, column: str, default: str | None = None) -> str:
         """Free text, exactly as written; numbers and booleans as the file spells them."""
@@ -130,7 +139,7 @@ class Cells:
             raise ValueError(f"{column} is {_spelled(value)} and must be true or false") from None
 
     def time(self, column: str) -> datetime | None:
-        """An ISO 8601 time or a timestamp, in UTC where it names no zone."""
+        """An ISO 8601 time or a timestamp that is past, in UTC where it names no zone."""
         if not self.has(column):
             return None
         value = self._values[column]
@@ -141,6 +150,11 @@ class Cells:
             raise ValueError(
                 f"{column} is {_spelled(value)} and must be a time like 2026-09-30T14:05:00Z"
             ) from None
+        if moment > now() + _CLOCKS_DIFFER:
+            raise ValueError(
+                f"{column} is {_spelled(value)}, which is yet to come (a time that names no zone is "
+                "taken for UTC)"
+            )
         # A parquet timestamp arrives as a subclass of datetime that counts nanoseconds.
         return datetime.fromisoformat(moment.isoformat(timespec="microseconds"))
 

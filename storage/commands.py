@@ -30,7 +30,6 @@ from storage.database import Database
 from storage.records import Annotator, new_id
 
 INVITE_LIFETIME = timedelta(days=7)
-LONGEST_NAME = 100
 
 
 class Commands:
@@ -113,11 +112,7 @@ class Commands:
 
         A known name of the same role gets a further token or invite; ``added`` is then False.
         """
-        name = name.strip()
-        if not 1 <= len(name) <= LONGEST_NAME or not name.isprintable():
-            raise ValueError(
-                f"a name has 1 to {LONGEST_NAME} characters, all of them visible; {name[:80]!r} has not"
-            )
+        name = annotators.checked_name(name.strip())
         user = annotators.by_name(self._db, name)
         if user and (user.role, user.kind) != (role, kind):
             raise ValueError(

@@ -93,7 +93,9 @@ def _json_lines(content: bytes) -> Iterator[Row | BadRow]:
         if not raw.strip():
             continue
         try:
-            yield _checked(line, json.loads(raw.decode("utf-8"), parse_constant=_no_constant))
+            yield _checked(line, json.loads(raw.decode("utf-8"), **_STRICT))
+        except _Twice as problem:
+            yield BadRow(line, str(problem))
         except ValueError as problem:
             yield BadRow(line, f"not JSON: {problem}")
         except RecursionError:
@@ -106,7 +108,7 @@ def _json_array_rows(content: bytes, path: Path) -> Iterator[Row | BadRow]:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as problem:
         raise ValueError(f"{path.name} is not UTF-8: {problem}") from None
-    decoder = json.JSONDecoder(parse_constant=_no_constant)
+    decoder = json.JSONDecoder(**_STRICT)
     position, line, counted = text.index("[") + 1, 1, 0
     while True:
         position = _skip_blanks(text, position)
@@ -115,6 +117,9 @@ def _json_array_rows(content: bytes, path: Path) -> Iterator[Row | BadRow]:
         line, counted = line + text.count("\n", counted, position), position
         try:
             value, position = decoder.raw_decode(text, position)
+        except _Twice as problem:
+            yield BadRow(line, f"{problem}; nothing after it could be read")
+            return
         except ValueError as problem:
             yield BadRow(line, f"not JSON, nothing after it could be read: {problem}")
             return
@@ -138,8 +143,24 @@ def _skip_blanks(text: str, position: int) -> int:
     return position
 
 
+class _Twice(ValueError):
+    """An object that names one column twice, of which JSON readers keep the last without a word."""
+
+
 def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is not a JSON value")
+
+
+def _columns(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise _Twice(f"has {twice!r} twice; rename or remove one of them")
+    return found
+
+
+_STRICT: dict[str, Any] = {"parse_constant": _no_constant, "object_pairs_hook": _columns}
 
 
 def _csv_rows(content: bytes) -> Iterator[Row | BadRow]:

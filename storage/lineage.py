@@ -72,9 +72,8 @@ def _find(versions: Mapping[str, ModelVersion], model: str) -> str:
     near = list(dict.fromkeys(difflib.get_close_matches(model, known, 3, 0.3)))
     if not versions:
         raise NotFound(f"there is no model {model!r}: this workspace has none yet")
-    raise NotFound(
-        f"there is no model {model!r}; the nearest are {', '.join(near or list(versions)[:5])}"
-    )
+    hint = f"did you mean {' or '.join(near)}" if near else f"there are {', '.join(versions)}"
+    raise NotFound(f"there is no model {model!r}; {hint}")
 
 
 class _Tree:

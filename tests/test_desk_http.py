@@ -135,6 +135,8 @@ def test_a_full_disk_is_503_and_the_label_can_be_sent_again(client, db, monkeypa
         ({"milliseconds": -1}, "milliseconds"),
         ({"milliseconds": 10**12}, "milliseconds"),
         ({"shown_swapped": True}, "shown_swapped"),
+        ({"comment": "a\0b"}, "comment: holds a NUL character, which no file of an export can."),
+        ({"criteria": {"x": "a"}}, "criteria.x: Input should be 'helpful'"),
     ],
 )
 def test_malformed_is_422_with_a_reason_that_names_the_field(client, change, named):
@@ -149,7 +151,10 @@ def test_malformed_is_422_with_a_reason_that_names_the_field(client, change, nam
 @pytest.mark.parametrize(
     ("raw", "says"),
     [(raw, "The body: ") for raw in (b"", b"[]", b'"x"', b"null")]
-    + [(raw, "The body is not JSON.") for raw in (b"{", b"\xff\xfe")],
+    + [
+        (raw, "The body is not JSON.")
+        for raw in (b"{", b"\xff\xfe", b'{"a": "\xff"}', b"[" * 50_000)
+    ],
 )
 def test_what_is_no_json_object_is_422(client, raw, says):
     answer = client.post(

@@ -139,6 +139,12 @@ def test_every_bad_row_is_reported_and_nothing_is_stored(db: Database, file: Any
         {**ROW, "prompt": CHAT[:3]},
         {**ROW, "criteria": {"taste": "a"}},
         {**ROW, "comment": "\ud800"},
+        {**ROW, "created_at": "2999-01-01T00:00:00Z"},
+        {**ROW, "annotator": "a\x1b[31mRED"},
+        {**ROW, "annotator": "o\u200bwner"},
+        {**ROW, "annotator": "z" * 101},
+        {**ROW, "model_a": "gpt\n5"},
+        '{"prompt": "one", "outcome": "a", "prompt": "two"}',
     ]
     with pytest.raises(BadFile) as bad:
         import_judgments(db, file(rows))
@@ -159,8 +165,15 @@ def test_every_bad_row_is_reported_and_nothing_is_stored(db: Database, file: Any
         14: "criterion='taste' must be one of 'helpful', 'truthful', 'harmless', 'clear'",
         15: "comment holds half of a surrogate pair (\\ud800 to \\udfff), which no encoding can "
         "store",
+        16: 'created_at is "2999-01-01T00:00:00Z", which is yet to come (a time that names no zone '
+        "is taken for UTC)",
+        17: "annotator is 'a\\x1b[31mRED' and must hold visible characters only",
+        18: "annotator is 'o\\u200bwner' and must hold visible characters only",
+        19: f"a name has 1 to 100 characters, all of them visible; {'z' * 80!r} has not",
+        20: "model_a is 'gpt\\n5' and must hold visible characters only",
+        21: "has 'prompt' twice; rename or remove one of them",
     }
-    assert "13 bad rows" in str(bad.value)
+    assert "19 bad rows" in str(bad.value)
     assert sum(everything(db).values()) == 0
 
 

@@ -120,6 +120,9 @@ def test_status_says_what_stopped_and_what_goes_on(tmp_path: Path):
                      reason="out of memory")  # fmt: skip
         runs.save(db, failed)
     trouble = run("status", *here, "--json")["trouble"]
+    assert trouble == "reward stopped: out of memory; `retry` runs it again"
+    (here[1] / "runs" / "r" / "checkpoint" / "checkpoint-10").mkdir(parents=True)
+    trouble = run("status", *here, "--json")["trouble"]
     assert trouble == "reward stopped: out of memory; `resume` or `retry` goes on"
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from labeler.listening import address, listen
+from labeler.listening import address, listen, public_address
 from launch import CONFIGS, Studio, bring_in, connect, prepare, server_for, take_up
 from storage import runs
 from storage.database import Database
@@ -48,6 +48,20 @@ def test_the_address_that_is_printed_leads_to_the_listener(host: str, shown: str
         assert found == f"http://{shown}:{port}"
         with pytest.raises(httpx.ReadTimeout):  # it was reached; nobody answers here
             httpx.get(found, timeout=httpx.Timeout(20, read=0.05))
+
+
+@pytest.mark.parametrize("port", [-5, 65536, 99999])
+def test_a_port_that_is_none_is_one_sentence(port: int):
+    with pytest.raises(ValueError, match=f"to 65535; {port} is none"):
+        listen("127.0.0.1", port)
+
+
+@pytest.mark.parametrize("url", ["javascript:x", "studio.example.org", "https://", "ftp://a.org"])
+def test_a_public_url_is_one_that_browsers_can_follow(url: str):
+    with pytest.raises(ValueError, match=r"must be like https://studio\.example\.org"):
+        public_address(url)
+    assert public_address("http://10.0.0.5:8080/") == "http://10.0.0.5:8080/"
+    assert public_address(None) is None
 
 
 def _has_ipv6() -> bool:

@@ -125,9 +125,9 @@ def test_the_tree_reads_as_text(db: Database) -> None:
 
 def test_a_name_finds_its_model_and_an_unknown_one_the_nearest(db: Database) -> None:
     assert lineage(db, "kite")["id"] == "policy-2"
-    with pytest.raises(NotFound, match=r"there is no model 'policy-3'; the nearest are policy-"):
+    with pytest.raises(NotFound, match=r"there is no model 'policy-3'; did you mean policy-"):
         lineage(db, "policy-3")
-    with pytest.raises(NotFound, match=r"no model 'zzz'; the nearest are .*sft-0"):
+    with pytest.raises(NotFound, match=r"no model 'zzz'; there are .*sft-0"):
         lineage(db, "zzz")
 
 

@@ -148,6 +148,7 @@ def _calibration(quality: Mapping[str, Any]) -> Check:
         name="calibration",
         allows="ppo",
         says=f"{said}, as true ones would be by chance on so few judgments (up to {chance:.0%})",
+        known=ece <= CALIBRATED,
     )
 
 
