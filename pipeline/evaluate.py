@@ -31,6 +31,8 @@ from pipeline.text import Messages, read_messages
 from pipeline.winrate import outcome, win_rate
 from storage.records import Message, digest
 
+_SAMPLED, _SCORED = 0.8, 0.95
+"""How far the stage is when all answers are there, and when they have their rewards."""
 _LOGITS_AT_ONCE = 2**26
 """Logits held in memory at once for the exact KL: a quarter of a gigabyte per model."""
 
@@ -130,7 +132,8 @@ class _Evaluation:
         def progress(batch: list[Response]) -> None:
             nonlocal done
             done += len(batch)
-            self._report.progress(done, total, f"{role}: {done} of {total} completions sampled")
+            doing = f"{role}: {done} of {total} completions sampled"
+            self._report.progress(_SAMPLED * done, total, doing)
 
         responses = self._responses[role] = self._answers(sampler, conversations, progress)
         self._kl[role] = (
@@ -171,13 +174,9 @@ class _Evaluation:
 
     def score(self) -> dict[str, list[float]]:
         """The reward of every answer, as PPO was paid before shaping, by role."""
-        self._report.log("scoring the answers")
+        self._report.progress(_SAMPLED, 1, "loading the reward model")
         judges = Ensemble.load(self._job, device=self._device)
-        conversations = [messages for _, messages in self._asked]
-        return {
-            role: judges(conversations, [response.text for response in responses]).scores
-            for role, responses in self._responses.items()
-        }
+        return self._scored("reward", (_SAMPLED, _SCORED), lambda *asked: judges(*asked).scores)
 
     def audit(self) -> dict[str, list[float]]:
         """The same answers' rewards by the audit model; none where the reward model has none.
@@ -186,13 +185,23 @@ class _Evaluation:
         is the reward model's mistake.
         """
         model = audit_model(self._job.model("reward"), device=self._device)
-        if model is None:
-            return {}
+        return {} if model is None else self._scored("audit", (_SCORED, 1.0), model)
+
+    def _scored(
+        self,
+        name: str,
+        share: tuple[float, float],
+        judge: Callable[[Sequence[Messages], list[str]], list[float]],
+    ) -> dict[str, list[float]]:
+        """What one model gives every answer, by role; it is `share` of the stage."""
         conversations = [messages for _, messages in self._asked]
-        return {
-            role: model(conversations, [response.text for response in responses])
-            for role, responses in self._responses.items()
-        }
+        begin, end = share
+        scores: dict[str, list[float]] = {}
+        for number, (role, responses) in enumerate(self._responses.items(), 1):
+            scores[role] = judge(conversations, [response.text for response in responses])
+            done = begin + (end - begin) * number / len(self._responses)
+            self._report.progress(done, 1, f"{role}: answers scored by the {name} model")
+        return scores
 
     def figures(self, role: str, rewards: Sequence[float]) -> dict[str, float]:
         """Means over one policy's answers."""

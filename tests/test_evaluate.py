@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,20 @@ def test_three_policies_answer_the_same_prompts(models: dict[str, str], tmp_path
     wins = sum((a > b) + (a == b) / 2 for a, b in met)
     assert summary["win_rate_reward_model"] == pytest.approx(wins / 18)
     assert summary["win_rate_against_reference"]["prompts"] == 9
+
+
+def test_a_stage_that_still_scores_is_not_at_its_end(models: dict[str, str], tmp_path: Path):
+    directory, _ = evaluate(make_job("evaluate", models), tmp_path, prompts=3)
+    events = [json.loads(line) for line in directory.events.read_text().splitlines()]
+    told = [(e["done"] / e["total"], e["message"]) for e in events if e["kind"] == "progress"]
+    assert [done for done, _ in told] == sorted(done for done, _ in told)
+    assert [(round(done, 2), doing) for done, doing in told][-4:] == [
+        (0.8, "loading the reward model"),
+        (0.85, "policy: answers scored by the reward model"),
+        (0.9, "reference: answers scored by the reward model"),
+        (0.95, "previous: answers scored by the reward model"),
+    ]
+    assert told[-5][0] == 0.8  # all are sampled
 
 
 def test_without_a_previous_policy_of_its_own_there_are_two(models: dict[str, str], tmp_path: Path):

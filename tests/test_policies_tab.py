@@ -145,6 +145,8 @@ def test_before_any_policy_there_is_a_word_on_what_comes(world: World):
     shown = tab.refresh(None)
     assert "No trained policy yet" in shown[tab.standing]
     assert (shown[tab.curve], shown[tab.board]) == ("", "")
+    assert not shown[tab.overruling].visible  # there is nothing to rule on
+    assert world.policies.refresh(None)[world.policies.overruling].visible
     assert "no trained policy to rule on" in tab._rule(None, "promote", "x", asked_by(world.db))[tab.answer]  # fmt: skip
 
 

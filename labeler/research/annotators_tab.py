@@ -7,7 +7,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 import gradio as gr
-from gradio.components import Component
+from gradio.blocks import Block
 
 from labeler import view
 from labeler.auth import INVITE_LIFETIME
@@ -74,7 +74,7 @@ class AnnotatorsTab:
     def panel(self) -> Panel:
         return Panel(refresh=self.refresh, outputs=self._outputs(), every=5)
 
-    def _outputs(self) -> list[Component]:
+    def _outputs(self) -> list[Block]:
         return [self.people, self.reliability, self.agreement, self.flags]
 
     def refresh(self) -> Updates:

@@ -8,7 +8,7 @@ from typing import get_args
 from urllib.parse import urlencode
 
 import gradio as gr
-from gradio.components import Component
+from gradio.blocks import Block
 
 from labeler import view
 from labeler.rendering import render
@@ -119,7 +119,7 @@ class DataTab:
             api_visibility="private",
         )
 
-    def outputs_of_load(self) -> list[Component]:
+    def outputs_of_load(self) -> list[Block]:
         return [self.guidelines, self.preview]
 
     def refresh(self, format: str, ties: str, file: str, names: bool) -> Updates:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 import gradio as gr
-from gradio.components import Component
+from gradio.blocks import Block
 
 from labeler import view
 from labeler.ports import Loop, Setting
@@ -74,7 +74,7 @@ class LoopTab:
         """The settings that hold now, for a page that has just been opened."""
         return self.form.show(self._loop.settings())
 
-    def _outputs(self) -> list[Component]:
+    def _outputs(self) -> list[Block]:
         return [self._top, self.head, self.glance, self.next, self.gate, self.train, self.reason]
 
     def refresh(self) -> Updates:

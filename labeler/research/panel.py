@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 import gradio as gr
+from gradio.blocks import Block
 from gradio.components import Component
 
 from labeler import view
@@ -16,7 +17,7 @@ from labeler.view import Markup
 
 T = TypeVar("T")
 
-Updates = dict[Component, Any]
+Updates = dict[Block, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +29,7 @@ class Panel:
 
     refresh: Callable[..., Updates]
     inputs: list[Component] = field(default_factory=list)
-    outputs: list[Component]
+    outputs: list[Block]
     every: float | None = None
 
 

@@ -30,7 +30,6 @@ class PoliciesTab:
         )
         self.standing = piece(elem_id="standing")
         self.curve = piece(js_on_load=CHARTS_JS, elem_id="evidence")
-        piece(value=shown(view.heading("Leaderboard", "every policy against SFT, by people")))
         self.board = piece(elem_id="leaderboard")
         self._lay_out_ruling()
         self.policy.input(
@@ -48,7 +47,7 @@ class PoliciesTab:
         )
 
     def _lay_out_ruling(self) -> None:
-        with gr.Column(elem_classes="ks-panel"):
+        with gr.Column(elem_classes="ks-panel", visible=False) as self.overruling:
             piece(
                 value=shown(
                     view.heading(
@@ -75,7 +74,7 @@ class PoliciesTab:
         )
 
     def _outputs(self) -> list[Any]:
-        return [self.policy, self.standing, self.curve, self.board]
+        return [self.policy, self.standing, self.curve, self.board, self.overruling]
 
     def refresh(self, chosen: str | None) -> Updates:
         """The gate as it stands; the policy that is shown stays the one that was chosen."""
@@ -90,6 +89,7 @@ class PoliciesTab:
             self.standing: shown(policies_view.standing(report, chosen)),
             self.curve: shown(policies_view.curve(report, chosen)),
             self.board: shown(policies_view.board(report)),
+            self.overruling: gr.Column(visible=found is not None),
         }
 
     def _rule(self, policy: str | None, ruling: str, reason: str, request: gr.Request) -> Updates:

@@ -139,7 +139,8 @@ def board(report: Mapping[str, Any]) -> Markup:
         )
         for rank in report["leaderboard"]
     ]
-    return view.table(_COLUMNS, rows, caption="Leaderboard of policies")
+    heading = view.heading("Leaderboard", "every policy against SFT, by people")
+    return heading + view.table(_COLUMNS, rows, caption="Leaderboard of policies")
 
 
 def _figures(rank: Mapping[str, Any]) -> Markup:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import lru_cache
 
 import gradio as gr
-from gradio.components import Component
+from gradio.blocks import Block
 
 from labeler import view
 from labeler.research import samples_view
@@ -78,7 +78,7 @@ class SamplesTab:
             outputs=self._outputs(),
         )
 
-    def _outputs(self) -> list[Component]:
+    def _outputs(self) -> list[Block]:
         return [
             self.iteration,
             self.summary,

@@ -15,6 +15,7 @@ from gradio.blocks import Block
 from gradio.components import Component
 
 from labeler.ports import Setting, SettingValue
+from labeler.research.panel import Updates
 
 SECTIONS = {
     "": "General",
@@ -74,7 +75,7 @@ class TrainForm:
             marked[self._folded] = gr.update(open=True)
         return marked
 
-    def show(self, settings: Sequence[Setting], *, defaults: bool = False) -> dict[Component, Any]:
+    def show(self, settings: Sequence[Setting], *, defaults: bool = False) -> Updates:
         """The values that hold now, or the shipped defaults where they can be chosen."""
         return {
             self._fields[s.name]: _shown(s.default if defaults and not s.why_fixed else s.value, s)

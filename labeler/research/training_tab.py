@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable
 from pathlib import Path
 
 import gradio as gr
-from gradio.components import Component
+from gradio.blocks import Block
 
 from labeler import view
 from labeler.ports import Loop
@@ -96,7 +96,7 @@ class TrainingTab:
             self.others = piece(js_on_load=CHARTS_JS)
         self.samples = piece(elem_id="run-samples")
 
-    def _outputs(self) -> list[Component]:
+    def _outputs(self) -> list[Block]:
         return [
             self._top,
             self.seen,

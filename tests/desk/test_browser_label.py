@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 import uuid
 
@@ -347,7 +348,9 @@ def test_help_guidelines_and_dark(browser, world, server, who):
         page.keyboard.press("?")
         expect(page.locator("dialog.help")).to_be_visible()
         page.keyboard.press("1")  # judges nothing while the list is open
-        page.keyboard.press("Escape")
+        page.keyboard.press("Enter")  # closes it, as whoever has read it expects
+        expect(page.locator("dialog.help")).to_be_hidden()
+        expect(desk).not_to_have_class(re.compile("keys-off"))
         page.keyboard.press("g")
         expect(page.locator(".guidelines")).to_contain_text("Longer is not better")
         page.keyboard.press("Escape")
