@@ -26,7 +26,7 @@ import typer
 from labeler.listening import address, listen, public_address
 from pipeline import hub
 from pipeline.cli import add_study_commands
-from pipeline.clients import AdminClient, follow
+from pipeline.clients import AdminClient, follow, what_stopped
 from pipeline.config import Config
 from pipeline.demo import corpus
 from pipeline.form import disagreeing, require_in_time
@@ -73,8 +73,8 @@ class Studio:
         self.loop = Loop(self.db, config)
         self.trouble: str | None = None
         self.commands = Commands(self.db)
-        self.commands.register("train", lambda overrides: self.loop.train(overrides))
-        self.commands.register("advance", lambda: self.advance())
+        self.commands.register("train", self.loop.train)
+        self.commands.register("advance", self.advance)
         self.commands.register("resume", lambda: self.loop.resume(self.loop.stopped().id))
         self.commands.register("retry", self._retry)
         self.commands.register("settings", lambda: [asdict(s) for s in self.loop.settings()])
@@ -91,7 +91,8 @@ class Studio:
 
     def _trouble(self) -> str | None:
         """What keeps the loop from going on, as a sentence."""
-        return self.trouble or self.loop.stuck()
+        blocked = self.loop.state()["blocked"]
+        return self.trouble or (what_stopped(blocked) if blocked else None)
 
     def advance(self) -> dict[str, Any]:
         """One step of the loop and where it stands now."""

@@ -16,6 +16,7 @@ from typing import Literal
 
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -187,7 +188,7 @@ def _say(status: int, sentence: str, headers: dict[str, str] | None = None) -> J
 
 
 def _limited(receive: Receive) -> Receive:
-    """Cut off a body that is longer than it said (or did not say)."""
+    """Refuse a body that is longer than it said (or did not say)."""
     received = 0
 
     async def limited() -> Message:
@@ -195,7 +196,7 @@ def _limited(receive: Receive) -> Receive:
         message = await receive()
         received += len(message.get("body", b""))
         if received > LARGEST_BODY:
-            return {"type": "http.disconnect"}
+            raise HTTPException(413, "The request is too large.")
         return message
 
     return limited

@@ -26,10 +26,18 @@ def listen(host: str, port: int) -> socket.socket:
 
 def public_address(url: str | None) -> str | None:
     """The address that a proxy gives browsers; ValueError for what is none."""
-    parts = urlsplit(url or "")
-    if url and (parts.scheme not in ("http", "https") or not parts.hostname):
-        raise ValueError(f"--public-url is {url!r} and must be like https://studio.example.org")
-    return url
+    if url is None:
+        return None
+    refusal = ValueError(f"--public-url is {url!r} and must be like https://studio.example.org")
+    try:
+        parts = urlsplit(url)
+        port_is_fine = parts.port is None or parts.port > 0
+    except ValueError:
+        raise refusal from None
+    named = parts.scheme in ("http", "https") and parts.hostname and port_is_fine
+    if not named or parts.query or parts.fragment or any(map(str.isspace, url)):
+        raise refusal
+    return parts.geturl().rstrip("/")
 
 
 def address(listener: socket.socket, host: str) -> str:

@@ -20,8 +20,8 @@ class Setting:
 
     `name` is the dotted key (``ppo.kl_weight``), `value` what holds now, `default` what the
     project ships.  `choices` lists the permitted values of a closed setting, else None.
-    `basic` settings stand in the form; the others under "All settings".  `why_fixed` is the
-    reason why training would not read it (None: it does), with which the form shows it, unchanged.
+    `basic` settings stand in the form; the others under "All settings".  `why_fixed` is None
+    where training reads it; else the form shows it with this reason and lets nobody change it.
     """
 
     name: str

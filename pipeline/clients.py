@@ -215,6 +215,15 @@ def _shown(pair: Mapping[str, Any]) -> ShownPair:
     )
 
 
+def what_stopped(blocked: Mapping[str, Any]) -> str:
+    """Of ``blocked`` in `Loop.state`: which stage stopped, why, and what helps."""
+    resume = "`resume` (from its last checkpoint) or " if blocked["resumable"] else ""
+    return (
+        f"the {blocked['stage']} stage stopped: {blocked['reason']}. Go on with "
+        f"`python launch.py` {resume}`retry` (from scratch; --set changes a setting)"
+    )
+
+
 def follow(
     call: Callable[[str], Any], *, until: str, tell: Callable[[str], None], after: int = 0
 ) -> dict[str, Any]:
@@ -226,11 +235,7 @@ def follow(
     while True:
         state = call("advance")
         if stopped := state["blocked"]:
-            on = "`resume` (from its last checkpoint) or " if stopped["resumable"] else ""
-            raise RuntimeError(
-                f"the {stopped['stage']} stage stopped: {stopped['reason']}. Go on with "
-                f"`python launch.py` {on}`retry` (from scratch; --set changes a setting)"
-            )
+            raise RuntimeError(what_stopped(stopped))
         if state["iteration"] is None:
             raise ValueError("there are no prompts yet; import some with `launch.py import`")
         line = f"iteration {state['iteration']}: {_doing(state['phase'], state['message'])}"

@@ -85,7 +85,7 @@ class SamplingConfig(Section):
 
     surplus: float = setting(
         1.3,
-        "Judgments that comparisons are made for, per judgment wanted; spare ones cover skips.",
+        "How many times the judgments that are wanted pairs are made for; the spare ones cover skips.",
         low=1,
     )
     temperatures: tuple[float, ...] = setting(

@@ -28,7 +28,8 @@ BASIC_SETTINGS = (
 _OF_THE_REFERENCE = ("model.name", "sft")
 _OF_THE_PAIRS = ("sampling", "labeling", "gate.labels", "gate.most")
 _OF_THE_REWARD_MODEL = ("reward", "sampling.batch")
-"""By that batch the reward stage samples what rewards are centred on."""
+"""`reward` also says which judgments DPO learns from: those that the reward model did.  By
+`sampling.batch` the reward stage samples what rewards are centred on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +105,10 @@ def disagreeing(
 
 
 def too_late(name: str, due: Stage | None) -> str | None:
-    """Why a setting would change nothing where `due` is the next stage (None: training); else None."""
+    """Why a setting is fixed where `due` is the next stage (None: training); else None.
+
+    What it governs is made already, and what comes must go by the same.
+    """
     kinds = (name, name.partition(".")[0])
     if due != "sft" and any(kind in _OF_THE_REFERENCE for kind in kinds):
         return (
@@ -117,8 +121,9 @@ def too_late(name: str, due: Stage | None) -> str | None:
             f"{name} acts when the reward model is trained, which this iteration's is; set it for the "
             "next iteration, when it is trained"
         )
-    sampled = due not in ("sft", "sampling") and not of_the_reward_model
-    if sampled and any(kind in _OF_THE_PAIRS for kind in kinds):
+    if of_the_reward_model or _unsampled(due):
+        return None
+    if any(kind in _OF_THE_PAIRS for kind in kinds):
         return (
             f"{name} acts when an iteration's pairs are sampled and labeled, which is before training; "
             "set it for the next iteration, in the workspace's config.toml or with `serve --set`"
@@ -126,8 +131,13 @@ def too_late(name: str, due: Stage | None) -> str | None:
     return None
 
 
+def _unsampled(due: Stage | None) -> bool:
+    """Whether an iteration whose next stage is `due` has no pairs yet."""
+    return due in ("sft", "sampling")
+
+
 def require_in_time(names: Iterable[str], due: Stage | None) -> None:
-    """ValueError where one of these settings would change nothing any more."""
+    """ValueError where one of these settings is fixed by then."""
     for name in names:
         if reason := too_late(name, due):
             raise ValueError(reason)
@@ -143,6 +153,5 @@ def overridden(
     merged = dict(iteration.settings) | dict(by)
     config = base.override(merged)
     require_in_time(by, due)
-    unsampled = due in ("sft", "sampling")
-    wanted = config.labeling.labels if unsampled else iteration.labels_wanted
+    wanted = config.labeling.labels if _unsampled(due) else iteration.labels_wanted
     return replace(iteration, settings=merged, labels_wanted=wanted), config

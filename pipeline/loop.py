@@ -172,18 +172,10 @@ class Loop:
             "iteration": current.number,
             "phase": current.phase,
             "message": f"{running[-1].stage} {done}".strip() if running else "",
-            "blocked": blocked and self._stuck(blocked),
+            "blocked": blocked and self._as_blocked(blocked),
         }
 
-    def stuck(self) -> str | None:
-        """Which stopped run the loop waits at, and what helps, in a sentence; None where it can go on."""
-        if (run := self.blocked_by()) is None:
-            return None
-        kept = runs.has_checkpoint(self._db, run)
-        helps = "`resume` or `retry` goes on" if kept else "`retry` runs it again"
-        return f"{run.stage} stopped: {run.reason}; {helps}"
-
-    def _stuck(self, run: Run) -> dict[str, Any]:
+    def _as_blocked(self, run: Run) -> dict[str, Any]:
         resumable = runs.has_checkpoint(self._db, run)
         return {"run": run.id, "stage": run.stage, "reason": run.reason, "resumable": resumable}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import unicodedata
 from dataclasses import replace
 
 from storage import lookup, tokens
@@ -15,6 +16,9 @@ from storage.transaction import Transaction
 OWNER = "owner"
 LONGEST_NAME = 100
 """Characters of an annotator's name."""
+_UNSEEN = ("Cc", "Cf", "Cs", "Zl", "Zp")
+_JOINERS = "\u200c\u200d"
+"""Unseen too, and part of how Persian, Hindi or an emoji is written."""
 
 _BY_NAME = "SELECT * FROM annotators WHERE name = $name"
 _LISTING = "SELECT * FROM annotators ORDER BY created_at, id"
@@ -24,17 +28,26 @@ _EXISTS = "SELECT 1 FROM annotators WHERE id = $id"
 _NAME_TAKEN = "SELECT 1 FROM annotators WHERE name = $name AND id <> $id"
 
 
-def checked_name(name: str) -> str:
-    """The name of an annotator; ValueError for one that nobody could read or tell from another."""
-    if not 1 <= len(name) <= LONGEST_NAME or not name.isprintable():
+def require_name(name: str) -> None:
+    """ValueError for an annotator's name that nobody could read or tell from another."""
+    if len(name) > LONGEST_NAME:
         raise ValueError(
-            f"a name has 1 to {LONGEST_NAME} characters, all of them visible; {name[:80]!r} has not"
+            f"an annotator's name has at most {LONGEST_NAME} characters; {name[:40]!r}… has "
+            f"{len(name):,}"
         )
-    return name
+    for each in name:
+        if unicodedata.category(each) in _UNSEEN and each not in _JOINERS:
+            raise ValueError(
+                f"an annotator's name holds U+{ord(each):04X}, which cannot be seen: {name!r}"
+            )
 
 
 def add(db: Database, annotator: Annotator) -> Annotator:
-    """Store a new annotator; Conflict when the name is taken or the id says something else."""
+    """Store a new annotator; Conflict when the name is taken or the id says something else.
+
+    ValueError for a name by `require_name`.
+    """
+    require_name(annotator.name)
 
     def operation(tx: Transaction) -> Annotator:
         if tx.rows(_EXISTS, id=annotator.id):

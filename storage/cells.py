@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from storage.annotators import checked_name
-from storage.filetypes import BadRow, Row, is_missing
+from storage.filetypes import STRICT, BadRow, Doubled, Row, is_missing
 from storage.records import Message, as_messages, now
 
 LONG = 200_000
@@ -52,14 +51,7 @@ class Cells:
             raise ValueError(f"{column} must be text, not {_spelled(value)}")
         if not str(value).strip():
             return self._default(column, default)
-        name = _valid_text(column, str(value).strip())
-        if not name.isprintable():
-            raise ValueError(f"{column} is {name[:80]!r} and must hold visible characters only")
-        return name
-
-    def person(self, column: str, default: str | None = None) -> str:
-        """The name of an annotator, as accounts have."""
-        return checked_name(self.name(column, default))
+        return _valid_text(column, str(value).strip())
 
     def text(self, column: str, default: str | None = None) -> str:
         """Free text, exactly as written; numbers and booleans as the file spells them."""
@@ -164,9 +156,11 @@ class Cells:
             return {}
         value = self._values[column]
         try:
-            value = json.loads(value) if isinstance(value, str) else value
+            value = json.loads(value, **STRICT) if isinstance(value, str) else value
         except (ValueError, RecursionError):
             value = None
+        if isinstance(value, Doubled):
+            raise ValueError(f"{column} says {value.twice} twice")
         if not isinstance(value, Mapping):
             raise ValueError(f'{column} must be an object like {{"helpful": "a"}}')
         return {str(k): str(v) for k, v in value.items() if v is not None}
@@ -196,6 +190,8 @@ class Cells:
         for message in messages:
             if not isinstance(message, Mapping) or not {"role", "content"} <= message.keys():
                 raise ValueError(f'{column} must be a list of {{"role", "content"}} messages')
+            if isinstance(message, Doubled):
+                raise ValueError(f"a message in {column} has {message.twice} twice")
             if is_missing(message["content"]):
                 raise ValueError(f"a message in {column} has no content")
             turns.append(Message(str(message["role"]), self._as_text(column, message["content"])))

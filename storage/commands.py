@@ -112,7 +112,7 @@ class Commands:
 
         A known name of the same role gets a further token or invite; ``added`` is then False.
         """
-        name = annotators.checked_name(name.strip())
+        name = name.strip()
         user = annotators.by_name(self._db, name)
         if user and (user.role, user.kind) != (role, kind):
             raise ValueError(

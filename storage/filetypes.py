@@ -93,9 +93,7 @@ def _json_lines(content: bytes) -> Iterator[Row | BadRow]:
         if not raw.strip():
             continue
         try:
-            yield _checked(line, json.loads(raw.decode("utf-8"), **_STRICT))
-        except _Twice as problem:
-            yield BadRow(line, str(problem))
+            yield _checked(line, json.loads(raw.decode("utf-8"), **STRICT))
         except ValueError as problem:
             yield BadRow(line, f"not JSON: {problem}")
         except RecursionError:
@@ -108,7 +106,7 @@ def _json_array_rows(content: bytes, path: Path) -> Iterator[Row | BadRow]:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as problem:
         raise ValueError(f"{path.name} is not UTF-8: {problem}") from None
-    decoder = json.JSONDecoder(**_STRICT)
+    decoder = json.JSONDecoder(**STRICT)
     position, line, counted = text.index("[") + 1, 1, 0
     while True:
         position = _skip_blanks(text, position)
@@ -117,9 +115,6 @@ def _json_array_rows(content: bytes, path: Path) -> Iterator[Row | BadRow]:
         line, counted = line + text.count("\n", counted, position), position
         try:
             value, position = decoder.raw_decode(text, position)
-        except _Twice as problem:
-            yield BadRow(line, f"{problem}; nothing after it could be read")
-            return
         except ValueError as problem:
             yield BadRow(line, f"not JSON, nothing after it could be read: {problem}")
             return
@@ -143,8 +138,13 @@ def _skip_blanks(text: str, position: int) -> int:
     return position
 
 
-class _Twice(ValueError):
-    """An object that names one column twice, of which JSON readers keep the last without a word."""
+class Doubled(dict[str, Any]):
+    """An object that had `twice` two times, of which JSON readers keep the last without a word.
+
+    Not an error at once: whether anybody reads it is known later, and an array goes on behind it.
+    """
+
+    twice: str
 
 
 def _no_constant(name: str) -> None:
@@ -153,14 +153,16 @@ def _no_constant(name: str) -> None:
 
 def _columns(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise _Twice(f"has {twice!r} twice; rename or remove one of them")
-    return found
+    if len(found) == len(pairs):
+        return found
+    doubled = Doubled(found)
+    names = [name for name, _ in pairs]
+    doubled.twice = next(name for name in names if names.count(name) > 1)
+    return doubled
 
 
-_STRICT: dict[str, Any] = {"parse_constant": _no_constant, "object_pairs_hook": _columns}
+STRICT: dict[str, Any] = {"parse_constant": _no_constant, "object_pairs_hook": _columns}
+"""How JSON is read here: options of `json.loads`."""
 
 
 def _csv_rows(content: bytes) -> Iterator[Row | BadRow]:
@@ -204,7 +206,7 @@ def _csv_cell(column: str, cell: str) -> Any:
     """
     if column in _CHAT_COLUMNS and cell.startswith("[{") and '"role"' in cell:
         try:
-            value = json.loads(cell)
+            value = json.loads(cell, **STRICT)
         except (ValueError, RecursionError):
             return cell
         if all(isinstance(each, dict) and "role" in each for each in value):
@@ -228,6 +230,8 @@ def _parquet_rows(files: list[Path], path: Path) -> tuple[list[Row], list[BadRow
 def _checked(line: int, value: Any) -> Row | BadRow:
     if not isinstance(value, dict):
         return BadRow(line, "not an object with named columns")
+    if isinstance(value, Doubled):
+        return BadRow(line, f"has two columns {value.twice}; rename or remove one of them")
     if None in value or "" in value:
         return BadRow(line, "a column has no name")
     return Row(line, value)

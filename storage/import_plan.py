@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from storage.annotators import require_name
 from storage.filetypes import BadRow
 from storage.lookup import known_models
 from storage.pseudonyms import pseudonyms_here
@@ -252,6 +253,8 @@ class _Planner:
                 f"{vote.annotator} is the pseudonym of somebody in this workspace, who would count "
                 "twice; import an export made with --names, or into another workspace"
             )
+        if vote.annotator not in self._annotators:
+            require_name(vote.annotator)
         if vote.kind is None:
             return
         kind, where = self._kinds[vote.annotator]

@@ -318,7 +318,7 @@ def _judgment_vote(cells: Cells, *, role: PromptRole, source: str) -> Vote:
         ),
         a=Answer(cells.response("response_a"), cells.name("model_a", "imported")),
         b=Answer(cells.response("response_b"), cells.name("model_b", "imported")),
-        annotator=cells.person("annotator"),
+        annotator=cells.name("annotator"),
         kind=_kind(cells),
         outcome=cast(ScreenOutcome, cells.choice("outcome", get_args(ScreenOutcome))),
         strength=_strength(cells),

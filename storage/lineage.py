@@ -54,7 +54,7 @@ def lineage(db: Database, model: str) -> dict[str, Any]:
       policy whose answers the judgments compare, their number and the policy's node.
 
     A model met before is only named, with ``"above": true``.  Raises `NotFound`, naming the
-    nearest ids.
+    nearest names.
     """
     versions = {version.id: version for version in models.listing(db)}
     return _Tree(db, versions).node(_find(versions, model))
@@ -72,7 +72,8 @@ def _find(versions: Mapping[str, ModelVersion], model: str) -> str:
     near = list(dict.fromkeys(difflib.get_close_matches(model, known, 3, 0.3)))
     if not versions:
         raise NotFound(f"there is no model {model!r}: this workspace has none yet")
-    hint = f"did you mean {' or '.join(near)}" if near else f"there are {', '.join(versions)}"
+    some = ", ".join(list(versions)[:5]) + ("" if len(versions) <= 5 else ", …")
+    hint = f"did you mean {' or '.join(near)}" if near else f"there are {some}"
     raise NotFound(f"there is no model {model!r}; {hint}")
 
 

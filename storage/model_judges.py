@@ -41,6 +41,7 @@ def judge_named(db: Database, name: str) -> Annotator:
     """
     known = annotators.by_name(db, name)
     if known is None:
+        annotators.require_name(name)
         return Annotator(id=f"a-{keyed(key_of(db), f'judge {name}')}", name=name, kind="model")
     if known.kind != "model":
         raise ValueError(

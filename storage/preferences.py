@@ -38,7 +38,7 @@ def paired_vote(cells: Cells, *, role: PromptRole, source: str) -> Vote:
         chosen,
         rejected,
         "a" if outcome == "preference" else outcome,  # type: ignore[arg-type]
-        cells.person("annotator", UNKNOWN_ANNOTATOR),
+        cells.name("annotator", UNKNOWN_ANNOTATOR),
     )
 
 
@@ -111,7 +111,7 @@ def labelled(cells: Cells, *, role: PromptRole, source: str) -> Labelled:
     if good is None:
         raise ValueError("label is missing")
     prompt = Prompt.make(cells.prompt(), role=role, source=source)
-    annotator = cells.person("annotator", UNKNOWN_ANNOTATOR)
+    annotator = cells.name("annotator", UNKNOWN_ANNOTATOR)
     return Labelled(cells.line, prompt, cells.response("completion"), good, annotator)
 
 

@@ -103,17 +103,17 @@ _AGREEMENT = f"""
     WITH {PEOPLE},
     {shared_ratings()},
     counted AS (
-        SELECT comparison, codes, n AS of_kinds,
+        SELECT comparison, codes, n AS counted_people,
                [len([c FOR c IN codes IF c % 4 = level AND c < 4 * n])
                 FOR level IN [0, 1, 2, 3]] AS said
         FROM shared, of_kinds),
     ratings AS (
-        SELECT comparison, unnest(codes) AS code, said, list_sum(said) AS everybody, of_kinds
+        SELECT comparison, unnest(codes) AS code, said, list_sum(said) AS everybody, counted_people
         FROM counted),
     compared AS (
         SELECT comparison, code // 4 AS number,
-               everybody - (code < 4 * of_kinds)::INTEGER AS with_whom,
-               said[code % 4 + 1] - (code < 4 * of_kinds)::INTEGER AS alike
+               everybody - (code < 4 * counted_people)::INTEGER AS with_whom,
+               said[code % 4 + 1] - (code < 4 * counted_people)::INTEGER AS alike
         FROM ratings),
     by_prompt AS (
         SELECT number, prompt, count(*) AS n, sum(alike / with_whom) AS s, sum(with_whom) AS answers

@@ -111,7 +111,10 @@ class Seeding:
     def people(self) -> None:
         annotators.add(self.db, Annotator(id="researcher", name="Rosa", role="researcher"))
         for i, name in enumerate(PEOPLE):
-            annotators.add(self.db, Annotator(id=f"annotator-{i}", name=name))
+            # As they were stored when any name was taken.
+            self.db.write(
+                lambda tx, i=i, name=name: tx.store(Annotator(id=f"annotator-{i}", name=name))
+            )
         robot = Annotator(id="annotator-sim", name="gold-1", kind="simulated", disabled=True)
         annotators.add(self.db, robot)
 

@@ -146,7 +146,9 @@ def test_what_training_reads_is_open_in_the_form_and_what_sampling_has_read_is_f
         ("ppo.lr", "evaluate", None),
     ],
 )
-def test_a_setting_is_too_late_once_nothing_reads_it(name: str, due: Any, says: str | None) -> None:
+def test_a_setting_is_too_late_once_what_it_governs_is_made(
+    name: str, due: Any, says: str | None
+) -> None:
     found = too_late(name, due)
     assert found is None if says is None else says in (found or "")
 

@@ -165,6 +165,16 @@ def test_what_is_no_json_object_is_422(client, raw, says):
     assert answer.json()["error"].startswith(says)
 
 
+def test_a_body_that_grows_too_large_unannounced_is_413(client):
+    answer = client.post(
+        "/label/api/judgments",
+        content=(b" " * 100_000 for _ in range(15)),
+        headers={"content-type": "application/json"},
+    )
+
+    assert (answer.status_code, answer.json()) == (413, {"error": "The request is too large."})
+
+
 def test_a_pair_never_leased_is_409_and_an_unknown_one_404(client, world):
     db, app = world
     other = TestClient(app, headers=bearer(db, add_person(db, f"other {uuid.uuid4()}")))

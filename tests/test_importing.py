@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -143,8 +144,8 @@ def test_every_bad_row_is_reported_and_nothing_is_stored(db: Database, file: Any
         {**ROW, "annotator": "a\x1b[31mRED"},
         {**ROW, "annotator": "o\u200bwner"},
         {**ROW, "annotator": "z" * 101},
-        {**ROW, "model_a": "gpt\n5"},
         '{"prompt": "one", "outcome": "a", "prompt": "two"}',
+        {**ROW, "criteria": '{"helpful": "a", "helpful": "b"}'},
     ]
     with pytest.raises(BadFile) as bad:
         import_judgments(db, file(rows))
@@ -167,14 +168,33 @@ def test_every_bad_row_is_reported_and_nothing_is_stored(db: Database, file: Any
         "store",
         16: 'created_at is "2999-01-01T00:00:00Z", which is yet to come (a time that names no zone '
         "is taken for UTC)",
-        17: "annotator is 'a\\x1b[31mRED' and must hold visible characters only",
-        18: "annotator is 'o\\u200bwner' and must hold visible characters only",
-        19: f"a name has 1 to 100 characters, all of them visible; {'z' * 80!r} has not",
-        20: "model_a is 'gpt\\n5' and must hold visible characters only",
-        21: "has 'prompt' twice; rename or remove one of them",
+        17: "an annotator's name holds U+001B, which cannot be seen: 'a\\x1b[31mRED'",
+        18: "an annotator's name holds U+200B, which cannot be seen: 'o\\u200bwner'",
+        19: f"an annotator's name has at most 100 characters; {'z' * 40!r}… has 101",
+        20: "has two columns prompt; rename or remove one of them",
+        21: "criteria says helpful twice",
     }
     assert "19 bad rows" in str(bad.value)
     assert sum(everything(db).values()) == 0
+
+
+def test_an_array_goes_on_behind_an_object_with_a_column_twice(db: Database, tmp_path: Path):
+    rows = [json.dumps(ROW), '{"prompt": "one", "prompt": "two"}', json.dumps(ROW | {"item": "2"})]
+    unread = '{"a": 1, "a": 2}'  # in a column that nobody reads
+    rows.append(json.dumps(ROW | {"item": "3", "notes": {}}).replace("{}", unread))
+    path = tmp_path / "votes.json"
+    path.write_text(f"[{','.join(rows)}]")
+    report = import_judgments(db, path, skip_bad=True)
+    assert (report.rows, len(report.skipped), report.added["judgments"]) == (4, 1, 3)
+
+
+def test_names_that_people_have_are_taken(db: Database, file: Any):
+    names = ["山田　太郎", "Anne\u00a0Marie", "علی\u200cرضا", "👩\u200d💻", "o'Brien-Łoś"]
+    import_judgments(db, file([ROW | {"annotator": name, "item": name} for name in names]))
+    assert {row["annotator"] for row in judgments(db)} == set(names)
+    # Whoever is here already may have any name: older imports took them all.
+    db.write(lambda tx: tx.store(Annotator(id="old", name="tab\there")))
+    assert import_judgments(db, file([ROW | {"annotator": "tab\there"}])).added["judgments"] == 1
 
 
 def test_skip_bad_imports_the_rest_and_says_what_it_left_out(db: Database, file: Any) -> None:

@@ -56,11 +56,30 @@ def test_a_port_that_is_none_is_one_sentence(port: int):
         listen("127.0.0.1", port)
 
 
-@pytest.mark.parametrize("url", ["javascript:x", "studio.example.org", "https://", "ftp://a.org"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "javascript:x",
+        "studio.example.org",
+        "https://",
+        "ftp://a.org",
+        "",
+        " https://a.org",
+        "https://a b",
+        "https://a:99999",
+        "https://a.org/?x=y",
+        "http://[::1",
+    ],
+)
 def test_a_public_url_is_one_that_browsers_can_follow(url: str):
     with pytest.raises(ValueError, match=r"must be like https://studio\.example\.org"):
         public_address(url)
-    assert public_address("http://10.0.0.5:8080/") == "http://10.0.0.5:8080/"
+
+
+def test_a_public_url_is_put_in_one_form():
+    """Cookies are secure where it begins with https."""
+    assert public_address("HTTPS://studio.example.org/") == "https://studio.example.org"
+    assert public_address("http://10.0.0.5:8080/desk") == "http://10.0.0.5:8080/desk"
     assert public_address(None) is None
 
 

@@ -137,14 +137,14 @@ def test_dpo_does_not_learn_from_what_the_audit_model_has_for_itself(models, tmp
         give(directory, "judgments.parquet", judged)
         with Report(directory) as report:
             found.append(stage.run(job, report, directory))
-    parts = ("pairs", "held_out_pairs", "apart_pairs", "ties_left_out")
+    parts = ("pairs", "held_out_pairs", "apart_preferences", "ties_left_out")
     assert [sum(summary[part] for part in parts) for summary in found] == [40, 40]
     none, some = found
-    assert none["apart_pairs"] == 0
+    assert none["apart_preferences"] == 0
     # Of the ten on audited prompts those on held-out ones measure, as they did.
     assert some["held_out_pairs"] == none["held_out_pairs"]
-    assert some["pairs"] == none["pairs"] - some["apart_pairs"]
-    assert some["apart_pairs"] > 0
+    assert some["pairs"] == none["pairs"] - some["apart_preferences"]
+    assert some["apart_preferences"] > 0
 
 
 def test_the_margin_of_the_reference_is_zero(models):

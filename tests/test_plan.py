@@ -121,7 +121,7 @@ def test_the_plan_is_written_with_what_the_workspace_has_compared(tmp_path: Path
     assert Counter(row["pairs"] for row in rows if row["arm"] == "bald") == {1: 1, 0: 1}
 
 
-def test_who_is_asked_hangs_on_the_seed_and_the_iteration_alone(db: Database, tmp_path: Path):
+def test_who_is_asked_hangs_on_the_seed_and_on_the_iteration(db: Database, tmp_path: Path):
     add_models(db, policies=3)
     for number in (1, 2, 3):
         add_iteration(db, number)

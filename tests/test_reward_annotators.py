@@ -343,6 +343,12 @@ def test_losses_outside_training_are_by_what_is_known_of_each_annotator():
     assert found.tolist() == pytest.approx(expected, rel=1e-5)
 
 
+def test_nobody_is_said_to_read_the_buttons_the_other_way_for_noise():
+    row = {"annotator": "a", "slope": -0.2, "slope_sd": 0.2, "weight": 0.04, "measured": 9}
+    [note] = notes_on_annotators([row])
+    assert "read the other way" not in note["message"]
+
+
 def test_rows_and_warnings():
     judged = judgments([1.0, -1.0, 0.0], [0, 0, 0], each=200)
     found = fit(judged, 3)

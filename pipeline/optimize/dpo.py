@@ -90,7 +90,7 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
         "loss": loss,
         "margin": fmean(margins(model, reference, training, pad_id=chat.pad_id)),
         "held_out_pairs": len(held_out),
-        "apart_pairs": len(preferences(apart)),
+        "apart_preferences": len(preferences(apart)),
     }
     if held_out:
         found = margins(model, reference, held_out, pad_id=chat.pad_id)

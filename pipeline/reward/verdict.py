@@ -144,12 +144,11 @@ def _calibration(quality: Mapping[str, Any]) -> Check:
         return Check(
             name="calibration", allows="ppo", says=f"{said}, more than chance explains but not much"
         )
-    return Check(
-        name="calibration",
-        allows="ppo",
-        says=f"{said}, as true ones would be by chance on so few judgments (up to {chance:.0%})",
-        known=ece <= CALIBRATED,
-    )
+    says = f"{said}, as true ones would be by chance on so few judgments (up to {chance:.0%})"
+    if ece <= CALIBRATED:
+        return Check(name="calibration", allows="ppo", says=says)
+    says += ": whether they mislead is not known"
+    return Check(name="calibration", allows="ppo", says=says, known=False)
 
 
 def _length(quality: Mapping[str, Any]) -> Check:
