@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,19 @@ import torch
 from pipeline.evaluate import distinct_share, run, sequence_kl
 from pipeline.metrics import METRICS
 from pipeline.ppo import beam_search
+from pipeline.reward.audit import AUDIT
 from pipeline.rundir import Job, Report, RunDirectory
 from pipeline.sampler import Response, Sampler
 from pipeline.text import ChatTokenizer, read_messages
-from tests.stage_inputs import NAMES, give, make_job, make_prompts, rows_of, tiny_models_and_reward
+from tests.stage_inputs import (
+    NAMES,
+    give,
+    make_job,
+    make_prompts,
+    rows_of,
+    save_random_reward,
+    tiny_models_and_reward,
+)
 from tests.tiny import tiny_model, tiny_tokenizer
 
 
@@ -60,17 +70,24 @@ def test_three_policies_answer_the_same_prompts(models: dict[str, str], tmp_path
 
 
 def test_a_stage_that_still_scores_is_not_at_its_end(models: dict[str, str], tmp_path: Path):
-    directory, _ = evaluate(make_job("evaluate", models), tmp_path, prompts=3)
+    judge = tmp_path / "reward"
+    shutil.copytree(models["reward"], judge)
+    save_random_reward(models["reference"], judge / AUDIT, seed=1)
+    job = make_job("evaluate", models | {"reward": str(judge)})
+    directory, _ = evaluate(job, tmp_path / "run", prompts=3)
     events = [json.loads(line) for line in directory.events.read_text().splitlines()]
     told = [(e["done"] / e["total"], e["message"]) for e in events if e["kind"] == "progress"]
     assert [done for done, _ in told] == sorted(done for done, _ in told)
-    assert [(round(done, 2), doing) for done, doing in told][-4:] == [
+    assert [(round(done, 2), doing) for done, doing in told][-7:] == [
         (0.8, "loading the reward model"),
         (0.85, "policy: answers scored by the reward model"),
         (0.9, "reference: answers scored by the reward model"),
         (0.95, "previous: answers scored by the reward model"),
+        (0.97, "policy: answers scored by the audit model"),
+        (0.98, "reference: answers scored by the audit model"),
+        (1.0, "previous: answers scored by the audit model"),
     ]
-    assert told[-5][0] == 0.8  # all are sampled
+    assert told[-8][0] == 0.8  # all are sampled
 
 
 def test_without_a_previous_policy_of_its_own_there_are_two(models: dict[str, str], tmp_path: Path):
