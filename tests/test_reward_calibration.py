@@ -29,6 +29,8 @@ from tests.stage_inputs import tiny_models
 
 CPU = torch.device("cpu")
 PLAIN = Likelihood(tie_model="drop")
+FREE = {"prior_sd": 10.0}
+"""The judgments decide."""
 
 
 @pytest.fixture(scope="module")
@@ -45,23 +47,26 @@ def pair(outcome: int, *, prompt: str = "p", ids: tuple[int, int] = (5, 6), who:
 
 
 def scale_of(
-    outcomes: list[int], d: float, *, likelihood: Likelihood = PLAIN, theta: float = 0.5
+    outcomes: list[int], d: float, *, likelihood: Likelihood = PLAIN, **prior: float
 ) -> float:
     pairs = [pair(outcome, who=f"a{n % 3}") for n, outcome in enumerate(outcomes)]
     firsts, seconds = [d] * len(pairs), [0.0] * len(pairs)
-    ties = TieValues(theta=theta)
-    return fitted_factors(pairs, firsts, seconds, likelihood=likelihood, ties=ties).rewards
+    found = fitted_factors(
+        pairs, firsts, seconds, likelihood=likelihood, ties=TieValues(theta=0.5), **prior
+    )
+    return found.rewards
 
 
 def test_the_scale_is_that_at_which_the_share_won_is_the_one_stated():
     # d = 2, and 731 of 1,000 go to the first: σ(2s) = .731, so 2s = ln(.731/.269) = 1.
-    assert scale_of([FIRST] * 731 + [SECOND] * 269, 2.0) == pytest.approx(0.5, rel=0.025)
+    said = [FIRST] * 731 + [SECOND] * 269
+    assert scale_of(said, 2.0, **FREE) == pytest.approx(0.5, rel=0.025)
     # And where the model was too timid: σ(s/2) = .731, so s = 2.
-    assert scale_of([FIRST] * 731 + [SECOND] * 269, 0.5) == pytest.approx(2.0, rel=0.025)
+    assert scale_of(said, 0.5, **FREE) == pytest.approx(2.0, rel=0.025)
     # Ties say it too: at θ = ½ and s·d = 1 they are σ(1.5) − σ(.5) = .195, wins σ(.5) = .622.
     rao_kupper = Likelihood(tie_model="rao_kupper", both_bad="absolute", label_smoothing=0.1)
     outcomes = [FIRST] * 622 + [TIE] * 150 + [BOTH_BAD] * 45 + [SECOND] * 183
-    assert scale_of(outcomes, 4.0, likelihood=rao_kupper) == pytest.approx(0.25, rel=0.025)
+    assert scale_of(outcomes, 4.0, likelihood=rao_kupper, **FREE) == pytest.approx(0.25, rel=0.025)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +84,7 @@ def test_ties_are_promised_as_often_as_people_tie(tie_model: Any, shares: tuple[
     pairs = [pair(outcome) for outcome in [FIRST] * won + [TIE] * tied + [SECOND] * lost]
     found = fitted_factors(
         pairs, [4.0] * 1000, [0.0] * 1000,
-        likelihood=Likelihood(tie_model=tie_model), ties=TieValues(theta=1.5),
+        likelihood=Likelihood(tie_model=tie_model), ties=TieValues(theta=1.5), **FREE,
     )  # fmt: skip
     assert found.rewards == pytest.approx(1 / 4, rel=0.04)
     assert found.thresholds == pytest.approx(1 / 3, rel=0.04)
@@ -95,7 +100,7 @@ def test_thresholds_of_strength_follow_those_of_ties():
     nothing = [0.0] * len(pairs)
     found = fitted_factors(
         pairs, nothing, nothing, likelihood=Likelihood(tie_model="ordinal"),
-        ties=TieValues(theta=1.0, gap_clearly=2.0, gap_much=2.0),
+        ties=TieValues(theta=1.0, gap_clearly=2.0, gap_much=2.0), **FREE,
     )  # fmt: skip
     assert found.rewards == pytest.approx(1.0)
     assert found.thresholds == pytest.approx(0.5, rel=0.03)
@@ -104,9 +109,10 @@ def test_thresholds_of_strength_follow_those_of_ties():
 def test_a_few_judgments_change_little():
     assert scale_of([], 2.0) == 1.0
     assert scale_of([TIE] * 5, 2.0) == 1.0  # under drop, ties say nothing
-    # One judgment against d = 2: the posterior's maximum solves ln s = −2s·σ(2s); at s = .49 the
-    # two sides are −.713 and −.713.
-    assert scale_of([SECOND], 2.0) == pytest.approx(0.49, rel=0.025)
+    # One judgment against d = 2: the posterior's maximum solves ln s / sd² = −2s·σ(2s).  At s = .907
+    # and the default of ¼ the two sides are −1.56 and −1.56; at .49 and 1 they are −.713 and −.713.
+    assert scale_of([SECOND], 2.0) == pytest.approx(0.907, rel=0.012)
+    assert scale_of([SECOND], 2.0, prior_sd=1.0) == pytest.approx(0.49, rel=0.025)
 
 
 def scored(models: dict[str, str], tie_model: Any = "drop") -> tuple[RewardModel, list[int]]:
@@ -130,9 +136,10 @@ def prompts(half: int, count: int) -> list[str]:
 
 def test_rewards_are_rescaled_and_probabilities_of_both_bad_stay(models: dict[str, str]):
     model, order = scored(models)
-    low, high = order[0], order[-1]
     texts = [[token] for token in order]
     before, members = model.score(texts), model.rewards(texts)
+    place = max(n for n, reward in enumerate(before) if reward < before[-1] - 1.3)
+    d, low, high = before[-1] - before[place], order[place], order[-1]
 
     def bad(d: float) -> float:
         level = torch.tensor([d])
@@ -145,11 +152,10 @@ def test_rewards_are_rescaled_and_probabilities_of_both_bad_stay(models: dict[st
         model.network.ties.level.fill_(0.7)
     split = bad(0.3)
     judged = [
-        pair(FIRST if n % 4 else SECOND, prompt=f"p{n // 4}", ids=(high, low)) for n in range(400)
+        pair(FIRST if n % 4 else SECOND, prompt=f"p{n // 4}", ids=(high, low)) for n in range(4000)
     ]
     found, _ = calibrate(model, judged)
     # Three of four go to the first, whose lead is d: σ(s·d) = ¾, s·d = ln 3.
-    d = max(before) - min(before)
     assert found["scale"] == pytest.approx(math.log(3) / d, rel=0.025)
     assert model.score(texts) == pytest.approx(
         [found["scale"] * r for r in before], rel=1e-4, abs=1e-6

@@ -26,9 +26,10 @@ from pipeline.reward.reliability import judged_by_rewards
 from pipeline.reward.scoring import RewardModel
 from storage.records import digest
 
-PRIOR_SD = 1.0
-"""Of each factor's logarithm, around 0.  Without it the factor of a few judgments that happen to
-contradict the model would be 0.  On the demo, factors of .3 to 1.6 are found."""
+PRIOR_SD = 0.25
+"""Of each factor's logarithm, around 0.  The factor that some dozens of judgments fit is mostly
+noise: on the demo, 1.0 costs .03 nats a judgment where .25 costs .015 and the best .01 (.15, which
+would leave an overconfident model so for longer); `benchmarks/calibration.py`."""
 
 _FACTORS = torch.logspace(-1.3, 0.7, 201, dtype=torch.float64)  # .05 to 5
 _ROUNDS = 20
@@ -53,12 +54,13 @@ def fitted_factors(
     *,
     likelihood: Likelihood,
     ties: TieValues,
+    prior_sd: float = PRIOR_SD,
 ) -> Factors:
     """The likeliest factors on the rewards of `pairs`, which the model did not learn from.
 
     By whom they were judged plays no part: rewards come out at the scale of a typical judgment of
     these people, careless ones among them, since predictions are held to such judgments.  The
-    logarithms have the prior N(0, PRIOR_SD²), so few judgments change little; 1 for none.
+    logarithms have the prior N(0, prior_sd²), so few judgments change little; 1 for none.
     """
     likelihood = replace(likelihood, both_bad="tie", label_smoothing=0.0, margin=0.0)
     everybody = sorted({pair.annotator for pair in pairs})
@@ -74,7 +76,7 @@ def fitted_factors(
         fits = likelihood.log_likelihood(
             d, judged.outcomes, ties=ties.spread(thresholds), strength=judged.strength
         )
-        posterior = fits.sum(-1) - (_FACTORS.log() / PRIOR_SD).square() / 2
+        posterior = fits.sum(-1) - (_FACTORS.log() / prior_sd).square() / 2
         return float(_FACTORS[posterior.argmax()])
 
     # One after the other until neither moves; the likelihood is log-concave in both (Pratt 1981,
