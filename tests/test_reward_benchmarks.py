@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from benchmarks import calibration
 from benchmarks.demo_world import (
     ANSWERS,
     SAMPLED,
@@ -313,3 +314,37 @@ def test_votes_are_learned_in_every_arm(chat):
         assert found["majority_accuracy"] == 1.0, arm.name
         assert found["majority_log_loss"] < 0.7, arm.name
         assert (found["slopes"] is None) == (arm.name != "joint")
+
+
+def test_the_table_of_priors_by_hand():
+    """Errors .3 and −.4: root of the mean square .35; log-losses in excess .01 and .03: .02."""
+    held = [
+        {
+            "arms": {
+                "200-0%": {
+                    "unseen": unseen, "truth": truth,
+                    "by_width": {"none": {"scale": 1.0, "error": error, "excess": excess}},
+                }
+            }
+        }
+        for unseen, truth, error, excess in ((30, 0.5, 0.3, 0.01), (32, 2.0, -0.4, 0.03))
+    ]  # fmt: skip
+    *_, row = calibration.table(held).splitlines()
+    assert row == "| 200-0% | 2 | 31 | 1.00 | 0.35, 0.0200 |"
+
+
+def test_fresh_judgments_are_many_and_of_held_out_prompts(world: World):
+    world = replace(
+        world, gold=np.zeros_like(world.gold)
+    )  # nothing is bad, so that opinions differ
+    fresh = calibration._fresh(world, population(4, bad=0.0, seed=0))
+    assert len(fresh) == calibration.FRESH
+    assert min(min(each.first, each.second) for each in fresh) >= world.held_out_answers().start
+    assert {each.first // ANSWERS == each.second // ANSWERS for each in fresh} == {True}
+    # A pair that comes again is judged anew.
+    said = [
+        each.outcome
+        for each in fresh
+        if (each.first, each.second) == (fresh[0].first, fresh[0].second)
+    ]
+    assert len(set(said)) > 1
