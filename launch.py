@@ -260,7 +260,7 @@ def run_server(
         public_url=public_url,
         accounts_required=host not in ("127.0.0.1", "localhost", "::1"),
     )
-    studio.commands.address = (public_url or local).rstrip("/")
+    studio.commands.address = public_url or local
     server = uvicorn.Server(uvicorn.Config(web, log_level="warning", timeout_graceful_shutdown=3))
     stop = threading.Event()
     timer = threading.Thread(target=keep_going, args=(studio, stop), daemon=True)

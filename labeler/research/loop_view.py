@@ -131,9 +131,9 @@ def _policy_tile(state: State) -> Markup:
         "Current policy",
         state.policy.name if state.policy else view.DASH,
         detail,
-        help="The policy whose samples are labelled, or the one that is being evaluated. KL: how far it has moved from the SFT "
-        "reference. Wins: share of held-out prompts where the reward model prefers it to SFT, with "
-        "its 95% interval.",
+        help="The policy whose samples are labelled, or the one that is being evaluated. KL: how far "
+        "it has moved from the SFT reference. Wins: share of held-out prompts where the reward model "
+        "prefers it to SFT, with its 95% interval.",
     )
 
 
