@@ -24,17 +24,15 @@ import httpx
 import typer
 
 from labeler.listening import address, listen, public_address
-from pipeline import hub
 from pipeline.cli import add_study_commands
 from pipeline.clients import AdminClient, follow, what_stopped
 from pipeline.config import Config
 from pipeline.demo import corpus
 from pipeline.form import disagreeing, require_in_time
 from pipeline.loop import Loop
-from pipeline.rundir import write_atomically
 from pipeline.settings import assignments
-from pipeline.shaping import require_functions
 from pipeline.simulate_cli import add_simulate_command
+from pipeline.workspaces import CONFIGS, prepare, settings_of
 from storage import annotators, cli, prompts, runs
 from storage.cli import DEFAULT, Target, Workspace, show
 from storage.commands import Commands
@@ -42,12 +40,11 @@ from storage.database import Database
 from storage.errors import NotFound, WorkspaceLocked
 from storage.records import Prompt
 from storage.status import status
-from storage.workspace import SERVER, make_private, publish_server, read_server
+from storage.workspace import SERVER, SETTINGS, publish_server, read_server
 
 if TYPE_CHECKING:
     from labeler import ports
 
-CONFIGS = Path(__file__).parent / "configs"
 WARNINGS_TOLD = 3
 
 app = typer.Typer(
@@ -81,7 +78,7 @@ class Studio:
         self.commands.register("gate", lambda: self.loop.gate())
         self.commands.register("gate.override", lambda **ruled: self.loop.override_gate(**ruled))
         self.commands.register("reward.report", self.loop.reports.report)
-        self.commands.register("status", lambda: status(self.db) | {"trouble": self._trouble()})
+        self.commands.register("status", self._status)
 
     def call(self, command: str, **arguments: Any) -> Any:
         return self.commands.call(command, arguments)
@@ -89,10 +86,12 @@ class Studio:
     def _retry(self, overrides: dict[str, str] | None = None) -> None:
         self.loop.retry(self.loop.stopped().id, overrides)
 
-    def _trouble(self) -> str | None:
-        """What keeps the loop from going on, as a sentence."""
+    def _status(self) -> dict[str, Any]:
+        """The workspace's status, with what keeps the loop from going on as a sentence."""
+        self.loop.refresh()
         blocked = self.loop.state()["blocked"]
-        return self.trouble or (what_stopped(blocked) if blocked else None)
+        trouble = self.trouble or (what_stopped(blocked) if blocked else None)
+        return status(self.db) | {"trouble": trouble}
 
     def advance(self) -> dict[str, Any]:
         """One step of the loop and where it stands now."""
@@ -148,37 +147,6 @@ def connect(workspace: Path, sets: list[str] | None = None) -> Iterator[Target]:
         studio.close()
 
 
-def settings_of(workspace: Path, files: Sequence[Path], sets: Sequence[str]) -> Config:
-    """The workspace's own settings, then further files, then --set."""
-    own = workspace / "config.toml"
-    return Config.load([*([own] if own.exists() else []), *files], assignments(sets))
-
-
-def prepare(
-    workspace: Path, model: str | None, files: Sequence[Path], sets: Sequence[str]
-) -> Config:
-    """Make the workspace with its config.toml unless it exists; return its settings."""
-    own = workspace / "config.toml"
-    if own.exists():
-        config = settings_of(workspace, files, sets)
-        if model and model != config.model.name:
-            raise ValueError(
-                f"{workspace} was made for the model {config.model.name}; "
-                f"give --workspace another directory for {model}"
-            )
-        require_functions(config.shaping)
-        return config
-    preset = CONFIGS / ("default.toml" if model and model != "demo" else "demo.toml")
-    chosen = assignments(sets) | ({"model.name": model} if model else {})
-    config = Config.load([preset, *files], chosen)
-    if config.model.name != "demo":
-        hub.require_model(config.model.name)
-    require_functions(config.shaping)
-    make_private(workspace)
-    write_atomically(own, config.to_toml())
-    return config
-
-
 # --- commands ----------------------------------------------------------------------------------
 
 
@@ -190,8 +158,8 @@ def init(
     sets: Sets = [],  # noqa: B006
 ) -> None:
     """Make a workspace: its settings file and an empty database."""
-    if (workspace / "config.toml").exists():
-        raise ValueError(f"{workspace} is a workspace already; edit {workspace / 'config.toml'}")
+    if (workspace / SETTINGS).exists():
+        raise ValueError(f"{workspace} is a workspace already; edit {workspace / SETTINGS}")
     settings = prepare(workspace, model, config, sets)
     Database.open(workspace).close()
     print(f"{workspace} is ready for {settings.model.name}; its settings: {workspace}/config.toml")
@@ -258,7 +226,8 @@ def run_server(
         admin=lambda command, arguments: studio.call(command, **arguments),
         admin_token=token,
         public_url=public_url,
-        accounts_required=host not in ("127.0.0.1", "localhost", "::1"),
+        # A proxy lets others in where the studio itself listens to this machine alone.
+        accounts_required=public_url is not None or host not in ("127.0.0.1", "localhost", "::1"),
     )
     studio.commands.address = public_url or local
     server = uvicorn.Server(uvicorn.Config(web, log_level="warning", timeout_graceful_shutdown=3))
@@ -320,9 +289,10 @@ def retry(workspace: Workspace = DEFAULT, sets: Sets = []) -> None:  # noqa: B00
 def take_up(workspace: Path, how: str, **arguments: Any) -> None:
     with connect(workspace) as target:
         # A worker outlives its server and may have ended since: then nothing is to be resumed.
-        found = target.call("status")["runs"]
-        if how == "resume" and any(run["status"] == "running" for run in found):
-            tell("no stage is stopped; the one that runs goes on")
+        found = target.call("status")
+        phase = (found["iteration"] or {}).get("phase", "labeling")
+        if how == "resume" and found["trouble"] is None and phase != "labeling":
+            tell("no stage is stopped; the loop goes on")
         else:
             target.call(how, **arguments)
         state = follow(target.call, until="labeling", tell=tell)

@@ -187,8 +187,14 @@ class Loop:
         run = runs.newest(self._db, current.number, stage)
         return run if run and run.status in ("failed", "cancelled") else None
 
+    def refresh(self) -> None:
+        """Take note of workers that ended while nobody was there to see it; starts nothing."""
+        with self._lock:
+            self._jobs.poll()
+
     def stopped(self) -> Run:
-        """`blocked_by`, or ValueError when nothing is stopped."""
+        """`blocked_by` as of now, or ValueError when nothing is stopped."""
+        self.refresh()
         found = self.blocked_by()
         if found is None:
             raise ValueError("no stage is stopped; there is nothing to resume or retry")

@@ -20,6 +20,7 @@ from storage.workspace import (
     BACKUPS,
     DATABASE,
     JOURNAL,
+    SETTINGS,
     WAL,
     lock_workspace,
     make_workspace,
@@ -32,7 +33,7 @@ _COPY = "COPY FROM DATABASE {source} TO {target}"
 
 
 def backup(db: Database, target: Path) -> Path:
-    """Copy database and journal into the new directory `target`; returns it.
+    """Copy database, journal and settings into the new directory `target`; returns it.
 
     Writing goes on meanwhile: the database is copied in one snapshot, the journal after it, so
     that it is at least as far, and opening the copy makes them agree.  Models and the files of
@@ -48,6 +49,8 @@ def backup(db: Database, target: Path) -> Path:
         _copy_database(db, unfinished / DATABASE)
         size = db.journal.size
         _copy_start(db.workspace / JOURNAL, unfinished / JOURNAL, size)
+        if (db.workspace / SETTINGS).exists():
+            shutil.copyfile(db.workspace / SETTINGS, unfinished / SETTINGS)
         about = {"workspace": str(db.workspace), "made_at": now().isoformat()}
         (unfinished / _ABOUT).write_text(json.dumps(about))
         unfinished.rename(target)  # so that a directory of this name is always a whole backup
@@ -89,7 +92,7 @@ def _copy_start(source: Path, target: Path, size: int) -> None:
 
 
 def restore(backup: Path, workspace: Path) -> Path | None:
-    """Put a backup in place of a workspace's database and journal.
+    """Put a backup in place of a workspace's database, journal and settings.
 
     What was there is moved to `backups/`; returns where, or None in a new workspace.  Raises
     NotFound when `backup` is none, WorkspaceLocked while another process has the workspace.
@@ -99,8 +102,9 @@ def restore(backup: Path, workspace: Path) -> Path | None:
         raise NotFound(f"{backup} is not a backup; name a directory that `backup` made")
     make_workspace(workspace, create=True)
     with lock_workspace(workspace):
-        aside = _set_aside(workspace, (DATABASE, WAL, JOURNAL))
-        for name in (JOURNAL, DATABASE):
+        kept = [SETTINGS] if (backup / SETTINGS).exists() else []
+        aside = _set_aside(workspace, (DATABASE, WAL, JOURNAL, *kept))
+        for name in (*kept, JOURNAL, DATABASE):
             shutil.copyfile(backup / name, workspace / name)
             (workspace / name).chmod(0o600)
     return aside

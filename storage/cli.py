@@ -192,7 +192,7 @@ def _add_safekeeping(app: typer.Typer, connect: Connect) -> None:
         workspace: Workspace = DEFAULT,
         as_json: AsJson = False,
     ) -> None:
-        """Copy database and journal while labeling goes on."""
+        """Copy database, journal and settings while labeling goes on."""
         with connect(workspace) as studio:
             show(studio.call("backup", target=str(target.resolve())), as_json)
 
@@ -214,7 +214,7 @@ def _add_safekeeping(app: typer.Typer, connect: Connect) -> None:
         source: Annotated[Path, typer.Argument(help="A directory that `backup` made.")],
         workspace: Workspace = DEFAULT,
     ) -> None:
-        """Put a backup in place of a workspace's database and journal; those are kept aside."""
+        """Put a backup in place of a workspace's database, journal and settings, which are kept aside."""
         backup.restore(source, workspace)
         typer.echo(f"{workspace} is as it was when {source} was made")
 

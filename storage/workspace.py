@@ -16,6 +16,7 @@ WAL = "workspace.duckdb.wal"
 JOURNAL = "journal.jsonl"
 LOCK = "workspace.lock"
 SERVER = "server.json"
+SETTINGS = "config.toml"
 BACKUPS = "backups"
 _WALS_KEPT = 5
 
@@ -24,8 +25,13 @@ def make_workspace(workspace: Path, *, create: bool) -> None:
     """Make the directory, or raise NotFound when there is no workspace and `create` is False."""
     if create:
         make_private(workspace)
-    elif not (workspace / DATABASE).exists() and not (workspace / JOURNAL).exists():
+    elif not holds_data(workspace):
         raise NotFound(f"{workspace} is not a workspace; make one with `python launch.py init`")
+
+
+def holds_data(workspace: Path) -> bool:
+    """Whether there is a database, or a journal to make one from."""
+    return (workspace / DATABASE).exists() or (workspace / JOURNAL).exists()
 
 
 def make_private(workspace: Path) -> None:

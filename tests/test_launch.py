@@ -205,12 +205,26 @@ def test_a_backup_is_restored_and_the_journal_rebuilds(workspace: Path, tmp_path
     here = ("--workspace", workspace)
     status = run("status", *here, "--json")
     run("backup", tmp_path / "copy", *here)
-    other = tmp_path / "other"
-    run("init", "--workspace", other, "--model", workspace.parent / "model")
+    other = tmp_path / "other"  # no `init`: where the disk is lost, so are the settings
     assert "is as it was" in run("restore", tmp_path / "copy", "--workspace", other)
     assert run("status", "--workspace", other, "--json") == status
+    own = (workspace / "config.toml").read_text()
+    assert str(workspace.parent / "model") in own
+    assert (other / "config.toml").read_text() == own
     run("rebuild", *here)
     assert run("status", *here, "--json") == status
+
+
+def test_data_without_settings_are_never_given_those_of_the_demo(tmp_path: Path):
+    place, model = tmp_path / "workspace", save_tiny(tmp_path / "model")
+    run("init", "--workspace", place, "--model", model)
+    (place / "config.toml").unlink()
+    for command in (("status",), ("init",), ("users", "add", "Ann"), ("settings",)):
+        with pytest.raises(ValueError, match=r"config\.toml is missing; put it back, or"):
+            run(*command, "--workspace", place)
+    assert not (place / "config.toml").exists()
+    run("init", "--workspace", place, "--model", model)
+    assert run("status", "--workspace", place, "--json")["judgments"] == 0
 
 
 def test_training_without_labels_is_refused_in_a_sentence(tmp_path: Path):

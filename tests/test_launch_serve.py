@@ -11,7 +11,8 @@ import httpx
 import pytest
 
 from labeler.listening import address, listen, public_address
-from launch import CONFIGS, Studio, bring_in, connect, prepare, server_for, take_up
+from launch import Studio, bring_in, connect, server_for, take_up
+from pipeline.workspaces import CONFIGS, prepare
 from storage import runs
 from storage.database import Database
 from tests.tiny import save_tiny
@@ -32,10 +33,35 @@ def test_resume_takes_over_a_stage_that_ended_while_nobody_looked(
         assert opened.loop.state()["phase"] == "sampling"
     take_up(place, "resume")
     told = capsys.readouterr()
-    assert "no stage is stopped; the one that runs goes on" in told.err
+    assert "no stage is stopped; the loop goes on" in told.err
     assert told.out == "iteration 1 waits for labels\n"
     with pytest.raises(ValueError, match="no stage is stopped"):
         take_up(place, "resume")
+
+
+def test_a_worker_that_died_with_its_server_can_be_retried_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    place = tmp_path / "workspace"
+    config = prepare(place, None, [], [])
+    Database.open(place).close()
+    with closing(Studio(place, config)) as opened:
+        opened.fill_demo(config)
+        while not (made := runs.listing(opened.db)):
+            opened.loop.advance()
+        # As a machine leaves it that lost its power in the middle of the stage.
+        (place / made[0].directory / "result.json").unlink()
+        runs.save(opened.db, replace(made[0], status="running", finished_at=None))
+    with connect(place) as target:
+        state = target.call("status")
+        assert [run["status"] for run in state["runs"]] == ["failed"]
+        assert "the sampling stage" in state["trouble"]
+    with closing(Studio(place, config)) as opened:
+        runs.save(opened.db, replace(made[0], status="running", finished_at=None))
+        retried: list[str] = []
+        monkeypatch.setattr(opened.loop, "retry", lambda run, _: retried.append(run))
+        opened.call("retry")
+    assert retried == [made[0].id]
 
 
 @pytest.mark.parametrize(("host", "shown"), [("127.0.0.1", "127.0.0.1"), ("::1", "[::1]")])

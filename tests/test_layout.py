@@ -9,7 +9,9 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("labeler", "pipeline", "storage", "launch")
-MAY_USE_STORAGE = {Path(f"pipeline/{name}.py") for name in ("loop", "preparing", "jobs")}
+MAY_USE_STORAGE = {
+    Path(f"pipeline/{name}.py") for name in ("loop", "preparing", "jobs", "workspaces")
+}
 
 
 def imports(path: Path) -> set[str]:

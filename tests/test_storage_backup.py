@@ -342,3 +342,18 @@ def test_many_points_are_thinned_evenly_and_keep_the_last(db):
     # Ten stretches of a hundred steps; the last step of each: 99, 199, … 999.
     assert thinned["step"].tolist() == list(range(99, 1000, 100))
     assert set(thinned["name"]) == {"kl"}
+
+
+def test_a_restore_brings_the_settings_and_keeps_those_that_were_there(tmp_path: Path):
+    for name in ("old", "new"):
+        Database.open(tmp_path / name).close()
+        (tmp_path / name / "config.toml").write_text(name)
+    with Database.open(tmp_path / "old") as db:
+        backup(db, tmp_path / "copy")
+    aside = restore(tmp_path / "copy", tmp_path / "new")
+    assert (tmp_path / "new" / "config.toml").read_text() == "old"
+    assert aside
+    assert (aside / "config.toml").read_text() == "new"
+    (tmp_path / "copy" / "config.toml").unlink()  # of a workspace that had none
+    restore(tmp_path / "copy", tmp_path / "new")
+    assert (tmp_path / "new" / "config.toml").read_text() == "old"
