@@ -30,7 +30,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import IO, Any, Literal, Self
 
 from pipeline.config import Config
 from storage.records import Stage
@@ -187,10 +187,7 @@ class RunDirectory:
     def events_after(self, attempt: int, seq: int) -> Iterator[dict[str, Any]]:
         """Complete event lines newer than (attempt, seq); a torn last line waits for its end."""
         with suppress(FileNotFoundError), self.events.open("rb") as handle:
-            for line in handle:
-                if not line.endswith(b"\n"):
-                    return
-                event = json.loads(line)
+            for _, event in _complete(handle):
                 if (event["attempt"], event["seq"]) > (attempt, seq):
                     yield event
 
@@ -229,13 +226,9 @@ class Report:
 
     def rewind(self, seq: int) -> None:
         """Forget every event after `seq`."""
-        kept = 0
         with self._directory.events.open("rb+") as handle:
-            for line in handle:
-                if json.loads(line)["seq"] > seq:
-                    break
-                kept += len(line)
-            handle.truncate(kept)
+            kept = [end for end, event in _complete(handle) if event["seq"] <= seq]
+            handle.truncate(kept[-1] if kept else 0)
         self.seq = seq
 
     def close(self) -> None:
@@ -250,19 +243,50 @@ class Report:
     def _emit(self, **event: Any) -> None:
         self.seq += 1
         line = {"seq": self.seq, "attempt": self._attempt, "time": time.time()} | event
-        self._handle.write((json.dumps(line, default=_plain) + "\n").encode())
+        rest, start = (json.dumps(line, default=_plain) + "\n").encode(), self._end()
+        try:
+            while rest:  # where the disk is almost full, a part of it is written
+                rest = rest[self._handle.write(rest) :]
+        except OSError:
+            self._handle.truncate(start)
+            raise
+
+    def _end(self) -> int:
+        return self._handle.seek(0, os.SEEK_END)
 
     def _drop_torn_line(self) -> int:
         """Truncate a half-written last line and return the last sequence number."""
         seq = kept = 0
         with suppress(FileNotFoundError), self._directory.events.open("rb+") as handle:
-            for line in handle:
-                if not line.endswith(b"\n"):
-                    break
-                kept += len(line)
-                seq = json.loads(line)["seq"]
+            for kept, event in _complete(handle):  # noqa: B007 (the last of both is wanted)
+                seq = event["seq"]
             handle.truncate(kept)
         return seq
+
+
+def _complete(handle: IO[bytes]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The events of a file and where the line of each ends, up to a torn last line.
+
+    A line that cannot be read, as a crash of the machine may leave one, is a warning in its place:
+    nothing that was reported after it is lost.
+    """
+    end = seq = 0
+    attempt = 1
+    for line in handle:
+        if not line.endswith(b"\n"):
+            return
+        end += len(line)
+        try:
+            event = json.loads(line)
+            seq, attempt = event["seq"], event["attempt"]
+        except (ValueError, KeyError, TypeError):
+            seq += 1
+            said = "a line of events.jsonl cannot be read; what it reported is missing"
+            event = {
+                "seq": seq, "attempt": attempt, "kind": "note", "note": "warning",
+                "name": "events", "message": said, "step": 0, "payload": {},
+            }  # fmt: skip
+        yield end, event
 
 
 def _plain(value: Any) -> Any:

@@ -1,5 +1,7 @@
 """The files between the web process and a worker."""
 
+import errno
+import io
 import json
 import subprocess
 import sys
@@ -46,6 +48,55 @@ def test_a_torn_last_line_waits_and_is_dropped_by_the_next_worker(directory: Run
     with Report(directory, attempt=2) as again:
         again.progress(2, 2)
     assert [(e["attempt"], e["seq"]) for e in directory.events_after(0, 0)] == [(1, 1), (2, 2)]
+
+
+class AlmostFull(io.FileIO):
+    """A file that takes ten bytes a write, and after `room` bytes no more."""
+
+    room = 10**6
+
+    def write(self, data: bytes) -> int:  # type: ignore[override]
+        if not self.room:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        taken = super().write(data[: min(10, self.room)])
+        self.room -= taken
+        return taken
+
+
+def test_an_event_is_written_whole_or_not_at_all(directory: RunDirectory) -> None:
+    with Report(directory) as report:
+        report._handle.close()
+        report._handle = full = AlmostFull(directory.events, "ab")
+        report.progress(1, 4)
+        full.room = 30  # less than a line
+        with pytest.raises(OSError, match="No space left"):
+            report.progress(2, 4)
+        full.room = 10**6
+        report.progress(3, 4)
+    assert [e["done"] for e in directory.events_after(1, 0)] == [1, 3]
+
+
+def test_a_line_that_cannot_be_read_is_a_warning_and_costs_no_other(
+    directory: RunDirectory,
+) -> None:
+    with Report(directory) as report:
+        for step in (1, 2, 3):
+            report.metrics(step, {"kl": 0.1})
+    first, _, third = directory.events.read_bytes().splitlines(keepends=True)
+    for damaged in (b'{"seq": 2, "at{"seq": 3}\n', b"\0" * 9 + b"\n", b"7\n", b"\xff\n"):
+        directory.events.write_bytes(first + damaged + third)
+        found = list(directory.events_after(1, 0))
+        assert [(e["seq"], e["kind"]) for e in found] == [
+            (1, "metrics"),
+            (2, "note"),
+            (3, "metrics"),
+        ]
+        assert "what it reported is missing" in found[1]["message"]
+        with Report(directory) as report:
+            assert report.seq == 3
+            report.rewind(2)
+            report.metrics(3, {"kl": 0.2})
+        assert [e["seq"] for e in directory.events_after(1, 1)] == [2, 3]
 
 
 def test_rewind_forgets_what_came_after_the_checkpoint(directory: RunDirectory) -> None:
