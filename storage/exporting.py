@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -125,6 +126,18 @@ def export(
     return report
 
 
+def why_empty(db: Database, *, format: Format, ties: Ties) -> str | None:
+    """Why an export would have no rows, as `export` says it; None where it has some."""
+    source = _Source(db, key=None, history=False, everything=format == "raw")
+    rows_of, tally = row_maker(format, ties), _Tally()
+    for judged in source.judgments():
+        left_out = source.leaves_out(judged)
+        if not left_out and rows_of(judged):
+            return None
+        tally.add(judged, 0, left_out=left_out)
+    return tally.nothing()
+
+
 def _inside(path: Path, folder: Path) -> bool:
     """An export there could take the place of the workspace's own files."""
     return path.resolve().is_relative_to(folder.resolve())
@@ -175,8 +188,14 @@ class _Source:
             row["id"]: row["name"] if key is None else pseudonym(key, row["id"])
             for row in db.read(_ANNOTATORS)
         }
-        self.agreement = agreement_by_id(db)
-        self.kappas = [
+
+    @cached_property
+    def agreement(self) -> dict[str, Any]:
+        return agreement_by_id(self._db)
+
+    @property
+    def kappas(self) -> list[Any]:
+        return [
             k._replace(one=self._public[k.one], other=self._public[k.other])
             for k in self.agreement["kappas"]
         ]

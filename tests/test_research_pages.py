@@ -23,6 +23,8 @@ from labeler.research.training_tab import LATEST
 from storage import (
     exporting,
     iterations,
+    judgments,
+    queue,
     runs,
     settings,
     snapshots,
@@ -31,6 +33,7 @@ from storage import (
 from storage.database import Database
 from storage.records import now
 from tests.policy_world import add_iteration, add_models
+from tests.storage_world import fill
 
 MIDNIGHT = now() - timedelta(hours=30)
 """Everything the seed has labelled is later, so "today" is all of it."""
@@ -345,6 +348,20 @@ def test_the_download_is_what_export_writes(seeded, tabs, tmp_path):
     assert answer.content == (tmp_path / "raw.jsonl").read_bytes()
     assert "attachment" in answer.headers["content-disposition"]
     assert asyncio.run(get(annotator)).status_code == 403
+
+
+def test_an_export_that_would_be_empty_says_why_in_place_of_a_link(tmp_path):
+    with Database.open(tmp_path / "ties") as db:
+        fill(db, pairs=1)
+        [pair] = queue.lease_next(db, "ann", 1)
+        judgments.judge(db, id="j", comparison=pair.comparison.id, annotator="ann", outcome="tie")
+        tab = all_tabs(db, RecordingLoop()).data
+        dropped = tab._link("trl", "drop", "jsonl", False)
+        assert "href" not in dropped
+        assert "Nothing is left to export: all 1 judgments are ties or both bad" in dropped
+        assert "use --ties split or keep" in dropped
+        assert "href" in tab._link("trl", "split", "jsonl", False)
+        assert "href" in tab._link("raw", "drop", "jsonl", False)
 
 
 # History

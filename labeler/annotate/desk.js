@@ -10,6 +10,7 @@ class Desk {
     this.progress = progress;
     this.history = [];
     this.shown = null;
+    this.judging = false; // until it is said that nothing is left
     this.known = new WeakSet(); // pairs that were on the screen before
     this.fresh = false; // is this the first time that the one on the screen is there?
     this.keysOff = recall("keys") === "off"; // single-letter shortcuts, which speech input can trip over
@@ -45,14 +46,18 @@ class Desk {
     if (!pair) {
       // What lives only as long as the page must not end with it.
       if (this.hand.reason === "signed-out" && !this.outbox.fleeting) return location.assign("/sign-in?next=/label/");
-      const state = this.hand.reason === "loading" ? "loading" : "idle";
-      if (this.shown && state === "idle") announce(IDLE[this.hand.reason]?.[0] || IDLE.labeling[0]);
+      // The last answer is from before these pairs were judged; the next is under way.
+      const reason = this.hand.reason === "labeling" && this.hand.fetching ? "loading" : this.hand.reason;
+      const state = reason === "loading" ? "loading" : "idle";
+      if (state === "idle" && this.judging) announce(IDLE[reason]?.[0] || IDLE.labeling[0]);
+      if (state === "idle") this.judging = false;
       showState(state);
-      showIdle(this.hand.reason, this.progress.today);
+      showIdle(reason, this.progress.today);
       this.shown = null;
     } else if (pair !== this.shown) {
       if (!this.shown) this.refresh(); // pairs have come, and were not counted yet
       this.shown = pair;
+      this.judging = true;
       this.fresh = !this.known.has(pair);
       this.known.add(pair);
       this.draft.restore(this.drafts.of(pair));

@@ -7,7 +7,7 @@ const ROLES = { system: "System", user: "User", assistant: "Assistant" };
 const OUTCOMES = { a: "A is better", b: "B is better", tie: "Tie", both_bad: "Both bad" };
 const CRITERIA = { helpful: "More helpful", truthful: "More truthful", harmless: "More harmless", clear: "Clearer" };
 const IDLE = {
-  loading: ["One moment", "Your first pairs are on their way."],
+  loading: ["One moment", "Pairs are on their way."],
   sampling: ["Fresh pairs are being written", "The model is answering new prompts. They will appear here by themselves."],
   labeling: ["All caught up", "You have judged every pair meant for you. New ones will appear here by themselves."],
   reward: ["No labels are needed right now", "The model is learning from those that are in. New pairs will appear here by themselves."],

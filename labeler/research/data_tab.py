@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import get_args
+from typing import cast, get_args
 from urllib.parse import urlencode
 
 import gradio as gr
@@ -17,6 +17,8 @@ from labeler.session import DEFAULT_GUIDELINES
 from labeler.view import Column, Markup
 from storage import prompts, settings
 from storage.database import Database
+from storage.exporting import why_empty
+from storage.formats import Format, Ties
 from storage.records import PromptRole
 
 FORMATS = (
@@ -133,6 +135,8 @@ class DataTab:
         count = self._db.read("SELECT count(*) AS n FROM current_judgments")[0]["n"]
         if not count:
             return shown(view.empty("Nothing to export yet", "Judgments come first."))
+        if reason := why_empty(self._db, format=cast("Format", format), ties=cast("Ties", ties)):
+            return shown(view.empty("Nothing to export", f"{reason[0].upper()}{reason[1:]}."))
         query = {"format": format, "ties": ties, "file": file, "names": str(names).lower()}
         return shown(
             Markup(

@@ -81,6 +81,22 @@ def test_an_answer_that_is_not_ours_saves_nothing_and_stops_nothing(browser, wor
     assert len(judgments_of(world[0], who)) == 4
 
 
+def test_nobody_is_told_that_all_is_done_while_pairs_are_on_their_way(browser, world, server, who):
+    held = []
+    with desk_page(browser, world, server, who) as page:
+        page.wait_for_load_state("networkidle")
+        page.route("**/label/api/next?*", lambda route: held.append(route))
+        press(page, "1", "1", "1")
+        page.keyboard.press("1")
+        status(page, "saved")
+        expect(page.locator(".desk")).to_have_attribute("data-state", "loading")
+        expect(page.locator(".empty h1")).not_to_have_text("All caught up")
+        assert held
+        page.unroute("**/label/api/next?*")  # lets them go
+        wait_for_pair(page)
+    assert len(judgments_of(world[0], who)) == 4
+
+
 def test_undo_after_a_reload_takes_back_one_act_and_never_a_later_one(browser, world, server, who):
     db, _ = world
     with desk_page(browser, world, server, who) as page:
