@@ -42,9 +42,8 @@ def create_app(
     """The whole application over an open workspace.
 
     `admin(command, arguments)` answers the command line, which proves itself with `admin_token`.
-    ``app.state.sign_in_url(annotator)`` makes a link that signs somebody in,
-    ``app.state.invite_url(annotator)`` one with which he sets a password; without a `public_url`
-    both start with "/".  Close `db` after the server has stopped, not before.
+    ``app.state.sign_in_url(annotator)`` makes a link that signs somebody in, or one with which he
+    sets a password where accounts are required; without a `public_url` it starts with "/".  Close `db` after the server has stopped, not before.
     """
     auth = Auth(db, accounts_required=accounts_required, public_url=public_url)
     app = FastAPI(
@@ -52,7 +51,6 @@ def create_app(
     )
     app.state.auth = auth
     app.state.sign_in_url = auth.sign_in_url
-    app.state.invite_url = auth.invite_url
     explain_errors(app)
     app.include_router(_home_routes())
     app.include_router(account_routes(auth))

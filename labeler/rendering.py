@@ -82,6 +82,8 @@ def _tame(state: StateCore) -> None:
             if token.nesting == 1:
                 token.attrSet("class", f"heading {token.tag}")
             token.tag = "div"
+        elif token.type == "table_open":
+            token.attrSet("tabindex", "0")  # a wide one scrolls sideways
         if token.children:
             token.children = _tame_inline(token.children)
 
@@ -150,8 +152,9 @@ def _math(content: str, settings: dict[str, Any]) -> str:
 
 
 def _displayed(_self: Any, tokens: Any, index: int, *_: Any) -> str:
-    # The plugin's own rule writes a <div> into the paragraph, which a browser then splits.
-    return f'<span class="math display">{mathml(tokens[index].content, block=True)}</span>'
+    # The plugin's own rule writes a <div> into the paragraph, which a browser then splits; a span
+    # that is displayed does for both.  A wide one scrolls sideways.
+    return f'<span class="math display" tabindex="0">{mathml(tokens[index].content, block=True)}</span>'
 
 
 def _markdown(*, breaks: bool) -> MarkdownIt:
@@ -167,6 +170,7 @@ def _markdown(*, breaks: bool) -> MarkdownIt:
         renderer=_math,
     )
     markdown.add_render_rule("math_inline_double", _displayed)
+    markdown.add_render_rule("math_block", _displayed)
     markdown.inline.ruler.before("escape", "bracket_math", _bracket_math)
     markdown.core.ruler.push("tame", _tame)
     return markdown

@@ -115,7 +115,8 @@ def compare(
             "iteration (`launch.py iterate`) first"
         )
     config = chosen_settings(source, {"optimize.snapshots": snapshots} | dict(overrides))
-    study = _Study(workspace, folder, source, asked, replace(source.job(), config=config))
+    job = replace(source.job(), config=config, repeats=source.path.name)
+    study = _Study(workspace, folder, source, asked, job)
     measured: dict[str, tuple[RunDirectory, float]] = {}
     with held(folder):
         for method in dict.fromkeys(["sft", *methods]):

@@ -46,7 +46,7 @@ class Job:
     """What a worker is asked to do.  `models` maps policy, reference, previous and reward to
     absolute paths (or hub ids), and reward_2, reward_3, … where several reward models score;
     `names` maps the same keys to model ids for lineage.  `notes` are warnings to give at its start,
-    by name: what was decided for it."""
+    by name: what was decided for it; `repeats` is the run that a study does again."""
 
     run: str
     stage: Stage | Study
@@ -58,6 +58,7 @@ class Job:
     models: Mapping[str, str | None] = field(default_factory=dict)
     names: Mapping[str, str | None] = field(default_factory=dict)
     notes: Mapping[str, str] = field(default_factory=dict)
+    repeats: str | None = None
 
     def model(self, key: str) -> str:
         """The path of a model this stage cannot do without."""

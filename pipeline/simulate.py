@@ -25,7 +25,6 @@ Admin = Callable[[str, dict[str, Any]], Any]
 
 _PAIRS_IN_HAND = 4  # as many as the page keeps
 _PAUSE_WHEN_EMPTY = 0.05  # seconds
-TINY_LABELS, TINY_ANNOTATORS = 40, 4
 
 
 class SimulationFailed(RuntimeError):
@@ -43,7 +42,6 @@ def simulate(
     seed: int = 0,
     gold: Gold = builtin.score,
     shuffle_labels: bool = False,
-    tiny: bool = False,
     progress: Callable[[str], None] | None = None,
     timeout: float = 3600.0,
     poll: float = 1.0,
@@ -52,7 +50,7 @@ def simulate(
 
     Every iteration gets exactly `labels` judgments by `annotators` of whom the share `bad` is
     bad.  With `shuffle_labels` every judgment is the one meant for another pair: the control in
-    which nothing can be learned.  `tiny` caps labels at 40 an iteration and annotators at 4.
+    which nothing can be learned.
 
     Each iteration reports the win rate of its policy against SFT under `gold` on the held-out
     prompts and, under "yardsticks", the same under the built-in gold and under length; under "gate"
@@ -65,8 +63,6 @@ def simulate(
     if iterations < 1 or labels < 1:
         raise ValueError(f"iterations={iterations} and labels={labels} must be at least 1")
     refuse_people(admin("status", {}))
-    if tiny:
-        labels, annotators = min(labels, TINY_LABELS), min(annotators, TINY_ANNOTATORS)
     driver = _Driver(
         base_url=base_url,
         admin=admin,

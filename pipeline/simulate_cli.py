@@ -18,7 +18,10 @@ from pipeline import trials
 from pipeline.gold import load_gold, score
 from pipeline.rundir import RunDirectory
 from pipeline.settings import assignments
-from pipeline.simulate import TINY_ANNOTATORS, TINY_LABELS, simulate
+from pipeline.simulate import simulate
+
+TINY_LABELS, TINY_ANNOTATORS = 40, 4
+"""At most so many with ``--tiny``."""
 
 Sets = Annotated[list[str], typer.Option("--set", help="A setting; repeatable.")]
 

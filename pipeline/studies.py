@@ -159,7 +159,9 @@ def values(config: Config) -> dict[str, Any]:
 
 
 def _identity(job: Job) -> dict[str, Any]:
-    return values(job.config) | {f"the {key} model": path for key, path in job.models.items()}
+    # After a restore, models of the same names may be others; the run that was given them is not.
+    models = {f"the {key} model": path for key, path in job.models.items()}
+    return values(job.config) | models | {"the run that is repeated": job.repeats}
 
 
 def copy_inputs(source: RunDirectory, *names: str) -> Callable[[Path], None]:

@@ -109,7 +109,7 @@ def sweep(
 ) -> list[Curve]:
     """Run PPO at each β that has not run yet; the curves in the order of the weights."""
     folder, source = folder_of(workspace / "sweeps", name), newest_ppo_run(workspace)
-    job = source.job()
+    job = replace(source.job(), repeats=source.path.name)
     config = chosen_settings(source, {"optimize.method": "ppo"} | overrides)
     chosen = [config.override({"ppo.kl_weight": kl_weight}) for kl_weight in kl_weights]
     curves = []

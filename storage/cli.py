@@ -121,7 +121,7 @@ def _add_import(app: typer.Typer, connect: Connect, prepare: Callable[[Path], An
         sft: Annotated[File, typer.Option(help="Demonstrations: prompt and response.")] = None,
         judgments: Annotated[File, typer.Option(help="Judgments of two responses.")] = None,
         preferences: Annotated[File, typer.Option(help="A TRL preference dataset.")] = None,
-        role: Annotated[str | None, typer.Option(help="One role for all --prompts.")] = None,
+        role: Annotated[str | None, typer.Option(help="One role for all new prompts.")] = None,
         skip_bad: Annotated[bool, typer.Option(help="Leave bad rows out, saying which.")] = False,
         as_json: AsJson = False,
     ) -> None:
@@ -130,13 +130,15 @@ def _add_import(app: typer.Typer, connect: Connect, prepare: Callable[[Path], An
         chosen = {kind: file for kind, file in given.items() if file}
         if not chosen:
             raise ValueError("name a file: --prompts, --sft, --judgments or --preferences FILE")
+        if role and sft:
+            raise ValueError("demonstrations have the role sft; import them without --role")
         if not workspace.exists():
             typer.echo(f"{workspace.resolve()} is a new workspace", err=True)
         _make(workspace, prepare)
         with connect(workspace) as target:
             for kind, file in chosen.items():
                 options: dict[str, Any] = {"kind": kind, "file": str(file.resolve())}
-                if kind == "prompts" and role:
+                if role:
                     options["role"] = role
                 report = target.call("import", skip_bad=skip_bad, **options)
                 show(report if as_json else _shorten(report), as_json)
@@ -161,6 +163,8 @@ def _add_export(app: typer.Typer, connect: Connect) -> None:
         as_json: AsJson = False,
     ) -> None:
         """Export judgments as a preference dataset, with a dataset card beside it."""
+        if public and "://" not in out:
+            raise ValueError(f"--public is for datasets on a hub; {out} is on this machine")
         where = out if "://" in out else str(Path(out).resolve())
         options = {"format": format, "ties": ties, "names": names, "history": history}
         options["private"] = not public

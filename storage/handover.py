@@ -214,9 +214,10 @@ def give_judgments(
     the ids themselves.
     """
     path = inputs / "judgments.parquet"
-    counted = judged_by(db, kinds)
-    if not db.copy_to_parquet(_JUDGMENTS, path, kinds=list(kinds)):
-        raise ValueError(no_labels(counted))
+    with db.snapshot():  # people go on judging
+        counted = judged_by(db, kinds)
+        if not db.copy_to_parquet(_JUDGMENTS, path, kinds=list(kinds)):
+            raise ValueError(no_labels(counted))
     (inputs / "judged_by.json").write_text(json.dumps(counted))
     ids = pd.read_parquet(path, columns=["judgment"])["judgment"].tolist()
     h = hashlib.sha256("\n".join(sorted(ids)).encode()).hexdigest()[:16]

@@ -98,11 +98,6 @@ def cancelling(db: Database, run: Run) -> bool:
     return run.status == "running" and (db.workspace / run.directory / "cancel").exists()
 
 
-def update_progress(db: Database, run: Run) -> None:
-    """Store how far a run is (progress, message, ingested_seq); not journaled."""
-    db.write(lambda tx: _update_progress(tx, run))
-
-
 def ingest(
     db: Database,
     run: Run,
@@ -111,7 +106,8 @@ def ingest(
     *,
     replace_from: int | None = None,
 ) -> None:
-    """Store what a run has reported up to the event `run.ingested_seq`, with its progress.
+    """Store what a run has reported up to the event `run.ingested_seq`, with its progress; not
+    journaled.
 
     May be repeated: events that come again take the place of the stored ones.  `replace_from`
     first forgets that event and all after it, as when a worker resumed from an earlier
@@ -129,19 +125,15 @@ def ingest(
                 tx.execute(_DROP_NOTES, run=run.id, first=first, last=last)
         tx.insert("metrics", [to_entry(metric) for metric in metrics])
         tx.insert("run_notes", [to_entry(note) for note in notes])
-        _update_progress(tx, run)
+        tx.execute(
+            _PROGRESS,
+            run=run.id,
+            progress=run.progress,
+            message=run.message,
+            seq=run.ingested_seq,
+        )
 
     db.write(operation)
-
-
-def _update_progress(tx: Transaction, run: Run) -> None:
-    tx.execute(
-        _PROGRESS,
-        run=run.id,
-        progress=run.progress,
-        message=run.message,
-        seq=run.ingested_seq,
-    )
 
 
 def metrics(

@@ -435,7 +435,7 @@ def main(folder: Path, port: int, what: str) -> None:
     else:
         seeding.history()
         if what == "curve":
-            make_curve(folder, "reward-2")
+            make_curve(with_db, "reward-2")
         if what == "policies":
             seeding.judge_policies(1, wins=0.5)
             seeding.judge_policies(2, wins=0.78)

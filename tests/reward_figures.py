@@ -10,7 +10,7 @@ import pandas as pd
 
 from pipeline.reward.forecast import THE_MODEL
 from pipeline.reward.learning_curve import BLOCKS, COLUMNS, ORDERS, file_of
-from pipeline.reward.report import CURVES, RewardReports
+from pipeline.reward.report import RewardReports, curve_place
 from storage import models
 from storage.database import Database
 
@@ -91,9 +91,10 @@ def write_curve(outputs: Path, *, labels: int = 400, orders: int = len(ORDERS)) 
         pd.DataFrame(rows, columns=list(COLUMNS)).to_parquet(file_of(outputs, order, blocks))
 
 
-def make_curve(workspace: Path, model: str) -> Path:
+def make_curve(db: Database, model: str) -> Path:
     """A learning curve that is done; the folder of its run."""
-    folder = workspace / CURVES / model
+    found = next(each for each in models.reward_models(db) if each["model"] == model)
+    folder = curve_place(db.workspace, found).path
     write_curve(folder / "outputs")
     for name in ("job.json", "result.json"):
         (folder / name).write_text("{}")

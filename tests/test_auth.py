@@ -51,7 +51,7 @@ def have_password(db, person, hashed):
 
 
 def invite_token(world, person):
-    return world[1].state.invite_url(person).partition("token=")[2]
+    return world[1].state.auth.invite_url(person).partition("token=")[2]
 
 
 def test_the_link_shows_a_button_and_only_the_button_signs_in(world, browser, person):

@@ -172,4 +172,7 @@ def test_a_wrapped_line_is_a_break_in_a_chat_and_a_space_in_a_document():
 def test_a_table_with_thousands_of_cells_is_plain_text():
     row = "|" * (MOST_BARS // 2 + 1)
     assert render(f"{row}\n{'|-' * 500}|\n{row}").startswith('<pre class="plain">')
-    assert "<table>" in render("|a|b|\n|-|-|\n|c|d|")
+    # What scrolls sideways is reached with the keyboard.
+    assert '<table tabindex="0">' in render("|a|b|\n|-|-|\n|c|d|")
+    for formula in ("$$a + b$$", "so $$a + b$$ holds", "\\[a + b\\]"):
+        assert '<span class="math display" tabindex="0">' in render(formula)

@@ -162,6 +162,21 @@ def test_bad_rows_are_named_and_nothing_comes_in(workspace: Path, tmp_path: Path
     assert after == prompts | {"audit": prompts.get("audit", 0) + 1}
 
 
+def test_a_role_is_given_to_whatever_prompts_a_file_brings(tmp_path: Path):
+    here = ("--workspace", tmp_path / "workspace")
+    run("init", *here, "--model", save_tiny(tmp_path / "model"))
+    pairs = [{"prompt": "P?", "chosen": "Yes.", "rejected": "No."}]
+    votes = write(tmp_path / "votes.jsonl", JUDGMENTS)
+    run("import", "--judgments", votes, "--role", "held-out", *here)
+    run("import", "--preferences", write(tmp_path / "p.jsonl", pairs), "--role", "audit", *here)
+    assert run("status", *here, "--json")["prompts"] == {"held-out": 3, "audit": 1}
+    shown = write(tmp_path / "sft.jsonl", [{"prompt": "Q?", "response": "A."}])
+    with pytest.raises(ValueError, match="demonstrations have the role sft; import them without"):
+        run("import", "--sft", shown, "--role", "train", *here)
+    with pytest.raises(ValueError, match="--public is for datasets on a hub"):
+        run("export", "--public", "--out", tmp_path / "x.jsonl", *here)
+
+
 def test_warnings_beyond_the_first_ten_are_counted(workspace: Path, tmp_path: Path):
     rows = [{"prompt": f"Is {i} odd?", "role": "audit", "colour": "red"} for i in range(3)]
     rows += [{"prompt": i, "role": "audit"} for i in range(14)]  # numbers, kept with a warning

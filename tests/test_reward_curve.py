@@ -255,7 +255,7 @@ def test_a_report_has_figures_verdict_and_no_curve_yet(world: World):
 
 
 def test_a_report_for_people(tmp_path: Path):
-    write_curve(tmp_path / "reward_curves" / "r" / "outputs")
+    write_curve(tmp_path / "reward_curves" / "r.r" / "outputs")
     made = [{"model": "r", "summary": {"quality": quality()}, "directory": "runs/r"}]
     text = readable(RewardReports(tmp_path, lambda: made, lambda: {}).report())
     lines = text.splitlines()
@@ -287,13 +287,16 @@ def test_an_older_reward_model_says_why_it_has_no_report(tmp_path: Path):
 def test_figures_are_worked_out_again_when_a_model_is_done(world: World, tmp_path: Path):
     reports = RewardReports(tmp_path, lambda: [world.found], lambda: {})
     assert reports.report()["curve"]["orders"] == 0
-    outputs = tmp_path / "reward_curves" / "reward-1" / "outputs"
+    outputs = tmp_path / "reward_curves" / "reward-1.run-1" / "outputs"
     write_curve(outputs, orders=1)
     assert reports.report()["curve"]["orders"] == 1
     write_curve(outputs)
     found = reports.report()
     assert found["curve"]["orders"] == 4
     assert found["verdict"]["checks"][-1]["says"] == found["curve"]["forecast"]["says"]
+    # After a restore another run made a model of that name: nothing is known of it.
+    world.found["directory"] = "runs/run-9"
+    assert reports.report()["curve"]["orders"] == 0
 
 
 def test_a_curve_is_started_watched_stopped_and_gone_on_with(world: World):
@@ -337,7 +340,9 @@ def wait_for(condition: Any) -> None:
 
 def test_a_curve_made_in_a_terminal_is_stopped_there(world: World, tmp_path: Path):
     reports = RewardReports(tmp_path, lambda: [world.found], lambda: {"message": ""})
-    directory = RunDirectory.create(tmp_path / "reward_curves" / "reward-1", world.source.job())
+    directory = RunDirectory.create(
+        tmp_path / "reward_curves" / "reward-1.run-1", world.source.job()
+    )
     with directory.hold_lock():
         assert reports.report()["curve"]["state"] == "running"
         with pytest.raises(ValueError, match="made by a command in a terminal; stop it there"):
@@ -361,7 +366,9 @@ def test_a_worker_that_does_not_stop_is_killed(world: World, tmp_path: Path, mon
     monkeypatch.setattr(detached, "PATIENCE", 0.0)
     monkeypatch.setattr(detached.os, "killpg", lambda *sent: killed.append(sent))
     reports = RewardReports(tmp_path, lambda: [world.found], lambda: {"message": ""})
-    directory = RunDirectory.create(tmp_path / "reward_curves" / "reward-1", world.source.job())
+    directory = RunDirectory.create(
+        tmp_path / "reward_curves" / "reward-1.run-1", world.source.job()
+    )
     with directory.hold_lock():
         (directory.path / "pid").write_text("12345")
         reports.cancel_curve("reward-1")

@@ -34,7 +34,7 @@ class World:
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     with Database.open(tmp_path_factory.mktemp("workspace")) as db:
         Seeding(db).history(labels=20)
-        folder = make_curve(db.workspace, "reward-2")
+        folder = make_curve(db, "reward-2")
         loop = RecordingLoop(db=db)
         yield World(db, loop, laid_out(lambda: RewardTab(loop)), folder)
 

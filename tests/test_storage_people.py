@@ -179,7 +179,7 @@ def test_every_field_comes_back(db):
 def test_progress_of_a_run_needs_no_journal(db):
     run = runs.save(db, Run(id="r", stage="sft", iteration=0, status="running", directory="d"))
     size = db.journal.size
-    runs.update_progress(db, replace(run, progress=0.25, message="a quarter", ingested_seq=4))
+    runs.ingest(db, replace(run, progress=0.25, message="a quarter", ingested_seq=4), [], [])
     assert (runs.get(db, "r").progress, runs.get(db, "r").ingested_seq) == (0.25, 4)
     assert db.journal.size == size
     runs.save(db, replace(runs.get(db, "r"), status="failed"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from unittest.mock import MagicMock
 
@@ -84,6 +85,9 @@ def test_what_differs_is_named_and_the_machine_is_not(tmp_path: Path):
         match=r"\(ppo.lr: 3e-06 → 0.5; the policy model: p → q\); give this one another --name",
     ):
         start(tmp_path, other)
+    # After a restore, another run may have made models of the same names.
+    with pytest.raises(ValueError, match=r"\(the run that is repeated: None → run-9\)"):
+        start(tmp_path, replace(job, repeats="run-9"))
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[0])

@@ -1,7 +1,8 @@
 """Is the reward model good enough?  One report: figures, learning curve and verdict.  Loads no torch.
 
 The figures stand in the reward model's summary.  The learning curve is a study of its own in
-``WORKSPACE/reward_curves/MODEL``: nothing of the database changes, and what was stopped goes on.
+``WORKSPACE/reward_curves/MODEL.RUN`` (after a restore another run may make a model of the same
+name): nothing of the database changes, and what was stopped goes on.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class RewardReports:
         self._state = state
         self._lock = threading.Lock()
         self._children: list[subprocess.Popen[bytes]] = []
-        self._known: dict[str, tuple[Any, dict[str, Any] | None]] = {}
+        self._known: dict[Path, tuple[Any, dict[str, Any] | None]] = {}
 
     def report(self, model: str | None = None) -> dict[str, Any]:
         """One reward model's report, the newest's where none is named; plain values.
@@ -65,7 +66,7 @@ class RewardReports:
             }
         found = self._find(made, model)
         quality = found["summary"].get("quality")
-        curve, seconds = self._curve(found["model"]), found["summary"].get("seconds")
+        curve, seconds = self._curve(found), found["summary"].get("seconds")
         return {
             "models": names,
             "model": found["model"],
@@ -95,7 +96,7 @@ class RewardReports:
 
     def cancel_curve(self, model: str) -> None:
         """Stop the worker; what it has trained stays, and `start_curve` goes on from there."""
-        directory = self._directory(model)
+        directory = curve_place(self._workspace, self._find(self._made(), model))
         if not directory.is_running():
             raise ValueError("No learning curve is being made.")
         if not (directory.path / "pid").exists():
@@ -119,24 +120,21 @@ class RewardReports:
             else "there is no reward model yet; train once (`launch.py iterate`) first"
         )
 
-    def _directory(self, model: str) -> RunDirectory:
-        return RunDirectory(self._workspace / CURVES / model)
-
-    def _curve(self, model: str) -> dict[str, Any]:
+    def _curve(self, found: Mapping[str, Any]) -> dict[str, Any]:
         """How far the curve is and, once an order is complete, its figures."""
         self._children = [child for child in self._children if child.poll() is None]
-        directory = self._directory(model)
-        figures = self._figures(model, directory.outputs) or {
+        directory = curve_place(self._workspace, found)
+        figures = self._figures(directory.outputs) or {
             "points": [], "forecast": None, "lines": None, "orders": 0,
         }  # fmt: skip
         return figures | _state(directory)
 
-    def _figures(self, model: str, outputs: Path) -> dict[str, Any] | None:
+    def _figures(self, outputs: Path) -> dict[str, Any] | None:
         """Worked out again when there are new files; pages ask every few seconds."""
         key = tuple(sorted((p.name, p.stat().st_mtime_ns) for p in outputs.glob("*.parquet")))
-        if self._known.get(model, (None,))[0] != key:
-            self._known[model] = (key, learning_curve.figures(outputs))
-        return self._known[model][1]
+        if self._known.get(outputs, (None,))[0] != key:
+            self._known[outputs] = (key, learning_curve.figures(outputs))
+        return self._known[outputs][1]
 
 
 def _state(directory: RunDirectory) -> dict[str, Any]:
@@ -164,6 +162,12 @@ def _progress(directory: RunDirectory) -> dict[str, Any]:
     return {"progress": done, "message": told[-1]["message"] if begun else "starting the worker"}
 
 
+def curve_place(workspace: Path, found: Mapping[str, Any]) -> RunDirectory:
+    """The run directory of a reward model's curve: the model's, as this run made it."""
+    run = [Path(found["directory"]).name] if found["directory"] else []
+    return RunDirectory(workspace / CURVES / ".".join([found["model"], *run]))
+
+
 def curve_job(
     workspace: Path, found: Mapping[str, Any]
 ) -> tuple[RunDirectory, Job, Callable[[Path], None]]:
@@ -185,7 +189,7 @@ def curve_job(
             copy(inputs)
         (inputs / TABLE).write_bytes(table.read_bytes())
 
-    return RunDirectory(workspace / CURVES / model), job, fill
+    return curve_place(workspace, found), job, fill
 
 
 def make_curve(workspace: Path, found: Mapping[str, Any], progress: Progress) -> None:
