@@ -166,7 +166,7 @@ def test_a_role_is_given_to_whatever_prompts_a_file_brings(tmp_path: Path):
     here = ("--workspace", tmp_path / "workspace")
     run("init", *here, "--model", save_tiny(tmp_path / "model"))
     pairs = [{"prompt": "P?", "chosen": "Yes.", "rejected": "No."}]
-    votes = write(tmp_path / "votes.jsonl", JUDGMENTS)
+    votes = write(tmp_path / "votes.jsonl", [row | {"annotator": "Ann"} for row in JUDGMENTS])
     run("import", "--judgments", votes, "--role", "held-out", *here)
     run("import", "--preferences", write(tmp_path / "p.jsonl", pairs), "--role", "audit", *here)
     assert run("status", *here, "--json")["prompts"] == {"held-out": 3, "audit": 1}

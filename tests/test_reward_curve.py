@@ -285,7 +285,8 @@ def test_an_older_reward_model_says_why_it_has_no_report(tmp_path: Path):
 
 
 def test_figures_are_worked_out_again_when_a_model_is_done(world: World, tmp_path: Path):
-    reports = RewardReports(tmp_path, lambda: [world.found], lambda: {})
+    model = dict(world.found)
+    reports = RewardReports(tmp_path, lambda: [model], lambda: {})
     assert reports.report()["curve"]["orders"] == 0
     outputs = tmp_path / "reward_curves" / "reward-1.run-1" / "outputs"
     write_curve(outputs, orders=1)
@@ -295,7 +296,7 @@ def test_figures_are_worked_out_again_when_a_model_is_done(world: World, tmp_pat
     assert found["curve"]["orders"] == 4
     assert found["verdict"]["checks"][-1]["says"] == found["curve"]["forecast"]["says"]
     # After a restore another run made a model of that name: nothing is known of it.
-    world.found["directory"] = "runs/run-9"
+    model["directory"] = "runs/run-9"
     assert reports.report()["curve"]["orders"] == 0
 
 
