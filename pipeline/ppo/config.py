@@ -169,8 +169,8 @@ class PPOConfig:
     )
     baseline: str = _setting(
         "critic",
-        "What returns are compared with: the critic, nothing (return_to_go), or the running "
-        "mean return of the prompt's category; the last two are for study and train no values.",
+        "What returns are compared with: the critic, nothing (return_to_go), or the mean return so "
+        "far of the prompt's category (or of all without one).  The last two, for study, train no values.",
         choices=("critic", "return_to_go", "category_mean"),
     )
 
