@@ -58,7 +58,7 @@ class PPOConfig:
     packing: str = _setting(
         "auto",
         "Read several texts as one row in training passes instead of padding them; auto does on "
-        "a CPU, where the model agrees with itself read so.",
+        "a CPU, where all models agree with themselves read so, and on is refused where they do not.",
         choices=("auto", "on", "off"),
     )
     rollout_batch: int = _setting(

@@ -39,7 +39,7 @@ from pipeline.ppo.model import (
     weights_hash,
     weights_versions,
 )
-from pipeline.ppo.packing import can_pack
+from pipeline.ppo.packing import packs
 from pipeline.ppo.parallel import Processes, same_weights_everywhere
 from pipeline.ppo.results import Sample, TrainingDiverged, UpdateResult
 from pipeline.ppo.rewarder import Paid, Rewarder, Scores
@@ -158,11 +158,11 @@ class PPOTrainer:
 
     def _packing(self) -> bool:
         """Whether training passes read several texts as one row."""
-        config = self.config
-        if config.packing != "auto":
-            return config.packing == "on"
-        longest = max(map(len, self.prompts)) + config.max_new_tokens
-        return self.device.type == "cpu" and can_pack(self.model.policy, longest=longest)
+        read = {
+            "policy": self.model.policy, "critic": self.model.critic, "reference": self.reference
+        }  # fmt: skip
+        longest = max(map(len, self.prompts)) + self.config.max_new_tokens
+        return packs(self.config.packing, read, longest=longest, device=self.device)
 
     def run(self, *, resume: bool = False) -> Iterator[UpdateResult]:
         """Make the updates, yielding each.
