@@ -262,11 +262,11 @@ class PPOTrainer:
     def _decode(self, tokens: list[int]) -> str:
         # An id that ends a response need not be special to the tokenizer.
         body = tokens[:-1] if tokens[-1] in self.eos_token_ids else tokens
-        return str(self.tokenizer.decode(body, skip_special_tokens=True))
+        decode: Any = self.tokenizer.decode
+        return decode(body, skip_special_tokens=True, clean_up_tokenization_spaces=False)
 
     def _texts(self, batch: list[int], rollout: Rollout) -> Texts:
-        prompts = [self.prompts[index] for index in batch]
-        return join_texts(prompts, rollout, pad=self.pad_token_id)
+        return join_texts([self.prompts[i] for i in batch], rollout, pad=self.pad_token_id)
 
     def _finish(
         self,
