@@ -54,9 +54,9 @@ class RewardTrainer(trl.RewardTrainer):
             "first_ids", "second_ids", "outcome", "strength", "annotator", "side", "longer", "weights",
         ]  # fmt: skip
 
-    def get_batch_samples(self, *arguments: Any) -> Any:
+    def get_batch_samples(self, *arguments: Any, **named: Any) -> Any:
         """The micro-batches of a step; each knows its pairs' part in the whole batch's length penalty."""
-        batches, items = super().get_batch_samples(*arguments)
+        batches, items = super().get_batch_samples(*arguments, **named)
         if self.settings.length_penalty_weight and len(batches) > 1:
             self._share_length_penalty(batches)
         return batches, items
