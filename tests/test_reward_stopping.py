@@ -159,12 +159,17 @@ def test_what_is_known_is_saved_with_a_checkpoint_and_taken_up(tmp_path: Path):
 
 def test_clearly_worse_is_by_a_standard_error_of_prompts():
     best = torch.zeros(4)
-    # Mean 1, deviations 1, −1, 1, −1: a standard error of √4/4 = ½ where each stands alone.
+    # Mean 1, deviations 1, −1, 1, −1: a variance of 4/3 · 4/16 where each stands alone, so a
+    # standard error of .577; the means of what is shifted are .6 and .55.
     more = torch.tensor([2.0, 0.0, 2.0, 0.0])
     assert clearly_worse(more, best, list("abcd"))
-    # Two prompts with sums of 2 and −2: √8/4 = .71; shifted so that the mean is .6, no longer.
-    assert not clearly_worse(more - 0.4, best, list("abab"))
     assert clearly_worse(more - 0.4, best, list("abcd"))
+    assert not clearly_worse(more - 0.45, best, list("abcd"))
+    # Two prompts with sums of 2 and −2: 2/1 · 8/16, a standard error of 1.
+    assert not clearly_worse(more - 0.1, best, list("abab"))
+    assert clearly_worse(more + 0.1, best, list("abab"))
+    # One prompt says nothing of how prompts differ.
+    assert not clearly_worse(more + 100, best, list("aaaa"))
     assert not clearly_worse(best, best, list("abcd"))
 
 
