@@ -48,7 +48,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def stage(job: Job, path: Path, judgments: list[dict[str, Any]]) -> tuple[Any, dict[str, Any]]:
     directory = RunDirectory.create(path, job)
     give(directory, "judgments.parquet", judgments)
-    give(directory, "centering.parquet", make_prompts(6))
+    give(directory, "prompts.parquet", make_prompts(6))
     report = Report(directory)
     try:
         return directory, run(job, report, directory)

@@ -58,7 +58,7 @@ def audited(models: dict[str, str], tmp_path_factory: pytest.TempPathFactory) ->
 
 def work(directory: RunDirectory) -> dict[str, Any]:
     give(directory, "judgments.parquet", make_judgments(240, ties=0.1))
-    give(directory, "centering.parquet", make_prompts(6))
+    give(directory, "prompts.parquet", make_prompts(6))
     job = directory.job()
     with Report(directory, attempt=job.attempt) as report:
         return run(job, report, directory)
@@ -267,7 +267,7 @@ def test_the_audit_model_is_another_and_centred_alike(audited: Any):
 def test_few_judgments_make_no_audit_model_and_say_so(models: dict[str, str], tmp_path: Path):
     directory = RunDirectory.create(tmp_path, make_job("reward", models))
     give(directory, "judgments.parquet", make_judgments(48))
-    give(directory, "centering.parquet", make_prompts(4))
+    give(directory, "prompts.parquet", make_prompts(4))
     with Report(directory) as report:
         summary = run(directory.job(), report, directory)
     assert (summary["audit"], summary["kept"], summary["apart_pairs"]) == (None, None, 0)
