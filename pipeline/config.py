@@ -246,6 +246,22 @@ class Config(Section):
             f"optimize.method={method} runs in one process and worker.processes is {processes}; "
             "set it to 1",
         )
+        if method == "ppo":
+            self._require_work_for(processes)
+
+    def _require_work_for(self, processes: int) -> None:
+        """ValueError where PPO could not be shared among so many processes."""
+        minibatch, sharding = self.ppo.minibatch, self.ppo.sharding
+        require(
+            processes <= minibatch,
+            f"worker.processes={processes} is more than ppo.minibatch={minibatch}; each process "
+            "needs a response of its own",
+        )
+        require(
+            processes > 1 or sharding == "none",
+            f"ppo.sharding={sharding} shares the weights among processes and worker.processes is "
+            "1; set it to the number of GPUs, or ppo.sharding to none",
+        )
 
     @classmethod
     def load(cls, files: Sequence[Path], overrides: Mapping[str, str] | None = None) -> Config:

@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from pipeline.config import ModelConfig, WorkerConfig
 from pipeline.hub import ModelUnavailable, explain, require_model
-from pipeline.ppo.model import detect_device
+from pipeline.ppo.model import detect_device, without_dropout
 
 
 def pick_device(wanted: str = "auto") -> torch.device:
@@ -69,9 +69,7 @@ def load_causal_lm(
         model: PreTrainedModel = model_class.from_pretrained(path, dtype=dtype)
     except (OSError, ValueError, KeyError) as error:
         raise ModelUnavailable(explain(name, error)) from error
-    for module in model.modules():
-        if isinstance(module, torch.nn.Dropout):
-            module.p = 0.0
+    without_dropout(model)
     return model.to(device).eval()  # type: ignore[arg-type]
 
 

@@ -47,18 +47,12 @@ def place() -> Place | None:
 def several(job: Job, run: Path, *, lock: int) -> Iterator[None]:
     """Inside, the stage has as many processes as `worker.processes` says; PPO alone may.
 
-    Raises ValueError for more than there is work or GPUs for, and RuntimeError when another
-    process broke off.
+    Raises ValueError for more than there are GPUs, and RuntimeError when another process broke off.
     """
     size = job.config.worker.processes
     if job.stage != "ppo" or size == 1:
         yield
         return
-    if size > job.config.ppo.minibatch:
-        raise ValueError(
-            f"worker.processes={size} is more than ppo.minibatch={job.config.ppo.minibatch}; "
-            "each process needs a response of its own"
-        )
     with TemporaryDirectory() as folder:
         meeting = str(Path(folder) / "meeting")
         others = [_start(run, rank, size, meeting, lock) for rank in range(1, size)]

@@ -24,7 +24,7 @@ _STOPPED = {
 
 
 def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
-    """Train the policy on inputs/prompts.parquet (id, messages); saves model/."""
+    """Train the policy on inputs/prompts.parquet (id, messages, category); saves model/."""
     device = pick_device(job.config.worker.device)
     config = replace(job.config.ppo, seed=job.config.ppo.seed + job.seed)
     set_seed(config.seed)  # for rewards that draw from the global generators, and for new layers
@@ -41,6 +41,7 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
         config,
         directory.checkpoint,
         reward_weights=weights,
+        categories=[prompt.category for prompt in prompts],
         eos_token_ids=chat.stop_ids,
         device=device,
     )

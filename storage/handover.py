@@ -280,7 +280,11 @@ def labels_in(db: Database, iteration: Iteration) -> int:
 
 
 def _row(prompt: Prompt) -> dict[str, Any]:
-    return {"id": prompt.id, "messages": messages_json(prompt.messages)}
+    return {
+        "id": prompt.id,
+        "messages": messages_json(prompt.messages),
+        "category": prompt.category,
+    }
 
 
 def _shuffled(records: list[Prompt], seed: int) -> list[Prompt]:

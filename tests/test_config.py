@@ -159,6 +159,17 @@ def test_several_processes_are_for_ppo_alone():
         shared.override({"optimize.method": "dpo"})
 
 
+def test_processes_that_cannot_share_the_work_are_refused_before_anybody_labels():
+    with pytest.raises(ValueError, match=r"^worker.processes=17 is more than ppo.minibatch=16;"):
+        Config().override({"worker.processes": 17})
+    assert Config().override({"worker.processes": 16}).ppo.minibatch == 16
+    with pytest.raises(ValueError, match=r"^ppo.sharding=fsdp2 .* worker.processes is 1; set it"):
+        Config().override({"ppo.sharding": "fsdp2"})
+    sharded = Config().override({"ppo.sharding": "fsdp2", "worker.processes": 2})
+    # Nobody else reads ppo.sharding, as where `launch.py compare` turns to another method.
+    sharded.override({"optimize.method": "dpo", "worker.processes": 1})
+
+
 def test_a_shaping_component_that_nobody_knows_is_refused_with_the_settings():
     with pytest.raises(ValueError, match="no shaping component 'zzz'; there are length, "):
         Config().override({"shaping.weights": "{zzz = 1.0}"})

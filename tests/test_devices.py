@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 import torch
 from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from pipeline.config import ModelConfig
 from pipeline.devices import context_length, inference_dtype, load_causal_lm, pick_device
 from pipeline.hub import ModelUnavailable, explain
+from tests.same_passes import DROPPING, passes_agree, save_dropping
 from tests.tiny import save_tiny, tiny_tokenizer
 
 RESPONSE: Any = SimpleNamespace(headers={}, request=None)
@@ -43,6 +44,13 @@ def test_a_model_comes_in_the_precision_asked_for_whatever_its_file_has(tmp_path
     assert {p.dtype for p in model.parameters()} == {torch.float32}
     assert not model.training
     assert context_length(model) == 99
+
+
+@pytest.mark.parametrize("name", DROPPING)
+def test_dropout_is_off_in_training_too(name: str, tmp_path: Path):
+    path = save_dropping(tmp_path, name)
+    assert not passes_agree(AutoModelForCausalLM.from_pretrained(path))  # it would be on
+    assert passes_agree(load_causal_lm(path))
 
 
 def test_a_directory_with_broken_weights_is_one_sentence(tmp_path: Path):

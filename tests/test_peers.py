@@ -122,9 +122,3 @@ def test_a_process_that_breaks_off_ends_the_stage(models: dict[str, str], tmp_pa
         time.sleep(0.05)
     assert process.returncode == worker.FAILED
     assert directory.failure() == "process 2 of 2 broke off; the log says why"
-
-
-def test_more_processes_than_responses_are_refused(models: dict[str, str], tmp_path: Path):
-    directory = run_ppo(tmp_path / "run", make_job("ppo", models, worker__processes=5))
-    assert work(directory) == worker.FAILED
-    assert directory.failure().startswith("worker.processes=5 is more than ppo.minibatch=4")

@@ -59,6 +59,23 @@ def test_what_would_leak_or_be_cut_off_is_not_packed():
     assert not can_pack(mistral(39), longest=40)
 
 
+@pytest.mark.parametrize("what", ["policy", "critic", "reference"])
+def test_every_model_that_is_read_packed_is_tried(what):
+    """Texts of up to 5 + 6 tokens, and a window of 3."""
+    parts = {name: mistral(None) for name in ("model", "critic_model", "reference")}
+    parts[{"policy": "model", "critic": "critic_model"}.get(what, what)] = mistral(3)
+    assert not tiny_trainer(critic="separate", **parts).learner.packing
+    with pytest.raises(ValueError, match=rf"^ppo.packing='on', but packed the {what} does not"):
+        tiny_trainer(critic="separate", packing="on", **parts)
+    assert not tiny_trainer(critic="separate", packing="off", **parts).learner.packing
+
+
+def test_what_carries_state_is_not_packed_on_demand_either():
+    model = MambaForCausalLM(MambaConfig(**SMALL)).eval()
+    with pytest.raises(ValueError, match=r"^ppo.packing='on', but packed the policy does not"):
+        tiny_trainer(model=model, packing="on")
+
+
 def test_gradients_are_those_of_each_text_alone():
     texts = [torch.tensor([p]) for p in PROMPTS]
     alone, together = tiny_model(), tiny_model()

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pandas as pd
 import pytest
 
-from tests.stage_inputs import first_update, tiny_models_and_reward
+from pipeline import ppo_stage
+from pipeline.ppo.checkpoint import list_checkpoints, load_checkpoint
+from pipeline.rundir import Report, RunDirectory
+from storage import handover, prompts
+from storage.database import Database
+from storage.records import Prompt
+from tests.stage_inputs import first_update, make_job, tiny_models_and_reward
 
 
 @pytest.fixture(scope="module")
@@ -36,3 +45,29 @@ def test_a_floor_raises_low_scores(models, tmp_path):
 def test_an_unknown_component_is_refused_before_anything_is_sampled(models, tmp_path):
     with pytest.raises(ValueError, match="no shaping component 'repetitions'"):
         first_update(models, tmp_path / "a", shaping__weights={"repetitions": -1.0})
+
+
+def category_counts(models: dict[str, str], path: Path, *, without: str = "") -> dict[str, int]:
+    """Returns that each category's mean is of, after every prompt was answered once."""
+    job = make_job("ppo", models, ppo__updates=2, ppo__rollouts=4, ppo__baseline="category_mean")
+    directory = RunDirectory.create(path / "run", job)
+    categories = ["sums"] * 5 + ["poems"] * 2 + [""]
+    made = [Prompt.make(f"Say {i}", role="train", category=c) for i, c in enumerate(categories)]
+    with Database.open(path / "workspace") as db:
+        prompts.add(db, made)
+        handover.give_prompts(db, directory.inputs, role="train")
+    if without:
+        file = directory.inputs / "prompts.parquet"
+        pd.read_parquet(file).drop(columns=without).to_parquet(file, index=False)
+    with Report(directory) as report:
+        ppo_stage.run(job, report, directory)
+    last = load_checkpoint(list_checkpoints(directory.checkpoint / "checkpoints")[-1])
+    return {name: count for name, (count, _) in last["category_means"].items()}
+
+
+def test_returns_are_compared_with_those_of_the_prompts_own_category(models, tmp_path):
+    assert category_counts(models, tmp_path) == {"sums": 5, "poems": 2, "": 1}
+
+
+def test_inputs_that_name_no_categories_are_of_one(models, tmp_path):
+    assert category_counts(models, tmp_path, without="category") == {"": 8}

@@ -17,6 +17,8 @@ from ppo_helpers import (
     tiny_trainer,
     untimed,
 )
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 
 from pipeline.ppo import PPOConfig, PPOTrainer, TrainingDiverged
 from pipeline.ppo.metrics import METRICS, RESERVED_COMPONENTS
@@ -93,6 +95,27 @@ def test_samples_are_the_rollouts_and_their_scores():
         assert "<eos>" not in sample.text
     mean = sum(sample.score for sample in update.samples) / 8
     assert update.metrics["reward/mean"] == pytest.approx(mean)
+
+
+def test_a_reward_reads_what_was_sampled_and_not_a_tidied_text():
+    """Some tokenizers say "w3." for the tokens "w3" and "."; other stages never let them."""
+    base = Tokenizer(models.WordLevel({"<eos>": EOS, "<pad>": 1, "w2": 2, ".": 3}, unk_token="."))
+    base.pre_tokenizer = pre_tokenizers.Whitespace()
+    tidy = PreTrainedTokenizerFast(
+        tokenizer_object=base, eos_token="<eos>", pad_token="<pad>",
+        clean_up_tokenization_spaces=True,
+    )  # fmt: skip
+    assert tidy.decode([2, 3]) == "w2."
+    read: list[str] = []
+
+    def reward(_: list[int], texts: list[str]) -> list[float]:
+        read.extend(texts)
+        return [0.0] * len(texts)
+
+    trainer = tiny_trainer(tokenizer=tidy, model=tiny_model(4), prompts=[[2]], reward=reward)
+    samples = next(trainer.run()).samples
+    assert any("w2 ." in sample.text for sample in samples)
+    assert not [text for text in read[-len(samples) :] if "w2." in text]
 
 
 def test_missing_eos_is_charged_to_responses_that_were_cut_off():

@@ -397,7 +397,7 @@ def test_the_stage_learns_annotators_and_saves_rewards_alone(
     )
     directory = RunDirectory.create(tmp_path, job)
     give(directory, "judgments.parquet", several(320))
-    give(directory, "centering.parquet", make_prompts(6))
+    give(directory, "prompts.parquet", make_prompts(6))
     with Report(directory) as events:
         summary = run(job, events, directory)
     rows = {row["annotator"]: row for row in summary["annotators"]}

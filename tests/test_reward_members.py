@@ -31,7 +31,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def stage(models: dict[str, str], path: Path, **settings: Any) -> tuple[RunDirectory, Any]:
     directory = RunDirectory.create(path, make_job("reward", models, **settings))
     give(directory, "judgments.parquet", make_judgments(96, ties=0.1))
-    give(directory, "centering.parquet", make_prompts(6))
+    give(directory, "prompts.parquet", make_prompts(6))
     with Report(directory) as report:
         return directory, run(directory.job(), report, directory)
 

@@ -33,6 +33,7 @@ from pipeline.reward.trainer import likelihood_of, train_reward_model
 from pipeline.rundir import Job, Report, RunDirectory
 from pipeline.text import ChatTokenizer, TooLong
 from tests.judged_pairs import pair
+from tests.same_passes import DROPPING, passes_agree, save_dropping
 from tests.stage_inputs import give, make_job, make_judgments, make_prompts, tiny_models
 from tests.tiny import save_tiny, tiny_tokenizer
 
@@ -47,7 +48,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def stage(job: Job, path: Path, judgments: list[dict[str, Any]]) -> tuple[Any, dict[str, Any]]:
     directory = RunDirectory.create(path, job)
     give(directory, "judgments.parquet", judgments)
-    give(directory, "centering.parquet", make_prompts(6))
+    give(directory, "prompts.parquet", make_prompts(6))
     report = Report(directory)
     try:
         return directory, run(job, report, directory)
@@ -369,6 +370,17 @@ def test_packed_texts_get_the_rewards_of_padded_ones(tmp_path: Path, monkeypatch
     assert padded.score(texts) == pytest.approx(packed, abs=1e-5)
     assert shapes == [(4, max(map(len, texts)))]
     assert max(packed) - min(packed) > 0.01
+
+
+@pytest.mark.parametrize("name", DROPPING)
+def test_dropout_is_off_while_a_reward_model_is_trained(name: str, tmp_path: Path):
+    path = save_dropping(tmp_path / "m", name)
+    chat = ChatTokenizer.load(path)
+    network = from_language_model(path, chat)
+    torch.nn.init.normal_(network.score.weight)
+    assert passes_agree(network)
+    RewardModel(network, chat, CPU).save(tmp_path / "reward")
+    assert passes_agree(load_network(tmp_path / "reward"))
 
 
 def test_a_language_model_is_no_reward_model(models: dict[str, str]):

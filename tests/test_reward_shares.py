@@ -46,7 +46,7 @@ def test_what_is_measured_calibrated_and_compared_with_annotators_was_not_learne
     )  # fmt: skip
     directory = RunDirectory.create(tmp_path / "run", job)
     give(directory, "judgments.parquet", rows)
-    give(directory, "centering.parquet", make_prompts(4))
+    give(directory, "prompts.parquet", make_prompts(4))
     with Report(directory) as report:
         stage.run(job, report, directory)
 

@@ -58,7 +58,7 @@ def audited(models: dict[str, str], tmp_path_factory: pytest.TempPathFactory) ->
 
 def work(directory: RunDirectory) -> dict[str, Any]:
     give(directory, "judgments.parquet", make_judgments(240, ties=0.1))
-    give(directory, "centering.parquet", make_prompts(6))
+    give(directory, "prompts.parquet", make_prompts(6))
     job = directory.job()
     with Report(directory, attempt=job.attempt) as report:
         return run(job, report, directory)
@@ -159,12 +159,17 @@ def test_what_is_known_is_saved_with_a_checkpoint_and_taken_up(tmp_path: Path):
 
 def test_clearly_worse_is_by_a_standard_error_of_prompts():
     best = torch.zeros(4)
-    # Mean 1, deviations 1, −1, 1, −1: a standard error of √4/4 = ½ where each stands alone.
+    # Mean 1, deviations 1, −1, 1, −1: a variance of 4/3 · 4/16 where each stands alone, so a
+    # standard error of .577; the means of what is shifted are .6 and .55.
     more = torch.tensor([2.0, 0.0, 2.0, 0.0])
     assert clearly_worse(more, best, list("abcd"))
-    # Two prompts with sums of 2 and −2: √8/4 = .71; shifted so that the mean is .6, no longer.
-    assert not clearly_worse(more - 0.4, best, list("abab"))
     assert clearly_worse(more - 0.4, best, list("abcd"))
+    assert not clearly_worse(more - 0.45, best, list("abcd"))
+    # Two prompts with sums of 2 and −2: 2/1 · 8/16, a standard error of 1.
+    assert not clearly_worse(more - 0.1, best, list("abab"))
+    assert clearly_worse(more + 0.1, best, list("abab"))
+    # One prompt says nothing of how prompts differ.
+    assert not clearly_worse(more + 100, best, list("aaaa"))
     assert not clearly_worse(best, best, list("abcd"))
 
 
@@ -262,7 +267,7 @@ def test_the_audit_model_is_another_and_centred_alike(audited: Any):
 def test_few_judgments_make_no_audit_model_and_say_so(models: dict[str, str], tmp_path: Path):
     directory = RunDirectory.create(tmp_path, make_job("reward", models))
     give(directory, "judgments.parquet", make_judgments(48))
-    give(directory, "centering.parquet", make_prompts(4))
+    give(directory, "prompts.parquet", make_prompts(4))
     with Report(directory) as report:
         summary = run(directory.job(), report, directory)
     assert (summary["audit"], summary["kept"], summary["apart_pairs"]) == (None, None, 0)

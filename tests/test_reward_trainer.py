@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -96,6 +97,61 @@ def test_the_loss_of_a_batch_by_hand():
     # What the annotators learn comes from the reward: −(1 − P) · d / 2, and nothing of the heads.
     assert slope.grad is not None
     assert slope.grad.tolist() == pytest.approx([-log3 / 4 / 2, -log3 * 9 / 10 / 2])
+
+
+def gradients(
+    models: dict[str, str],
+    path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    at_once: int,
+    **settings: Any,
+) -> tuple[torch.Tensor, float]:
+    """The first step's over all weights, and its loss, of six pairs in parts of `at_once`."""
+    found: list[torch.Tensor] = []
+
+    class Watched(RewardTrainer):
+        def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
+            made = super().create_optimizer(model)
+            weights = [p for group in made.param_groups for p in group["params"]]
+            made.register_step_pre_hook(
+                lambda *_: found.append(torch.cat([p.grad.flatten() for p in weights]))
+            )
+            return made
+
+    monkeypatch.setattr(reward_trainer, "RewardTrainer", Watched)
+    monkeypatch.setattr("pipeline.training.divide_batch", lambda *_, **__: at_once)
+    chat = ChatTokenizer.load(models["reference"])
+    network = from_language_model(models["reference"], chat)
+    torch.manual_seed(0)
+    torch.nn.init.normal_(network.score.weight)
+    pairs = [
+        pair(n % 2, prompt=f"p{n}", first_ids=[5] * (n + 2), second_ids=[9 + n] * 4,
+             first_length=n + 1, second_length=3)
+        for n in range(6)
+    ]  # fmt: skip
+    config = RewardConfig(batch=6, epochs=1, **settings)
+    with Report(RunDirectory(path / "run")) as report:
+        train_reward_model(network, chat, pairs, config, path / "c", report, device=CPU)
+    assert len(found) == 1
+    events = map(json.loads, (path / "run" / "events.jsonl").read_text().splitlines())
+    losses = [
+        event["values"]["train/loss"] for event in events if "train/loss" in event.get("values", {})
+    ]
+    return found[0], losses[0]
+
+
+@pytest.mark.parametrize("at_once", [1, 3])
+def test_the_length_penalty_is_the_whole_batchs_however_it_is_cut(
+    models: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
+):
+    whole, cut, without = (
+        gradients(models, tmp_path / name, monkeypatch, at_once=n, length_penalty_weight=weight)
+        for name, n, weight in (("whole", 6, 5.0), ("cut", at_once, 5.0), ("without", 6, 0.0))
+    )
+    assert torch.allclose(cut[0], whole[0], atol=1e-5)
+    assert cut[1] == pytest.approx(whole[1], rel=1e-4)
+    assert not torch.allclose(without[0], whole[0], atol=1e-2)
 
 
 def test_how_bad_both_are_is_read_from_the_middle_of_the_two_rewards():

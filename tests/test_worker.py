@@ -39,7 +39,7 @@ def trained(models: dict[str, str], tmp_path_factory: pytest.TempPathFactory) ->
     job = make_job("reward", models, reward__held_out_share=0.25)
     directory = RunDirectory.create(tmp_path_factory.mktemp("reward"), job)
     give(directory, "judgments.parquet", make_judgments(96))
-    give(directory, "centering.parquet", make_prompts(4))
+    give(directory, "prompts.parquet", make_prompts(4))
     assert work(directory) == 0, directory.failure()
     return models | {"reward": str(directory.model)}
 

@@ -217,7 +217,7 @@ def _make_reward(testbed: Testbed) -> None:
         "reward",
         "reward",
         {"reference": testbed.policy},
-        {"judgments": rows, "centering": centred_on},
+        {"judgments": rows, "prompts": centred_on},
     )
 
 

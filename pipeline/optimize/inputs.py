@@ -35,6 +35,7 @@ class AskedPrompt:
     id: str
     messages: tuple[Message, ...]
     ids: list[int]
+    category: str = ""
 
 
 def read_prompts(
@@ -48,12 +49,14 @@ def read_prompts(
     limit = config.max_prompt_tokens
     if context is not None:
         limit = min(limit, context - config.max_new_tokens)
+    if "category" not in frame:
+        frame["category"] = ""
     prompts = []
-    for id, text in zip(frame["id"], frame["messages"], strict=True):
+    for id, text, category in frame[["id", "messages", "category"]].itertuples(index=False):
         messages = read_messages(text)
         ids = chat.prompt(messages)
         if len(ids) <= limit:
-            prompts.append(AskedPrompt(id, messages, ids))
+            prompts.append(AskedPrompt(id, messages, ids, category))
     long = len(frame) - len(prompts)
     sentence = (
         f"{long} of {len(frame)} prompts are longer than {limit} tokens "

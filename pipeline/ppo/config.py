@@ -58,7 +58,7 @@ class PPOConfig:
     packing: str = _setting(
         "auto",
         "Read several texts as one row in training passes instead of padding them; auto does on "
-        "a CPU, where the model agrees with itself read so.",
+        "a CPU, where all models agree with themselves read so, and on is refused where they do not.",
         choices=("auto", "on", "off"),
     )
     rollout_batch: int = _setting(
@@ -169,8 +169,8 @@ class PPOConfig:
     )
     baseline: str = _setting(
         "critic",
-        "What returns are compared with: the critic, nothing (return_to_go), or the running "
-        "mean return of the prompt's category; the last two are for study and train no values.",
+        "What returns are compared with: the critic, nothing (return_to_go), or the mean return so "
+        "far of the prompt's category (or of all without one).  The last two, for study, train no values.",
         choices=("critic", "return_to_go", "category_mean"),
     )
 

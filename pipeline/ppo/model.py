@@ -273,12 +273,16 @@ def load_reference(reference: Any, *, apart_from: nn.Module) -> nn.Module:
 
 
 def without_dropout(model: nn.Module) -> None:
-    """Set every dropout rate to 0: two passes over one text must agree, in training mode too."""
+    """Set every dropout rate to 0: two passes over one text must agree, in training mode too.
+
+    Many architectures have no module for it but call the function at a rate they keep by names
+    such as `attention_dropout` and `layerdrop`.
+    """
     for module in model.modules():
-        if isinstance(module, nn.Dropout):
+        if isinstance(module, nn.modules.dropout._DropoutNd):
             module.p = 0.0
-        for name in ("attention_dropout", "attn_dropout", "dropout"):
-            if isinstance(getattr(module, name, None), float):
+        for name in [name for name in vars(module) if "drop" in name]:
+            if isinstance(getattr(module, name), float):
                 setattr(module, name, 0.0)
 
 

@@ -6,7 +6,7 @@ registered with transformers that cuts the row at the texts' ends.  On a GPU suc
 starve the card, so packing is for CPUs.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -105,6 +105,28 @@ def can_pack(model: Any, *, longest: int, output: str = "logits") -> bool:
     except CannotPack:
         return False
     return torch.allclose(getattr(together, output), alone, rtol=1e-3, atol=1e-4)
+
+
+def packs(
+    wanted: str, models: Mapping[str, nn.Module | None], *, longest: int, device: torch.device
+) -> bool:
+    """Whether training passes of these named models pack their texts: `ppo.packing` as `wanted`.
+
+    ValueError where it is on and one of them cannot.
+    """
+    if wanted == "off" or (wanted == "auto" and device.type != "cpu"):
+        return False
+    for name, model in models.items():
+        output = "last_hidden_state" if name == "critic" else "logits"
+        if model is None or can_pack(model, longest=longest, output=output):
+            continue
+        if wanted == "on":
+            raise ValueError(
+                f"ppo.packing='on', but packed the {name} does not read texts as it does alone; "
+                "set it to auto or off"
+            )
+        return False
+    return True
 
 
 def last_states(trunk: Any, texts: Sequence[Sequence[int]]) -> Tensor:

@@ -39,7 +39,7 @@ from pipeline.ppo.model import (
     weights_hash,
     weights_versions,
 )
-from pipeline.ppo.packing import can_pack
+from pipeline.ppo.packing import packs
 from pipeline.ppo.parallel import Processes, same_weights_everywhere
 from pipeline.ppo.results import Sample, TrainingDiverged, UpdateResult
 from pipeline.ppo.rewarder import Paid, Rewarder, Scores
@@ -158,11 +158,11 @@ class PPOTrainer:
 
     def _packing(self) -> bool:
         """Whether training passes read several texts as one row."""
-        config = self.config
-        if config.packing != "auto":
-            return config.packing == "on"
-        longest = max(map(len, self.prompts)) + config.max_new_tokens
-        return self.device.type == "cpu" and can_pack(self.model.policy, longest=longest)
+        read = {
+            "policy": self.model.policy, "critic": self.model.critic, "reference": self.reference
+        }  # fmt: skip
+        longest = max(map(len, self.prompts)) + self.config.max_new_tokens
+        return packs(self.config.packing, read, longest=longest, device=self.device)
 
     def run(self, *, resume: bool = False) -> Iterator[UpdateResult]:
         """Make the updates, yielding each.
@@ -262,11 +262,11 @@ class PPOTrainer:
     def _decode(self, tokens: list[int]) -> str:
         # An id that ends a response need not be special to the tokenizer.
         body = tokens[:-1] if tokens[-1] in self.eos_token_ids else tokens
-        return str(self.tokenizer.decode(body, skip_special_tokens=True))
+        decode: Any = self.tokenizer.decode
+        return decode(body, skip_special_tokens=True, clean_up_tokenization_spaces=False)
 
     def _texts(self, batch: list[int], rollout: Rollout) -> Texts:
-        prompts = [self.prompts[index] for index in batch]
-        return join_texts(prompts, rollout, pad=self.pad_token_id)
+        return join_texts([self.prompts[i] for i in batch], rollout, pad=self.pad_token_id)
 
     def _finish(
         self,

@@ -26,6 +26,7 @@ from transformers import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING, AutoConfig
 from transformers.utils import ModelOutput
 
 from pipeline.hub import ModelUnavailable, explain, require_model
+from pipeline.ppo.model import without_dropout
 from pipeline.reward.annotators import AnnotatorEffects
 from pipeline.reward.likelihood import Likelihood
 from pipeline.reward.ties import Ties
@@ -209,7 +210,5 @@ def _load(
         )
     except (OSError, KeyError) as error:
         raise ModelUnavailable(explain(path, error)) from error
-    for module in network.modules():
-        if isinstance(module, nn.Dropout):
-            module.p = 0.0
+    without_dropout(network)
     return network.eval(), sorted(info["missing_keys"])

@@ -231,10 +231,12 @@ def _centre(
 
 
 def _centring_prompts(inputs: Path) -> list[Any]:
-    for name in ("centering.parquet", "prompts.parquet"):
-        if (inputs / name).exists():
-            return [read_messages(text) for text in pd.read_parquet(inputs / name)["messages"]]
-    raise ValueError("reward.center needs prompts to centre on; set reward.center=false without")
+    path = inputs / "prompts.parquet"
+    if not path.exists():
+        raise ValueError(
+            "reward.center needs prompts to centre on; set reward.center=false without"
+        )
+    return [read_messages(text) for text in pd.read_parquet(path)["messages"]]
 
 
 def _spread(model: RewardModel, pairs: Sequence[JudgedPair]) -> dict[str, Any]:

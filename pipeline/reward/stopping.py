@@ -17,6 +17,8 @@ import torch
 from torch import Tensor
 from transformers import TrainerCallback
 
+from pipeline.winrate import clustered_mean
+
 CHECKS_AN_EPOCH = 4
 _FILE = "stopping.pt"
 
@@ -106,14 +108,11 @@ class EarlyStopping(TrainerCallback):
 def clearly_worse(losses: Tensor, best: Tensor, groups: Sequence[str]) -> bool:
     """Whether the mean of `losses` exceeds that of `best` by more than a standard error.
 
-    Of the mean paired difference, clustered: judgments of one group count as one draw.
+    Of the mean paired difference, clustered: judgments of one group count as one draw, and those
+    of a single group say nothing of others.
     """
-    more = (losses - best).tolist()
-    mean = sum(more) / len(more)
-    sums: dict[str, float] = {}
-    for group, each in zip(groups, more, strict=True):
-        sums[group] = sums.get(group, 0.0) + each - mean
-    return mean > math.sqrt(sum(total**2 for total in sums.values())) / len(more)
+    mean, variance, _ = clustered_mean((losses - best).double().cpu().numpy(), groups)
+    return mean > math.sqrt(variance)
 
 
 def _file(args: Any, state: Any) -> Path:

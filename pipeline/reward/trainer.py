@@ -54,6 +54,37 @@ class RewardTrainer(trl.RewardTrainer):
             "first_ids", "second_ids", "outcome", "strength", "annotator", "side", "longer", "weights",
         ]  # fmt: skip
 
+    def get_batch_samples(self, *arguments: Any, **named: Any) -> Any:
+        """The micro-batches of a step; each knows its pairs' part in the whole batch's length penalty."""
+        batches, items = super().get_batch_samples(*arguments, **named)
+        if self.settings.length_penalty_weight and len(batches) > 1:
+            self._share_length_penalty(batches)
+        return batches, items
+
+    @torch.no_grad()
+    def _share_length_penalty(self, batches: Sequence[Any]) -> None:
+        """Put in each the whole batch's `correlated` and its `length_gradient` (N,) by N differences.
+
+        A correlation of a few pairs is none of their batch, so that a mean over micro-batches would
+        hang on how the batch is cut.  Costs a forward pass more.
+        """
+        model: Any = self.model_wrapped
+        model.train()  # an evaluated network's rewards are its heads'
+        read = [self._prepare_inputs(batch) for batch in batches]
+        outputs = [
+            model(input_ids=each["input_ids"], attention_mask=each["attention_mask"])
+            for each in read
+        ]
+        d = torch.cat([_differences(each.logits) for each in outputs])
+        with torch.enable_grad():
+            correlated = squared_correlation(
+                d.requires_grad_(), torch.cat([each["longer"] for each in read])
+            )
+        parts = torch.autograd.grad(correlated, d)[0].split([len(each["longer"]) for each in read])
+        for batch, part in zip(batches, parts, strict=True):
+            batch["correlated"] = correlated.detach()
+            batch["length_gradient"] = part * len(batches)  # losses are averaged over micro-batches
+
     def compute_loss(
         self,
         model: Any,
@@ -75,8 +106,12 @@ class RewardTrainer(trl.RewardTrainer):
         if outputs.penalty is not None:
             loss = loss + outputs.penalty / self.judgments
         if self.settings.length_penalty_weight:
-            first, second = outputs.logits.squeeze(1).chunk(2)
-            correlated = squared_correlation(first - second, inputs["longer"])
+            d = _differences(outputs.logits)
+            correlated = (
+                inputs["correlated"] + (inputs["length_gradient"] * (d - d.detach())).sum()
+                if "correlated" in inputs
+                else squared_correlation(d, inputs["longer"])
+            )
             loss = loss + self.settings.length_penalty_weight * correlated
         if outputs.heads is not None:
             apart = (None if each is None else each.detach() for each in people)
@@ -152,6 +187,12 @@ def squared_correlation(d: Tensor, longer: Tensor) -> Tensor:
     """(Σ d·Δ)² / (Σ d² · Σ Δ²) of (N,) differences of rewards and lengths; 0 where either is 0."""
     norm = d.square().sum() * longer.square().sum()
     return (d * longer).sum().square() / norm.clamp(min=1e-12)
+
+
+def _differences(rewards: Tensor) -> Tensor:
+    """(N,) first less second of (2N, 1) rewards."""
+    first, second = rewards.squeeze(1).chunk(2)
+    return first - second
 
 
 class _MeasureEachEpoch(TrainerCallback):
