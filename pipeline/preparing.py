@@ -14,7 +14,7 @@ from typing import Any
 from pipeline import gate
 from pipeline.config import Config
 from pipeline.demo.pairs import shipped_pairs
-from pipeline.hub import ModelUnavailable, base_model_path, is_local, require_model
+from pipeline.hub import ModelUnavailable, base_model_path, is_local, require_reward_model
 from pipeline.rundir import Job
 from storage import handover, iterations, models, policy_judgments, runs
 from storage.database import Database
@@ -98,7 +98,7 @@ class Preparation:
         fills[stage](inputs)
 
     def require_reward_models(self) -> None:
-        """ValueError unless each of shaping.extra_reward_models can be had."""
+        """ValueError unless each of shaping.extra_reward_models can be had and is one."""
         known = {m.id: m.role for m in models.listing(self.db)}
         ours = [id for id, role in known.items() if role == "reward"]
         for name in self.config.shaping.extra_reward_models:
@@ -113,7 +113,7 @@ class Preparation:
                     "Hugging Face id (owner/name)"
                 )
             try:
-                require_model(path)
+                require_reward_model(path)
             except ModelUnavailable as error:
                 raise ValueError(f"shaping.extra_reward_models: {error}") from None
 

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import AutoModelForSequenceClassification
 
 from pipeline import evaluate
 from pipeline.config import Config
+from pipeline.hub import ModelUnavailable
 from pipeline.preparing import Preparation
 from pipeline.reward.ensemble import Ensemble, aggregate, spread
 from pipeline.reward.network import from_language_model
@@ -20,8 +22,9 @@ from pipeline.shaping.config import ShapingConfig
 from pipeline.text import ChatTokenizer
 from storage import models as versions
 from storage.database import Database
-from storage.records import Iteration, ModelVersion
+from storage.records import Iteration, ModelVersion, as_messages
 from tests.stage_inputs import first_update, give, make_job, make_prompts, tiny_models_and_reward
+from tests.tiny import save_classifier
 
 # Three members, two completions.  The first: mean 2, deviations −1, −1, 2, so a variance of
 # (1 + 1 + 4) / 3 = 2 (and 3 over K − 1).  The second: all agree on 5.
@@ -147,6 +150,28 @@ def test_evaluation_scores_as_ppo_was_paid(models, tmp_path):
         with Report(directory) as report:
             rewards[how] = evaluate.run(job, report, directory)["policy"]["reward"]
     assert rewards["min"] < rewards["mean"] - 0.01
+
+
+def test_an_ordinary_reward_model_gives_the_rewards_that_transformers_gives(tmp_path):
+    path = save_classifier(tmp_path / "published")
+    model = RewardModel.load(path)
+    theirs = AutoModelForSequenceClassification.from_pretrained(path)
+    asked = [as_messages(f"Say {i}") for i in range(3)]
+    said = ["yes", "a longer answer", "no"]
+    with torch.no_grad():
+        expected = [
+            theirs(torch.tensor([model.chat.chat(*text).ids])).logits.item()
+            for text in zip(asked, said, strict=True)
+        ]
+    assert model(asked, said) == pytest.approx(expected, abs=1e-5)
+    assert max(expected) - min(expected) > 0.1
+    assert model.members == 1
+
+
+def test_a_classifier_of_two_labels_is_no_reward_model(tmp_path):
+    path = save_classifier(tmp_path / "two", labels=2)
+    with pytest.raises(ModelUnavailable, match="gives a text 2 numbers"):
+        RewardModel.load(path)
 
 
 def test_a_job_names_the_extra_models_by_id_directory_or_hub(tmp_path):

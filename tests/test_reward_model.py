@@ -372,7 +372,7 @@ def test_packed_texts_get_the_rewards_of_padded_ones(tmp_path: Path, monkeypatch
 
 
 def test_a_language_model_is_no_reward_model(models: dict[str, str]):
-    with pytest.raises(ModelUnavailable, match="is not a reward model: it lacks score"):
+    with pytest.raises(ModelUnavailable, match="is a LlamaForCausalLM and no reward model"):
         load_network(models["reference"])
 
 
