@@ -123,8 +123,8 @@ class _Evaluation:
     def sample(self, role: str, *, steps: int) -> None:
         """Answer every prompt with one policy and measure its divergence from the reference."""
         config = self._job.config.evaluate
-        sampler = self._load(role)
         self._reference = self._reference or self._load("reference")
+        sampler = self._reference if role == "reference" else self._load(role)
         conversations = [messages for _, messages in self._asked]
         require_room(sampler, conversations, config.max_new_tokens)
         done, total = len(self._responses) * len(self._asked), steps * len(self._asked)
@@ -173,7 +173,11 @@ class _Evaluation:
         )
 
     def score(self) -> dict[str, list[float]]:
-        """The reward of every answer, as PPO was paid before shaping, by role."""
+        """The reward of every answer, as PPO was paid before shaping, by role.
+
+        All are sampled: the reference leaves its memory to the reward model.
+        """
+        self._reference = None
         self._report.progress(_SAMPLED, 1, "loading the reward model")
         judges = Ensemble.load(self._job, device=self._device)
         return self._scored("reward", (_SAMPLED, _SCORED), lambda *asked: judges(*asked).scores)
