@@ -148,6 +148,18 @@ def test_dpo_does_not_learn_from_what_the_audit_model_has_for_itself(models, tmp
     assert some["apart_preferences"] > 0
 
 
+def test_dpo_is_measured_on_pairs_that_no_reward_model_chose(models, tmp_path):
+    job, directory = prepared(models, tmp_path, **DPO)
+    rows = make_judgments(48, ties=0.0)  # two on each of 24 prompts, the second one chosen
+    arms = ["random"] * 24 + ["bald"] * 24
+    give(directory, "judgments.parquet", [r | {"arm": a} for r, a in zip(rows, arms, strict=True)])
+    with Report(directory) as report:
+        summary = stage.run(job, report, directory)
+    # A fifth of 24 prompts is 5: of ten judgments half measure, and none of the ten is learned.
+    assert summary["held_out_pairs"] == 5
+    assert summary["pairs"] + summary["apart_preferences"] == 38
+
+
 def test_the_margin_of_the_reference_is_zero(models):
     chat = ChatTokenizer.load(models["reference"])
     pair = dpo.Preference(chat.chat("Say 1", "zzz"), chat.chat("Say 1", "abc"))
