@@ -171,7 +171,9 @@ class EvaluateConfig(Section):
 
     prompts: int = setting(200, "Held-out prompts used (all, when there are fewer).", low=1)
     completions: int = setting(1, "Completions sampled per prompt and policy.", low=1)
-    temperature: float = setting(1.0, "Sampling temperature, as in PPO.", above=0)
+    temperature: float | None = setting(
+        None, "Sampling temperature; none takes ppo.temperature.", above=0
+    )
     beams: int = setting(
         1,
         "1 samples; more take the likeliest completion that a beam search of this width finds.  "

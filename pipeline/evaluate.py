@@ -1,8 +1,9 @@
 """The evaluation stage: the new policy beside the SFT reference and the policy before it.
 
-All three answer the same held-out prompts, sampled at PPO's temperature unless `evaluate.beams`
-asks for their likeliest answers.  Rewards are the reward model's,
-which PPO has exploited: the people's verdict comes from the next round of labels.
+All three answer the same held-out prompts, sampled at PPO's temperature unless
+`evaluate.temperature` is another or `evaluate.beams` asks for their likeliest answers.  Rewards
+are the reward model's, which PPO has exploited: the people's verdict comes from the next round of
+labels.
 """
 
 from __future__ import annotations
@@ -114,8 +115,9 @@ class _Evaluation:
         self._device = device
         self._seed = int(digest("evaluate", str(job.seed)), 16) % 2**31
         evaluate = job.config.evaluate
+        sampled = evaluate.temperature or job.config.ppo.temperature
         # As everywhere, 0 stands for decoding without chance.
-        self._temperature = evaluate.temperature if evaluate.beams == 1 else 0.0
+        self._temperature = sampled if evaluate.beams == 1 else 0.0
         self._reference: Sampler | None = None
         self._responses: dict[str, list[Response]] = {}
         self._kl: dict[str, list[float]] = {}

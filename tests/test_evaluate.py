@@ -79,6 +79,16 @@ def test_the_reference_is_loaded_once_and_gone_before_the_reward_model(
     assert loads == [("reference", 1), ("policy", 2), ("previous", 2), ("reward", 1)]
 
 
+@pytest.mark.parametrize(("own", "expected"), [(None, 0.7), (0.5, 0.5)])
+def test_answers_are_sampled_as_ppo_samples_unless_told_otherwise(
+    models: dict[str, str], tmp_path: Path, own: float | None, expected: float
+):
+    job = make_job("evaluate", models, ppo__temperature=0.7, evaluate__temperature=own)
+    directory, _ = evaluate(job, tmp_path, prompts=2)
+    rows = rows_of(directory.outputs / "completions.parquet")
+    assert {row["temperature"] for row in rows} == {expected}
+
+
 def test_a_stage_that_still_scores_is_not_at_its_end(models: dict[str, str], tmp_path: Path):
     judge = tmp_path / "reward"
     shutil.copytree(models["reward"], judge)
