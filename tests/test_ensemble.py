@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 from transformers import AutoModelForSequenceClassification
@@ -82,7 +83,9 @@ def test_members_of_all_scorers_count_alike_and_are_named():
         [Fixed([1.0, 5.0], [1.0, 5.0]), Fixed([4.0, 5.0])], ShapingConfig(ensemble="min")
     )
     verdict = judges([[], []], ["", ""])
-    assert verdict.scores == [1, 5]
+    assert (verdict.scores, verdict.own) == ([1, 5], [1, 5])
+    first = Ensemble([Fixed([4.0, 5.0]), Fixed([1.0, 5.0], [1.0, 3.0])], ShapingConfig())
+    assert first([[], []], ["", ""]).own == [4, 5]
     assert judges.figures == list(verdict.figures) == [
         "member_1", "member_2", "member_3", "ensemble_sd",
     ]  # fmt: skip
@@ -142,14 +145,19 @@ def test_ppo_is_paid_the_ensemble_and_logs_each_member(models, tmp_path):
 
 
 def test_evaluation_scores_as_ppo_was_paid(models, tmp_path):
-    rewards = {}
-    for how in ("min", "mean"):
-        job = make_job("evaluate", models, shaping__ensemble=how)
+    rewards, scores = {}, {}
+    alone = {name: model for name, model in models.items() if name != "reward_2"}
+    for how, given in (("min", models), ("mean", models), ("alone", alone)):
+        job = make_job("evaluate", given, shaping__ensemble="min" if how == "min" else "mean")
         directory = RunDirectory.create(tmp_path / how, job)
         give(directory, "prompts.parquet", make_prompts(4))
         with Report(directory) as report:
             rewards[how] = evaluate.run(job, report, directory)["policy"]["reward"]
+        scores[how] = pd.read_parquet(directory.outputs / "scores.parquet")
     assert rewards["min"] < rewards["mean"] - 0.01
+    # The gate is told what the iteration's own model says, whatever was paid.
+    own = scores["alone"]["reward"].tolist()
+    assert [scores[how]["own_reward"].tolist() for how in scores] == [pytest.approx(own)] * 3
 
 
 def test_an_ordinary_reward_model_gives_the_rewards_that_transformers_gives(tmp_path):
