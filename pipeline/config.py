@@ -249,6 +249,11 @@ class Config(Section):
             "set it to 1",
         )
 
+    @property
+    def evaluation_temperature(self) -> float:
+        """At which held-out prompts are answered: PPO's own where `evaluate` names none."""
+        return self.evaluate.temperature or self.ppo.temperature
+
     @classmethod
     def load(cls, files: Sequence[Path], overrides: Mapping[str, str] | None = None) -> Config:
         """Settings from TOML files (later ones win), then overrides such as ppo.lr=1e-6."""

@@ -116,9 +116,8 @@ class _Evaluation:
         self._device = device
         self._seed = int(digest("evaluate", str(job.seed)), 16) % 2**31
         evaluate = job.config.evaluate
-        sampled = evaluate.temperature or job.config.ppo.temperature
         # As everywhere, 0 stands for decoding without chance.
-        self._temperature = sampled if evaluate.beams == 1 else 0.0
+        self._temperature = job.config.evaluation_temperature if evaluate.beams == 1 else 0.0
         self._reference: Sampler | None = None
         self._responses: dict[str, list[Response]] = {}
         self._kl: dict[str, list[float]] = {}
