@@ -18,10 +18,19 @@ from pipeline.hub import ModelUnavailable, base_model_path, is_local, require_re
 from pipeline.rundir import Job
 from storage import handover, iterations, models, policy_judgments, runs
 from storage.database import Database
-from storage.records import Iteration, ModelVersion, Snapshot, Stage, new_id
+from storage.records import Iteration, ModelVersion, Snapshot, Stage, digest, new_id
 
 JUDGED = ("judgments.parquet", "judged_by.json", "snapshot.txt")
 """What the reward stage is given of the judgments; DPO gets the same files."""
+
+
+def iteration_seed(seed: int, number: int) -> int:
+    """The seed of an iteration, below 2³¹.
+
+    Their sum would not do: iteration 2 of seed 0 would be sampled and shuffled as iteration 1 of
+    seed 1 was, and the seeds of a study were not independent.
+    """
+    return int(digest("iteration", str(seed), str(number)), 16) % 2**31
 
 
 def require_reference(db: Database) -> ModelVersion:
@@ -78,7 +87,7 @@ class Preparation:
             stage=stage,
             iteration=current.number,
             config=config,
-            seed=config.seed + current.number,
+            seed=iteration_seed(config.seed, current.number),
             models=paths,
             names=names,
             notes=notes,
@@ -137,7 +146,7 @@ class Preparation:
             ),
             chosen=config.sampling.chosen(),
             prompts_per_pair=config.sampling.selection_prompts,
-            seed=config.seed + self.current.number,
+            seed=iteration_seed(config.seed, self.current.number),
         )  # fmt: skip
 
     def _give_judgments(self, inputs: Path) -> None:
@@ -154,7 +163,8 @@ class Preparation:
     def _give_for_policy(self, inputs: Path) -> None:
         """Prompts, and for DPO the very judgments that the reward model learned from."""
         number = self.current.number
-        handover.give_prompts(self.db, inputs, role="train", seed=self.config.seed + number)
+        seed = iteration_seed(self.config.seed, number)
+        handover.give_prompts(self.db, inputs, role="train", seed=seed)
         if self.config.optimize.method != "dpo":
             return
         if (run := runs.newest(self.db, number, "reward")) is None:
