@@ -171,7 +171,9 @@ class EvaluateConfig(Section):
 
     prompts: int = setting(200, "Held-out prompts used (all, when there are fewer).", low=1)
     completions: int = setting(1, "Completions sampled per prompt and policy.", low=1)
-    temperature: float = setting(1.0, "Sampling temperature, as in PPO.", above=0)
+    temperature: float | None = setting(
+        None, "Sampling temperature; none takes ppo.temperature.", above=0
+    )
     beams: int = setting(
         1,
         "1 samples; more take the likeliest completion that a beam search of this width finds.  "
@@ -262,6 +264,11 @@ class Config(Section):
             f"ppo.sharding={sharding} shares the weights among processes and worker.processes is "
             "1; set it to the number of GPUs, or ppo.sharding to none",
         )
+
+    @property
+    def evaluation_temperature(self) -> float:
+        """At which held-out prompts are answered: PPO's own where `evaluate` names none."""
+        return self.evaluate.temperature or self.ppo.temperature
 
     @classmethod
     def load(cls, files: Sequence[Path], overrides: Mapping[str, str] | None = None) -> Config:

@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 
 from pipeline.config import ModelConfig, WorkerConfig
 from pipeline.hub import ModelUnavailable, explain, require_model
@@ -70,7 +70,35 @@ def load_causal_lm(
     except (OSError, ValueError, KeyError) as error:
         raise ModelUnavailable(explain(name, error)) from error
     without_dropout(model)
+    _make_savable(model)
     return model.to(device).eval()  # type: ignore[arg-type]
+
+
+def _make_savable(model: Any) -> None:
+    """Mend generation settings that transformers would refuse to save once training touched them.
+
+    Published models have sampling's temperature without `do_sample`.  Nothing here reads the
+    settings but the ids that end a text, so where that does not help only tokens are kept.
+    """
+    settings = getattr(model, "generation_config", None)
+    if settings is None or _is_valid(settings):
+        return
+    settings.do_sample = True
+    if not _is_valid(settings):
+        pad = settings.pad_token_id
+        model.generation_config = GenerationConfig(
+            eos_token_id=settings.eos_token_id,
+            bos_token_id=settings.bos_token_id,
+            pad_token_id=None if pad is None or pad < 0 else pad,
+        )
+
+
+def _is_valid(settings: GenerationConfig) -> bool:
+    try:
+        settings.validate(strict=True)
+    except ValueError:
+        return False
+    return True
 
 
 def context_length(model: Any) -> int | None:

@@ -1,8 +1,9 @@
 """The evaluation stage: the new policy beside the SFT reference and the policy before it.
 
-All three answer the same held-out prompts, sampled at PPO's temperature unless `evaluate.beams`
-asks for their likeliest answers.  Rewards are the reward model's,
-which PPO has exploited: the people's verdict comes from the next round of labels.
+All three answer the same held-out prompts, sampled at PPO's temperature unless
+`evaluate.temperature` is another or `evaluate.beams` asks for their likeliest answers.  Rewards
+are the reward model's, which PPO has exploited: the people's verdict comes from the next round of
+labels.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from statistics import fmean
-from typing import Any
+from typing import Any, TypeVar
 
 import pandas as pd
 import torch
@@ -31,6 +32,7 @@ from pipeline.text import Messages, read_messages
 from pipeline.winrate import outcome, win_rate
 from storage.records import Message, digest
 
+_T = TypeVar("_T")
 _SAMPLED, _SCORED = 0.8, 0.95
 """How far the stage is when all answers are there, and when they have their rewards."""
 _LOGITS_AT_ONCE = 2**26
@@ -115,16 +117,17 @@ class _Evaluation:
         self._seed = int(digest("evaluate", str(job.seed)), 16) % 2**31
         evaluate = job.config.evaluate
         # As everywhere, 0 stands for decoding without chance.
-        self._temperature = evaluate.temperature if evaluate.beams == 1 else 0.0
+        self._temperature = job.config.evaluation_temperature if evaluate.beams == 1 else 0.0
         self._reference: Sampler | None = None
         self._responses: dict[str, list[Response]] = {}
         self._kl: dict[str, list[float]] = {}
+        self._own: dict[str, list[float]] = {}
 
     def sample(self, role: str, *, steps: int) -> None:
         """Answer every prompt with one policy and measure its divergence from the reference."""
         config = self._job.config.evaluate
-        sampler = self._load(role)
         self._reference = self._reference or self._load("reference")
+        sampler = self._reference if role == "reference" else self._load(role)
         conversations = [messages for _, messages in self._asked]
         require_room(sampler, conversations, config.max_new_tokens)
         done, total = len(self._responses) * len(self._asked), steps * len(self._asked)
@@ -173,10 +176,17 @@ class _Evaluation:
         )
 
     def score(self) -> dict[str, list[float]]:
-        """The reward of every answer, as PPO was paid before shaping, by role."""
+        """The reward of every answer, as PPO was paid before shaping, by role.
+
+        All are sampled: the reference leaves its memory to the reward model.  Kept beside it is
+        what the iteration's own model says by itself, which the gate's predictions go by.
+        """
+        self._reference = None
         self._report.progress(_SAMPLED, 1, "loading the reward model")
         judges = Ensemble.load(self._job, device=self._device)
-        return self._scored("reward", (_SAMPLED, _SCORED), lambda *asked: judges(*asked).scores)
+        verdicts = self._scored("reward", (_SAMPLED, _SCORED), judges)
+        self._own = {role: verdict.own for role, verdict in verdicts.items()}
+        return {role: verdict.scores for role, verdict in verdicts.items()}
 
     def audit(self) -> dict[str, list[float]]:
         """The same answers' rewards by the audit model; none where the reward model has none.
@@ -191,12 +201,12 @@ class _Evaluation:
         self,
         name: str,
         share: tuple[float, float],
-        judge: Callable[[Sequence[Messages], list[str]], list[float]],
-    ) -> dict[str, list[float]]:
+        judge: Callable[[Sequence[Messages], list[str]], _T],
+    ) -> dict[str, _T]:
         """What one model gives every answer, by role; it is `share` of the stage."""
         conversations = [messages for _, messages in self._asked]
         begin, end = share
-        scores: dict[str, list[float]] = {}
+        scores: dict[str, _T] = {}
         for number, (role, responses) in enumerate(self._responses.items(), 1):
             scores[role] = judge(conversations, [response.text for response in responses])
             done = begin + (end - begin) * number / len(self._responses)
@@ -218,15 +228,16 @@ class _Evaluation:
         """Every answer with its reward, for the before/after page."""
         completions, scores = [], []
         for role, responses in self._responses.items():
-            rows = zip(self._asked, responses, rewards[role], strict=True)
-            for number, ((prompt, _), response, reward) in enumerate(rows):
+            rows = zip(self._asked, responses, rewards[role], self._own[role], strict=True)
+            for number, ((prompt, _), response, reward, own) in enumerate(rows):
                 id = f"r-{digest('evaluate', self._job.run, role, prompt, str(number))}"
                 settings = {"temperature": self._temperature, "top_p": 1.0, "seed": self._seed}
                 name = self._job.names[role]
                 completions.append(completion_row(id, prompt, name, response, **settings))
-                scores.append({"completion": id, "reward": reward})
+                scores.append({"completion": id, "reward": reward, "own_reward": own})
         write_rows(directory.outputs / "completions.parquet", completions, COMPLETION_COLUMNS)
-        write_rows(directory.outputs / "scores.parquet", scores, ("completion", "reward"))
+        columns = ("completion", "reward", "own_reward")
+        write_rows(directory.outputs / "scores.parquet", scores, columns)
 
     def _load(self, role: str) -> Sampler:
         return Sampler.of_job(self._job, self._job.model(role), self._device)

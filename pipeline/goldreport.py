@@ -101,11 +101,11 @@ def gate_says(
 ) -> dict[str, Any] | None:
     """The gate's figures from `labels` fresh judgments of the policy against SFT, one a prompt.
 
-    `rows` are held-out completions as for `compare`, with their `reward`; `reward_model` is the
-    summary of the model that gave it (`theta`, `tie_model`).  The annotators take turns, sides
-    are tossed, and pairs of one text twice are not shown.  It is what the next iteration's
-    judgments from the arm `reference` would say, on held-out prompts.  None where no two texts
-    differ.
+    `rows` are held-out completions as for `compare`, with their `own_reward`, by the iteration's
+    own reward model whatever else was paid; `reward_model` is the summary of that model (`theta`,
+    `tie_model`).  The annotators take turns, sides are tossed, and pairs of one text twice are not
+    shown.  It is what the next iteration's judgments from the arm `reference` would say, on
+    held-out prompts.  None where no two texts differ.
     """
     # Torch takes seconds to load, and only the end of a simulation needs it.
     import torch  # noqa: PLC0415
@@ -122,7 +122,7 @@ def gate_says(
     outcomes = [
         _judged(sides[prompt], judges[n % len(judges)], prompt) for n, prompt in enumerate(asked)
     ]
-    d = [sides[p]["policy"]["reward"] - sides[p]["reference"]["reward"] for p in asked]
+    d = [sides[p]["policy"]["own_reward"] - sides[p]["reference"]["own_reward"] for p in asked]
     predicted = expected_outcome(
         torch.tensor(d, dtype=torch.float64),
         theta=reward_model["theta"] or 0.0,

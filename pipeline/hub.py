@@ -5,9 +5,11 @@ A name is a local directory or a Hugging Face id such as ``Qwen/Qwen3-0.6B``.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
-from huggingface_hub import HfApi, try_to_load_from_cache
+from huggingface_hub import HfApi, hf_hub_download, try_to_load_from_cache
 from huggingface_hub.errors import (
     EntryNotFoundError,
     GatedRepoError,
@@ -56,6 +58,36 @@ def require_model(name: str) -> str:
     except Exception as error:
         raise ModelUnavailable(explain(name, error)) from error
     return name
+
+
+def require_reward_model(name: str) -> None:
+    """`require_model`, and `ModelUnavailable` unless its configuration is that of a reward model.
+
+    Such is what transformers' `AutoModelForSequenceClassification` loads and has one label.  Of a
+    model on the hub the configuration is downloaded and nothing else.
+    """
+    config = _configuration(require_model(name), name)
+    kinds = config.get("architectures") or ["model of no named class"]
+    if not any(kind.endswith("ForSequenceClassification") for kind in kinds):
+        raise ModelUnavailable(
+            f"{name} is a {kinds[0]} and no reward model; name one whose class is a "
+            "…ForSequenceClassification with one label"
+        )
+    # transformers leaves out what has its default, two labels.
+    labels = len(config["id2label"]) if "id2label" in config else config.get("num_labels", 2)
+    if labels != 1:
+        raise ModelUnavailable(
+            f"{name} gives a text {labels} numbers, and a reward model gives one (num_labels=1)"
+        )
+
+
+def _configuration(path: str, name: str) -> dict[str, Any]:
+    """What config.json says of the model `name`, a directory's path or a hub id."""
+    try:
+        file = Path(path, "config.json") if is_local(path) else hf_hub_download(path, "config.json")
+        return json.loads(Path(file).read_text(encoding="utf-8"))
+    except Exception as error:
+        raise ModelUnavailable(explain(name, error)) from error
 
 
 def explain(name: str, error: BaseException) -> str:

@@ -73,7 +73,7 @@ class _Bench:
         start = time.perf_counter()
         responses = sampler.sample(
             conversations,
-            temperature=config.temperature,
+            temperature=self._job.config.evaluation_temperature,
             max_new_tokens=config.max_new_tokens,
             seed=self._seed,
             batch=config.batch,
@@ -85,7 +85,7 @@ class _Bench:
         if not same:
             divergences = sequence_kl(
                 sampler.model, self._reference.model, responses,
-                temperature=config.temperature, pad_id=sampler.chat.pad_id,
+                temperature=self._job.config.evaluation_temperature, pad_id=sampler.chat.pad_id,
             )  # fmt: skip
         rows = [
             {

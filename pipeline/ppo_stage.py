@@ -26,7 +26,7 @@ _STOPPED = {
 def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
     """Train the policy on inputs/prompts.parquet (id, messages, category); saves model/."""
     device = pick_device(job.config.worker.device)
-    config = replace(job.config.ppo, seed=job.config.ppo.seed + job.seed)
+    config = replace(job.config.ppo, seed=(job.config.ppo.seed + job.seed) % 2**32)
     set_seed(config.seed)  # for rewards that draw from the global generators, and for new layers
     chat = ChatTokenizer.load(job.model("policy"))
     model = load_causal_lm(job.model("policy"))

@@ -14,14 +14,23 @@ from typing import Any
 from pipeline import gate
 from pipeline.config import Config
 from pipeline.demo.pairs import shipped_pairs
-from pipeline.hub import ModelUnavailable, base_model_path, is_local, require_model
+from pipeline.hub import ModelUnavailable, base_model_path, is_local, require_reward_model
 from pipeline.rundir import Job
 from storage import handover, iterations, models, policy_judgments, runs
 from storage.database import Database
-from storage.records import Iteration, ModelVersion, Snapshot, Stage, new_id
+from storage.records import Iteration, ModelVersion, Snapshot, Stage, digest, new_id
 
 JUDGED = ("judgments.parquet", "judged_by.json", "snapshot.txt")
 """What the reward stage is given of the judgments; DPO gets the same files."""
+
+
+def iteration_seed(seed: int, number: int) -> int:
+    """The seed of an iteration, below 2³¹.
+
+    Their sum would not do: iteration 2 of seed 0 would be sampled and shuffled as iteration 1 of
+    seed 1 was, and the seeds of a study were not independent.
+    """
+    return int(digest("iteration", str(seed), str(number)), 16) % 2**31
 
 
 def require_reference(db: Database) -> ModelVersion:
@@ -78,7 +87,7 @@ class Preparation:
             stage=stage,
             iteration=current.number,
             config=config,
-            seed=config.seed + current.number,
+            seed=iteration_seed(config.seed, current.number),
             models=paths,
             names=names,
             notes=notes,
@@ -98,7 +107,7 @@ class Preparation:
         fills[stage](inputs)
 
     def require_reward_models(self) -> None:
-        """ValueError unless each of shaping.extra_reward_models can be had."""
+        """ValueError unless each of shaping.extra_reward_models can be had and is one."""
         known = {m.id: m.role for m in models.listing(self.db)}
         ours = [id for id, role in known.items() if role == "reward"]
         for name in self.config.shaping.extra_reward_models:
@@ -113,7 +122,7 @@ class Preparation:
                     "Hugging Face id (owner/name)"
                 )
             try:
-                require_model(path)
+                require_reward_model(path)
             except ModelUnavailable as error:
                 raise ValueError(f"shaping.extra_reward_models: {error}") from None
 
@@ -137,7 +146,7 @@ class Preparation:
             ),
             chosen=config.sampling.chosen(),
             prompts_per_pair=config.sampling.selection_prompts,
-            seed=config.seed + self.current.number,
+            seed=iteration_seed(config.seed, self.current.number),
         )  # fmt: skip
 
     def _give_judgments(self, inputs: Path) -> None:
@@ -154,7 +163,8 @@ class Preparation:
     def _give_for_policy(self, inputs: Path) -> None:
         """Prompts, and for DPO the very judgments that the reward model learned from."""
         number = self.current.number
-        handover.give_prompts(self.db, inputs, role="train", seed=self.config.seed + number)
+        seed = iteration_seed(self.config.seed, number)
+        handover.give_prompts(self.db, inputs, role="train", seed=seed)
         if self.config.optimize.method != "dpo":
             return
         if (run := runs.newest(self.db, number, "reward")) is None:

@@ -183,6 +183,7 @@ class _Session:
         sampler, loaded = None, None
         for (model, temperature), group in sorted(groups.items()):
             if sampler is None or loaded != model:
+                sampler = None  # before the next is there, or there were two in memory
                 sampler, loaded = self._load(model), model
             self._sample_group(sampler, group, temperature, [messages[s.id] for s in group])
 

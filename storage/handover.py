@@ -227,7 +227,8 @@ def give_judgments(
 def evaluated(db: Database, iteration: int) -> list[dict[str, Any]]:
     """Held-out completions of an iteration's evaluation, each with the role of its policy.
 
-    Rows have prompt, messages, policy_role (policy | reference | previous), policy, text, reward.
+    Rows have prompt, messages, policy_role (policy | reference | previous), policy, text, reward
+    (as was paid before shaping) and own_reward (the iteration's own model's).
     """
     found = [r for r in runs.listing(db, iteration=iteration) if r.stage == "evaluate"]
     if not found or found[-1].status != "succeeded":
@@ -235,7 +236,14 @@ def evaluated(db: Database, iteration: int) -> list[dict[str, Any]]:
     outputs = db.workspace / found[-1].directory / "outputs"
     record = iterations.get(db, iteration)
     references = {m.id for m in models.listing(db, role="sft")}
-    rewards = {row["completion"]: row["reward"] for row in _rows(outputs / "scores.parquet")}
+    # Evaluations of before kept only what was paid.
+    scores = {
+        row["completion"]: {
+            "reward": row["reward"],
+            "own_reward": row.get("own_reward", row["reward"]),
+        }
+        for row in _rows(outputs / "scores.parquet")
+    }
     asked = {p.id: p for p in prompts.listing(db, role="held-out")}
     return [
         {
@@ -248,8 +256,8 @@ def evaluated(db: Database, iteration: int) -> list[dict[str, Any]]:
             else "previous",
             "policy": row["policy"],
             "text": row["text"],
-            "reward": rewards.get(row["id"]),
         }
+        | scores.get(row["id"], {"reward": None, "own_reward": None})
         for row in _rows(outputs / "completions.parquet")
     ]
 

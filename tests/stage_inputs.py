@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import random
+import weakref
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pytest
 import torch
 
-from pipeline import ppo_stage
+from pipeline import ppo_stage, sampler
 from pipeline.config import Config
+from pipeline.reward import scoring
 from pipeline.reward.network import from_language_model
 from pipeline.rundir import Job, Report, RunDirectory
 from pipeline.text import ChatTokenizer
@@ -126,6 +129,27 @@ def make_judgments(
             }
         )
     return rows
+
+
+def live_models(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    """Filled as models are loaded: each one's folder, and how many there are in memory with it."""
+    loads: list[tuple[str, int]] = []
+    seen: list[weakref.ref[Any]] = []
+
+    def watch(module: Any, name: str) -> None:
+        load = getattr(module, name)
+
+        def watched(path: str, *args: Any, **options: Any) -> Any:
+            model = load(path, *args, **options)
+            seen.append(weakref.ref(model))
+            loads.append((Path(path).name, sum(ref() is not None for ref in seen)))
+            return model
+
+        monkeypatch.setattr(module, name, watched)
+
+    watch(sampler, "load_causal_lm")
+    watch(scoring, "load_network")
+    return loads
 
 
 def give(directory: RunDirectory, name: str, rows: list[dict[str, Any]]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,7 +10,8 @@ from typing import Any
 import pytest
 import torch
 from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
-from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+from transformers import AutoModelForCausalLM, GenerationConfig, LlamaConfig, LlamaForCausalLM
+from transformers.trainer_utils import align_special_tokens
 
 from pipeline.config import ModelConfig
 from pipeline.devices import context_length, inference_dtype, load_causal_lm, pick_device
@@ -51,6 +53,31 @@ def test_dropout_is_off_in_training_too(name: str, tmp_path: Path):
     path = save_dropping(tmp_path, name)
     assert not passes_agree(AutoModelForCausalLM.from_pretrained(path))  # it would be on
     assert passes_agree(load_causal_lm(path))
+
+
+@pytest.mark.parametrize(
+    ("published", "kept"),
+    [
+        ({"temperature": 0.9, "top_p": 0.6}, {"temperature": 0.9, "top_p": 0.6}),
+        # No search of this width reads it: what remains is what ends a text.
+        ({"temperature": 0.9, "length_penalty": 2.0}, {"temperature": None}),
+        ({"pad_token_id": -1}, {}),
+        ({}, {"do_sample": None}),
+    ],
+)
+def test_a_model_with_odd_generation_settings_can_be_saved_after_training(
+    tmp_path: Path, published: dict[str, Any], kept: dict[str, Any]
+):
+    """transformers saves what it finds invalid only as long as nobody touched it."""
+    save_tiny(tmp_path / "m")
+    settings = json.dumps({"eos_token_id": 2, "pad_token_id": None} | published)
+    (tmp_path / "m" / "generation_config.json").write_text(settings)
+    model = load_causal_lm(str(tmp_path / "m"))
+    align_special_tokens(model, tiny_tokenizer())  # what the Trainer does before its first step
+    model.save_pretrained(tmp_path / "saved")
+    saved = GenerationConfig.from_pretrained(tmp_path / "saved")
+    assert (saved.eos_token_id, saved.pad_token_id) == ([1, 2], 0)
+    assert {name: getattr(saved, name) for name in kept} == kept
 
 
 def test_a_directory_with_broken_weights_is_one_sentence(tmp_path: Path):

@@ -6,11 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
+from transformers import AutoModelForSequenceClassification
 
 from pipeline import evaluate
 from pipeline.config import Config
+from pipeline.hub import ModelUnavailable
 from pipeline.preparing import Preparation
 from pipeline.reward.ensemble import Ensemble, aggregate, spread
 from pipeline.reward.network import from_language_model
@@ -20,8 +23,9 @@ from pipeline.shaping.config import ShapingConfig
 from pipeline.text import ChatTokenizer
 from storage import models as versions
 from storage.database import Database
-from storage.records import Iteration, ModelVersion
+from storage.records import Iteration, ModelVersion, as_messages
 from tests.stage_inputs import first_update, give, make_job, make_prompts, tiny_models_and_reward
+from tests.tiny import save_classifier
 
 # Three members, two completions.  The first: mean 2, deviations −1, −1, 2, so a variance of
 # (1 + 1 + 4) / 3 = 2 (and 3 over K − 1).  The second: all agree on 5.
@@ -79,7 +83,9 @@ def test_members_of_all_scorers_count_alike_and_are_named():
         [Fixed([1.0, 5.0], [1.0, 5.0]), Fixed([4.0, 5.0])], ShapingConfig(ensemble="min")
     )
     verdict = judges([[], []], ["", ""])
-    assert verdict.scores == [1, 5]
+    assert (verdict.scores, verdict.own) == ([1, 5], [1, 5])
+    first = Ensemble([Fixed([4.0, 5.0]), Fixed([1.0, 5.0], [1.0, 3.0])], ShapingConfig())
+    assert first([[], []], ["", ""]).own == [4, 5]
     assert judges.figures == list(verdict.figures) == [
         "member_1", "member_2", "member_3", "ensemble_sd",
     ]  # fmt: skip
@@ -139,14 +145,41 @@ def test_ppo_is_paid_the_ensemble_and_logs_each_member(models, tmp_path):
 
 
 def test_evaluation_scores_as_ppo_was_paid(models, tmp_path):
-    rewards = {}
-    for how in ("min", "mean"):
-        job = make_job("evaluate", models, shaping__ensemble=how)
+    rewards, scores = {}, {}
+    alone = {name: model for name, model in models.items() if name != "reward_2"}
+    for how, given in (("min", models), ("mean", models), ("alone", alone)):
+        job = make_job("evaluate", given, shaping__ensemble="min" if how == "min" else "mean")
         directory = RunDirectory.create(tmp_path / how, job)
         give(directory, "prompts.parquet", make_prompts(4))
         with Report(directory) as report:
             rewards[how] = evaluate.run(job, report, directory)["policy"]["reward"]
+        scores[how] = pd.read_parquet(directory.outputs / "scores.parquet")
     assert rewards["min"] < rewards["mean"] - 0.01
+    # The gate is told what the iteration's own model says, whatever was paid.
+    own = scores["alone"]["reward"].tolist()
+    assert [scores[how]["own_reward"].tolist() for how in scores] == [pytest.approx(own)] * 3
+
+
+def test_an_ordinary_reward_model_gives_the_rewards_that_transformers_gives(tmp_path):
+    path = save_classifier(tmp_path / "published")
+    model = RewardModel.load(path)
+    theirs = AutoModelForSequenceClassification.from_pretrained(path)
+    asked = [as_messages(f"Say {i}") for i in range(3)]
+    said = ["yes", "a longer answer", "no"]
+    with torch.no_grad():
+        expected = [
+            theirs(torch.tensor([model.chat.chat(*text).ids])).logits.item()
+            for text in zip(asked, said, strict=True)
+        ]
+    assert model(asked, said) == pytest.approx(expected, abs=1e-5)
+    assert max(expected) - min(expected) > 0.1
+    assert model.members == 1
+
+
+def test_a_classifier_of_two_labels_is_no_reward_model(tmp_path):
+    path = save_classifier(tmp_path / "two", labels=2)
+    with pytest.raises(ModelUnavailable, match="gives a text 2 numbers"):
+        RewardModel.load(path)
 
 
 def test_a_job_names_the_extra_models_by_id_directory_or_hub(tmp_path):

@@ -21,6 +21,7 @@ from pipeline.text import ChatTokenizer, read_messages
 from tests.stage_inputs import (
     NAMES,
     give,
+    live_models,
     make_job,
     make_prompts,
     rows_of,
@@ -67,6 +68,25 @@ def test_three_policies_answer_the_same_prompts(models: dict[str, str], tmp_path
     wins = sum((a > b) + (a == b) / 2 for a, b in met)
     assert summary["win_rate_reward_model"] == pytest.approx(wins / 18)
     assert summary["win_rate_against_reference"]["prompts"] == 9
+
+
+def test_the_reference_is_loaded_once_and_gone_before_the_reward_model(
+    models: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    loads = live_models(monkeypatch)
+    evaluate(make_job("evaluate", models), tmp_path, prompts=2)
+    # The divergence is measured between two of them.
+    assert loads == [("reference", 1), ("policy", 2), ("previous", 2), ("reward", 1)]
+
+
+@pytest.mark.parametrize(("own", "expected"), [(None, 0.7), (0.5, 0.5)])
+def test_answers_are_sampled_as_ppo_samples_unless_told_otherwise(
+    models: dict[str, str], tmp_path: Path, own: float | None, expected: float
+):
+    job = make_job("evaluate", models, ppo__temperature=0.7, evaluate__temperature=own)
+    directory, _ = evaluate(job, tmp_path, prompts=2)
+    rows = rows_of(directory.outputs / "completions.parquet")
+    assert {row["temperature"] for row in rows} == {expected}
 
 
 def test_a_stage_that_still_scores_is_not_at_its_end(models: dict[str, str], tmp_path: Path):

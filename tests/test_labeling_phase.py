@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,8 +12,9 @@ import pytest
 
 from pipeline.config import Config
 from pipeline.loop import Loop
+from pipeline.preparing import Preparation, iteration_seed
 from pipeline.rundir import RunDirectory
-from storage import handover, runs
+from storage import handover, iterations, runs
 from storage.database import Database
 from storage.records import Prompt
 from tests.policy_world import add_iteration, add_models, compare
@@ -103,3 +105,17 @@ def test_about_a_tenth_of_the_pairs_is_asked_of_two(world: Database, tmp_path: P
     counted = world.read("SELECT wanted, count(*) AS n FROM comparisons GROUP BY wanted")
     twice = {row["wanted"]: row["n"] for row in counted}[2]
     assert 30 <= twice <= 70  # 50 expected, with a standard deviation of 6.7
+
+
+def test_neighbouring_seeds_and_iterations_share_no_random_numbers(world: Database):
+    seeds = {
+        (seed, number): iteration_seed(seed, number) for seed in range(30) for number in range(1, 9)
+    }
+    assert len(set(seeds.values())) == 240
+    # By hand, on every machine: BLAKE2b of the three words, each after its length in 8 bytes.
+    words = b"".join(len(word).to_bytes(8, "big") + word for word in (b"iteration", b"3", b"2"))
+    found = int.from_bytes(hashlib.blake2b(words, digest_size=8).digest(), "big") % 2**31
+    assert seeds[3, 2] == found
+    current = iterations.get(world, 2)
+    job = Preparation(world, current, Config().override({"seed": 3})).job("reward")
+    assert job.seed == found

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from transformers import GPT2Config, GPT2LMHeadModel
 
 from pipeline import cancelling, metrics
 from pipeline.cancelling import Cancelled
@@ -147,6 +148,18 @@ def test_dpo_does_not_learn_from_what_the_audit_model_has_for_itself(models, tmp
     assert some["apart_preferences"] > 0
 
 
+def test_dpo_is_measured_on_pairs_that_no_reward_model_chose(models, tmp_path):
+    job, directory = prepared(models, tmp_path, **DPO)
+    rows = make_judgments(48, ties=0.0)  # two on each of 24 prompts, the second one chosen
+    arms = ["random"] * 24 + ["bald"] * 24
+    give(directory, "judgments.parquet", [r | {"arm": a} for r, a in zip(rows, arms, strict=True)])
+    with Report(directory) as report:
+        summary = stage.run(job, report, directory)
+    # A fifth of 24 prompts is 5: of ten judgments half measure, and none of the ten is learned.
+    assert summary["held_out_pairs"] == 5
+    assert summary["pairs"] + summary["apart_preferences"] == 38
+
+
 def test_the_margin_of_the_reference_is_zero(models):
     chat = ChatTokenizer.load(models["reference"])
     pair = dpo.Preference(chat.chat("Say 1", "zzz"), chat.chat("Say 1", "abc"))
@@ -232,6 +245,28 @@ def test_rloo_is_charged_for_what_it_did_not_end(models, tmp_path):
         load_file(f"{models['reference']}/model.safetensors"),
     )
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+def test_rloo_reads_a_padded_text_at_the_positions_it_was_sampled_at(models, tmp_path):
+    """GPT-2's positions are absolute, and of itself it counts padding among them."""
+    job, directory = prepared(models, tmp_path, **RLOO)
+    chat = ChatTokenizer.load(models["policy"])
+    size = {"n_positions": 16, "n_embd": 32, "n_layer": 2, "n_head": 2}
+    torch.manual_seed(0)
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=261, **size, initializer_range=0.3)).eval()
+    asked = [AskedPrompt("p", as_messages("Say 1"), chat.prompt("Say 1"))]
+    rewarder = Rewarder(
+        lambda _, texts: [1.0] * len(texts), job.config.ppo, weights={}, device=torch.device("cpu")
+    )
+    ids = torch.tensor([[5, 6, 7, 8, 9, 10]])
+    # What the model itself says of the bare text, before TRL lays hands on it.
+    expected = model(ids).logits[0, 2:5].log_softmax(-1)[range(3), ids[0, 3:]].tolist()
+    trainer = rloo.make_trainer(model, chat, asked, rewarder, job, directory)
+    for pads in (0, 4):
+        text = torch.cat((torch.zeros(1, pads, dtype=torch.long), ids), 1)
+        mask = (text != 0).long()
+        found, _, _ = trainer._get_per_token_logps_and_entropies(trainer.model, text, mask, 3)
+        assert found[0].tolist() == pytest.approx(expected, abs=1e-5)
 
 
 @pytest.mark.parametrize("method", [DPO, RLOO], ids=["dpo", "rloo"])

@@ -20,7 +20,7 @@ from storage import completions, handover, iterations, models, prompts, runs
 from storage.database import Database
 from storage.records import Completion, Iteration, ModelVersion, Phase, Prompt, Run
 from tests.policy_world import add_iteration, add_models, compare
-from tests.tiny import save_tiny
+from tests.tiny import save_classifier, save_tiny
 
 pytestmark = pytest.mark.usefixtures("dying_workers")
 
@@ -151,7 +151,7 @@ def test_a_retry_keeps_what_the_gate_has_raised(loop: Loop, world: Database):
 
 
 def test_a_retry_takes_the_models_its_settings_name(loop: Loop, world: Database, tmp_path: Path):
-    extra = save_tiny(tmp_path / "extra")
+    extra = save_classifier(tmp_path / "extra")
     in_phase(world, "ppo", reward_model="reward-2")
     failed = stop(loop)
     assert job(world, failed).names["policy"] == "sft-1"
@@ -176,6 +176,23 @@ def test_a_misspelt_reward_model_is_refused_and_can_be_mended(loop: Loop, world:
         loop.retry(failed.id)
     loop.retry(failed.id, {"shaping.extra_reward_models": '["reward-1"]'})
     assert job(world, failed).names["reward_2"] == "reward-1"
+
+
+def test_what_is_no_reward_model_is_refused_before_anything_is_trained(
+    loop: Loop, world: Database, tmp_path: Path
+):
+    in_phase(world, "labeling")
+    compare(world, "policy-1", "sft-1", ["first"])
+    speaks, two = save_tiny(tmp_path / "speaks"), save_classifier(tmp_path / "two", labels=2)
+    for path, says in [
+        (speaks, f"{speaks} is a LlamaForCausalLM and no reward model"),
+        (two, f"{two} gives a text 2 numbers, and a reward model gives one"),
+    ]:
+        with pytest.raises(ValueError, match=says) as caught:
+            loop.train({"shaping.extra_reward_models": f'["{path}"]'})
+        assert "\n" not in str(caught.value)
+    ordinary = save_classifier(tmp_path / "one")
+    loop.train({"shaping.extra_reward_models": f'["{ordinary}"]'})
 
 
 @pytest.mark.parametrize(

@@ -384,7 +384,7 @@ def test_dropout_is_off_while_a_reward_model_is_trained(name: str, tmp_path: Pat
 
 
 def test_a_language_model_is_no_reward_model(models: dict[str, str]):
-    with pytest.raises(ModelUnavailable, match="is not a reward model: it lacks score"):
+    with pytest.raises(ModelUnavailable, match="is a LlamaForCausalLM and no reward model"):
         load_network(models["reference"])
 
 

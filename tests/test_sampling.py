@@ -15,7 +15,7 @@ from pipeline.sampler import Response, Sampler
 from pipeline.sampling import mark_duplicates, read_plan, read_rows, run
 from pipeline.text import ChatTokenizer
 from storage.records import Prompt, messages_json
-from tests.stage_inputs import give, make_job, make_prompts, rows_of, tiny_models
+from tests.stage_inputs import give, live_models, make_job, make_prompts, rows_of, tiny_models
 from tests.tiny import tiny_model, tiny_tokenizer
 
 
@@ -99,6 +99,16 @@ def test_the_same_job_gives_the_same_completions_and_another_run_other_ids(
     assert first == again
     assert len({row["id"] for row in first}) == 16
     assert not {row["id"] for row in first} & {row["id"] for row in other}
+
+
+def test_one_model_is_in_memory_at_a_time(
+    models: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    loads = live_models(monkeypatch)
+    job = make_job("sampling", models, sampling__temperatures=[1.0, 0.5])
+    sample(job, tmp_path / "run", plan({"random": 2, "previous": 2, "reference": 2}))
+    # First for the prompts that fit, then once for both temperatures.
+    assert loads == [("policy", 1), ("policy", 1), ("previous", 1), ("reference", 1)]
 
 
 def test_canonical_order_says_nothing_about_the_policy(models: dict[str, str], tmp_path: Path):

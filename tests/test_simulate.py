@@ -159,7 +159,7 @@ class ScriptedStudio:
                         "messages": messages,
                         "policy_role": role,
                         "text": text,
-                        "reward": 100.0 if role == "policy" else 0.0,
+                        "own_reward": 100.0 if role == "policy" else 0.0,
                     }
                 )
         current = iterations.latest(self.db)
@@ -436,7 +436,10 @@ class Obliging:
 
 
 def held_out(count, *, same=()):
-    """The policy's "new n" with reward 1 and SFT's "old n" with reward 0; some answers alike."""
+    """The policy's "new n" with reward 1 and SFT's "old n" with reward 0; some answers alike.
+
+    Paid was something else, as by `shaping.ensemble=lower_bound`.
+    """
     messages = [{"role": "user", "content": "Question"}]
     return [
         {
@@ -444,7 +447,8 @@ def held_out(count, *, same=()):
             "messages": messages,
             "policy_role": role,
             "text": f"same {n}" if n in same else f"{word} {n}",
-            "reward": reward,
+            "reward": 3 * reward - 1,
+            "own_reward": reward,
         }
         for n in range(count)
         for role, word, reward in (("policy", "new", 1.0), ("reference", "old", 0.0))

@@ -6,7 +6,12 @@ from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    LlamaForSequenceClassification,
+    PreTrainedTokenizerFast,
+)
 
 CHAT_TEMPLATE = (
     "{% for m in messages %}{{ '<|' + m['role'] + '|>' + m['content'] }}"
@@ -55,5 +60,17 @@ def tiny_model(*, seed: int = 0, vocabulary: int = 261, context: int = 4096) -> 
 def save_tiny(path: Path, *, seed: int = 0) -> Path:
     """Model and tokenizer as a Hugging Face directory."""
     tiny_model(seed=seed).save_pretrained(path)
+    tiny_tokenizer().save_pretrained(path)
+    return path
+
+
+def save_classifier(path: Path, *, labels: int = 1, seed: int = 0) -> Path:
+    """What others publish as a reward model: transformers' own class, with a random head."""
+    config = tiny_model().config
+    config.num_labels = labels
+    torch.manual_seed(seed)
+    model = LlamaForSequenceClassification(config)
+    torch.nn.init.normal_(model.score.weight)
+    model.save_pretrained(path)
     tiny_tokenizer().save_pretrained(path)
     return path

@@ -57,7 +57,7 @@ def make(out: Path = PAIRS_DIR, *, pairs: int = PAIRS) -> dict[str, Any]:
         stage="sampling",
         iteration=1,
         config=config,
-        seed=config.seed + 1,
+        seed=config.seed + 1,  # of the shipped pairs; a loop's own has `iteration_seed`
         models={"policy": str(MODEL_DIR), "reference": str(MODEL_DIR)},
         names={"policy": "sft-1", "reference": "sft-1"},
     )

@@ -63,7 +63,9 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
         directory.inputs / "judgments.parquet", chat, max_tokens=job.config.reward.max_tokens
     )
     learned, apart, held_out_pairs = shared_out(pairs, job.config.reward, seed=job.config.seed)
-    training, held_out = preferences(learned), preferences(held_out_pairs)
+    # As the reward model, it is measured on pairs that no reward model chose.
+    measured = [pair for pair in held_out_pairs if pair.random_stream]
+    training, held_out = preferences(learned), preferences(measured)
     ties = sum(not pair.decisive for pair in pairs)
     model = load_causal_lm(job.model("policy"), device=device)
     reference = load_causal_lm(job.model("reference"), device=device)

@@ -177,6 +177,18 @@ class RLOOTrainer(trl.RLOOTrainer):
                 batch_size=sampling.rollout_batch,
             )
 
+    def _get_per_token_logps_and_entropies(self, model: Any, *args: Any, **inputs: Any) -> Any:
+        """TRL's own, of texts at the positions they were sampled at.
+
+        It pads prompts on the left and leaves counting to the model; GPT-2 counts the padding too.
+        """
+        reader = self.accelerator.unwrap_model(model)
+        hook = reader.register_forward_pre_hook(_with_positions, with_kwargs=True)
+        try:
+            return super()._get_per_token_logps_and_entropies(model, *args, **inputs)
+        finally:
+            hook.remove()
+
     def _pay(self, prompts: list[str], completions: list[str], **_: Any) -> list[float | None]:
         """What each response is worth, less the charge for one that was cut off."""
         numbers = [int(number) for number in prompts]
@@ -211,6 +223,13 @@ class RLOOTrainer(trl.RLOOTrainer):
             score - penalty * (reason != "stop")
             for score, reason in zip(total, reasons, strict=True)
         ]
+
+
+def _with_positions(
+    _: Any, args: tuple[Any, ...], inputs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """A forward's arguments and the positions of its real tokens, as in `rollout.read_on`."""
+    return args, inputs | {"position_ids": (inputs["attention_mask"].cumsum(1) - 1).clamp_min(0)}
 
 
 class _Reporter(ReportCallback):

@@ -34,9 +34,13 @@ class Scorer(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """Scores (B,) to pay, and figures (B,) to watch, by name: `Ensemble.figures` says which."""
+    """Scores (B,) to pay, and figures (B,) to watch, by name: `Ensemble.figures` says which.
+
+    `own` (B,) is the mean over the members of the first reward model, the iteration's own.
+    """
 
     scores: list[float]
+    own: list[float]
     figures: dict[str, list[float]]
 
 
@@ -105,4 +109,5 @@ class Ensemble:
         config = self._config
         together = aggregate(table, how=config.ensemble, weight=config.ensemble_lambda)
         watched = zip(self.figures, [*members, spread(table).tolist()], strict=False)
-        return Verdict(scores=together.tolist(), figures=dict(watched))
+        own = table[: self._scorers[0].members].mean(0)
+        return Verdict(scores=together.tolist(), own=own.tolist(), figures=dict(watched))

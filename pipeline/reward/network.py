@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from transformers import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING, AutoConfig
 from transformers.utils import ModelOutput
 
-from pipeline.hub import ModelUnavailable, explain, require_model
+from pipeline.hub import ModelUnavailable, explain, require_model, require_reward_model
 from pipeline.ppo.model import without_dropout
 from pipeline.reward.annotators import AnnotatorEffects
 from pipeline.reward.likelihood import Likelihood
@@ -160,10 +160,11 @@ def _linear(head: nn.Linear, states: Tensor) -> Tensor:
 
 
 @cache
-def network_class(config_class: type, *, fresh: bool) -> Any:
+def network_class(config_class: type, *, fresh: bool, stock: bool = False) -> Any:
     """The reward network for an architecture, under the name of the class it extends.
 
     A `fresh` one is loaded from a language model, so that its heads and ties may be missing.
+    A `stock` one is transformers' own, which has a head without a bias and no ties.
     """
     try:
         base: Any = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING[config_class]
@@ -175,6 +176,8 @@ def network_class(config_class: type, *, fresh: bool) -> Any:
     # Models saved before strengths and the level were learned lack theirs, and do not use them.
     later = r"^ties\.(gaps|level|sharpness)$"
     missing = [r"^score\.", r"^heads\.", r"^ties\."] if fresh else [later]
+    if stock:
+        missing += [r"^score\.bias$", r"^ties\."]
     expected: dict[str, Any] = {"_keys_to_ignore_on_load_missing": missing}
     if fresh:
         expected["_keys_to_ignore_on_load_unexpected"] = [r"^lm_head\.", r"^embed_out\."]
@@ -189,7 +192,9 @@ def from_language_model(path: str, chat: ChatTokenizer, *, heads: int = 1) -> An
 
 
 def load_network(path: str | Path, dtype: torch.dtype = torch.float32) -> Any:
-    """A saved reward network; raises ModelUnavailable for a directory that holds none."""
+    """A reward network of ours or transformers' own of one label; raises ModelUnavailable for
+    a directory that holds neither."""
+    require_reward_model(str(path))
     network, missing = _load(str(path), dtype=dtype, fresh=False)
     if missing:
         raise ModelUnavailable(f"{path} is not a reward model: it lacks {', '.join(missing)}")
@@ -203,9 +208,10 @@ def _load(
     resolved = require_model(path)
     try:
         config = AutoConfig.from_pretrained(resolved, num_labels=1)
+        stock = not fresh and not hasattr(config, "reward_likelihood")
         if heads is not None:
             config.reward_heads = heads
-        network, info = network_class(type(config), fresh=fresh).from_pretrained(
+        network, info = network_class(type(config), fresh=fresh, stock=stock).from_pretrained(
             resolved, config=config, dtype=dtype, output_loading_info=True
         )
     except (OSError, KeyError) as error:

@@ -33,7 +33,8 @@ class ShapingConfig(Section):
     extra_reward_models: tuple[str, ...] = setting(
         (),
         "Reward models that score beside the iteration's own: ids of this workspace's "
-        "(reward-1), local directories or Hugging Face ids.  Their scales should be alike.",
+        "(reward-1), and local directories or Hugging Face ids of transformers' sequence "
+        "classifiers with one label.  Their scales should be alike.",
     )
     ensemble: Literal["mean", "lower_bound", "min"] = setting(
         "mean",
