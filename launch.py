@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import httpx
 import typer
 
-from labeler.listening import address, listen, public_address
+from labeler.listening import address, listen, others_may_come, public_address
 from pipeline.cli import add_study_commands
 from pipeline.clients import AdminClient, follow, what_stopped
 from pipeline.config import Config
@@ -88,7 +88,10 @@ class Studio:
 
     def _status(self) -> dict[str, Any]:
         """The workspace's status, with what keeps the loop from going on as a sentence."""
-        self.loop.refresh()
+        try:
+            self.loop.refresh()
+        except Exception as error:  # the rest of the status is wanted all the more
+            self.trouble = str(error)
         blocked = self.loop.state()["blocked"]
         trouble = self.trouble or (what_stopped(blocked) if blocked else None)
         return status(self.db) | {"trouble": trouble}
@@ -226,8 +229,7 @@ def run_server(
         admin=lambda command, arguments: studio.call(command, **arguments),
         admin_token=token,
         public_url=public_url,
-        # A proxy lets others in where the studio itself listens to this machine alone.
-        accounts_required=public_url is not None or host not in ("127.0.0.1", "localhost", "::1"),
+        accounts_required=others_may_come(host, public_url),
     )
     studio.commands.address = public_url or local
     server = uvicorn.Server(uvicorn.Config(web, log_level="warning", timeout_graceful_shutdown=3))

@@ -24,6 +24,14 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
+def others_may_come(host: str, public_url: str | None) -> bool:
+    """Whether people beyond this machine can reach a studio that listens on `host`.
+
+    A proxy with a `public_url` lets them in where the studio listens to this machine alone.
+    """
+    return public_url is not None or host not in ("127.0.0.1", "localhost", "::1")
+
+
 def public_address(url: str | None) -> str | None:
     """The address that a proxy gives browsers; ValueError for what is none."""
     if url is None:

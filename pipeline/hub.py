@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from huggingface_hub import HfApi, hf_hub_download, try_to_load_from_cache
@@ -16,9 +17,11 @@ from huggingface_hub.errors import (
     HfHubHTTPError,
     HFValidationError,
     LocalEntryNotFoundError,
+    NotASafetensorsRepoError,
     OfflineModeIsEnabled,
     RepositoryNotFoundError,
 )
+from safetensors import safe_open
 
 _WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin*")
 _TOKENIZER = (
@@ -63,10 +66,12 @@ def require_model(name: str) -> str:
 def require_reward_model(name: str) -> None:
     """`require_model`, and `ModelUnavailable` unless its configuration is that of a reward model.
 
-    Such is what transformers' `AutoModelForSequenceClassification` loads and has one label.  Of a
-    model on the hub the configuration is downloaded and nothing else.
+    Such are our own, and of what transformers' `AutoModelForSequenceClassification` loads decoders
+    with one label: a layer called ``score`` reads their last token.  Of a model on the hub only its
+    configuration and the names of its weights are read.
     """
-    config = _configuration(require_model(name), name)
+    path = require_model(name)
+    config = _configuration(path, name)
     kinds = config.get("architectures") or ["model of no named class"]
     if not any(kind.endswith("ForSequenceClassification") for kind in kinds):
         raise ModelUnavailable(
@@ -79,13 +84,41 @@ def require_reward_model(name: str) -> None:
         raise ModelUnavailable(
             f"{name} gives a text {labels} numbers, and a reward model gives one (num_labels=1)"
         )
+    known = {} if "reward_likelihood" in config else _weights_of(path, name)
+    if known and "score.weight" not in known:
+        raise ModelUnavailable(
+            f"{name} is a {kinds[0]} without a layer called score, which a reward model reads a "
+            "text's last token with; name a decoder's, such as LlamaForSequenceClassification"
+        )
+
+
+def _weights_of(path: str, name: str) -> set[str]:
+    """The names of a model's weights; empty where they are in files that do not tell."""
+    if not is_local(path):
+        try:
+            return set(HfApi().get_safetensors_metadata(path).weight_map)
+        except (NotASafetensorsRepoError, LocalEntryNotFoundError, OfflineModeIsEnabled):
+            return set()  # loading will tell
+        except Exception as error:
+            raise ModelUnavailable(explain(name, error)) from error
+    found: set[str] = set()
+    for file in Path(path).glob("*.safetensors"):
+        with safe_open(file, framework="numpy") as weights:
+            found |= set(weights.keys())
+    return found
 
 
 def _configuration(path: str, name: str) -> dict[str, Any]:
     """What config.json says of the model `name`, a directory's path or a hub id."""
     try:
-        file = Path(path, "config.json") if is_local(path) else hf_hub_download(path, "config.json")
-        return json.loads(Path(file).read_text(encoding="utf-8"))
+        if is_local(path):
+            return json.loads(Path(path, "config.json").read_text(encoding="utf-8"))
+        if isinstance(known := try_to_load_from_cache(path, "config.json"), str):
+            return json.loads(Path(known).read_text(encoding="utf-8"))
+        # Not into the cache: what has its configuration there counts as downloaded.
+        with TemporaryDirectory() as folder:
+            file = hf_hub_download(path, "config.json", local_dir=folder)
+            return json.loads(Path(file).read_text(encoding="utf-8"))
     except Exception as error:
         raise ModelUnavailable(explain(name, error)) from error
 

@@ -125,7 +125,8 @@ def prepared(directory: RunDirectory, job: Job, *, fill: Callable[[Path], Any]) 
     """
     path = directory.path
     known = directory.job() if (path / "job.json").exists() else None
-    if known and (found := differences(_identity(known), _identity(job))):
+    given = job if known is None or known.repeats else replace(job, repeats=None)  # older ones
+    if known and (found := differences(_identity(known), _identity(given))):
         raise ValueError(
             f"{path} belongs to a study with other settings or models ({'; '.join(found)}); give "
             "this one another --name"

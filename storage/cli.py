@@ -17,6 +17,7 @@ import typer
 from storage import backup
 from storage.database import Database
 from storage.errors import WorkspaceLocked
+from storage.workspace import SETTINGS
 
 Workspace = Annotated[Path, typer.Option("--workspace", help="Directory of the project's data.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
@@ -218,9 +219,11 @@ def _add_safekeeping(app: typer.Typer, connect: Connect) -> None:
         source: Annotated[Path, typer.Argument(help="A directory that `backup` made.")],
         workspace: Workspace = DEFAULT,
     ) -> None:
-        """Put a backup in place of a workspace's database, journal and settings, which are kept aside."""
+        """Put a backup's database, journal and settings in place; what was there is kept aside."""
         backup.restore(source, workspace)
         typer.echo(f"{workspace} is as it was when {source} was made")
+        if not (workspace / SETTINGS).exists():
+            typer.echo(f"its {SETTINGS} was not in the backup; `init --model` makes one", err=True)
 
 
 def _add_users(app: typer.Typer, connect: Connect, prepare: Callable[[Path], Any]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from labeler.listening import address, listen, public_address
+from labeler.listening import address, listen, others_may_come, public_address
 from launch import Studio, bring_in, connect, server_for, take_up
 from pipeline.workspaces import CONFIGS, prepare
 from storage import runs
@@ -100,6 +100,21 @@ def test_a_port_that_is_none_is_one_sentence(port: int):
 def test_a_public_url_is_one_that_browsers_can_follow(url: str):
     with pytest.raises(ValueError, match=r"must be like https://studio\.example\.org"):
         public_address(url)
+
+
+@pytest.mark.parametrize(
+    ("host", "public_url", "others"),
+    [
+        ("127.0.0.1", None, False),
+        ("::1", None, False),
+        ("0.0.0.0", None, True),
+        ("127.0.0.1", "https://studio.example.org", True),  # behind a proxy on this machine
+    ],
+)
+def test_accounts_are_asked_for_where_others_may_come(
+    host: str, public_url: str | None, others: bool
+):
+    assert others_may_come(host, public_url) is others
 
 
 def test_a_public_url_is_put_in_one_form():

@@ -11,6 +11,7 @@ from typing import Any, get_args
 
 import pandas as pd
 import pytest
+from transformers import BertConfig, BertForSequenceClassification
 
 from pipeline import jobs
 from pipeline.config import Config
@@ -20,7 +21,7 @@ from storage import completions, handover, iterations, models, prompts, runs
 from storage.database import Database
 from storage.records import Completion, Iteration, ModelVersion, Phase, Prompt, Run
 from tests.policy_world import add_iteration, add_models, compare
-from tests.tiny import save_classifier, save_tiny
+from tests.tiny import save_classifier, save_tiny, tiny_tokenizer
 
 pytestmark = pytest.mark.usefixtures("dying_workers")
 
@@ -184,9 +185,14 @@ def test_what_is_no_reward_model_is_refused_before_anything_is_trained(
     in_phase(world, "labeling")
     compare(world, "policy-1", "sft-1", ["first"])
     speaks, two = save_tiny(tmp_path / "speaks"), save_classifier(tmp_path / "two", labels=2)
+    encodes, size = tmp_path / "encodes", {"hidden_size": 8, "intermediate_size": 8}
+    shape = BertConfig(num_hidden_layers=1, num_attention_heads=1, num_labels=1, **size)
+    BertForSequenceClassification(shape).save_pretrained(encodes)
+    tiny_tokenizer().save_pretrained(encodes)
     for path, says in [
         (speaks, f"{speaks} is a LlamaForCausalLM and no reward model"),
         (two, f"{two} gives a text 2 numbers, and a reward model gives one"),
+        (encodes, "is a BertForSequenceClassification without a layer called score"),
     ]:
         with pytest.raises(ValueError, match=says) as caught:
             loop.train({"shaping.extra_reward_models": f'["{path}"]'})

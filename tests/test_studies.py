@@ -86,7 +86,9 @@ def test_what_differs_is_named_and_the_machine_is_not(tmp_path: Path):
     ):
         start(tmp_path, other)
     # After a restore, another run may have made models of the same names.
-    with pytest.raises(ValueError, match=r"\(the run that is repeated: None → run-9\)"):
+    assert start(tmp_path, replace(job, repeats="run-9")).result() == {}  # it did not say which
+    RunDirectory.create(tmp_path, replace(job, repeats="run-1")).write_result({})
+    with pytest.raises(ValueError, match=r"\(the run that is repeated: run-1 → run-9\)"):
         start(tmp_path, replace(job, repeats="run-9"))
 
 

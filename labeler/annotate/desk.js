@@ -115,9 +115,9 @@ class Desk {
     this.hand.advance();
     this.drafts.forget(pair);
     this.draft.clear();
-    this.show();
     this.outbox.add(path, { id, comparison: pair.id, ...more }, { what, prompt: snippet(pair) });
     this.hand.fill();
+    this.show(); // last: where no pair is left, it matters that more were asked for
   }
 
   judge(outcome) {

@@ -34,7 +34,7 @@ class ShapingConfig(Section):
         (),
         "Reward models that score beside the iteration's own: ids of this workspace's "
         "(reward-1), and local directories or Hugging Face ids of transformers' sequence "
-        "classifiers with one label.  Their scales should be alike.",
+        "classifiers: decoders with one label.  Their scales should be alike.",
     )
     ensemble: Literal["mean", "lower_bound", "min"] = setting(
         "mean",
