@@ -26,13 +26,13 @@ import typer
 from labeler.listening import address, listen, others_may_come, public_address
 from pipeline.cli import add_study_commands
 from pipeline.clients import AdminClient, follow, what_stopped
-from pipeline.config import Config
+from pipeline.config import CONFIGS, Config
 from pipeline.demo import corpus
 from pipeline.form import disagreeing, require_in_time
 from pipeline.loop import Loop
 from pipeline.settings import assignments
 from pipeline.simulate_cli import add_simulate_command
-from pipeline.workspaces import CONFIGS, prepare, settings_of
+from pipeline.workspaces import load_settings, prepare
 from storage import annotators, cli, prompts, runs
 from storage.cli import DEFAULT, Target, Workspace, show
 from storage.commands import Commands
@@ -137,7 +137,7 @@ class Remote:
 def connect(workspace: Path, sets: list[str] | None = None) -> Iterator[Target]:
     """The workspace itself, or the server that has it open."""
     try:
-        studio = Studio(workspace, settings_of(workspace, [], sets or []))
+        studio = Studio(workspace, load_settings(workspace, [], sets or []))
     except WorkspaceLocked:
         if not (workspace / SERVER).exists():
             raise
@@ -266,7 +266,7 @@ def keep_going(studio: Studio, stop: threading.Event, *, every: float = 1.0) -> 
 @app.command()
 def iterate(workspace: Workspace = DEFAULT, sets: Sets = []) -> None:  # noqa: B006
     """Train on the labels so far and sample the next pairs: one whole iteration, no browser."""
-    settings_of(workspace, [], sets)  # an invalid one is refused before anything runs
+    load_settings(workspace, [], sets)  # an invalid one is refused before anything runs
     require_in_time(assignments(sets), None)
     with connect(workspace) as target:
         state = follow(target.call, until="labeling", tell=tell)
@@ -284,7 +284,7 @@ def resume(workspace: Workspace = DEFAULT) -> None:
 @app.command()
 def retry(workspace: Workspace = DEFAULT, sets: Sets = []) -> None:  # noqa: B006
     """Run the stage that stopped again from scratch, with the settings of now, and go on."""
-    settings_of(workspace, [], sets)  # an invalid one is refused before anything runs
+    load_settings(workspace, [], sets)  # an invalid one is refused before anything runs
     take_up(workspace, "retry", overrides=assignments(sets))
 
 

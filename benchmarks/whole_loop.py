@@ -30,9 +30,9 @@ from typing import Any
 
 from benchmarks.seeds import run_seeds
 from launch import server_for
+from pipeline.config import CONFIGS
 from pipeline.simulate_cli import run_trial, stop_workers, text
 from pipeline.trials import FULL, NAIVE, Estimate, TrialArm, paired
-from pipeline.workspaces import CONFIGS
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results" / "whole_loop"

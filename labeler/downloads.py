@@ -13,6 +13,7 @@ from starlette.background import BackgroundTask
 
 from storage import exporting
 from storage.database import Database
+from storage.formats import Format, Ties
 
 
 def download_routes(db: Database) -> APIRouter:
@@ -21,8 +22,8 @@ def download_routes(db: Database) -> APIRouter:
 
     @routes.get("/export")
     def export(
-        format: Literal["trl", "trl-conversational", "trl-unpaired", "raw"] = "trl",
-        ties: Literal["drop", "split", "keep"] = "drop",
+        format: Format = "trl",
+        ties: Ties = "drop",
         file: Literal["jsonl", "parquet", "csv"] = "jsonl",
         names: bool = False,
     ) -> FileResponse:

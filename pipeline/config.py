@@ -31,6 +31,9 @@ from pipeline.settings import (
 from pipeline.shaping.config import ShapingConfig
 from storage.records import Arm
 
+CONFIGS = Path(__file__).resolve().parent.parent / "configs"
+"""The settings files that come with the project."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig(Section):

@@ -244,16 +244,14 @@ class Report:
     def _emit(self, **event: Any) -> None:
         self.seq += 1
         line = {"seq": self.seq, "attempt": self._attempt, "time": time.time()} | event
-        rest, start = (json.dumps(line, default=_plain) + "\n").encode(), self._end()
+        rest = (json.dumps(line, default=_plain) + "\n").encode()
+        start = self._handle.seek(0, os.SEEK_END)
         try:
             while rest:  # where the disk is almost full, a part of it is written
                 rest = rest[self._handle.write(rest) :]
         except OSError:
             self._handle.truncate(start)
             raise
-
-    def _end(self) -> int:
-        return self._handle.seek(0, os.SEEK_END)
 
     def _drop_torn_line(self) -> int:
         """Truncate a half-written last line and return the last sequence number."""

@@ -6,16 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pipeline import hub
-from pipeline.config import Config
+from pipeline.config import CONFIGS, Config
 from pipeline.rundir import write_atomically
 from pipeline.settings import assignments
 from pipeline.shaping import require_functions
 from storage.workspace import SETTINGS, holds_data, make_private
 
-CONFIGS = Path(__file__).resolve().parent.parent / "configs"
 
-
-def settings_of(workspace: Path, files: Sequence[Path], sets: Sequence[str]) -> Config:
+def load_settings(workspace: Path, files: Sequence[Path], sets: Sequence[str]) -> Config:
     """The workspace's own settings, then further files, then --set."""
     require_settings(workspace)
     own = workspace / SETTINGS
@@ -37,7 +35,7 @@ def prepare(
     """Make the workspace with its config.toml unless it exists; return its settings."""
     own = workspace / SETTINGS
     if own.exists():
-        config = settings_of(workspace, files, sets)
+        config = load_settings(workspace, files, sets)
         if model and model != config.model.name:
             raise ValueError(
                 f"{workspace} was made for the model {config.model.name}; "

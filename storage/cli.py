@@ -17,12 +17,12 @@ import typer
 from storage import backup
 from storage.database import Database
 from storage.errors import WorkspaceLocked
+from storage.formats import Format, Ties
 from storage.workspace import SETTINGS
 
 Workspace = Annotated[Path, typer.Option("--workspace", help="Directory of the project's data.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 File = Path | None
-Format = Literal["trl", "trl-conversational", "trl-unpaired", "raw"]
 DEFAULT = Path("workspace")
 _WARNINGS_SHOWN = 10
 
@@ -150,9 +150,7 @@ def _add_export(app: typer.Typer, connect: Connect) -> None:
     def export_command(
         workspace: Workspace = DEFAULT,
         format: Annotated[Format, typer.Option(help="See docs/data.md.")] = "trl",
-        ties: Annotated[
-            Literal["drop", "split", "keep"], typer.Option(help="What becomes of ties.")
-        ] = "drop",
+        ties: Annotated[Ties, typer.Option(help="What becomes of ties.")] = "drop",
         out: Annotated[
             str, typer.Option(help="FILE.jsonl, .parquet or .csv, a directory, or hf://…")
         ] = "export.jsonl",

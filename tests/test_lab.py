@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.config import Config
+from pipeline.config import CONFIGS, Config
 from pipeline.demo.corpus import topics
 from pipeline.lab.annotators import flags, pleased
 from pipeline.lab.arms import NO_PENALTY, STEERING, Arm, Arms, Look
-from pipeline.lab.cli import CONFIGS
 from pipeline.lab.demonstrations import AGREEING, demonstrations
 from pipeline.lab.measure import Measured, Rate
 from pipeline.lab.prompts import lab_prompts, lab_topics

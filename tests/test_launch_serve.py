@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,23 @@ import pytest
 
 from labeler.listening import address, listen, others_may_come, public_address
 from launch import Studio, bring_in, connect, server_for, take_up
-from pipeline.workspaces import CONFIGS, prepare
+from pipeline.config import CONFIGS, Config
+from pipeline.workspaces import prepare
 from storage import runs
 from storage.database import Database
+from storage.records import Run
 from tests.tiny import save_tiny
+
+
+@contextmanager
+def sampled(place: Path, config: Config) -> Iterator[tuple[Studio, Run]]:
+    """A studio on the demo and its first run, whose sampling has succeeded."""
+    Database.open(place).close()
+    with closing(Studio(place, config)) as opened:
+        opened.fill_demo(config)
+        while not (made := runs.listing(opened.db)):
+            opened.loop.advance()
+        yield opened, made[0]
 
 
 def test_resume_takes_over_a_stage_that_ended_while_nobody_looked(
@@ -23,13 +37,9 @@ def test_resume_takes_over_a_stage_that_ended_while_nobody_looked(
 ):
     place = tmp_path / "workspace"
     config = prepare(place, None, [], [])
-    Database.open(place).close()
-    with closing(Studio(place, config)) as opened:
-        opened.fill_demo(config)
-        while not (made := runs.listing(opened.db)):
-            opened.loop.advance()
+    with sampled(place, config) as (opened, made):
         # As a server leaves it that was killed while the worker went on.
-        runs.save(opened.db, replace(made[0], status="running", finished_at=None))
+        runs.save(opened.db, replace(made, status="running", finished_at=None))
         assert opened.loop.state()["phase"] == "sampling"
     take_up(place, "resume")
     told = capsys.readouterr()
@@ -44,24 +54,20 @@ def test_a_worker_that_died_with_its_server_can_be_retried_at_once(
 ):
     place = tmp_path / "workspace"
     config = prepare(place, None, [], [])
-    Database.open(place).close()
-    with closing(Studio(place, config)) as opened:
-        opened.fill_demo(config)
-        while not (made := runs.listing(opened.db)):
-            opened.loop.advance()
+    with sampled(place, config) as (opened, made):
         # As a machine leaves it that lost its power in the middle of the stage.
-        (place / made[0].directory / "result.json").unlink()
-        runs.save(opened.db, replace(made[0], status="running", finished_at=None))
+        (place / made.directory / "result.json").unlink()
+        runs.save(opened.db, replace(made, status="running", finished_at=None))
     with connect(place) as target:
         state = target.call("status")
         assert [run["status"] for run in state["runs"]] == ["failed"]
         assert "the sampling stage" in state["trouble"]
     with closing(Studio(place, config)) as opened:
-        runs.save(opened.db, replace(made[0], status="running", finished_at=None))
+        runs.save(opened.db, replace(made, status="running", finished_at=None))
         retried: list[str] = []
         monkeypatch.setattr(opened.loop, "retry", lambda run, _: retried.append(run))
         opened.call("retry")
-    assert retried == [made[0].id]
+    assert retried == [made.id]
 
 
 @pytest.mark.parametrize(("host", "shown"), [("127.0.0.1", "127.0.0.1"), ("::1", "[::1]")])

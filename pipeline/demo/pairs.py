@@ -17,7 +17,7 @@ from typing import Any
 
 import pandas as pd
 
-from pipeline.config import Config
+from pipeline.config import CONFIGS, Config
 from pipeline.demo import MODEL_DIR
 from pipeline.demo.corpus import prompts
 from pipeline.rundir import Job, Report, RunDirectory
@@ -25,7 +25,7 @@ from storage.records import Prompt, digest, messages_json
 
 PAIRS_DIR = Path(__file__).parent / "pairs"
 PAIRS = 240
-_PRESET = Path(__file__).parents[2] / "configs" / "demo.toml"
+_PRESET = CONFIGS / "demo.toml"
 
 
 def shipped_pairs(config: Config, *, wanted: int) -> Path | None:

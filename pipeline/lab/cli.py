@@ -8,13 +8,11 @@ from typing import Annotated
 
 import typer
 
-from pipeline.config import Config
+from pipeline.config import CONFIGS, Config
 from pipeline.hub import base_model_path
 from pipeline.rundir import Report, RunDirectory
 from pipeline.settings import assignments
 from pipeline.studies import nats, stoppable
-
-CONFIGS = Path(__file__).parents[2] / "configs"
 
 
 def add_lab_commands(app: typer.Typer) -> None:
