@@ -335,7 +335,7 @@ class _Tally:
             return f"nothing is left to export: {'; '.join(others)}"
         return (
             f"nothing is left to export: all {self.outcomes.total()} judgments are ties or both "
-            "bad, which this export drops; use --ties split or keep"
+            "bad, which this export drops; split or keep ties"
         )
 
     def _others(self) -> list[str]:
@@ -350,7 +350,7 @@ class _Tally:
             for start, why in reasons.items()
         }
         return [
-            f"{', '.join(counts)} left out, {why}; --format raw has all"
+            f"{', '.join(counts)} left out, {why}; the raw format has all"
             for why, counts in found.items()
             if counts
         ]

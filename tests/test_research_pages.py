@@ -358,8 +358,9 @@ def test_an_export_that_would_be_empty_says_why_in_place_of_a_link(tmp_path):
         tab = all_tabs(db, RecordingLoop()).data
         dropped = tab._link("trl", "drop", "jsonl", False)
         assert "href" not in dropped
-        assert "Nothing is left to export: all 1 judgments are ties or both bad" in dropped
-        assert "use --ties split or keep" in dropped
+        assert "Nothing is left to export" in dropped
+        assert "All 1 judgments are ties or both bad" in dropped
+        assert "which this export drops; split or keep ties." in dropped
         assert "href" in tab._link("trl", "split", "jsonl", False)
         assert "href" in tab._link("raw", "drop", "jsonl", False)
 

@@ -49,7 +49,8 @@ function showPair(pair, plain) {
 
 function showIdle(reason, today) {
   const [title, sentence] = IDLE[reason] || IDLE.labeling;
-  const thanks = today > 0 && reason !== "unreachable" ? ` ${today} judged today.` : "";
+  // While pairs or a connection are awaited, labels may still be on their way: no count.
+  const thanks = today > 0 && reason !== "unreachable" && reason !== "loading" ? ` ${today} judged today.` : "";
   $(".empty h1").textContent = title;
   $(".empty p").textContent = sentence + thanks;
 }

@@ -136,7 +136,8 @@ class DataTab:
         if not count:
             return shown(view.empty("Nothing to export yet", "Judgments come first."))
         if reason := why_empty(self._db, format=cast("Format", format), ties=cast("Ties", ties)):
-            return shown(view.empty("Nothing to export", f"{reason[0].upper()}{reason[1:]}."))
+            title, _, why = reason.partition(": ")
+            return shown(view.empty(_begun(title), f"{_begun(why)}."))
         query = {"format": format, "ties": ties, "file": file, "names": str(names).lower()}
         return shown(
             Markup(
@@ -148,6 +149,11 @@ class DataTab:
     def _save(self, text: str) -> Updates:
         settings.put(self._db, GUIDELINES, text)
         return {self.answer: said("good", "Saved. Annotators see it with their next pair.")}
+
+
+def _begun(sentence: str) -> str:
+    """With a capital letter; the rest, names too, as it is."""
+    return sentence[:1].upper() + sentence[1:]
 
 
 def _preview(text: str) -> str:
