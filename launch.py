@@ -23,23 +23,26 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import httpx
 import typer
 
+from labeler.addresses import Addresses
 from labeler.listening import address, listen, others_may_come, public_address
 from pipeline.cli import add_study_commands
 from pipeline.clients import AdminClient, follow, what_stopped
 from pipeline.config import CONFIGS, Config
+from pipeline.context import ContextCheck
 from pipeline.demo import corpus
 from pipeline.form import disagreeing, require_in_time
 from pipeline.loop import Loop
 from pipeline.settings import assignments
 from pipeline.simulate_cli import add_simulate_command
 from pipeline.workspaces import load_settings, prepare
-from storage import annotators, cli, prompts, runs
+from storage import annotators, cli, iterations, prompts, runs
 from storage.cli import DEFAULT, Target, Workspace, show
 from storage.commands import Commands
 from storage.database import Database
-from storage.errors import NotFound, WorkspaceLocked
+from storage.errors import NotFound, WorkspaceLocked, explain
 from storage.records import Prompt
 from storage.status import status
+from storage.watch import Watch
 from storage.workspace import SERVER, SETTINGS, publish_server, read_server
 
 if TYPE_CHECKING:
@@ -68,38 +71,47 @@ class Studio:
     def __init__(self, workspace: Path, config: Config) -> None:
         self.db = Database.open(workspace, create=False)
         self.loop = Loop(self.db, config)
-        self.trouble: str | None = None
         self.commands = Commands(self.db)
-        self.commands.register("train", self.loop.train)
+        self.commands.too_long = lambda: ContextCheck.of(config)
+        # The token of these commands is the operator's, who may write config.toml as well.
+        self.commands.register("train", self._train)
         self.commands.register("advance", self.advance)
-        self.commands.register("resume", lambda: self.loop.resume(self.loop.stopped().id))
+        self.commands.register("resume", self._resume)
         self.commands.register("retry", self._retry)
+        self.commands.register("label-more", lambda: self.loop.label_more(self.loop.stopped().id))
         self.commands.register("settings", lambda: [asdict(s) for s in self.loop.settings()])
         self.commands.register("gate", lambda: self.loop.gate())
-        self.commands.register("gate.override", lambda **ruled: self.loop.override_gate(**ruled))
+        self.commands.register("gate.override", self.loop.override_gate)
         self.commands.register("reward.report", self.loop.reports.report)
         self.commands.register("status", self._status)
 
     def call(self, command: str, **arguments: Any) -> Any:
         return self.commands.call(command, arguments)
 
+    def _resume(self, overrides: dict[str, str] | None = None) -> None:
+        self.loop.resume(self.loop.stopped().id, overrides)
+
+    def _train(self, overrides: dict[str, str]) -> None:
+        self.loop.train(overrides, by_operator=True)
+
     def _retry(self, overrides: dict[str, str] | None = None) -> None:
-        self.loop.retry(self.loop.stopped().id, overrides)
+        self.loop.retry(self.loop.stopped().id, overrides, by_operator=True)
 
     def _status(self) -> dict[str, Any]:
         """The workspace's status, with what keeps the loop from going on as a sentence."""
         try:
             self.loop.refresh()
         except Exception as error:  # the rest of the status is wanted all the more
-            self.trouble = str(error)
+            self.db.health.stuck = str(error)
         blocked = self.loop.state()["blocked"]
-        trouble = self.trouble or (what_stopped(blocked) if blocked else None)
+        stopped = what_stopped(blocked) if blocked else None
+        trouble = self.db.health.trouble or stopped
         return status(self.db) | {"trouble": trouble}
 
     def advance(self) -> dict[str, Any]:
         """One step of the loop and where it stands now."""
         self.loop.advance()
-        return self.loop.state() | {"trouble": self.trouble}
+        return self.loop.state() | {"trouble": self.db.health.stuck}
 
     def fill_demo(self, config: Config) -> None:
         """Give a workspace on the embedded model the demo's prompts, once."""
@@ -186,9 +198,13 @@ def serve(
             raise ValueError(f"there is no file {file}")
     public_url = public_address(public_url)
     listener = listen(host, port)  # first: what cannot be served leaves no workspace behind
-    settings = prepare(workspace, model, config, sets)
-    Database.open(workspace).close()  # makes it; raises when another process has it
-    studio = Studio(workspace, settings)
+    try:
+        settings = prepare(workspace, model, config, sets)
+        Database.open(workspace).close()  # makes it; raises when another process has it
+        studio = Studio(workspace, settings)
+    except BaseException:
+        listener.close()
+        raise
     try:
         for kind, file in (("prompts", prompts_file), ("sft", sft)):
             if file:
@@ -207,7 +223,7 @@ def bring_in(studio: Studio, kind: str, file: Path) -> None:
         warnings = report["warnings"]
         for odd in warnings[:WARNINGS_TOLD]:
             tell(f"{file.name}, line {odd['line']}: {odd['reason']}")
-        if more := len(warnings[WARNINGS_TOLD:]):
+        if more := report["warnings_in_all"] - len(warnings[:WARNINGS_TOLD]):
             tell(f"{file.name}: {more} more warnings; `import --{kind} … --json` lists them")
 
 
@@ -215,10 +231,18 @@ def run_server(
     studio: Studio, listener: socket.socket, *, host: str, public_url: str | None
 ) -> None:
     """Serve until interrupted; a timer thread moves the loop meanwhile."""
-    # Gradio takes seconds to import; only this command needs it.
-    import uvicorn  # noqa: PLC0415
+    # uvicorn and Gradio take seconds to import; only this command needs them.
+    from labeler.serving import private_cache  # noqa: PLC0415
 
+    with private_cache(studio.db.workspace):
+        _run_server(studio, listener, host=host, public_url=public_url)
+
+
+def _run_server(
+    studio: Studio, listener: socket.socket, *, host: str, public_url: str | None
+) -> None:
     from labeler.app import create_app  # noqa: PLC0415
+    from labeler.serving import server as http_server  # noqa: PLC0415
 
     workspace, token = studio.db.workspace, secrets.token_urlsafe(32)
     local = address(listener, host)
@@ -226,41 +250,74 @@ def run_server(
         studio.db,
         # The same fields under another name: neither package may import the other's class.
         loop=cast("ports.Loop", studio.loop),
-        admin=lambda command, arguments: studio.call(command, **arguments),
+        admin=studio.commands.call,
         admin_token=token,
-        public_url=public_url,
+        addresses=Addresses.of(host=host, public_url=public_url),
         accounts_required=others_may_come(host, public_url),
     )
     studio.commands.address = public_url or local
-    server = uvicorn.Server(uvicorn.Config(web, log_level="warning", timeout_graceful_shutdown=3))
+    server = http_server(web, behind_proxy=public_url is not None)
     stop = threading.Event()
     timer = threading.Thread(target=keep_going, args=(studio, stop), daemon=True)
     timer.start()
     publish_server(workspace, url=local, token=token)
-    link = web.state.sign_in_url(annotators.owner(studio.db))
-    print(f"\n  Kitestring is open:\n\n    {link if public_url else local + link}\n", flush=True)
+
+    def sign_in_link() -> str:
+        link = web.state.sign_in_url(annotators.owner(studio.db))
+        return link if public_url else local + link
+
+    studio.commands.register("link", sign_in_link)
+    print(f"\n  Kitestring is open:\n\n    {sign_in_link()}\n", flush=True)
     try:
-        server.run(sockets=[listener])
+        with Watch(studio.db):
+            server.run(sockets=[listener])
     finally:
         (workspace / SERVER).unlink(missing_ok=True)
         stop.set()
         timer.join()
         for run in (run for run in runs.listing(studio.db) if run.status == "running"):
             tell(
-                f"the {run.stage} stage goes on by itself; the next `serve` or `resume` takes it over"
+                f"the {runs.name(run)} stage goes on in the background; the next `serve` or `resume` follows it"
             )
 
 
+@app.command()
+def link(workspace: Workspace = DEFAULT) -> None:
+    """Print a link that signs you in as the owner; each works once, so ask for one a browser."""
+    with connect(workspace) as target:
+        if not isinstance(target, Remote):
+            raise ValueError(
+                f"no server has {workspace} open; `serve` starts one and prints a link"
+            )
+        print(target.call("link"))
+
+
 def keep_going(studio: Studio, stop: threading.Event, *, every: float = 1.0) -> None:
-    """Advance the loop until `stop`; an unexpected error is told once and shown in the status."""
-    while not stop.wait(every):
+    """Advance the loop until `stop`: again at once while it gets on, else after `every` seconds.
+
+    An unexpected error is told once and shown in the status.
+    """
+    before, pause = None, 0.0
+    while not stop.wait(pause):
+        pause = every
         try:
             studio.loop.advance()
-            studio.trouble = None
+            studio.db.health.stuck = None
+            if (reached := _reached(studio.db)) != before:
+                before, pause = reached, 0.0
         except Exception as error:
-            if studio.trouble != str(error):
+            if studio.db.health.stuck != str(error):
                 traceback.print_exc()
-            studio.trouble = str(error)
+            studio.db.health.stuck = str(error)
+
+
+def _reached(db: Database) -> Any:
+    """Where the loop stands, without how far a running stage is."""
+    current = iterations.latest(db)
+    if current is None:
+        return None
+    started = runs.listing(db, iteration=current.number)
+    return current.number, current.phase, [(run.id, run.status) for run in started]
 
 
 @app.command()
@@ -276,9 +333,13 @@ def iterate(workspace: Workspace = DEFAULT, sets: Sets = []) -> None:  # noqa: B
 
 
 @app.command()
-def resume(workspace: Workspace = DEFAULT) -> None:
-    """Go on with the stage that stopped, from its last checkpoint, until labels are wanted."""
-    take_up(workspace, "resume")
+def resume(workspace: Workspace = DEFAULT, sets: Sets = []) -> None:  # noqa: B006
+    """Go on with the stage that stopped, from its last checkpoint, until labels are wanted.
+
+    `--set ppo.updates=N` makes a PPO run longer; other settings stay as they were.
+    """
+    load_settings(workspace, [], sets)  # an invalid one is refused before anything runs
+    take_up(workspace, "resume", overrides=assignments(sets))
 
 
 @app.command()
@@ -286,6 +347,14 @@ def retry(workspace: Workspace = DEFAULT, sets: Sets = []) -> None:  # noqa: B00
     """Run the stage that stopped again from scratch, with the settings of now, and go on."""
     load_settings(workspace, [], sets)  # an invalid one is refused before anything runs
     take_up(workspace, "retry", overrides=assignments(sets))
+
+
+@app.command("label-more")
+def label_more(workspace: Workspace = DEFAULT) -> None:
+    """Leave a reward stage that failed or was cancelled, and label on; train again when ready."""
+    with connect(workspace) as target:
+        target.call("label-more")
+    print("the loop waits for labels; the next training takes a new snapshot of them")
 
 
 def take_up(workspace: Path, how: str, **arguments: Any) -> None:
@@ -348,7 +417,9 @@ def server_for(
 
 def is_up(workspace: Path) -> bool:
     with suppress(FileNotFoundError, ValueError, httpx.TransportError):
-        return httpx.get(f"{read_server(workspace)['url']}/healthz", timeout=2).is_success
+        # Any answer: a server whose disk is full is up, and says what is wrong.
+        httpx.get(f"{read_server(workspace)['url']}/healthz", timeout=2)
+        return True
     return False
 
 
@@ -364,7 +435,7 @@ def main() -> None:
     try:
         app()
     except (ValueError, NotFound, RuntimeError, OSError) as error:
-        print(f"kitestring: {error}", file=sys.stderr)
+        print(f"kitestring: {explain(error)}", file=sys.stderr)
         sys.exit(1)
 
 

@@ -58,11 +58,13 @@ class Case(TrialArm):
     bad: float
 
 
-CASES = [
-    Case(name=f"{labels}-{bad:.0%}", labels=labels, bad=bad)
-    for labels in (100, 200, 400)
-    for bad in (0.0, 0.25)
-]
+def cases(labels: Sequence[int]) -> list[Case]:
+    """So many labels by careful annotators, and by some of whom a quarter are bad."""
+    return [
+        Case(name=f"{count}-{bad:.0%}", labels=count, bad=bad)
+        for count in labels
+        for bad in (0.0, 0.25)
+    ]
 
 
 def run_case(case: Case, seed: int, pool: Pool, chat: ChatTokenizer) -> dict[str, Any]:
@@ -128,13 +130,13 @@ def _log_loss(
     return -each.mean().item()
 
 
-def table(held: Sequence[dict[str, Any]]) -> str:
+def table(held: Sequence[dict[str, Any]], asked: Sequence[Case]) -> str:
     """Means over seeds: root of the mean squared error of log scale, and the log-loss in excess."""
     lines = [
         "| case | seeds | unseen | true scale | " + " | ".join(["none", *map(str, WIDTHS)]) + " |"
     ]
     lines.append("|---" * (5 + len(WIDTHS)) + "|")
-    for case in CASES:
+    for case in asked:
         rows = [each["arms"][case.name] for each in held if case.name in each["arms"]]
         if not rows:
             continue
@@ -157,18 +159,23 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, nargs="+", default=list(range(10)))
     parser.add_argument("--folder", type=Path, default=ROOT / ".bench" / "calibration")
     parser.add_argument("--report", action="store_true")
+    parser.add_argument("--labels", type=int, nargs="+", default=[100, 200, 400])
+    parser.add_argument(
+        "--pool", type=int, help="sample answers to so many prompts of each role; all by default"
+    )
     args = parser.parse_args()
     quietly()
-    pool, chat = Pool.sampled(), ChatTokenizer.load(str(MODEL_DIR))
+    pool, chat = Pool.sampled(args.pool), ChatTokenizer.load(str(MODEL_DIR))
+    asked = cases(args.labels)
     held = run_seeds(
         lambda case, seed: run_case(case, seed, pool, chat),
-        CASES,
+        asked,
         args.seeds,
         args.folder,
         conditions={"annotators": ANNOTATORS, "reward": asdict(CONFIG.reward)},
         only_report=args.report,
     )
-    print(table(held))
+    print(table(held, asked))
     return 0
 
 

@@ -4,16 +4,21 @@
 
 Two rounds on the real server: as it is, and with every POST held up by 100 ms as on a far
 network.  The time runs from the key event's own time stamp to the frame in which the next pair
-has been painted (a task queued behind the animation frame).  Prints one JSON object.
+has been painted (a task queued behind the animation frame).  Keys are pressed once the page
+accepts a verdict on the pair it shows, so no press is lost and none waits.  Every wait has a limit;
+the exit status is 1 where one passes.  Prints one JSON object.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,17 +29,29 @@ from browser import chromium, new_page  # noqa: E402
 from desk_demo import believable  # noqa: E402
 from desk_world import add_pairs, add_person, make_app, serving  # noqa: E402
 from playwright.sync_api import Page, Route  # noqa: E402
+from playwright.sync_api import TimeoutError as TooLate  # noqa: E402
 
 from storage import tokens  # noqa: E402
 from storage.database import Database  # noqa: E402
+
+LIMIT_S = 30
+"""Seconds for any one wait: a thousand times what is measured, for a machine that is busy."""
+
+_DESK = (ROOT / "labeler" / "annotate" / "desk.js").read_text(encoding="utf-8")
+_UNREAD = re.search(r"^const UNREAD = (\d+);", _DESK, re.MULTILINE)
+assert _UNREAD, "labeler/annotate/desk.js no longer says how long a verdict on a new pair is a slip"
+GUARD_MS = int(_UNREAD.group(1)) + 50
+"""Milliseconds after which the page surely accepts a verdict on the pair it shows."""
 
 # The next pair is there when the prompt's nodes were exchanged; then a frame, then a task after it.
 _WATCH = """
 () => {
   window.kiteTimes = [];
+  window.kiteShown = performance.now();
   let pressed = null;
   addEventListener("keydown", (event) => { pressed = event.timeStamp; }, true);
   new MutationObserver(() => {
+    window.kiteShown = performance.now();
     const since = pressed;
     if (since === null) return;
     pressed = null;
@@ -51,18 +68,31 @@ _WATCH = """
 def measure(page: Page, labels: int) -> dict[str, float | int]:
     """Judge `labels` pairs at a person's fastest pace."""
     page.evaluate(_WATCH)
+    readable = "guard => performance.now() - window.kiteShown >= guard"
     for done in range(labels):
+        with in_time(f"pair {done + 1} was never open for a verdict"):
+            page.wait_for_function(readable, arg=GUARD_MS)
         page.keyboard.press("12"[done % 2])
-        page.wait_for_function("count => window.kiteTimes.length > count", arg=done)
-        page.wait_for_timeout(300)
+        with in_time(f"key press {done + 1} brought no next pair"):
+            page.wait_for_function("count => window.kiteTimes.length > count", arg=done)
+    with in_time("the last label was not saved"):
+        page.wait_for_selector(".status[data-status=saved]")
     times = sorted(page.evaluate("window.kiteTimes"))
-    page.wait_for_selector(".status[data-status=saved]")
     return {
         "labels": len(times),
         "p50_ms": round(times[len(times) // 2], 1),
         "p95_ms": round(times[len(times) * 95 // 100], 1),
         "max_ms": round(times[-1], 1),
     }
+
+
+@contextmanager
+def in_time(otherwise: str) -> Iterator[None]:
+    """Say in one sentence what did not happen within the limit."""
+    try:
+        yield
+    except TooLate:
+        raise SystemExit(f"click_to_next: {otherwise} within {LIMIT_S} s") from None
 
 
 def held_up(route: Route) -> None:
@@ -84,9 +114,11 @@ def run(folder: Path, labels: int) -> dict[str, Any]:
                 with new_page(browser, cookie=(server.url, app.state.auth.cookie, secret)) as page:
                     if name != "near":
                         page.route("**/label/api/judgments", held_up)
+                    page.set_default_timeout(LIMIT_S * 1000)
                     start = time.perf_counter()
-                    page.goto(f"{server.url}/label/")
-                    page.wait_for_selector(".desk[data-state=judging]")
+                    with in_time("the first pair did not appear"):
+                        page.goto(f"{server.url}/label/")
+                        page.wait_for_selector(".desk[data-state=judging]")
                     first = round(time.perf_counter() - start, 2)
                     figures[name] = {**measure(page, labels), "first_pair_s": first}
     return figures
@@ -94,8 +126,10 @@ def run(folder: Path, labels: int) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--labels", type=int, default=60)
+    parser.add_argument("--labels", type=int, default=60, help="key presses a round")
     given = parser.parse_args()
+    if given.labels < 1:
+        parser.error(f"--labels is {given.labels} and must be at least 1")
     with tempfile.TemporaryDirectory(prefix="kitestring-click-") as folder:
         print(json.dumps(run(Path(folder), given.labels)))
 

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from transformers.utils import logging
 
-from pipeline.config import Config
+from pipeline.config import CONFIGS, Config
 from pipeline.demo import MODEL_DIR
 from pipeline.demo.corpus import prompts
 from pipeline.drafts import alike
@@ -43,7 +43,7 @@ from pipeline.text import ChatTokenizer, Messages
 from storage.records import as_messages, canonical_outcome
 
 ROOT = Path(__file__).resolve().parent.parent
-CONFIG = Config.load([ROOT / "configs" / "demo.toml"])
+CONFIG = Config.load([CONFIGS / "demo.toml"])
 SAMPLED, ANSWERS = 8, 4
 """Answers sampled to a prompt, and those of them that a seed uses."""
 
@@ -61,22 +61,26 @@ class Pool:
     train: int
 
     @classmethod
-    def sampled(cls) -> Pool:
-        """All train and held-out prompts with SAMPLED answers each."""
+    def sampled(cls, most: int | None = None) -> Pool:
+        """SAMPLED answers to each train and held-out prompt, or to the first `most` of either."""
         options = {
             "temperature": CONFIG.sampling.temperatures[0],
             "top_p": CONFIG.sampling.top_p,
             "max_new_tokens": CONFIG.sampling.max_new_tokens,
             "seed": 0,
         }
-        known = hashlib.sha256(repr(sorted(options.items())).encode())
+        parts = sorted(options.items()) + ([] if most is None else [("prompts", most)])
+        known = hashlib.sha256(repr(parts).encode())
         for file in sorted(MODEL_DIR.iterdir()):
             known.update(file.read_bytes())
         digest = known.hexdigest()[:12]
         path = ROOT / ".bench" / f"answers-{digest}.pt"
         if path.exists():
             return cls(digest=digest, **torch.load(path, weights_only=True))
-        messages = [m for role in ("train", "held-out") for r, m, _ in prompts() if r == role]
+        by_role = [
+            [m for r, m, _ in prompts() if r == role][:most] for role in ("train", "held-out")
+        ]
+        messages = [m for asked in by_role for m in asked]
         asked = [as_messages(m) for m in messages for _ in range(SAMPLED)]
         sampler = Sampler.load(str(MODEL_DIR), device=torch.device("cpu"), dtype=torch.float32)
         print(f"sampling {len(asked)} answers, once", file=sys.stderr, flush=True)
@@ -84,7 +88,7 @@ class Pool:
         found = {
             "messages": messages,
             "texts": [answer.text for answer in answers],
-            "train": sum(role == "train" for role, _, _ in prompts()),
+            "train": len(by_role[0]),
         }
         path.parent.mkdir(parents=True, exist_ok=True)
         torch.save(found, path)
@@ -228,7 +232,7 @@ def judged_pair(world: World, label: Label, place: int, chat: ChatTokenizer) -> 
 
 
 def reward_settings(chosen: Sequence[str]) -> RewardConfig:
-    """[reward] of configs/demo.toml with some ``name=value``; ``ValueError`` says what is wrong."""
+    """[reward] of pipeline/configs/demo.toml with some ``name=value``; ``ValueError`` says what is wrong."""
     if malformed := [each for each in chosen if "=" not in each]:
         raise ValueError(f"--set takes NAME=VALUE, not {malformed[0]}")
     pairs = (each.split("=", 1) for each in chosen)

@@ -64,16 +64,19 @@ def launch(*arguments: str | Path) -> dict[str, Any]:
     return json.loads(done.stdout)
 
 
-def measure(rows: list[dict[str, str]], folder: Path, *, labels: int, seed: int) -> dict[str, Any]:
-    """Import both halves and drive two iterations."""
+def measure(
+    rows: list[dict[str, str]], folder: Path, *, labels: int, seed: int, tiny: bool
+) -> dict[str, Any]:
+    """Import both halves and drive two iterations; with `tiny` one, as small as it gets."""
     here = ("--workspace", folder / "workspace")
     demonstrations, prompts = split(rows, folder)
     imported = [
         launch("import", kind, file, *here)["rows"]
         for kind, file in (("--sft", demonstrations), ("--prompts", prompts))
     ]
-    sets = [f"--set={item}" for item in SETTINGS]
-    counts = ("--iterations", str(ITERATIONS), "--labels", str(labels), "--seed", str(seed))
+    sets = ["--tiny"] if tiny else [f"--set={item}" for item in SETTINGS]
+    iterations = 1 if tiny else ITERATIONS
+    counts = ("--iterations", str(iterations), "--labels", str(labels), "--seed", str(seed))
     started = time.monotonic()
     report = launch("simulate", *here, *counts, *sets, "--gold", "benchmarks.instructions:gold")
     status = launch("status", *here)
@@ -92,12 +95,15 @@ def main() -> None:
     parser.add_argument("--labels", type=int, default=100, help="judgments an iteration")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workspace", type=Path, help="keep everything here (an empty directory)")
+    parser.add_argument("--tiny", action="store_true", help="one small iteration, for tests")
     arguments = parser.parse_args()
     rows = json.loads(arguments.data.read_text(encoding="utf-8"))
     with tempfile.TemporaryDirectory() as scratch:
         folder = arguments.workspace or Path(scratch)
         folder.mkdir(parents=True, exist_ok=True)
-        report = measure(rows, folder, labels=arguments.labels, seed=arguments.seed)
+        report = measure(
+            rows, folder, labels=arguments.labels, seed=arguments.seed, tiny=arguments.tiny
+        )
     print(json.dumps(report, indent=2))
 
 

@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.demo_world import reward_settings
 from benchmarks.pandalm_compare import compare
-from pipeline.config import Config
+from pipeline.config import CONFIGS, Config
 from pipeline.demo import MODEL_DIR, corpus
 from pipeline.loop import Loop
 from pipeline.text import ChatTokenizer
@@ -39,8 +39,9 @@ ROOT = Path(__file__).resolve().parent.parent
 CONTEXT = 512
 OUTCOMES = {0: "tie", 1: "a", 2: "b"}
 ANNOTATORS = ("annotator1", "annotator2", "annotator3")
+# Not `seq`: where a line stands in one journal.
 _JUDGMENTS = """
-    SELECT j.* EXCLUDE annotator, a.name FROM judgments AS j
+    SELECT j.* EXCLUDE (annotator, seq), a.name FROM judgments AS j
     JOIN annotators AS a ON a.id = j.annotator ORDER BY j.id
 """
 
@@ -91,7 +92,7 @@ def train(rows: Path, folder: Path) -> dict[str, Any]:
     """What the reward stage reports; pairs beyond the embedded model's context stay out."""
     # Long texts and many judgments: one pass over them, on every core.
     chosen = {"labeling.labels": "8", "reward.epochs": "1", "worker.threads": "0"}
-    config = Config.load([ROOT / "configs" / "demo.toml"], chosen)
+    config = Config.load([CONFIGS / "demo.toml"], chosen)
     chat = ChatTokenizer.load(str(MODEL_DIR))
     judged = [json.loads(line) for line in rows.read_text(encoding="utf-8").splitlines()]
     fitting = [row for row in judged if _tokens(row, chat) <= CONTEXT]

@@ -297,7 +297,7 @@ def held_seeds(args: argparse.Namespace) -> list[dict[str, Any]]:
 
     @cache
     def everything() -> tuple[Pool, torch.Tensor]:
-        pool = Pool.sampled()
+        pool = Pool.sampled(args.pool)
         return pool, pool_features(pool, chat)
 
     @lru_cache(maxsize=1)
@@ -389,6 +389,9 @@ def main() -> int:
         help="sampling.selection_prompts",
     )
     parser.add_argument("--report", action="store_true", help="only print what there is")
+    parser.add_argument(
+        "--pool", type=int, help="sample answers to so many prompts of each role; all by default"
+    )
     args = parser.parse_args()
     if "random" not in args.arms:
         parser.error("--arms must have random, which the others are measured against")

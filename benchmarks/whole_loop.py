@@ -65,9 +65,14 @@ CEILING_LABELS = 40
 OF_CEILING, OF_NAIVE, ALARMS, FALSE_ALARMS, SEEDS_NEEDED = 0.55, 1.5, 0.8, 0.1, 16
 
 
-def run(arm: TrialArm, seed: int, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The report of one run in a workspace of its own, with its seconds."""
-    planned = (1, CEILING_LABELS) if arm is CEILING else (ITERATIONS, LABELS)
+def run(
+    arm: TrialArm, seed: int, settings: Mapping[str, Any], size: tuple[int, int]
+) -> dict[str, Any]:
+    """The report of one run in a workspace of its own, with its seconds.
+
+    `size`: iterations, and labels in each.
+    """
+    planned = (1, min(CEILING_LABELS, size[1])) if arm is CEILING else size
     chosen = [f"{name}={text(value)}" for name, value in {**SETTINGS, **settings}.items()]
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="kitestring-loop-") as folder:
@@ -195,14 +200,16 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, default=RESULTS)
     parser.add_argument("--set", action="append", default=[], help="a setting, to try others")
     parser.add_argument("--report", action="store_true", help="only print what there is")
+    parser.add_argument("--iterations", type=int, default=ITERATIONS)
+    parser.add_argument("--labels", type=int, default=LABELS, help="judgments an iteration")
     args = parser.parse_args()
     settings = dict(item.split("=", 1) for item in args.set)
     conditions = {
-        "iterations": ITERATIONS, "labels": LABELS, "annotators": ANNOTATORS, "bad": BAD,
+        "iterations": args.iterations, "labels": args.labels, "annotators": ANNOTATORS, "bad": BAD,
         "settings": SETTINGS | settings,
     }  # fmt: skip
     held = run_seeds(
-        lambda arm, seed: run(arm, seed, settings),
+        lambda arm, seed: run(arm, seed, settings, (args.iterations, args.labels)),
         [ARMS[name] for name in args.arms],
         args.seeds,
         args.folder,

@@ -6,5 +6,8 @@ pages ask of the training pipeline goes through the `Loop` protocol of `ports`.
 
 import os
 
+from labeler.stubs import leave_out_stubs
+
 # Gradio reads this at import; nothing about a workspace is to be reported to anybody.
 os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
+leave_out_stubs()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import ceil
 from pathlib import Path
 from typing import Annotated
 
@@ -9,8 +10,9 @@ from fastapi import APIRouter, Form, Request
 from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse, Response
 from markupsafe import Markup
 
+from labeler import browsers
 from labeler.auth import SESSION_LIFETIME, Auth, Refused
-from labeler.passwords import SHORTEST, Busy
+from labeler.passwords import LONGEST, SHORTEST, Busy
 from storage.records import Annotator
 
 STATIC = Path(__file__).parent / "static"
@@ -54,16 +56,23 @@ _INVITE = Markup("""{problem}
 <input type="hidden" name="token" value="{token}">
 <input type="hidden" name="name" value="{name}" autocomplete="username">
 <label for="password">Password</label>
-<input id="password" name="password" type="password" minlength="{shortest}" autocomplete="new-password" required autofocus>
+<input id="password" name="password" type="password" minlength="{shortest}" maxlength="{longest}" autocomplete="new-password" required autofocus>
 <label for="again">The same again</label>
 <input id="again" name="again" type="password" autocomplete="new-password" required>
 <button>Set password and sign in</button>
 </form>""")
+_MISSING = Markup("""<p>There is no such address. The link may be cut off, or mistyped.</p>
+<a class="button" href="/">Go to the start page</a>""")
 _REFUSED = Markup("""<p>{reason}</p>
 <a class="button" href="/label/">Go to labeling</a>
 <form method="post" action="/sign-out"><button>Sign in as somebody else</button></form>""")
 
-_LOCAL_HINT = "On this machine, the sign-in link is printed in the terminal where Kitestring runs."
+_LOCAL_HINT = "On this machine, `python launch.py link` prints a link that signs you in."
+_LINK_ENDED = (
+    "This sign-in link was used already or has ended with its server. `python launch.py link` "
+    "prints a new one."
+)
+_INVITE_HINT = "Ask whoever runs this studio for a new invite."
 _ACCOUNTS_HINT = "No account yet, or a forgotten password? Ask the researcher for an invite link."
 
 
@@ -73,16 +82,29 @@ def page(title: str, body: Markup) -> str:
 
 
 def sign_in_page(
-    auth: Auth, *, landing: str = "/", name: str = "", problem: str | None = None
+    auth: Auth,
+    *,
+    landing: str = "/",
+    name: str = "",
+    problem: str | None = None,
+    hint: str | None = None,
 ) -> str:
-    """The form for name and password; `landing` is where to go afterwards."""
+    """The form for name and password; `landing` is where to go afterwards.
+
+    `hint` is for somebody without a password; by default it follows from who needs one here.
+    """
     body = _PASSWORD.format(
         problem=_PROBLEM.format(problem) if problem else "",
         next=landing,
         name=name,
-        hint=_ACCOUNTS_HINT if auth.accounts_required else _LOCAL_HINT,
+        hint=hint or (_ACCOUNTS_HINT if auth.accounts_required else _LOCAL_HINT),
     )
     return page("Sign in", body)
+
+
+def missing_page() -> str:
+    """For an address that does not exist."""
+    return page("Nothing here", _MISSING)
 
 
 def refusal_page(reason: str) -> str:
@@ -95,16 +117,17 @@ def account_routes(auth: Auth) -> APIRouter:
     routes = APIRouter()
 
     @routes.get("/sign-in")
-    def show_sign_in(token: str = "", next: str = "/") -> HTMLResponse:
+    def show_sign_in(request: Request, token: str = "", next: str = "/") -> Response:
         # The GET only shows a button: mail scanners and previews open links too.
         if not token:
             return HTMLResponse(sign_in_page(auth, landing=next))
         owner = auth.link_owner(token)
+        if owner is None and request.state.identity is not None:
+            return RedirectResponse(
+                _own_page(next), 303
+            )  # the same link again, in the same browser
         if owner is None:
-            problem = (
-                "This sign-in link is no longer valid. Kitestring prints a new one at each start."
-            )
-            return HTMLResponse(sign_in_page(auth, landing=next, problem=problem), 401)
+            return HTMLResponse(sign_in_page(auth, landing=next, problem=_LINK_ENDED), 401)
         body = _CONTINUE.format(name=owner.name, token=token, next=next)
         return HTMLResponse(page("Welcome", body))
 
@@ -118,28 +141,33 @@ def account_routes(auth: Auth) -> APIRouter:
     ) -> Response:
         try:
             if token:
-                found = auth.link_owner(token)
+                found = auth.use_link(token)
                 if found is None:
-                    raise Refused("This sign-in link is no longer valid.")
+                    raise Refused(_LINK_ENDED)
             else:
-                found = auth.sign_in_with_password(name.strip(), password)
+                found = auth.sign_in_with_password(
+                    name.strip(), password, address=_address(request), headers=request.headers
+                )
         except Refused as refused:
             again = sign_in_page(auth, landing=next, name=name, problem=str(refused))
             return HTMLResponse(again, 401)
         except Busy as busy:
             again = sign_in_page(auth, landing=next, name=name, problem=str(busy))
-            return HTMLResponse(again, 429, headers={"Retry-After": "5"})
+            return HTMLResponse(again, 429, headers={"Retry-After": str(ceil(busy.seconds))})
         return _signed_in(auth, request, found, landing=next)
 
     @routes.post("/sign-out")
     def sign_out(request: Request) -> Response:
         auth.end_session(auth.session_secret(request.headers))
         response = RedirectResponse("/sign-in", 303)
-        response.delete_cookie(auth.cookie, path="/")
+        response.delete_cookie(auth.cookie, path="/", secure=auth.secure, httponly=True)
         return response
 
     @routes.get("/invite")
-    def show_invite(token: str = "") -> HTMLResponse:
+    def show_invite(request: Request, token: str = "") -> Response:
+        # Whoever used it opens it again from the mail, in the same browser.
+        if request.state.identity is not None and auth.invited(token) is None:
+            return RedirectResponse("/label/", 303)
         return _invite_page(auth, token)
 
     @routes.post("/invite")
@@ -178,21 +206,31 @@ def _static(name: str) -> Response:
 def _invite_page(auth: Auth, token: str, problem: str | None = None) -> HTMLResponse:
     found = auth.invited(token)
     if found is None:
-        used = "This invite link was used already or has expired. Ask for a new one."
-        return HTMLResponse(sign_in_page(auth, problem=used), 410)
+        used = "This invite link was used already or has expired."
+        return HTMLResponse(sign_in_page(auth, problem=used, hint=_INVITE_HINT), 410)
     body = _INVITE.format(
         problem=_PROBLEM.format(problem) if problem else "",
         name=found.name,
         shortest=SHORTEST,
+        longest=LONGEST,
         token=token,
     )
     return HTMLResponse(page("Welcome to Kitestring", body), 422 if problem else 200)
 
 
+def _address(request: Request) -> str:
+    """Who is at the other end; behind a proxy the server has put its client there."""
+    return request.client.host if request.client else ""
+
+
+def _own_page(landing: str) -> str:
+    """Only our own pages: "next" comes from the address and could name any site."""
+    return landing if landing in ("/label/", "/research/") else "/"
+
+
 def _signed_in(auth: Auth, request: Request, who: Annotator, *, landing: str) -> Response:
-    # only our own pages: "next" comes from the address and could name any site
-    target = landing if landing in ("/label/", "/research/") else "/"
-    response = RedirectResponse(target, 303)
+    response = RedirectResponse(_own_page(landing), 303)
+    secure = auth.secure or request.url.scheme == "https"
     response.set_cookie(
         auth.cookie,
         auth.start_session(who),
@@ -201,6 +239,16 @@ def _signed_in(auth: Auth, request: Request, who: Annotator, *, landing: str) ->
         httponly=True,
         # Strict would drop the cookie when a page is opened from an e-mailed link
         samesite="lax",
-        secure=request.url.scheme == "https" or (auth.public_url or "").startswith("https:"),
+        secure=secure,
     )
+    if who.password_hash:
+        response.set_cookie(
+            auth.browsers.cookie(who),
+            auth.browsers.mark(who),
+            max_age=int(browsers.LIFETIME.total_seconds()),
+            path=browsers.PATH,
+            httponly=True,
+            samesite="strict",
+            secure=secure,
+        )
     return response

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Annotated, Any
+from typing import Any
 
 import anyio.to_thread
 import gradio as gr
-from fastapi import APIRouter, FastAPI, Header, Request
+from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import JSONResponse, RedirectResponse, Response
 from pydantic import BaseModel
 
-from labeler.accounts import account_routes, refusal_page, sign_in_page
+from labeler.accounts import account_routes, missing_page, refusal_page, sign_in_page
+from labeler.addresses import Addresses
 from labeler.annotate import page as annotate
 from labeler.auth import Auth
 from labeler.downloads import download_routes
@@ -22,7 +22,9 @@ from labeler.ports import Loop
 from labeler.research import pages as research
 from labeler.routes import explain_errors, label_routes
 from labeler.session import LabelSession
+from labeler.uploads import upload_routes
 from storage.database import Database
+from storage.errors import StorageDamaged, StorageFull, explain
 
 THREADS = 64
 """Requests answered at once; each waits for the database or for its turn in a group commit."""
@@ -36,38 +38,43 @@ def create_app(
     loop: Loop,
     admin: Admin,
     admin_token: str,
-    public_url: str | None = None,
+    addresses: Addresses = Addresses(),
     accounts_required: bool,
 ) -> FastAPI:
     """The whole application over an open workspace.
 
     `admin(command, arguments)` answers the command line, which proves itself with `admin_token`.
     ``app.state.sign_in_url(annotator)`` makes a link that signs somebody in, or one with which he
-    sets a password where accounts are required; without a `public_url` it starts with "/".  Close
+    sets a password where accounts are required; without a public address it starts with "/".  Close
     `db` after the server has stopped, not before.
     """
-    auth = Auth(db, accounts_required=accounts_required, public_url=public_url)
+    auth = Auth(db, accounts_required=accounts_required, public_url=addresses.public_url)
     app = FastAPI(
         title="Kitestring", openapi_url=None, docs_url=None, redoc_url=None, lifespan=_lifespan
     )
     app.state.auth = auth
     app.state.sign_in_url = auth.sign_in_url
     explain_errors(app)
-    app.include_router(_home_routes())
+    app.include_router(_home_routes(db))
     app.include_router(account_routes(auth))
     app.include_router(label_routes(LabelSession(db)))
     app.include_router(download_routes(db))
-    app.include_router(_admin_routes(admin, admin_token))
+    app.include_router(upload_routes(db))
+    app.include_router(_admin_routes(admin, done=auth.people_changed))
 
-    pages = research.build(db, loop)
+    pages = research.build(db, loop, people_changed=auth.people_changed)
     _mount(app, annotate.build(), "/label", css=annotate.SHELL_CSS, head=annotate.HEAD)
     _mount(app, pages, "/research", css=research.CSS, head=research.HEAD)
     app.add_middleware(
         Gate,  # pyright: ignore[reportArgumentType]  (an ASGI class, as Starlette's own are)
         auth=auth,
+        addresses=addresses,
+        admin_token=admin_token,
         rules=rules(route for route, *_ in pages.pages if route),
+        functions=pages.fns.keys(),
         sign_in_page=lambda path: sign_in_page(auth, landing=path),
         refusal_page=refusal_page,
+        missing_page=missing_page,
     )
     return app
 
@@ -107,7 +114,7 @@ def _mount(app: FastAPI, blocks: gr.Blocks, path: str, *, css: str, head: str) -
     blocks._queue.progress_update_sleep_when_free = 0.1
 
 
-def _home_routes() -> APIRouter:
+def _home_routes(db: Database) -> APIRouter:
     routes = APIRouter()
 
     @routes.get("/")
@@ -119,8 +126,9 @@ def _home_routes() -> APIRouter:
         return RedirectResponse("/research/" if role == "researcher" else "/label/", 303)
 
     @routes.get("/healthz")
-    def healthz() -> dict[str, str]:
-        return {"status": "ok"}
+    def healthz() -> Response:
+        word, status = db.health.public()
+        return JSONResponse({"status": word}, status)
 
     return routes
 
@@ -132,17 +140,23 @@ class AdminCall(BaseModel):
     arguments: dict[str, Any] = {}
 
 
-def _admin_routes(admin: Admin, admin_token: str) -> APIRouter:
+def _admin_routes(admin: Admin, *, done: Callable[[], None]) -> APIRouter:
+    """For whom the gate has found to hold the admin token.
+
+    `done` is called after each command: it may have signed somebody out.
+    """
     routes = APIRouter()
 
     @routes.post("/admin/api/call")
-    def call(body: AdminCall, authorization: Annotated[str, Header()] = "") -> Response:
-        if not hmac.compare_digest(authorization.encode(), f"Bearer {admin_token}".encode()):
-            return JSONResponse({"error": "This needs the admin token of the workspace."}, 401)
+    def call(body: AdminCall) -> Response:
         # A bad request of the person at the command line; anything else is a defect and gives 500.
         try:
             return JSONResponse({"result": admin(body.command, body.arguments)})
-        except (ValueError, LookupError, OSError) as error:
-            return JSONResponse({"error": str(error)}, 400)
+        except (ValueError, LookupError, OSError, StorageDamaged) as error:
+            return JSONResponse({"error": explain(error)}, 400)
+        except StorageFull as error:
+            return JSONResponse({"error": str(error)}, 503, {"Retry-After": "5"})
+        finally:
+            done()
 
     return routes

@@ -26,11 +26,13 @@ def download_routes(db: Database) -> APIRouter:
         ties: Ties = "drop",
         file: Literal["jsonl", "parquet", "csv"] = "jsonl",
         names: bool = False,
+        csv_safe: bool = False,
     ) -> FileResponse:
         folder = Path(tempfile.mkdtemp(prefix="kitestring-export-"))
         name = f"kitestring-{format}.{file}"
         try:
-            exporting.export(db, format=format, ties=ties, out=str(folder / name), names=names)
+            out = str(folder / name)
+            exporting.export(db, format=format, ties=ties, out=out, names=names, csv_safe=csv_safe)
         except BaseException:
             shutil.rmtree(folder)
             raise

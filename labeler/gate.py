@@ -8,47 +8,45 @@ lists what may pass and refuses the rest, unknown routes of a future Gradio incl
 
 from __future__ import annotations
 
+import hmac
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal
 
 from starlette.concurrency import run_in_threadpool
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from labeler.addresses import Addresses
 from labeler.auth import Auth, Identity
+from labeler.filedata import BadCall, checked_call
+from labeler.headers import GRADIO_POLICY, STRICT_POLICY, Hardening
+from labeler.streams import Streams
+from labeler.uploads import LARGEST_UPLOAD
 
 Access = Literal["public", "signed-in", "researcher", "admin"]
+Kind = Literal["plain", "page", "call", "stream"]
+"""What answers: a route of ours, a Gradio page, a call of a Gradio function, or one that goes on."""
 
 LARGEST_BODY = 1_000_000
-"""Bytes of a request's body; more than any route of ours needs."""
+"""Bytes of a request's body; more than any route of ours needs but those that take files."""
+
+_MOUNTS = ("/label", "/research")
+_ADDRESS_HEADERS = (b"x-forwarded-host", b"x-gradio-server")
 
 # What the browser needs to show a Gradio page; no functions, no files.
-_PAGE = r"|config|theme\.css|robots\.txt|favicon\.ico|manifest\.json|(assets|static|svelte)/.+"
-_PAGE_API = r"gradio_api/(startup-events|app_id|heartbeat/\w+|info)/?"
-# Calling functions.  Deliberately absent: file=, file/, upload, proxy=, stream, component_server,
-# process_recording, vibe-*, run-history, deep_link, dev, monitoring, custom_component.
-_FUNCTIONS_GET = r"gradio_api/(queue/(data|status)|call/[\w-]+/\w+)/?"
-_FUNCTIONS_POST = r"gradio_api/(queue/join|cancel|reset|(run|api|call|call/v2)/[\w-]+)/?"
-
-CONTENT_POLICY = "; ".join(
-    [
-        "default-src 'self'",
-        # Gradio compiles templates in the browser; the model's text is never markup (rendering.py).
-        "script-src 'self' 'unsafe-inline' 'unsafe-eval'",
-        "style-src 'self' 'unsafe-inline'",
-        "img-src 'self' data: blob:",
-        "font-src 'self' data:",
-        "object-src 'none'",
-        "base-uri 'self'",
-        "form-action 'self'",
-        "frame-ancestors 'none'",
-    ]
-)
+_PAGE = r"config|theme\.css|robots\.txt|favicon\.ico|manifest\.json|(assets|static|svelte)/.+"
+_PAGE_API = r"gradio_api/(startup-events|app_id|info)/?"
+_HEARTBEAT = r"gradio_api/heartbeat/\w+/?"
+# Calling functions, as the page does: through the queue.  Deliberately absent: run, api and call, which
+# are for programs, file=, file/, upload, proxy=, stream, component_server, process_recording, vibe-*,
+# run-history, deep_link, dev, monitoring, custom_component.
+_EVENTS = r"gradio_api/queue/data/?"
+_STATUS = r"gradio_api/queue/status/?"
+_FUNCTIONS_POST = r"gradio_api/(queue/join|cancel|reset)/?"
 
 
 @dataclass(frozen=True)
@@ -58,26 +56,34 @@ class Rule:
     access: Access
     methods: frozenset[str]
     path: re.Pattern[str]
+    kind: Kind = "plain"
 
 
-def _rule(access: Access, methods: str, path: str) -> Rule:
-    return Rule(access, frozenset(methods.split()), re.compile(path))
+def _rule(access: Access, methods: str, path: str, kind: Kind = "plain") -> Rule:
+    return Rule(access, frozenset(methods.split()), re.compile(path), kind)
 
 
 def rules(research_pages: Iterable[str] = ()) -> list[Rule]:
     """All that may pass.  `research_pages` are the further pages of the research Blocks."""
     pages = "".join(f"|{re.escape(page)}/?" for page in research_pages)
+    reading = "GET HEAD"
     return [
-        _rule("public", "GET HEAD", r"/|/healthz|/favicon\.ico|/static/[\w.-]+"),
+        _rule("public", reading, r"/|/healthz|/favicon\.ico|/static/[\w.-]+"),
         _rule("public", "GET HEAD POST", r"/sign-in|/invite"),
         _rule("public", "POST", r"/sign-out"),
         _rule("admin", "POST", r"/admin/api/call"),
-        _rule("signed-in", "GET HEAD", rf"/label(/({_PAGE}|{_PAGE_API}))?"),
+        _rule("signed-in", reading, r"/label/?", "page"),
+        _rule("signed-in", reading, rf"/label/({_PAGE}|{_PAGE_API})"),
+        _rule("signed-in", reading, rf"/label/{_HEARTBEAT}", "stream"),
         _rule("signed-in", "GET", r"/label/api/(next|progress|figures|guidelines)"),
         _rule("signed-in", "POST", r"/label/api/(judgments|skip|flag|undo)"),
-        _rule("researcher", "GET HEAD", rf"/research(/({_PAGE}{pages}|{_PAGE_API}))?"),
-        _rule("researcher", "GET", rf"/research/({_FUNCTIONS_GET}|download/[\w-]+)"),
-        _rule("researcher", "POST", rf"/research/{_FUNCTIONS_POST}"),
+        _rule("researcher", reading, rf"/research(/({pages.removeprefix('|')})?)?", "page"),
+        _rule("researcher", reading, rf"/research/({_PAGE}|{_PAGE_API})"),
+        _rule("researcher", reading, rf"/research/{_HEARTBEAT}", "stream"),
+        _rule("researcher", "GET", rf"/research/{_EVENTS}", "stream"),
+        _rule("researcher", "GET", rf"/research/({_STATUS}|download/[\w-]+)"),
+        _rule("researcher", "POST", rf"/research/{_FUNCTIONS_POST}", "call"),
+        _rule("researcher", "POST", r"/research/upload/pairs"),
     ]
 
 
@@ -85,7 +91,9 @@ class Gate:
     """ASGI middleware.  What passes finds the person in ``scope["state"]["identity"]``.
 
     `sign_in_page` makes the page for a browser that is not signed in, given where it wanted to go;
-    `refusal_page` the one for somebody without the right, given the reason.
+    `refusal_page` the one for somebody without the right, given the reason, and `missing_page` the
+    one for an address that does not exist.  `functions` are the indices of the functions that Gradio
+    pages may call.
     """
 
     def __init__(
@@ -93,15 +101,25 @@ class Gate:
         app: ASGIApp,
         *,
         auth: Auth,
+        addresses: Addresses,
+        admin_token: str,
         rules: list[Rule],
+        functions: Container[object],
         sign_in_page: Callable[[str], str],
         refusal_page: Callable[[str], str],
+        missing_page: Callable[[], str],
     ) -> None:
         self.app = app
         self.auth = auth
+        self.addresses = addresses
+        self.admin = f"Bearer {admin_token}".encode()
         self.rules = rules
+        self.functions = functions
         self.sign_in_page = sign_in_page
         self.refusal_page = refusal_page
+        self.missing_page = missing_page
+        self.hardening = Hardening(secure=addresses.secure)
+        self.streams = Streams(auth)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -110,32 +128,83 @@ class Gate:
         if scope["type"] != "http":  # nothing of ours speaks WebSocket
             await send({"type": "websocket.close", "code": 1008})
             return
-        send = partial(_send_hardened, send)
         headers = Headers(scope=scope)
-        identity = self.auth.recall(headers)
-        if identity is None:
-            identity = await run_in_threadpool(self.auth.identify, headers)
-        refusal = self._refusal(scope, headers, identity)
-        if refusal is not None:
-            await refusal(scope, receive, send)
+        passed = self._malformed(headers, scope["path"])
+        if passed is None:
+            identity = self.auth.recall(headers)
+            if identity is None and ("cookie" in headers or "authorization" in headers):
+                identity = await run_in_threadpool(self.auth.identify, headers)
+            passed = self._rule_or_refusal(scope, headers, identity)
+            scope.setdefault("state", {})["identity"] = identity
+        if isinstance(passed, Response):
+            await passed(scope, receive, self.hardening.wrap(send))
             return
-        scope.setdefault("state", {})["identity"] = identity
-        await self.app(scope, _limited(receive), send)
-        # An account may have been disabled by this; a page's handlers run while its GET of
-        # queue/data is open, not during the POST that asked for them.
-        if scope["path"].startswith(("/research", "/admin")):
-            self.auth.forget()
+        receive = _limited(receive, _largest_body(scope["path"]))
+        await self._pass(passed, scope, receive, send)
 
-    def _refusal(
+    async def _pass(self, rule: Rule, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let the application answer; a defect is told to the log alone."""
+        send = self.hardening.wrap(send, GRADIO_POLICY if rule.kind == "page" else STRICT_POLICY)
+        identity: Identity | None = scope["state"]["identity"]
+        if scope["path"].startswith(_MOUNTS):
+            self._forget_other_addresses(scope)
+        if rule.kind == "call":
+            try:
+                receive = await checked_call(receive, self.functions)
+            except (BadCall, HTTPException) as refused:
+                status = refused.status_code if isinstance(refused, HTTPException) else 422
+                await _say(status, _sentence(refused))(scope, receive, send)
+                return
+        if rule.kind == "stream" and identity is not None:
+            who = identity.annotator.id
+            await self.streams.serve(self.app, scope, receive, send, annotator=who)
+            return
+        started = False
+
+        async def noting(message: Message) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        try:
+            await self.app(scope, receive, noting)
+        except Exception:
+            # Starlette's own answer would be sent past this gate, without its headers.
+            if not started:
+                await _say(500, _DEFECT)(scope, receive, send)
+            raise
+
+    def _malformed(self, headers: Headers, path: str) -> Response | None:
+        """The refusal of what no browser of ours sends, whoever asks."""
+        if not self.addresses.knows(headers.get("host", "")):
+            return _say(400, _unknown_host(headers.get("host", ""), self.addresses))
+        length = headers.get("content-length")
+        if length is not None:
+            if "transfer-encoding" in headers:
+                # A proxy may read the one and we the other, and take different ends of the body.
+                sentence = "Content-Length and Transfer-Encoding exclude each other."
+                return _say(400, sentence, {"Connection": "close"})
+            if int(length) > _largest_body(path):
+                return _say(413, "The request is too large.")
+        return None
+
+    def _forget_other_addresses(self, scope: Scope) -> None:
+        """Gradio makes its page's own address of these headers, which anybody can send."""
+        told = [each for each in scope["headers"] if each[0] in _ADDRESS_HEADERS]
+        for name, value in told:
+            if not self.addresses.is_public(value.decode("latin-1")):
+                scope["headers"] = [each for each in scope["headers"] if each != (name, value)]
+
+    def _rule_or_refusal(
         self, scope: Scope, headers: Headers, identity: Identity | None
-    ) -> Response | None:
+    ) -> Rule | Response:
         method, path = scope["method"], scope["path"]
         # "..", "//" and "\\" have no business in any path of ours; file servers read them freely.
         devious = any(part in path for part in ("..", "//", "\\"))
         matching = [] if devious else [r for r in self.rules if r.path.fullmatch(path)]
-        if int(headers.get("content-length") or 0) > LARGEST_BODY:
-            return _say(413, "The request is too large.")
         who = self._access(identity)
+        if path.startswith("/admin") and self._is_admin(headers):
+            who.add("admin")
         allowed = [rule for rule in matching if method in rule.methods and rule.access in who]
         if not allowed:
             return self._no(scope, headers, identity, matching)
@@ -143,21 +212,26 @@ class Gate:
         by_script = allowed[0].access == "admin" or (identity is not None and identity.bearer)
         if changes and not self._origin_is_fine(headers, by_script=by_script):
             return _say(403, "This request came from another site; it was not carried out.")
-        return None
+        return allowed[0]
 
     def _origin_is_fine(self, headers: Headers, *, by_script: bool) -> bool:
-        if by_script and "origin" not in headers:
-            return True
-        return self.auth.same_origin(headers)
+        # Browsers send Origin with every POST, so its absence is a refusal too.
+        origin = headers.get("origin")
+        if origin is None:
+            return by_script
+        return self.addresses.same_origin(origin, headers["host"])
+
+    def _is_admin(self, headers: Headers) -> bool:
+        """A program with the token of the workspace, which is no person's."""
+        return hmac.compare_digest(headers.get("authorization", "").encode(), self.admin)
 
     @staticmethod
     def _access(identity: Identity | None) -> set[Access]:
-        # The admin route checks its own token: it is a program's, not a person's.
         if identity is None:
-            return {"public", "admin"}
+            return {"public"}
         if identity.annotator.role == "researcher":
-            return {"public", "admin", "signed-in", "researcher"}
-        return {"public", "admin", "signed-in"}
+            return {"public", "signed-in", "researcher"}
+        return {"public", "signed-in"}
 
     def _no(
         self, scope: Scope, headers: Headers, identity: Identity | None, matching: list[Rule]
@@ -165,7 +239,7 @@ class Gate:
         """The refusal: never says more to a stranger than that he must sign in."""
         path = scope["path"]
         page = scope["method"] == "GET" and "text/html" in headers.get("accept", "")
-        guarded = path.startswith(("/label", "/research"))
+        guarded = path.startswith(_MOUNTS)
         if guarded and identity is None:
             if page:
                 return HTMLResponse(self.sign_in_page(path), status_code=401)
@@ -174,8 +248,12 @@ class Gate:
             reason = "This page is for researchers."
         elif guarded:
             reason = "This address is closed."
+        elif matching and scope["method"] in matching[0].methods:
+            return _say(401, "This needs the admin token of the workspace.")
         elif matching:
             return _say(405, f"{scope['method']} is not possible here.")
+        elif page:
+            return HTMLResponse(self.missing_page(), status_code=404)
         else:
             return _say(404, "There is no such address.")
         if page:
@@ -183,11 +261,18 @@ class Gate:
         return _say(403, reason)
 
 
+_DEFECT = "Something went wrong in the server; its log says what."
+
+
 def _say(status: int, sentence: str, headers: dict[str, str] | None = None) -> JSONResponse:
     return JSONResponse({"error": sentence}, status_code=status, headers=headers)
 
 
-def _limited(receive: Receive) -> Receive:
+def _largest_body(path: str) -> int:
+    return LARGEST_UPLOAD if path.startswith("/research/upload/") else LARGEST_BODY
+
+
+def _limited(receive: Receive, largest: int) -> Receive:
     """Refuse a body that is longer than it said (or did not say)."""
     received = 0
 
@@ -195,24 +280,20 @@ def _limited(receive: Receive) -> Receive:
         nonlocal received
         message = await receive()
         received += len(message.get("body", b""))
-        if received > LARGEST_BODY:
+        if received > largest:
             raise HTTPException(413, "The request is too large.")
         return message
 
     return limited
 
 
-async def _send_hardened(send: Send, message: Message) -> None:
-    if message["type"] == "http.response.start":
-        headers = MutableHeaders(raw=message["headers"])
-        # Gradio answers any Origin with credentials under a public host; no other site is invited.
-        for name in [key for key in headers if key.startswith("access-control-")]:
-            del headers[name]
-        headers["X-Content-Type-Options"] = "nosniff"
-        headers["X-Frame-Options"] = "DENY"
-        headers["Cross-Origin-Resource-Policy"] = "same-origin"
-        # not "no-referrer": with it a browser sends "Origin: null" with our own forms
-        headers["Referrer-Policy"] = "same-origin"
-        headers["Content-Security-Policy"] = CONTENT_POLICY
-        headers.setdefault("Cache-Control", "no-store")
-    await send(message)
+def _sentence(refused: HTTPException | BadCall) -> str:
+    return refused.detail if isinstance(refused, HTTPException) else str(refused)
+
+
+def _unknown_host(host: str, addresses: Addresses) -> str:
+    known = addresses.public_url or "the address that `serve` printed"
+    return (
+        f"This studio does not answer to the name {host[:100]!r}. Open it at {known}, or start it "
+        "with --public-url and the address that people use."
+    )

@@ -31,18 +31,17 @@ ALLOWED_ATTRIBUTES = frozenset(_ATTRIBUTES.split())
 _MACROS = ("\\def", "\\newcommand", "\\renewcommand", "\\let", "\\providecommand", "\\newenv")
 
 
-def mathml(latex: str, *, block: bool) -> str:
-    """`latex` as a ``<math>`` element, or its escaped source in ``<code>``."""
-    source = f"<code>{html.escape(latex)}</code>"
+def mathml(latex: str, *, block: bool) -> str | None:
+    """`latex` as a ``<math>`` element that reads from the left; None where it cannot be shown."""
     if len(latex) > LONGEST or latex.count("{") > 200 or any(m in latex for m in _MACROS):
-        return source
+        return None
     try:
         tree = convert_to_element(latex, display="block" if block else "inline")
         return _serialise(tree, depth=0)
     # The converter raises whatever its parsing runs into (IndexError, KeyError, its own bare
     # Exceptions): any of them only means that this is not LaTeX it can show.
     except Exception:
-        return source
+        return None
 
 
 def _serialise(element: Element, *, depth: int) -> str:
@@ -56,6 +55,8 @@ def _serialise(element: Element, *, depth: int) -> str:
         for key, value in element.attrib.items()
         if value is not None and (key in ALLOWED_ATTRIBUTES or _is_space(name, key, value))
     )
+    if depth == 0:
+        attributes += ' dir="ltr"'  # also within Arabic
     inside = _escape(element.text) + "".join(
         _serialise(child, depth=depth + 1) + _escape(child.tail) for child in element
     )

@@ -1,4 +1,4 @@
-"""Passwords: hashing with scrypt, and the pause after repeated failures."""
+"""Passwords: hashing with scrypt, and what slows guessing down."""
 
 from __future__ import annotations
 
@@ -10,41 +10,60 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-SHORTEST = 10
-"""Characters a password needs (NIST SP 800-63B asks for length, not for symbols)."""
+from labeler.addresses import network
+
+SHORTEST, LONGEST = 12, 128
+"""Characters of a password (NIST SP 800-63B asks for length, not for symbols)."""
 
 # OWASP's password storage cheat sheet lists these as equivalent to N=2^17: 32 MiB, ~0.2 s.
 _N, _R, _P = 2**15, 8, 3
 _MEMORY = 2 * 128 * _N * _R
 # One derivation at a time: otherwise a burst of sign-ins could take all memory and both cores.
-# Few may wait for it: each holds a thread that labeling needs too.
+# Few may wait for it: each holds a thread that labeling needs too.  Strangers have places of their
+# own, so that they cannot take those of people who have an invite or have signed in before.
 _ONE_AT_A_TIME = threading.Lock()
-_WAITING = threading.BoundedSemaphore(8)
+_STRANGERS = threading.BoundedSemaphore(4)
+_KNOWN = threading.BoundedSemaphore(8)
 
 
 class Busy(RuntimeError):
-    """Too many passwords are being checked at this moment."""
+    """Too many passwords are being checked; `seconds` until trying again makes sense."""
+
+    def __init__(self, sentence: str, seconds: float = 5.0) -> None:
+        super().__init__(sentence)
+        self.seconds = seconds
 
 
 def hash_password(password: str) -> str:
-    """``scrypt$N$r$p$salt$hash`` (base64); ``ValueError`` when the password is too short."""
-    if len(password) < SHORTEST:
-        raise ValueError(f"Choose a password of at least {SHORTEST} characters.")
+    """``scrypt$N$r$p$salt$hash`` (base64); ``ValueError`` for a password of a wrong length.
+
+    For people who have proved who they are, by an invite.
+    """
+    if not SHORTEST <= len(password) <= LONGEST:
+        raise ValueError(
+            f"Choose a password of at least {SHORTEST} characters, and at most {LONGEST}."
+        )
     salt = secrets.token_bytes(16)
-    derived = _scrypt(password, salt, n=_N, r=_R, p=_P)
+    derived = _scrypt(password, salt, n=_N, r=_R, p=_P, places=_KNOWN)
     return "$".join(["scrypt", str(_N), str(_R), str(_P), _base64(salt), _base64(derived)])
 
 
-def check_password(password: str, stored: str | None) -> bool:
-    """Whether `password` is the stored one; takes as long when there is none to compare with."""
+def check_password(password: str, stored: str | None, *, known: bool = False) -> bool:
+    """Whether `password` is the stored one; takes as long when there is none to compare with.
+
+    `known` says that the browser is one in which the person has signed in before.
+    """
     # An unknown name must not answer faster than a known one.
     _, n, r, p, salt, derived = (stored or _NOBODY).split("$")
-    found = _scrypt(password, base64.b64decode(salt), n=int(n), r=int(r), p=int(p))
+    places = _KNOWN if known else _STRANGERS
+    found = _scrypt(password, base64.b64decode(salt), n=int(n), r=int(r), p=int(p), places=places)
     return hmac.compare_digest(found, base64.b64decode(derived)) and stored is not None
 
 
-def _scrypt(password: str, salt: bytes, *, n: int, r: int, p: int) -> bytes:
-    if not _WAITING.acquire(blocking=False):
+def _scrypt(
+    password: str, salt: bytes, *, n: int, r: int, p: int, places: threading.BoundedSemaphore
+) -> bytes:
+    if not places.acquire(blocking=False):
         raise Busy("Many people are signing in at this moment. Try again in a few seconds.")
     try:
         with _ONE_AT_A_TIME:
@@ -52,7 +71,7 @@ def _scrypt(password: str, salt: bytes, *, n: int, r: int, p: int) -> bytes:
                 password.encode("utf-8", "surrogatepass"), salt=salt, n=n, r=r, p=p, maxmem=_MEMORY
             )
     finally:
-        _WAITING.release()
+        places.release()
 
 
 def _base64(raw: bytes) -> str:
@@ -64,6 +83,8 @@ _NOBODY = "$".join(["scrypt", str(_N), str(_R), str(_P), _base64(bytes(16)), _ba
 
 class Lockout:
     """Counts failed sign-ins per name; after five the name waits, longer each time.
+
+    A browser in which somebody has signed in before counts by itself, under a name of its own.
 
     Kept in memory: a restart forgets it, and guessing a ten-character password five times a
     restart leads nowhere.  `clock` gives seconds.
@@ -124,3 +145,39 @@ class Lockout:
 def _digest(name: str) -> bytes:
     """As long for any name: strangers choose them."""
     return hashlib.sha256(name.encode("utf-8", "surrogatepass")).digest()
+
+
+class Allowance:
+    """How many wrong passwords an address may send: some at once, then one every few seconds.
+
+    A right one costs nothing, so people who share an address do not use it up for each other.
+    Kept in memory.  `clock` gives seconds.
+    """
+
+    AT_ONCE = 20
+    EVERY = 6.0
+    ADDRESSES = 10_000
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        # When each address will have all its attempts again; the one that asked last comes last.
+        self._full_at: dict[str, float] = {}
+        self._lock = threading.Lock()
+
+    def take(self, address: str) -> float:
+        """Use one attempt up, or give the seconds until there is one."""
+        key = network(address)
+        with self._lock:
+            moment = self._clock()
+            full_at = max(self._full_at.pop(key, moment), moment) + self.EVERY
+            wait = full_at - moment - self.AT_ONCE * self.EVERY
+            if len(self._full_at) >= self.ADDRESSES:
+                del self._full_at[next(iter(self._full_at))]
+            self._full_at[key] = full_at if wait <= 0 else full_at - self.EVERY
+            return max(0.0, wait)
+
+    def give_back(self, address: str) -> None:
+        """The attempt was right."""
+        with self._lock:
+            if (key := network(address)) in self._full_at:
+                self._full_at[key] -= self.EVERY

@@ -6,9 +6,11 @@ for a person is a ``ValueError`` whose message is one sentence.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
+
+from storage.records import Stage
 
 SettingKind = Literal["int", "float", "str", "bool"]
 SettingValue = int | float | str | bool
@@ -22,6 +24,7 @@ class Setting:
     project ships.  `choices` lists the permitted values of a closed setting, else None.
     `basic` settings stand in the form; the others under "All settings".  `why_fixed` is None
     where training reads it; else the form shows it with this reason and lets nobody change it.
+    `offered` is False where a stage that stopped would not read it if it is tried again.
     """
 
     name: str
@@ -32,6 +35,29 @@ class Setting:
     kind: SettingKind = "str"
     basic: bool = False
     why_fixed: str | None = None
+    offered: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stopped:
+    """A stage that failed or was cancelled, and what helps.
+
+    `method` is what improves the policy.  `resumable`: there is a checkpoint to go on from.  `may_label`: labeling can go on in its place.
+    `flag` is the worst red flag that it raised and `remedy` what that says to try first (empty
+    without one), `suggestion` the same as settings.
+    """
+
+    run: str
+    attempt: int
+    stage: Stage
+    status: str
+    reason: str
+    resumable: bool
+    may_label: bool
+    method: str = "ppo"
+    flag: str = ""
+    remedy: str = ""
+    suggestion: Mapping[str, str] = field(default_factory=dict)
 
 
 class RewardReports(Protocol):
@@ -85,8 +111,16 @@ class Loop(Protocol):
         """Continue a stopped or failed stage from its last checkpoint."""
         ...
 
-    def retry(self, run: str) -> None:
-        """Run a stopped or failed stage again from scratch."""
+    def retry(self, run: str, overrides: Mapping[str, str] | None = None) -> None:
+        """Run a stopped or failed stage again from scratch, with `overrides`; ``ValueError`` as for `train`."""
+        ...
+
+    def label_more(self, run: str) -> None:
+        """Leave a stopped reward stage for labeling."""
+        ...
+
+    def stopped_stage(self) -> Stopped | None:
+        """The stage that keeps the loop from going on; None where none does."""
         ...
 
     def log(self, run: str, tail: int = 200) -> str:

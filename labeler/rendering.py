@@ -2,16 +2,26 @@
 
 Model output is hostile input: no raw HTML, no images, no links but web addresses that show where
 they go, and nothing that can leave its box or take for ever.  Guidelines use the same door.
+
+Fair: the two responses of a pair are always rendered alike.  What cannot be done for one of them
+(Markdown, formulas, colours of code) is done for neither, and the page says so.
+
+Every block has a direction of its own, so that Arabic stands beside English and code beside both.
 """
 
 from __future__ import annotations
 
 import html
 import re
-from functools import lru_cache
-from typing import Any
+import sys
+import unicodedata
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
 
 from markdown_it import MarkdownIt
+from markdown_it.renderer import RendererHTML
 from markdown_it.rules_core import StateCore
 from markdown_it.rules_inline import StateInline
 from markdown_it.token import Token
@@ -20,58 +30,158 @@ from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import get_lexer_by_name
 
+from labeler.chunks import chunks
+from labeler.kept import Kept
 from labeler.mathml import mathml
 
-LONGEST_MARKDOWN = 20_000
-"""Characters; a longer text is shown in full but as plain text."""
 LONGEST_CODE = 8_000
 """Characters of one code block that are coloured; a longer one is shown without colours."""
+MOST_CODE = 20_000
+"""Characters of code that are coloured in one text."""
+MOST_SLOW_CODE = 2_000
+"""The same in languages whose lexers take quadratic time on some input."""
+_SLOW_LANGUAGES = frozenset(["c", "cpp", "c++", "csharp", "java", "ts", "typescript"])
+MOST_KEPT = 64_000_000
+"""Bytes of texts and their HTML that are kept; a pair is rendered for each of its annotators."""
 DEEPEST = 30
 """Levels of nested quotes and lists; a text that nests deeper is shown as plain text."""
 
-MOST_BARS = 2_000
-"""``|`` in one text: a short line of them makes a table with thousands of cells in every row."""
-MOST_BRACKETS = 1_000
-"""``[`` in one text that is read as Markdown: the search for link ends is quadratic in them."""
-
-# Only lexers whose regular expressions are linear in practice; others are shown uncoloured.
+# Only lexers whose regular expressions are linear in practice, or bounded; others are shown uncoloured.
 _LANGUAGES = """
     bash sh shell c cpp c++ csharp css diff go haskell html http ini java javascript js json kotlin
     lua php python py r ruby rust scala sql swift toml typescript ts xml yaml
 """
 LANGUAGES = frozenset(_LANGUAGES.split())
+_NO_LANGUAGES = frozenset(["", "text", "txt", "plain", "plaintext", "output", "console", "none"])
 
 _FORMATTER = HtmlFormatter(nowrap=True, classprefix="hl-")
+_DEFINITION = re.compile(r"^ {0,3}\[[^\]\n]{1,200}\]:[ \t]*\S.*$", re.MULTILINE)
+_MOST_DEFINITIONS = 500
 
 
-@lru_cache(maxsize=4096)
+class Style(NamedTuple):
+    """How a text is rendered; what one response cannot have is switched off for both."""
+
+    document: bool = False
+    math: bool = True
+    colours: bool = True
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """HTML, and which of ``math`` and ``colours`` some part of the text could not be given."""
+
+    html: str
+    lacks: frozenset[str]
+
+
+NOTICES = {
+    "markdown": "Both responses are shown as plain text: one of them is too long, too deeply "
+    "nested or too full of formulas to be formatted.",
+    "math": "The formulas of both responses are shown as LaTeX: one of them holds a formula that "
+    "cannot be typeset.",
+}
+"""What the page says of a pair that is not rendered in full; uncoloured code goes without saying."""
+
+
 def render(text: str, *, document: bool = False) -> str:
     """`text` (Markdown) as an HTML fragment.
 
     Single line breaks are kept, as chat interfaces do, unless it is a `document`; TeX in ``$…$``,
     ``$$…$$``, ``\\(…\\)`` and ``\\[…\\]`` becomes MathML; fenced code is coloured.
     """
-    plain = f'<pre class="plain">{html.escape(text)}</pre>'
-    crowded = text.count("[") > MOST_BRACKETS or text.count("|") > MOST_BARS
-    if crowded or len(text) > LONGEST_MARKDOWN:
-        return plain
-    markdown = _DOCUMENT if document else _CHAT
-    tokens = markdown.parse(text)
-    # Beyond maxNesting the parser drops text without a word; nothing may be hidden here.
-    if any(token.level >= DEEPEST - 1 for token in tokens):
-        return plain
-    return markdown.renderer.render(tokens, markdown.options, {})
+    found = rendered(text, Style(document=document))
+    return plain(text) if found is None else found.html
 
 
-def _code(text: str, language: str, _attributes: str) -> str:
+def render_pair(one: str, other: str) -> tuple[str, str, str]:
+    """The two responses of a pair as HTML, in the same style, and what to say of it ("" if nothing)."""
+    both = [rendered(text, Style()) for text in (one, other)]
+    found = [each for each in both if each is not None]
+    if len(found) < 2:
+        return plain(one), plain(other), NOTICES["markdown"]
+    lacks = found[0].lacks | found[1].lacks
+    if lacks:
+        style = Style(math="math" not in lacks, colours="colours" not in lacks)
+        found = [each for text in (one, other) if (each := rendered(text, style)) is not None]
+    return found[0].html, found[1].html, NOTICES["math"] if "math" in lacks else ""
+
+
+def plain(text: str) -> str:
+    """`text` exactly as written; each of its lines has a direction of its own."""
+    return f'<pre class="plain">{html.escape(text)}</pre>'
+
+
+def _bytes(arguments: tuple[Hashable, ...], made: Rendered | None) -> int:
+    # The HTML of ASCII has a byte a character, of anything else two or four.
+    return 500 + sum(map(sys.getsizeof, arguments)) + (sys.getsizeof(made.html) if made else 0)
+
+
+@partial(Kept, most=MOST_KEPT, size=_bytes)
+def rendered(text: str, style: Style) -> Rendered | None:
+    """`text` in this style; None where that would take too long or hide some of it."""
+    pieces = chunks(text)
+    if pieces is None:
+        return None
+    markdown = _DOCUMENT if style.document else _CHAT
+    env: dict[str, Any] = {"style": style, "lacks": set(), "code": MOST_CODE}
+    env["slow code"] = MOST_SLOW_CODE
+    if len(pieces) > 1:  # a link may be defined in another piece than where it is used
+        definitions = _DEFINITION.findall(text)[:_MOST_DEFINITIONS]
+        markdown.parse("\n".join(definitions), env)
+    made: list[str] = []
+    for piece in pieces:
+        tokens = markdown.parse(piece, env)
+        # Beyond maxNesting the parser drops text without a word; nothing may be hidden here.
+        if any(token.level >= DEEPEST - 1 for token in tokens):
+            return None
+        made.append(markdown.renderer.render(tokens, markdown.options, env))
+    return Rendered("".join(made), frozenset(env["lacks"]))
+
+
+def _fence(
+    _self: RendererHTML, tokens: Sequence[Token], index: int, _options: Any, env: dict[str, Any]
+) -> str:
     """A code block; its language never becomes a class, for classes belong to the page."""
-    coloured = html.escape(text)
-    if language.lower() in LANGUAGES and len(text) <= LONGEST_CODE:
-        coloured = highlight(text, get_lexer_by_name(language, stripnl=False), _FORMATTER)
+    text = tokens[index].content
+    language = (tokens[index].info.split(maxsplit=1) or [""])[0]
+    coloured = _coloured(text, language.lower(), env)
     # tabindex: a block that scrolls sideways must be reachable with the keyboard.
     return (
-        f'<pre tabindex="0" data-language="{html.escape(language)}"><code>{coloured}</code></pre>'
+        f'<pre tabindex="0" dir="ltr" data-language="{html.escape(language)}">'
+        f"<code>{coloured}</code></pre>\n"
     )
+
+
+def _coloured(text: str, language: str, env: dict[str, Any]) -> str:
+    if language in _NO_LANGUAGES:
+        return html.escape(text)
+    if language not in LANGUAGES or len(text) > LONGEST_CODE:
+        env["lacks"].add("colours")
+        return html.escape(text)
+    budgets = ("code", "slow code") if language in _SLOW_LANGUAGES else ("code",)
+    if any(env[budget] < len(text) for budget in budgets):
+        env["lacks"].add("colours")
+        return html.escape(text)
+    if not env["style"].colours:
+        return html.escape(text)
+    for budget in budgets:
+        env[budget] -= len(text)
+    return highlight(text, get_lexer_by_name(language, stripnl=False), _FORMATTER)
+
+
+def _code_block(
+    _self: RendererHTML, tokens: Sequence[Token], index: int, _options: Any, _env: Any
+) -> str:
+    code = html.escape(tokens[index].content)
+    return f'<pre tabindex="0" dir="ltr"><code>{code}</code></pre>\n'
+
+
+def _code_inline(
+    _self: RendererHTML, tokens: Sequence[Token], index: int, _options: Any, _env: Any
+) -> str:
+    # A dir of its own also keeps it from deciding the direction of the words around it.
+    return f'<code dir="ltr">{html.escape(tokens[index].content)}</code>'
 
 
 def _tame(state: StateCore) -> None:
@@ -84,8 +194,47 @@ def _tame(state: StateCore) -> None:
             token.tag = "div"
         elif token.type == "table_open":
             token.attrSet("tabindex", "0")  # a wide one scrolls sideways
+        elif token.type == "ordered_list_open" and int(token.attrGet("start") or 1) >= 1000:
+            token.attrSet("data-long", "")  # its numbers need more room than there is beside it
         if token.children:
             token.children = _tame_inline(token.children)
+    _direct(state.tokens)
+
+
+_LEAVES = frozenset(["paragraph_open", "heading_open", "th_open", "td_open"])
+_CONTAINERS = frozenset(
+    ["bullet_list_open", "ordered_list_open", "list_item_open", "blockquote_open", "table_open"]
+)
+
+
+def _direct(tokens: Sequence[Token]) -> None:
+    """Give every block its direction.
+
+    ``dir="auto"`` looks into no child that has a ``dir`` itself, so it would find nothing in a list,
+    a quote or a table: theirs is that of their first letter.
+    """
+    waiting: list[Token] = []  # containers in which no letter has come yet
+    for token in tokens:
+        if token.type in _LEAVES:
+            token.attrSet("dir", "auto")
+        elif token.type in _CONTAINERS:
+            waiting.append(token)
+        elif token.children and waiting and (found := _direction(token.children)):
+            for container in waiting:
+                container.attrSet("dir", found)
+            waiting = []
+        elif token.nesting == -1 and waiting and token.level == waiting[-1].level:
+            waiting.pop()
+
+
+def _direction(inline: Sequence[Token]) -> str | None:
+    """That of the first letter outside code and formulas."""
+    letters = (letter for token in inline if token.type == "text" for letter in token.content)
+    for letter in letters:
+        kind = unicodedata.bidirectional(letter)
+        if kind in ("L", "R", "AL"):
+            return "ltr" if kind == "L" else "rtl"
+    return None
 
 
 def _tame_inline(tokens: list[Token]) -> list[Token]:
@@ -147,18 +296,33 @@ def _bracket_math(state: StateInline, silent: bool) -> bool:
     return True
 
 
-def _math(content: str, settings: dict[str, Any]) -> str:
-    return mathml(content, block=settings["display_mode"])
+def _math(
+    _self: RendererHTML, tokens: Sequence[Token], index: int, _options: Any, env: dict[str, Any]
+) -> str:
+    return f'<span class="math inline" dir="ltr">{_formula(tokens[index].content, env, block=False)}</span>'
 
 
-def _displayed(_self: Any, tokens: Any, index: int, *_: Any) -> str:
+def _displayed(
+    _self: RendererHTML, tokens: Sequence[Token], index: int, _options: Any, env: dict[str, Any]
+) -> str:
     # The plugin's own rule writes a <div> into the paragraph, which a browser then splits; a span
     # that is displayed does for both.  A wide one scrolls sideways.
-    return f'<span class="math display" tabindex="0">{mathml(tokens[index].content, block=True)}</span>'
+    formula = _formula(tokens[index].content, env, block=True)
+    return f'<span class="math display" tabindex="0" dir="ltr">{formula}</span>'
+
+
+def _formula(latex: str, env: dict[str, Any], *, block: bool) -> str:
+    """MathML, or the LaTeX where that is not wanted or cannot be had."""
+    latex = latex.strip()
+    shown = mathml(latex, block=block) if env["style"].math else None
+    if shown is None:
+        env["lacks"].add("math")
+        return f'<code dir="ltr">{html.escape(latex)}</code>'
+    return shown
 
 
 def _markdown(*, breaks: bool) -> MarkdownIt:
-    settings = {"html": False, "breaks": breaks, "highlight": _code, "maxNesting": DEEPEST}
+    settings = {"html": False, "breaks": breaks, "maxNesting": DEEPEST}
     markdown = MarkdownIt("commonmark", settings).enable("table")
     dollarmath_plugin(
         markdown,
@@ -167,10 +331,16 @@ def _markdown(*, breaks: bool) -> MarkdownIt:
         allow_digits=False,
         allow_blank_lines=False,
         double_inline=True,
-        renderer=_math,
     )
-    markdown.add_render_rule("math_inline_double", _displayed)
-    markdown.add_render_rule("math_block", _displayed)
+    for kind, rule in {
+        "fence": _fence,
+        "code_block": _code_block,
+        "code_inline": _code_inline,
+        "math_inline": _math,
+        "math_inline_double": _displayed,
+        "math_block": _displayed,
+    }.items():
+        markdown.add_render_rule(kind, rule)
     markdown.inline.ruler.before("escape", "bracket_math", _bracket_math)
     markdown.core.ruler.push("tame", _tame)
     return markdown

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Annotated, Any, Literal
@@ -18,6 +20,7 @@ from labeler.session import LabelSession, Verdict
 from storage.errors import Conflict, NotFound, NotLeased, StorageFull
 from storage.records import LONGEST_LOOK, Annotator, ScreenOutcome
 
+_LOG = logging.getLogger(__name__)
 LONGEST_COMMENT = 5_000
 """Characters."""
 
@@ -97,27 +100,32 @@ async def _current_annotator(
 
 
 Who = Annotated[Annotator, Depends(_current_annotator)]
+Offset = Annotated[int, Query(ge=-840, le=840)]
+"""Minutes that the annotator's clock is ahead of UTC; no place is further off."""
 
 
 def label_routes(session: LabelSession) -> APIRouter:
-    """The routes under ``/label/api``.  Plain functions: the database answers in threads."""
+    """The routes under ``/label/api``.  Plain functions read the database, in threads."""
     routes = APIRouter(prefix="/label/api")
 
     @routes.get("/next")
     def next_pairs(
         who: Who, n: int = 4, holding: Annotated[list[str] | None, Query()] = None
-    ) -> dict[str, Any]:
+    ) -> JSONResponse:
         held = [id for part in holding or [] for id in part.split(",") if id]
         pairs = session.next(who, n, held)
-        return {
-            "pairs": [asdict(pair) for pair in pairs],
-            "waiting_for": None if pairs else session.waiting_for(),
-        }
+        none = {"waiting_for": None, "with_others": None}
+        if not pairs:
+            none = {"waiting_for": session.waiting_for(), "with_others": session.with_others(who)}
+        # Made here, in the thread: FastAPI would copy every text once more in the event loop.
+        return JSONResponse({"pairs": [asdict(pair) for pair in pairs], **none})
 
     @routes.post("/judgments")
-    def judge(body: JudgmentBody, who: Who) -> dict[str, Any]:
-        # Answers only after the commit: "saved" on the screen must be true.
-        return {"id": session.judge(who, body.verdict()), "saved": True}
+    async def judge(body: JudgmentBody, who: Who) -> JSONResponse:
+        # Answers only after the commit: "saved" on the screen must be true.  Awaited and not
+        # waited for in a thread: a group may be larger than there are threads.
+        stored = await asyncio.wrap_future(session.judging(who, body.verdict()))
+        return JSONResponse({"id": stored.id, "saved": True})
 
     @routes.post("/skip")
     def skip(body: SkipBody, who: Who) -> dict[str, Any]:
@@ -138,13 +146,13 @@ def label_routes(session: LabelSession) -> APIRouter:
         return {"id": str(body.id), "saved": True, "undone": asdict(undone)}
 
     @routes.get("/progress")
-    def progress(who: Who) -> dict[str, Any]:
+    def progress(who: Who, offset: Offset = 0) -> dict[str, Any]:
         person = {"id": who.id, "name": who.name, "role": who.role}
-        return {"annotator": person, **session.progress(who)}
+        return {"annotator": person, **session.progress(who, offset=offset)}
 
     @routes.get("/figures")
-    def figures(who: Who) -> dict[str, Any]:
-        return session.figures(who)
+    def figures(who: Who, offset: Offset = 0) -> dict[str, Any]:
+        return session.figures(who, offset=offset)
 
     @routes.get("/guidelines")
     def guidelines(who: Who) -> dict[str, str]:  # noqa: ARG001 (asks for a signed-in person)
@@ -160,9 +168,12 @@ def explain_errors(app: FastAPI) -> None:
     """
 
     def answer(status: int) -> Any:
-        def handler(_request: Request, error: Exception) -> JSONResponse:
-            headers = {"Retry-After": "5"} if status == 503 else None
-            return JSONResponse({"error": _sentence(error)}, status, headers)
+        def handler(request: Request, error: Exception) -> JSONResponse:
+            if status != 503:
+                return JSONResponse({"error": _sentence(error)}, status)
+            _LOG.error("A request was refused: %s", error)
+            sentence = str(error) if _is_researcher(request) else NOT_STORED
+            return JSONResponse({"error": sentence}, status, {"Retry-After": "5"})
 
         return handler
 
@@ -188,6 +199,15 @@ def explain_errors(app: FastAPI) -> None:
 NOT_JSON = "The body is not JSON."
 _UNREADABLE = "There was an error parsing the body"
 """What FastAPI says of one that is not UTF-8, or nested too deeply."""
+
+
+NOT_STORED = "The server's disk takes nothing now. No saved label is lost; tell the researcher"
+"""For annotators, in front of what the page keeps; files of the machine are not theirs to know."""
+
+
+def _is_researcher(request: Request) -> bool:
+    identity: Identity | None = getattr(request.state, "identity", None)
+    return identity is not None and identity.annotator.role == "researcher"
 
 
 def _sentence(error: Exception) -> str:

@@ -8,10 +8,11 @@ swap them.  Whatever is returned here as done is committed.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from labeler.rendering import render
+from labeler.rendering import render, render_pair
 from storage import iterations, judgments, queue, settings
 from storage.database import Database
 from storage.own_figures import own_figures
@@ -29,6 +30,8 @@ from storage.records import (
 
 MOST_AT_ONCE = queue.AT_ONCE
 """Pairs handed out by one request."""
+LARGEST_ANSWER = 2_000_000
+"""Characters of the pairs of one request; one pair is handed out whatever its size."""
 
 DEFAULT_GUIDELINES = """\
 Choose the response you would rather get if you had asked.
@@ -62,12 +65,21 @@ class ShownMessage(ShownText):
 
 @dataclass(frozen=True, kw_only=True)
 class ShownPair:
-    """A comparison as one annotator sees it; `a` stands left or above, `b` right or below."""
+    """A comparison as one annotator sees it; `a` stands left or above, `b` right or below.
+
+    `notice` says what holds for the looks of both responses where it is not the usual; mostly "".
+    """
 
     id: str
     prompt: tuple[ShownMessage, ...]
     a: ShownText
     b: ShownText
+    notice: str = ""
+
+    @property
+    def size(self) -> int:
+        """Its characters, as written and as HTML."""
+        return sum(len(each.text) + len(each.html) for each in (*self.prompt, self.a, self.b))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,21 +115,39 @@ class LabelSession:
         self._db = db
 
     def next(self, who: Annotator, n: int, holding: Sequence[str] = ()) -> list[ShownPair]:
-        """Up to `n` pairs to judge, leased to `who`, without those he is `holding`."""
+        """Up to `n` pairs to judge, leased to `who`, without those he is `holding`.
+
+        Fewer where they are large: the others stay leased to him and come with his next request.
+        """
         if not 1 <= n <= MOST_AT_ONCE:
             raise ValueError(f"n={n} must be between 1 and {MOST_AT_ONCE}.")
         leased = queue.lease_next(self._db, who.id, n, holding=list(holding))
-        return [_shown(pair) for pair in leased]
+        found: list[ShownPair] = []
+        size = 0
+        for pair in leased:
+            shown = _shown(pair)
+            size += shown.size
+            if found and size > LARGEST_ANSWER:
+                break
+            found.append(shown)
+        return found
 
     def waiting_for(self) -> str:
-        """The phase of the current iteration, or "nothing" before the first: why a queue is empty."""
+        """The phase of the current iteration, or "nothing" before the first.
+
+        It says what is awaited where nothing is left for an annotator: in every phase they go on
+        with the pairs of the newest iteration that has any.
+        """
         latest = iterations.latest(self._db)
         return latest.phase if latest else "nothing"
 
     def judge(self, who: Annotator, verdict: Verdict) -> str:
         """Store the verdict and return its id; the errors are those of `judgments.judge`."""
-        stored = judgments.judge(
-            self._db,
+        return self.judging(who, verdict).result().id
+
+    def judging(self, who: Annotator, verdict: Verdict) -> Future[Judgment]:
+        """The same by a future, which is done when the verdict is stored: no thread waits for it."""
+        operation = judgments.judging(
             id=verdict.id,
             comparison=verdict.comparison,
             annotator=who.id,
@@ -128,7 +158,7 @@ class LabelSession:
             milliseconds=verdict.milliseconds,
             replaces=verdict.replaces,
         )
-        return stored.id
+        return self._db.submit(operation)
 
     def skip(self, who: Annotator, *, id: str, comparison: str) -> str:
         """Pass on a pair for good."""
@@ -146,16 +176,23 @@ class LabelSession:
         pair = queue.pair(self._db, who.id, undone.comparison)
         return Undone(id=undone.id, kind=_kind(undone), pair=_shown(pair))
 
-    def progress(self, who: Annotator) -> dict[str, Any]:
-        """``judged`` in all, ``today`` (UTC), ``remaining`` for him now, the ``iteration``, and the id
-        of his ``latest`` act that stands."""
-        latest = judgments.latest(self._db, who.id)
-        return dict(queue.progress(self._db, who.id)) | {"latest": latest}
+    def with_others(self, who: Annotator) -> int:
+        """How many pairs he might judge that others hold now; they may come back."""
+        return queue.with_others(self._db, who.id)
 
-    def figures(self, who: Annotator) -> dict[str, Any]:
-        """His own work in figures, see `own_figures`; nobody else's can be asked for."""
-        midnight = now().replace(hour=0, minute=0, second=0, microsecond=0)
-        return own_figures(self._db, who.id, midnight=midnight)
+    def progress(self, who: Annotator, *, offset: int = 0) -> dict[str, Any]:
+        """``judged`` in all, ``today``, ``remaining`` whoever holds them, the ``iteration``, and the id
+        of his ``latest`` act that stands.  `offset`: minutes that his clock is ahead of UTC."""
+        latest = judgments.latest(self._db, who.id)
+        return dict(queue.progress(self._db, who.id, offset=offset)) | {"latest": latest}
+
+    def figures(self, who: Annotator, *, offset: int = 0) -> dict[str, Any]:
+        """His own work in figures, see `own_figures`; nobody else's can be asked for.
+
+        Only ``today`` follows his clock: a midnight of his choice would tell what others said today.
+        """
+        figures = own_figures(self._db, who.id, midnight=queue.midnight(now()))
+        return figures | {"today": queue.progress(self._db, who.id, offset=offset)["today"]}
 
     def guidelines(self) -> dict[str, str]:
         """The guidelines as written and rendered; ``version`` changes with the text."""
@@ -168,11 +205,13 @@ def _kind(act: Judgment | Skip | Flag) -> str:
 
 
 def _shown(pair: LeasedPair) -> ShownPair:
+    left, right, notice = render_pair(pair.left, pair.right)
     return ShownPair(
         id=pair.comparison.id,
         prompt=tuple(_message(message) for message in pair.prompt.messages),
-        a=ShownText(text=pair.left, html=render(pair.left)),
-        b=ShownText(text=pair.right, html=render(pair.right)),
+        a=ShownText(text=pair.left, html=left),
+        b=ShownText(text=pair.right, html=right),
+        notice=notice,
     )
 
 

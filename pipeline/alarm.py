@@ -46,7 +46,8 @@ def over_optimization(
 
     The standard error is that of the mean difference, clustered by prompt: pairs on which the
     reward model is sure are as hard for people, so the two are far from independent.  It is at
-    least ½/C for C prompts, as if one prompt more had differed by ½: no z is infinite.
+    least ½/C for C prompts, as if one prompt more had differed by ½: no z is infinite.  Of a single
+    prompt nothing is known: its error is infinite and z is 0.
     """
     p, x = np.asarray(predicted, dtype=float), np.asarray(outcomes, dtype=float)
     if not 0 < p.size == x.size == len(prompts):

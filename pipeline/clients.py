@@ -217,10 +217,12 @@ def _shown(pair: Mapping[str, Any]) -> ShownPair:
 
 def what_stopped(blocked: Mapping[str, Any]) -> str:
     """Of ``blocked`` in `Loop.state`: which stage stopped, why, and what helps."""
-    resume = "`resume` (from its last checkpoint) or " if blocked["resumable"] else ""
+    resume = "`resume` (from its last checkpoint), " if blocked["resumable"] else ""
+    label = " or `label-more` (back to labeling)" if blocked["stage"] == "reward" else ""
+    reason = str(blocked["reason"]).rstrip(".")
     return (
-        f"the {blocked['stage']} stage stopped: {blocked['reason']}. Go on with "
-        f"`python launch.py` {resume}`retry` (from scratch; --set changes a setting)"
+        f"the {blocked['stage']} stage stopped: {reason}. Go on with "
+        f"`python launch.py` {resume}`retry` (from scratch; --set changes a setting){label}"
     )
 
 
@@ -238,7 +240,7 @@ def follow(
             raise RuntimeError(what_stopped(stopped))
         if state["iteration"] is None:
             raise ValueError("there are no prompts yet; import some with `launch.py import`")
-        line = f"iteration {state['iteration']}: {_doing(state['phase'], state['message'])}"
+        line = f"iteration {state['iteration']}: {_doing(state['phase_name'], state['message'])}"
         if line != told:
             tell(line)
             told = line

@@ -31,7 +31,7 @@ from pipeline.settings import (
 from pipeline.shaping.config import ShapingConfig
 from storage.records import Arm
 
-CONFIGS = Path(__file__).resolve().parent.parent / "configs"
+CONFIGS = Path(__file__).parent / "configs"
 """The settings files that come with the project."""
 
 
@@ -44,6 +44,11 @@ class ModelConfig(Section):
     name: str = setting("demo", "A Hugging Face id, a local directory, or demo (embedded).")
     dtype: Literal["auto", "float32", "bfloat16"] = setting(
         "auto", "Precision of loaded weights; training always keeps float32 master weights."
+    )
+    long_rows: Literal["stop", "skip"] = setting(
+        "stop",
+        "Demonstrations and judged pairs longer than the model's context: stop and name them, or "
+        "skip them with a warning.",
     )
 
 
@@ -225,8 +230,26 @@ class WorkerConfig(Section):
 
 
 @dataclass(frozen=True, kw_only=True)
+class PluginsConfig(Section):
+    """Which functions of other people's the researcher's page may name."""
+
+    section: ClassVar[str] = "plugins"
+
+    allowed: tuple[str, ...] = setting(
+        (),
+        "Functions (module:function) that the researcher's page may name in shaping.weights, beside "
+        "those that config.toml names there: they run as code on this machine.",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in self.allowed:
+            require(":" in name, f"plugins.allowed names {name!r}; write it module:function")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Config(Section):
-    """All sections.  ``Config()`` suits a real model; ``configs/demo.toml`` the embedded one."""
+    """All sections.  ``Config()`` suits a real model; ``pipeline/configs/demo.toml`` the embedded one."""
 
     section: ClassVar[str] = ""
 
@@ -242,6 +265,7 @@ class Config(Section):
     gate: GateConfig = field(default_factory=GateConfig)
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
     worker: WorkerConfig = field(default_factory=WorkerConfig)
+    plugins: PluginsConfig = field(default_factory=PluginsConfig)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -6,7 +6,8 @@ import os
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel
+from safetensors import SafetensorError
+from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 
 from pipeline.config import ModelConfig, WorkerConfig
 from pipeline.hub import ModelUnavailable, explain, require_model
@@ -66,8 +67,10 @@ def load_causal_lm(
     """
     path = require_model(name)
     try:
-        model: PreTrainedModel = model_class.from_pretrained(path, dtype=dtype)
-    except (OSError, ValueError, KeyError) as error:
+        model: PreTrainedModel = model_class.from_pretrained(
+            path, dtype=dtype, trust_remote_code=False
+        )
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise ModelUnavailable(explain(name, error)) from error
     without_dropout(model)
     _make_savable(model)
@@ -103,4 +106,16 @@ def _is_valid(settings: GenerationConfig) -> bool:
 
 def context_length(model: Any) -> int | None:
     """Tokens that fit the model's position embeddings; None where it sets no limit."""
-    return getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    return _context(model.config)
+
+
+def context_of(name: str) -> int | None:
+    """`context_length` of a model that is not loaded; raises `ModelUnavailable`."""
+    try:
+        return _context(AutoConfig.from_pretrained(require_model(name), trust_remote_code=False))
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelUnavailable(explain(name, error)) from error
+
+
+def _context(config: Any) -> int | None:
+    return getattr(config.get_text_config(), "max_position_embeddings", None)

@@ -28,7 +28,7 @@ from pipeline.reward.ensemble import Ensemble
 from pipeline.rundir import Job, Report, RunDirectory
 from pipeline.sampler import Response, Sampler
 from pipeline.sampling import COMPLETION_COLUMNS, completion_row, write_rows
-from pipeline.text import Messages, read_messages
+from pipeline.text import Messages, name_rows, read_messages
 from pipeline.winrate import outcome, win_rate
 from storage.records import Message, digest
 
@@ -80,13 +80,20 @@ def held_out_prompts(
     return [(id, read_messages(text)) for id, text in rows]
 
 
-def require_room(sampler: Sampler, conversations: Sequence[Messages], limit: int) -> None:
-    """Raise ValueError unless every prompt leaves room for `limit` tokens in the model's context."""
-    long = sum(not sampler.fits(messages, limit) for messages in conversations)
+def require_room(
+    sampler: Sampler, asked: Sequence[tuple[str, Sequence[Message]]], limit: int
+) -> None:
+    """Raise ValueError unless every prompt, by its id, leaves room for `limit` tokens of an answer."""
+    long = {
+        id: sampler.needs(messages, limit)
+        for id, messages in asked
+        if not sampler.fits(messages, limit)
+    }
     if long:
         raise ValueError(
-            f"{long} held-out prompts exceed the model's context with "
-            f"evaluate.max_new_tokens={limit}; lower it or remove them"
+            f"{len(long)} held-out prompts exceed the model's context with "
+            f"evaluate.max_new_tokens={limit}: {name_rows(list(long.items()))}; lower it or "
+            "remove them"
         )
 
 
@@ -129,7 +136,7 @@ class _Evaluation:
         self._reference = self._reference or self._load("reference")
         sampler = self._reference if role == "reference" else self._load(role)
         conversations = [messages for _, messages in self._asked]
-        require_room(sampler, conversations, config.max_new_tokens)
+        require_room(sampler, self._asked, config.max_new_tokens)
         done, total = len(self._responses) * len(self._asked), steps * len(self._asked)
 
         def progress(batch: list[Response]) -> None:
@@ -183,7 +190,10 @@ class _Evaluation:
         """
         self._reference = None
         self._report.progress(_SAMPLED, 1, "loading the reward model")
-        judges = Ensemble.load(self._job, device=self._device)
+        answer = self._job.config.evaluate.max_new_tokens
+        judges = Ensemble.load(
+            self._job, device=self._device, asked=dict(self._asked), answer=answer
+        )
         verdicts = self._scored("reward", (_SAMPLED, _SCORED), judges)
         self._own = {role: verdict.own for role, verdict in verdicts.items()}
         return {role: verdict.scores for role, verdict in verdicts.items()}

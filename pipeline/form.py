@@ -25,6 +25,23 @@ BASIC_SETTINGS = (
 )
 """What the "Train" form shows unfolded."""
 
+READ_BY: Mapping[Stage, tuple[str, ...]] = {
+    "sft": ("model", "sft", "worker", "seed"),
+    "sampling": ("sampling", "labeling", "gate.labels", "gate.most", "model.dtype", "worker", "seed"),
+    "reward": (
+        "reward", "sampling.batch", "ppo.temperature", "ppo.max_new_tokens", "model.dtype",
+        "worker", "seed",
+    ),
+    "ppo": (
+        "optimize", "ppo", "shaping", "reward.learn_from", "gate.kl_raise", "model.dtype",
+        "worker", "seed",
+    ),
+    "evaluate": (
+        "evaluate", "ppo.temperature", "shaping", "model.dtype", "worker", "seed",
+    ),
+}  # fmt: skip
+"""What each stage reads, as settings or whole sections: what is offered when it is tried again."""
+
 _OF_THE_REFERENCE = ("model.name", "sft")
 _OF_THE_PAIRS = ("sampling", "labeling", "gate.labels", "gate.most")
 _OF_THE_REWARD_MODEL = ("reward", "sampling.batch")
@@ -44,10 +61,14 @@ class Setting:
     kind: Literal["int", "float", "str", "bool"]
     basic: bool
     why_fixed: str | None
+    offered: bool
 
 
-def form(config: Config) -> list[Setting]:
-    """Every setting with its current value; those of the unfolded form come first."""
+def form(config: Config, *, again: Stage | None = None) -> list[Setting]:
+    """Every setting with its current value; those of the unfolded form come first.
+
+    `again` is a stage that stopped: offered is then what it would read if it is tried again.
+    """
     listed = [
         Setting(
             name=s.name,
@@ -57,12 +78,17 @@ def form(config: Config) -> list[Setting]:
             choices=s.choices,
             kind=_kind(s.value),
             basic=s.name in BASIC_SETTINGS,
-            why_fixed=too_late(s.name, None),
+            why_fixed=too_late(s.name, again),
+            offered=again is None or (_read(s.name, again) and not too_late(s.name, again)),
         )
         for s in config.settings()
     ]
     order = {name: i for i, name in enumerate(BASIC_SETTINGS)}
     return sorted(listed, key=lambda s: order.get(s.name, len(order)))
+
+
+def _read(name: str, stage: Stage) -> bool:
+    return any(kind in READ_BY[stage] for kind in (name, name.partition(".")[0]))
 
 
 def _shown(value: Any) -> int | float | str | bool:
@@ -110,6 +136,11 @@ def too_late(name: str, due: Stage | None) -> str | None:
     What it governs is made already, and what comes must go by the same.
     """
     kinds = (name, name.partition(".")[0])
+    if name.startswith("plugins."):
+        return (
+            f"{name} is read when the studio starts; set it in the workspace's config.toml, or with "
+            "`serve --set`"
+        )
     if due != "sft" and any(kind in _OF_THE_REFERENCE for kind in kinds):
         return (
             f"{name} acts when the SFT reference is made, which is once in a workspace; set it in "

@@ -99,7 +99,7 @@ def standing(evidence: Evidence, policy: str) -> dict[str, Any]:
         "versus": [{"opponent": name} | asdict(found) for name, found in versus.items()],
         "sequential": _curve(test),
         "may_stop": test.decision != "go on",
-        "alarm": _finite(asdict(alarm)) if alarm else None,
+        "alarm": finite(asdict(alarm)) if alarm else None,
         "words": [*_words(rate, test, alarm), *_met(versus), *_ruled(ruling)],
     }
 
@@ -244,7 +244,7 @@ def _curve(test: Sequential) -> dict[str, Any]:
     return asdict(test) | {"path": curve, "limit": LIMIT}
 
 
-def _finite(values: dict[str, Any]) -> dict[str, Any]:
+def finite(values: dict[str, Any]) -> dict[str, Any]:
     """None for what is infinite: JSON has no word for it."""
     return {k: None if v in (float("inf"), float("-inf")) else v for k, v in values.items()}
 

@@ -14,6 +14,7 @@ from pipeline import gold as builtin
 from pipeline.alarm import over_optimization
 from pipeline.clients import ShownPair, conversation
 from pipeline.eprocess import sequential_test
+from pipeline.gate import finite
 from pipeline.gold import Gold
 from pipeline.population import SimulatedAnnotator, Verdict
 from pipeline.winrate import outcome, win_rate
@@ -129,7 +130,7 @@ def gate_says(
         tie_model=reward_model["tie_model"],
     ).tolist()
     rate, test = win_rate(outcomes, asked), sequential_test(outcomes, asked)
-    return asdict(over_optimization(predicted, outcomes, asked)) | {
+    return finite(asdict(over_optimization(predicted, outcomes, asked))) | {
         "low": rate.low,
         "high": rate.high,
         "log_e": test.log_e,

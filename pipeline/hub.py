@@ -21,7 +21,7 @@ from huggingface_hub.errors import (
     OfflineModeIsEnabled,
     RepositoryNotFoundError,
 )
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 
 _WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin*")
 _TOKENIZER = (
@@ -146,6 +146,11 @@ def explain(name: str, error: BaseException) -> str:
             return f"the Hugging Face hub refused the model {name}: {_first_line(error)}"
         case ConnectionError() | TimeoutError():
             return _unreachable(name)
+        case SafetensorError():
+            return (
+                f"a weights file of the model {name} is damaged ({_first_line(error)}): delete the "
+                "model from the Hugging Face cache (`hf cache rm`), and it is downloaded again"
+            )
     # The hub's HTTP library changed its name between versions; its errors are of the network.
     if type(error).__module__.startswith("httpx"):
         return _unreachable(name)
@@ -168,6 +173,14 @@ def _require_directory(path: Path) -> None:
         raise ModelUnavailable(f"{path} holds no weights (model.safetensors)")
     if not any((path / file).is_file() for file in _TOKENIZER):
         raise ModelUnavailable(f"{path} holds no tokenizer (tokenizer.json)")
+    for file in sorted(path.glob("*.safetensors")):
+        try:
+            with safe_open(file, framework="numpy"):  # reads where the tensors are, not the tensors
+                pass
+        except (SafetensorError, OSError) as error:
+            raise ModelUnavailable(
+                f"{file} is damaged ({_first_line(error)}): copy that file, or download the model, again"
+            ) from error
 
 
 def _root(error: BaseException) -> BaseException:

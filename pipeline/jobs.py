@@ -17,12 +17,14 @@ from typing import Any, Literal, cast
 
 from pipeline import detached
 from pipeline.cancelling import WAS_CANCELLED
-from pipeline.rundir import Job, RunDirectory
+from pipeline.rundir import Job, Place, RunDirectory
 from storage import models, runs
 from storage.database import Database
 from storage.records import Metric, ModelVersion, Run, RunNote, Stage, now
 from storage.workspace import stamp
 
+_STARTS_FROM = {"sft": "policy", "reward": "reference", "policy": "policy"}
+"""The model of a job whose weights the stage begins with, by the role of what it makes."""
 FREE_BYTES_NEEDED = 500 * 1024 * 1024
 """A stage is not started with less free disk than this; checkpoints come on top."""
 
@@ -42,6 +44,7 @@ class Jobs:
         self._db = db
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self._lingering: list[subprocess.Popen[bytes]] = []
+        self._places: dict[str, Place] = {}
 
     def directory(self, run: Run) -> RunDirectory:
         return RunDirectory(self._db.workspace / run.directory)
@@ -64,6 +67,10 @@ class Jobs:
             runs.save(self._db, run)
         self._spawn(run, directory)
         return run
+
+    def require_space(self, job: Job) -> None:
+        """ValueError where the disk has no room for a stage that would begin now."""
+        _check_free_space(self._db.workspace, job)
 
     def adopt(self, job: Job, outputs: Path) -> Run:
         """A run whose outputs exist already: recorded like any other, with no worker."""
@@ -122,7 +129,7 @@ class Jobs:
             role=role,
             name=name or id,
             path=f"models/{id}",
-            parent=job.names.get("policy") if parent == "" else parent,
+            parent=job.names.get(_STARTS_FROM[role]) if parent == "" else parent,
             iteration=run.iteration,
             run=run.id,
             reward_model=job.names.get("reward") if role == "policy" else None,
@@ -145,8 +152,8 @@ class Jobs:
             alive = directory.is_running()
             run = self._ingest(run, directory)
             if alive:
-                detached.kill_if_late(directory, now())
-            if not alive:
+                self._wait_for_end(run, directory)
+            else:
                 ended.append(self._conclude(run, directory))
         return ended
 
@@ -156,7 +163,15 @@ class Jobs:
         if run.status != "running":
             ended = "was cancelled" if run.status == "cancelled" else run.status
             raise ValueError(f"{run_id} is not running; it {ended}")
-        detached.cancel(self.directory(run), now())
+        directory = self.directory(run)
+        detached.cancel(directory, now())
+        self._wait_for_end(run, directory)
+
+    def _wait_for_end(self, run: Run, directory: RunDirectory) -> None:
+        """Tell what a run that was asked to stop is waited for, and kill it when that takes too long."""
+        grace = detached.kill_if_late(directory, now())
+        if grace is not None and run.message != (message := grace.sentence(runs.kind(run))):
+            runs.say(self._db, run, message)
 
     def stopped(self, run_id: str) -> Run:
         """The run, which has failed or was cancelled; ValueError where it has not."""
@@ -165,14 +180,17 @@ class Jobs:
             raise ValueError(f"{run_id} has {run.status}; only a stopped run can go on")
         return run
 
-    def resume(self, run_id: str) -> Run:
-        """Continue a run that failed or was cancelled from its last checkpoint."""
+    def resume(self, run_id: str, overrides: Mapping[str, str] | None = None) -> Run:
+        """Continue a run that failed or was cancelled from its last checkpoint.
+
+        `overrides` may raise `ppo.updates`; ValueError for anything else.
+        """
         run = self.stopped(run_id)
         if not self.directory(run).has_checkpoint():
             raise ValueError(f"{run_id} has no checkpoint yet; retry it from the start instead")
-        job = replace(self.directory(run).job(), resume=True)
+        job = replace(_longer(self.directory(run).job(), overrides or {}), resume=True)
         _check_free_space(self._db.workspace, job)
-        return self._again(run, job)
+        return self._again(replace(run, config=job.config.to_dict()), job)
 
     def retry(self, run_id: str, job: Job, *, fill: Callable[[Path], Any]) -> Run:
         """Run a stage that failed or was cancelled again from scratch, as `job`, on new inputs.
@@ -226,7 +244,11 @@ class Jobs:
 
     def _ingest(self, run: Run, directory: RunDirectory) -> Run:
         """Store the events after `run.ingested_seq` and return the run as it then stands."""
-        events = list(directory.events_after(run.attempt, run.ingested_seq))
+        events, place = directory.follow_events(
+            run.attempt, run.ingested_seq, self._places.get(run.id)
+        )
+        if place is not None:
+            self._places[run.id] = place
         if not events:
             return run
         metrics: list[Metric] = []
@@ -262,6 +284,7 @@ class Jobs:
 
     def _conclude(self, run: Run, directory: RunDirectory) -> Run:
         child = self._children.pop(run.id, None)
+        self._places.pop(run.id, None)
         if child is not None:
             try:
                 child.wait(LINGERS)
@@ -275,6 +298,9 @@ class Jobs:
             wrong = (
                 f"; it ended with an error: {error}" if error not in (None, WAS_CANCELLED) else ""
             )
+            # What it was waited for is over; how far it came is not.
+            told = directory.progress_told(run.attempt)
+            run = replace(run, message=told[-1]["message"] if told else STARTING)
             return self._finish(run, "cancelled", f"cancelled by the researcher{wrong}")
         return self._finish(run, "failed", directory.failure())
 
@@ -297,19 +323,46 @@ def _record(job: Job) -> Run:
     )
 
 
-def _check_free_space(workspace: Path, job: Job, *, freed: int = 0) -> None:
-    """Weights, optimizer and two checkpoints of the policy must fit on the disk beside it.
+def _longer(job: Job, overrides: Mapping[str, str]) -> Job:
+    """The job with more updates; ValueError where something else would change."""
+    if not overrides:
+        return job
+    is_ppo = job.stage == "ppo" and job.config.optimize.method == "ppo"
+    if set(overrides) != {"ppo.updates"} or not is_ppo:
+        raise ValueError(
+            "a resumed stage keeps its settings, but for ppo.updates of a PPO stage, which may be "
+            "raised; retry the stage to change others"
+        )
+    config, planned = job.config.override(overrides), job.config.ppo.updates
+    if config.ppo.updates < planned:
+        raise ValueError(
+            f"ppo.updates={config.ppo.updates} is less than the {planned} that the stage was "
+            "started with; a resume may raise it, not lower it"
+        )
+    return replace(job, config=config)
 
-    `freed` bytes are given free before the stage begins.
-    """
+
+def _check_free_space(workspace: Path, job: Job, *, freed: int = 0) -> None:
+    """What the stage will write must fit on the disk; `freed` bytes are given free before it begins."""
     policy = job.models.get("policy")
-    needed = FREE_BYTES_NEEDED + 8 * (_size(Path(policy)) if policy else 0)
+    needed = FREE_BYTES_NEEDED + _policies_written(job) * (_size(Path(policy)) if policy else 0)
     free = shutil.disk_usage(workspace).free + freed
     if free < needed:
         raise ValueError(
             f"the {job.stage} stage needs about {needed / 1e9:.1f} GB of free disk beside "
             f"{workspace}, and {free / 1e9:.1f} GB are left; free some and retry"
         )
+
+
+def _policies_written(job: Job) -> int:
+    """How many times the policy's own size a stage writes at most."""
+    if job.stage in ("sampling", "evaluate"):
+        return 0
+    if job.stage == "ppo" and job.config.optimize.method == "ppo" and job.config.ppo.lora_rank:
+        return 2  # the model with its adapters merged; checkpoints hold the adapters alone
+    return (
+        8  # weights, and two checkpoints, each of weights and both moments of Adam, and some room
+    )
 
 
 def _size(folder: Path) -> int:

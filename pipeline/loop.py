@@ -14,13 +14,14 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from pipeline import gate, metrics
+from pipeline import gate, metrics, paths
 from pipeline.config import Config
 from pipeline.form import Setting, form, overridden
 from pipeline.hub import base_model_path
 from pipeline.jobs import Jobs
 from pipeline.ppo.metrics import METRICS as PPO_METRICS
 from pipeline.preparing import Preparation, require_reference
+from pipeline.remedies import Stopped, stopped
 from pipeline.reward.report import RewardReports
 from storage import handover, iterations, models, policy_judgments, prompts, runs
 from storage.database import Database
@@ -52,9 +53,17 @@ class Loop:
     def settings(self) -> list[Setting]:
         """Every setting; those given to the current iteration show as its values.
 
-        Those that training would not read any more are `fixed`.
+        Those that are read no more are fixed: by training, or by the stage that stopped.
         """
-        return form(self._now())
+        stopped = self.blocked_by()
+        return form(self._now(), again=stopped.stage if stopped else None)
+
+    def stopped_stage(self) -> Stopped | None:
+        """The stage that keeps the loop from going on, and what helps; None where none does."""
+        if (run := self.blocked_by()) is None:
+            return None
+        flags = runs.notes(self._db, run.id, kind="flag")
+        return stopped(run, flags, resumable=runs.has_checkpoint(self._db, run), now=self._now())
 
     def can_train(self) -> str | None:
         """None when `train` would be accepted, else the reason why not."""
@@ -66,39 +75,75 @@ class Loop:
     def _why_not(self, current: Iteration, config: Config) -> str | None:
         """Why the iteration cannot be trained with these settings; None when it can."""
         if current.phase != "labeling":
-            return f"Iteration {current.number} is in its {current.phase} phase."
+            return f"Iteration {current.number} is in its {self._phase_name(current)} phase."
         counted = handover.judged_by(self._db, config.reward.learn_from)
         if not counted["used"]:
             return handover.no_labels(counted)
         if not prompts.counts(self._db).get("held-out"):
             return "There are no held-out prompts to evaluate the new policy on: import some."
+        try:
+            # What the reward stage asks for: it would only fail later, with nobody labeling.
+            Preparation(self._db, current, config).require_judgments()
+        except ValueError as error:
+            return str(error)
         return None
 
-    def train(self, overrides: Mapping[str, str]) -> None:
-        """Leave labeling and train on every judgment so far, with `overrides` for this iteration."""
+    def train(self, overrides: Mapping[str, str], *, by_operator: bool = False) -> None:
+        """Leave labeling and train on every judgment so far, with `overrides` for this iteration.
+
+        Only the operator (the command line, which may do all that the files of this machine allow)
+        may name functions and files that config.toml does not.
+        """
+        self._require_components(overrides, due=None, by_operator=by_operator)
         with self._lock:
             current = self._current()
             changed, config = overridden(self._config, current, overrides, due=self._due(current))
             reason = self._why_not(current, config)
             if reason:
                 raise ValueError(reason)
-            Preparation(self._db, changed, config).require_reward_models()
+            prepared = Preparation(self._db, changed, config)
+            prepared.require_reward_models()
+            prepared.require_models("reward")
+            self._jobs.require_space(prepared.job("reward"))
             handover.set_learn_from(self._db, config.reward.learn_from)
-            iterations.save(self._db, replace(changed, phase="reward"))
+            changed = iterations.save(self._db, replace(changed, phase="reward"))
+            if runs.newest(self._db, changed.number, "reward"):
+                # One was left for labeling: this is another run, on another snapshot.
+                self._start(changed, "reward")
+
+    def label_more(self, run: str) -> None:
+        """Leave a reward stage that failed or was cancelled for labeling.
+
+        Its run stays as it is; the next "Train" starts another one, on a new snapshot.
+        """
+        with self._lock:
+            stage = self._awaited(run).stage
+            if stage != "reward":
+                raise ValueError(
+                    f"the {stage} stage does not learn from labels: retry it, and annotators go on "
+                    "labeling meanwhile"
+                )
+            iterations.save(self._db, replace(self._current(), phase="labeling"))
 
     def cancel(self, run: str) -> None:
         with self._lock:
             self._jobs.cancel(run)
 
-    def resume(self, run: str) -> None:
+    def resume(self, run: str, overrides: Mapping[str, str] | None = None) -> None:
+        """Go on from its last checkpoint; `overrides` may raise `ppo.updates`."""
         with self._lock:
-            self._jobs.resume(self._awaited(run).id)
+            self._jobs.resume(self._awaited(run).id, overrides or {})
 
-    def retry(self, run: str, overrides: Mapping[str, str] | None = None) -> None:
+    def retry(
+        self, run: str, overrides: Mapping[str, str] | None = None, *, by_operator: bool = False
+    ) -> None:
         """Again from scratch, prepared anew with the settings of now and `overrides`.
 
-        A refusal changes nothing: neither settings nor a checkpoint are lost.
+        A refusal changes nothing: neither settings nor a checkpoint are lost.  `by_operator` as
+        for `train`.
         """
+        due = self._awaited(run).stage
+        self._require_components(overrides or {}, due=due, by_operator=by_operator)
         with self._lock:
             stage = self._awaited(run).stage
             changed, config = overridden(self._config, self._current(), overrides or {}, due=stage)
@@ -107,6 +152,7 @@ class Loop:
                 return
             prepared = Preparation(self._db, changed, config)
             prepared.require_reward_models()
+            prepared.require_models(stage)
             self._jobs.retry(run, prepared.job(stage, run=run), fill=partial(prepared.fill, stage))
             iterations.save(self._db, changed)
             handover.set_learn_from(self._db, config.reward.learn_from)
@@ -165,19 +211,35 @@ class Loop:
         """Where the loop stands: iteration, phase, what the running stage says, what blocks it."""
         current, blocked = iterations.latest(self._db), self.blocked_by()
         if current is None:
-            return {"iteration": None, "phase": None, "message": "", "blocked": None}
+            return {
+                "iteration": None,
+                "phase": None,
+                "phase_name": None,
+                "message": "",
+                "blocked": None,
+            }
         running = [r for r in runs.listing(self._db) if r.status == "running"]
         done = f"{running[-1].progress:.0%} {running[-1].message}" if running else ""
         return {
             "iteration": current.number,
             "phase": current.phase,
-            "message": f"{running[-1].stage} {done}".strip() if running else "",
+            "phase_name": self._phase_name(current),
+            "message": f"{runs.name(running[-1])} {done}".strip() if running else "",
             "blocked": blocked and self._as_blocked(blocked),
         }
 
     def _as_blocked(self, run: Run) -> dict[str, Any]:
         resumable = runs.has_checkpoint(self._db, run)
-        return {"run": run.id, "stage": run.stage, "reason": run.reason, "resumable": resumable}
+        return {
+            "run": run.id,
+            "stage": runs.name(run),
+            "reason": run.reason,
+            "resumable": resumable,
+        }
+
+    def _phase_name(self, current: Iteration) -> str:
+        method = runs.method(self._db, current)
+        return runs.METHODS.get(method, method) if current.phase == "ppo" else current.phase
 
     def blocked_by(self) -> Run | None:
         """The stopped run that keeps the loop from going on until somebody resumes or retries."""
@@ -221,11 +283,14 @@ class Loop:
         return current
 
     def _label(self, current: Iteration) -> Phase:
+        config = self._config_of(current)
+        if not config.labeling.auto_train or runs.newest(self._db, current.number, "reward"):
+            return "labeling"  # a reward stage that was left is for a person to start again
         enough = handover.labels_in(self._db, current) >= current.labels_wanted
-        if enough and self._config_of(current).labeling.auto_train:
-            self.train({})
-            return "reward"
-        return "labeling"
+        if not enough or self._why_not(current, config):
+            return "labeling"
+        self.train({})
+        return "reward"
 
     def _fine_tunes(self, current: Iteration) -> bool:
         """Whether the reference is fine-tuned on demonstrations, and not the base model as it is."""
@@ -298,6 +363,28 @@ class Loop:
         if blocking is None or blocking.id != run:
             raise ValueError(f"the loop went on without {run}; nothing waits for it any more")
         return found
+
+    def _require_components(
+        self, overrides: Mapping[str, str], *, due: Stage | None, by_operator: bool
+    ) -> None:
+        """ValueError where a shaping component or a file may not be named or cannot be had.
+
+        Not under the lock: importing somebody's function may take half a minute.
+        """
+        current = self._current()
+        changed, config = overridden(self._config, current, overrides, due=due)
+        allowed = None
+        if not by_operator:
+            held = (self._config_of(current), self._config)
+            allowed = {name for one in held for name in one.shaping.functions}
+            allowed |= set(self._config.plugins.allowed)
+            paths.require_open(
+                config,
+                workspace=self._db.workspace,
+                models=[model.id for model in models.listing(self._db)],
+                held=held,
+            )
+        Preparation(self._db, changed, config).require_components(allowed)
 
     def _config_of(self, current: Iteration) -> Config:
         return self._config.override(current.settings)

@@ -49,7 +49,9 @@ class _Bench:
         prompts = held_out_prompts(directory, self._config)
         self._asked = [(*prompt, n) for prompt in prompts for n in range(samples)]
         self._reference = Sampler.of_job(job, job.model("reference"), self._device)
-        self._reward = Ensemble.load(job, device=self._device)
+        self._reward = Ensemble.load(
+            job, device=self._device, asked=dict(prompts), answer=self._config.max_new_tokens
+        )
 
     def measure(self, name: str, path: str, tell: Callable[[int, int], None]) -> float:
         """Write the policy's answers unless they are written; the seconds it took to sample.
@@ -62,7 +64,8 @@ class _Bench:
         same = path == self._job.model("reference")
         sampler = self._reference if same else Sampler.of_job(self._job, path, self._device)
         config, conversations = self._config, [messages for _, messages, _ in self._asked]
-        require_room(sampler, conversations, config.max_new_tokens)
+        asked = [(id, messages) for id, messages, _ in self._asked]
+        require_room(sampler, asked, config.max_new_tokens)
         done = 0
 
         def count(batch: Sequence[Response]) -> None:

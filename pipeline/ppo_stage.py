@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -12,9 +13,13 @@ from pipeline.cancelling import Cancelled, asked, deferred
 from pipeline.devices import context_length, load_causal_lm, pick_device
 from pipeline.optimize.inputs import SAMPLES, job_reward, read_prompts, write_samples
 from pipeline.optimize.snapshots import Snapshots
-from pipeline.ppo import PPOTrainer, UpdateResult
+from pipeline.ppo import PPOTrainer, TrainingDiverged, UpdateResult
+from pipeline.ppo.checkpoint import checkpoint_path
+from pipeline.ppo.checks import check_critic
+from pipeline.reward.network import load_network
 from pipeline.rundir import Job, Report, RunDirectory
 from pipeline.text import ChatTokenizer
+from pipeline.training import tell_of_damage
 
 _SAMPLED_UPDATES = 20
 _STOPPED = {
@@ -32,21 +37,25 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
     model = load_causal_lm(job.model("policy"))
     prompts, left_out = read_prompts(directory, chat, config, context_length(model))
     reward, weights = job_reward(job, prompts, device=device)
+    critic, stands_in = _critic(job, chat, model, [prompt.ids for prompt in prompts])
     trainer = PPOTrainer(
         model,
-        load_causal_lm(job.model("reference")),
+        _reference(job),
         chat.tokenizer,
         [prompt.ids for prompt in prompts],
         reward,
         config,
         directory.checkpoint,
         reward_weights=weights,
+        critic=critic,
         categories=[prompt.category for prompt in prompts],
         eos_token_ids=chat.stop_ids,
         device=device,
     )
+    del critic  # a copy is trained, and this one would take its memory until the end
     snapshots = Snapshots(directory, count=job.config.optimize.snapshots, total=config.updates)
-    notes = {**job.notes, **({"long_prompts": left_out} if left_out else {})}
+    told = {"long_prompts": left_out, "critic": stands_in}
+    notes = {**job.notes, **{name: sentence for name, sentence in told.items() if sentence}}
     narrator = _Narrator(trainer, report, [prompt.id for prompt in prompts], notes, snapshots)
     narrator.follow(resume=job.resume)
     trainer.save(directory.model)
@@ -57,6 +66,34 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
         "stopped": trainer.stopped,
         "kl_weight": config.kl_weight,
     }
+
+
+def _reference(job: Job) -> Any:
+    """The reference, or None where it is the policy with its adapters off: no second model then."""
+    same = job.model("policy") == job.model("reference")
+    return None if job.config.ppo.lora_rank and same else load_causal_lm(job.model("reference"))
+
+
+def _critic(
+    job: Job, chat: ChatTokenizer, policy: Any, prompts: Sequence[Sequence[int]]
+) -> tuple[Any, str | None]:
+    """What a separate critic starts from: the reward model, trunk and head.
+
+    Of a reward model of several networks it is the first: a mean of weights is no model.  None, a
+    copy of the policy, and a sentence on it where the reward model cannot read the policy's tokens.
+    """
+    config, path = job.config.ppo, job.model("reward")
+    if config.critic != "separate":
+        return None, None
+    network = load_network(path)
+    longest = max(map(len, prompts)) + config.max_new_tokens
+    try:
+        if ChatTokenizer.load(path).tokenizer.get_vocab() != chat.tokenizer.get_vocab():
+            raise ValueError("its tokenizer is not the policy's")
+        check_critic(network, policy, longest=longest)
+    except ValueError as error:
+        return None, f"the critic starts as a copy of the policy, not of the reward model: {error}"
+    return network, None
 
 
 class _Narrator:
@@ -80,7 +117,7 @@ class _Narrator:
     def follow(self, *, resume: bool) -> None:
         """Make all updates.  A resume first takes back the events after its checkpoint."""
         started = False
-        with deferred():
+        with deferred(), self._flag_of_divergence():
             for update in self._trainer.run(resume=resume):
                 if not started:
                     started = True
@@ -101,15 +138,44 @@ class _Narrator:
             message = f"stopped early: {_STOPPED[self._trainer.stopped]}"
             self._report.note("warning", self._trainer.stopped, message, step=self._trainer.step)
 
+    @contextmanager
+    def _flag_of_divergence(self) -> Iterator[None]:
+        """What ends the run outweighs the flags before it: its remedy is the one to try."""
+        try:
+            yield
+        except TrainingDiverged as error:
+            self._report.note(
+                "flag",
+                "diverged",
+                str(error),
+                step=self._trainer.step + 1,
+                level="stop",
+                seen=f"{error}.",
+                why="No step was taken on it.",
+                remedy="",  # the error says it
+            )
+            raise
+
     def _begin(self, *, resume: bool, done: int) -> None:
         remembered = self._trainer.extra
         if resume:
             self._report.rewind(remembered.get("seq", 0))
             self._flagged = set(remembered.get("flagged", ()))
             self._report.log(f"resuming after update {done}")
+            self._tell_of_damage(done)
         for name, sentence in self._notes.items():
             if not remembered:
                 self._report.note("warning", name, sentence)
+
+    def _tell_of_damage(self, done: int) -> None:
+        for damaged in self._trainer.passed_over:
+            tell_of_damage(
+                self._report,
+                damaged=damaged.path.name,
+                reason=damaged.reason,
+                used=checkpoint_path(damaged.path.parent, done).name,
+                step=done,
+            )
 
     def _tell(self, update: UpdateResult) -> None:
         total = self._trainer.config.updates

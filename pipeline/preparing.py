@@ -6,7 +6,7 @@ Worked out anew for every attempt from scratch, so that a retry has what its set
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,9 @@ from pipeline import gate
 from pipeline.config import Config
 from pipeline.demo.pairs import shipped_pairs
 from pipeline.hub import ModelUnavailable, base_model_path, is_local, require_reward_model
+from pipeline.reward.enough import Judged, held_out_prompts
 from pipeline.rundir import Job
+from pipeline.shaping import require_available
 from storage import handover, iterations, models, policy_judgments, runs
 from storage.database import Database
 from storage.records import Iteration, ModelVersion, Snapshot, Stage, digest, new_id
@@ -39,6 +41,9 @@ def require_reference(db: Database) -> ModelVersion:
     if reference is None:
         raise RuntimeError("no SFT reference is registered; sampling makes one first")
     return reference
+
+
+_TRAINING: tuple[Stage, ...] = ("reward", "ppo", "evaluate")
 
 
 @dataclass(frozen=True)
@@ -126,6 +131,52 @@ class Preparation:
             except ModelUnavailable as error:
                 raise ValueError(f"shaping.extra_reward_models: {error}") from None
 
+    def require_models(self, due: Stage) -> None:
+        """ValueError where the stage that is `due`, or one after it, needs a model that is gone.
+
+        Before anything trains: the evaluation would notice after hours.
+        """
+        stages = _TRAINING[_TRAINING.index(due) :] if due in _TRAINING else (due,)
+        needed = {
+            name
+            for stage in stages
+            for key, name in self.job(stage).names.items()
+            if key != "reward" or name == self.current.reward_model  # else it is made before
+        }
+        gone = [model.path for model in models.missing(self.db) if model.id in needed]
+        if gone:
+            raise ValueError(
+                f"{', '.join(gone)} is missing from {self.db.workspace}: a backup holds no models. "
+                "Copy the directory there from the workspace that the backup was made of"
+            )
+
+    def require_components(self, allowed: Set[str] | None) -> None:
+        """ValueError where a shaping component cannot be had, or is a function that is not `allowed`.
+
+        None allows all.  What may not be named is not looked at either: that runs its module.
+        """
+        shaping = self.config.shaping
+        others = shaping.functions - allowed if allowed is not None else ()
+        if others:
+            raise ValueError(
+                f"shaping.weights names {', '.join(sorted(others))}, which would run as code on this "
+                "machine: whoever runs the studio has to allow it first, in plugins.allowed in "
+                "config.toml"
+            )
+        require_available(shaping)
+
+    def require_judgments(self) -> None:
+        """ValueError unless the reward stage has enough to learn from and to measure on."""
+        reward = self.config.reward
+        counted = handover.judged_by(self.db, reward.learn_from)
+        if not counted["used"]:
+            raise ValueError(handover.no_labels(counted))
+        judged = {
+            row.pop("prompt"): Judged(**row)
+            for row in handover.judged_prompts(self.db, reward.learn_from)
+        }
+        held_out_prompts(judged, share=reward.held_out_share, seed=self.config.seed)
+
     def shipped_pairs(self) -> Path | None:
         """The demo's ready-made pairs, where they are what sampling would be asked for."""
         found = shipped_pairs(self.config, wanted=self._pairs_wanted())
@@ -150,6 +201,7 @@ class Preparation:
         )  # fmt: skip
 
     def _give_judgments(self, inputs: Path) -> None:
+        self.require_judgments()
         number = self.current.number
         snapshot, ids = handover.give_judgments(
             self.db, inputs, iteration=number, kinds=self.config.reward.learn_from

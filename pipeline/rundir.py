@@ -39,6 +39,7 @@ Study = Literal["measure", "curve"]
 """Stages of studies, which the loop and its database do not know."""
 
 LOCK_FD = "KITESTRING_LOCK_FD"
+_TAIL = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +72,14 @@ class Job:
         """Paths of all reward models, the iteration's own first."""
         own = self.model("reward")
         return [own, *(self.model(key) for key in self.models if key.startswith("reward_"))]
+
+
+@dataclass(frozen=True)
+class Place:
+    """How far events.jsonl was read: the byte after the last line, and what stands before it."""
+
+    end: int
+    tail: bytes
 
 
 class RunDirectory:
@@ -145,6 +154,8 @@ class RunDirectory:
 
     def failure(self) -> str:
         """Why a run that has neither a lock nor a result ended, in one sentence."""
+        if not self.path.exists():
+            return "its run directory is gone: it was running when the backup was made"
         return self.error() or "the worker was killed or died without a word; its log may tell more"
 
     def error(self) -> str | None:
@@ -191,6 +202,29 @@ class RunDirectory:
             for _, event in _complete(handle):
                 if (event["attempt"], event["seq"]) > (attempt, seq):
                     yield event
+
+    def follow_events(
+        self, attempt: int, seq: int, place: Place | None
+    ) -> tuple[list[dict[str, Any]], Place | None]:
+        """`events_after`, from where the last look ended, and where this one did.
+
+        A long run's file has megabytes.  Where a worker that resumed has taken lines back, the file
+        is read from its beginning.
+        """
+        with suppress(FileNotFoundError), self.events.open("rb") as handle:
+            start = place.end if place and _tail(handle, place.end) == place.tail else 0
+            handle.seek(start)
+            read = list(_complete(handle, *((attempt, seq) if start else (1, 0))))
+            end = start + (read[-1][0] if read else 0)
+            found = [
+                event for _, event in read if (event["attempt"], event["seq"]) > (attempt, seq)
+            ]
+            return found, Place(end, _tail(handle, end))
+        return [], None
+
+    def progress_told(self, attempt: int) -> list[dict[str, Any]]:
+        """The progress events of an attempt, oldest first."""
+        return [event for event in self.events_after(attempt, 0) if event["kind"] == "progress"]
 
 
 class Report:
@@ -263,14 +297,21 @@ class Report:
         return seq
 
 
-def _complete(handle: IO[bytes]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The events of a file and where the line of each ends, up to a torn last line.
+def _tail(handle: IO[bytes], end: int) -> bytes:
+    """The last bytes before `end`: a line's number and time are among them, or some of its values."""
+    handle.seek(max(0, end - _TAIL))
+    return handle.read(min(end, _TAIL))
 
-    A line that cannot be read, as a crash of the machine may leave one, is a warning in its place:
+
+def _complete(
+    handle: IO[bytes], attempt: int = 1, seq: int = 0
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The events from where the file stands, with the bytes to the end of each, up to a torn last line.
+
+    `attempt` and `seq` are those of the event before.  A line that cannot be read, as a crash of the machine may leave one, is a warning in its place:
     nothing that was reported after it is lost.
     """
-    end = seq = 0
-    attempt = 1
+    end = 0
     for line in handle:
         if not line.endswith(b"\n"):
             return

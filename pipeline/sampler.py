@@ -45,9 +45,16 @@ class Sampler:
         return cls.load(path, device=device, dtype=inference_dtype(job.config.model, device))
 
     def fits(self, messages: Messages, max_new_tokens: int) -> bool:
-        """Whether a prompt and the longest answer to it stay within the model's context."""
+        """Whether a prompt, the longest answer to it and its end stay within the model's context."""
         context = context_length(self.model)
-        return context is None or len(self.chat.prompt(messages)) + max_new_tokens <= context
+        return context is None or self.needs(messages, max_new_tokens) <= context
+
+    def needs(self, messages: Messages, max_new_tokens: int) -> int:
+        """Tokens of a prompt and the longest answer to it, as a reward model reads them.
+
+        One that is cut off has no token that ends it, and is read with one.
+        """
+        return len(self.chat.prompt(messages)) + max_new_tokens + 1
 
     def sample(
         self,

@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Sequence
@@ -21,11 +22,11 @@ import pandas as pd
 
 from pipeline.choosing import CHOOSING_ARMS, choose_pairs, settled
 from pipeline.config import SamplingConfig
-from pipeline.devices import pick_device
+from pipeline.devices import context_length, pick_device
 from pipeline.drafts import Draft, Pool, Side, alike
 from pipeline.rundir import Job, Report, RunDirectory
 from pipeline.sampler import Response, Sampler
-from pipeline.text import ChatTokenizer, read_messages
+from pipeline.text import ChatTokenizer, name_rows, read_messages
 from storage.records import digest
 
 SECOND_CHANCES = 2
@@ -161,13 +162,17 @@ class _Session:
         """The rows whose prompt leaves room for an answer; the others are counted and said."""
         sampler = self._load("policy")
         limit = self._job.config.sampling.max_new_tokens
-        fitting = [row for row in rows if sampler.fits(read_messages(row["messages"]), limit)]
+        needs = [sampler.needs(read_messages(row["messages"]), limit) for row in rows]
+        context = context_length(sampler.model) or sys.maxsize
+        fitting = [row for row, tokens in zip(rows, needs, strict=True) if tokens <= context]
+        long = [(row["id"], n) for row, n in zip(rows, needs, strict=True) if n > context]
         pairs = sum(row["pairs"] for row in rows)
         self.too_long = pairs - sum(row["pairs"] for row in fitting)
         if self.too_long:
             message = (
                 f"{self.too_long} of {pairs} pairs were left out: with "
-                f"sampling.max_new_tokens={limit} their prompts exceed the model's context"
+                f"sampling.max_new_tokens={limit} their prompts exceed the model's context of "
+                f"{context} tokens: {name_rows(long)}"
             )
             self._report.note("warning", "long_prompts", message, count=self.too_long)
         return fitting

@@ -20,7 +20,7 @@ from pipeline.config import SFTConfig
 from pipeline.devices import context_length, load_causal_lm, pick_device
 from pipeline.logprobs import response_logprobs
 from pipeline.rundir import Job, Report, RunDirectory
-from pipeline.text import ChatTokenizer, Encoded, Messages, read_messages, require_fit
+from pipeline.text import CONTEXT, ChatTokenizer, Encoded, Messages, Room, read_messages
 from pipeline.training import (
     ReportCallback,
     save_policy,
@@ -35,7 +35,7 @@ _HELD_OUT_MOST = 200
 
 
 def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
-    """Fine-tune the base model on inputs/examples.parquet (messages, response); saves model/."""
+    """Fine-tune the base model on inputs/examples.parquet (prompt, messages, response); saves model/."""
     path = job.model("policy")
     device = pick_device(job.config.worker.device)
     frame = pd.read_parquet(directory.inputs / "examples.parquet")
@@ -55,6 +55,8 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
         seed=job.seed,
         resume=job.resume,
         device=device,
+        prompts=list(frame["prompt"]) if "prompt" in frame else None,
+        skip_long=job.config.model.long_rows == "skip",
     )
     save_policy(model, chat.tokenizer, directory.model)
     return summary
@@ -71,6 +73,8 @@ def train_sft(
     seed: int = 0,
     resume: bool = False,
     device: torch.device | str = "cpu",
+    prompts: Sequence[str] | None = None,
+    skip_long: bool = False,
 ) -> dict[str, Any]:
     """Train `model` in place to give each conversation its response; returns the summary.
 
@@ -79,13 +83,26 @@ def train_sft(
     prompts (at most 200) are held out for `held_out_loss`, where there are 20 or more.
 
     Raises ValueError without examples, and `TooLong` for one over `config.max_tokens` or the
-    model's context: nothing is cut or dropped.
+    model's context, named by its prompt's id in `prompts` or its row; with `skip_long` these are
+    left out with a warning.
     """
     if not examples:
         raise ValueError("there are no demonstrations to fine-tune on; import some with --sft")
     chat = tokenizer if isinstance(tokenizer, ChatTokenizer) else ChatTokenizer(tokenizer)
     encoded = [chat.chat(messages, response) for messages, response in examples]
-    _require_fit(encoded, config, model)
+
+    def tell(sentence: str) -> None:
+        report.log(sentence)
+        if not resume:  # a resumed run's events begin at its checkpoint
+            report.note("warning", "long_rows", sentence)
+
+    limits = {"sft.max_tokens": config.max_tokens, CONTEXT: context_length(model)}
+    names = [
+        f"row {i + 1}" + (f" (prompt {prompts[i]})" if prompts else "") for i in range(len(encoded))
+    ]
+    room = Room(limits=limits, skip=skip_long, tell=tell)
+    fitting = room.fitting([len(e.ids) for e in encoded], names, what="demonstrations")
+    examples, encoded = [examples[i] for i in fitting], [encoded[i] for i in fitting]
     held_out_rows = _held_out_rows(examples, seed)
     training = [e for i, e in enumerate(encoded) if i not in held_out_rows]
     held_out = [encoded[i] for i in sorted(held_out_rows)]
@@ -187,12 +204,3 @@ def _held_out_rows(examples: Sequence[tuple[Messages, str]], seed: int) -> set[i
     count = min(math.floor(_HELD_OUT_SHARE * len(prompts)), _HELD_OUT_MOST)
     held_out = set(prompts[:count])
     return {i for i, key in enumerate(keys) if key in held_out}
-
-
-def _require_fit(encoded: Sequence[Encoded], config: SFTConfig, model: Any) -> None:
-    lengths = [len(e.ids) for e in encoded]
-    require_fit(lengths, limit=config.max_tokens, setting="sft.max_tokens", what="demonstrations")
-    context = context_length(model)
-    if context is not None:
-        what = "demonstrations"
-        require_fit(lengths, limit=context, setting="the model's context", what=what)

@@ -187,7 +187,7 @@ class _Driver:
             here = (state["iteration"] or 0, state["phase"] or "not started")
             if here != seen:
                 deadline, seen = time.monotonic() + self.timeout, here
-                self.progress(f"iteration {here[0]}: {here[1]}")
+                self.progress(f"iteration {here[0]}: {state['phase_name'] or here[1]}")
             if number is not None and here[0] > number:
                 return number
             if here[1] == phase:

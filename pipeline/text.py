@@ -13,7 +13,8 @@ which is also exactly what the policy saw and sampled.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -21,23 +22,19 @@ from typing import Any
 import jinja2
 from transformers import AutoTokenizer, GenerationConfig
 
+from pipeline.context import FALLBACK_TEMPLATE
 from pipeline.hub import ModelUnavailable, explain, require_model
 from storage.records import Message, as_messages
 
 Messages = str | Sequence[Message | Mapping[str, str]]
 
-FALLBACK_TEMPLATE = (
-    "{{ KITESTRING_BOS }}{% for m in messages %}"
-    "{% if m.role == 'system' %}{{ m.content + '\n\n' }}"
-    "{% elif m.role == 'user' %}{{ 'User:\n' + m.content + '\n\n' }}"
-    "{% else %}{{ 'Assistant:\n' + m.content + eos_token + '\n\n' }}{% endif %}{% endfor %}"
-    "{% if add_generation_prompt %}{{ 'Assistant:\n' }}{% endif %}"
-)
-"""For tokenizers without a chat template (base models): plain headings, and end-of-text after
-each answer.  The response starts on a line of its own, so no token spans the boundary."""
-
 _KNOWN_ENDS = ("<|im_end|>", "<|endoftext|>", "</s>", "<eos>", "<|end_of_text|>", "[EOS]", "[SEP]")
 _KNOWN_PADS = ("<pad>", "[PAD]", "<|pad|>", "<|endoftext|>", "<|finetune_right_pad_id|>", "<unk>")
+
+
+CONTEXT = "the model's context"
+_NAMED = 5
+"""Rows that a sentence names; a file may have thousands that are too long."""
 
 
 class TooLong(ValueError):
@@ -82,7 +79,7 @@ class ChatTokenizer:
         """
         path = require_model(name)
         try:
-            tokenizer = AutoTokenizer.from_pretrained(path)
+            tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
         except (OSError, ValueError, KeyError) as error:
             raise ModelUnavailable(explain(name, error)) from error
         return cls(tokenizer, name=name, stops=_generation_stops(path))
@@ -164,14 +161,44 @@ class ChatTokenizer:
         return ValueError(f"the chat template of {self.name} refuses a conversation: {error}")
 
 
-def require_fit(lengths: Sequence[int], *, limit: int, setting: str, what: str) -> None:
-    """Raise `TooLong` unless each of these token counts is at most `limit`."""
-    over = [length for length in lengths if length > limit]
-    if over:
-        raise TooLong(
-            f"{len(over)} of {len(lengths)} {what} are longer than {setting}={limit} tokens "
-            f"(the longest has {max(over)}): raise {setting} or remove them"
+@dataclass(frozen=True, kw_only=True)
+class Room:
+    """How many tokens a row may have, by the name of each limit, and what happens to longer rows.
+
+    They are an error that names them; with `skip` (``model.long_rows``) they are left out, and
+    `tell` gets the sentence.
+    """
+
+    limits: Mapping[str, int | None]
+    skip: bool = False
+    tell: Callable[[str], Any] = lambda _: None
+
+    def fitting(self, lengths: Sequence[int], names: Sequence[str], *, what: str) -> list[int]:
+        """The numbers, from 0, of the rows with these token counts and names that fit.
+
+        Raises `TooLong` for the others, or where all would be left out.
+        """
+        known = [(n, name) for name, n in self.limits.items() if n is not None]
+        limit, name = min(known, default=(sys.maxsize, ""))
+        over = {i: length for i, length in enumerate(lengths) if length > limit}
+        if not over:
+            return list(range(len(lengths)))
+        found = (
+            f"{len(over)} of {len(lengths)} {what} exceed {name}={limit} tokens: "
+            f"{name_rows([(names[i], length) for i, length in over.items()])}"
         )
+        if not self.skip or len(over) == len(lengths):
+            raised = f"raise {name}, " if name != CONTEXT else ""
+            skipping = "" if self.skip else ", or set model.long_rows=skip to leave them out"
+            raise TooLong(f"{found}; {raised}shorten or remove them{skipping}")
+        self.tell(f"{found}; they are left out (model.long_rows=skip)")
+        return [i for i in range(len(lengths)) if i not in over]
+
+
+def name_rows(rows: Sequence[tuple[str, int]]) -> str:
+    """The first rows of a list, each by its name and its tokens, and how many more there are."""
+    named = ", ".join(f"{name} ({tokens} tokens)" for name, tokens in rows[:_NAMED])
+    return named + (f" and {len(rows) - _NAMED} more" if len(rows) > _NAMED else "")
 
 
 def _ensure_end(tokenizer: Any, name: str) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import warnings
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -84,7 +86,8 @@ class ReportCallback(TrainerCallback):
         # Written last, so a checkpoint without it was interrupted.
         if state.is_world_process_zero:
             folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
-            write_atomically(folder / _MARK, json.dumps({"seq": self._report.seq}))
+            mark = {"seq": self._report.seq, "files": _checksums(folder)}
+            write_atomically(folder / _MARK, json.dumps(mark))
 
 
 class SnapshotCallback(TrainerCallback):
@@ -165,11 +168,7 @@ def train(trainer: Any, checkpoints: Path, report: Report, *, resume: bool) -> f
     request to stop is answered after the step, with a checkpoint: raises Cancelled.
     """
     trainer.remove_callback(PrinterCallback)  # the figures are events, and the log is for sentences
-    last = last_checkpoint(checkpoints) if resume else None
-    if resume:
-        seq = json.loads((last / _MARK).read_text())["seq"] if last else 0
-        report.rewind(seq)
-        report.log(f"resuming from {last.name}" if last else "no checkpoint yet; starting over")
+    last = _take_up(checkpoints, report) if resume else None
     with deferred():
         result = trainer.train(resume_from_checkpoint=str(last) if last else None)
     if asked():
@@ -179,8 +178,78 @@ def train(trainer: Any, checkpoints: Path, report: Report, *, resume: bool) -> f
 
 def last_checkpoint(checkpoints: Path) -> Path | None:
     """The newest checkpoint that was written to its end."""
+    return next(iter(_written(checkpoints)), None)
+
+
+def _written(checkpoints: Path) -> list[Path]:
+    """Checkpoints that were written to their end, newest first."""
     complete = [path.parent for path in checkpoints.glob(f"checkpoint-*/{_MARK}")]
-    return max(complete, key=lambda path: int(path.name.rpartition("-")[2]), default=None)
+    return sorted(complete, key=lambda path: int(path.name.rpartition("-")[2]), reverse=True)
+
+
+def _take_up(checkpoints: Path, report: Report) -> Path | None:
+    """The checkpoint to resume from, the events after it taken back; None where there is none.
+
+    Damaged ones are passed over, with a warning, and renamed.  ValueError where all are damaged.
+    """
+    damaged: dict[Path, str] = {}
+    for path in _written(checkpoints):
+        reason = _damage(path)
+        if reason is None:
+            break
+        damaged[path] = reason
+    else:
+        if damaged:
+            each = "; ".join(f"{path.name}: {reason}" for path, reason in damaged.items())
+            raise ValueError(
+                f"no checkpoint can be read ({each}); start the stage again from the beginning"
+            )
+        report.rewind(0)
+        report.log("no checkpoint yet; starting over")
+        return None
+    report.rewind(json.loads((path / _MARK).read_text())["seq"])
+    report.log(f"resuming from {path.name}")
+    for folder, reason in damaged.items():
+        step = int(path.name.rpartition("-")[2])
+        tell_of_damage(report, damaged=folder.name, reason=reason, used=path.name, step=step)
+        # The trainer's own count of what it keeps would go by the name.
+        aside = folder.with_name(f"damaged-{folder.name}")
+        shutil.rmtree(aside, ignore_errors=True)
+        folder.rename(aside)
+    return path
+
+
+def tell_of_damage(report: Report, *, damaged: str, reason: str, used: str, step: int) -> None:
+    """Warn, in the events and the log, that a resume passed over a damaged checkpoint."""
+    message = f"the checkpoint {damaged} is damaged ({reason}), so the stage goes on from {used}"
+    report.note("warning", "damaged_checkpoint", message, step=step, damaged=damaged, used=used)
+    report.log(message)
+
+
+def _checksums(folder: Path) -> dict[str, int]:
+    """CRC-32 of each file of a checkpoint: safetensors and JSON have no checksum of their own."""
+    files = (file for file in folder.iterdir() if file.is_file() and file.name != _MARK)
+    return {file.name: _crc(file) for file in files}
+
+
+def _crc(file: Path) -> int:
+    found = 0
+    with file.open("rb") as handle:
+        while part := handle.read(1 << 20):
+            found = zlib.crc32(part, found)
+    return found
+
+
+def _damage(checkpoint: Path) -> str | None:
+    """What is wrong with a checkpoint, or None."""
+    try:
+        expected = json.loads((checkpoint / _MARK).read_text())["files"]
+        wrong = [name for name, crc in expected.items() if _crc(checkpoint / name) != crc]
+    except FileNotFoundError as missing:
+        return f"{Path(missing.filename).name} is missing"
+    except (OSError, ValueError, KeyError) as error:
+        return str(error).partition("\n")[0] or type(error).__name__
+    return f"{wrong[0]} is not what was written" if wrong else None
 
 
 def prefixed(prefix: str, values: Mapping[str, Any]) -> dict[str, float]:

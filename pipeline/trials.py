@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from scipy.stats import t as student
+from scipy.special import stdtrit
 
 from pipeline.rundir import write_atomically
 
@@ -118,7 +118,7 @@ class Estimate:
         mean, n = fmean(values), len(values)
         if n < 2:
             return cls(mean=mean, low=None, high=None, n=n)
-        half = float(student.ppf(0.975, n - 1)) * stdev(values) / n**0.5
+        half = float(stdtrit(n - 1, 0.975)) * stdev(values) / n**0.5
         return cls(mean=mean, low=mean - half, high=mean + half, n=n)
 
     def text(self, digits: int = 2, *, signed: bool = False) -> str:

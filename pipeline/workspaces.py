@@ -9,7 +9,8 @@ from pipeline import hub
 from pipeline.config import CONFIGS, Config
 from pipeline.rundir import write_atomically
 from pipeline.settings import assignments
-from pipeline.shaping import require_functions
+from pipeline.shaping import require_available
+from storage.replacing import require_settled
 from storage.workspace import SETTINGS, holds_data, make_private
 
 
@@ -21,7 +22,11 @@ def load_settings(workspace: Path, files: Sequence[Path], sets: Sequence[str]) -
 
 
 def require_settings(workspace: Path) -> None:
-    """ValueError where there are data without settings: a preset would be taken for theirs."""
+    """ValueError where there are data without settings: a preset would be taken for theirs.
+
+    ReplacementUnfinished where a restore was interrupted, which may have moved them.
+    """
+    require_settled(workspace)
     if holds_data(workspace) and not (workspace / SETTINGS).exists():
         raise ValueError(
             f"{workspace / SETTINGS} is missing; put it back, or make a new one with "
@@ -33,6 +38,7 @@ def prepare(
     workspace: Path, model: str | None, files: Sequence[Path], sets: Sequence[str]
 ) -> Config:
     """Make the workspace with its config.toml unless it exists; return its settings."""
+    require_settled(workspace)
     own = workspace / SETTINGS
     if own.exists():
         config = load_settings(workspace, files, sets)
@@ -41,7 +47,7 @@ def prepare(
                 f"{workspace} was made for the model {config.model.name}; "
                 f"give --workspace another directory for {model}"
             )
-        require_functions(config.shaping)
+        require_available(config.shaping)
         return config
     if not model:
         require_settings(workspace)
@@ -50,7 +56,7 @@ def prepare(
     config = Config.load([preset, *files], chosen)
     if config.model.name != "demo":
         hub.require_model(config.model.name)
-    require_functions(config.shaping)
+    require_available(config.shaping)
     make_private(workspace)
     write_atomically(own, config.to_toml())
     return config

@@ -91,10 +91,11 @@ def set_disabled(db: Database, annotator: str, *, disabled: bool) -> Annotator:
         rows = tx.rows(_BY_ID, id=annotator)
         if not rows:
             raise NotFound(f"there is no annotator {annotator!r}")
-        changed = replace(from_row(Annotator, rows[0]), disabled=disabled)
-        if disabled:
-            if [row["id"] for row in tx.rows(_RESEARCHERS)] == [annotator]:
-                raise ValueError(f"{changed.name} is the only researcher; add another one first")
+        before = from_row(Annotator, rows[0])
+        changed = replace(before, disabled=disabled)
+        if disabled and [row["id"] for row in tx.rows(_RESEARCHERS)] == [annotator]:
+            raise ValueError(f"{changed.name} is the only researcher; add another one first")
+        if disabled or before.disabled:  # earlier versions made tokens for disabled people too
             tokens.revoke_all(tx, annotator)
         tx.store(changed)
         return changed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
@@ -28,7 +29,7 @@ _COLUMNS = {
     "id": "the judgment",
     "comparison": "the pair that was judged",
     "item": "the item of an imported judgment",
-    "iteration": "the turn of the loop that asked; 0 for imported judgments",
+    "iteration": "the turn of the loop that asked; 0 for pairs that came from a file",
     "arm": f"how the pair was chosen ({', '.join(get_args(Arm))})",
     "messages": "the prompt as chat messages",
     "prompt_role": "train, sft, or held-out or audit, which are not to be trained on",
@@ -158,7 +159,7 @@ def _annotators(facts: CardFacts) -> str:
     counts = sorted(facts.annotators.items(), key=lambda each: (-each[1], each[0]))
     if facts.format != "raw":
         return f"## Annotators\n\n{text} This format does not say who judged what."
-    rows = "\n".join(f"| {_plain(name)} | {n} |" for name, n in counts)
+    rows = "\n".join(f"| {_cell(name)} | {n} |" for name, n in counts)
     return f"## Annotators\n\n{text}\n\n| annotator | judgments |\n|---|---|\n{rows}"
 
 
@@ -176,7 +177,7 @@ def _agreement(facts: CardFacts) -> str:
         return f"## Agreement\n\n{text}"
     pairs = sorted((*sorted((k.one, k.other)), k.items, k.kappa) for k in facts.kappas)
     rows = "\n".join(
-        f"| {_plain(one)} | {_plain(other)} | {_number(kappa)} | {items} |"
+        f"| {_cell(one)} | {_cell(other)} | {_number(kappa)} | {items} |"
         for one, other, items, kappa in pairs
     )
     header = "| annotator | annotator | Cohen's kappa | pairs |\n|---|---|---|---|"
@@ -194,3 +195,15 @@ def _interval(bounds: Sequence[float] | None) -> str:
 def _plain(name: str) -> str:
     """A name that cannot end a table cell, a code span or a line."""
     return " ".join(name.replace("|", "/").replace("`", "'").replace("<", "‹").split())
+
+
+_MARKS = str.maketrans({">": "›", "[": "(", "]": ")", "&": "+"})
+
+
+def _cell(name: str) -> str:
+    """A name in running text that is no Markdown: no link, image, emphasis, HTML or entity.
+
+    What looks like an address is broken: the hub makes a link of one that stands alone.
+    """
+    text = re.sub(r"([*_~!#\\])", r"\\\1", _plain(name).translate(_MARKS))
+    return re.sub(r"(?i)(://|www\.|@)", lambda found: f"{found[0][0]}\u200b{found[0][1:]}", text)

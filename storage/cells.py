@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from storage.filetypes import STRICT, BadRow, Doubled, Row, is_missing
+from storage.filetypes import STRICT, Doubled, Row, is_missing
 from storage.records import Message, as_messages, now
+from storage.row_notes import BadRow
 
 LONG = 200_000
 """Characters of a text, some 50,000 tokens, beyond which it is more likely a mistake of the file."""
@@ -21,15 +22,24 @@ _PROMPT_COLUMNS = ("messages", "prompt", "instruction")
 
 
 class Cells:
-    """The cells of one row and the warnings that reading them gave."""
+    """The cells of one row and the warnings that reading them gave.
 
-    def __init__(self, row: Row) -> None:
+    `strict`: what is odd but usable cannot be used either.
+    """
+
+    def __init__(self, row: Row, *, strict: bool = False) -> None:
         self.line = row.line
         self._values = row.values
+        self._strict = strict
         self.warnings: list[BadRow] = []
 
     def warn(self, reason: str) -> None:
         self.warnings.append(BadRow(self.line, reason))
+
+    def _odd(self, reason: str) -> None:
+        if self._strict:
+            raise ValueError(reason)
+        self.warn(reason)
 
     def has(self, column: str) -> bool:
         """Whether the column is there and holds something; an empty CSV cell holds nothing."""
@@ -71,7 +81,7 @@ class Cells:
         else:
             text = self.text(column)
         if not text.strip():
-            self.warn(f"{column} is empty")
+            self._odd(f"{column} is empty")
         return text
 
     def chat(self, column: str) -> tuple[Message, ...]:
@@ -173,12 +183,14 @@ class Cells:
     def _as_text(self, column: str, value: Any) -> str:
         if isinstance(value, bool | int | float):
             kind = "boolean" if isinstance(value, bool) else "number"
+            if self._strict:
+                raise ValueError(f"{column} must be text, not the {kind} {_spelled(value)}")
             self.warn(f"{column} is the {kind} {_spelled(value)}, kept as text")
             return json.dumps(value)
         if not isinstance(value, str):
             raise ValueError(f"{column} must be text, not {_spelled(value)}")
         if len(value) > LONG:
-            self.warn(
+            self._odd(
                 f"{column} is {len(value):,} characters long, more than anybody reads before a judgment"
             )
         return _valid_text(column, value)

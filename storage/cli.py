@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, Protocol
 
 import typer
 
-from storage import backup
+from storage import backup, models
 from storage.database import Database
 from storage.errors import WorkspaceLocked
 from storage.formats import Format, Ties
@@ -40,7 +40,11 @@ Connect = Callable[[Path], AbstractContextManager[Target]]
 
 def show(result: Any, as_json: bool) -> None:
     """Print one JSON object, or the same as indented lines and tables."""
-    text = json.dumps(result, indent=2, default=str) if as_json else "\n".join(_lines(result))
+    text = (
+        json.dumps(result, indent=2, default=str, allow_nan=False)
+        if as_json
+        else "\n".join(_lines(result))
+    )
     typer.echo(text)
 
 
@@ -93,14 +97,19 @@ def _word(value: Any) -> str:
 
 def _shorten(report: dict[str, Any]) -> dict[str, Any]:
     """An import's report with the first warnings only; a file can have one a row."""
-    warnings = report["warnings"]
-    if len(warnings) <= _WARNINGS_SHOWN:
-        return report
-    more = len(warnings) - _WARNINGS_SHOWN
-    return report | {
-        "warnings": warnings[:_WARNINGS_SHOWN],
-        "not shown": f"{more} more warnings; --json lists them all",
-    }
+    brief = {name: value for name, value in report.items() if not name.endswith("_in_all")}
+    kept = {"skipped": report["skipped"], "warnings": report["warnings"][:_WARNINGS_SHOWN]}
+    hidden = [
+        f"{more} more {what}; --json lists {_how_many(report, kind)}"
+        for kind, what in (("skipped", "bad rows left out"), ("warnings", "warnings"))
+        if (more := report[f"{kind}_in_all"] - len(kept[kind]))
+    ]
+    return brief | kept | ({"not shown": ", ".join(hidden)} if hidden else {})
+
+
+def _how_many(report: dict[str, Any], kind: str) -> str:
+    listed = len(report[kind])
+    return "them all" if listed == report[f"{kind}_in_all"] else f"the first {listed:,}"
 
 
 def add_data_commands(
@@ -122,15 +131,22 @@ def _add_import(app: typer.Typer, connect: Connect, prepare: Callable[[Path], An
         sft: Annotated[File, typer.Option(help="Demonstrations: prompt and response.")] = None,
         judgments: Annotated[File, typer.Option(help="Judgments of two responses.")] = None,
         preferences: Annotated[File, typer.Option(help="A TRL preference dataset.")] = None,
+        pairs: Annotated[File, typer.Option(help="Pairs of responses to be judged here.")] = None,
         role: Annotated[str | None, typer.Option(help="One role for all new prompts.")] = None,
         skip_bad: Annotated[bool, typer.Option(help="Leave bad rows out, saying which.")] = False,
+        skip_long: Annotated[
+            bool, typer.Option(help="Leave out rows that exceed the model's context, saying which.")
+        ] = False,
         as_json: AsJson = False,
     ) -> None:
         """Import JSONL, CSV or parquet; bad rows are all reported and nothing is half-imported."""
-        given = {"prompts": prompts, "sft": sft, "judgments": judgments, "preferences": preferences}
+        given = {"prompts": prompts, "sft": sft, "judgments": judgments}
+        given |= {"preferences": preferences, "pairs": pairs}
         chosen = {kind: file for kind, file in given.items() if file}
         if not chosen:
-            raise ValueError("name a file: --prompts, --sft, --judgments or --preferences FILE")
+            raise ValueError(
+                "name a file: --prompts, --sft, --judgments, --preferences or --pairs FILE"
+            )
         if role and sft:
             raise ValueError("demonstrations have the role sft; import them without --role")
         if not workspace.exists():
@@ -141,7 +157,7 @@ def _add_import(app: typer.Typer, connect: Connect, prepare: Callable[[Path], An
                 options: dict[str, Any] = {"kind": kind, "file": str(file.resolve())}
                 if role:
                     options["role"] = role
-                report = target.call("import", skip_bad=skip_bad, **options)
+                report = target.call("import", skip_bad=skip_bad, skip_long=skip_long, **options)
                 show(report if as_json else _shorten(report), as_json)
 
 
@@ -159,6 +175,9 @@ def _add_export(app: typer.Typer, connect: Connect) -> None:
         ] = False,
         names: Annotated[bool, typer.Option(help="Real names instead of pseudonyms.")] = False,
         public: Annotated[bool, typer.Option(help="Make a pushed dataset public.")] = False,
+        csv_safe: Annotated[
+            bool, typer.Option(help="Put ' before cells that a spreadsheet would run (CSV only).")
+        ] = False,
         as_json: AsJson = False,
     ) -> None:
         """Export judgments as a preference dataset, with a dataset card beside it."""
@@ -166,7 +185,7 @@ def _add_export(app: typer.Typer, connect: Connect) -> None:
             raise ValueError(f"--public is for datasets on a hub; {out} is on this machine")
         where = out if "://" in out else str(Path(out).resolve())
         options = {"format": format, "ties": ties, "names": names, "history": history}
-        options["private"] = not public
+        options |= {"private": not public, "csv_safe": csv_safe}
         with connect(workspace) as target:
             show(target.call("export", out=where, **options), as_json)
 
@@ -214,12 +233,34 @@ def _add_safekeeping(app: typer.Typer, connect: Connect) -> None:
 
     @app.command("restore")
     def restore_command(
-        source: Annotated[Path, typer.Argument(help="A directory that `backup` made.")],
+        source: Annotated[
+            Path | None, typer.Argument(help="A directory that `backup` made.")
+        ] = None,
         workspace: Workspace = DEFAULT,
+        finish: Annotated[
+            bool, typer.Option("--finish", help="Complete a restore that was interrupted.")
+        ] = False,
+        undo: Annotated[
+            bool, typer.Option("--undo", help="Put back what an interrupted restore replaced.")
+        ] = False,
     ) -> None:
         """Put a backup's database, journal and settings in place; what was there is kept aside."""
+        if (source is not None) + finish + undo != 1:
+            raise ValueError("name one of: the directory of a backup, --finish, --undo")
+        if source is None:
+            (backup.finish_restore if finish else backup.undo_restore)(workspace)
+            typer.echo(f"{workspace} has its {'new' if finish else 'old'} files")
+            return
         backup.restore(source, workspace)
         typer.echo(f"{workspace} is as it was when {source} was made")
+        with Database.open(workspace, create=False) as db:
+            gone = [model.path for model in models.missing(db)]
+        if gone:
+            typer.echo(
+                f"not in the backup: {', '.join(gone)}; copy {'them' if len(gone) > 1 else 'it'} from the workspace that "
+                "it was made of, or the loop cannot go on from them",
+                err=True,
+            )
         if not (workspace / SETTINGS).exists():
             typer.echo(f"its {SETTINGS} was not in the backup; `init --model` makes one", err=True)
 

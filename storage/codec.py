@@ -37,6 +37,9 @@ class Kind:
     `once` kinds never change: storing the same id again changes nothing, and other content is
     a Conflict.  `ignored` fields may differ without being a conflict (the first one stays).
     Other kinds are replaced whole; `volatile` fields change without a journal entry.
+
+    Rows of `ordered` kinds have a column `seq`, counted over all of them: the order of their lines in
+    the journal, whatever the clock said.  It is no part of the entry.
     """
 
     name: str
@@ -46,6 +49,7 @@ class Kind:
     once: bool = True
     ignored: frozenset[str] = frozenset()
     volatile: frozenset[str] = frozenset()
+    ordered: bool = False
 
     def same(self, one: Entry, other: Entry) -> bool:
         """Whether two entries of one key say the same, apart from what may differ."""
@@ -54,6 +58,7 @@ class Kind:
 
 
 _TIME = frozenset({"created_at"})
+_ACT = frozenset({"created_at", "seq"})
 # A stage that is run again may score a little differently; the first prediction stands.
 _ANY_SCORE = frozenset({"created_at", "reward_model", "first", "first_score", "second_score"})
 _PROGRESS = frozenset({"progress", "message", "ingested_seq"})
@@ -61,10 +66,10 @@ _ALL = (
     Kind("prompt", records.Prompt, "prompts", ignored=_TIME | {"role", "category", "source"}),
     Kind("completion", records.Completion, "completions", ignored=_TIME),
     Kind("comparison", records.Comparison, "comparisons", ignored=_TIME | {"position"}),
-    Kind("judgment", records.Judgment, "judgments", ignored=_TIME),
+    Kind("judgment", records.Judgment, "judgments", ignored=_ACT, ordered=True),
     Kind("withdrawal", records.Withdrawal, "withdrawals", ignored=_TIME),
-    Kind("skip", records.Skip, "skips", ignored=_TIME),
-    Kind("flag", records.Flag, "flags", ignored=_TIME),
+    Kind("skip", records.Skip, "skips", ignored=_ACT, ordered=True),
+    Kind("flag", records.Flag, "flags", ignored=_ACT, ordered=True),
     Kind("snapshot", records.Snapshot, "snapshots", "hash", ignored=_TIME | {"iteration"}),
     Kind("annotator", records.Annotator, "annotators", once=False),
     Kind("token", records.Token, "tokens", "hash", once=False),

@@ -26,7 +26,9 @@ from storage import (
     status,
     tokens,
 )
+from storage.arguments import check
 from storage.database import Database
+from storage.long_rows import LengthCheck, TooLong
 from storage.records import Annotator, new_id
 
 INVITE_LIFETIME = timedelta(days=7)
@@ -38,6 +40,9 @@ class Commands:
     address = ""
     """Where browsers reach the studio; a server sets it, and invite links begin with it."""
 
+    too_long: Callable[[], TooLong | None] = staticmethod(lambda: None)
+    """Makes what tells rows that are too long for the model; the composition root knows the model."""
+
     def __init__(self, db: Database) -> None:
         self._db = db
         self._table: dict[str, Callable[..., Any]] = {
@@ -45,40 +50,75 @@ class Commands:
             "lineage": self._lineage,
             "import": self._import,
             "export": self._export,
-            "backup": lambda target: {"backup": str(backup.backup(db, Path(target)))},
+            "backup": self._backup,
             "verify": lambda: backup.verify(db),
             "iteration": self._iteration,
-            "evaluation.completions": lambda iteration: handover.evaluated(db, iteration),
+            "evaluation.completions": self._evaluated,
             "judge.open": self._judge_open,
             "judge.save": lambda **verdict: model_judges.save(db, **verdict),
             "users.add": self._add_user,
             "users.list": lambda: [_public(a) for a in annotators.listing(db)],
-            "users.disable": lambda name: self._set_disabled(name, disabled=True),
-            "users.enable": lambda name: self._set_disabled(name, disabled=False),
+            "users.disable": self._disable,
+            "users.enable": self._enable,
+        }
+        # Commands that hand their arguments on, and who says what those are.
+        self._takes: dict[str, Callable[..., Any]] = {
+            "export": exporting.export,
+            "judge.save": model_judges.save,
         }
 
-    def register(self, name: str, command: Callable[..., Any]) -> None:
-        """Add a command that storage alone cannot do."""
+    def register(
+        self, name: str, command: Callable[..., Any], *, takes: Callable[..., Any] | None = None
+    ) -> None:
+        """Add a command that storage alone cannot do; `takes` declares what it hands on."""
         self._table[name] = command
+        if takes is not None:
+            self._takes[name] = takes
 
     def call(self, name: str, arguments: dict[str, Any]) -> Any:
-        """Run a command; ``ValueError`` with a sentence when there is none of that name."""
+        """Run a command; ``ValueError`` with a sentence when there is none of that name, or none
+        that takes such arguments."""
         if name not in self._table:
             raise ValueError(f"there is no command {name!r}; known: {', '.join(self._table)}")
+        check(name, self._takes.get(name, self._table[name]), arguments)
         return self._table[name](**arguments)
 
     def _lineage(self, policy: str) -> dict[str, Any]:
         found = lineage.lineage(self._db, policy)
         return {"lineage": found, "text": lineage.render(found)}
 
-    def _import(self, kind: str, file: str, skip_bad: bool = False, **options: Any) -> Any:
+    def _backup(self, target: str) -> dict[str, str]:
+        return {"backup": str(backup.backup(self._db, Path(target)))}
+
+    def _evaluated(self, iteration: int) -> Any:
+        return handover.evaluated(self._db, iteration)
+
+    def _disable(self, name: str) -> dict[str, Any]:
+        return self._set_disabled(name, disabled=True)
+
+    def _enable(self, name: str) -> dict[str, Any]:
+        return self._set_disabled(name, disabled=False)
+
+    def _import(
+        self, kind: str, file: str, skip_bad: bool = False, skip_long: bool = False, **options: Any
+    ) -> Any:
         importers = {
             "prompts": importing.import_prompts,
             "sft": importing.import_sft,
             "judgments": importing.import_judgments,
             "preferences": importing.import_preferences,
+            "pairs": importing.import_pairs,
         }
-        report = importers[kind](self._db, Path(file), skip_bad=skip_bad, **options)
+        if kind not in importers:
+            raise ValueError(f"import: kind is {kind!r} and must be one of {', '.join(importers)}")
+        check(f"import of {kind}", importers[kind], {"file": file, "skip_bad": skip_bad, **options})
+        report = importers[kind](
+            self._db,
+            Path(file),
+            skip_bad=skip_bad,
+            length=LengthCheck(self.too_long(), skip=skip_long),
+            **options,
+        )
         return dataclasses.asdict(report)
 
     def _export(self, **arguments: Any) -> Any:

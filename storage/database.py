@@ -11,7 +11,6 @@ file: closing any handle to it inside this process would drop DuckDB's lock on i
 
 from __future__ import annotations
 
-import errno
 import queue
 import threading
 import weakref
@@ -33,10 +32,15 @@ from storage.errors import (
     StorageDamaged,
     StorageFull,
     WorkspaceLocked,
+    cause_of,
+    explain,
 )
+from storage.health import Health
 from storage.journal import Journal
 from storage.migrations import migrate
-from storage.reconcile import reconcile
+from storage.reconcile import reconcile, require_own_runs
+from storage.replacing import require_settled
+from storage.schema import require_known
 from storage.shelf import Shelf
 from storage.transaction import Clock, Tables, Transaction, fetch
 from storage.workspace import DATABASE, JOURNAL, keep_wal_aside, lock_workspace, make_workspace
@@ -48,7 +52,6 @@ T = TypeVar("T")
 Operation = Callable[[Transaction], Any]
 _GROUP = 256
 _REBUILD = ". If the file is damaged, `python launch.py rebuild` makes it again from the journal"
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 class Database:
@@ -58,6 +61,11 @@ class Database:
         self.workspace = workspace
         self.clock: Callable[[], datetime] = Clock()
         self.shelf = Shelf()
+        self.people_version = 0
+        """Counts the commits that changed an annotator or a token."""
+        self.health = Health()
+        self.committed = 0
+        """How many bytes of the journal are committed; they never change."""
         self._lock = lock
         self._desk = Desk()
         self._local = threading.local()
@@ -83,15 +91,20 @@ class Database:
         """Open a workspace for reading and writing.
 
         Takes its lock, brings the schema up to date and makes journal and tables agree.
-        Raises WorkspaceLocked, NotFound (no such workspace and not `create`) or StorageDamaged.
+        Raises WorkspaceLocked, NotFound (no such workspace and not `create`), StorageDamaged,
+        StorageFull where the disk does not let it, or ReplacementUnfinished after a restore that
+        was interrupted.
         """
         workspace = Path(workspace).absolute()
         make_workspace(workspace, create=create)
         lock = lock_workspace(workspace)
         try:
+            require_settled(workspace)
             return cls(workspace, lock=lock)
-        except BaseException:
+        except BaseException as error:
             lock.close()
+            if isinstance(error, OSError) and _disk_refused(error):
+                raise _unopened(workspace, error) from error
             raise
 
     # -- reading ---------------------------------------------------------------------------
@@ -148,14 +161,20 @@ class Database:
         when a neighbour in its group fails, so it must not change anything outside the
         transaction.  Raises StorageFull when the disk refuses: repeat it when there is space.
         """
+        return self.submit(operation).result()
+
+    def submit(self, operation: Callable[[Transaction], T]) -> Future[T]:
+        """The same for those who need not wait in a thread: the outcome comes by the future."""
         if threading.current_thread() is self._writer:
             raise RuntimeError("an operation must use its own transaction, not db.write")
         future: Future[T] = Future()
+        # Running from here on: whoever stops waiting cannot cancel what the writer has taken.
+        future.set_running_or_notify_cancel()
         with self._gate:
             if self._closed:
                 raise RuntimeError("the workspace is closed")
             self._waiting.put((operation, future))
-        return future.result()
+        return future
 
     def close(self) -> None:
         """Finish waiting writes, fold the write-ahead log in and release the lock."""
@@ -194,6 +213,7 @@ class Database:
         try:
             outcomes = [*self._attempt([operation for operation, _ in group], careful=False)]
         except StorageFull as error:
+            self.health.refuse(error)
             outcomes = [StorageFull(str(error)) for _ in group]
         except BaseException:
             outcomes = [self._attempt_alone(operation) for operation, _ in group]
@@ -219,7 +239,7 @@ class Database:
         """
         tables = self._begin()
         transaction = Transaction(tables, self._desk, now=self.clock, careful=careful)
-        start = self.journal.size
+        start, last_act = self.journal.size, tables.last_act
         try:
             outcomes: list[_Done | BaseException] = []
             wrote = False
@@ -237,12 +257,10 @@ class Database:
             transaction.flush()
             self._finish(tables, transaction, wrote=wrote)
         except BaseException as error:
+            tables.last_act = last_act
             self._undo(start)
             if _disk_refused(error):
-                raise StorageFull(
-                    f"the disk of {self.workspace} takes no more writes ({error}); nothing was "
-                    "stored. Free some space and try again"
-                ) from error
+                raise StorageFull(f"nothing was stored: {explain(error)}") from error
             raise
         return outcomes
 
@@ -255,7 +273,13 @@ class Database:
             length = sum(map(len, transaction.lines))
             transaction.note_journal_bytes(self.journal.size + length)
             self.journal.append(transaction.lines)
+        else:
+            self.journal.require_in_place()
         self._commit(tables.connection)
+        if transaction.people_changed:
+            self.people_version += 1
+        self.committed = self.journal.size
+        self.health.refused = None
 
     def _commit(self, connection: duckdb.DuckDBPyConnection) -> None:
         connection.execute("COMMIT")
@@ -294,22 +318,35 @@ class Database:
         except duckdb.IOException as error:
             if "lock" in str(error):
                 raise WorkspaceLocked(f"another program has {path} open: {error}") from error
+            if cause_of(error):
+                raise _unopened(path, error) from error
             raise StorageFull(f"{path} cannot be opened: {error}{_REBUILD}") from error
         except duckdb.Error as error:
             raise StorageDamaged(f"{path} cannot be read: {error}{_REBUILD}") from error
         try:
+            self._require_schema(connection)
             migrate(connection)
             reconcile(connection, self.journal, thorough=unclean)
+            require_own_runs(Tables(connection))
         except duckdb.Error as error:
             connection.close()
+            if _disk_refused(error) and not isinstance(error, duckdb.FatalException):
+                raise _unopened(path, error) from error
             raise StorageDamaged(f"{path} cannot be read: {error}{_REBUILD}") from error
         except BaseException:
             connection.close()
             raise
         with self._gate:
             self._connection = connection
+            self.committed = self.journal.size
             self._tables = Tables(connection)
             self._generation += 1
+
+    def _require_schema(self, connection: duckdb.DuckDBPyConnection) -> None:
+        try:
+            require_known(connection)
+        except StorageDamaged as error:
+            raise StorageDamaged(f"{self.workspace / DATABASE}: {error}{_REBUILD}") from None
 
     def _disconnect(self) -> None:
         with self._gate:
@@ -333,15 +370,22 @@ class Database:
         try:
             self._connect()
         except (duckdb.Error, OSError, StorageDamaged) as error:
-            raise StorageFull(f"{self.workspace} cannot be opened again yet: {error}") from error
+            raise StorageFull(
+                f"{self.workspace} cannot be opened again yet: {explain(error)}"
+            ) from error
+
+
+def _unopened(path: Path, error: BaseException) -> StorageFull:
+    return StorageFull(f"{path} cannot be opened: {explain(error)}")
 
 
 def _disk_refused(error: BaseException) -> bool:
+    """Whether the same write may succeed later; a failed commit is a TransactionException."""
     if isinstance(error, duckdb.FatalException):
         return True
-    if isinstance(error, duckdb.Error):  # a TransactionException when it is the commit
-        return any(sign in str(error).lower() for sign in ("could not write", "no space left"))
-    return isinstance(error, OSError) and error.errno in _FULL
+    if isinstance(error, duckdb.Error) and "could not write" in str(error).lower():
+        return True
+    return isinstance(error, duckdb.Error | OSError) and cause_of(error) is not None
 
 
 class _Done:

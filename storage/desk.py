@@ -2,7 +2,8 @@
 
 A memory of the tables, never the truth: it is filled from them, follows each record that is
 stored, and is forgotten when a transaction is rolled back.  It holds the comparisons of the
-iteration being labeled, and any other one for which an answer arrives.
+newest iteration that has any, those written elsewhere, and any other one for which an answer
+arrives.
 """
 
 from __future__ import annotations
@@ -11,22 +12,33 @@ from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime
+from datetime import datetime
 from typing import Any, Protocol
 
 from storage.codec import from_row
 from storage.errors import NotFound
-from storage.records import Annotator, Comparison, Flag, Iteration, Judgment, Skip, Withdrawal
+from storage.records import (
+    WRITTEN,
+    Annotator,
+    Comparison,
+    Flag,
+    Iteration,
+    Judgment,
+    Skip,
+    Withdrawal,
+)
 
 Act = Judgment | Skip | Flag
 
-_LABELING = """
-    SELECT number FROM iterations
-    QUALIFY number = max(number) OVER () AND phase = 'labeling'
+SERVED = "SELECT max(number) AS number FROM iterations WHERE phase <> 'sampling'"
+"""The iteration whose pairs are handed out: people go on with them while the loop trains, until the
+next iteration's are sampled.  NULL before the first pairs."""
+_QUEUED = """
+    SELECT id FROM comparisons
+    WHERE (iteration = $iteration AND arm <> 'imported') OR arm = 'written'
 """
-_OF_ITERATION = "SELECT id FROM comparisons WHERE iteration = $iteration AND arm <> 'imported'"
 _TOTALS = """
-    SELECT annotator, created_at::DATE AS day, count(*) AS judgments
+    SELECT annotator, floor(epoch(created_at) / 60)::BIGINT AS minute, count(*) AS judgments
     FROM current_judgments GROUP BY ALL
 """
 _MODELS = "SELECT id FROM annotators WHERE kind = 'model'"
@@ -103,8 +115,15 @@ class Card:
         """
         if self.flags or annotator in self.past:
             return False
-        elsewhere = self.leases.keys() - self.past - self.models - {annotator}
-        held = sum(self.leases[who].expires > moment for who in elsewhere)
+        held = 0
+        # Asked of every leased card before a free one: a loop costs less than half of set operations.
+        for who, lease in self.leases.items():
+            held += (
+                lease.expires > moment
+                and who != annotator
+                and who not in self.past
+                and who not in self.models
+            )
         return self.wanted > held
 
 
@@ -127,20 +146,20 @@ class Desk:
         self._started: list[tuple[int, str]] = []
         # How many of those each annotator has judged or skipped.
         self._past: Counter[str] = Counter()
-        # Current judgments by annotator and day (UTC), of all iterations; None until asked for.
-        self._totals: Counter[tuple[str, date]] | None = None
+        # Current judgments of each annotator by minute (since 1970), of all iterations; None until
+        # asked for.  Not by day: people's days begin at different minutes.
+        self._totals: dict[str, Counter[int]] | None = None
 
     def load(self, reader: Reader) -> None:
-        """Fill the desk with the iteration that is being labeled, unless it is filled."""
+        """Fill the desk with the newest iteration that has pairs, unless it is filled."""
         if self._loaded:
             return
         self.forget()
         self._models |= {row["id"] for row in reader.rows(_MODELS)}
-        labeling = reader.rows(_LABELING)
-        if labeling:
-            self.iteration = labeling[0]["number"]
-            rows = reader.rows(_OF_ITERATION, iteration=self.iteration)
-            self._read(reader, [row["id"] for row in rows])
+        [newest] = reader.rows(SERVED)
+        self.iteration = newest["number"]
+        rows = reader.rows(_QUEUED, iteration=self.iteration)
+        self._read(reader, [row["id"] for row in rows])
         self._loaded = True
 
     def card(self, reader: Reader, comparison: str) -> Card:
@@ -158,13 +177,16 @@ class Desk:
         Others may have been given it too by then (he passed, they got it, he undid): it is
         his all the same.
         """
-        held = [self._cards[name] for name in self._hands.get(annotator, ())]
+        return [card for card in self.held(annotator, moment) if not card.flags]
+
+    def held(self, annotator: str, moment: datetime) -> list[Card]:
+        """The same with what is flagged: a lease on it counts again once the flag is cleared."""
+        hand = [self._cards[name] for name in self._hands.get(annotator, ())]
         owed = [
             card
-            for card in held
+            for card in hand
             if card.leases[annotator].expires > moment
-            and card.comparison.iteration == self.iteration
-            and not card.flags
+            and self._serves(card.comparison)
             and annotator not in card.past
         ]
         return sorted(
@@ -180,19 +202,39 @@ class Desk:
             if self._cards[name].may_go_to(annotator, moment):
                 yield self._cards[name]
 
+    @property
+    def unfinished(self) -> int:
+        """How many comparisons still want a judgment."""
+        return len(self._untouched) + len(self._started)
+
     def remaining(self, annotator: str) -> int:
         """How many unfinished comparisons he has neither judged nor skipped, whoever holds them."""
-        return len(self._untouched) + len(self._started) - self._past[annotator]
+        return self.unfinished - self._past[annotator]
 
-    def judged(self, reader: Reader, annotator: str) -> dict[date, int]:
-        """How many of his judgments stand, by the day (UTC) they were made."""
+    def with_others(self, annotator: str, moment: datetime) -> int:
+        """How many of the `remaining` he cannot be given now, because others hold them."""
+        leased = set[str]().union(*self._hands.values())
+        cards = [card for name in leased if self._is_queued(card := self._cards[name])]
+        return sum(
+            annotator not in card.past
+            and not _holds(card, annotator, moment)
+            and not card.may_go_to(annotator, moment)
+            for card in cards
+        )
+
+    def judged(self, reader: Reader, annotator: str, since: datetime) -> tuple[int, int]:
+        """How many of his judgments stand, in all and since a moment, which begins a minute."""
         if self._totals is None:
-            rows = reader.rows(_TOTALS)
-            self._totals = Counter({(r["annotator"], r["day"]): r["judgments"] for r in rows})
-        return {day: n for (who, day), n in self._totals.items() if who == annotator and n}
+            self._totals = {}
+            for row in reader.rows(_TOTALS):
+                minutes = self._totals.setdefault(row["annotator"], Counter())
+                minutes[row["minute"]] = row["judgments"]
+        by_minute, first = self._totals.get(annotator, Counter()), _minute(since)
+        recent = sum(count for minute, count in by_minute.items() if minute >= first)
+        return by_minute.total(), recent
 
     def used_for(self, act: str) -> str | None:
-        """The comparison that an act with this id is known to belong to."""
+        """The comparison that an act with this id, or the undo of one, is known to belong to."""
         return self._card_of_act.get(act)
 
     # -- following what is stored ------------------------------------------------------------
@@ -205,7 +247,7 @@ class Desk:
             if (record.kind == "model") != (record.id in self._models):
                 self._loaded = False
         elif isinstance(record, Comparison):
-            if self._loaded and record.iteration == self.iteration and record.arm != "imported":
+            if self._loaded and self._serves(record):
                 self._put(Card(record, self._models))
         elif isinstance(record, Judgment | Skip | Flag):
             card = self._cards.get(record.comparison)
@@ -220,6 +262,7 @@ class Desk:
                 self._totals = None
             else:
                 card = self._cards[name]
+                self._card_of_act[record.id] = name
                 self._change(card, lambda: card.close(record.replaces))
 
     def lease(self, comparison: str, annotator: str, granted: datetime, expires: datetime) -> bool:
@@ -242,8 +285,8 @@ class Desk:
     def _count(self, card: Card, change: int) -> None:
         if self._totals is not None:
             for annotator, judgment in card.judged.items():
-                day = card.acts[judgment].created_at.astimezone(UTC).date()
-                self._totals[annotator, day] += change
+                minute = _minute(card.acts[judgment].created_at)
+                self._totals.setdefault(annotator, Counter())[minute] += change
 
     def _put(self, card: Card) -> None:
         self._cards[card.comparison.id] = card
@@ -273,9 +316,14 @@ class Desk:
             else:
                 hand.add(card.comparison.id)
 
+    def _serves(self, comparison: Comparison) -> bool:
+        """Whether it is of the iteration that is handed out, or written elsewhere for any time."""
+        if comparison.arm == WRITTEN:
+            return True
+        return comparison.iteration == self.iteration and comparison.arm != "imported"
+
     def _is_queued(self, card: Card) -> bool:
-        ours = card.comparison.iteration == self.iteration and card.comparison.arm != "imported"
-        return ours and not card.flags and card.wanted > 0
+        return self._serves(card.comparison) and not card.flags and card.wanted > 0
 
     # -- reading the tables ------------------------------------------------------------------
 
@@ -293,7 +341,9 @@ class Desk:
             self._card_of_act[act.id] = act.comparison
             cards[act.comparison].add(act)
         for row in reader.rows(_WITHDRAWALS, acts=[act.id for act in acts]):
-            cards[self._card_of_act[row["replaces"]]].close(row["replaces"])
+            name = self._card_of_act[row["replaces"]]
+            self._card_of_act[row["id"]] = name
+            cards[name].close(row["replaces"])
         for row in reader.rows(_LEASES, ids=ids):
             card = cards[row["comparison"]]
             card.leases[row["annotator"]] = Lease(row["granted_at"], row["expires_at"])
@@ -309,6 +359,15 @@ class Desk:
                 self._past.update(card.past)
         self._untouched.sort()
         self._started.sort()
+
+
+def _minute(moment: datetime) -> int:
+    return int(moment.timestamp() // 60)
+
+
+def _holds(card: Card, annotator: str, moment: datetime) -> bool:
+    lease = card.leases.get(annotator)
+    return lease is not None and lease.expires > moment
 
 
 def _place(card: Card) -> tuple[int, str]:

@@ -13,21 +13,18 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, get_args
-
-from huggingface_hub import HfApi
-
-# httpx's or httpx2's, whichever this version of the hub's library speaks.
-from huggingface_hub.errors import HTTPError
 
 from storage import handover
 from storage.agreement import agreement_by_id
 from storage.card import MARK, CardFacts, render_card
 from storage.database import Database
-from storage.filetypes import WRITABLE, open_writer
+from storage.filetypes import WRITABLE, is_formula, open_writer
 from storage.formats import Format, Judged, Ties, judged_from, row_maker, schema
 from storage.pseudonyms import key_of, pseudonym
+from storage.pushing import push
 from storage.records import KEPT_APART, AnnotatorKind
 
 _HUB = "hf://"
@@ -92,6 +89,7 @@ def export(
     names: bool = False,
     private: bool = True,
     history: bool = False,
+    csv_safe: bool = False,
 ) -> ExportReport:
     """Write the current judgments (with `history`, in raw, the revised and withdrawn too).
 
@@ -106,6 +104,8 @@ def export(
     if history and format != "raw":
         raise ValueError("the history goes with --format raw; the other formats hold no status")
     place = Place.of(out)
+    if csv_safe and not place.target.lower().endswith(".csv"):
+        raise ValueError(f"--csv-safe is for FILE.csv; {out} is none")
     if place.kind != "hub" and _inside(Path(place.target), db.workspace):
         raise ValueError(f"{out} is in the workspace; export to a place outside {db.workspace}")
     key = None if names else key_of(db)  # first: it may have to be made
@@ -115,7 +115,7 @@ def export(
         with db.snapshot():
             source = _Source(db, key=key, history=history, everything=format == "raw")
             if place.kind == "file":
-                return _write_file(source, target, format=format, ties=ties)
+                return _write_file(source, target, format=format, ties=ties, csv_safe=csv_safe)
             return _write_folder(source, target, place.target, format=format, ties=ties)
 
     if place.kind != "hub":
@@ -216,10 +216,15 @@ class _Source:
         return None if judged.annotator_kind in self._kinds else f"by {judged.annotator_kind}"
 
 
-def _write_file(source: _Source, path: Path, *, format: Format, ties: Ties) -> ExportReport:
+def _write_file(
+    source: _Source, path: Path, *, format: Format, ties: Ties, csv_safe: bool
+) -> ExportReport:
     path.parent.mkdir(parents=True, exist_ok=True)
     card = path.with_name(f"{path.name}.card.md")
-    return _write(source, path, card, shown=str(path), format=format, ties=ties, files=None)
+    shown = str(path)
+    return _write(
+        source, path, card, shown=shown, format=format, ties=ties, files=None, csv_safe=csv_safe
+    )
 
 
 def _write_folder(
@@ -244,12 +249,13 @@ def _write(
     format: Format,
     ties: Ties,
     files: str | None,
+    csv_safe: bool = False,
 ) -> ExportReport:
     """Rows to a file that gets its name when it is complete, then the card."""
     tally = _Tally()
     partial = path.with_name(f".partial-{path.name}")
     try:
-        with open_writer(partial, schema(format, ties)) as write:
+        with open_writer(partial, schema(format, ties), csv_safe=csv_safe) as write:
             _write_rows(source, write, row_maker(format, ties), tally)
         if not tally.rows:
             raise ValueError(tally.nothing())
@@ -281,7 +287,7 @@ def _write(
         judgments=tally.outcomes.total(),
         outcomes=dict(tally.outcomes),
         left_out=dict(tally.left_out),
-        notes=tally.notes(format, ties),
+        notes=tally.notes(format, ties) + _formulas(path, csv_safe, tally.formulas),
     )
 
 
@@ -296,6 +302,7 @@ def _write_rows(
         left_out = source.leaves_out(judged)
         rows = [] if left_out else rows_of(judged)
         tally.add(judged, len(rows), left_out=left_out)
+        tally.formulas += sum(map(is_formula, chain.from_iterable(row.values() for row in rows)))
         batch += rows
         if len(batch) >= _BATCH:
             write(batch)
@@ -315,6 +322,7 @@ class _Tally:
         self.comparisons: set[str] = set()
         self.prompts: set[tuple[Any, ...]] = set()
         self.models: set[str] = set()
+        self.formulas = 0
 
     def add(self, judged: Judged, rows: int, *, left_out: str | None) -> None:
         said = "preference" if judged.decided else judged.outcome
@@ -368,27 +376,11 @@ class _Tally:
         return notes
 
 
-def push(folder: Path, repository: str, *, private: bool) -> None:
-    """Upload a folder as a dataset repository, in one commit; the token is the usual HF_TOKEN.
-
-    Refuses a repository that is public already unless `private` is False.
-    """
-    hub = HfApi()
-    try:
-        hub.create_repo(repository, repo_type="dataset", private=private, exist_ok=True)
-        if private and not hub.repo_info(repository, repo_type="dataset").private:
-            raise ValueError(
-                f"{repository} is a public dataset already, and this export is private; choose "
-                "another name, or ask for a public one"
-            )
-        hub.upload_folder(
-            repo_id=repository,
-            repo_type="dataset",
-            folder_path=folder,
-            commit_message="Export of judgments",
-        )
-    except (HTTPError, OSError) as problem:
-        reason = str(problem).strip().splitlines()[0]
-        raise ValueError(
-            f"the hub did not take {repository}: {reason} (is HF_TOKEN set, and may it write there?)"
-        ) from problem
+def _formulas(path: Path, csv_safe: bool, found: int) -> list[str]:
+    """What whoever opens a CSV in a spreadsheet has to know."""
+    if csv_safe or not found or path.suffix.lower() != ".csv":
+        return []
+    return [
+        f"{found} cells begin like a formula (= + - @), which a spreadsheet runs when it opens the "
+        "file; --csv-safe puts an apostrophe before them"
+    ]

@@ -6,8 +6,8 @@ cannot be read is a `BadRow`, never an exception: a file is judged as a whole.
 
 from __future__ import annotations
 
+import codecs
 import csv
-import io
 import json
 import math
 from collections import Counter
@@ -21,12 +21,22 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as parquet
 
+from storage.row_notes import BadRow, RowNotes
+
 WRITABLE = (".jsonl", ".parquet", ".csv")
+_MIB = 2**20
+_DECODED_LEAST, _DECODED_MOST, _DECODED_TIMES = 64 * _MIB, 1024 * _MIB, 50
+_BATCH_ROWS, _VALUE_BYTES = 256, 64
 _CHAT_COLUMNS = ("prompt", "messages", "chosen", "rejected", "completion")
+_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
+"""By OWASP's page on CSV injection; the last four are the same in full width."""
+_MARKS = (b",", b"[", b"{")
+MOST_MARKS = 1_000_000
+"""Of these in a file that comes through the browser: prose has one in sixty characters."""
 READABLE = (".jsonl", ".ndjson", ".json", ".csv", ".parquet")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Row:
     """One row of a file.  `line` counts from 1: the line it starts on in a text file (in CSV the
     header is line 1), its number in parquet."""
@@ -35,69 +45,94 @@ class Row:
     values: Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class BadRow:
-    """What is wrong (or odd) with a row, in a sentence."""
-
-    line: int
-    reason: str
-
-
-class BadFile(ValueError):
-    """A file that was not imported; `rows` lists everything wrong with it."""
-
-    def __init__(self, path: Path, rows: list[BadRow]) -> None:
-        self.rows = sorted(rows, key=lambda row: row.line)
-        shown = "".join(f"\n  line {row.line}: {row.reason}" for row in self.rows[:20])
-        more = f"\n  … and {len(self.rows) - 20} more" if len(self.rows) > 20 else ""
-        what = "1 bad row" if len(self.rows) == 1 else f"{len(self.rows)} bad rows"
-        super().__init__(f"nothing was imported from {path.name}, which has {what}:{shown}{more}")
-
-
-def read_rows(path: Path) -> tuple[list[Row], list[BadRow]]:
+def read_rows(path: Path, *, most: int | None = None) -> tuple[list[Row], RowNotes]:
     """Every row of a file (or of the parquet files in a directory), and those that are none.
 
-    Raises ``ValueError`` when the file is of no known type or is not what its ending says.
+    Raises ``ValueError`` when the file is of no known type or is not what its ending says, and as
+    soon as it has more than `most` rows, good or bad.
     """
     path = Path(path)
+    rows: list[Row] = []
+    bad = RowNotes()
+    for each in _all_rows(path, most):
+        if isinstance(each, Row):
+            rows.append(each)
+        else:
+            bad.append(each)
+        _require_few(path, len(rows) + bad.count, most)
+    return rows, bad
+
+
+def _require_few(path: Path, rows: int, most: int | None) -> None:
+    if most is not None and rows > most:
+        raise ValueError(
+            f"{path.name} has more than {most:,} rows, the most that are taken through the browser; "
+            "split it, or import it from a terminal with `python launch.py import`"
+        )
+
+
+def _require_few_marks(path: Path) -> None:
+    """Refuse a text of which little is text: each empty list or cell takes some hundred bytes."""
+    marks = 0
+    with path.open("rb") as file:
+        while part := file.read(_MIB):
+            marks += sum(map(part.count, _MARKS))
+    if marks > MOST_MARKS:
+        raise ValueError(
+            f"{path.name} has {marks:,} commas and brackets, and {MOST_MARKS:,} are the most that are "
+            "taken through the browser; split it, or import it from a terminal with "
+            "`python launch.py import`"
+        )
+
+
+def _all_rows(path: Path, most: int | None) -> Iterator[Row | BadRow]:
+    """One row after the other; text is read line by line, but for an array of JSON."""
     if path.is_dir():
-        return _parquet_rows(sorted(path.rglob("*.parquet")), path)
+        return _parquet_rows(sorted(path.rglob("*.parquet")), path, most)
     if not path.exists():
         raise ValueError(f"there is no file {path}")
     kind = path.suffix.lower()
     if kind not in READABLE:
         raise ValueError(f"{path.name} must end in one of {', '.join(READABLE)}")
     if kind == ".parquet":
-        return _parquet_rows([path], path)
-    content = path.read_bytes()
-    if b"\0" in content[:8192]:
+        return _parquet_rows([path], path, most)
+    with path.open("rb") as file:
+        begin = file.read(8192)
+    if b"\0" in begin:
         raise ValueError(
             f"{path.name} is not UTF-8 text but a binary file (or UTF-16): save it as UTF-8, or give it "
             "the ending of what it is"
         )
+    if most is not None:
+        _require_few_marks(path)
     if kind == ".csv":
-        found = list(_csv_rows(content))
-    elif kind == ".json" and content.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] == b"[":
-        found = list(_json_array_rows(content, path))
-    else:
-        found = list(_json_lines(content))
-    return (
-        [each for each in found if isinstance(each, Row)],
-        [each for each in found if isinstance(each, BadRow)],
-    )
+        return _csv_rows(path)
+    if kind == ".json" and _begins_array(path):
+        return _json_array_rows(path.read_bytes(), path)
+    return _json_lines(path)
 
 
-def _json_lines(content: bytes) -> Iterator[Row | BadRow]:
-    # Split bytes, not text: str.splitlines would also break lines at U+2028 inside a response.
-    for line, raw in enumerate(content.removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1):
-        if not raw.strip():
-            continue
-        try:
-            yield _checked(line, json.loads(raw.decode("utf-8"), **STRICT))
-        except ValueError as problem:
-            yield BadRow(line, f"not JSON: {problem}")
-        except RecursionError:
-            yield BadRow(line, "nested too deeply to be read")
+def _begins_array(path: Path) -> bool:
+    with path.open("rb") as file:
+        for line in file:
+            if text := line.removeprefix(codecs.BOM_UTF8).lstrip():
+                return text.startswith(b"[")
+    return False
+
+
+def _json_lines(path: Path) -> Iterator[Row | BadRow]:
+    # Lines of bytes, not of text: str.splitlines would also break them at U+2028 inside a response.
+    with path.open("rb") as file:
+        for line, raw in enumerate(file, start=1):
+            text = raw.removeprefix(codecs.BOM_UTF8) if line == 1 else raw
+            if not text.strip():
+                continue
+            try:
+                yield _checked(line, json.loads(text.rstrip(b"\n").decode("utf-8"), **STRICT))
+            except ValueError as problem:
+                yield BadRow(line, f"not JSON: {problem}")
+            except RecursionError:
+                yield BadRow(line, "nested too deeply to be read")
 
 
 def _json_array_rows(content: bytes, path: Path) -> Iterator[Row | BadRow]:
@@ -156,8 +191,8 @@ def _columns(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) == len(pairs):
         return found
     doubled = Doubled(found)
-    names = [name for name, _ in pairs]
-    doubled.twice = next(name for name in names if names.count(name) > 1)
+    times = Counter(name for name, _ in pairs)
+    doubled.twice = next(name for name, count in times.items() if count > 1)
     return doubled
 
 
@@ -165,38 +200,55 @@ STRICT: dict[str, Any] = {"parse_constant": _no_constant, "object_pairs_hook": _
 """How JSON is read here: options of `json.loads`."""
 
 
-def _csv_rows(content: bytes) -> Iterator[Row | BadRow]:
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as problem:
-        line = content.count(b"\n", 0, problem.start) + 1
-        yield BadRow(line, f"not UTF-8, nothing could be read: {problem.reason}")
+def _csv_rows(path: Path) -> Iterator[Row | BadRow]:
+    if (bad := _undecodable(path)) is not None:
+        yield bad
         return
     csv.field_size_limit(2**31 - 1)  # the default refuses a response over 128 KiB
-    cells = csv.reader(io.StringIO(text, newline=""), strict=True)
     header: list[str] | None = None
-    while True:
-        line = cells.line_num + 1
-        try:
-            row = next(cells, None)
-        except csv.Error as problem:
-            yield BadRow(line, f"not CSV, nothing after it could be read: {problem}")
-            return
-        if row is None:
-            return
-        if not row:
-            continue
-        if header is None:
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        cells = csv.reader(file, strict=True)
+        while True:
+            line = cells.line_num + 1
+            try:
+                row = next(cells, None)
+            except csv.Error as problem:
+                yield BadRow(line, f"not CSV, nothing after it could be read: {problem}")
+                return
+            if row is None:
+                return
+            if not row:
+                continue
+            if header is not None:
+                yield _csv_row(line, header, row)
+                continue
             header = [name.strip() for name in row]
             twice = [name for name, times in Counter(header).items() if name and times > 1]
             if twice:
                 yield BadRow(line, f"has two columns {twice[0]}; rename or remove one of them")
                 return
-        elif len(row) != len(header):
-            yield BadRow(line, f"has {len(row)} cells where the header has {len(header)}")
-        else:
-            values = {n: _csv_cell(n, cell) for n, cell in zip(header, row, strict=True)}
-            yield _checked(line, values)
+
+
+def _undecodable(path: Path) -> BadRow | None:
+    """Where a text is not UTF-8, which is looked for first: then none of its rows is believed."""
+    decoder, line = codecs.getincrementaldecoder("utf-8")(), 1
+    with path.open("rb") as file:
+        while True:
+            part = file.read(_MIB)
+            try:
+                decoder.decode(part, final=not part)
+            except UnicodeDecodeError as problem:
+                line += problem.object.count(b"\n", 0, problem.start)
+                return BadRow(line, f"not UTF-8, nothing could be read: {problem.reason}")
+            if not part:
+                return None
+            line += part.count(b"\n")
+
+
+def _csv_row(line: int, header: list[str], row: list[str]) -> Row | BadRow:
+    if len(row) != len(header):
+        return BadRow(line, f"has {len(row)} cells where the header has {len(header)}")
+    return _checked(line, {n: _csv_cell(n, cell) for n, cell in zip(header, row, strict=True)})
 
 
 def _csv_cell(column: str, cell: str) -> Any:
@@ -214,17 +266,55 @@ def _csv_cell(column: str, cell: str) -> Any:
     return cell
 
 
-def _parquet_rows(files: list[Path], path: Path) -> tuple[list[Row], list[BadRow]]:
+def _parquet_rows(files: list[Path], path: Path, most: int | None) -> Iterator[Row]:
     if not files:
         raise ValueError(f"there is no parquet file in {path}")
-    rows: list[Row] = []
+    read = 0
+    allowed = _decoded_limit(sum(each.stat().st_size for each in files))
+    decoded = 0
     for each in files:
         try:
-            table = parquet.read_table(each)
+            with parquet.ParquetFile(each) as file:
+                groups = [
+                    file.metadata.row_group(n).total_byte_size
+                    for n in range(file.metadata.num_row_groups)
+                ]
+                _require_small(path, decoded + sum(groups), allowed)
+                _require_few(path, read + file.metadata.num_rows, most)
+                # No text is longer than its group, but a million rows may share one of a page.
+                rows_at_once = min(_BATCH_ROWS, max(1, allowed // max(groups, default=1)))
+                for batch in file.iter_batches(rows_at_once):
+                    decoded += sum(map(_in_memory, batch.columns), _VALUE_BYTES * batch.num_rows)
+                    _require_small(path, decoded, allowed)
+                    for values in batch.to_pylist():
+                        read += 1
+                        yield Row(read, values)
         except (pa.ArrowInvalid, OSError) as problem:
             raise ValueError(f"{each.name} is not a parquet file: {problem}") from None
-        rows += [Row(len(rows) + n, values) for n, values in enumerate(table.to_pylist(), start=1)]
-    return rows, []
+
+
+def _decoded_limit(size: int) -> int:
+    """How many bytes files of `size` bytes may become in memory: fifty times as many, more for
+    small ones; text that people wrote shrinks to a tenth at best."""
+    return min(_DECODED_MOST, max(_DECODED_LEAST, _DECODED_TIMES * size))
+
+
+def _in_memory(array: pa.Array) -> int:
+    """About how many bytes the values of a column are as Python objects; a null is one, too."""
+    own = _VALUE_BYTES * len(array)
+    if pa.types.is_struct(array.type):
+        return own + sum(map(_in_memory, array.flatten()))
+    if pa.types.is_list(array.type) or pa.types.is_large_list(array.type):
+        return own + _in_memory(array.flatten())
+    return own + array.nbytes
+
+
+def _require_small(path: Path, decoded: int, allowed: int) -> None:
+    if decoded > allowed:
+        raise ValueError(
+            f"{path.name} becomes more than {allowed // _MIB} MiB when it is read, which is too much for "
+            "its size; split it into smaller files, or give it as JSON lines"
+        )
 
 
 def _checked(line: int, value: Any) -> Row | BadRow:
@@ -246,11 +336,13 @@ Writer = Callable[[list[dict[str, Any]]], None]
 
 
 @contextmanager
-def open_writer(path: Path, schema: pa.Schema) -> Iterator[Writer]:
+def open_writer(path: Path, schema: pa.Schema, *, csv_safe: bool = False) -> Iterator[Writer]:
     """A function that appends rows to a new file, whose ending says how.
 
     In JSON lines times are ISO 8601; in CSV lists and objects are JSON text and null is empty.
+    `csv_safe` puts an apostrophe before the cells of a CSV that a spreadsheet would run.
     """
+    cell = _safe_text if csv_safe else _csv_text
     if path.suffix.lower() == ".parquet":
         with parquet.ParquetWriter(path, schema) as table:
             yield lambda rows: table.write_table(pa.Table.from_pylist(rows, schema=schema))
@@ -260,7 +352,7 @@ def open_writer(path: Path, schema: pa.Schema) -> Iterator[Writer]:
             cells = csv.writer(file)
             cells.writerow(schema.names)
             yield lambda rows: cells.writerows(
-                [_csv_text(row[name]) for name in schema.names] for row in rows
+                [cell(row[name]) for name in schema.names] for row in rows
             )
         else:
             yield lambda rows: file.writelines(f"{_json(row)}\n" for row in rows)
@@ -274,3 +366,13 @@ def _csv_text(value: Any) -> Any:
     if isinstance(value, list | dict):
         return _json(value)
     return value.isoformat() if isinstance(value, datetime) else value
+
+
+def is_formula(value: Any) -> bool:
+    """Whether a spreadsheet that opens a CSV takes this cell for a formula."""
+    return isinstance(value, str) and value.lstrip(" ").startswith(_FORMULA_STARTS)
+
+
+def _safe_text(value: Any) -> Any:
+    text = _csv_text(value)
+    return f"'{text}" if is_formula(text) else text

@@ -34,7 +34,7 @@ from storage.records import (
 
 _SAMPLED_SO_FAR = """
     SELECT prompt, count(*) AS n, count(*) FILTER (list_contains($stream, arm)) AS of_stream
-    FROM comparisons GROUP BY prompt
+    FROM comparisons WHERE arm <> 'written' GROUP BY prompt
 """
 
 _JUDGMENTS = """
@@ -62,6 +62,18 @@ _KINDS = """
     GROUP BY a.kind ORDER BY a.kind
 """
 
+_BY_PROMPT = """
+    SELECT c.prompt, count(*) AS judgments,
+           count(*) FILTER (j.outcome IN ('first', 'second')) AS decisive,
+           bool_or(list_contains($stream, c.arm)) AS random_stream
+    FROM current_judgments AS j
+    JOIN annotators AS a ON a.id = j.annotator
+    JOIN comparisons AS c ON c.id = j.comparison
+    JOIN prompts AS p ON p.id = c.prompt
+    WHERE p.role <> 'held-out' AND list_contains($kinds, a.kind)
+    GROUP BY c.prompt ORDER BY c.prompt
+"""
+
 _LABELS = """
     SELECT c.iteration, c.arm, count(*) AS labels
     FROM current_judgments AS j
@@ -74,7 +86,7 @@ _LABELS = """
 _LEARN_FROM = "learn_from"
 
 _DEMONSTRATIONS = """
-    SELECT p.messages::VARCHAR AS messages, c.text AS response
+    SELECT p.id AS prompt, p.messages::VARCHAR AS messages, c.text AS response
     FROM completions AS c JOIN prompts AS p ON p.id = c.prompt
     WHERE c.policy = 'demonstrations' AND NOT list_contains($kept_apart, p.role) ORDER BY c.id
 """
@@ -202,6 +214,12 @@ def judged_by(db: Database, kinds: Sequence[AnnotatorKind]) -> dict[str, dict[st
     found = {row["kind"]: row["n"] for row in db.read(_KINDS)}
     used = {kind: n for kind, n in found.items() if kind in kinds}
     return {"used": used, "left_out": {k: n for k, n in found.items() if k not in kinds}}
+
+
+def judged_prompts(db: Database, kinds: Sequence[AnnotatorKind]) -> list[dict[str, Any]]:
+    """What `give_judgments` would hand over, by prompt: ``judgments``, those that are ``decisive``
+    (prefer a response), and whether a pair is of the ``random_stream``."""
+    return db.read(_BY_PROMPT, kinds=list(kinds), stream=list(RANDOM_STREAM))
 
 
 def give_judgments(

@@ -9,9 +9,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from storage.annotators import require_name
-from storage.filetypes import BadRow
 from storage.lookup import known_models
-from storage.pseudonyms import pseudonyms_here
+from storage.pseudonyms import known_key, pseudonyms_here, written_id
 from storage.records import (
     KEPT_APART,
     Annotator,
@@ -29,6 +28,7 @@ from storage.records import (
     new_id,
     shown_swapped,
 )
+from storage.row_notes import BadRow, RowNotes
 from storage.transaction import Encoded, encode
 from storage.votes import Answer, Pair, Vote, external_model, in_order
 
@@ -54,8 +54,8 @@ class Plan:
     judgments: dict[str, Judgment] = field(default_factory=dict)
     withdrawals: dict[str, Withdrawal] = field(default_factory=dict)
     known: int = 0
-    bad: list[BadRow] = field(default_factory=list)
-    warnings: list[BadRow] = field(default_factory=list)
+    bad: RowNotes = field(default_factory=RowNotes)
+    warnings: RowNotes = field(default_factory=RowNotes)
 
     def encoded(self) -> dict[str, Encoded]:
         """What is to be stored, by kind, in the order in which one refers to the other."""
@@ -139,9 +139,30 @@ _REPLACED = """
 def plan_votes(reader: Reader, votes: Iterable[Vote], *, when: datetime) -> Plan:
     """The new records that these votes make; `when` dates the votes that carry no time.
 
-    A second vote of one annotator on one comparison revises the first, in order of time.
+    A second vote of one annotator on one comparison revises the first, in order of time.  A vote on
+    a written pair of this workspace goes to its comparison.
     """
-    return _Planner(reader, list(votes), when).plan()
+    return _Planner(reader, _on_written_pairs(reader, list(votes)), when).plan()
+
+
+_COMPARISONS = "SELECT id FROM comparisons WHERE id IN (SELECT unnest($ids))"
+
+
+def _on_written_pairs(reader: Reader, votes: list[Vote]) -> list[Vote]:
+    """The votes, those on pairs that were written for this workspace with the ids of these."""
+    key = known_key(reader)
+    if key is None:
+        return votes
+    contents = {vote.comparison_id() for vote in votes if vote.comparison is None}
+    own = {content: written_id(key, content) for content in contents}
+    found = {row["id"] for row in reader.rows(_COMPARISONS, ids=list(own.values()))}
+    return [
+        # The judgment's id stays what it is without the pair: the same row is the same judgment.
+        replace(vote, comparison=id, id=vote.judgment_id())
+        if vote.comparison is None and (id := own[vote.comparison_id()]) in found
+        else vote
+        for vote in votes
+    ]
 
 
 class _Planner:
@@ -182,7 +203,6 @@ class _Planner:
                 self._add(vote)
             except ValueError as problem:
                 self._plan.bad.append(BadRow(vote.line, str(problem)))
-        self._plan.warnings.sort(key=lambda row: row.line)
         return self._plan
 
     def _add(self, vote: Vote) -> None:

@@ -1,27 +1,26 @@
-"""Prompts, demonstrations, judgments and preference datasets from files.
+"""Prompts, demonstrations, judgments, preference datasets and pairs to judge, from files.
 
 Files are JSON lines, a JSON array, CSV or parquet.  A file is imported whole or not at all:
-every bad row is reported at once, with its line, and nothing is stored; with `skip_bad` the good
-rows are stored and the report says what was left out.  Ids follow from the content, so importing
-the same file again adds nothing.  docs/data.md lists the columns.
+all bad rows are reported at once (of very many, the first and their number), and nothing is
+stored; with `skip_bad` the good rows are stored and the report says what was left out.  Ids follow
+from the content, so importing the same file again adds nothing.  docs/data.md lists the columns.
+Where the caller can tell which rows are too long for the model (`LengthCheck`), these are bad rows
+too or left out.
 """
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import TypeVar, cast, get_args
+from typing import cast, get_args
 
 from storage.cells import Cells
-from storage.database import Database, Transaction
+from storage.database import Database
 from storage.desk import Reader
-from storage.filetypes import BadFile, BadRow, read_rows
-from storage.foresight import Foresight
 from storage.import_plan import DEMONSTRATIONS, Plan, plan_demonstrations, plan_prompts, plan_votes
+from storage.long_rows import ANY_LENGTH, LengthCheck
 from storage.preferences import Labelled, labelled, pair_up, paired_vote, separate_voters
+from storage.pseudonyms import key_of
 from storage.records import (
     LONGEST_LOOK,
     AnnotatorKind,
@@ -32,8 +31,11 @@ from storage.records import (
     digest,
     now,
 )
-from storage.transaction import Encoded
+from storage.row_notes import BadFile, BadRow, RowNotes
+from storage.sheet import ImportReport, Sheet
 from storage.votes import Answer, Vote
+from storage.written_pairs import COLUMNS as PAIR_COLUMNS
+from storage.written_pairs import WrittenPair, plan_pairs, written_pair
 
 __all__ = [
     "BadFile",
@@ -41,12 +43,12 @@ __all__ = [
     "ImportReport",
     "default_role",
     "import_judgments",
+    "import_pairs",
     "import_preferences",
     "import_prompts",
     "import_sft",
 ]
 
-T = TypeVar("T")
 _SHARES: tuple[tuple[PromptRole, int], ...] = (("train", 80), ("held-out", 95), ("audit", 100))
 _PROMPT = ("prompt", "messages", "instruction")
 _STRENGTH_WORDS = {"slightly": 1, "clearly": 2, "much": 3}
@@ -61,21 +63,6 @@ _JUDGMENT_COLUMNS = (
 )
 
 
-@dataclass(frozen=True)
-class ImportReport:
-    """What an import did: `rows` in the file, new records by kind, and what was odd.
-
-    `known` counts the prompts, demonstrations or judgments in the file that were stored before.
-    `skipped` is empty unless bad rows were to be left out.
-    """
-
-    rows: int
-    added: dict[str, int]
-    known: int
-    skipped: list[BadRow] = field(default_factory=list)
-    warnings: list[BadRow] = field(default_factory=list)
-
-
 def default_role(prompt: str) -> PromptRole:
     """The role of an imported prompt that names none: 80% train, 15% held-out, 5% audit.
 
@@ -86,18 +73,24 @@ def default_role(prompt: str) -> PromptRole:
 
 
 def import_prompts(
-    db: Database, file: Path, *, role: PromptRole | None = None, skip_bad: bool = False
+    db: Database,
+    file: Path,
+    *,
+    role: PromptRole | None = None,
+    skip_bad: bool = False,
+    length: LengthCheck = ANY_LENGTH,
 ) -> ImportReport:
     """Prompts to sample from: `prompt` (text or chat messages) or `messages` in each row.
 
     Optional columns: `role` (train, held-out, audit or sft), `category`, `source`.  A row
     without a role gets `role`, or one by `default_role`.  Raises `BadFile`.
     """
-    sheet = _Sheet(file)
+    sheet = Sheet(file, length)
     sheet.expect([_PROMPT], known=(*_PROMPT, "input", *_ABOUT_PROMPTS))
 
     def parse(cells: Cells) -> tuple[int, Prompt]:
         made = Prompt.make(cells.prompt(), role=role or "train")
+        length.require_fit(made.messages)
         chosen = cells.choice("role", get_args(PromptRole), role or default_role(made.id))
         return cells.line, Prompt(
             id=made.id,
@@ -112,14 +105,20 @@ def import_prompts(
     return sheet.store(db, lambda reader, _: plan_prompts(reader, found), skip_bad=skip_bad)
 
 
-def import_sft(db: Database, file: Path, *, skip_bad: bool = False) -> ImportReport:
+def import_sft(
+    db: Database,
+    file: Path,
+    *,
+    skip_bad: bool = False,
+    length: LengthCheck = ANY_LENGTH,
+) -> ImportReport:
     """Demonstrations for SFT: a prompt and the answer it should get, in each row.
 
     Either a prompt (`prompt`, `messages` or `instruction` + `input`) with `response`,
     `completion` or `output`; or `messages` alone, whose last turn is the answer.  Prompts get
     the role sft and the answers belong to the model "demonstrations".  Raises `BadFile`.
     """
-    sheet = _Sheet(file)
+    sheet = Sheet(file, length)
     answers = ("response", "completion", "output")
     sheet.expect([_PROMPT], known=(*_PROMPT, "input", *answers, "category", "source"))
     when = now()
@@ -136,6 +135,7 @@ def import_sft(db: Database, file: Path, *, skip_bad: bool = False) -> ImportRep
                 "the answer is missing: a response, completion or output column, or messages "
                 "that end with the assistant's turn"
             )
+        length.require_fit(messages, answer)
         prompt = Prompt.make(
             messages,
             role="sft",
@@ -159,7 +159,12 @@ def import_sft(db: Database, file: Path, *, skip_bad: bool = False) -> ImportRep
 
 
 def import_judgments(
-    db: Database, file: Path, *, role: PromptRole | None = None, skip_bad: bool = False
+    db: Database,
+    file: Path,
+    *,
+    role: PromptRole | None = None,
+    skip_bad: bool = False,
+    length: LengthCheck = ANY_LENGTH,
 ) -> ImportReport:
     """Human judgments: `prompt, response_a, response_b, annotator, outcome` in each row.
 
@@ -169,20 +174,65 @@ def import_judgments(
     people without a password.  Comparisons belong to iteration 0 and enter no queue.
     Raises `BadFile`.
     """
-    sheet = _Sheet(file)
+    sheet = Sheet(file, length)
     sheet.expect(
         [_PROMPT, ("response_a",), ("response_b",), ("annotator",), ("outcome",)],
         known=_JUDGMENT_COLUMNS,
     )
     source = Path(file).name
-    votes = sheet.parse(lambda cells: _judgment_vote(cells, role=role or "train", source=source))
+
+    def parse(cells: Cells) -> Vote:
+        vote = _judgment_vote(cells, role=role or "train", source=source)
+        length.require_fit(vote.prompt.messages, vote.a.text, vote.b.text)
+        return vote
+
+    votes = sheet.parse(parse)
     return sheet.store(
         db, lambda reader, when: plan_votes(reader, votes, when=when), skip_bad=skip_bad
     )
 
 
+def import_pairs(
+    db: Database,
+    file: Path,
+    *,
+    role: PromptRole | None = None,
+    skip_bad: bool = False,
+    length: LengthCheck = ANY_LENGTH,
+    most: int | None = None,
+) -> ImportReport:
+    """Pairs to be judged here: `prompt, response_a, response_b` in each row.
+
+    Optional: `model_a`, `model_b`, `category`, `arm`, and `id`, which keeps equal texts apart.  They
+    enter the queue of every phase; new prompts get `role` (default train).  A row is bad that
+    lacks a text, or has an empty one, one over `cells.LONG` characters, something else than text
+    or two equal responses.  Raises `BadFile`, and ``ValueError`` for more than `most` rows.
+    """
+    sheet = Sheet(file, length, most=most)
+    sheet.expect([_PROMPT, ("response_a",), ("response_b",)], known=PAIR_COLUMNS)
+    source = Path(file).name
+
+    def parse(cells: Cells) -> WrittenPair:
+        pair = written_pair(cells, role=role or "train", source=source)
+        length.require_fit(pair.prompt.messages, pair.first.text, pair.second.text)
+        return pair
+
+    pairs = sheet.parse(parse, strict=True, key=lambda pair: pair.content)
+    key = key_of(db)  # before the plan: it may have to be made
+
+    def plan(reader: Reader, when: datetime) -> Plan:
+        return plan_pairs(reader, pairs, when=when, key=key)
+
+    return sheet.store(db, plan, skip_bad=skip_bad)
+
+
 def import_preferences(
-    db: Database, file: Path, *, role: PromptRole | None = None, skip_bad: bool = False
+    db: Database,
+    file: Path,
+    *,
+    role: PromptRole | None = None,
+    skip_bad: bool = False,
+    length: LengthCheck = ANY_LENGTH,
 ) -> ImportReport:
     """A TRL preference dataset, each row a vote of an unknown annotator.
 
@@ -190,122 +240,38 @@ def import_preferences(
     label, in plain text or chat messages; an `annotator` column is used where there is one.
     Raises `BadFile`.
     """
-    sheet = _Sheet(file)
+    sheet = Sheet(file, length)
     source, role = Path(file).name, role or "train"
     if sheet.has("label") and not sheet.has("chosen"):
         sheet.expect(
             [_PROMPT, ("completion",), ("label",)],
             known=(*_PROMPT, "input", "completion", "label", "annotator"),
         )
-        rows: list[Labelled] = sheet.parse(lambda c: labelled(c, role=role, source=source))
-        votes, alone = pair_up(rows)
-        sheet.bad += alone
+
+        def parse_one(cells: Cells) -> Labelled:
+            row = labelled(cells, role=role, source=source)
+            length.require_fit(row.prompt.messages, row.text)
+            return row
+
+        votes, alone = pair_up(sheet.parse(parse_one))
+        sheet.bad = RowNotes.of(sheet.bad, alone)
     else:
         sheet.expect(
             [("chosen",), ("rejected",)],
             known=(*_PROMPT, "input", "chosen", "rejected", "outcome", "annotator"),
         )
-        votes = sheet.parse(lambda c: paired_vote(c, role=role, source=source))
+
+        def parse(cells: Cells) -> Vote:
+            vote = paired_vote(cells, role=role, source=source)
+            length.require_fit(vote.prompt.messages, vote.a.text, vote.b.text)
+            return vote
+
+        votes = sheet.parse(parse)
 
     def plan(reader: Reader, when: datetime) -> Plan:
         return plan_votes(reader, separate_voters(reader, votes), when=when)
 
     return sheet.store(db, plan, skip_bad=skip_bad)
-
-
-class _Sheet:
-    """A file on its way in: its rows, and everything wrong or odd with them so far."""
-
-    def __init__(self, file: Path) -> None:
-        self._path = Path(file)
-        self._rows, self.bad = read_rows(self._path)
-        self._warnings: list[BadRow] = []
-        self._count = len(self._rows) + len(self.bad)
-        self._columns = list(dict.fromkeys(name for row in self._rows for name in row.values))
-        if not self._count:
-            raise BadFile(self._path, [BadRow(1, "the file holds no rows")])
-
-    def has(self, column: str) -> bool:
-        return column in self._columns
-
-    def expect(self, needed: Sequence[Sequence[str]], *, known: Sequence[str]) -> None:
-        """Raise `BadFile` unless some row has one of each group of columns; note unused ones."""
-        missing = [
-            BadRow(
-                self._rows[0].line,
-                f"no row has a column {' or '.join(group)}{self._hint(group, known)}; the columns are "
-                f"{', '.join(self._columns)}",
-            )
-            for group in needed
-            if self._rows and not any(map(self.has, group))
-        ]
-        if missing:
-            raise BadFile(self._path, [*missing, *self.bad])
-        for column in self._columns:
-            if column not in known:
-                near = difflib.get_close_matches(column, known, 1)
-                hint = f"; did you mean {near[0]}?" if near and not self.has(near[0]) else ""
-                self._warnings.append(
-                    BadRow(self._line_of(column), f"column {column} is not used{hint}")
-                )
-
-    def _hint(self, group: Sequence[str], known: Sequence[str]) -> str:
-        unknown = [column for column in self._columns if column not in known]
-        near = [m for name in group for m in difflib.get_close_matches(name, unknown, 1)]
-        return f" (is it {near[0]}?)" if near else ""
-
-    def _line_of(self, column: str) -> int:
-        return next(row.line for row in self._rows if column in row.values)
-
-    def parse(self, function: Callable[[Cells], T]) -> list[T]:
-        """What `function` makes of each good row; the others join the bad ones."""
-        made: list[T] = []
-        for row in self._rows:
-            cells = Cells(row)
-            try:
-                made.append(function(cells))
-            except ValueError as problem:
-                self.bad.append(BadRow(row.line, str(problem)))
-            else:
-                self._warnings += cells.warnings
-        return made
-
-    def store(
-        self, db: Database, plan: Callable[[Reader, datetime], Plan], *, skip_bad: bool
-    ) -> ImportReport:
-        """Store a plan in one transaction; raises `BadFile` before anything is stored.
-
-        The plan is made beside the writer thread, so that people's judgments need not wait for
-        it.  Where something of what it rests on has changed meanwhile, it is made again in there.
-        """
-        when = now()
-        foresight = Foresight(db)
-        with db.snapshot():
-            planned = plan(foresight, when)
-        self._require_good(planned, skip_bad=skip_bad)
-        encoded = planned.encoded()
-
-        def operation(tx: Transaction) -> ImportReport:
-            if foresight.holds(tx):
-                return self._report(planned, tx, encoded)
-            again = plan(tx, when)
-            self._require_good(again, skip_bad=skip_bad)
-            return self._report(again, tx, again.encoded())
-
-        return db.write(operation)
-
-    def _require_good(self, planned: Plan, *, skip_bad: bool) -> None:
-        if (bad := self._bad_rows(planned)) and not skip_bad:
-            raise BadFile(self._path, bad)
-
-    def _bad_rows(self, planned: Plan) -> list[BadRow]:
-        return sorted([*self.bad, *planned.bad], key=lambda row: row.line)
-
-    def _report(self, planned: Plan, tx: Transaction, encoded: dict[str, Encoded]) -> ImportReport:
-        added = {name: tx.store_encoded(records) for name, records in encoded.items()}
-        warnings = sorted([*self._warnings, *planned.warnings], key=lambda row: row.line)
-        bad = self._bad_rows(planned)
-        return ImportReport(self._count, added, planned.known, bad, warnings)
 
 
 def _judgment_vote(cells: Cells, *, role: PromptRole, source: str) -> Vote:

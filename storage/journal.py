@@ -2,12 +2,13 @@
 
 A line is the entry's JSON object with two fields around it: `record` first, which kind it is
 (some records have a field `kind` of their own), and last `crc`, the CRC-32 of the line's bytes before it, so that a flipped bit is found and not replayed.  A line
-that a crash cut short is at the end, and was never acknowledged: opening drops it.
+that a crash cut short is at the end, and was never acknowledged: opening sets it aside.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import zlib
 from collections.abc import Iterator
@@ -15,8 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from storage.codec import KINDS, Entry
-from storage.errors import StorageDamaged
+from storage.errors import JournalDamaged, JournalLost
+from storage.files import sync_folder
 
+_LOG = logging.getLogger(__name__)
 _JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 _CRC = b',"crc":"'
 _TAIL = len(_CRC) + 8 + len(b'"}')
@@ -67,13 +70,17 @@ class Journal:
         self.path = path
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         # The file's own name must survive a power cut as well as its content.
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
         self.size = os.fstat(self._file).st_size
         self.torn_bytes = self._drop_torn_line()
 
     def append(self, lines: list[bytes]) -> None:
-        """Write the lines and wait for the disk; on OSError the file is as long as before."""
+        """Write the lines and wait for the disk; on OSError the file is as long as before.
+
+        Raises JournalLost, with nothing written, when the file was moved, replaced or cut.
+        """
         data = memoryview(b"".join(lines))
+        self.require_in_place()
         try:
             self._cut_if_longer()
             written = 0
@@ -84,6 +91,26 @@ class Journal:
             self.truncate(self.size)
             raise
         self.size += len(data)
+
+    def require_in_place(self) -> None:
+        """Raise JournalLost unless the file of this name is the open one and as long as written.
+
+        What is appended to a file without its name is gone when the program ends.
+        """
+        held = os.fstat(self._file)
+        back = "put the file back, or restart: it is then written anew from the database"
+        try:
+            found = self.path.stat()
+        except FileNotFoundError:
+            raise JournalLost(f"{self.path} is gone; nothing was stored. {back}") from None
+        if (found.st_dev, found.st_ino) != (held.st_dev, held.st_ino):
+            raise JournalLost(
+                f"{self.path} is another file than was opened; nothing was stored. {back}"
+            )
+        if held.st_size < self.size:
+            raise JournalLost(
+                f"{self.path} was cut from {self.size} to {held.st_size} bytes; nothing was stored. {back}"
+            )
 
     def truncate(self, size: int) -> None:
         """Take back lines after `size`: their transaction failed and nobody was told of them.
@@ -102,7 +129,7 @@ class Journal:
         os.fsync(self._file)
 
     def lines(self, start: int = 0, *, first_number: int = 1) -> Iterator[Line]:
-        """The entries from byte `start`; StorageDamaged names the first line that is unreadable."""
+        """The entries from byte `start`; JournalDamaged names the first line that is unreadable."""
         yield from read_lines(self.path, start, stop=self.size, first_number=first_number)
 
     def ends_a_line(self, offset: int) -> bool:
@@ -114,7 +141,7 @@ class Journal:
         os.close(self._file)
 
     def _cut_if_longer(self) -> None:
-        if os.fstat(self._file).st_size != self.size:
+        if os.fstat(self._file).st_size > self.size:
             os.ftruncate(self._file, self.size)
             self.sync()
 
@@ -130,12 +157,40 @@ class Journal:
         if end == self.size and end > 0:
             last = os.pread(self._file, end - begin, begin)
             end = end if _is_whole(last[:-1]) else begin
+        return self._set_aside(end)
+
+    def set_aside_damage(self, start: int) -> int:
+        """Cut the first damaged line after byte `start`, and all that follows it; returns how many
+        bytes that was.
+
+        For what the database never committed: a power cut can keep a file's length and lose pages
+        in the middle of a group, none of which was acknowledged.
+        """
+        end = start
+        with self.path.open("rb") as file:
+            file.seek(start)
+            for raw in file:
+                if not raw.endswith(b"\n") or not _is_whole(raw[:-1]):
+                    break
+                end += len(raw)
+        return self._set_aside(end)
+
+    def _set_aside(self, end: int) -> int:
+        """Cut what follows byte `end`, once it is safe in a file beside the journal."""
         torn = os.pread(self._file, self.size - end, end)
         if torn:
-            with self.path.with_suffix(".torn").open("ab") as aside:
+            kept = self.path.with_suffix(".torn")
+            with kept.open("ab") as aside:
                 aside.write(torn + b"\n")
+                aside.flush()
+                os.fsync(aside.fileno())
+            sync_folder(kept.parent)
             self.size = end
             self._cut_if_longer()
+            _LOG.warning(
+                "the last %d bytes of %s were damaged by an interrupted write; they are kept in %s",
+                *(len(torn), self.path, kept),
+            )
         return len(torn)
 
     def _after_newline(self, end: int) -> int:
@@ -166,17 +221,24 @@ def read_lines(
                 kind, entry = decode(raw[:-1])
             except ValueError as error:
                 where = f"line {number}" if first_number == 1 and start == 0 else f"byte {end}"
-                raise StorageDamaged(
-                    f"{path} is damaged at {where}: {error}. Restore a backup with `python "
-                    "launch.py restore`; or move the journal out of the workspace, and it is "
-                    "written again from the database"
-                ) from None
+                raise JournalDamaged(f"{path} is damaged at {where}: {error}") from None
             yield Line(number, end, kind, entry)
 
 
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+def check_stretch(path: Path, start: int, number: int, *, bytes_least: int) -> tuple[int, int]:
+    """Check the lines from byte `start`, where line `number` begins, until enough bytes are read.
+
+    Returns where the next line begins and its number; JournalDamaged names a damaged one.
+    """
+    end = start
+    with path.open("rb") as file:
+        file.seek(start)
+        while end - start < bytes_least and (raw := file.readline()):
+            if not _is_whole(raw.removesuffix(b"\n")):
+                raise JournalDamaged(
+                    f"{path} is damaged at line {number}: its checksum does not match"
+                )
+            end, number = end + len(raw), number + 1
+    if end == start:
+        raise JournalDamaged(f"{path} ends at byte {end}, before what was committed")
+    return end, number

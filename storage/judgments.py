@@ -10,15 +10,14 @@ a revision does not bring back what it revised: that stays replaced, and he is a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from storage import lookup
+from storage import lookup, queue
 from storage.codec import from_row
 from storage.database import Database
 from storage.desk import Act, Card
 from storage.errors import Conflict, NotFound, NotLeased
-from storage.queue import LIFETIME
 from storage.records import (
     Flag,
     Judgment,
@@ -33,15 +32,19 @@ from storage.transaction import Transaction
 
 ActT = TypeVar("ActT", Judgment, Skip, Flag)
 
+MOST_FLAGS = 20
+"""Flags of one annotator that nobody has cleared.  Each takes a pair out of everybody's queue, an
+iteration may have no more than a hundred, and so much that is broken is news for the researcher."""
+
 _COUNT = """
     SELECT count(*) AS judgments
     FROM current_judgments AS j JOIN comparisons AS c ON c.id = j.comparison
     WHERE $iteration IS NULL OR c.iteration = $iteration
 """
 _ACTS = """
-    SELECT 'judgment' AS kind, id, comparison, annotator, created_at FROM judgments
-    UNION ALL SELECT 'skip', id, comparison, annotator, created_at FROM skips
-    UNION ALL SELECT 'flag', id, comparison, annotator, created_at FROM flags
+    SELECT 'judgment' AS kind, id, comparison, annotator, seq FROM judgments
+    UNION ALL SELECT 'skip', id, comparison, annotator, seq FROM skips
+    UNION ALL SELECT 'flag', id, comparison, annotator, seq FROM flags
 """
 _LATEST = f"""
     SELECT a.id FROM ({_ACTS}) AS a
@@ -49,13 +52,14 @@ _LATEST = f"""
       AND a.id NOT IN (SELECT replaces FROM withdrawals)
       AND a.id NOT IN (SELECT replaces FROM judgments
                        WHERE replaces IS NOT NULL AND annotator = $annotator)
-    ORDER BY a.created_at DESC LIMIT 1
+    ORDER BY a.seq DESC LIMIT 1
 """
 _WHOSE = f"SELECT kind, comparison, annotator FROM ({_ACTS}) WHERE id = $id"
 _WITHDRAWAL = "SELECT * FROM withdrawals WHERE id = $id"
 _WITHDRAWN = "SELECT 1 FROM withdrawals WHERE replaces = $id"
 _FLAG = "SELECT * FROM flags WHERE id = $id"
 _OPEN_FLAGS = "SELECT * FROM open_flags ORDER BY created_at, id"
+_FLAGS_OF = "SELECT count(*) AS flags FROM open_flags WHERE annotator = $annotator"
 
 
 def judge(
@@ -79,6 +83,34 @@ def judge(
 
     Raises ValueError (not a valid judgment), NotFound, NotLeased or Conflict.
     """
+    return db.write(
+        judging(
+            id=id,
+            comparison=comparison,
+            annotator=annotator,
+            outcome=outcome,
+            strength=strength,
+            criteria=criteria,
+            comment=comment,
+            milliseconds=milliseconds,
+            replaces=replaces,
+        )
+    )
+
+
+def judging(
+    *,
+    id: str,
+    comparison: str,
+    annotator: str,
+    outcome: ScreenOutcome,
+    strength: int | None = None,
+    criteria: Mapping[str, str] | None = None,
+    comment: str = "",
+    milliseconds: int | None = None,
+    replaces: str | None = None,
+) -> Callable[[Transaction], Judgment]:
+    """What `judge` asks the writer to do, for `Database.submit`; raises ValueError at once."""
     check_id(id)
     swapped = shown_swapped(annotator, comparison)
     canonical = canonical_outcome(outcome, shown_swapped=swapped)
@@ -107,7 +139,7 @@ def judge(
             )
         return _store_once(tx, card, judgment)
 
-    return db.write(operation)
+    return operation
 
 
 def skip(db: Database, *, id: str, comparison: str, annotator: str) -> Skip:
@@ -123,11 +155,16 @@ def skip(db: Database, *, id: str, comparison: str, annotator: str) -> Skip:
 
 
 def flag(db: Database, *, id: str, comparison: str, annotator: str, comment: str = "") -> Flag:
-    """Report a problem: nobody is asked until it is cleared.  Errors as for `judge`."""
+    """Report a problem: nobody is asked until it is cleared.
+
+    Errors as for `judge`; Conflict too for whoever has `MOST_FLAGS` that wait to be cleared.
+    """
     check_id(id)
 
     def operation(tx: Transaction) -> Flag:
         card = tx.desk.card(tx, comparison)
+        if id not in card.acts:
+            _require_few_flags(tx, annotator)
         moment = tx.now()
         act = Flag(
             id=id, comparison=comparison, annotator=annotator, comment=comment, created_at=moment
@@ -140,12 +177,20 @@ def flag(db: Database, *, id: str, comparison: str, annotator: str, comment: str
     return db.write(operation)
 
 
+def _require_few_flags(tx: Transaction, annotator: str) -> None:
+    if tx.rows(_FLAGS_OF, annotator=annotator)[0]["flags"] >= MOST_FLAGS:
+        raise Conflict(
+            f"{MOST_FLAGS} flags of yours wait for a researcher: tell them, and skip this pair or "
+            "try again when they have cleared some"
+        )
+
+
 def undo(db: Database, *, id: str, annotator: str, replaces: str | None = None) -> Act:
     """Take back an act of this annotator (his latest one when `replaces` is None); returns it.
 
     `id` is that of the undo itself.  The comparison is leased to him again.  Raises NotFound
     when there is nothing of his to undo, Conflict when it was undone or revised already (a
-    second tab), or when `id` undid something else before.
+    second tab), or when `id` undid something else or was an act before.
     """
     check_id(id)
 
@@ -154,6 +199,8 @@ def undo(db: Database, *, id: str, annotator: str, replaces: str | None = None) 
         if before:
             return _undone_before(tx, before[0], annotator=annotator, replaces=replaces)
         target = replaces or _latest(tx, annotator)
+        if tx.rows(_WHOSE, id=id):
+            raise Conflict(_USED.format(id=id))
         whose = tx.rows(_WHOSE, id=target)
         if not whose or {row["annotator"] for row in whose} != {annotator}:
             raise NotFound(f"you have stored nothing under the id {target!r}")
@@ -162,7 +209,7 @@ def undo(db: Database, *, id: str, annotator: str, replaces: str | None = None) 
             raise Conflict("this was undone or revised already, perhaps in another tab")
         moment = tx.now()
         tx.store(Withdrawal(id=id, replaces=target, annotator=annotator, created_at=moment))
-        tx.lease(card.comparison.id, annotator, moment, moment + LIFETIME)
+        queue.give(tx, [card], annotator, moment)
         return card.acts[target]
 
     return db.write(operation)

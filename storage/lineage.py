@@ -49,7 +49,8 @@ def lineage(db: Database, model: str) -> dict[str, Any]:
     the ``comparisons`` and current ``judgments`` on them, and then
 
     * ``parent``: the node of the model its training started from, or None;
-    * ``reward_model``: for a policy, the node of the model that rewarded it;
+    * ``method``: for a policy, what improved it (ppo, rloo or dpo);
+    * ``reward_model``: for a policy, the node of the model that rewarded it, or measured it (dpo);
     * ``snapshot``: for a reward model, ``hash, judgments, annotators`` and ``judged``: for each
       policy whose answers the judgments compare, their number and the policy's node.
 
@@ -92,6 +93,8 @@ class _Tree:
             return named | {"above": True}
         self._seen.add(id)
         node: dict[str, Any] = named | {"iteration": version.iteration, "run": version.run}
+        if version.role == "policy":
+            node["method"] = version.summary.get("method", "ppo")
         if version.role != "reward":
             node |= self._db.read(_ANSWERS, policy=id)[0] | self._db.read(_JUDGED, policy=id)[0]
         node["parent"] = self.node(version.parent) if version.parent else None
@@ -128,7 +131,9 @@ def _lines(node: Mapping[str, Any], *, indent: str, label: str) -> Iterator[str]
     if node.get("parent"):
         yield from _lines(node["parent"], indent=deeper, label="started from ")
     if node.get("reward_model"):
-        yield from _lines(node["reward_model"], indent=deeper, label="rewarded by ")
+        learned = node.get("method") != "dpo"  # which learns from the judgments themselves
+        label = "rewarded by " if learned else "measured by "
+        yield from _lines(node["reward_model"], indent=deeper, label=label)
     snapshot = node.get("snapshot")
     if not snapshot:
         return
@@ -151,7 +156,8 @@ def _title(node: Mapping[str, Any]) -> str:
     if node.get("above"):
         return f"{node['id']}{name} (see above)"
     turn = "" if node["iteration"] is None else f", iteration {node['iteration']}"
-    return f"{node['id']}{name} ({node['role']}{turn})"
+    method = f" by {node['method'].upper()}" if node.get("method") else ""
+    return f"{node['id']}{name} ({node['role']}{method}{turn})"
 
 
 def _many(number: int, noun: str) -> str:

@@ -113,7 +113,24 @@ def m003_gate(connection: Connection) -> None:
     connection.execute(_GATE)
 
 
-MIGRATIONS: tuple[Migration, ...] = (m001_initial, m002_items, m003_gate)
+def m004_order(connection: Connection) -> None:
+    """In which order acts were stored; of those from before, what the clock says."""
+    for table in ("judgments", "skips", "flags"):
+        connection.execute(f"ALTER TABLE {table} ADD COLUMN seq BIGINT")
+    for table in ("judgments", "skips", "flags"):
+        connection.execute(
+            f"UPDATE {table} SET seq = o.seq FROM ({_ORDER}) AS o WHERE o.id = {table}.id"
+        )
+
+
+_ORDER = """
+    SELECT id, row_number() OVER (ORDER BY created_at, id) AS seq FROM (
+        SELECT id, created_at FROM judgments UNION ALL
+        SELECT id, created_at FROM skips UNION ALL
+        SELECT id, created_at FROM flags)
+"""
+
+MIGRATIONS: tuple[Migration, ...] = (m001_initial, m002_items, m003_gate, m004_order)
 
 # How far the journal is applied: its length in bytes, written in each group's transaction.
 _META = """
@@ -129,19 +146,24 @@ def migrate(connection: Connection, migrations: Sequence[Migration] = MIGRATIONS
     Raises StorageDamaged for a database that a newer version has migrated further.
     """
     connection.execute(_META)
+    applied = applied_to(connection, migrations)
+    for migration in migrations[len(applied) :]:
+        _apply(connection, migration)
+    return [migration.__name__ for migration in migrations[len(applied) :]]
+
+
+def applied_to(connection: Connection, migrations: Sequence[Migration] = MIGRATIONS) -> list[str]:
+    """The names of those that the database has, the first ones of `migrations`; StorageDamaged as above."""
     names = [migration.__name__ for migration in migrations]
-    applied = [
-        row[0] for row in connection.execute("SELECT name FROM migrations ORDER BY name").fetchall()
-    ]
+    rows = connection.execute("SELECT name FROM main.migrations ORDER BY name").fetchall()
+    applied = [row[0] for row in rows]
     if applied != names[: len(applied)]:
         unknown = ", ".join(sorted(set(applied) - set(names))) or "out of order"
         raise StorageDamaged(
             f"this workspace was last opened by another version of Kitestring ({unknown}); "
             "update Kitestring to open it"
         )
-    for migration in migrations[len(applied) :]:
-        _apply(connection, migration)
-    return names[len(applied) :]
+    return applied
 
 
 def _apply(connection: Connection, migration: Migration) -> None:

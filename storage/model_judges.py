@@ -10,6 +10,7 @@ from typing import Any
 
 from storage import annotators
 from storage.database import Database
+from storage.desk import SERVED
 from storage.pseudonyms import key_of, keyed
 from storage.records import (
     Annotator,
@@ -19,13 +20,13 @@ from storage.records import (
 )
 from storage.transaction import Transaction
 
-_OPEN = """
+_OPEN = f"""
     SELECT c.id, p.messages::VARCHAR AS messages, f.text AS first, s.text AS second
     FROM comparisons AS c
     JOIN prompts AS p ON p.id = c.prompt
     JOIN completions AS f ON f.id = c.first
     JOIN completions AS s ON s.id = c.second
-    WHERE c.iteration = (SELECT max(number) FROM iterations) AND c.arm <> 'imported'
+    WHERE ((c.iteration = ({SERVED}) AND c.arm <> 'imported') OR c.arm = 'written')
       AND c.id NOT IN (SELECT comparison FROM open_flags)
       AND c.id NOT IN (SELECT comparison FROM judgments WHERE annotator = $annotator)
     ORDER BY c.position, c.id
@@ -54,7 +55,7 @@ def judge_named(db: Database, name: str) -> Annotator:
 
 
 def open_pairs(db: Database, *, annotator: str, limit: int) -> list[dict[str, Any]]:
-    """Comparisons of the newest iteration that this judge has not judged, as the queue has them.
+    """Comparisons in the queue that this judge has not judged, in its order.
 
     Rows have id, messages (JSON), first, second, and `swapped`: whether a coin that follows from
     judge and comparison puts `second` on the left.  Flagged ones are left out; those that people

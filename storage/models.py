@@ -12,6 +12,8 @@ _LISTING = """
     SELECT * FROM models WHERE $role IS NULL OR role = $role ORDER BY created_at, id
 """
 
+MODELS = "models"
+"""The folder of the workspace that trained models are moved to."""
 _REWARD_RUNS = "SELECT id, directory FROM runs WHERE stage = 'reward'"
 
 
@@ -35,6 +37,15 @@ def newest(db: Database, role: ModelRole) -> ModelVersion | None:
     """The model version of this role that was made last."""
     found = listing(db, role=role)
     return found[-1] if found else None
+
+
+def missing(db: Database) -> list[ModelVersion]:
+    """Model versions whose directory under models/ is gone, as after a restore: backups hold none."""
+    return [
+        model
+        for model in listing(db)
+        if model.path.startswith(f"{MODELS}/") and not (db.workspace / model.path).is_dir()
+    ]
 
 
 def reward_models(db: Database) -> list[dict[str, Any]]:

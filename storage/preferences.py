@@ -13,8 +13,8 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from storage.cells import Cells
-from storage.filetypes import BadRow
 from storage.records import Message, Prompt, PromptRole, ScreenOutcome, as_messages
+from storage.row_notes import BadRow, RowNotes
 from storage.votes import Answer, Vote
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def labelled(cells: Cells, *, role: PromptRole, source: str) -> Labelled:
     return Labelled(cells.line, prompt, cells.response("completion"), good, annotator)
 
 
-def pair_up(rows: Iterable[Labelled]) -> tuple[list[Vote], list[BadRow]]:
+def pair_up(rows: Iterable[Labelled]) -> tuple[list[Vote], RowNotes]:
     """Votes from labelled completions, and the rows that found no partner.
 
     Within one prompt the n-th good completion is preferred to the n-th bad one.  Those left
@@ -125,7 +125,7 @@ def pair_up(rows: Iterable[Labelled]) -> tuple[list[Vote], list[BadRow]]:
     for row in rows:
         by_prompt[row.prompt.id, row.annotator].append(row)
     votes: list[Vote] = []
-    bad: list[BadRow] = []
+    bad = RowNotes()
     for group in by_prompt.values():
         good, poor = [r for r in group if r.good], [r for r in group if not r.good]
         decided = min(len(good), len(poor))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from itertools import islice
 
 from storage import comparisons
@@ -17,6 +17,8 @@ from storage.transaction import Transaction
 LIFETIME = timedelta(minutes=30)
 AT_ONCE = 16
 READ_AHEAD = 64
+MOST_HELD = 64
+"""Live leases of one annotator.  A page holds four pairs; naming more keeps no others waiting."""
 
 
 @dataclass(frozen=True)
@@ -39,32 +41,34 @@ def lease_next(
     holding: Sequence[str] = (),
     lifetime: timedelta = LIFETIME,
 ) -> list[LeasedPair]:
-    """Up to `n` pairs for this annotator from the iteration being labeled, leased to him.
+    """Up to `n` pairs for this annotator, leased to them: from the newest iteration that has any,
+    and among them, in the same random order, those that were written elsewhere.
 
     First what he already holds (a reloaded page gets the same pairs, an undone one comes back)
     except the ids in `holding`, then half-finished overlap, then by position.  Nobody else is
     given a pair while it is leased to as many annotators as it still wants.  A lease on one of
-    `holding` that is half over is extended.  Empty when there is nothing left for him, or when
-    `iteration` is not the one being labeled.
+    `holding` that is half over is extended; beyond `MOST_HELD` the leases given first end.  Empty
+    when there is nothing left for them, or when `iteration` is another one.
     """
 
     n = max(0, min(n, AT_ONCE))
+    named = set(holding)
 
     def operation(tx: Transaction) -> tuple[list[Comparison], list[str]]:
         tx.desk.load(tx)
-        if tx.desk.iteration is None or iteration not in (None, tx.desk.iteration):
+        if iteration not in (None, tx.desk.iteration):
             return [], []
         moment = tx.now()
         held = tx.desk.in_hand(annotator, moment)
-        _extend(tx, [c for c in held if c.comparison.id in holding], annotator, moment, lifetime)
-        again = [card for card in held if card.comparison.id not in holding][:n]
-        seen = {card.comparison.id for card in held} | set(holding)
+        again = [card for card in held if card.comparison.id not in named][:n]
+        seen = {card.comparison.id for card in held} | named
         others = (
             card for card in tx.desk.available(annotator, moment) if card.comparison.id not in seen
         )
         new = list(islice(others, n - len(again)))
-        for card in new:
-            tx.lease(card.comparison.id, annotator, moment, moment + lifetime)
+        ended = give(tx, new, annotator, moment, lifetime, keep=again)
+        on_screen = [c for c in held if c.comparison.id in named and c.comparison.id not in ended]
+        _extend(tx, on_screen, annotator, moment, lifetime)
         chosen = [card.comparison for card in again + new]
         if all(comparison.id in db.shelf for comparison in chosen):
             return chosen, []
@@ -72,6 +76,32 @@ def lease_next(
 
     chosen, ahead = db.write(operation)
     return pairs(db, annotator, chosen, ahead=ahead)
+
+
+def give(
+    tx: Transaction,
+    cards: Sequence[Card],
+    annotator: str,
+    moment: datetime,
+    lifetime: timedelta = LIFETIME,
+    *,
+    keep: Sequence[Card] = (),
+) -> set[str]:
+    """Lease these cards to an annotator; the only way to get a new lease.
+
+    Beyond `MOST_HELD` the leases given first end, but for those on `cards` and `keep`.  Returns the
+    ids of the comparisons whose leases ended: others may have them, and the annotator may still
+    answer them.
+    """
+    stay = {card.comparison.id for card in (*cards, *keep)}
+    held = tx.desk.held(annotator, moment)
+    others = [card for card in held if card.comparison.id not in stay]
+    ended = others[::-1][: max(0, len(others) + len(stay) - MOST_HELD)]
+    for card in ended:
+        tx.lease(card.comparison.id, annotator, card.leases[annotator].granted, moment)
+    for card in cards:
+        tx.lease(card.comparison.id, annotator, moment, moment + lifetime)
+    return {card.comparison.id for card in ended}
 
 
 def _extend(
@@ -105,21 +135,48 @@ def pair(db: Database, annotator: str, comparison: str) -> LeasedPair:
     return pairs(db, annotator, [comparisons.get(db, comparison)])[0]
 
 
-def progress(db: Database, annotator: str) -> dict[str, int | None]:
-    """How far he is: judged in all, judged today (UTC), remaining, and the iteration labeled.
+def midnight(moment: datetime, offset: int = 0) -> datetime:
+    """When the day of `moment` began where clocks are `offset` minutes ahead of UTC."""
+    there = moment.astimezone(timezone(timedelta(minutes=offset)))
+    return there.replace(hour=0, minute=0, second=0, microsecond=0)
 
-    `remaining` counts unfinished comparisons of that iteration that he has neither judged nor
+
+def progress(db: Database, annotator: str, *, offset: int = 0) -> dict[str, int | None]:
+    """How far they are: judged in all, judged today, remaining, and the iteration labeled.
+
+    Today began at midnight where clocks are `offset` minutes ahead of UTC.
+    `remaining` counts unfinished comparisons in the queue that he has neither judged nor
     skipped and nobody has flagged, whoever holds them now.
     """
 
     def operation(tx: Transaction) -> dict[str, int | None]:
         tx.desk.load(tx)
-        by_day = tx.desk.judged(tx, annotator)
+        judged, today = tx.desk.judged(tx, annotator, midnight(tx.now(), offset))
         return {
-            "judged": sum(by_day.values()),
-            "today": by_day.get(tx.now().astimezone(UTC).date(), 0),
+            "judged": judged,
+            "today": today,
             "remaining": tx.desk.remaining(annotator),
             "iteration": tx.desk.iteration,
         }
+
+    return db.write(operation)
+
+
+def with_others(db: Database, annotator: str) -> int:
+    """How many pairs that still want a judgment go to nobody else now, because others hold them."""
+
+    def operation(tx: Transaction) -> int:
+        tx.desk.load(tx)
+        return tx.desk.with_others(annotator, tx.now())
+
+    return db.write(operation)
+
+
+def unfinished(db: Database) -> int:
+    """How many pairs still want a judgment, from whomever; flagged ones do not count."""
+
+    def operation(tx: Transaction) -> int:
+        tx.desk.load(tx)
+        return tx.desk.unfinished
 
     return db.write(operation)

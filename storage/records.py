@@ -32,8 +32,13 @@ Phase = Literal["sampling", "labeling", "reward", "ppo", "evaluating", "done"]
 Stage = Literal["sft", "sampling", "reward", "ppo", "evaluate"]
 RunStatus = Literal["running", "succeeded", "failed", "cancelled"]
 Arm = Literal[
-    "random", "previous", "reference", "repeated", "imported", "bald", "uncertainty", "d_optimal"
+    "random", "previous", "reference", "repeated", "imported", "written",
+    "bald", "uncertainty", "d_optimal",
 ]  # fmt: skip
+
+WRITTEN: Arm = "written"
+"""Pairs that were written elsewhere to be judged here: they belong to no iteration (their number is 0),
+wait for people in every phase, and no figure about policies or reward models rests on them."""
 
 RANDOM_STREAM: tuple[Arm, ...] = ("random", "previous", "reference", "repeated", "imported")
 """Arms whose pairs no reward model chose.  Accuracy, calibration and win rates are measured on their
@@ -336,7 +341,7 @@ class Iteration:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """One job of a worker process.  `directory` is relative to the workspace."""
+    """One job of a worker process.  `directory` is relative to the workspace and lies in `runs`."""
 
     id: str
     stage: Stage
@@ -355,6 +360,9 @@ class Run:
     def __post_init__(self) -> None:
         check_choice("stage", self.stage, Stage)
         check_choice("status", self.status, RunStatus)
+        parts = self.directory.split("/")
+        if parts[0] != "runs" or len(parts) < 2 or {"", ".", ".."} & {*parts}:
+            raise ValueError(f"the directory {self.directory!r} of run {self.id!r} is not in runs/")
 
 
 @dataclass(frozen=True, kw_only=True)

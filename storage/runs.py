@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from storage import lookup
 from storage.codec import to_entry
 from storage.database import Database
-from storage.records import Metric, Run, RunNote, Stage
+from storage.records import Iteration, Metric, ModelVersion, Run, RunNote, Stage
 from storage.transaction import Transaction
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ _PROGRESS = """
     UPDATE runs SET progress = $progress, message = $message, ingested_seq = $seq
     WHERE id = $run
 """
+_SAY = "UPDATE runs SET message = $message WHERE id = $run"
 # Every point where there are few; otherwise the last of each of `points` stretches of steps,
 # and always the last of all.
 _METRICS = """
@@ -52,10 +53,58 @@ _NOTES = """
 """
 
 
+METHODS = {"ppo": "PPO", "dpo": "DPO", "rloo": "RLOO"}
+"""What the ways to improve the policy are called, by ``optimize.method``."""
+
+
+def kind(run: Run) -> str:
+    """A run's stage; where it improves the policy, the method that it does so by."""
+    return method_of(run.config) if run.stage == "ppo" else run.stage
+
+
+def name(run: Run) -> str:
+    """What a run's stage is called in sentences."""
+    return METHODS.get(kind(run), kind(run))
+
+
+def method_of(config: Mapping[str, Any]) -> str:
+    """``optimize.method`` of a stored configuration; those of before there was a choice are PPO's."""
+    return config.get("optimize", {}).get("method", "ppo")
+
+
+def method(db: Database, iteration: Iteration) -> str:
+    """How the policy of an iteration is improved, or is going to be as far as is known."""
+    listed = listing(db, iteration=iteration.number)
+    trained = [run for run in listed if run.stage == "ppo"]
+    if not trained and "optimize.method" in iteration.settings:
+        return str(iteration.settings["optimize.method"])
+    newest = (trained or listed or listing(db))[-1:]
+    return method_of(newest[0].config) if newest else "ppo"
+
+
+def methods_used(listed: Iterable[Run]) -> dict[int, str]:
+    """What the policy of each iteration was improved by, by its number, as people call it; `listed`
+    are runs, the oldest first.  An iteration whose policy was not trained yet is left out."""
+    return {run.iteration: name(run) for run in listed if run.stage == "ppo"}
+
+
+def method_made(model: ModelVersion) -> str | None:
+    """What a policy was made by, as people call it; None of other models."""
+    if model.role != "policy":
+        return None
+    method = model.summary.get("method", "ppo")
+    return METHODS.get(method, method)
+
+
 def save(db: Database, run: Run) -> Run:
     """Store a run in place of the one with the same id."""
     db.write(lambda tx: tx.store(run))
     return run
+
+
+def say(db: Database, run: Run, message: str) -> None:
+    """Show `message` with a run.  Not journaled: `save` passes over a run that differs in no more."""
+    db.write(lambda tx: tx.execute(_SAY, run=run.id, message=message))
 
 
 def newest(db: Database, iteration: int, stage: Stage) -> Run | None:

@@ -6,7 +6,8 @@ right for as long as it lies there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import threading
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,28 +40,38 @@ class Shelf:
 
     def __init__(self) -> None:
         self._texts: dict[str, Texts] = {}
+        self._reading = threading.Lock()
 
     def __contains__(self, comparison: str) -> bool:
         return comparison in self._texts
 
     def fetch(
-        self, read: Callable[..., list[dict[str, Any]]], ids: Iterable[str], ahead: Iterable[str]
+        self, read: Callable[..., list[dict[str, Any]]], ids: Sequence[str], ahead: Iterable[str]
     ) -> dict[str, Texts]:
         """The texts of `ids`; when one has to be read, those `ahead` are read with it."""
+        found = self._known(ids)
+        if found is None:
+            # One at a time: what the first reads ahead is what the others have come for.
+            with self._reading:
+                found = self._known(ids) or self._read(read, ids, ahead)
+        return found
+
+    def _known(self, ids: Sequence[str]) -> dict[str, Texts] | None:
         found = {name: self._texts.get(name) for name in ids}
-        if None in found.values():
-            rows = read(_PAIRS, ids=[*{*found, *ahead}])
-            fresh = {
-                row["comparison"]: Texts(
-                    from_row(Prompt, row), row["first_text"], row["second_text"]
-                )
-                for row in rows
-            }
-            missing = sorted(found.keys() - fresh.keys())
-            if missing:
-                raise NotFound(f"the texts of comparison {missing[0]!r} are not stored")
-            self._texts.update(fresh)
-            found = {name: fresh[name] for name in found}
-            for old in list(self._texts)[:-_KEPT]:
-                self._texts.pop(old, None)
-        return {name: texts for name, texts in found.items() if texts is not None}
+        known = {name: texts for name, texts in found.items() if texts is not None}
+        return known if len(known) == len(found) else None
+
+    def _read(
+        self, read: Callable[..., list[dict[str, Any]]], ids: Sequence[str], ahead: Iterable[str]
+    ) -> dict[str, Texts]:
+        fresh = {
+            row["comparison"]: Texts(from_row(Prompt, row), row["first_text"], row["second_text"])
+            for row in read(_PAIRS, ids=[*{*ids, *ahead}])
+        }
+        missing = sorted(set(ids) - fresh.keys())
+        if missing:
+            raise NotFound(f"the texts of comparison {missing[0]!r} are not stored")
+        self._texts.update(fresh)
+        for old in list(self._texts)[:-_KEPT]:
+            self._texts.pop(old, None)
+        return {name: fresh[name] for name in ids}

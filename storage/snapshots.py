@@ -5,10 +5,12 @@ A judgment undone later stays in the snapshots it is in; the next one differs.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from storage.codec import from_row
 from storage.database import Database
 from storage.errors import NotFound
-from storage.records import Snapshot
+from storage.records import AnnotatorKind, Snapshot
 
 _MEMBERS = "SELECT judgment FROM snapshot_judgments WHERE snapshot = $hash ORDER BY judgment"
 _ROW = "SELECT * FROM snapshots WHERE hash = $hash"
@@ -19,6 +21,15 @@ _NEW = """
                SELECT judgment FROM snapshot_judgments WHERE snapshot IN (FROM earlier))) AS new
     FROM snapshot_judgments WHERE snapshot IN (FROM taken)
     HAVING (SELECT count(*) FROM taken) > 0 AND (SELECT count(*) FROM earlier) > 0
+"""
+_WAITING = """
+    SELECT count(*) AS n
+    FROM current_judgments AS j
+    JOIN annotators AS a ON a.id = j.annotator
+    JOIN comparisons AS c ON c.id = j.comparison
+    JOIN prompts AS p ON p.id = c.prompt
+    WHERE p.role <> 'held-out' AND list_contains($kinds, a.kind)
+      AND j.id NOT IN (SELECT judgment FROM snapshot_judgments)
 """
 
 
@@ -34,6 +45,11 @@ def new_in(db: Database, iteration: int) -> int | None:
     """
     rows = db.read(_NEW, iteration=iteration)
     return rows[0]["new"] if rows else None
+
+
+def waiting(db: Database, kinds: Sequence[AnnotatorKind]) -> int:
+    """How many judgments by these kinds of annotators no training has learned from yet."""
+    return db.read(_WAITING, kinds=list(kinds))[0]["n"]
 
 
 def get(db: Database, snapshot: str) -> Snapshot:

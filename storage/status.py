@@ -26,7 +26,7 @@ def status(db: Database) -> dict[str, Any]:
 
     `judgments` counts current ones, `annotators` those who gave them, `judgments_by_kind` the
     same judgments by person, simulated or model.  `iteration`
-    is the newest or None, `runs` are its runs, `policy` and `reward_model` the ones in use.
+    is the newest or None (its `method` is what improves the policy), `runs` are its runs, each with the `name` its stage is shown by, `policy` and `reward_model` the ones in use.
     """
     current = iterations.latest(db)
     return {
@@ -46,6 +46,7 @@ def _iteration(db: Database, current: Iteration) -> dict[str, Any]:
     return {
         "number": current.number,
         "phase": current.phase,
+        "method": runs.METHODS.get(method := runs.method(db, current), method),
         "labels_wanted": current.labels_wanted,
         "labels": sum(by_arm.values()),
         "labels_by_arm": by_arm,
@@ -77,6 +78,7 @@ def _run(run: Run) -> dict[str, Any]:
     return {
         "id": run.id,
         "stage": run.stage,
+        "name": runs.name(run),
         "iteration": run.iteration,
         "status": run.status,
         "attempt": run.attempt,

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from storage import lookup
 from storage.codec import from_row
 from storage.database import Database
-from storage.errors import NotFound
+from storage.errors import Conflict, NotFound
 from storage.records import Annotator, Token, now
 from storage.transaction import Transaction
 
@@ -23,13 +23,16 @@ _CHECK = """
     WHERE t.hash = $hash AND list_contains($kinds, t.kind) AND NOT t.revoked AND NOT a.disabled
       AND (t.expires_at IS NULL OR t.expires_at > $now)
 """
-_ANNOTATOR = "SELECT 1 FROM annotators WHERE id = $id"
+_ANNOTATOR = "SELECT name, disabled FROM annotators WHERE id = $id"
 _LIVE = "SELECT * FROM tokens WHERE annotator = $annotator AND NOT revoked"
 _BY_HASH = "SELECT * FROM tokens WHERE hash = $hash"
 
 
 def issue(db: Database, annotator: str, kind: TokenKind, *, lifetime: timedelta | None) -> str:
-    """A new secret for this annotator; `lifetime` None never expires.  NotFound without him."""
+    """A new secret for this annotator; `lifetime` None never expires.
+
+    NotFound without them; Conflict while they are disabled: it would let them in once enabled.
+    """
     secret = secrets.token_urlsafe(32)
     created = now()
     token = Token(
@@ -41,8 +44,11 @@ def issue(db: Database, annotator: str, kind: TokenKind, *, lifetime: timedelta 
     )
 
     def operation(tx: Transaction) -> None:
-        if not tx.rows(_ANNOTATOR, id=annotator):
+        found = tx.rows(_ANNOTATOR, id=annotator)
+        if not found:
             raise NotFound(f"there is no annotator {annotator!r}")
+        if found[0]["disabled"]:
+            raise Conflict(f"{found[0]['name']!r} is disabled; enable them first")
         tx.store(token)
 
     db.write(operation)

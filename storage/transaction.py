@@ -15,7 +15,7 @@ import duckdb
 
 from storage import items, journal
 from storage.codec import KINDS, Entry, Kind, columns_of, entry_of_row, kind_of, to_entry
-from storage.errors import Conflict
+from storage.errors import Conflict, StorageDamaged
 from storage.records import now
 
 if TYPE_CHECKING:
@@ -23,6 +23,13 @@ if TYPE_CHECKING:
 
 Rows = list[dict[str, Any]]
 _BYTES = "SELECT value FROM meta WHERE key = 'journal_bytes'"
+_ORDERED = tuple(kind.table for kind in KINDS.values() if kind.ordered)
+_ACT_NUMBERS = " UNION ALL ".join(f"SELECT id, seq FROM {table}" for table in _ORDERED)
+_LAST_ACT = f"SELECT coalesce(max(seq), 0) AS seq FROM ({_ACT_NUMBERS})"
+_RENUMBER = """
+    UPDATE {table} SET seq = n.seq FROM (SELECT unnest($ids) AS id, unnest($numbers) AS seq) AS n
+    WHERE n.id = {table}.id
+"""
 _SET_BYTES = "UPDATE meta SET value = $bytes WHERE key = 'journal_bytes'"
 
 
@@ -37,6 +44,28 @@ class Tables:
             "WHERE NOT internal AND database_name = current_database()"
         ).fetchall():
             self._types.setdefault(table, {})[column] = data_type
+        self.last_act = 0
+        """The highest `seq`; whoever rolls acts back puts it back too, so that none is left out."""
+        if "seq" in self._types.get("judgments", {}):
+            self.last_act = int(self.rows(_LAST_ACT, {})[0]["seq"])
+
+    def numbered(self, kind: Kind, entry: Entry) -> Entry:
+        """The entry as a row: with the next `seq` where the kind is ordered."""
+        if not kind.ordered:
+            return entry
+        self.last_act += 1
+        return {**entry, "seq": self.last_act}
+
+    def act_numbers(self) -> dict[str, int]:
+        """The `seq` of every act by its id."""
+        return {row["id"]: row["seq"] for row in self.rows(_ACT_NUMBERS, {})}
+
+    def renumber(self, acts: Sequence[str]) -> None:
+        """Number all acts anew, in the order of these ids."""
+        parameters = {"ids": list(acts), "numbers": list(range(1, len(acts) + 1))}
+        for table in _ORDERED:
+            self.rows(_RENUMBER.format(table=table), parameters)
+        self.last_act = len(acts)
 
     def rows(self, sql: str, parameters: Mapping[str, Any]) -> Rows:
         """Run a query and return its rows as dicts; JSON columns come as text."""
@@ -45,6 +74,19 @@ class Tables:
     def journal_bytes(self) -> int:
         """How long the journal was when the tables were last committed."""
         return int(self.rows(_BYTES, {})[0]["value"])
+
+    def unreadable(self) -> list[str]:
+        """What cannot be read, in sentences.  DuckDB looks at a block when it is asked for."""
+        found: list[str] = []
+        for table in self._types:
+            try:
+                self.rows(f'SELECT bit_xor(hash(t)) FROM "{table}" AS t', {})
+            except duckdb.Error as error:
+                found.append(
+                    f"the table {table} cannot be read ({error}); `python launch.py rebuild` makes "
+                    "the database again from the journal"
+                )
+        return found
 
     def note_journal_bytes(self, size: int) -> None:
         """Note how long the journal is with what this transaction holds."""
@@ -135,7 +177,10 @@ class Tables:
     def _entries(self, kind: Kind, rows: Rows) -> dict[Any, Entry]:
         if kind.name == "snapshot":
             self._put_members(rows)
-        return {row[kind.key]: entry_of_row(kind, row) for row in rows}
+        try:
+            return {row[kind.key]: entry_of_row(kind, row) for row in rows}
+        except ValueError as error:
+            raise StorageDamaged(f"a {kind.name} that is stored is not valid: {error}") from None
 
     def _put_members(self, snapshots: Rows) -> None:
         sql = "SELECT judgment FROM snapshot_judgments WHERE snapshot = $hash ORDER BY judgment"
@@ -180,6 +225,7 @@ class Transaction:
         self.lines: list[bytes] = []
         self.wrote = False
         self.broken = False
+        self.people_changed = False
         self._tables = tables
         self._pending: dict[str, dict[Any, Entry]] = {}
         self._leases: dict[tuple[str, str], dict[str, Any]] = {}
@@ -247,7 +293,9 @@ class Transaction:
             accepted.append((record, entry, line))
         for record, entry, line in accepted:
             self.wrote = True
-            self._pending.setdefault(kind.name, {})[entry[kind.key]] = entry
+            self.people_changed = self.people_changed or kind.name in ("annotator", "token")
+            row = self._tables.numbered(kind, entry)
+            self._pending.setdefault(kind.name, {})[entry[kind.key]] = row
             self.lines.append(line)
             self.desk.apply(record)
         return new

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import fcntl
 import json
+import logging
+import os
 import shutil
+import stat
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from storage.errors import NotFound, WorkspaceLocked
+from storage.errors import NotFound, StorageDamaged, WorkspaceLocked
+from storage.files import sync_folder
 from storage.records import now
 
 DATABASE = "workspace.duckdb"
@@ -19,14 +24,14 @@ SERVER = "server.json"
 SETTINGS = "config.toml"
 BACKUPS = "backups"
 _WALS_KEPT = 5
+_LOG = logging.getLogger(__name__)
 
 
 def make_workspace(workspace: Path, *, create: bool) -> None:
     """Make the directory, or raise NotFound when there is no workspace and `create` is False."""
-    if create:
-        make_private(workspace)
-    elif not holds_data(workspace):
+    if not create and not holds_data(workspace):
         raise NotFound(f"{workspace} is not a workspace; make one with `python launch.py init`")
+    make_private(workspace)
 
 
 def holds_data(workspace: Path) -> bool:
@@ -35,9 +40,30 @@ def holds_data(workspace: Path) -> bool:
 
 
 def make_private(workspace: Path) -> None:
-    """Make the directory unless it is there, for its owner alone: DuckDB's files in it are as open as
-    the umask leaves them.  One that is there already keeps its rights."""
+    """Make the directory, or close it, for its owner alone: what DuckDB and the workers write in it
+    is as open as the umask leaves it.
+
+    One that belongs to somebody else, or that everybody may write to (`/tmp`), keeps its rights,
+    and a line in the log says so.  On return its name, and the names of parents made for it,
+    survive a power cut.
+    """
+    missing = [folder for folder in (workspace, *workspace.parents) if not folder.exists()]
     workspace.mkdir(mode=0o700, parents=True, exist_ok=True)
+    # One that is there may have been made by a process that was killed before it synced the name.
+    for folder in missing or [workspace]:
+        with suppress(PermissionError):  # a parent that may be entered but not read
+            sync_folder(folder.parent)
+    found = workspace.stat()
+    rights = stat.S_IMODE(found.st_mode)
+    if not rights & 0o077:
+        return
+    if found.st_uid == os.geteuid() and not rights & stat.S_ISVTX:
+        workspace.chmod(rights & 0o700)
+        _LOG.warning("%s could be read by other users; it is for its owner alone now", workspace)
+    else:
+        _LOG.warning(
+            "other users can read %s; move the workspace into a directory of your own", workspace
+        )
 
 
 def publish_server(workspace: Path, *, url: str, token: str) -> None:
@@ -63,8 +89,10 @@ def lock_workspace(workspace: Path) -> IO[str]:
     """Take the workspace for this process until the returned file is closed.
 
     A file of its own, because closing any handle to the .duckdb file drops DuckDB's lock.
-    Raises WorkspaceLocked, naming the server that has it when one says so.
+    Raises WorkspaceLocked, naming the server that has it when one says so, and StorageDamaged by
+    `require_own_files`.
     """
+    require_own_files(workspace)
     lock = (workspace / LOCK).open("a")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -72,6 +100,18 @@ def lock_workspace(workspace: Path) -> IO[str]:
         lock.close()
         raise WorkspaceLocked(_who_has(workspace)) from None
     return lock
+
+
+def require_own_files(workspace: Path) -> None:
+    """Raise StorageDamaged where one of the files is a link, or a pipe: two workspaces could write
+    one journal, and the rename that puts a restored file in place would change the link alone."""
+    for name in (DATABASE, WAL, JOURNAL, LOCK):
+        path = workspace / name
+        if os.path.lexists(path) and not stat.S_ISREG(path.lstat().st_mode):
+            raise StorageDamaged(
+                f"{path} is no regular file; put the file itself there (the workspace as a whole may "
+                "be a link)"
+            )
 
 
 def _who_has(workspace: Path) -> str:

@@ -8,23 +8,26 @@ import socket
 import threading
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
-import uvicorn
 from fastapi import FastAPI
 
+from labeler.addresses import Addresses
 from labeler.app import create_app
+from labeler.listening import listen
 from labeler.ports import Setting
+from labeler.serving import server as http_server
 from pipeline import gate
 from pipeline.config import Config
 from pipeline.reward.report import RewardReports
 from storage import annotators, comparisons, completions, iterations, models, prompts, tokens
 from storage.database import Database
+from storage.errors import StorageFull
 from storage.records import (
     Annotator,
     Comparison,
@@ -56,7 +59,13 @@ class QuietLoop:
     def cancel(self, run: str) -> None:
         raise ValueError(f"there is no run {run}")
 
-    resume = retry = cancel
+    resume = label_more = cancel
+
+    def retry(self, run: str, overrides: Mapping[str, str] | None = None) -> None:
+        raise ValueError(f"there is no run {run} to try again with {overrides}")
+
+    def stopped_stage(self) -> None:
+        return None
 
     def gate(self) -> dict[str, Any]:
         return gate.report({"reference": None}, Config())
@@ -75,6 +84,8 @@ class QuietLoop:
 
 def admin(command: str, arguments: dict[str, Any]) -> Any:
     """The command line's end of the server: echoes, or refuses as a command would."""
+    if command == "full":
+        raise StorageFull("/w/journal.jsonl is gone")
     if command == "refuse":
         raise ValueError("That cannot be done.")
     return {"command": command, **arguments}
@@ -143,7 +154,12 @@ def bearer(db: Database, who: Annotator) -> dict[str, str]:
 
 def make_app(db: Database, **settings: Any) -> FastAPI:
     """The real application."""
-    given = {"accounts_required": False, "admin": admin, "admin_token": ADMIN_TOKEN} | settings
+    given = {
+        "accounts_required": False,
+        "admin": admin,
+        "admin_token": ADMIN_TOKEN,
+        "addresses": Addresses.of(more=["testserver"]),
+    } | settings
     with warnings.catch_warnings():
         # Gradio makes an event loop for each of its locks and leaves it open.
         warnings.simplefilter("ignore", ResourceWarning)
@@ -171,13 +187,12 @@ class Server:
 
 @contextmanager
 def serving(app: FastAPI, *, port: int | None = None) -> Iterator[Server]:
-    """The app behind a real uvicorn in a thread of this process."""
-    port = port or free_port()
-    config = uvicorn.Config(
-        app, host="127.0.0.1", port=port, log_level="warning", timeout_graceful_shutdown=1
-    )
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, daemon=True)
+    """The app behind the real server in a thread of this process."""
+    listener = listen("127.0.0.1", port or 0)
+    port = listener.getsockname()[1]
+    server = http_server(app, behind_proxy=False)
+    server.config.timeout_graceful_shutdown = 1
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     url = f"http://127.0.0.1:{port}"
 

@@ -40,6 +40,7 @@ def add_models(db: Database, policies: int) -> None:
 def add_policy(db: Database, n: int) -> None:
     """policy-N and the reward-N that it was trained against."""
     summary = {"theta": 0.5}
+    (db.workspace / "models" / f"policy-{n}").mkdir(parents=True, exist_ok=True)
     models.add(
         db, ModelVersion(id=f"reward-{n}", role="reward", name=f"reward-{n}", summary=summary)
     )

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from reward_figures import RecordingReports
 
-from labeler.ports import Setting
+from labeler.ports import Setting, Stopped
 from pipeline import gate
 from pipeline.config import Config
 from storage import (
@@ -40,6 +40,7 @@ class RecordingLoop:
         self.reason = reason
         self.db = db
         self.asked: list[tuple[str, object]] = []
+        self.stopped: Stopped | None = None
         self.reports = RecordingReports(self, db)
 
     def settings(self) -> list[Setting]:
@@ -88,8 +89,16 @@ class RecordingLoop:
     def resume(self, run: str) -> None:
         self.asked.append(("resume", run))
 
-    def retry(self, run: str) -> None:
-        self.asked.append(("retry", run))
+    def retry(self, run: str, overrides: Mapping[str, str] | None = None) -> None:
+        if (overrides or {}).get("ppo.lr") == "0":
+            raise ValueError("ppo.lr=0 must be more than 0")
+        self.asked.append(("retry", (run, overrides)))
+
+    def label_more(self, run: str) -> None:
+        self.asked.append(("label more", run))
+
+    def stopped_stage(self) -> Stopped | None:
+        return self.stopped
 
     def log(self, run: str, tail: int = 200) -> str:
         text = [f"08:{i:02d}:00 {run} update {i}: reward {i / 60:.2f}" for i in range(60)]

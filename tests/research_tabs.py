@@ -44,7 +44,7 @@ def all_tabs(db: Database, loop: RecordingLoop) -> Tabs:
     return laid_out(
         lambda: Tabs(
             loop, LoopTab(db, loop, top := piece()), TrainingTab(db, loop, top), SamplesTab(db),
-            AnnotatorsTab(db), DataTab(db), HistoryTab(db),
+            AnnotatorsTab(db, lambda: None), DataTab(db), HistoryTab(db),
         )
     )  # fmt: skip
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import re
+import threading
+import time
+import uuid
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 from desk_world import ADMIN_TOKEN, add_person, bearer, make_app, session_cookie, workspace
 from starlette.testclient import TestClient
 
 from labeler.auth import Auth, Refused
-from labeler.passwords import Busy, Lockout, check_password, hash_password
+from labeler.passwords import Allowance, Busy, Lockout, check_password, hash_password
 from storage import annotators, tokens
 
 ORIGIN = {"origin": "http://testserver"}
@@ -50,6 +55,11 @@ def have_password(db, person, hashed):
     return annotators.accept_invite(db, invite, password_hash=hashed)
 
 
+def link_token(world, person):
+    """The secret of a new sign-in link."""
+    return world[1].state.sign_in_url(person).partition("token=")[2].partition("&")[0]
+
+
 def invite_token(world, person):
     return world[1].state.auth.invite_url(person).partition("token=")[2]
 
@@ -69,12 +79,13 @@ def test_the_link_shows_a_button_and_only_the_button_signs_in(world, browser, pe
 
 
 def test_the_cookie_is_hidden_from_scripts_and_from_other_sites(world, browser, person):
-    token = world[1].state.sign_in_url(person).partition("token=")[2].partition("&")[0]
+    token = link_token(world, person)
     cookie = browser.post("/sign-in", data={"token": token}).headers["set-cookie"]
 
     assert "HttpOnly" in cookie
     assert "SameSite=lax" in cookie
     assert "Secure" not in cookie  # http://testserver
+    token = link_token(world, person)
     behind_tls = TestClient(
         world[1], base_url="https://testserver", headers={"origin": "https://testserver"}
     )
@@ -93,6 +104,26 @@ def test_cookies_of_another_program_at_this_host_sign_nobody_out(world, person, 
         client = TestClient(world[1], headers={"cookie": cookies})
         assert client.get("/label/api/progress").status_code == 200, cookies
     assert not signed_in(TestClient(world[1], headers={"cookie": foreign}))
+
+
+def test_a_link_signs_in_once(world, browser, person):
+    link = world[1].state.sign_in_url(person)
+    form = {"token": link.partition("token=")[2].partition("&")[0], "next": "/label/"}
+    assert browser.post("/sign-in", data=form).status_code == 303
+
+    stranger = TestClient(world[1], headers=ORIGIN, follow_redirects=False)
+    assert stranger.get(link).status_code == 401
+    again = stranger.post("/sign-in", data=form)
+    assert (again.status_code, "launch.py link" in again.text) == (401, True)
+    assert not signed_in(stranger)
+    # Whoever opens it again in the browser that it signed in goes where it leads.
+    assert browser.get(link).headers["location"] == "/label/"
+
+    fresh = world[1].state.sign_in_url(person)
+    token = fresh.partition("token=")[2].partition("&")[0]
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(world[1].state.auth.use_link, [token] * 8))
+    assert [who.id for who in found if who] == [person.id]
 
 
 def test_a_wrong_link_signs_nobody_in(browser):
@@ -114,7 +145,41 @@ def test_an_invite_sets_a_password_once(world, browser, person):
     assert browser.post("/invite", data=form).status_code == 303
     assert signed_in(browser)
     assert browser.post("/invite", data=form).status_code == 410
-    assert browser.get(f"/invite?token={token}").status_code == 410
+
+
+def test_a_used_invite_sends_its_owner_on_and_tells_strangers_whom_to_ask(
+    world, browser, person, hashed
+):
+    db, app = world
+    token = invite_token(world, person)
+    other = add_person(db, f"Ben {uuid.uuid4()}")
+    theirs = TestClient(app, headers=session_cookie(app, db, other), follow_redirects=False)
+    assert person.name in theirs.get(f"/invite?token={token}").text  # unused: whoever opens it
+    assert annotators.accept_invite(db, token, password_hash=hashed)
+
+    stranger = browser.get(f"/invite?token={token}")
+    assert stranger.status_code == 410
+    assert "used already or has expired" in stranger.text
+    assert "Ask whoever runs this studio for a new invite." in stranger.text
+    assert "launch.py" not in stranger.text
+
+    sent_on = theirs.get(f"/invite?token={token}")
+    assert (sent_on.status_code, sent_on.headers["location"]) == (303, "/label/")
+    assert "set-cookie" not in sent_on.headers
+    assert theirs.get("/label/api/progress").json()["annotator"]["id"] == other.id
+
+
+def test_a_mistyped_address_gets_a_page_in_a_browser_and_json_elsewhere(browser):
+    shown = browser.get("/lable", headers={"accept": "text/html,application/xhtml+xml,*/*;q=0.8"})
+    assert shown.status_code == 404
+    assert shown.headers["content-type"].startswith("text/html")
+    assert 'href="/"' in shown.text
+    assert "There is no such address." in shown.text
+    assert "lable" not in shown.text
+    assert "default-src 'none'" in shown.headers["content-security-policy"]
+    for headers in ({"accept": "application/json"}, {"accept": "*/*"}):
+        told = browser.get("/lable", headers=headers)
+        assert (told.status_code, told.json()) == (404, {"error": "There is no such address."})
 
 
 def test_a_password_signs_in_and_another_does_not(world, browser, person, hashed):
@@ -142,6 +207,119 @@ def test_five_failures_lock_the_name_even_for_the_right_password(world, browser,
     # A new invite (a reset) opens it again.
     form = {"token": invite_token(world, person), "password": GOOD, "again": GOOD}
     assert browser.post("/invite", data=form).status_code == 303
+
+
+def client_at(world, address, headers=ORIGIN):
+    """A browser at an address of its own."""
+    return TestClient(world[1], client=(address, 50_000), headers=headers, follow_redirects=False)
+
+
+def sign_in(browser, name, password=GOOD):
+    return browser.post("/sign-in", data={"name": name, "password": password})
+
+
+def test_strangers_cannot_keep_the_owner_of_a_name_out(world, person, hashed):
+    have_password(world[0], person, hashed)
+    own = client_at(world, "192.0.2.1")
+    assert sign_in(own, person.name).status_code == 303
+    own.post("/sign-out")
+    told = [
+        sign_in(client_at(world, f"198.51.100.{i}"), person.name, "wrong").text for i in range(9)
+    ]
+    # Many addresses make no more guesses at one name than one does.
+    assert ["do not match" in text for text in told] == [True] * 5 + [False] * 4
+    assert "Too many" in sign_in(client_at(world, "203.0.113.9"), person.name).text
+
+    assert sign_in(own, person.name).status_code == 303
+
+    # The browser that is known has a lock of its own, so a stolen cookie is no way around.
+    own.post("/sign-out")
+    told = [sign_in(own, person.name, "wrong").text for _ in range(6)]
+    assert ["do not match" in text for text in told] == [True] * 5 + [False]
+
+
+def test_the_cookie_of_a_known_browser_is_one_names_and_one_passwords(world, person, hashed):
+    db, app = world
+    known = have_password(db, person, hashed)
+    other = have_password(db, add_person(db, "Somebody with another name"), hashed)
+    browsers = app.state.auth.browsers
+    value = browsers.mark(known)
+    assert browsers.recognize(known, value) == value.partition(".")[0]
+    for wrong in ("", ".", "x", value + "0", "x" + value, value.partition(".")[0] + "."):
+        assert browsers.recognize(known, wrong) is None
+    assert browsers.recognize(other, value) is None
+    changed = have_password(db, known, hash_password(GOOD))
+    assert browsers.recognize(changed, value) is None
+
+    answer = sign_in(client_at(world, "192.0.2.2"), person.name)
+    [cookie] = [c for c in answer.headers.get_list("set-cookie") if "-known-" in c]
+    assert all(part in cookie for part in ("HttpOnly", "SameSite=strict", "Path=/sign-in"))
+
+
+def test_a_flood_of_wrong_passwords_keeps_out_neither_a_known_browser_nor_another_address(
+    world, person, hashed
+):
+    have_password(world[0], person, hashed)
+    known = client_at(world, "192.0.2.3")
+    assert sign_in(known, person.name).status_code == 303
+    known.post("/sign-out")
+    stop = threading.Event()
+
+    def flood(number):
+        stranger = client_at(world, "203.0.113.66")
+        for i in itertools.count():
+            if stop.is_set():
+                return
+            sign_in(stranger, f"nobody {number} {i}", "wrong")
+
+    strangers = [threading.Thread(target=flood, args=(i,)) for i in range(12)]
+    for thread in strangers:
+        thread.start()
+    try:
+        statuses = []
+        for _ in range(4):
+            statuses.append(sign_in(known, person.name).status_code)
+            known.post("/sign-out")
+        # Once the flood has used up what its address may send:
+        while sign_in(client_at(world, "203.0.113.66"), "n", "w").status_code != 429:
+            time.sleep(0.1)
+        time.sleep(2)
+        new = [sign_in(client_at(world, f"192.0.2.{i}"), person.name) for i in range(10, 14)]
+    finally:
+        stop.set()
+        for thread in strangers:
+            thread.join()
+    assert statuses == [303] * 4
+    assert [answer.status_code for answer in new] == [303] * 4
+    # The address has gained an attempt every six seconds while the others stopped: these go first.
+    while sign_in(client_at(world, "203.0.113.66"), "n", "w").status_code != 429:
+        pass
+    refused = sign_in(client_at(world, "203.0.113.66"), person.name)
+    assert (refused.status_code, int(refused.headers["retry-after"]) > 0) == (429, True)
+
+
+def test_an_address_has_twenty_wrong_passwords_then_one_in_six_seconds():
+    seconds = [0.0]
+    allowance = Allowance(clock=lambda: seconds[0])
+    assert [allowance.take("192.0.2.1") for _ in range(20)] == [0] * 20
+    assert allowance.take("192.0.2.1") == 6
+    assert allowance.take("::ffff:192.0.2.1") == 6  # the same, written as IPv6
+    assert allowance.take("192.0.2.2") == 0
+    seconds[0] = 6
+    assert allowance.take("192.0.2.1") == 0
+    assert allowance.take("192.0.2.1") == 6
+    allowance.give_back("192.0.2.1")  # a right one
+    assert allowance.take("192.0.2.1") == 0
+    # Whoever has an IPv6 address has 2^64 of them.
+    assert [allowance.take(f"2001:db8::{i:x}") for i in range(21)] == [0] * 20 + [6]
+    assert allowance.take("2001:db8:0:1::1") == 0
+
+
+def test_a_flood_of_addresses_is_remembered_in_bounds():
+    allowance = Allowance(clock=lambda: 0.0)
+    for i in range(allowance.ADDRESSES + 100):
+        allowance.take(f"stranger {i}")
+    assert len(allowance._full_at) == allowance.ADDRESSES
 
 
 def test_the_pause_doubles_and_ends():
@@ -262,11 +440,12 @@ def test_sign_out_makes_the_cookie_worthless(world, person):
 def test_a_disabled_person_is_out_everywhere(world, person, hashed):
     db, app = world
     have_password(db, person, hashed)
-    annotators.set_disabled(db, person.id, disabled=True)
     clients = [
         TestClient(app, headers=bearer(db, person)),
         TestClient(app, headers=session_cookie(app, db, person)),
     ]
+    # Without the end of their secrets, which would be enough by itself.
+    db.write(lambda tx: tx.store(replace(annotators.get(db, person.id), disabled=True)))
     for client in clients:
         assert client.get("/label/api/progress").status_code == 401
     browser = TestClient(app, headers=ORIGIN)
@@ -320,13 +499,6 @@ def test_a_post_from_elsewhere_is_not_carried_out(world, person, origin):
     assert signed_in(client)
 
 
-def test_the_public_address_counts_as_ours(world):
-    auth = Auth(world[0], accounts_required=True, public_url="https://label.example/")
-
-    assert auth.same_origin({"origin": "https://label.example", "host": "127.0.0.1:7860"})
-    assert not auth.same_origin({"origin": "https://other.example", "host": "127.0.0.1:7860"})
-
-
 def test_with_accounts_a_link_is_an_invite_and_later_the_sign_in_page(world, person, hashed):
     db, _ = world
     auth = Auth(db, accounts_required=True, public_url="https://label.example")
@@ -337,9 +509,9 @@ def test_with_accounts_a_link_is_an_invite_and_later_the_sign_in_page(world, per
 
 
 def test_no_redirect_leaves_the_site(world, browser, person):
-    token = world[1].state.sign_in_url(person).partition("token=")[2].partition("&")[0]
     for target in ("https://evil.example", "//evil.example", "/\\evil.example", "/sign-out"):
-        answer = browser.post("/sign-in", data={"token": token, "next": target})
+        form = {"token": link_token(world, person), "next": target}
+        answer = browser.post("/sign-in", data=form)
         assert answer.headers["location"] == "/"
 
 
@@ -392,3 +564,18 @@ def test_a_secret_in_use_ends_at_once_through_the_admin_route(tmp_path):
         assert TestClient(app).post("/admin/api/call", json=call, headers=admin).status_code == 200
 
         assert script.get("/label/api/progress").status_code == 401
+
+
+def test_a_good_secret_is_looked_up_once_and_a_change_to_a_person_counts_at_once(
+    world, browser, person, monkeypatch
+):
+    db, _ = world
+    browser.headers |= bearer(db, person)
+    looks = []
+    check = tokens.check
+    monkeypatch.setattr(tokens, "check", lambda *a: looks.append(a) or check(*a))
+    assert [signed_in(browser) for _ in range(3)] == [True] * 3
+    assert len(looks) == 1
+    # By whatever way it comes: here by none of the application's.
+    annotators.set_disabled(db, person.id, disabled=True)
+    assert not signed_in(browser)

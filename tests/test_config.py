@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from pipeline.config import Config
+from pipeline.config import CONFIGS, Config
 from pipeline.form import BASIC_SETTINGS, form, too_late
 
-CONFIGS = sorted((Path(__file__).parent.parent / "configs").glob("*.toml"))
+FILES = sorted(CONFIGS.glob("*.toml"))
 
 
-@pytest.mark.parametrize("file", CONFIGS, ids=lambda f: f.stem)
+@pytest.mark.parametrize("file", FILES, ids=lambda f: f.stem)
 def test_every_shipped_file_is_valid(file: Path) -> None:
     assert Config.load([file]) != Config()
 
@@ -116,7 +116,7 @@ def test_what_training_reads_is_open_in_the_form_and_what_sampling_has_read_is_f
     fixed = {s.name for s in form(Config()) if s.why_fixed}
     assert {"model.name", "sft.lr", "labeling.overlap", "sampling.top_p", "gate.labels"} <= fixed
     assert {name.partition(".")[0] for name in fixed} == {
-        "model", "labeling", "sft", "sampling", "gate",
+        "model", "labeling", "sft", "sampling", "gate", "plugins",
     }  # fmt: skip
     # Rewards are centred on samples of that batch, the gate raises the KL weight, models load so.
     assert not fixed & {"sampling.batch", "gate.kl_raise", "model.dtype", "seed"}

@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from pipeline.config import Config
+from pipeline.config import CONFIGS, Config
 from pipeline.demo.corpus import prompts
 from pipeline.demo.pairs import PAIRS_DIR, shipped_pairs, weights_hash
 from pipeline.loop import Loop
@@ -16,7 +16,7 @@ from storage.annotators import add
 from storage.database import Database
 from storage.records import Annotator, Prompt
 
-DEMO = Config.load([Path(__file__).parent.parent / "configs" / "demo.toml"])
+DEMO = Config.load([CONFIGS / "demo.toml"])
 
 
 def test_they_were_sampled_from_the_shipped_model() -> None:

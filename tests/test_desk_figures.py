@@ -68,6 +68,19 @@ def test_an_annotator_gets_his_own_figures(fresh_world):
     }  # fmt: skip
 
 
+def test_an_offset_moves_today_and_not_what_others_said(world, people):
+    db, _ = world
+    ann, bob, client = people
+    for who in (ann, bob):
+        judge(db, who, ["first"] * 40, days_ago=2 / 1440)
+    minutes = now().hour * 60 + now().minute
+    at_midnight = -minutes if minutes <= 840 else 1440 - minutes  # where the day begins now
+    found = [client.get(ROUTE, params={"offset": each}).json() for each in (0, at_midnight)]
+    assert found[1]["today"] == 0
+    for name in ("agreement", "shared_pairs"):
+        assert found[0][name] == found[1][name]
+
+
 def test_there_is_no_way_to_anothers_figures(world, people):
     db, app = world
     ann, bob, client = people

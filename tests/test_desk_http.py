@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import inspect
+import logging
 import os
 import threading
 import uuid
@@ -13,6 +14,7 @@ from desk_world import ADMIN_TOKEN, add_person, bearer, make_app, session_cookie
 from gradio.queueing import Queue
 from starlette.testclient import TestClient
 
+from labeler.routes import NOT_STORED
 from storage import judgments
 
 ORIGIN = {"origin": "http://testserver"}
@@ -115,6 +117,33 @@ def test_a_full_disk_is_503_and_the_label_can_be_sent_again(client, db, monkeypa
     assert count(db, id=sent["id"]) == 1
 
 
+def test_a_503_names_no_file_to_annotators_but_in_the_log_and_to_researchers(
+    world, client, db, caplog, monkeypatch
+):
+    monkeypatch.setattr(logging.getLogger("labeler.routes"), "filters", [])  # says it once a minute
+    researcher = bearer(db, add_person(db, f"rhea {uuid.uuid4()}", role="researcher"))
+    rhea = TestClient(world[1], headers=researcher, raise_server_exceptions=False)
+    theirs = take(rhea)[0]
+    pair = take(client)[0]
+    moved = db.journal.path.with_suffix(".moved")
+    db.journal.path.rename(moved)
+    acts = {"judgments": body(pair)} | {
+        path: {"id": str(uuid.uuid4()), "comparison": pair["id"]} for path in ("skip", "flag")
+    }
+    for path, act in acts.items():
+        answer = client.post(f"/label/api/{path}", json=act)
+        assert answer.status_code == 503
+        assert answer.json() == {"error": NOT_STORED}
+        assert str(db.workspace) not in answer.text
+    assert "/" not in NOT_STORED
+    whole = f"{db.journal.path} is gone"
+    assert whole in rhea.post("/label/api/judgments", json=body(theirs)).json()["error"]
+    assert whole in caplog.text
+    assert whole in (db.health.trouble or "")  # the researcher's page and `status` show it
+    moved.rename(db.journal.path)
+    assert client.post("/label/api/judgments", json=acts["judgments"]).status_code == 200
+
+
 @pytest.mark.parametrize(
     ("change", "named"),
     [
@@ -208,12 +237,31 @@ def test_skip_flag_and_undo(client):
     assert "undo" in nothing.json()["error"]
 
 
+def test_a_flag_too_many_is_refused_with_a_sentence_and_the_pair_stays(client, monkeypatch):
+    """The page keeps what is refused with 4xx, and shows its sentence."""
+    monkeypatch.setattr(judgments, "MOST_FLAGS", 1)
+    pairs = take(client, 2)
+    sent = [{"id": str(uuid.uuid4()), "comparison": pair["id"]} for pair in pairs]
+    assert client.post("/label/api/flag", json=sent[0]).status_code == 200
+    refused = client.post("/label/api/flag", json=sent[1])
+    assert (refused.status_code, refused.json()["error"]) == (
+        409,
+        "1 flags of yours wait for a researcher: tell them, and skip this pair or try again when "
+        "they have cleared some",
+    )
+    assert client.post("/label/api/flag", json=sent[0]).status_code == 200  # sent again
+    assert take(client, 1) == pairs[1:]
+    # An undo of the flag makes room, and the act that was kept is taken.
+    client.post("/label/api/undo", json={"id": str(uuid.uuid4()), "replaces": sent[0]["id"]})
+    assert client.post("/label/api/flag", json=sent[1]).status_code == 200
+
+
 def test_next_bounds_and_holding(client):
     assert client.get("/label/api/next", params={"n": 0}).status_code == 422
     assert client.get("/label/api/next", params={"n": "many"}).status_code == 422
     held = [pair["id"] for pair in take(client, 2)]
     more = client.get("/label/api/next", params={"n": 2, "holding": ",".join(held)}).json()
-    assert more["waiting_for"] is None
+    assert (more["waiting_for"], more["with_others"]) == (None, None)
     assert not {pair["id"] for pair in more["pairs"]} & set(held)
 
 
@@ -222,6 +270,14 @@ def test_progress_names_the_person(client):
 
     assert answer["annotator"]["role"] == "annotator"
     assert (answer["judged"], answer["today"], answer["iteration"]) == (0, 0, 1)
+
+
+@pytest.mark.parametrize("path", ["progress", "figures"])
+def test_an_offset_is_whole_minutes_of_some_place(client, path):
+    for offset in ("0", "-840", "840", "345"):
+        assert client.get(f"/label/api/{path}", params={"offset": offset}).status_code == 200
+    for offset in ("-841", "841", "5.5", "east", "", "1e2", "٣" * 4, "9" * 5000):
+        assert client.get(f"/label/api/{path}", params={"offset": offset}).status_code == 422
 
 
 def test_a_page_of_somebody_else_saves_nothing(world):
@@ -256,6 +312,8 @@ def test_the_command_line_gets_results_and_sentences(world):
     assert answer.json() == {"result": {"command": "echo", "x": 1}}
     refused = client.post("/admin/api/call", json={"command": "refuse"}, headers=admin)
     assert (refused.status_code, refused.json()) == (400, {"error": "That cannot be done."})
+    full = client.post("/admin/api/call", json={"command": "full"}, headers=admin)
+    assert (full.status_code, full.json()) == (503, {"error": "/w/journal.jsonl is gone"})
     for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": ADMIN_TOKEN}):
         assert client.post("/admin/api/call", json=echo, headers=headers).status_code == 401
     foreign = {**admin, "origin": "https://evil.example"}

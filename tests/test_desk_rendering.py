@@ -7,7 +7,19 @@ from html.parser import HTMLParser
 
 import pytest
 
-from labeler.rendering import DEEPEST, LONGEST_CODE, LONGEST_MARKDOWN, MOST_BARS, render
+from labeler.chunks import LONGEST, LONGEST_TEXT, MOST_BRACKETS, MOST_FORMULAS, chunks
+from labeler.kept import Kept
+from labeler.rendering import (
+    DEEPEST,
+    LONGEST_CODE,
+    MOST_CODE,
+    MOST_SLOW_CODE,
+    NOTICES,
+    Style,
+    render,
+    render_pair,
+    rendered,
+)
 
 _TAGS = """
     p br hr ul ol li em strong code pre blockquote table thead tbody tr th td div span a
@@ -16,7 +28,7 @@ _TAGS = """
 """
 _ATTRIBUTES = """
     class href target rel start tabindex data-language display width stretchy fence separator form
-    columnalign mathvariant displaystyle scriptlevel linethickness movablelimits
+    columnalign mathvariant dir data-long displaystyle scriptlevel linethickness movablelimits
 """
 HARMLESS_TAGS = frozenset(_TAGS.split())
 HARMLESS_ATTRIBUTES = frozenset(_ATTRIBUTES.split())
@@ -82,13 +94,13 @@ def test_nothing_but_harmless_markup_comes_out(attack):
 
 def test_an_image_is_shown_as_its_address():
     assert render("![a cat](https://evil.example/c.png)") == (
-        "<p>[image: a cat (https://evil.example/c.png)]</p>\n"
+        '<p dir="auto">[image: a cat (https://evil.example/c.png)]</p>\n'
     )
 
 
 def test_a_link_shows_where_it_goes():
     assert render("[your bank](https://evil.example)") == (
-        '<p><a href="https://evil.example" target="_blank" rel="nofollow noopener noreferrer">'
+        '<p dir="auto"><a href="https://evil.example" target="_blank" rel="nofollow noopener noreferrer">'
         "your bank</a> (https://evil.example)</p>\n"
     )
     # An address that stands for itself is not repeated.
@@ -98,7 +110,7 @@ def test_a_link_shows_where_it_goes():
 def test_a_link_that_is_no_web_address_is_inert():
     html = render("[settings](/research/)")
 
-    assert html == '<p><span class="link-off">settings</span> (/research/)</p>\n'
+    assert html == '<p dir="auto"><span class="link-off">settings</span> (/research/)</p>\n'
 
 
 def test_formulas_become_mathml_and_prices_do_not():
@@ -117,7 +129,7 @@ def test_code_is_coloured_and_keeps_every_character():
 
 
 def test_line_breaks_of_the_author_are_kept():
-    assert render("one\ntwo") == "<p>one<br />\ntwo</p>\n"
+    assert render("one\ntwo") == '<p dir="auto">one<br />\ntwo</p>\n'
 
 
 @pytest.mark.parametrize("levels", [1, 10, DEEPEST - 2, DEEPEST, DEEPEST + 5, 2000])
@@ -130,11 +142,26 @@ def test_no_depth_hides_text(levels):
 
 
 def test_what_is_too_long_is_shown_in_full_as_plain_text():
-    text = "**word** " * (LONGEST_MARKDOWN // 9 + 1)
+    text = "**word** " * (LONGEST // 9 + 1)  # one line
 
     assert Audit(render(text)).text == text
     code = "x = 1\n" * (LONGEST_CODE // 6 + 1)
     assert Audit(render(f"```python\n{code}```")).text.strip() == code.strip()
+
+
+@pytest.mark.parametrize(
+    ("language", "most"), [("python", MOST_CODE), ("csharp", MOST_SLOW_CODE), ("c", MOST_SLOW_CODE)]
+)
+def test_colours_of_many_blocks_end_with_their_text(language, most):
+    """Some lexers take seconds for a block of blank lines; a text can have many blocks."""
+    block = f"```{language}\n" + "int x = 1;\n" * 90 + "```\n\n"
+    fits = rendered(block * (most // 990), Style())
+    assert fits is not None
+    assert "colours" not in fits.lacks
+    beyond = rendered(block * (most // 990 + 1), Style())
+    assert beyond is not None
+    assert "colours" in beyond.lacks
+    assert Audit(beyond.html).text.count("int x = 1;") == 90 * (most // 990 + 1)
 
 
 @pytest.mark.parametrize(
@@ -150,6 +177,14 @@ def test_what_is_too_long_is_shown_in_full_as_plain_text():
         "\\" * 19_999 + "$",
         "<a href=" * 2_500,
         "|" * 100 + "\n" + "|-" * 100 + "\n" + "|a\n" * 5_000,
+        ("|a" * 40 + "\n" + "|-" * 40 + "\n" + "|b\n" * 190 + "\n") * 14,
+        # To the splitter the rest is code; to the parser it is a table.
+        "$$\n```\n$$\n" + "|a" * 100 + "\n" + "|-" * 100 + "\n" + "|a\n" * 5_000,
+        "\n" * 150_000,
+        "\n \t" * 60_000,
+        ("[" * 999 + "\n\n") * 200,
+        ("$a" * 3_900 + "\n\n") * 25,
+        ("a **bold** `code` [l](https://x.example) $x^2$\n" * 90 + "\n") * 45,
         "```python\n" + "(" * 7_900 + "\n```",
         "$" + "{" * 900 + "$",
         r"$\def\a{\a\a}\a$ " * 500,
@@ -158,21 +193,204 @@ def test_what_is_too_long_is_shown_in_full_as_plain_text():
 )
 def test_no_text_takes_long(text):
     start = time.process_time()
-    render.__wrapped__(text)
+    rendered.__wrapped__(text, Style())
 
-    # The worst takes 0.4 s on a quiet core; without the bounds some take minutes.
+    # The worst takes 0.5 s on a quiet core; without the bounds some take minutes.
     assert time.process_time() - start < 5
 
 
 def test_a_wrapped_line_is_a_break_in_a_chat_and_a_space_in_a_document():
-    assert render("one\ntwo") == "<p>one<br />\ntwo</p>\n"
-    assert render("one\ntwo", document=True) == "<p>one\ntwo</p>\n"
+    assert render("one\ntwo") == '<p dir="auto">one<br />\ntwo</p>\n'
+    assert render("one\ntwo", document=True) == '<p dir="auto">one\ntwo</p>\n'
 
 
 def test_a_table_with_thousands_of_cells_is_plain_text():
-    row = "|" * (MOST_BARS // 2 + 1)
-    assert render(f"{row}\n{'|-' * 500}|\n{row}").startswith('<pre class="plain">')
+    table = "|a" * 100 + "\n" + "|-" * 100 + "\n" + "|a\n" * 160
+    assert render(table).startswith('<pre class="plain">')
+    small = "|a" * 40 + "\n" + "|-" * 40 + "\n" + "|a\n" * 190 + "\n"
+    assert render(small * 14).startswith('<pre class="plain">')
     # What scrolls sideways is reached with the keyboard.
-    assert '<table tabindex="0">' in render("|a|b|\n|-|-|\n|c|d|")
+    assert '<table tabindex="0" dir="ltr">' in render("|a|b|\n|-|-|\n|c|d|")
     for formula in ("$$a + b$$", "so $$a + b$$ holds", "\\[a + b\\]"):
-        assert '<span class="math display" tabindex="0">' in render(formula)
+        assert '<span class="math display" tabindex="0" dir="ltr">' in render(formula)
+
+
+# Two responses are rendered alike, whatever they are.
+
+WORDS = "**word** and `code`\n\n"
+
+
+def is_formatted(html):
+    return "<strong>" in html
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        "word " * (LONGEST // 5 + 1),  # one line that is too long to be parsed
+        "[" * (MOST_BRACKETS + 1),
+        "> " * (DEEPEST + 5) + "deep",
+        "|a" * 200 + "\n" + "|-" * 200 + "\n" + "|a\n" * 200,
+        WORDS * (LONGEST_TEXT // len(WORDS) + 1),
+        "$a$ " * (MOST_FORMULAS + 1),
+        ("\\(a\\) " * 300 + "\n\n") * 2,
+        "\\[a\\]\n\n" * (MOST_FORMULAS + 1),
+    ],
+    ids=["long line", "brackets", "depth", "cells", "length", "formulas", "in (", "in ["],
+)
+def test_what_cannot_be_formatted_takes_the_other_response_with_it(odd):
+    for left, right in ((WORDS, odd), (odd, WORDS)):
+        first, second, notice = render_pair(left, right)
+
+        assert [Audit(html).tags for html in (first, second)] == [{"pre"}, {"pre"}]
+        assert (Audit(first).text, Audit(second).text) == (left, right)
+        assert notice == NOTICES["markdown"]
+
+
+def test_a_formula_that_cannot_be_typeset_leaves_none_typeset():
+    good, odd = "so $x^2$ and $$y$$", r"so $\def\a{1}\a$ holds"
+
+    both = [render_pair(good, odd), render_pair(odd, good)]
+
+    for first, second, notice in both:
+        assert "<math" not in first + second
+        assert notice == NOTICES["math"]
+    assert '<code dir="ltr">x^2</code>' in both[0][0]
+    first, second, notice = render_pair(good, "so $z$")
+    assert ["<math" in html for html in (first, second)] == [True, True]
+    assert not notice
+
+
+def test_the_formulas_of_one_text_are_bounded_but_not_the_dollars_of_code():
+    most = "$a$ " * MOST_FORMULAS
+    assert render(most).count("<math") == MOST_FORMULAS
+    code = "```bash\n" + "echo $HOME $PATH\n" * MOST_FORMULAS + "```\n\n"
+    html = render(most + "\n\n" + code)
+    assert html.count("<math") == MOST_FORMULAS
+    assert "<code" in html
+
+
+def test_what_is_rendered_is_kept_up_to_a_number_of_bytes():
+    asked = []
+    kept = Kept(lambda n: asked.append(n) or "x" * n, most=100, size=lambda _, made: len(made))
+
+    for n in (40, 41, 40, 42, 41):
+        assert kept(n) == "x" * n
+        assert kept.bytes <= 100
+
+    # 42 took the place of 41, which was asked for before the second 40.
+    assert asked == [40, 41, 42, 41]
+    assert kept(1_000) == "x" * 1_000  # larger than all that may be kept
+    assert kept.bytes <= 100
+
+
+def test_the_size_of_html_is_what_is_counted():
+    before = rendered.bytes
+    text = "```python\n" + "a(b)\n" * 1_500 + "```\n\nonly here"
+    html = render(text)
+    grown = rendered.bytes - before
+    assert grown > len(html) > 10 * len(text)
+    render(text)
+    assert rendered.bytes - before == grown
+
+
+def test_code_is_coloured_in_both_responses_or_in_neither():
+    short, long = "```python\ndef f(): 1\n```", "```python\n" + "x = 1\n" * 2_000 + "```"
+    unknown, none = "```cobol\nMOVE 1 TO X\n```", "```\nplain\n```"
+
+    for other in (long, unknown):
+        assert "hl-" not in "".join(render_pair(short, other)[:2])
+    assert "hl-" in render_pair(short, none)[0]
+    assert "hl-" in render_pair(short, short)[1]
+
+
+# Long texts come in pieces.
+
+
+def test_a_long_text_is_formatted_to_its_end():
+    code = "```python\n" + "x = [1]\n\n" * 5_000 + "```\n\n"
+    text = (
+        WORDS * 800
+        + code
+        + "1. one\n2. two\n\n"
+        + WORDS * 800
+        + "[last][ref]\n\n[ref]: https://x.example"
+    )
+
+    first, second, notice = render_pair(text, WORDS)
+
+    assert len(text) > 3 * LONGEST
+    assert not notice
+    assert first.count("<strong>word</strong>") == 1_600
+    assert first.count("<pre") == 1  # the code was not cut at its blank lines
+    assert '<a href="https://x.example"' in first
+    assert is_formatted(second)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        WORDS * 2_000,
+        "- item\n\n  more of it\n\n" * 1_500,
+        "> quote\n> goes on\n\n" * 1_500,
+        "* a\n\n      ```\n\ncode\n\n      ```\n\n" * 900,
+        "line\nafter line\n" * 2_000,
+    ],
+    ids=["paragraphs", "items", "quotes", "code in items", "one paragraph"],
+)
+def test_pieces_are_the_text_and_end_where_blocks_end(text):
+    pieces = chunks(text)
+
+    assert pieces is not None
+    assert "".join(pieces) == text
+    assert 1 < len(pieces) < 40
+    assert all(piece[0] not in " \n" for piece in pieces)
+    assert max(map(len, pieces)) <= LONGEST
+
+
+def test_code_after_an_unclosed_formula_gets_no_more_than_its_limits():
+    # To the splitter the rest is code; to the parser it may be anything.
+    text = "$$\n```\n$$\n" + "[" * 150_000
+
+    start = time.process_time()
+    rendered.__wrapped__(text, Style())
+    assert time.process_time() - start < 5
+
+
+# Directions.
+
+
+def test_every_block_has_a_direction():
+    html = render(
+        "שלום\n\n# כותרת\n\n> ציטוט\n\n| א | b |\n|---|---|\n| ג | d |\n\n1. אחד\n2. two\n\n* x"
+    )
+
+    for piece in (
+        '<p dir="auto">שלום',
+        '<div class="heading h1" dir="auto">',
+        '<blockquote dir="rtl">',
+        '<table tabindex="0" dir="rtl">',
+        '<th dir="auto">א',
+        '<td dir="auto">d',
+        '<ol dir="rtl">\n<li dir="rtl">אחד',
+        '<li dir="ltr">two',
+        '<ul dir="ltr">\n<li dir="ltr">x',
+    ):
+        assert piece in html
+
+
+def test_code_and_formulas_do_not_decide_the_direction_of_the_words_around_them():
+    html = render("* `ls -l` مرحبا $x$\n\n`x` مرحبا\n\n```\ncode\n```\n\n    indented")
+
+    assert '<ul dir="rtl">\n<li dir="rtl"><code dir="ltr">' in html
+    assert html.count('<pre tabindex="0" dir="ltr"') == 2
+    assert '<math display="inline" dir="ltr">' in html
+    assert '<p dir="auto"><code dir="ltr">x</code>' in html
+
+
+def test_a_list_without_letters_is_left_to_what_is_around_it():
+    assert "<ol>\n<li>" in render("1. 2026\n2. `x`")
+
+
+def test_numbers_with_more_than_three_digits_stand_inside_their_list():
+    assert 'start="1998" data-long' in render("1998. a good year")

@@ -9,7 +9,7 @@ import uuid
 import pytest
 from desk_world import add_pairs, add_person, workspace
 
-from labeler.session import LabelSession, Verdict
+from labeler.session import LARGEST_ANSWER, LabelSession, Verdict
 from storage import iterations, settings
 from storage.errors import Conflict, NotFound, NotLeased
 from storage.records import Iteration, Message
@@ -43,7 +43,7 @@ def test_a_pair_says_nothing_of_models_or_of_how_it_was_chosen(session, ben):
     pair = session.next(ben, 1)[0]
 
     shown = json.dumps(dataclasses.asdict(pair))
-    assert set(dataclasses.asdict(pair)) == {"id", "prompt", "a", "b"}
+    assert set(dataclasses.asdict(pair)) == {"id", "prompt", "a", "b", "notice"}
     for secret in ("policy", "secret", "random", "x-"):
         assert secret not in shown.replace(pair.id, "")
 
@@ -60,10 +60,10 @@ def test_texts_come_raw_and_rendered(tmp_path):
 
     assert [message.role for message in pair.prompt] == ["system", "user", "assistant", "user"]
     assert pair.prompt[0].text == "Be *brief*."
-    assert pair.prompt[0].html == "<p>Be <em>brief</em>.</p>\n"
+    assert pair.prompt[0].html == '<p dir="auto">Be <em>brief</em>.</p>\n'
     assert {pair.a.html, pair.b.html} == {
-        "<p><strong>Because</strong></p>\n",
-        "<p>&lt;b&gt;No&lt;/b&gt;</p>\n",
+        '<p dir="auto"><strong>Because</strong></p>\n',
+        '<p dir="auto">&lt;b&gt;No&lt;/b&gt;</p>\n',
     }
 
 
@@ -215,6 +215,8 @@ def test_progress_counts(session, ben):
 def test_an_empty_queue_says_what_the_loop_is_doing(db, session, ben):
     assert session.waiting_for() == "labeling"
     iterations.save(db, Iteration(number=1, phase="ppo"))
+    for pair in session.next(ben, 16):
+        session.judge(ben, verdict(pair.id))
 
     assert session.next(ben, 4) == []
     assert session.waiting_for() == "ppo"
@@ -227,7 +229,7 @@ def test_guidelines_have_a_default_and_a_version(db, session):
     settings.put(db, "guidelines", "Prefer <b>short</b> answers.")
     changed = session.guidelines()
 
-    assert changed["html"] == "<p>Prefer &lt;b&gt;short&lt;/b&gt; answers.</p>\n"
+    assert changed["html"] == '<p dir="auto">Prefer &lt;b&gt;short&lt;/b&gt; answers.</p>\n'
     assert changed["version"] != default["version"]
 
 
@@ -235,3 +237,25 @@ def test_a_greedy_request_is_refused(session, ben):
     for n in (0, -1, 1000):
         with pytest.raises(ValueError, match="between 1 and"):
             session.next(ben, n)
+
+
+def test_one_answer_holds_large_pairs_as_far_as_they_go_and_the_others_come_next(tmp_path):
+    text = "word " * 20_000  # 100,000 characters, as written and as HTML
+    with workspace(tmp_path, [(f"q{n}", f"a{n} {text}", f"b{n} {text}") for n in range(12)]) as db:
+        desk, ben = LabelSession(db), add_person(db, "Ben")
+        seen: list[str] = []
+        while pairs := desk.next(ben, 16, seen):
+            assert sum(pair.size for pair in pairs) <= LARGEST_ANSWER
+            assert len(pairs) == min(4, 12 - len(seen))
+            seen += [pair.id for pair in pairs]
+        assert len(set(seen)) == len(seen) == 12
+
+
+def test_one_pair_is_handed_out_whatever_its_size(tmp_path, monkeypatch):
+    monkeypatch.setattr("labeler.session.LARGEST_ANSWER", 1)
+    with workspace(tmp_path, [(f"q{n}", "a", "b") for n in range(3)]) as db:
+        desk, ben = LabelSession(db), add_person(db, "Ben")
+        first = desk.next(ben, 3)
+        assert len(first) == 1
+        assert [pair.id for pair in desk.next(ben, 3)] == [first[0].id]
+        assert len(desk.next(ben, 3, [first[0].id])) == 1

@@ -10,14 +10,16 @@ from typing import Any
 import pytest
 import torch
 from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
+from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, GenerationConfig, LlamaConfig, LlamaForCausalLM
 from transformers.trainer_utils import align_special_tokens
 
 from pipeline.config import ModelConfig
 from pipeline.devices import context_length, inference_dtype, load_causal_lm, pick_device
 from pipeline.hub import ModelUnavailable, explain
+from pipeline.reward.network import load_network
 from tests.same_passes import DROPPING, passes_agree, save_dropping
-from tests.tiny import save_tiny, tiny_tokenizer
+from tests.tiny import save_classifier, save_tiny, tiny_tokenizer
 
 RESPONSE: Any = SimpleNamespace(headers={}, request=None)
 
@@ -103,3 +105,22 @@ def test_each_refusal_says_what_to_do(error: Exception, says: str):
     assert says in explain("owner/model", error)
     if not isinstance(error, (ValueError, ConnectionError)):
         assert says in explain("owner/model", wrapped)
+
+
+@pytest.mark.parametrize("kept", [0, 4, 0.5, 0.99])
+@pytest.mark.parametrize("load", [load_causal_lm, load_network])
+def test_a_damaged_weights_file_is_named(tmp_path: Path, kept: float, load: Any):
+    folder = save_classifier(tmp_path / "m") if load is load_network else save_tiny(tmp_path / "m")
+    file = folder / "model.safetensors"
+    data = file.read_bytes()
+    file.write_bytes(data[: kept if isinstance(kept, int) else int(kept * len(data))])
+    with pytest.raises(ModelUnavailable, match=r"again$") as caught:
+        load(str(folder))
+    assert f"{file} is damaged" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_damaged_file_of_a_model_from_the_hub_is_explained():
+    said = explain("somebody/model", SafetensorError("header too small"))
+    assert "somebody/model is damaged (header too small)" in said
+    assert "cache" in said

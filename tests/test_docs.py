@@ -42,7 +42,7 @@ def test_there_are_examples_and_they_assert_something():
 
 def test_every_metric_is_defined_and_no_other():
     named = [
-        name for row in rows("Metrics") for name in re.findall(r"`([a-z_]+/[a-z_<>]+)`", row[0])
+        name for row in rows("Metrics") for name in re.findall(r"`([a-z_]+/[a-z0-9_<>]+)`", row[0])
     ]
     assert sorted(named) == sorted(METRICS)
 

@@ -251,7 +251,10 @@ def raw_get(app, path, headers):
         "raw_path": path.encode(),
         "root_path": "",
         "query_string": b"",
-        "headers": [(name.lower().encode(), value.encode()) for name, value in headers.items()],
+        "headers": [
+            (b"host", b"testserver"),
+            *((name.lower().encode(), value.encode()) for name, value in headers.items()),
+        ],
         "server": ("testserver", 80),
         "client": ("127.0.0.1", 1),
     }
@@ -289,3 +292,52 @@ def test_an_admin_token_opens_nothing_else(world):
 
     for path in ("/label/api/progress", "/research/config"):
         assert client.get(path).status_code == 401
+
+
+def test_scripts_run_on_the_two_pages_alone(world):
+    _, clients = world
+    browser = {"accept": "text/html"}
+    pages = {
+        ("researcher", "/label/"): 200,
+        ("researcher", "/research/"): 200,
+    }
+    others = {
+        ("nobody", "/label/"): 401,
+        ("annotator's cookie", "/research/"): 403,
+        ("nobody", "/sign-in"): 200,
+        ("nobody", "/sign-in?token=x"): 401,
+        ("nobody", "/invite?token=x"): 410,
+        ("nobody", "/healthz"): 200,
+        ("nobody", "/nothing"): 404,
+        ("nobody", "/static/kite.svg"): 200,
+        ("researcher", "/label/api/progress"): 200,
+        ("researcher", "/label/config"): 200,
+        ("researcher", "/research/download/export"): 422,
+    }
+    for (who, path), status in (pages | others).items():
+        answer = clients[who].get(path, headers=browser)
+        assert answer.status_code == status, path
+        policy = answer.headers["content-security-policy"]
+        assert "frame-ancestors 'none'" in policy
+        if (who, path) in pages:
+            assert "script-src 'self'" in policy
+        else:
+            assert policy.startswith("default-src 'none'; "), path
+            assert "script" not in policy
+            assert "unsafe" not in policy
+
+
+def test_a_defect_is_told_to_the_log_and_not_to_strangers(world, monkeypatch):
+    app, clients = world
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("the secret is 42")
+
+    monkeypatch.setattr(app.state.auth.browsers, "cookie", broken)
+    monkeypatch.setattr(app.state.auth, "link_owner", broken)
+    answer = clients["nobody"].get("/sign-in?token=x")
+    assert answer.status_code == 500
+    assert "42" not in answer.text
+    assert answer.json()["error"]
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.headers["content-security-policy"].startswith("default-src 'none'")

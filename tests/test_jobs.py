@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import duckdb
@@ -12,6 +18,7 @@ import pytest
 
 from pipeline import detached, jobs
 from pipeline.config import Config
+from pipeline.detached import Grace
 from pipeline.jobs import Jobs
 from pipeline.rundir import Job, RunDirectory
 from storage import models, runs
@@ -45,6 +52,52 @@ def weights(db: Database) -> dict[str, str]:
 
 def register(db: Database, run: Run) -> None:
     Jobs(db).register(run, role="reward", id="reward-1")
+
+
+def test_a_reward_model_starts_from_sft_and_a_policy_from_the_one_it_improves(db: Database):
+    names: dict[str, str | None] = {"policy": "policy-1", "reference": "sft-1"}
+    for run, role in (("r", "reward"), ("p", "policy")):
+        made = succeeded(db, run)
+        job = replace(Jobs(db).directory(made).job(), names=names)
+        Jobs(db).directory(made).write_job(job)
+        Jobs(db).register(made, role=role, id=f"{role}-2")  # type: ignore[arg-type]
+    assert models.get(db, "reward-2").parent == "sft-1"
+    assert models.get(db, "policy-2").parent == "policy-1"
+
+
+@pytest.mark.parametrize(
+    ("stage", "settings", "refused"),
+    [
+        ("sampling", {}, False),
+        ("evaluate", {}, False),
+        ("reward", {}, True),
+        ("ppo", {}, True),
+        ("ppo", {"ppo.lora_rank": "4"}, False),
+        ("ppo", {"ppo.lora_rank": "4", "optimize.method": "dpo"}, True),
+    ],
+)
+def test_a_stage_needs_the_disk_that_it_will_write(
+    db: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage, settings, refused
+):
+    """Of a policy of 1 GB, with 3.5 GB free and .5 of them kept for everything else."""
+    (tmp_path / "policy").mkdir()
+    with (tmp_path / "policy" / "model.safetensors").open("wb") as weights_of_a_gigabyte:
+        weights_of_a_gigabyte.truncate(10**9)  # takes no room itself
+    usage = shutil.disk_usage(tmp_path)._replace(free=3_500_000_000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    monkeypatch.setattr(jobs, "FREE_BYTES_NEEDED", 500_000_000)
+    job = Job(
+        run="run-1",
+        stage=stage,
+        iteration=1,
+        config=Config().override(settings),
+        models={"policy": str(tmp_path / "policy")},
+    )
+    if not refused:
+        Jobs(db).require_space(job)
+        return
+    with pytest.raises(ValueError, match=r"needs about 8\.5 GB .* 3\.5 GB are left"):
+        Jobs(db).require_space(job)
 
 
 def test_a_model_trained_again_after_a_restore_takes_the_old_ones_place(db: Database):
@@ -133,6 +186,73 @@ def test_a_failure_that_could_not_be_stored_leaves_no_directory(
     with pytest.raises(StorageFull):
         Jobs(db).adopt(make_job("run-2"), shipped)
     assert list((db.workspace / "runs").iterdir()) == []
+
+
+ASKED = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def asked_to_stop(path: Path, *, updates: Sequence[float], since: Sequence[float] = ()) -> Grace:
+    """What a worker gets whose updates ended these seconds before and after it was asked to stop."""
+    directory = RunDirectory.create(path / "run", make_job())
+    os.utime(directory.path / "job.json", (ASKED.timestamp() - 5000,) * 2)
+    ended = [*(ASKED.timestamp() - before for before in updates)]
+    ended += [ASKED.timestamp() + after for after in since]
+    lines = [
+        {
+            "seq": i,
+            "attempt": 1,
+            "time": t,
+            "kind": "progress",
+            "done": i,
+            "total": 9,
+            "message": "",
+        }
+        for i, t in enumerate(ended, 1)
+    ]
+    directory.events.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    directory.ask_to_cancel(ASKED)
+    grace = detached.kill_if_late(directory, ASKED)
+    assert grace is not None
+    return grace
+
+
+@pytest.mark.parametrize(
+    ("updates", "seconds"),
+    [
+        ([30, 20, 10], 60),  # short updates: the minute that everybody gets
+        ([2000, 1400, 800, 100], 1400),  # the slowest of the last three took 700 s
+        (
+            [9000, 1900, 1800, 1700, 1600],
+            3200,
+        ),  # a suspended night is forgotten; 1600 s at this one
+        ([], 10_000),  # 5,000 s at its first update when it was asked
+    ],
+)
+def test_a_cancelled_worker_is_given_twice_the_time_of_its_updates(
+    tmp_path: Path, updates: list[float], seconds: float
+):
+    grace = asked_to_stop(tmp_path, updates=updates)
+    assert grace.seconds == pytest.approx(seconds)
+    assert not grace.is_over(ASKED + timedelta(seconds=seconds - 1))
+    assert grace.is_over(ASKED + timedelta(seconds=seconds + 1))
+
+
+def test_a_cancelled_workers_last_update_and_checkpoint_are_signs_of_life(tmp_path: Path):
+    ended = asked_to_stop(tmp_path, updates=[20, 10], since=[50])
+    assert ended.since == ASKED + timedelta(seconds=50)
+    part = tmp_path / "run" / "checkpoint" / ".step-000003.tmp" / "state.pt"
+    part.parent.mkdir(parents=True)
+    part.touch()
+    os.utime(part, (ASKED.timestamp() + 90,) * 2)
+    assert asked_to_stop(tmp_path, updates=[20, 10], since=[50]).since == ASKED + timedelta(
+        seconds=90
+    )
+
+
+def test_a_worker_that_goes_on_although_it_was_asked_to_stop_gains_no_time(tmp_path: Path):
+    grace = asked_to_stop(tmp_path, updates=[20, 10], since=[5, 15, 25, 35])
+    assert grace.since == ASKED + timedelta(seconds=5)
+    assert grace.is_over(ASKED + timedelta(seconds=66))
 
 
 @pytest.mark.usefixtures("dying_workers")

@@ -107,17 +107,7 @@ SMALL = {
     "ppo.max_new_tokens": 24,
     "worker.device": "cpu",
 }
-TINY = LabConfig(
-    demonstrations=32,
-    judgments=24,
-    annotators=2,
-    flags=24,
-    steering_pairs=12,
-    every=1,
-    samples=1,
-    prompts=6,
-    kl=0.1,
-)
+TINY = LabConfig.sized(True, kl=0.1)
 
 
 def test_a_whole_lab_runs_and_goes_on_where_it_was(tmp_path: Path, monkeypatch):

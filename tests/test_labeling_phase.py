@@ -14,10 +14,11 @@ from pipeline.config import Config
 from pipeline.loop import Loop
 from pipeline.preparing import Preparation, iteration_seed
 from pipeline.rundir import RunDirectory
-from storage import handover, iterations, runs
+from storage import handover, iterations, judgments, queue, runs, snapshots
 from storage.database import Database
-from storage.records import Prompt
+from storage.records import LEARNED_FROM, Prompt, new_id
 from tests.policy_world import add_iteration, add_models, compare
+from tests.storage_world import fill
 
 pytestmark = pytest.mark.usefixtures("dying_workers")
 
@@ -39,6 +40,76 @@ def loop_of(db: Database, **settings: object) -> Iterator[Loop]:
     finally:
         made.advance()
         made.shut_down()
+
+
+def judge_next(db: Database, who: str, n: int) -> list[str]:
+    """`who` judges the next `n` pairs of the queue; ids of the judgments."""
+    made = []
+    for pair in queue.lease_next(db, who, n):
+        id, comparison = new_id("j"), pair.comparison.id
+        judgments.judge(db, id=id, comparison=comparison, annotator=who, outcome="a")
+        made.append(id)
+    assert len(made) == n
+    return made
+
+
+def labeling(db: Database, number: int, *, pairs: int = 8) -> None:
+    """Iteration `number` with pairs to judge, of which three are wanted."""
+    fill(db, pairs, iteration=number)
+    add_iteration(
+        db, number, phase="labeling", policy_produced=None, reward_model=None, labels_wanted=3
+    )
+
+
+def trained_on(db: Database, number: int) -> set[str]:
+    """The judgments in the newest snapshot of an iteration."""
+    run = runs.newest(db, number, "reward")
+    assert run is not None
+    snapshot = (db.workspace / run.directory / "inputs" / "snapshot.txt").read_text()
+    return set(snapshots.get(db, snapshot).judgments)
+
+
+def test_what_comes_in_while_the_loop_trains_counts_for_the_next_snapshot(world: Database):
+    labeling(world, 2)
+    first = judge_next(world, "ann", 3)
+    with loop_of(world, labeling__auto_train=True) as loop:
+        assert loop.advance() == "reward"
+        loop.advance()
+        assert trained_on(world, 2) == set(first)
+        late = judge_next(world, "ann", 1)
+        assert snapshots.waiting(world, LEARNED_FROM) == 1
+        for phase in ("ppo", "evaluating", "done"):
+            add_iteration(world, 2, phase=phase, labels_wanted=3)
+            late += judge_next(world, "ann", 1)
+        assert loop.advance() == "sampling"  # of iteration 3
+        late += judge_next(world, "bob", 1)
+        assert trained_on(world, 2) == set(first)
+        assert handover.labels_in(world, iterations.get(world, 2)) == 8
+        labeling(world, 3)
+        assert handover.labels_in(world, iterations.get(world, 3)) == 0
+        assert loop.advance() == "labeling"  # the labels of the round before are not its own
+        new = judge_next(world, "bob", 3)
+        assert loop.advance() == "reward"
+        loop.advance()
+        assert trained_on(world, 3) == {*first, *late, *new}
+        assert snapshots.new_in(world, 3) == len(late + new) == 8
+        assert snapshots.waiting(world, LEARNED_FROM) == 0
+
+
+def test_a_judgment_that_comes_late_changes_no_verdict_but_the_next(world: Database):
+    """Twelve losses against SFT block policy-1, of which half come in while PPO runs."""
+    add_iteration(
+        world, 2, phase="ppo", policy_produced=None, reward_model="reward-2", verdict="provisional"
+    )
+    compare(world, "policy-1", "sft-1", ["second"] * 6)
+    with loop_of(world) as loop:
+        loop.advance()
+        compare(world, "policy-1", "sft-1", ["second"] * 6)
+        assert iterations.get(world, 2).verdict == "provisional"
+        add_iteration(world, 2, phase="done", reward_model="reward-2", verdict="provisional")
+        loop.advance()
+        assert iterations.get(world, 2).verdict == "blocked"
+        assert iterations.get(world, 3).policy_sampled == "sft-1"
 
 
 @pytest.mark.parametrize(("alone", "then"), [(True, "reward"), (False, "labeling")])

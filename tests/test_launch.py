@@ -17,7 +17,8 @@ from typer.testing import CliRunner
 
 import launch
 from pipeline.config import Config
-from storage import iterations, records, runs
+from storage import iterations, models, records, runs
+from storage.backup import backup
 from storage.database import Database
 from storage.workspace import publish_server
 from tests.storage_world import ROOT, fill
@@ -99,6 +100,25 @@ def test_people_are_added_listed_and_disabled(workspace: Path):
         run("users", "add", "Ben", *here)
     assert not run("users", "enable", "Ben", *here, "--json")["disabled"]
     assert "/invite?token=" in json.dumps(run("users", "add", "Ben", *here, "--json"))
+
+
+def test_a_server_prints_a_further_sign_in_link(workspace: Path):
+    here = ("--workspace", workspace)
+    if not (workspace / "server.json").exists():
+        with pytest.raises(ValueError, match="`serve` starts one"):
+            run("link", *here)
+        return
+    links = [run("link", *here).strip() for _ in range(2)]
+    assert len(set(links)) == 2
+    for link in links:
+        assert httpx.get(link).status_code == 200
+    token = links[0].partition("token=")[2].partition("&")[0]
+    address = links[0].partition("/sign-in")[0]
+    pressed = [
+        httpx.post(f"{address}/sign-in", data={"token": token}, headers={"origin": address})
+        for _ in range(2)
+    ]
+    assert [answer.status_code for answer in pressed] == [303, 401]
 
 
 def test_the_only_researcher_cannot_be_disabled(tmp_path: Path):
@@ -226,8 +246,28 @@ def test_a_backup_is_restored_and_the_journal_rebuilds(workspace: Path, tmp_path
     own = (workspace / "config.toml").read_text()
     assert str(workspace.parent / "model") in own
     assert (other / "config.toml").read_text() == own
+    with Database.open(other) as db:
+        models.add(
+            db,
+            records.ModelVersion(
+                id="policy-9", name="policy-9", role="policy", path="models/policy-9"
+            ),
+        )
+        backup(db, tmp_path / "of a trained one")
+    trained = ("restore", str(tmp_path / "of a trained one"), "--workspace", str(other))
+    result = CliRunner().invoke(launch.app, trained)
+    assert result.exit_code == 0
+    assert "not in the backup: models/policy-9; copy it from" in result.stderr
     run("rebuild", *here)
     assert run("status", *here, "--json") == status
+
+
+def test_a_link_is_refused_where_the_server_was_killed(tmp_path: Path):
+    place = tmp_path / "workspace"
+    run("init", "--workspace", place, "--model", save_tiny(tmp_path / "model"))
+    (place / "server.json").write_text('{"url": "http://127.0.0.1:9", "token": "t"}')
+    with pytest.raises(ValueError, match=r"no server has .* open; `serve` starts one"):
+        run("link", "--workspace", place)
 
 
 def test_data_without_settings_are_never_given_those_of_the_demo(tmp_path: Path):
@@ -364,7 +404,7 @@ def test_settings_stand_with_value_default_and_meaning(workspace: Path):
     assert len(lines) == 2 * len(general)
     assert "    Seed of every random choice in the pipeline." in lines
     here = run("settings", "--workspace", workspace).splitlines()
-    assert "ppo.max_new_tokens=256  (default: 64)" in here  # configs/default.toml says so
+    assert "ppo.max_new_tokens=256  (default: 64)" in here  # pipeline/configs/default.toml says so
     assert "ppo.max_new_tokens=64" in lines
     assert "labeling.auto_train=false" in here
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -12,10 +14,10 @@ import httpx
 import pytest
 
 from labeler.listening import address, listen, others_may_come, public_address
-from launch import Studio, bring_in, connect, server_for, take_up
+from launch import Studio, bring_in, connect, keep_going, server_for, take_up
 from pipeline.config import CONFIGS, Config
 from pipeline.workspaces import prepare
-from storage import runs
+from storage import queue, runs
 from storage.database import Database
 from storage.records import Run
 from tests.tiny import save_tiny
@@ -65,9 +67,30 @@ def test_a_worker_that_died_with_its_server_can_be_retried_at_once(
     with closing(Studio(place, config)) as opened:
         runs.save(opened.db, replace(made, status="running", finished_at=None))
         retried: list[str] = []
-        monkeypatch.setattr(opened.loop, "retry", lambda run, _: retried.append(run))
+        monkeypatch.setattr(opened.loop, "retry", lambda run, *_, **__: retried.append(run))
         opened.call("retry")
     assert retried == [made.id]
+
+
+def test_the_first_pairs_do_not_wait_for_the_timer(tmp_path: Path):
+    place = tmp_path / "workspace"
+    config = prepare(place, None, [], [])
+    Database.open(place).close()
+    with closing(Studio(place, config)) as opened:
+        opened.fill_demo(config)
+        stop = threading.Event()
+        # An hour: whatever is done comes of the first turns, which follow each other at once.
+        timer = threading.Thread(target=keep_going, args=(opened, stop), kwargs={"every": 3600.0})
+        timer.start()
+        try:
+            deadline = time.monotonic() + 30
+            while opened.loop.state().get("phase") != "labeling":
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+            assert queue.unfinished(opened.db) > 0
+        finally:
+            stop.set()
+            timer.join()
 
 
 @pytest.mark.parametrize(("host", "shown"), [("127.0.0.1", "127.0.0.1"), ("::1", "[::1]")])

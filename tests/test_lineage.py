@@ -62,7 +62,7 @@ def records() -> Iterator[Any]:
     )
     yield ModelVersion(
         id="policy-2", role="policy", name="kite", parent="sft-0", iteration=2,
-        reward_model="reward-2",
+        reward_model="reward-2", summary={"method": "dpo"},
     )  # fmt: skip
 
 
@@ -106,14 +106,14 @@ def test_a_policy_leads_back_to_votes_policies_and_the_reference(db: Database) -
 
 def test_the_tree_reads_as_text(db: Database) -> None:
     assert render(lineage(db, "policy-2")) == (
-        "policy-2 'kite' (policy, iteration 2)\n"
+        "policy-2 'kite' (policy by DPO, iteration 2)\n"
         "  started from sft-0 'demo' (sft)\n"
         "    gave 7 completions, in 4 comparisons with 4 judgments\n"
-        "  rewarded by reward-2 (reward, iteration 2)\n"
+        "  measured by reward-2 (reward, iteration 2)\n"
         "    started from sft-0 'demo' (see above)\n"
         "    trained on snapshot s-2: 5 judgments by 2 annotators\n"
         "      4 judgments on answers of sft-0 'demo' (see above)\n"
-        "      2 judgments on answers of policy-1 (policy, iteration 1)\n"
+        "      2 judgments on answers of policy-1 (policy by PPO, iteration 1)\n"
         "        gave 3 completions, in 2 comparisons with 1 judgment\n"
         "        started from sft-0 'demo' (see above)\n"
         "        rewarded by reward-1 (reward, iteration 1)\n"

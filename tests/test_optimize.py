@@ -22,7 +22,7 @@ from pipeline.ppo.metrics import METRICS as PPO_METRICS
 from pipeline.ppo.rewarder import Rewarder
 from pipeline.reward.data import read_pairs
 from pipeline.rundir import Job, Report, RunDirectory
-from pipeline.text import ChatTokenizer, Encoded
+from pipeline.text import ChatTokenizer, Encoded, Room
 from pipeline.training import train
 from storage.records import as_messages
 from tests.stage_inputs import (
@@ -98,7 +98,7 @@ def test_dpo_takes_the_side_that_was_preferred_and_no_ties(tmp_path):
     give(directory, "judgments.parquet", rows)
     chat = ChatTokenizer(tiny_tokenizer())
     path = directory.inputs / "judgments.parquet"
-    found = dpo.preferences(read_pairs(path, chat, max_tokens=100))
+    found = dpo.preferences(read_pairs(path, chat, Room(limits={"reward.max_tokens": 100})))
     assert len(found) == 10
     for row, pair in zip(rows[2:], found, strict=True):
         won, lost = ("first", "second") if row["outcome"] == "first" else ("second", "first")

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import torch
-from ppo_helpers import tiny_trainer
+from ppo_helpers import tiny_tokenizer, tiny_trainer
 
-from pipeline.ppo import Flag, PPOTrainer, metrics
+from pipeline.ppo import Flag, PPOTrainer, metrics, rollout
 from pipeline.ppo.backends import OwnLoop
 
 PROMPTS = [[2 + i, 2 + j] for i in range(4) for j in range(4)]
@@ -67,6 +67,28 @@ def sample_hotter(trainer: PPOTrainer) -> None:
     trainer.backend.request = replace(trainer.backend.request, config=hot)
 
 
+def draw_hotter(trainer: PPOTrainer) -> None:
+    """Tokens are drawn at a temperature that their log-probabilities leave out."""
+    sample = trainer.backend
+
+    class Hotter:
+        foreign = False
+
+        def __call__(self, *arguments: Any) -> rollout.Rollout:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(rollout, "truncate", lambda logits, **_: logits / 5)
+                return sample(*arguments)
+
+    trainer.backend = Hotter()
+
+
+def with_special_words() -> Any:
+    """A tokenizer that leaves a quarter of the words out of a text."""
+    tokenizer = tiny_tokenizer()
+    tokenizer.add_special_tokens({"additional_special_tokens": ["w2", "w3", "w4", "w5"]})
+    return tokenizer
+
+
 def share_reference(trainer: PPOTrainer) -> None:
     """Behind the back of the constructor, which refuses it."""
     policy = dict(trainer.model.policy.named_parameters())
@@ -101,9 +123,16 @@ BROKEN = {
     "20 epochs": Broken(flags={"many_epochs", "clip_fraction_high"}, changes={"epochs": 20}),
     "shared reference": Broken(flags={"reference_changed"}, wreck=share_reference),
     "temperature on one side": Broken(flags={"ratio_not_one"}, wreck=sample_hotter),
-    # Log-probabilities computed again after sampling hide it from the ratio, not from the KL.
+    # Log-probabilities computed again after sampling hide it from the ratio.
     "temperature of the sampler alone": Broken(
-        flags={"kl_negative"}, changes={"kl_estimator": "full"}, wreck=sample_hotter
+        flags={"sampler_mismatch"}, changes={"kl_estimator": "full"}, wreck=sample_hotter
+    ),
+    # The sampler's own figures hide it from both, not from the KL.
+    "temperature that the log-probabilities leave out": Broken(
+        flags={"kl_negative"}, wreck=draw_hotter
+    ),
+    "words that the tokenizer calls special": Broken(
+        flags={"unseen_tokens"}, changes={"tokenizer": with_special_words()}
     ),
     "dead reward": Broken(
         flags={"reward_flat"}, changes={"reward": lambda _, texts: [0.5 for _ in texts]}
@@ -127,6 +156,8 @@ BROKEN = {
 
 METRIC_OF = {
     "ratio_not_one": "policy/first_ratio_error",
+    "sampler_mismatch": "rollout/mismatch_kl",
+    "unseen_tokens": "completion/unseen_tokens",
     "kl_high": "kl/reference",
     "kl_negative": "kl/reference",
     "entropy_collapse": "policy/entropy",

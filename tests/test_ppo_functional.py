@@ -7,14 +7,15 @@ import torch
 from ppo_helpers import tiny_config
 
 from pipeline.ppo.config import PPOConfig
-from pipeline.ppo.control import KLController, RunningMoments, learning_rate, scale_scores
+from pipeline.ppo.control import KLController, RunningMoments, learning_rates, scale_scores
 from pipeline.ppo.functional import (
     explained_variance,
     full_kl,
     gae,
-    kl_per_token,
+    kl_estimate,
     length_mask,
     masked_mean,
+    next_token,
     shape_rewards,
     whiten,
 )
@@ -70,14 +71,13 @@ def test_score_lands_once_on_the_last_token_and_kl_on_every_one():
 
 
 def test_kl_estimators_by_hand():
-    # log π = log .5, log π_ref = log .25: ρ = log 2 = .6931.
-    both = {"logprobs": torch.tensor(0.5).log(), "reference_logprobs": torch.tensor(0.25).log()}
+    # π = .5, π_ref = .25: ρ = log 2 = .6931.
+    log_ratio = torch.tensor(0.5).log() - torch.tensor(0.25).log()
     expected = {"k1": 0.693147, "k2": 0.240227, "k3": 0.5 - 1 + 0.693147, "abs": 0.693147}
     for name, value in expected.items():
-        assert kl_per_token(**both, estimator=name).item() == pytest.approx(value, abs=1e-5)
-    swapped = {"logprobs": both["reference_logprobs"], "reference_logprobs": both["logprobs"]}
+        assert kl_estimate(log_ratio, name).item() == pytest.approx(value, abs=1e-5)
     # Not clamped at 0: a clamp would bias the mean.
-    assert kl_per_token(**swapped, estimator="k1").item() == pytest.approx(-0.693147, abs=1e-5)
+    assert kl_estimate(-log_ratio, "k1").item() == pytest.approx(-0.693147, abs=1e-5)
 
 
 def test_sampled_kl_estimators_average_to_the_exact_kl():
@@ -86,8 +86,33 @@ def test_sampled_kl_estimators_average_to_the_exact_kl():
     exact = full_kl(*logits)
     # Expectation over the policy's own tokens, term by term.
     for name in ("k1", "k3"):
-        each = kl_per_token(logprobs=p, reference_logprobs=q, estimator=name)
+        each = kl_estimate(p - q, name)
         torch.testing.assert_close((p.exp() * each).sum(), exact)
+
+
+def test_of_the_sampled_estimators_only_k2_has_the_gradient_of_the_kl():
+    logits, reference = (
+        torch.tensor([0.3, -1.0, 2.0]).requires_grad_(),
+        torch.tensor([1.0, 0.0, 0.5]),
+    )
+    (wanted,) = torch.autograd.grad(full_kl(logits, reference), logits)
+    distances = {}
+    for name in ("k1", "k2", "k3", "abs"):
+        p = logits.log_softmax(0)
+        # The mean over the policy's own tokens, whose probabilities carry no gradient.
+        mean = (p.detach().exp() * kl_estimate(p - reference.log_softmax(0), name)).sum()
+        (gradient,) = torch.autograd.grad(mean, logits)
+        distances[name] = (gradient - wanted).abs().max().item()
+    assert distances["k2"] < 1e-6
+    assert min(distances[name] for name in ("k1", "k3", "abs")) > 0.01
+
+
+def test_what_follows_a_token_is_read_off_the_next_one():
+    mask = length_mask(torch.tensor([3, 1]), 3)
+    x = torch.tensor([[1.0, 2.0, 3.0], [4.0, 99.0, 99.0]])
+    torch.testing.assert_close(
+        next_token(x, mask), torch.tensor([[2.0, 3.0, 0.0], [0.0, 0.0, 0.0]])
+    )
 
 
 def test_whitening_by_hand():
@@ -148,5 +173,5 @@ def test_missing_eos_costs_its_penalty_after_scaling_and_clipping():
 
 def test_linear_schedule_falls_to_its_last_step_and_constant_stays():
     config = PPOConfig(updates=4, lr=8.0)
-    assert [learning_rate(config, step) for step in range(4)] == [8.0, 6.0, 4.0, 2.0]
-    assert learning_rate(PPOConfig(updates=4, lr=8.0, schedule="constant"), 3) == 8.0
+    assert [learning_rates(config, step).policy for step in range(4)] == [8.0, 6.0, 4.0, 2.0]
+    assert learning_rates(PPOConfig(updates=4, lr=8.0, schedule="constant"), 3).policy == 8.0

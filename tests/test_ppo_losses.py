@@ -12,13 +12,11 @@ from pipeline.ppo.functional import length_mask, whiten
 from pipeline.ppo.losses import PPOLoss, joined, policy_loss, value_error, value_loss
 
 
-def ppo_loss(
-    *, values: Tensor, old_values: Tensor, returns: Tensor, part: Any = "both", **rest: Any
-) -> PPOLoss:
+def ppo_loss(*, values: Tensor, old_values: Tensor, returns: Tensor, **rest: Any) -> PPOLoss:
     """Both losses of one batch, as a pass over a shared trunk joins them."""
     same = {name: rest[name] for name in ("mask", "tokens", "config")}
     value = value_loss(values=values, old_values=old_values, returns=returns, **same)
-    return joined(policy_loss(**rest), value, part)
+    return joined(policy_loss(**rest), value)
 
 
 def surrogate(*, ratio: float, advantage: float, **settings: Any) -> tuple[float, float]:
@@ -157,16 +155,7 @@ def test_huber_counts_far_errors_linearly():
     assert not clipped.any()
 
 
-@pytest.mark.parametrize(
-    ("part", "total", "learns"),
-    [
-        # policy −1 · 1 = −1, value .1 · ½ · 2² = .2, KL .5 · 3 = 1.5
-        ("both", 0.7, (True, True)),
-        ("policy", 0.5, (True, False)),
-        ("value", 0.2, (False, True)),
-    ],
-)
-def test_a_step_trains_the_parts_it_names(part, total, learns):
+def test_one_pass_trains_policy_and_values():
     one = torch.ones(1, 1)
     logprobs, values = torch.zeros(1, 1, requires_grad=True), torch.zeros(1, 1, requires_grad=True)
     loss = ppo_loss(
@@ -179,15 +168,14 @@ def test_a_step_trains_the_parts_it_names(part, total, learns):
         mask=one.bool(),
         tokens=1,
         config=tiny_config(),
-        part=part,
         kl=3 * one + logprobs,
         kl_weight=0.5,
     )
-    assert loss.total.item() == pytest.approx(total)
+    # policy −1 · 1 = −1, value .1 · ½ · 2² = .2, KL .5 · 3 = 1.5
+    assert loss.total.item() == pytest.approx(0.7)
     assert loss.kl.item() == pytest.approx(3)
     loss.total.backward()
-    gradients = [tensor.grad for tensor in (logprobs, values)]
-    assert tuple(bool(g is not None and g.any()) for g in gradients) == learns
-    if learns[0]:
-        assert logprobs.grad is not None
-        assert logprobs.grad.item() == pytest.approx(-1 + 0.5)
+    assert logprobs.grad is not None
+    assert values.grad is not None
+    assert logprobs.grad.item() == pytest.approx(-1 + 0.5)
+    assert values.grad.item() == pytest.approx(0.1 * -2)

@@ -21,13 +21,31 @@ SETTINGS = {"updates": 2, "kl_control": "adaptive", "score_scaling": "running", 
 
 CASES = {
     "plain": {},
+    "few-rows": {"minibatch": 1, "epochs": 1},
     "critic": {"critic": "separate", "value_warmup": 1},
     "lora": {"lora_rank": 4},
+    "lora-twin": {"lora_rank": 4, "reference": None},
     "transformers": {"rollout_backend": "transformers"},
     "fsdp2": {"sharding": "fsdp2"},
     "fsdp2-critic": {"sharding": "fsdp2", "critic": "separate", "gradient_checkpointing": True},
+    "fsdp2-warmup": {"sharding": "fsdp2", "value_warmup": 1, "update_order": "alternating"},
+    "fsdp2-critic-warmup": {
+        "sharding": "fsdp2",
+        "critic": "separate",
+        "value_warmup": 1,
+        "update_order": "alternating",
+    },
 }
-RESUMED = {"resume-none": {"sharding": "none"}, "resume-fsdp2": {"sharding": "fsdp2"}}
+RESUMED = {
+    "resume-none": {"sharding": "none"},
+    "resume-fsdp2": {"sharding": "fsdp2"},
+    "resume-lora": {"lora_rank": 4},
+    "resume-fsdp2-critic": {"sharding": "fsdp2", "critic": "separate"},
+}
+TOO_FEW = {
+    "rollouts": {"rollouts": 1, "minibatch": 1},
+    "minibatch": {"rollouts": 8, "minibatch": 1, "sharding": "fsdp2"},
+}
 
 # One pair of processes for all cases: loading torch takes longer than any of them.
 CHILD = """
@@ -36,9 +54,11 @@ from pathlib import Path
 sys.path[:0] = [{here!r}, {root!r}]
 import torch
 torch.set_num_threads(1)
-from test_ppo_parallel import CASES, RESUMED, SETTINGS, saved_and_resumed, watched
+from test_ppo_parallel import CASES, RESUMED, SETTINGS, TOO_FEW, refusal, saved_and_resumed, watched
 from pipeline.ppo.parallel import Processes
 folder, rank = Path({folder!r}), Processes().rank
+for name, rows in TOO_FEW.items():
+    torch.save(refusal(rows), folder / f"few-{{name}}-{{rank}}")
 for name, extra in CASES.items():
     torch.save(watched(SETTINGS | extra), folder / f"{{name}}-{{rank}}")
 for name, extra in RESUMED.items():
@@ -77,6 +97,13 @@ def saved_and_resumed(extra, directory):
     resumed = [untimed(update) for update in again.run(resume=True)]
     again.save(directory / "policy")
     return whole_run[1:], resumed
+
+
+def refusal(rows):
+    """What a process is told of so few rows, before it does anything."""
+    with pytest.raises(ValueError, match="processes") as refused:
+        tiny_trainer(**rows)
+    return str(refused.value)
 
 
 @pytest.fixture(scope="module")
@@ -128,6 +155,13 @@ def test_two_processes_resume_and_save(pair, name):
 def test_shards_need_several_processes():
     with pytest.raises(ValueError, match="needs several processes; start them with `accelerate"):
         tiny_trainer(sharding="fsdp2")
+
+
+@pytest.mark.parametrize("name", TOO_FEW)
+def test_fewer_rows_than_processes_are_refused_on_every_one(pair, name):
+    first, second = both(pair, f"few-{name}")
+    assert first == second
+    assert first.startswith(f"ppo.{name}=1 leaves some of the 2 processes without a row; raise")
 
 
 def test_shares_make_a_whole():

@@ -9,7 +9,8 @@ import pytest
 import torch
 from ppo_helpers import PROMPTS, count_of_w3, tiny_model, tiny_trainer, untimed
 
-from pipeline.ppo.checkpoint import DamagedCheckpoint, _write, list_checkpoints, save_checkpoint
+from pipeline.ppo.checkpoint import NoReadableCheckpoint, _write, list_checkpoints, save_checkpoint
+from pipeline.ppo.learner import NonFiniteError
 
 
 def poisoned():
@@ -128,21 +129,51 @@ def flip(file):
 @pytest.mark.parametrize(
     "damage", [cut(0), cut(0.001), cut(0.5), cut(0.99), flip, lambda file: file.unlink()]
 )
-def test_a_damaged_checkpoint_is_named_and_the_older_one_serves(damage, tmp_path):
+def test_a_resume_passes_over_a_damaged_checkpoint_and_says_so(damage, tmp_path):
     whole = [untimed(u) for u in tiny_trainer(updates=3).run()]
-    run = tiny_trainer(tmp_path, updates=3, checkpoint_every=1).run()
+    newest = two_checkpoints(tmp_path)[-1]
+    damage(newest / "state.pt")
+    again = tiny_trainer(tmp_path, updates=3, checkpoint_every=1)
+    assert [untimed(u) for u in again.run(resume=True)] == whole[1:]
+    (passed_over,) = again.passed_over
+    assert (passed_over.path, passed_over.step) == (newest, 2)
+    assert passed_over.reason
+    # What could not be read stays for whoever wants to look, and is never taken for one of the two.
+    names = ["damaged-step-000002", "step-000002", "step-000003"]
+    assert sorted(path.name for path in newest.parent.iterdir()) == names
+
+
+def test_a_run_whose_checkpoints_are_all_damaged_says_what_to_do(tmp_path):
+    older, newest = two_checkpoints(tmp_path)
+    cut(0.5)(older / "state.pt")
+    flip(newest / "state.pt")
+    with pytest.raises(
+        NoReadableCheckpoint, match=r"step-000002.*step-000001.*start.* again"
+    ) as raised:
+        next(tiny_trainer(tmp_path, updates=3, checkpoint_every=1).run(resume=True))
+    assert "\n" not in str(raised.value)
+    assert list_checkpoints(newest.parent) == [older, newest]  # asked again, it says the same
+
+
+def test_a_run_that_diverges_goes_back_to_the_newest_checkpoint_that_can_be_read(tmp_path):
+    older, newest = two_checkpoints(tmp_path)
+    cut(0.5)(newest / "state.pt")
+    trainer = tiny_trainer(tmp_path, updates=3, checkpoint_every=1)
+    error = trainer._diverged(NonFiniteError("a number is not finite"))
+    assert f"{older} (update 1)" in str(error)
+    cut(0.5)(older / "state.pt")
+    assert "no checkpoint can be read" in str(trainer._diverged(NonFiniteError("again")))
+
+
+def two_checkpoints(directory):
+    """Those of the first two updates of a run of three, older first."""
+    run = tiny_trainer(directory, updates=3, checkpoint_every=1).run()
     next(run)
     next(run)
     run.close()
-    save_after_two(tmp_path)
-    _, newest = list_checkpoints(tmp_path / "checkpoints")
-    damage(newest / "state.pt")
-    with pytest.raises(DamagedCheckpoint, match=f"{newest} is damaged .*remove that folder"):
-        next(tiny_trainer(tmp_path, updates=3, checkpoint_every=1).run(resume=True))
-    (newest / "state.pt").unlink(missing_ok=True)
-    newest.rmdir()
-    again = tiny_trainer(tmp_path, updates=3, checkpoint_every=1).run(resume=True)
-    assert [untimed(u) for u in again] == whole[1:]
+    save_after_two(directory)
+    older, newest = list_checkpoints(directory / "checkpoints")
+    return older, newest
 
 
 def save_after_two(directory):

@@ -78,6 +78,36 @@ def test_a_finished_run_resumes_to_nothing_more(tmp_path):
     assert list(tiny_trainer(tmp_path, checkpoint_every=1).run(resume=True)) == []
 
 
+def extended(directory, before: int, after: int, **settings):
+    """Metrics of the updates that a finished run was made longer by, and the trainer."""
+    settings = {"checkpoint_every": 2, **settings}
+    done = tiny_trainer(directory, updates=before, **settings)
+    assert len(list(done.run())) == before
+    more = tiny_trainer(directory, updates=after, **settings)
+    return [untimed(update) for update in more.run(resume=True)], more
+
+
+def test_a_finished_run_made_longer_equals_a_run_of_that_length(tmp_path):
+    """At a constant rate, which does not depend on how many updates are to come."""
+    settings = {"schedule": "constant", "checkpoint_every": 2}
+    whole = tiny_trainer(tmp_path / "whole", updates=5, **settings)
+    expected = [untimed(update) for update in whole.run()]
+    found, longer = extended(tmp_path / "cut", 3, 5, schedule="constant")
+    assert found == expected[3:]
+    assert_same_state(longer.state_dict(), whole.state_dict())
+
+
+def test_the_linear_rate_of_a_run_made_longer_is_that_of_the_new_length(tmp_path):
+    found, _ = extended(tmp_path, 2, 4, lr=8e-4)
+    # 8e-4 · (1 − 2/4), where the shorter run had come down to 8e-4 · (1 − 1/2).
+    assert [metrics["optim/lr"] for metrics in found] == pytest.approx([4e-4, 2e-4])
+
+
+def test_a_run_that_is_resumed_cannot_be_made_shorter(tmp_path):
+    with pytest.raises(ValueError, match=r"run of 4 updates.*ppo.updates=3 may be raised"):
+        extended(tmp_path, 4, 3)
+
+
 def test_another_runs_checkpoints_are_neither_resumed_nor_overwritten(tmp_path):
     list(tiny_trainer(tmp_path, updates=1, checkpoint_every=1).run())
     with pytest.raises(ValueError, match=r"another run: ppo.lr differ"):

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from ppo_helpers import EOS, PAD, PROMPTS, tiny_model
+from ppo_helpers import EOS, PAD, PROMPTS, tiny_model, tiny_trainer
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from pipeline.ppo.experience import join_texts, micro_batches
@@ -185,3 +185,41 @@ def test_logits_are_made_at_chosen_positions_only_and_keep_gradients():
 def test_bad_requests_are_refused(prompts, settings, message):
     with pytest.raises(ValueError, match=message):
         rollout_of(tiny_model(), prompts, **settings)
+
+
+def test_tokens_rarer_than_a_32_bit_number_can_say_are_drawn():
+    # 100,000 tokens of probability 1e-9 between two of almost a half: together they are drawn once
+    # in 10,000.  Multiples of 2^-24, all that fp32 uniforms are, reach every sixtieth of them only.
+    rare = 100_000
+    probs = torch.full((1, rare + 2), 1e-9)
+    probs[0, [0, -1]] = (1 - rare * 1e-9) / 2
+    edges = probs.cumsum(1, dtype=torch.float64)[0]
+    steps = torch.arange(2**23 - 2000, 2**23 + 2000, dtype=torch.float64) / 2**24
+    coarse = set(torch.searchsorted(edges, steps * edges[-1], right=True).tolist())
+    trainer = tiny_trainer(max_new_tokens=32, rollouts=4096, minibatch=4096)
+    kept = []
+
+    def keep(prompts, uniforms):
+        kept.append(uniforms)
+        return trainer_backend(prompts[:1], uniforms[:1])
+
+    trainer_backend, trainer.backend = trainer.backend, keep
+    for _ in range(8):
+        trainer._rollout([0] * 4096)
+    uniforms = torch.cat(kept).flatten()
+    near = uniforms[(uniforms - 0.5).abs() < 1e-4]  # all that can reach a rare token
+    drawn = torch.cat([sample_tokens(probs, u[None]) for u in near]).tolist()
+    found = [token for token in drawn if 0 < token <= rare]
+    assert 60 < len(found) < 150  # of 2^20 draws at 1e-4: 105 ± 10
+    assert sum(token not in coarse for token in found) > 0.9 * len(found)
+
+
+def test_no_uniform_draws_a_token_of_probability_0():
+    # .1 + .2 + .7 and the like add up to a little more or less than 1; the last two tokens are out.
+    generator = torch.Generator().manual_seed(0)
+    probs = torch.rand(500, 20, generator=generator)
+    probs[:, [0, 18, 19]] = 0
+    for highest in (0.0, 1 - 2**-53, 1 - 2**-24):
+        drawn = sample_tokens(probs, torch.full((500,), highest, dtype=torch.float64))
+        assert probs.gather(1, drawn[:, None]).gt(0).all()
+    assert sample_tokens(torch.tensor([[0.3, 0.7, 0.0]]), torch.tensor([1.0])).item() == 1

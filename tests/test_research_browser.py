@@ -14,6 +14,7 @@ from recording_loop import RecordingLoop, in_a_loop
 from research_seed import Seeding
 
 from labeler.app import create_app
+from labeler.ports import Stopped
 from storage import annotators, exporting, tokens
 from storage.database import Database
 
@@ -95,12 +96,16 @@ def test_train_is_pressed_then_the_run_fails_and_is_resumed(browser, world):
         assert world.loop.asked == [("train", {"ppo.kl_weight": "0.1"})]
 
         # From here on nothing is pressed: the open page must see the failure by itself.
-        world.loop.reason = "Iteration 2 is in its ppo phase."
-        world.seeding.failed_ppo(2)
+        world.loop.reason = "Iteration 2 is in its PPO phase."
+        failed = world.seeding.failed_ppo(2)
+        world.loop.stopped = Stopped(
+            run=failed.id, attempt=1, stage="ppo", status="failed", reason=failed.reason or "",
+            resumable=True, may_label=False,
+        )  # fmt: skip
         expect(page.locator("#top")).to_contain_text("Iteration 2 · PPO failed")
         expect(page.locator("#loop-next")).to_contain_text("out of memory at update 90")
-        expect(page.locator("#train")).to_be_disabled()
-        expect(page.locator("#train-reason")).to_contain_text("in its ppo phase")
+        expect(page.locator("#retry")).to_be_visible()
+        expect(page.locator("#train")).to_have_count(0)
 
         open_tab(page, "Training")
         expect(page.locator("#run-card")).to_contain_text("out of memory at update 90")
@@ -155,6 +160,29 @@ def test_no_tab_runs_or_loads_what_strangers_wrote_nor_scrolls_sideways(
             assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
+@pytest.mark.parametrize("width", [1280, 1366, 1440])
+def test_the_history_fits_its_box(browser, world, width):
+    with research_page(browser, world, width=width) as page:
+        open_tab(page, "History")
+        box = page.locator("#iterations .ks-scroll")
+        expect(box).to_contain_text("PPO")
+        # As wide as they get: a whole day, four arms, a stopped reward model.
+        box.evaluate(
+            """box => {
+              const cells = [...box.querySelectorAll("tbody tr:last-child td")];
+              const put = (label, html) => cells.find((c) => c.dataset.label === label).innerHTML = html;
+              const figure = (value, small) => `<span class="ks-figure">${value}<small>${small}</small></span>`;
+              put("Phase", '<span class="ks-badge ks-warn">Reward model cancelled</span>');
+              put("Labels", figure("1,000 of 1,000", "informative 500 · random 250 · reference 200 · written 50"));
+              put("Verdict", figure('<span class="ks-badge">on probation</span>', "policy-12"));
+              put("Time", figure("23 h 59 min", "training 59 min 59 s"));
+            }"""
+        )
+        assert box.evaluate("box => box.scrollWidth - box.clientWidth") <= 0
+        table = box.bounding_box()
+        assert table["x"] + table["width"] <= width
+
+
 def test_buttons_in_tables_reach_the_server_and_the_download_is_the_export(
     browser, world, tmp_path
 ):
@@ -170,6 +198,33 @@ def test_buttons_in_tables_reach_the_server_and_the_download_is_the_export(
             page.get_by_role("link", name="Download").click()
         exporting.export(world.db, format="trl", ties="drop", out=tmp_path / "own.jsonl")
         assert download.value.path().read_bytes() == (tmp_path / "own.jsonl").read_bytes()
+
+
+def test_pairs_are_queued_from_the_data_page_and_bad_rows_are_told(browser, world, tmp_path):
+    pairs = tmp_path / "own <b>pairs.csv"
+    pairs.write_text("prompt,response_a,response_b\nA fruit?,Pear,Plum\nA colour?,red,red\n")
+
+    def written():
+        sql = "SELECT count(*) AS n FROM comparisons WHERE arm = 'written'"
+        return world.db.read(sql)[0]["n"]
+
+    with research_page(browser, world) as page:
+        open_tab(page, "Data")
+        form = page.locator("#upload-pairs form")
+        queue_them = form.get_by_role("button", name="Queue the pairs")
+        queue_them.click()
+        expect(form.get_by_role("status")).to_contain_text("Choose a file first")
+        form.locator("input[type=file]").set_input_files(pairs)
+        queue_them.click()
+        expect(form.get_by_role("status")).to_contain_text("1 bad row")
+        expect(form.get_by_role("status")).to_contain_text(
+            "Line 3: response_a and response_b are the same"
+        )
+        assert written() == 0
+        form.get_by_label("Leave bad rows out").check()
+        queue_them.click()
+        expect(form.get_by_role("status")).to_contain_text("1 pair queued.")
+        assert written() == 1
 
 
 def test_no_dropdown_cuts_off_the_first_letter_of_its_text(browser, world):

@@ -18,6 +18,7 @@ from research_seed import Seeding, labeling_workspace
 from research_tabs import Tabs, all_tabs
 
 from labeler.app import create_app
+from labeler.ports import Stopped
 from labeler.research import loop_view, pages, reading
 from labeler.research.training_tab import LATEST
 from storage import (
@@ -37,6 +38,12 @@ from tests.storage_world import fill
 
 MIDNIGHT = now() - timedelta(hours=30)
 """Everything the seed has labelled is later, so "today" is all of it."""
+
+
+STOPPED = Stopped(
+    run="run-3-ppo", attempt=1, stage="ppo", status="failed", reason="", resumable=True,
+    may_label=False,
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +74,7 @@ def live(db) -> Tabs:
 
 @pytest.fixture(scope="module")
 def page(seeded) -> gr.Blocks:
-    return in_a_loop(lambda: pages.build(seeded, RecordingLoop()))
+    return in_a_loop(lambda: pages.build(seeded, RecordingLoop(), people_changed=lambda: None))
 
 
 # Reading
@@ -181,7 +188,8 @@ def test_no_handler_can_be_called_by_name(page):
 # Training
 
 
-def test_a_failed_run_shows_its_reason_flag_charts_log_and_what_can_be_done(tabs):
+def test_a_failed_run_shows_its_reason_flag_charts_log_and_what_can_be_done(tabs, monkeypatch):
+    monkeypatch.setattr(tabs.loop, "stopped", STOPPED)
     tab = tabs.training
     updates = tab.refresh(LATEST, {})
     assert "out of memory at update 90" in updates[tab.card]
@@ -191,7 +199,7 @@ def test_a_failed_run_shows_its_reason_flag_charts_log_and_what_can_be_done(tabs
     assert "reward/std" not in updates[tab.others]
     assert "run-3-ppo update 59" in updates[tab.log]
     shown = {b.elem_id: updates[b].visible for b in (tab.cancel, tab.resume, tab.retry)}
-    assert shown == {"cancel": False, "resume": True, "retry": True}
+    assert shown == {"cancel": False, "resume": True, "go-retry": True}
 
 
 def test_a_reward_run_without_new_labels_says_so(tabs, monkeypatch):
@@ -204,15 +212,18 @@ def test_a_reward_run_without_new_labels_says_so(tabs, monkeypatch):
     assert said not in tab.refresh("run-2-ppo", {})[tab.flags]
 
 
-def test_resume_is_offered_only_where_there_is_a_checkpoint(tabs):
+def test_only_the_run_that_the_loop_waits_for_can_go_on(tabs, monkeypatch):
     tab = tabs.training
-    folder = tab._db.workspace / "runs" / "run-3-ppo" / "checkpoint"
-    folder.rename(folder.with_name("elsewhere"))
-    try:
-        updates = tab.refresh(LATEST, {})
-        assert (updates[tab.resume].visible, updates[tab.retry].visible) == (False, True)
-    finally:
-        folder.with_name("elsewhere").rename(folder)
+
+    def offered(choice: str, stopped: Stopped | None) -> tuple[bool, bool]:
+        monkeypatch.setattr(tabs.loop, "stopped", stopped)
+        updates = tab.refresh(choice, {})
+        return updates[tab.resume].visible, updates[tab.retry].visible
+
+    assert offered(LATEST, STOPPED) == (True, True)
+    assert offered(LATEST, replace(STOPPED, resumable=False)) == (False, True)
+    assert offered("run-2-reward", STOPPED) == (False, False)
+    assert offered(LATEST, None) == (False, False)  # it failed, and was left
 
 
 def test_what_the_browser_has_is_not_sent_again(tabs):
@@ -229,8 +240,8 @@ def test_what_the_browser_has_is_not_sent_again(tabs):
 def test_buttons_act_on_the_run_that_is_shown(tabs):
     tab, loop = tabs.training, RecordingLoop()
     updates = tab._press(loop.resume, "Resumed.")(LATEST, {})
-    tab._press(loop.retry, "Again.")("run-2-reward", {})
-    assert loop.asked == [("resume", "run-3-ppo"), ("retry", "run-2-reward")]
+    tab._press(loop.cancel, "")("run-2-reward", {})
+    assert loop.asked == [("resume", "run-3-ppo"), ("cancel", "run-2-reward")]
     assert "Resumed." in updates[tab.answer]
 
 
@@ -248,7 +259,8 @@ def test_a_run_that_was_asked_to_stop_says_so_on_both_tabs_until_it_has(db, live
     seeding = Seeding(db)
     before = iterations.get(db, 1)
     seeding.iteration(1, "ppo", 30)
-    running = seeding.run(1, "ppo", "running", progress=0.25, finished_at=None)
+    waiting = "finishes this update; killed after 3 min without progress"
+    running = seeding.run(1, "ppo", "running", progress=0.25, finished_at=None, message=waiting)
     request = db.workspace / running.directory / "cancel"
     request.touch()
     try:
@@ -257,14 +269,14 @@ def test_a_run_that_was_asked_to_stop_says_so_on_both_tabs_until_it_has(db, live
         assert ("cancel", running.id) in live.loop.asked
         assert updates[training.answer] == ""
         for _ in range(2):  # at once, and to a page that has just been opened
-            assert "Cancelling: stops after this update" in updates[training.card]
+            assert f"Cancelling: {waiting}" in updates[training.card]
             assert "time left" not in updates[training.card]
             assert updates[training.cancel].interactive is False
             assert "PPO: cancelling" in updates[training._top]
             updates = training.refresh(LATEST, {})
         updates = loop_tab.refresh()
-        assert "Cancelling: stops after this update" in updates[loop_tab.next]
-        assert "Cancelling: stops after this update" in updates[loop_tab.head]
+        assert f"Cancelling: {waiting}" in updates[loop_tab.next]
+        assert f"Cancelling: {waiting}" in updates[loop_tab.head]
         assert "nothing to do" not in updates[loop_tab.next]
 
         runs.save(db, replace(running, status="cancelled", finished_at=now()))

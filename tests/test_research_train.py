@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 from recording_loop import RecordingLoop
 from research_seed import labeling_workspace
-from research_tabs import Tabs, all_tabs
+from research_tabs import Tabs, all_tabs, laid_out
 
+from labeler.ports import Setting, Stopped
 from labeler.research.loop_tab import LoopTab
+from labeler.research.train_form import TrainForm
 from storage.database import Database
 
 
@@ -100,3 +102,77 @@ def test_train_is_closed_with_the_reason_and_open_without_one(live, monkeypatch)
     monkeypatch.setattr(live.loop, "reason", "There are no labels yet.")
     assert tab.refresh()[tab.train].interactive is False
     assert "There are no labels" in tab.refresh()[tab.reason]
+
+
+# Another attempt at a stage that stopped
+
+FAILED = Stopped(
+    run="run-7", attempt=1, stage="ppo", status="failed", reason="ppo.lr=5e-05 diverged", resumable=True,
+    may_label=False, flag="kl_high", remedy="Raise kl_weight.", suggestion={"ppo.kl_weight": "0.1"},
+)  # fmt: skip
+
+
+def field(tab: LoopTab, name: str) -> Any:
+    return next(c for c in tab.form.components if c.label == name)
+
+
+def test_the_form_turns_to_the_stage_that_stopped_with_the_suggestion_filled_in(live, monkeypatch):
+    tab = live.loop_tab
+    monkeypatch.setattr(live.loop, "stopped", FAILED)
+    seen = tab.refresh()
+    assert seen[tab.stopped] == "run-7 1"
+    assert "Retry with changes: PPO" in seen[tab.title]
+    assert [seen[b].visible for b in (tab.train, tab.retry, tab.resume, tab.label)] == [
+        False, True, True, False,
+    ]  # fmt: skip
+    changes = tab._switch()
+    weight, rate = changes[field(tab, "ppo.kl_weight")], changes[field(tab, "ppo.lr")]
+    assert (weight["value"], weight["elem_classes"]) == ("0.1", ["ks-suggested"])
+    assert "was 0.05" in weight["info"]
+    # The reason names it: that field has to change.
+    assert (rate["value"], rate["elem_classes"], rate["visible"]) == ("5e-05", ["ks-wrong"], True)
+    assert set(changes) <= set(tab.form.outputs)
+    monkeypatch.setattr(live.loop, "stopped", None)
+    assert tab._switch()[field(tab, "ppo.kl_weight")]["value"] == "0.05"
+    assert tab.refresh()[tab.retry].visible is False
+
+
+def test_a_retry_sends_what_was_changed_for_the_run_that_is_shown(live, monkeypatch):
+    tab = live.loop_tab
+    monkeypatch.setattr(live.loop, "stopped", FAILED)
+    live.loop.asked.clear()
+    values = typed(tab, ppo__kl_weight="0.1")
+    refused = tab._press_retry("run-7 1", *typed(tab, ppo__lr="0"))
+    assert classes(tab, refused) == {"ppo.lr": ["ks-wrong"]}
+    stale = tab._press_retry("run-6 1", *values)
+    assert "moved on" in stale[tab.answer]
+    assert live.loop.asked == []
+    done = tab._press_retry("run-7 1", *values)
+    assert live.loop.asked == [("retry", ("run-7", {"ppo.kl_weight": "0.1"}))]
+    assert "Changed: ppo.kl_weight=0.1" in done[tab.answer]
+
+
+def test_a_stopped_stage_can_be_resumed_or_left_for_labeling(live, monkeypatch):
+    tab = live.loop_tab
+    monkeypatch.setattr(live.loop, "stopped", FAILED)
+    live.loop.asked.clear()
+    tab._press(live.loop.resume, "Resumed.")("run-7 1")
+    tab._press(live.loop.label_more, "Labeling.")("run-7 1")
+    assert live.loop.asked == [("resume", "run-7"), ("label more", "run-7")]
+
+
+def test_settings_that_the_stage_does_not_read_are_left_out():
+    listed = [
+        Setting(name="ppo.lr", value=0.1, default=0.1, kind="float", basic=True, help=""),
+        Setting(name="evaluate.prompts", value=9, default=9, kind="int", help="", offered=False),
+        Setting(name="ppo.top_k", value=3, default=0, kind="int", help=""),
+    ]
+    form = laid_out(lambda: TrainForm(listed))
+    suggestion = Stopped(**(vars(FAILED) | {"suggestion": {"ppo.top_k": "0"}}))
+    changes = form.switch(listed, suggestion)
+    shown = {c.label: changes[c]["visible"] for c in form.components}
+    assert shown == {"ppo.lr": True, "evaluate.prompts": False, "ppo.top_k": True}
+    assert changes[form.outputs[-1]]["open"] is True  # where the suggestion is
+    values = {"ppo.lr": "0.1", "evaluate.prompts": "1", "ppo.top_k": "0"}
+    asked = form.overrides(listed, [values[str(c.label)] for c in form.components])
+    assert asked == {"ppo.top_k": "0"}

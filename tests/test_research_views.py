@@ -11,11 +11,13 @@ import pytest
 from recording_loop import HOSTILE, RecordingLoop, in_a_loop
 from research_seed import kl_flag
 
+from labeler.ports import Stopped
 from labeler.research import annotators_view, history_view, loop_view, samples_view, training_view
 from labeler.research.caution import weakness
 from labeler.research.pace import Pace
 from labeler.research.reading import State, Work, latest_run
 from labeler.research.samples_view import Answer, Sample
+from labeler.research.top import headline
 from labeler.research.train_form import TrainForm
 from storage.records import Annotator, Iteration, Message, ModelVersion, Prompt, Run, RunNote
 
@@ -40,7 +42,17 @@ def state(**changes) -> State:
     return State(**(given | changes))
 
 
+def stopped(**changes) -> Stopped:
+    given = {
+        "run": "run-1", "attempt": 1, "stage": "ppo", "status": "failed", "reason": "it diverged",
+        "resumable": False, "may_label": False,
+    }  # fmt: skip
+    return Stopped(**(given | changes))
+
+
 # The loop
+
+TRAINING = {"iteration": Iteration(number=2, phase="ppo"), "run": run()}
 
 
 def steps(markup: str) -> list[str]:
@@ -73,14 +85,49 @@ def test_a_stopped_run_stops_its_phase_but_not_labeling():
         (
             {"iteration": Iteration(number=2, phase="ppo"), "run": run(status="failed")},
             "x",
-            "PPO failed: resume or retry it under Training.",
+            "PPO failed.",
         ),
         ({"iteration": Iteration(number=2, phase="ppo"), "run": run()}, "x", "PPO is running"),
+        ({**TRAINING, "open_pairs": 37}, "x", "37 pairs left to judge."),
+        ({**TRAINING, "open_pairs": 1, "waiting": 1}, "x", "1 new label counts for the next"),
+        ({**TRAINING, "waiting": 5}, "x", "No pair is left to judge until the next ones"),
         ({"iteration": Iteration(number=2, phase="done")}, "x", "Iteration 2 is done."),
     ],
 )
 def test_one_sentence_says_what_to_do_next(changes, reason, says):
     assert says in loop_view.next_step(state(**changes), reason)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says", "not_said"),
+    [
+        ({}, ["PPO failed: retry it below", "it diverged."], ["resume", "labeling"]),
+        (
+            {"resumable": True},
+            ["resume it from its last checkpoint or retry it below."],
+            ["labeling"],
+        ),
+        (
+            {"stage": "reward", "may_label": True, "status": "cancelled"},
+            ["Reward model was cancelled: retry it below or go back to labeling."],
+            ["resume"],
+        ),
+        ({"flag": "kl_high", "remedy": "Raise kl_weight."}, ["KL high: Raise kl_weight."], []),
+    ],
+)
+def test_a_stopped_stage_is_said_with_the_ways_that_there_are(changes, says, not_said):
+    training = {"iteration": Iteration(number=2, phase="ppo"), "run": run(status="failed")}
+    seen = loop_view.next_step(state(**training), "x", stopped(**changes))
+    assert all(sentence in seen for sentence in says)
+    assert not any(word in seen for word in not_said)
+
+
+def test_a_reward_stage_that_was_left_is_not_under_way_any_more():
+    failed = run(stage="reward", status="failed", reason="too little")
+    assert "Reward model" in loop_view.headline(
+        state(iteration=Iteration(number=2, phase="reward"), run=failed)
+    )
+    assert "progressbar" not in loop_view.headline(state(run=failed))
 
 
 def test_training_on_no_new_labels_is_said_while_it_trains_and_only_then():
@@ -185,6 +232,34 @@ def test_ppo_charts_hold_each_metric_once_and_leave_none_out():
     assert main[0].series[0].steps == [0, 1]
 
 
+def test_the_charts_of_each_method_stand_first():
+    dpo = ["train/loss", "dpo/margin", "dpo/accuracy", "dpo/chosen", "dpo/rejected", "train/lr"]
+    found = training_view.series_by_name(frame({name: [1.0, 2.0] for name in dpo}))
+    main, rest, others = training_view.charts("dpo", found, {})
+    assert [chart.title for chart in main] == ["Loss", "Reward margin", "Preference accuracy"]
+    assert [len(chart.series) for chart in rest] == [2, 1]  # both sides in one chart
+    assert others == []
+    found = training_view.series_by_name(
+        frame({name: [1.0] for name in ("reward/mean", "kl/reference", "train/loss")})
+    )
+    main, rest, others = training_view.charts("rloo", found, {})
+    assert [chart.title for chart in main] == ["Reward", "KL to the reference"]
+    assert [chart.title for chart in rest] == ["Loss"]
+    assert others == []
+
+
+def test_the_policys_stage_is_called_by_its_method():
+    dpo = run(config={"optimize": {"method": "dpo"}})
+    assert (loop_view.stage_title(dpo), loop_view.stage_title(run())) == ("DPO", "PPO")
+    training = Iteration(number=1, phase="ppo")
+    drawn = loop_view.stepper(training, dpo, "dpo")
+    assert ">DPO<" in drawn
+    assert "PPO" not in drawn
+    card = training_view.card(dpo, now=NOON, seconds_left=None)
+    assert "<b>DPO</b>" in card
+    assert training_view.unit("dpo") == "step"
+
+
 def test_a_metric_with_one_value_is_a_result_and_not_a_chart():
     found = training_view.series_by_name(frame({"train/loss": [0.7, 0.6], "held_out/ece": [0.04]}))
     _, charts, _ = training_view.charts("reward", found, {})
@@ -234,11 +309,11 @@ def test_live_samples_show_prompt_response_and_figures_as_text():
         run="r", seq=1, step=20, kind="sample", name="response", message=HOSTILE,
         payload={"prompt": prompt.id, "reward": -0.25, "kl": 3.0, "finish_reason": "length"},
     )  # fmt: skip
-    seen = training_view.samples([note], {prompt.id: prompt})
+    seen = training_view.samples([note], {prompt.id: prompt}, unit="step")
     assert "Why?" in seen
-    assert "update 20 · reward −0.25 · KL 3.0 · cut off" in seen
+    assert "step 20 · reward −0.25 · KL 3.0 · cut off" in seen
     assert "<img" not in seen
-    assert "prompt not known" in training_view.samples([note], {})
+    assert "prompt not known" in training_view.samples([note], {}, unit="step")
 
 
 def test_the_card_of_a_failed_run_gives_the_reason_as_text():
@@ -494,6 +569,49 @@ def test_a_stopped_iteration_says_so_in_the_history():
     assert "PPO failed" in history_view.table([ppo], {}, {}, [run(status="failed")], {})
 
 
+def test_history_and_tree_name_what_made_each_policy():
+    methods = {1: "ppo", 2: "dpo", 3: "rloo"}
+    turns = [Iteration(number=number, phase="done") for number in (*methods, 4)]
+    trained = [
+        run(id=f"run-{number}", iteration=number, config={"optimize": {"method": method}})
+        for number, method in methods.items()
+    ]
+    sampled = run(id="run-4", iteration=4, stage="sampling")
+    seen = history_view.table(turns, {}, {}, [*trained, sampled], {})
+    for number, method in ((1, "PPO"), (2, "DPO"), (3, "RLOO")):
+        assert f"{number}<small>{method}</small>" in seen
+    assert '<span class="ks-figure">4</span>' in seen  # not trained yet
+
+    made = [
+        ModelVersion(id=f"p{number}", role="policy", name=f"P{number}", summary={"method": method})
+        for number, method in methods.items()
+    ]
+    drawn = history_view.tree([*made, ModelVersion(id="sft", role="sft", name="SFT")])
+    assert drawn.count("by PPO") == drawn.count("by DPO") == drawn.count("by RLOO") == 1
+
+
+@pytest.mark.parametrize(("status", "tone"), [("cancelled", "warn"), ("failed", "bad")])
+def test_a_stopped_run_has_one_tone_wherever_it_is_named(status, tone):
+    ended = run(status=status)
+    badge = f'ks-badge ks-{tone}">'
+    turn = Iteration(number=2, phase="ppo")
+    assert f"{badge}Iteration 2 · PPO {status}" in loop_view.top(
+        state(iteration=turn, run=ended), "w"
+    )
+    assert f"{badge}{status}" in training_view.card(ended, now=NOON, seconds_left=None)
+    listed = run(iteration=2, status=status)
+    assert f"{badge}PPO {status}" in history_view.table([turn], {}, {}, [listed], {})
+
+
 def test_a_single_iteration_draws_no_course():
     one = Iteration(number=1, phase="done", evaluation={"win_rate_reward_model": 0.6})
     assert history_view.charts([one]) == ""
+
+
+def test_what_is_wrong_with_the_workspace_stands_above_every_tab(db):
+    assert "ks-note" not in headline(db)
+    db.health.stuck = "no <model> there"
+    assert "no &lt;model&gt; there" in headline(db)
+    db.health.refused = "the disk is full"  # the worse of the two
+    assert "the disk is full" in headline(db)
+    assert "there" not in headline(db)

@@ -95,7 +95,7 @@ def test_a_stage_that_failed_for_lack_of_disk_has_its_inputs_when_it_is_retried(
 
 def test_settings_that_nothing_reads_any_more_are_refused(loop: Loop, world: Database):
     in_phase(world, "labeling")
-    compare(world, "policy-1", "sft-1", ["first"])
+    compare(world, "policy-1", "sft-1", ["first"] * 2)
     for name, value in (("sampling.top_p", "0.5"), ("labeling.overlap", "1"), ("gate.labels", "9")):
         with pytest.raises(ValueError, match=f"{name} acts when an iteration's pairs are sampled"):
             loop.train({name: value})
@@ -162,6 +162,7 @@ def test_a_retry_takes_the_models_its_settings_name(loop: Loop, world: Database,
             "ppo.start_from": "previous",
             "shaping.extra_reward_models": f'["reward-1", "{extra}"]',
         },
+        by_operator=True,
     )
     names = job(world, failed).names
     assert (names["policy"], names["reward"], names["reward_2"], names["reward_3"]) == (
@@ -183,7 +184,7 @@ def test_what_is_no_reward_model_is_refused_before_anything_is_trained(
     loop: Loop, world: Database, tmp_path: Path
 ):
     in_phase(world, "labeling")
-    compare(world, "policy-1", "sft-1", ["first"])
+    compare(world, "policy-1", "sft-1", ["first"] * 2)
     speaks, two = save_tiny(tmp_path / "speaks"), save_classifier(tmp_path / "two", labels=2)
     encodes, size = tmp_path / "encodes", {"hidden_size": 8, "intermediate_size": 8}
     shape = BertConfig(num_hidden_layers=1, num_attention_heads=1, num_labels=1, **size)
@@ -195,10 +196,10 @@ def test_what_is_no_reward_model_is_refused_before_anything_is_trained(
         (encodes, "is a BertForSequenceClassification without a layer called score"),
     ]:
         with pytest.raises(ValueError, match=says) as caught:
-            loop.train({"shaping.extra_reward_models": f'["{path}"]'})
+            loop.train({"shaping.extra_reward_models": f'["{path}"]'}, by_operator=True)
         assert "\n" not in str(caught.value)
     ordinary = save_classifier(tmp_path / "one")
-    loop.train({"shaping.extra_reward_models": f'["{ordinary}"]'})
+    loop.train({"shaping.extra_reward_models": f'["{ordinary}"]'}, by_operator=True)
 
 
 @pytest.mark.parametrize(
@@ -213,9 +214,9 @@ def test_training_asks_for_its_reward_models_at_once(
     loop: Loop, world: Database, name: str, says: str
 ):
     in_phase(world, "labeling")
-    compare(world, "policy-1", "sft-1", ["first"])
+    compare(world, "policy-1", "sft-1", ["first"] * 2)
     with pytest.raises(ValueError, match=says):
-        loop.train({"shaping.extra_reward_models": f'["{name}"]'})
+        loop.train({"shaping.extra_reward_models": f'["{name}"]'}, by_operator=True)
     stayed = iterations.get(world, 2)
     assert (stayed.phase, stayed.settings) == ("labeling", {})
     loop.train({"shaping.extra_reward_models": '["reward-1"]'})
@@ -293,6 +294,7 @@ def test_predictions_that_cannot_be_taken_over_leave_no_reward_model_behind(
 
 def test_a_model_that_is_gone_is_a_failure_to_retry(loop: Loop, world: Database):
     in_phase(world, "ppo", reward_model="reward-2")
+    (world.workspace / "models" / "policy-2").rmdir()
     run = stop(loop)
     directory(world, run).write_result({})
     runs.save(world, replace(run, status="succeeded", reason=None))
@@ -354,6 +356,40 @@ def test_what_a_retry_deletes_counts_as_free(
     assert not directory(world, failed).checkpoint.exists()
 
 
+@pytest.mark.parametrize(
+    ("refused", "message"),
+    [
+        ({"ppo.lr": "1e-5"}, "keeps its settings, but for ppo.updates"),
+        ({"ppo.updates": "200", "ppo.lr": "1e-5"}, "keeps its settings, but for ppo.updates"),
+        ({"ppo.updates": "99"}, "ppo.updates=99 is less than the 100"),
+    ],
+)
+def test_a_resume_may_raise_the_updates_and_nothing_else(
+    loop: Loop, world: Database, refused: dict[str, str], message: str
+):
+    in_phase(world, "ppo", reward_model="reward-1")
+    failed = stop(loop)
+    leave_a_checkpoint(world, failed)
+    before = job(world, failed)
+    assert before.config.ppo.updates == 100
+    with pytest.raises(ValueError, match=message):
+        loop.resume(failed.id, refused)
+    assert loop.stopped() == failed
+    loop.resume(failed.id, {"ppo.updates": "150"})
+    after = job(world, failed)
+    expected = before.config.override({"ppo.updates": "150"})
+    assert (after.resume, after.config) == (True, expected)
+    assert runs.get(world, failed.id).config == expected.to_dict()
+
+
+def test_only_a_ppo_stage_is_made_longer(loop: Loop, world: Database):
+    in_phase(world, "evaluating")
+    failed = stop(loop)
+    leave_a_checkpoint(world, failed)
+    with pytest.raises(ValueError, match=r"ppo\.updates of a PPO stage"):
+        loop.resume(failed.id, {"ppo.updates": "150"})
+
+
 def test_only_the_run_that_the_loop_waits_for_is_taken_up_again(loop: Loop, world: Database):
     in_phase(world, "evaluating")
     waited_for = stop(loop)
@@ -406,8 +442,18 @@ def test_a_retry_of_fine_tuning_reads_the_base_model_that_its_settings_name(
 ):
     other = save_tiny(tmp_path / "other")
     failed = untuned.stopped()
-    untuned.retry(failed.id, {"model.name": str(other)})
+    untuned.retry(failed.id, {"model.name": str(other)}, by_operator=True)
     assert job(db, failed).models["policy"] == str(other)
     assert len(pd.read_parquet(directory(db, failed).inputs / "examples.parquet")) == 1
     untuned.advance()
     untuned.shut_down()
+
+
+def test_nothing_is_trained_on_a_model_that_a_restore_did_not_bring(world: Database, loop: Loop):
+    """The evaluation would look for it only after the training."""
+    in_phase(world, "ppo", reward_model="reward-1")
+    failed = stop(loop)
+    (world.workspace / "models" / "policy-1").rmdir()
+    with pytest.raises(ValueError, match=r"models/policy-1 is missing .*a backup holds no models"):
+        loop.retry(failed.id)
+    assert runs.get(world, failed.id).attempt == 1

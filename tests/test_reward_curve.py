@@ -261,9 +261,7 @@ def test_a_report_for_people(tmp_path: Path):
     lines = text.splitlines()
     assert lines[0] == "r: enough for PPO"
     assert "  + 90 held-out preferences on 60 prompts: enough to tell" in lines
-    assert (
-        "log-loss 0.842 nats a judgment; 0.987 of a coin that knows how often people tie" in lines
-    )
+    assert "log-loss 0.842 nats a judgment; chance that knows how often people tie: 0.987" in lines
     assert ["people", "disagree", "50%", "(20%", "to", "80%)", "6"] in [x.split() for x in lines]
     assert ["94%", "100%", "(66%", "to", "100%)", "9"] in [x.split() for x in lines]
     assert any(line.startswith("300 (75%)") for line in lines)
@@ -365,6 +363,7 @@ def test_a_curve_made_in_a_terminal_is_stopped_there(world: World, tmp_path: Pat
 def test_a_worker_that_does_not_stop_is_killed(world: World, tmp_path: Path, monkeypatch: Any):
     killed: list[tuple[int, int]] = []
     monkeypatch.setattr(detached, "PATIENCE", 0.0)
+    monkeypatch.setattr(detached, "_STEPS_ALLOWED", 0)
     monkeypatch.setattr(detached.os, "killpg", lambda *sent: killed.append(sent))
     reports = RewardReports(tmp_path, lambda: [world.found], lambda: {"message": ""})
     directory = RunDirectory.create(

@@ -31,7 +31,7 @@ from pipeline.reward.stage import run
 from pipeline.reward.ties import Ties
 from pipeline.reward.trainer import likelihood_of, train_reward_model
 from pipeline.rundir import Job, Report, RunDirectory
-from pipeline.text import ChatTokenizer, TooLong
+from pipeline.text import ChatTokenizer, Room, TooLong
 from tests.judged_pairs import pair
 from tests.same_passes import DROPPING, passes_agree, save_dropping
 from tests.stage_inputs import give, make_job, make_judgments, make_prompts, tiny_models
@@ -60,7 +60,9 @@ def read(rows: list[dict[str, Any]], path: Path, *, max_tokens: int = 4096) -> l
     directory = RunDirectory.create(path, make_job("reward", {}))
     give(directory, "judgments.parquet", rows)
     chat = ChatTokenizer(tiny_tokenizer())
-    return read_pairs(directory.inputs / "judgments.parquet", chat, max_tokens=max_tokens)
+    return read_pairs(
+        directory.inputs / "judgments.parquet", chat, Room(limits={"reward.max_tokens": max_tokens})
+    )
 
 
 # --- the whole stage --------------------------------------------------------------------------
@@ -282,8 +284,8 @@ def test_held_out_prompts_mostly_stay_held_out_as_labels_come_in():
 @pytest.mark.parametrize(
     ("pairs", "says"),
     [
-        ([pair(TIE, prompt="a"), pair(TIE, prompt="b")], "none of the 2 judgments prefers"),
-        ([pair(FIRST), pair(SECOND)], "all judgments are on one prompt"),
+        ([pair(TIE, prompt="a"), pair(TIE, prompt="b")], "None of the 2 judgments prefers"),
+        ([pair(FIRST), pair(SECOND)], "All judgments are on one prompt"),
     ],
 )
 def test_too_little_to_learn_is_one_clear_sentence(pairs: list[JudgedPair], says: str):
@@ -300,7 +302,7 @@ def test_decisive_judgments_on_one_prompt_only_are_refused_or_all_trained_on():
             verdicts.add(train[0].prompt)
         except ValueError as error:
             verdicts.add(str(error)[:27])
-    assert verdicts == {"a", "every judgment that prefers"}
+    assert verdicts == {"a", "Every judgment that prefers"}
 
 
 def test_strengths_sides_and_annotators_are_read(tmp_path: Path):

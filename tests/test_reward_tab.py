@@ -110,7 +110,7 @@ def test_figures_stand_with_what_they_are_known_by():
     for text in (
         "72.0% <small>63–79%</small>", "90 held-out preferences · 60 prompts",
         "84.0% <small>80–89%</small>", "the accuracy is 86% of that (75–96%)",
-        "6% <small>by chance up to 14%</small>", "log-loss 0.842, of a coin 0.987",
+        "6% <small>by chance up to 14%</small>", "log-loss 0.842; chance that knows how often people tie: 0.987",
         "0.18 <small>−0.05 to 0.39</small>", "the longer one in 56%, it does in 60%",
     ):  # fmt: skip
         assert text in shown

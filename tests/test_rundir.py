@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.config import Config
-from pipeline.rundir import Job, Report, RunDirectory
+from pipeline.rundir import Job, Place, Report, RunDirectory
 
 
 @pytest.fixture
@@ -153,3 +153,36 @@ def test_a_result_appears_whole(directory: RunDirectory) -> None:
     directory.write_result({"accuracy": 0.75})
     assert directory.result() == {"accuracy": 0.75}
     assert not list(directory.path.glob("*.tmp"))
+
+
+def test_following_events_reads_what_is_new_and_notices_what_was_taken_back(tmp_path: Path):
+    directory = RunDirectory(tmp_path)
+    assert directory.follow_events(1, 0, None) == ([], None)
+    with Report(directory) as report:
+        for step in range(1, 4):
+            report.metrics(step, {"x": step})
+        found, place = directory.follow_events(1, 0, None)
+        assert [event["seq"] for event in found] == [1, 2, 3]
+        assert directory.follow_events(1, 3, place) == ([], place)
+        report.metrics(4, {"x": 4})
+        # What stands before the place is not read again: it could be anything of that length.
+        whole = directory.events.read_bytes()
+        assert place is not None
+        directory.events.write_bytes(b"x" * 10 + whole[10:])
+        broken = Place(place.end, directory.events.read_bytes()[: place.end][-4096:])
+        assert [event["step"] for event in directory.follow_events(1, 3, broken)[0]] == [4]
+        directory.events.write_bytes(whole)
+    # Resumed from the first event, and grown beyond the place since.
+    with Report(directory, attempt=2) as report:
+        report.rewind(1)
+        for step in range(2, 9):
+            report.metrics(step, {"x": -step})
+    found, place = directory.follow_events(2, 0, place)
+    assert [(event["seq"], event["step"]) for event in found] == [(n, n) for n in range(2, 9)]
+    with directory.events.open("ab") as handle:
+        handle.write(b'{"torn')
+    assert directory.follow_events(2, 8, place) == ([], place)
+    with directory.events.open("ab") as handle:
+        handle.write(b"\n")
+    ((warning,), _) = directory.follow_events(2, 8, place)
+    assert (warning["seq"], warning["attempt"], warning["kind"]) == (9, 2, "note")

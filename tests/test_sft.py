@@ -124,6 +124,54 @@ def test_a_resume_ends_where_the_whole_run_ends_and_tells_each_step_once(tmp_pat
     assert [step for step, _ in logs[1]] == [*range(1, 16), 15]
 
 
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.pt", "trainer_state.json"])
+@pytest.mark.parametrize("damage", ["cut", "changed", "gone"])
+def test_a_resume_passes_over_a_damaged_checkpoint_and_says_so(
+    tmp_path: Path, name: str, damage: str
+):
+    """Of 15 steps there are checkpoints at 10 and at the end."""
+    directory, whole = RunDirectory(tmp_path / "run"), tiny_model()
+    with Report(directory) as report:
+        train_sft(whole, tiny_tokenizer(), EXAMPLES, CONFIG, directory.checkpoint, report)
+    newest = directory.checkpoint / "checkpoint-15"
+    spoil(newest / name, damage)
+    again = tiny_model()
+    with Report(directory, attempt=2) as report:
+        train_sft(
+            again, tiny_tokenizer(), EXAMPLES, CONFIG, directory.checkpoint, report, resume=True
+        )
+    torch.testing.assert_close(weights(again), weights(whole), rtol=0, atol=0)
+    lines = [json.loads(line) for line in directory.events.read_text().splitlines()]
+    (note,) = [e for e in lines if e["kind"] == "note" and e["name"] == "damaged_checkpoint"]
+    assert note["note"] == "warning"
+    assert name in note["message"]
+    assert note["payload"] == {"damaged": "checkpoint-15", "used": "checkpoint-10"}
+    assert "checkpoint-15" in directory.log.read_text()
+
+
+def test_without_a_checkpoint_that_can_be_read_a_resume_says_what_to_do(
+    tmp_path: Path, report: Report
+):
+    train_sft(tiny_model(), tiny_tokenizer(), EXAMPLES, CONFIG, tmp_path / "c", report)
+    for folder in (tmp_path / "c").glob("checkpoint-*"):
+        spoil(folder / "model.safetensors", "cut")
+    with pytest.raises(ValueError, match=r"checkpoint-15.*checkpoint-10.*start.* again"):
+        train_sft(
+            tiny_model(), tiny_tokenizer(), EXAMPLES, CONFIG, tmp_path / "c", report, resume=True
+        )
+
+
+def spoil(file: Path, damage: str) -> None:
+    data = bytearray(file.read_bytes())
+    if damage == "gone":
+        file.unlink()
+    elif damage == "cut":
+        file.write_bytes(data[: len(data) // 2])
+    else:
+        data[len(data) // 2] ^= 255
+        file.write_bytes(data)
+
+
 @pytest.mark.parametrize(
     ("batch", "longest", "expected"),
     [(16, 512, 16), (16, 2048, 8), (12, 4096, 4), (16, 100_000, 1)],

@@ -110,19 +110,21 @@ def test_what_the_user_said_last_is_the_prompt():
 
 
 def test_any_function_can_be_a_component(tmp_path, monkeypatch):
-    (tmp_path / "my_rewards.py").write_text(
+    (tmp_path / "component_of_a_user.py").write_text(
         "def shout(text): return text.isupper()\n"
         "def same(prompt, text): return float(prompt == text)\n"
         "def odd(a, b, c): return 0\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     talks = [said("Hi"), said("HO")]
-    assert imported("my_rewards:shout")(talks, ["HI", "ho"]) == [1.0, 0.0]
-    assert imported("my_rewards:same")(talks, ["Hi", "ho"]) == [1.0, 0.0]
+    assert imported("component_of_a_user:shout")(talks, ["HI", "ho"]) == [1.0, 0.0]
+    assert imported("component_of_a_user:same")(talks, ["Hi", "ho"]) == [1.0, 0.0]
     with pytest.raises(ValueError, match="takes 3 arguments; it must take"):
-        imported("my_rewards:odd")
-    with pytest.raises(ValueError, match="'my_rewards:none': my_rewards has no function 'none'"):
-        imported("my_rewards:none")
+        imported("component_of_a_user:odd")
+    with pytest.raises(
+        ValueError, match="'component_of_a_user:none': component_of_a_user has no function 'none'"
+    ):
+        imported("component_of_a_user:none")
     with pytest.raises(
         ValueError, match="no shaping component 'lenght'; there are length, overlong"
     ):

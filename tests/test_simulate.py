@@ -131,6 +131,7 @@ class ScriptedStudio:
         return {
             "iteration": current.number,
             "phase": current.phase,
+            "phase_name": current.phase,
             "blocked": stopped,
             "trouble": None,
         }
@@ -482,5 +483,8 @@ def test_the_gate_asks_no_more_than_there_is():
     said = gate_says(held_out(30), [Obliging("new")], reward_model=MODEL, seed=1)
     assert said is not None
     assert (said["human"], said["comparisons"], said["decision"]) == (1.0, 30, "better")
+    single = gate_says(held_out(1), [Obliging("new")], reward_model=MODEL, seed=1)
+    assert single is not None
+    assert single["error"] is None  # infinite, for which JSON has no word
     nothing = held_out(2, same=(0, 1))
     assert gate_says(nothing, [Obliging("new")], reward_model=MODEL, seed=1) is None

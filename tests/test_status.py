@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+import pytest
+
+from storage import iterations, runs
 from storage.cli import show
 from storage.commands import Commands
 from storage.database import Database
@@ -93,6 +97,7 @@ def test_labels_are_counted_as_they_stand(db: Database) -> None:
     assert found["iteration"] == {
         "number": 2,
         "phase": "labeling",
+        "method": "PPO",
         "labels_wanted": 10,
         "labels": 2,
         "labels_by_arm": {"bald": 2},
@@ -146,6 +151,7 @@ def test_the_models_in_use_and_the_runs_of_the_iteration(db: Database) -> None:
         {
             "id": "run-2",
             "stage": "ppo",
+            "name": "PPO",
             "iteration": 2,
             "status": "failed",
             "attempt": 1,
@@ -206,3 +212,21 @@ def test_the_night_before_a_resume_is_no_time_that_a_stage_took(db: Database) ->
         (folder / "result.json").write_text(json.dumps(result))
     # Sampling was adopted without a worker.  The directory of ppo is gone, as after a restore.
     assert Commands(db).call("iteration", {"number": 1})["seconds"] == {"reward": 61.5}
+
+
+@pytest.mark.parametrize(("method", "name"), [("dpo", "DPO"), ("rloo", "RLOO"), ("ppo", "PPO")])
+def test_the_policys_stage_is_called_by_its_method(db: Database, method: str, name: str):
+    config = {"optimize": {"method": method}}
+    iterations.save(db, Iteration(number=1, phase="ppo", settings={"optimize.method": method}))
+    assert status(db)["iteration"]["method"] == name  # before its run exists
+    made = Run(
+        id="r", stage="ppo", iteration=1, status="running", directory="runs/r", config=config
+    )
+    runs.save(db, made)
+    found = status(db)
+    assert [run["name"] for run in found["runs"]] == [name]
+    assert found["iteration"]["method"] == name
+    assert found["iteration"]["phase"] == "ppo"
+    # A retry with another method is another method, whatever was asked for first.
+    runs.save(db, replace(made, config={"optimize": {"method": "rloo"}}))
+    assert status(db)["iteration"]["method"] == "RLOO"

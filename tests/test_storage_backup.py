@@ -134,6 +134,37 @@ def test_verify_names_what_differs(db):
     ]
 
 
+def test_verify_names_a_damaged_block_of_whichever_table(tmp_path):
+    """Also of tables without a journal: a block is read, and its checksum compared, when asked for."""
+    with Database.open(tmp_path) as db:
+        fill(db, 3)
+        points = [
+            {"run": "r", "seq": n, "step": n, "name": "kl", "value": n * 7919 % 10007 / 7}
+            for n in range(100_000)
+        ]
+        db.write(lambda tx: tx.insert("metrics", points))
+    file = tmp_path / "workspace.duckdb"
+    whole = file.read_bytes()
+    named = set()
+    for at in range(12288 + 5000, len(whole), 262_144):  # a byte in each block, after the headers
+        file.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        try:
+            db = Database.open(tmp_path)
+        except StorageDamaged:
+            continue
+        with db:
+            found = verify(db)
+            assert found["same"] or "launch.py rebuild" in found["differences"][0]
+            for table in ("metrics", "items", "judgments", "leases", "prompts"):
+                try:
+                    db.read(f"SELECT * FROM {table}")
+                except duckdb.Error:
+                    assert not found["same"], table
+                    assert any(table in difference for difference in found["differences"])
+                    named.add(table)
+    assert {"metrics", "items"} <= named
+
+
 def test_a_backup_taken_while_labels_come_in_opens_and_is_consistent(db, tmp_path):
     fill(db, 60)
     stop = threading.Event()
@@ -198,7 +229,7 @@ def test_a_backup_never_overwrites_and_leaves_nothing_half_made(db, tmp_path, mo
     made = backup(db, tmp_path / "copy")
     with pytest.raises(ValueError, match="exists already"):
         backup(db, made)
-    monkeypatch.setattr("storage.backup._copy_start", lambda *_: 1 / 0)
+    monkeypatch.setattr("storage.backup.copy_file", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         backup(db, tmp_path / "broken")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["copy", "workspace"]
@@ -211,10 +242,10 @@ def test_a_backup_of_a_damaged_journal_says_so_and_keeps_the_database(db, tmp_pa
     content = bytearray(journal.read_bytes())
     content[content.index(b"\n") + 20] ^= 1  # one bit of the second line
     journal.write_bytes(content)
-    with pytest.raises(StorageDamaged, match=r"copy is made, but .* damaged at line 2"):
+    with pytest.raises(StorageDamaged, match=r"copy is a whole backup.* damaged at line 2"):
         backup(db, tmp_path / "copy")
-    (tmp_path / "copy" / "journal.jsonl").unlink()  # as the message advises
-    with Database.open(tmp_path / "copy") as copy:
+    restore(tmp_path / "copy", tmp_path / "restored")
+    with Database.open(tmp_path / "restored") as copy:
         assert verify(copy)["same"]
         assert verify(copy)["records"] == verify(db)["records"]
 
@@ -354,6 +385,8 @@ def test_a_restore_brings_the_settings_and_keeps_those_that_were_there(tmp_path:
     assert (tmp_path / "new" / "config.toml").read_text() == "old"
     assert aside
     assert (aside / "config.toml").read_text() == "new"
-    (tmp_path / "copy" / "config.toml").unlink()  # of a workspace that had none
-    restore(tmp_path / "copy", tmp_path / "new")
+    (tmp_path / "old" / "config.toml").unlink()
+    with Database.open(tmp_path / "old") as db:
+        backup(db, tmp_path / "bare")
+    restore(tmp_path / "bare", tmp_path / "new")
     assert (tmp_path / "new" / "config.toml").read_text() == "old"

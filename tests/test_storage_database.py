@@ -305,16 +305,18 @@ def test_storage_needs_no_torch():
     assert outcome_of(child(code)) == (0, "False\n")
 
 
-def test_a_new_workspace_is_its_owners_alone_and_an_old_one_stays_as_it_was(tmp_path: Path) -> None:
+def test_a_workspace_is_its_owners_alone_also_one_that_was_there_before(tmp_path: Path) -> None:
     before = os.umask(0o022)
     try:
         Database.open(tmp_path / "new").close()
         launch.prepare(tmp_path / "studio", None, [], [])
         (tmp_path / "shared").mkdir(mode=0o755)
         Database.open(tmp_path / "shared").close()
+        (tmp_path / "everybody").mkdir()
+        (tmp_path / "everybody").chmod(0o1777)  # as /tmp is: never closed to the others
+        Database.open(tmp_path / "everybody").close()
     finally:
         os.umask(before)
-    rights = {
-        each: (tmp_path / each).stat().st_mode & 0o777 for each in ("new", "studio", "shared")
-    }
-    assert rights == {"new": 0o700, "studio": 0o700, "shared": 0o755}
+    names = ("new", "studio", "shared", "everybody")
+    rights = {each: (tmp_path / each).stat().st_mode & 0o7777 for each in names}
+    assert rights == {"new": 0o700, "studio": 0o700, "shared": 0o700, "everybody": 0o1777}

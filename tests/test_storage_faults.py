@@ -17,7 +17,7 @@ from storage import judgments, queue, settings
 from storage.backup import rebuild, verify
 from storage.database import Database
 from storage.errors import StorageDamaged, StorageFull
-from storage.journal import Journal
+from storage.journal import Journal, encode
 
 
 def given(db: Database, n: int = 3) -> list[str]:
@@ -176,7 +176,7 @@ for _ in range(3):
         send(1)
         print("acknowledged")
     except StorageFull as error:
-        print("StorageFull" if "Free some space" in str(error) else error)
+        print("StorageFull" if "Raise the limit" in str(error) else error)
 print("reads", [r["id"] for r in db.read("SELECT id FROM judgments")])
 resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
 send(1)
@@ -332,6 +332,38 @@ db = Database.open(Path(sys.argv[1]))
 settings.put(db, "x", 1)
 os._exit(9)
 """
+
+
+OPENS_ON_A_FULL_DISK = """
+import resource, sys
+from pathlib import Path
+from storage.database import Database
+
+workspace = Path(sys.argv[1])
+_, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+log = (workspace / "workspace.duckdb.wal").stat().st_size
+resource.setrlimit(resource.RLIMIT_FSIZE, (log + int(sys.argv[2]), hard))
+try:
+    Database.open(workspace).close()
+    print("opened")
+except Exception as error:
+    print(type(error).__name__, "try again" in str(error), "rebuild" in str(error))
+resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+with Database.open(workspace) as db:
+    print(sorted(row["id"] for row in db.read("SELECT id FROM judgments")))
+"""
+
+
+@pytest.mark.parametrize("room", [-1, 0])
+def test_opening_on_a_full_disk_asks_for_space_and_calls_nothing_damaged(tmp_path, room):
+    """After an unclean stop: with no room for a copy of the log, or for the tables."""
+    labeled(tmp_path)
+    outcome_of(child(DIES_AT_ONCE, str(tmp_path)))
+    with (tmp_path / "journal.jsonl").open("ab") as journal:  # to be stored when it opens
+        journal.write(encode("setting", {"key": "late", "value": "long " * 200}))
+    status, said = outcome_of(child(OPENS_ON_A_FULL_DISK, str(tmp_path), str(room)))
+    assert said.splitlines() == ["StorageFull True False", "['j0', 'j1']"]
+    assert status == 0
 
 
 # -- kill -9 under load ----------------------------------------------------------------------

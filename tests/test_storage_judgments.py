@@ -265,6 +265,50 @@ def test_a_flag_hides_the_comparison_until_it_is_cleared(db):
     assert lease(db, "cat") == [c]
 
 
+def test_flags_of_one_annotator_are_bounded_until_a_researcher_clears_them(db, monkeypatch):
+    monkeypatch.setattr(judgments, "MOST_FLAGS", 2)
+    pairs = fill(db, 6, iteration=2)
+    assert lease(db, "ann", 5) == pairs[:5]
+    for n in (0, 1):
+        judgments.flag(db, id=f"f{n}", comparison=pairs[n], annotator="ann")
+    with pytest.raises(Conflict, match="2 flags of yours wait for a researcher"):
+        judgments.flag(db, id="f2", comparison=pairs[2], annotator="ann")
+    assert lease(db, "ann", 5) == pairs[2:]  # what was refused is still to be judged
+    judgments.flag(db, id="f1", comparison=pairs[1], annotator="ann")  # sent again
+    # Others have flags of their own, and one that is cleared or taken back makes room.
+    lease(db, "bob")
+    judgments.clear_flag(db, id="w", flag="f0", researcher="cat")
+    judgments.flag(db, id="f2", comparison=pairs[2], annotator="ann")
+    judgments.undo(db, id="w2", annotator="ann", replaces="f1")
+    judgments.flag(db, id="f3", comparison=pairs[3], annotator="ann")
+    (c,) = lease(db, "bob")
+    judgments.flag(db, id="fb", comparison=c, annotator="bob")
+    assert [flag.id for flag in judgments.open_flags(db)] == ["f2", "f3", "fb"]
+
+
+@pytest.mark.parametrize("after", ["", "a restart", "a new iteration"])
+def test_an_undo_has_an_id_of_its_own(tmp_path, after):
+    with Database.open(tmp_path) as db:
+        fill(db)
+        c0, c1 = lease(db, "ann", 2)
+        judge(db, "j0", c0)
+        judge(db, "j1", c1)
+        judgments.undo(db, id="w", annotator="ann", replaces="j1")
+        if after == "a new iteration":
+            fill(db, iteration=2)
+    with Database.open(tmp_path) as db:
+        for id in ("j0", "j1"):
+            with pytest.raises(Conflict, match="already stands for something else"):
+                judgments.undo(db, id=id, annotator="ann", replaces="j0")
+        assert standing(db) == {"j0"}
+        for act in (
+            judge,
+            lambda db, id, c: judgments.skip(db, id=id, comparison=c, annotator="ann"),
+        ):
+            with pytest.raises(Conflict, match="already stands for something else"):
+                act(db, "w", c1)
+
+
 def test_new_judgments_of_a_snapshot_are_those_in_no_earlier_one(db):
     taken = [(1, ("j0", "j1")), (2, ("j1", "j2", "j3")), (3, ("j0", "j3"))]
     for number, ids in taken:

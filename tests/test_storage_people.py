@@ -119,6 +119,27 @@ def test_a_token_is_good_until_it_is_spent_revoked_or_its_owner_disabled(db):
         tokens.issue(db, "nobody", "api", lifetime=None)
 
 
+@pytest.mark.parametrize("kind", ["invite", "api", "session"])
+def test_nobody_gets_a_secret_while_they_are_disabled(db, kind):
+    annotators.add(db, Annotator(id="a", name="Ann"))
+    annotators.set_disabled(db, "a", disabled=True)
+    with pytest.raises(Conflict, match="'Ann' is disabled; enable them first"):
+        tokens.issue(db, "a", kind, lifetime=None)
+    assert db.read("SELECT * FROM tokens") == []
+    annotators.set_disabled(db, "a", disabled=False)
+    secret = tokens.issue(db, "a", kind, lifetime=None)
+    annotators.set_disabled(db, "a", disabled=False)  # once more changes nothing
+    assert tokens.check(db, secret, (kind,))
+
+
+def test_a_secret_that_an_earlier_version_made_for_a_disabled_person_ends_with_that(db):
+    annotators.add(db, Annotator(id="a", name="Ann"))
+    secret = tokens.issue(db, "a", "invite", lifetime=None)
+    db.write(lambda tx: tx.store(replace(annotators.get(db, "a"), disabled=True)))
+    annotators.set_disabled(db, "a", disabled=False)
+    assert tokens.check(db, secret, ("invite",)) is None
+
+
 def test_no_secret_is_written_anywhere(db):
     annotators.add(db, Annotator(id="a", name="Ann"))
     secret = tokens.issue(db, "a", "api", lifetime=None)
@@ -177,7 +198,7 @@ def test_every_field_comes_back(db):
 
 
 def test_progress_of_a_run_needs_no_journal(db):
-    run = runs.save(db, Run(id="r", stage="sft", iteration=0, status="running", directory="d"))
+    run = runs.save(db, Run(id="r", stage="sft", iteration=0, status="running", directory="runs/d"))
     size = db.journal.size
     runs.ingest(db, replace(run, progress=0.25, message="a quarter", ingested_seq=4), [], [])
     assert (runs.get(db, "r").progress, runs.get(db, "r").ingested_seq) == (0.25, 4)

@@ -14,6 +14,7 @@ from storage_world import fill
 
 from storage import iterations, judgments, queue
 from storage.database import Database
+from storage.desk import Card
 from storage.records import Comparison, Iteration
 
 
@@ -113,17 +114,108 @@ class Clock:
         self._now += timedelta(**by)
 
 
-def test_only_the_latest_iteration_is_served_and_only_while_it_is_labeled(db):
+def test_nobody_holds_more_than_64_pairs_whatever_they_name(db):
+    fill(db, 100)
+    held: list[str] = []
+    while new := lease(db, "ann", 16, holding=held):
+        held += new
+    assert len(held) == 100
+    # 36 of those given first are for others again; an answer to one of them still counts.
+    others = [lease(db, who, 16) for who in ("bob", "cat", "dan", "eve")]
+    assert [len(each) for each in others] == [16, 16, 4, 0]
+    assert set().union(*others) < set(held[:48])
+    judge(db, held[0], "ann")
+
+
+@pytest.mark.parametrize("kind", ["judge", "skip", "flag", "in turn"])
+def test_who_undoes_everything_holds_no_more_than_64_pairs_either(db, monkeypatch, kind):
+    monkeypatch.setattr(judgments, "MOST_FLAGS", 1000)
+    fill(db, 100)
+    acts = {"judge": judge, "skip": skip, "flag": flag}
+    doing = list(acts) if kind == "in turn" else [kind]
+    done: list[tuple[str, str]] = []
+    while new := lease(db, "ann", 16):
+        done += [(acts[doing[len(done) % len(doing)]](db, pair, "ann"), pair) for pair in new]
+    assert len(done) == 100
+    for act, pair in done:
+        judgments.undo(db, id=uuid.uuid4().hex, annotator="ann", replaces=act)
+        assert pair in {card.comparison.id for card in hand(db, "ann")}  # the one just undone
+    assert len(hand(db, "ann")) == 64
+    others = [lease(db, who, 16) for who in ("bob", "cat", "dan", "eve")]
+    assert [len(each) for each in others] == [16, 16, 4, 0]
+    judge(db, done[0][1], "ann")  # whoever held one may still answer it
+
+
+def test_a_pair_that_is_flagged_meanwhile_is_counted(db):
+    """Cleared, it is hers again; she would hold more than 64 if it had made room for another."""
+    fill(db, 100, wanted=2)
+    held = lease(db, "ann", 16)
+    assert lease(db, "bob", 16) == held
+    flags = [flag(db, pair, "bob") for pair in held]
+    while new := lease(db, "ann", 16, holding=held):
+        held += new
+    for act in flags:
+        judgments.clear_flag(db, id=uuid.uuid4().hex, flag=act, researcher="cat")
+    assert len(hand(db, "ann")) == 64
+
+
+def skip(db: Database, comparison: str, who: str) -> str:
+    id = uuid.uuid4().hex
+    return judgments.skip(db, id=id, comparison=comparison, annotator=who).id
+
+
+def flag(db: Database, comparison: str, who: str) -> str:
+    id = uuid.uuid4().hex
+    return judgments.flag(db, id=id, comparison=comparison, annotator=who).id
+
+
+def hand(db: Database, who: str) -> list[Card]:
+    def operation(tx) -> list[Card]:
+        tx.desk.load(tx)
+        return tx.desk.in_hand(who, tx.now())
+
+    return db.write(operation)
+
+
+def test_a_page_that_holds_a_few_pairs_keeps_them_all_day(db):
+    fill(db, 200)
+    held: list[str] = []
+    for _ in range(180):
+        held += lease(db, "ann", 4 - len(held), holding=held)
+        judge(db, held.pop(0), "ann")
+    # What she answered makes no room of the 64 scarce: her last three are still hers alone.
+    assert not set(lease(db, "bob", 16)) & set(held)
+
+
+def test_the_newest_iteration_that_has_pairs_is_served(db):
     fill(db, 2, iteration=1)
     assert lease(db, "ann", iteration=1) == ["c1-0"]
     assert lease(db, "ann", iteration=2) == []
     fill(db, 1, iteration=2)
     assert lease(db, "bob", 3) == ["c2-0"]
     assert lease(db, "ann", 3) == []  # what he holds of iteration 1 is no longer asked
-    iterations.save(db, Iteration(number=2, phase="reward"))
-    assert lease(db, "cat", 3) == []
-    iterations.save(db, Iteration(number=3, phase="sampling"))
-    assert lease(db, "cat", 3) == []
+
+
+@pytest.mark.parametrize("phase", ["reward", "ppo", "evaluating", "done"])
+def test_pairs_are_served_while_the_loop_trains_and_samples_the_next_ones(db, phase):
+    fill(db, 3, iteration=1)
+    judge(db, lease(db, "ann")[0], "ann")
+    iterations.save(db, Iteration(number=1, phase=phase))
+    assert lease(db, "ann") == ["c1-1"]
+    assert queue.progress(db, "ann") == {"judged": 1, "today": 1, "remaining": 2, "iteration": 1}
+    iterations.save(db, Iteration(number=2, phase="sampling"))
+    judge(db, "c1-1", "ann")
+    assert lease(db, "ann") == ["c1-2"]
+    fill(db, 1, iteration=2)
+    judge(db, "c1-2", "ann")  # an answer to what he held counts
+    assert lease(db, "ann", 3) == ["c2-0"]
+
+
+def test_nothing_is_served_before_the_first_pairs_are_sampled(db):
+    assert lease(db, "ann") == []
+    iterations.save(db, Iteration(number=1, phase="sampling"))
+    assert lease(db, "ann") == []
+    assert queue.progress(db, "ann")["iteration"] is None
 
 
 def test_imported_comparisons_are_never_served(db):
@@ -199,6 +291,44 @@ def test_progress_counts_what_stands(db):
     judge(db, a, "bob")  # finishes it: two were wanted
     judgments.flag(db, id="f", comparison=lease(db, "bob")[0], annotator="bob")
     assert queue.progress(db, "cat")["remaining"] == 2
+
+
+def test_today_begins_at_midnight_where_the_annotator_is(db):
+    clock = Clock(db)  # half past eleven in the evening, UTC
+    fill(db, 4)
+
+    def today(offset: int) -> int | None:
+        return queue.progress(db, "ann", offset=offset)["today"]
+
+    judge(db, lease(db, "ann")[0], "ann")
+    clock.advance(hours=1)
+    judge(db, lease(db, "ann")[0], "ann")
+    for _ in range(2):
+        assert {offset: today(offset) for offset in (0, 29, 31, 60, -60, 840, -840)} == {
+            0: 1, 29: 1, 31: 2, 60: 2, -60: 2, 840: 2, -840: 2
+        }  # fmt: skip
+        db._desk.forget()  # the same from the tables
+    judgments.undo(db, id="w", annotator="ann")
+    assert (today(0), today(60)) == (0, 1)
+
+
+def test_pairs_with_others_are_those_that_only_they_hold(db):
+    clock = Clock(db)
+    fill(db, 4)
+    assert queue.with_others(db, "ann") == 0
+    a, b = lease(db, "bob", 2)
+    lease(db, "ann", 1)
+    assert queue.with_others(db, "ann") == 2
+    assert queue.with_others(db, "bob") == 1
+    assert queue.with_others(db, "cat") == 3
+    judge(db, a, "bob")  # done: it is with nobody
+    judgments.skip(db, id="s", comparison=b, annotator="bob")  # anybody's again
+    assert queue.with_others(db, "ann") == 0
+    lease(db, "cat", 4)
+    assert queue.with_others(db, "ann") == 2
+    assert queue.progress(db, "ann")["remaining"] == 3
+    clock.advance(hours=1)  # their leases end
+    assert queue.with_others(db, "ann") == 0
 
 
 @pytest.mark.parametrize("wanted", [1, 2])

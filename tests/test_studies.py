@@ -127,14 +127,20 @@ def test_measuring_says_how_far_it_is(tmp_path: Path):
 
 def test_a_stage_that_is_called_like_its_phase_is_named_once():
     states = [
-        {"iteration": 1, "phase": "ppo", "message": "ppo 50% DPO: step 2 of 4", "blocked": None},
-        {"iteration": 1, "phase": "evaluating", "message": "evaluate 0%", "blocked": None},
-        {"iteration": 2, "phase": "labeling", "message": "", "blocked": None},
+        {"iteration": 1, "phase": "ppo", "phase_name": "DPO", "message": "DPO 50% step 2 of 4"},
+        {
+            "iteration": 1,
+            "phase": "evaluating",
+            "phase_name": "evaluating",
+            "message": "evaluate 0%",
+        },
+        {"iteration": 2, "phase": "labeling", "phase_name": "labeling", "message": ""},
     ]
+    states = [state | {"blocked": None} for state in states]
     said: list[str] = []
     follow(lambda _, left=iter(states): next(left), until="labeling", tell=said.append)
     assert said == [
-        "iteration 1: ppo 50% DPO: step 2 of 4",
+        "iteration 1: DPO 50% step 2 of 4",
         "iteration 1: evaluating evaluate 0%",
         "iteration 2: labeling",
     ]

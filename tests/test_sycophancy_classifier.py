@@ -116,6 +116,6 @@ def test_a_row_that_does_not_fit_is_refused(tmp_path):
     base = str(save_tiny(tmp_path / "base"))
     with (
         Report(RunDirectory(tmp_path / "c")) as report,
-        pytest.raises(ValueError, match="longer than max_tokens=10"),
+        pytest.raises(ValueError, match="exceed max_tokens=10"),
     ):
         train_classifier(base, ROWS, ROWS, tmp_path / "c", report, max_tokens=10, device="cpu")

@@ -8,7 +8,7 @@ import pytest
 from tokenizers import AddedToken
 
 from pipeline.hub import ModelUnavailable, require_model
-from pipeline.text import ChatTokenizer, TooLong, require_fit
+from pipeline.text import CONTEXT, ChatTokenizer, Room, TooLong, name_rows
 from tests.tiny import save_tiny, tiny_tokenizer
 
 CHAT = [
@@ -118,10 +118,28 @@ def test_a_refused_conversation_is_one_sentence():
         ChatTokenizer(tokenizer, name="m").prompt("Hi")
 
 
-def test_nothing_is_cut_silently():
-    require_fit([3, 5], limit=5, setting="sft.max_tokens", what="demonstrations")
-    with pytest.raises(TooLong, match=r"1 of 2 demonstrations are longer than sft.max_tokens=4"):
-        require_fit([3, 5], limit=4, setting="sft.max_tokens", what="demonstrations")
+def test_rows_that_do_not_fit_are_named_or_left_out():
+    names, told = ["row 1", "row 2", "row 3"], []
+    limits = {"sft.max_tokens": 5, CONTEXT: None}
+    assert Room(limits=limits).fitting([3, 5, 1], names, what="demonstrations") == [0, 1, 2]
+    with pytest.raises(
+        TooLong, match=r"1 of 3 .*sft.max_tokens=5 .*: row 2 \(9 tokens\); raise sft"
+    ):
+        Room(limits=limits).fitting([3, 9, 1], names, what="demonstrations")
+    skipping = Room(limits=limits | {CONTEXT: 2}, skip=True, tell=told.append)
+    assert skipping.fitting([3, 9, 1], names, what="demonstrations") == [2]
+    assert told == [
+        "2 of 3 demonstrations exceed the model's context=2 tokens: row 1 (3 tokens), row 2 (9 "
+        "tokens); they are left out (model.long_rows=skip)"
+    ]
+    with pytest.raises(TooLong, match="3 of 3"):  # nothing would be left
+        skipping.fitting([3, 9, 4], names, what="demonstrations")
+    assert Room(limits={CONTEXT: None}).fitting([10**9], ["row 1"], what="x") == [0]
+
+
+def test_a_sentence_names_a_few_rows_and_counts_the_others():
+    rows = [(f"row {i}", 9) for i in range(1, 9)]
+    assert name_rows(rows).endswith("row 5 (9 tokens) and 3 more")
 
 
 def test_stop_ids_of_the_generation_config_are_read(tmp_path: Path):

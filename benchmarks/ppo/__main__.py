@@ -123,17 +123,17 @@ def _once(command: list[str]) -> dict[str, float]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def gates(size: str, peer: str) -> dict[str, float]:
-    """Differences that must be below 1e-5 before any timing counts."""
+def gates(size: str, peer: str | None) -> dict[str, float]:
+    """Differences that must be below 1e-5 before any timing counts; without a peer, its losses
+    are not compared."""
     case = Case(size, eos=True)
     with tempfile.TemporaryDirectory() as scratch:
         batch = str(Path(scratch) / "batch.pt")
         ours = _once(_module(sys.executable, "ours", case, "--gate", batch))
-        theirs = _once(_module(peer, "peer", case, "--losses", batch))
-    found = {
-        "logprobs": ours["logprobs"],
-        "policy_loss": abs(ours["policy"] - theirs["policy"]),
-        "value_loss": abs(ours["value"] - theirs["value"]),
+        theirs = _once(_module(peer, "peer", case, "--losses", batch)) if peer else {}
+    found = {"logprobs": ours["logprobs"]}
+    found |= {
+        f"{name}_loss": abs(ours[name] - theirs[name]) for name in ("policy", "value") if peer
     }
     if max(found.values()) > 1e-5:
         sys.exit(f"size {size}: the engines disagree, so no timing counts: {found}")
@@ -155,17 +155,17 @@ def flops(size: Size, tokens: float) -> float:
     return (passes + 1) * trunk * read + passes * output * tokens
 
 
-def measure(case: Case, options: argparse.Namespace, peer: str) -> list[dict[str, Any]]:
+def measure(case: Case, options: argparse.Namespace, peer: str | None) -> list[dict[str, Any]]:
     """One row a variant: medians over interleaved rounds."""
     with ExitStack() as stack:
-        theirs = stack.enter_context(running(_module(peer, "peer", case)))
+        theirs = stack.enter_context(running(_module(peer, "peer", case))) if peer else None
         ours = {
             variant: stack.enter_context(
                 running(_module(sys.executable, "ours", case, "--variant", variant))
             )
             for variant in options.variants
         }
-        engines = [theirs, *ours.values()]
+        engines = [*([theirs] if theirs else []), *ours.values()]
         for number in range(options.rounds + 1):
             for engine in engines:
                 engine.iterate(count=number > 0)
@@ -178,10 +178,18 @@ def measure(case: Case, options: argparse.Namespace, peer: str) -> list[dict[str
 
 
 def _row(
-    case: Case, variant: str, engine: Engine, theirs: Engine, peak: float | None
+    case: Case, variant: str, engine: Engine, theirs: Engine | None, peak: float | None
 ) -> dict[str, Any]:
     seconds, tokens = engine.of("seconds"), mean(engine.of("tokens"))
-    pairs = zip(theirs.of("seconds"), seconds, strict=True)
+    compared = {}
+    if theirs:
+        pairs = zip(theirs.of("seconds"), seconds, strict=True)
+        compared = {
+            "ratio": median(t / o for t, o in pairs),
+            "rss_ratio": max(theirs.of("memory")) / max(engine.of("memory")),
+            "trl_seconds": median(theirs.of("seconds")),
+            "trl_memory": max(theirs.of("memory")),
+        }
     limit = None
     if peak and "fp32" in variant:
         limit = flops(case.size, tokens) / peak / 1e9
@@ -192,12 +200,9 @@ def _row(
         "eos": case.eos,
         "device": case.device,
         "variant": variant,
-        "ratio": median(t / o for t, o in pairs),
-        "rss_ratio": max(theirs.of("memory")) / max(engine.of("memory")),
+        **compared,
         "seconds": median(seconds),
-        "trl_seconds": median(theirs.of("seconds")),
         "memory": max(engine.of("memory")),
-        "trl_memory": max(theirs.of("memory")),
         "flop_limit": limit,
         "gflops": peak,
         "phases": phases,
@@ -216,12 +221,18 @@ def table(rows: list[dict[str, Any]]) -> str:
         bar = _bar(row)
         limit = f"{row['flop_limit']:.2f}" if row["flop_limit"] else ""
         lines.append(
-            f"| {row['size']} | {'yes' if row['eos'] else 'no'} | {row['variant']} | {row['trl_seconds']:.2f} "
-            f"| {row['seconds']:.2f} | {row['ratio']:.2f}× | {f'{bar}×' if bar else ''} "
-            f"| {row['memory']:.0f} / {row['trl_memory']:.0f} | {limit} "
+            f"| {row['size']} | {'yes' if row['eos'] else 'no'} | {row['variant']} "
+            f"| {_shown(row, 'trl_seconds', '.2f')} | {row['seconds']:.2f} "
+            f"| {_shown(row, 'ratio', '.2f')}× | {f'{bar}×' if bar else ''} "
+            f"| {row['memory']:.0f} / {_shown(row, 'trl_memory', '.0f')} | {limit} "
             f"| {row['sampled_per_second']:.0f}, {row['updated_per_second']:.0f} |"
         )
     return "\n".join(lines)
+
+
+def _shown(row: dict[str, Any], name: str, digits: str) -> str:
+    """A figure of the peer, which may not have run."""
+    return format(row[name], digits) if name in row else "–"
 
 
 def _bar(row: dict[str, Any]) -> float | None:
@@ -236,12 +247,13 @@ def main() -> int:
     parser.add_argument("--sizes", nargs="+", default=["S", "M"], choices=SIZES)
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--peer-python", help="an interpreter that has trl 1.12")
+    parser.add_argument("--alone", action="store_true", help="this engine only, without TRL")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--variants", nargs="+", default=list(VARIANTS), choices=VARIANTS)
     parser.add_argument("--eos", choices=("with", "without", "both"), default="both")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    peer = peer_python(options.peer_python)
+    peer = None if options.alone else peer_python(options.peer_python)
     # Arithmetic is compared in fp32 on a CPU, whose sums every machine repeats.
     gated = options.sizes if options.device == "cpu" else ["S"]
     found = {size: gates(size, peer) for size in gated}
@@ -251,7 +263,7 @@ def main() -> int:
     print(table(rows))
     if options.json:
         options.json.write_text(json.dumps({"gates": found, "rows": rows}, indent=1) + "\n")
-    short = [row for row in rows if row["ratio"] < (_bar(row) or 0)]
+    short = [row for row in rows if peer and row["ratio"] < (_bar(row) or 0)]
     for row in short:
         print(f"short of the bar: {row['variant']} on {row['size']}: {row['ratio']:.2f}×")
     return bool(short)

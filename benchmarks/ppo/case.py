@@ -57,6 +57,11 @@ SIZES = {
             ("shared-bf16", 4.2), ("lora-bf16", 5.0),
         ),
     ),
+    # So small that its figures mean nothing: for a test of the benchmark itself.
+    "T": Size(
+        hidden=32, layers=2, heads=2, kv_heads=2, inner=64, vocabulary=128, prompts=8, new_tokens=8,
+        minibatch=4,
+    ),
     # The shape of Qwen's half-billion models, for a GPU.
     "Q": Size(
         hidden=896, layers=24, heads=14, kv_heads=2, inner=4864, vocabulary=151_936,

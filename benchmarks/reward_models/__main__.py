@@ -5,7 +5,7 @@
 
 Every seed draws prompts, answers of the embedded model to them, annotators, and judgments of
 random pairs, one a prompt until all have one.  All arms of a seed learn from the same judgments
-by the settings of configs/demo.toml, and as the reward stage does: it holds out a share of them,
+by the settings of pipeline/configs/demo.toml, and as the reward stage does: it holds out a share of them,
 lets another say when to stop where it is large enough, and puts rewards on the scale that both fit.
 Rewards are the mean over members.  They are measured on further prompts, all pairs of four answers:
 
@@ -52,7 +52,7 @@ def held_seeds(args: argparse.Namespace, config: RewardConfig) -> list[dict[str,
     part = PARTS[args.part]
     quietly()
     chat = ChatTokenizer.load(str(MODEL_DIR))
-    pool = cache(Pool.sampled)
+    pool = cache(lambda: Pool.sampled(args.pool))
 
     @lru_cache(maxsize=1)
     def world(seed: int) -> tuple[World, Fresh]:
@@ -93,6 +93,9 @@ def main() -> int:
     parser.add_argument("--set", nargs="+", default=[], metavar="NAME=VALUE", help="of [reward]")
     parser.add_argument("--folder", type=Path, default=ROOT / ".bench" / "reward_models")
     parser.add_argument("--report", action="store_true", help="only print what there is")
+    parser.add_argument(
+        "--pool", type=int, help="sample answers to so many prompts of each role; all by default"
+    )
     args = parser.parse_args()
     part = PARTS[args.part]
     args.arms = args.arms or [arm for arm in part.arms if arm not in part.optional]

@@ -20,10 +20,14 @@ class Desk {
     this.draft = new Draft({ changed: () => this.shown && this.drafts.keep(this.shown, this.draft.read()) });
     this.drafts = new Drafts(person.id);
     this.outbox = new Outbox(person.id, {
-      changed: () => showOutbox(this.outbox, this.everSaved),
+      changed: () => {
+        showOutbox(this.outbox, this.everSaved);
+        this.showVerdict();
+      },
       saved: (act, data) => this.saved(act, data),
       discarded: (act) => {
         this.history = this.history.filter(({ id }) => id !== act.id);
+        this.showVerdict();
       },
     });
     this.hand = new Hand(person.id, {
@@ -52,7 +56,7 @@ class Desk {
       if (state === "idle" && this.judging) announce(IDLE[reason]?.[0] || IDLE.labeling[0]);
       if (state === "idle") this.judging = false;
       showState(state);
-      showIdle(reason, this.progress.today);
+      showIdle(reason, this.progress.today, this.hand.withOthers);
       this.shown = null;
     } else if (pair !== this.shown) {
       if (!this.shown) this.refresh(); // pairs have come, and were not counted yet
@@ -68,12 +72,19 @@ class Desk {
       this.stopwatch.start();
       announce("New pair.");
     }
+    this.showVerdict();
+  }
+
+  // Whoever signed in since must not be offered to undo what was done before.
+  showVerdict() {
+    const undoable = (this.history.length || this.latest) && this.hand?.reason !== "somebody-else";
+    showVerdict(Boolean(this.shown || undoable));
   }
 
   async refresh() {
     if (document.hidden || this.outbox.waiting.length) return;
     try {
-      const { status, data } = await request("GET", "/label/api/progress", null, this.person.id);
+      const { status, data } = await request("GET", byOwnDay("/label/api/progress"), null, this.person.id);
       if (status === 200 && !this.outbox.waiting.length) this.count(data);
       this.loadGuidelines();
     } catch (problem) {
@@ -84,6 +95,7 @@ class Desk {
   count(progress) {
     this.progress = { ...this.progress, ...progress };
     showProgress(this.progress);
+    this.showVerdict();
   }
 
   saved(act, data) {
@@ -236,7 +248,7 @@ class Desk {
     $(".menu").open = false;
     let figures = null;
     try {
-      const { status, data } = await request("GET", "/label/api/figures", null, this.person.id);
+      const { status, data } = await request("GET", byOwnDay("/label/api/figures"), null, this.person.id);
       if (status === 200) figures = data;
     } catch (problem) {
       if (!(problem instanceof Unreachable)) throw problem;
@@ -261,7 +273,7 @@ class Desk {
     panel.dataset.version = data.version;
     if (!panel.hidden) return remember(this.readGuidelines, data.version);
     const read = recall(this.readGuidelines);
-    $(".fresh").hidden = read === data.version || read === null;
+    $(".fresh").hidden = read === data.version;
     // The first time, whoever has room for them sees them without asking.
     if (read === null && window.innerWidth > 1300) this.toggleGuidelines();
   }

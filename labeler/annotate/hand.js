@@ -1,7 +1,7 @@
 // The pairs in hand: the one on the screen and the next few, fetched ahead.
 
 const KEEP = 4;
-const POLL = { first: 2000, longest: 15000 }; // milliseconds, while there is nothing to judge
+const POLL = { first: 500, longest: 15000 }; // milliseconds, while there is nothing to judge
 
 class Hand {
   // `held()` names further comparisons that must not come again; `changed()` when the first pair,
@@ -13,6 +13,7 @@ class Hand {
     this.pairs = [];
     this.held = held;
     this.changed = changed;
+    this.withOthers = 0; // pairs that others hold; known while there is nothing to judge
     this.reason = "loading"; // loading, a phase of the loop, unreachable, signed-out, somebody-else
     this.fetching = false;
     this.pause = POLL.first;
@@ -91,6 +92,7 @@ class Hand {
     this.shown = null;
     this.pairs.push(...fresh);
     this.reason = answer.data.waiting_for || "labeling";
+    this.withOthers = answer.data.with_others || 0;
     return fresh.length > 0;
   }
 }

@@ -36,6 +36,9 @@ async function request(method, path, body, annotator) {
   return { status: response.status, data };
 }
 
+// A path whose answer counts "today", with what this browser's clock is ahead of UTC, in minutes.
+const byOwnDay = (path) => `${path}?offset=${-Math.round(new Date().getTimezoneOffset())}`;
+
 // crypto.randomUUID exists only behind TLS or on localhost; a lab's http://host:7860 is neither.
 function newId() {
   const bytes = crypto.getRandomValues(new Uint8Array(16));

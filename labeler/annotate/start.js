@@ -36,7 +36,7 @@ async function start() {
   let pause = 500;
   for (;;) {
     try {
-      const { status, data } = await request("GET", "/label/api/progress");
+      const { status, data } = await request("GET", byOwnDay("/label/api/progress"));
       if (status === 200) {
         const { annotator, ...progress } = data;
         const desk = new Desk(annotator, progress);

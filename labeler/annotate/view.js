@@ -9,15 +9,13 @@ const CRITERIA = { helpful: "More helpful", truthful: "More truthful", harmless:
 const IDLE = {
   loading: ["One moment", "Pairs are on their way."],
   sampling: ["Fresh pairs are being written", "The model is answering new prompts. They will appear here by themselves."],
-  labeling: ["All caught up", "You have judged every pair meant for you. New ones will appear here by themselves."],
-  reward: ["No labels are needed right now", "The model is learning from those that are in. New pairs will appear here by themselves."],
-  done: ["All caught up", "New pairs will appear here when the next round starts."],
+  labeling: ["All caught up", "Nothing left for you right now. New pairs will appear here by themselves."],
+  done: ["All caught up", "Nothing left for you right now. New pairs will appear here when the next round starts."],
   nothing: ["Nothing to judge yet", "Pairs will appear here as soon as the first round starts."],
   "somebody-else": ["Somebody else has signed in", "This page is not theirs. Reload it to go on as whoever is signed in now."],
   unreachable: ["No connection", "Kitestring does not answer. This page keeps trying, and keeps what you did."],
 };
-IDLE.ppo = IDLE.reward;
-IDLE.evaluating = IDLE.reward;
+IDLE.reward = IDLE.ppo = IDLE.evaluating = IDLE.done;
 
 function make(tag, className, text) {
   const node = document.createElement(tag);
@@ -43,24 +41,36 @@ function showPair(pair, plain) {
     return turn;
   });
   $(".prompt").replaceChildren(...turns);
+  $(".notice").textContent = pair.notice;
+  $(".notice").hidden = !pair.notice || plain; // it is about how they are formatted
   fillText($(".response.a .text"), pair.a, plain);
   fillText($(".response.b .text"), pair.b, plain);
 }
 
-function showIdle(reason, today) {
+function heldByOthers(count) {
+  if (count === 1) return " 1 pair is with another annotator and may come back.";
+  return count ? ` ${count} pairs are with other annotators and may come back.` : "";
+}
+
+function showIdle(reason, today, withOthers = 0) {
   const [title, sentence] = IDLE[reason] || IDLE.labeling;
   // While pairs or a connection are awaited, labels may still be on their way: no count.
-  const thanks = today > 0 && reason !== "unreachable" && reason !== "loading" ? ` ${today} judged today.` : "";
+  const known = !["unreachable", "loading", "somebody-else"].includes(reason);
+  const thanks = known && today > 0 ? ` ${today} judged today.` : "";
   $(".empty h1").textContent = title;
-  $(".empty p").textContent = sentence + thanks;
+  $(".empty p").textContent = sentence + (known ? heldByOthers(withOthers) : "") + thanks;
 }
 
 // `state` is loading, judging or idle.
 function showState(state) {
   $(".desk").dataset.state = state;
   $(".pair").hidden = state !== "judging";
-  $(".verdict").hidden = state !== "judging";
   $(".empty").hidden = state === "judging";
+}
+
+// Without a pair the bar holds Undo alone (see the styles), where there is anything to undo.
+function showVerdict(shown) {
+  $(".verdict").hidden = !shown;
 }
 
 function showProgress(progress) {
@@ -127,12 +137,16 @@ function setStatus(kind, sentence, link) {
   }
 }
 
-const labels = (count) => (count === 1 ? "1 label" : `${count} labels`);
+// Skips, flags and undos are no labels.
+function labels(acts) {
+  const noun = acts.every(({ path }) => !path || path.endsWith("/judgments")) ? "label" : "action";
+  return acts.length === 1 ? `1 ${noun}` : `${acts.length} ${noun}s`;
+}
 
 // "Saved" is said only when the server has said so of every act.
 function showOutbox(outbox, everSaved) {
-  const kept = outbox.waiting.length;
-  const trouble = kept ? outbox.trouble : null;
+  const kept = outbox.waiting;
+  const trouble = kept.length ? outbox.trouble : null;
   if (trouble && trouble.kind === "signed-out") {
     setStatus("waiting", `Signed out: sign in to save ${labels(kept)}`, "/sign-in?next=/label/");
   } else if (trouble && trouble.kind === "somebody-else") {
@@ -140,10 +154,10 @@ function showOutbox(outbox, everSaved) {
   } else if (trouble) {
     const where = outbox.durable ? "kept in this browser" : "kept while this page is open";
     setStatus("waiting", `${trouble.sentence}: ${labels(kept)} ${where}`);
-  } else if (kept) {
+  } else if (kept.length) {
     setStatus("saving", "Saving …");
   } else if (outbox.refused.length) {
-    setStatus("refused", `${labels(outbox.refused.length)} not saved`);
+    setStatus("refused", `${labels(outbox.refused)} not saved`);
   } else if (everSaved) {
     setStatus("saved", "Saved");
   } else {

@@ -25,8 +25,9 @@ ACTIONS_JS = (Path(__file__).parent / "actions.js").read_text(encoding="utf-8")
 class AnnotatorsTab:
     """Components and handlers of the tab; make it inside the tab's context."""
 
-    def __init__(self, db: Database) -> None:
+    def __init__(self, db: Database, people_changed: Callable[[], None]) -> None:
         self._db = db
+        self._people_changed = people_changed
         self._agreement = Cached(lambda: agreement(db), at_most_every=30)
         self._figures = Cached(lambda: reliability.annotator_figures(db), at_most_every=30)
         self._lay_out()
@@ -103,7 +104,12 @@ class AnnotatorsTab:
         """What a button in a table asks for."""
         action, target = str(event.action), str(event.id)
         if action == "invite":
-            return {self.answer: self._invite(annotators.get(self._db, target), request)}
+            try:
+                return {self.answer: self._invite(annotators.get(self._db, target), request)}
+            except ValueError as error:  # disabled since the table was shown
+                return {
+                    self.answer: said("bad", "There is no invite.", str(error))
+                } | self.refresh()
         acts: dict[str, Callable[[], str]] = {
             "disable": lambda: self._set_disabled(target, disabled=True),
             "enable": lambda: self._set_disabled(target, disabled=False),
@@ -120,6 +126,7 @@ class AnnotatorsTab:
 
     def _set_disabled(self, target: str, *, disabled: bool) -> str:
         person = annotators.set_disabled(self._db, target, disabled=disabled)
+        self._people_changed()
         if disabled:
             return f"{person.name} is signed out everywhere and cannot sign in. Labels stay."
         return f"{person.name} may sign in again, with a new invite link."

@@ -14,10 +14,12 @@ from labeler import view
 from labeler.rendering import render
 from labeler.research.panel import Panel, Updates, piece, said, shown
 from labeler.session import DEFAULT_GUIDELINES
+from labeler.uploads import LARGEST_UPLOAD
 from labeler.view import Column, Markup
 from storage import prompts, settings
 from storage.database import Database
 from storage.exporting import why_empty
+from storage.filetypes import READABLE
 from storage.formats import Format, Ties
 from storage.records import PromptRole
 
@@ -44,8 +46,25 @@ COMMANDS = (
     ("Demonstrations", "--sft pairs.jsonl"),
     ("Judgments made elsewhere", "--judgments judgments.csv"),
     ("A TRL preference dataset", "--preferences dataset.parquet"),
+    ("Pairs to be judged here", "--pairs pairs.jsonl"),
 )
 GUIDELINES = "guidelines"
+_UPLOAD = Markup(
+    '<form class="ks-card ks-upload" data-largest="{}">'
+    "<p>A file with <code>prompt</code>, <code>response_a</code> and <code>response_b</code> in each "
+    "row; <code>model_a</code>, <code>model_b</code>, <code>category</code> and <code>id</code> are "
+    "optional. Annotators find the pairs among those of the loop and are not told the models.</p>"
+    '<label>File <input type="file" name="file" accept="{}"></label>'
+    '<label><input type="checkbox" name="skip"> Leave bad rows out</label>'
+    '<button class="ks-button ks-info">Queue the pairs</button>'
+    '<div role="status"></div></form>'
+).format(LARGEST_UPLOAD, ",".join(READABLE))
+_UPLOAD_SCRIPT = (Path(__file__).parent / "upload.js").read_text(encoding="utf-8")
+_FOR_SPREADSHEETS = Markup(
+    '<p class="ks-detail">A spreadsheet runs cells that begin with = + - or @. '
+    '<a href="/research/download/export?{}&amp;csv_safe=true" download>Download for a '
+    "spreadsheet</a>: an apostrophe stands before them.</p>"
+)
 
 
 class DataTab:
@@ -56,6 +75,8 @@ class DataTab:
         self._export()
         piece(value=shown(view.heading("Prompts", "by what they are used for")))
         self.prompts = piece(elem_id="prompts")
+        piece(value=shown(view.heading("Queue pairs", "written elsewhere, to be judged here")))
+        piece(value=shown(_UPLOAD), js_on_load=_UPLOAD_SCRIPT, elem_id="upload-pairs")
         piece(value=shown(view.heading("Import", "from a terminal, beside the running server")))
         piece(value=shown(_commands(db.workspace)))
         self._guidelines()
@@ -139,12 +160,11 @@ class DataTab:
             title, _, why = reason.partition(": ")
             return shown(view.empty(_begun(title), f"{_begun(why)}."))
         query = {"format": format, "ties": ties, "file": file, "names": str(names).lower()}
-        return shown(
-            Markup(
-                '<a class="ks-download" href="/research/download/export?{}" download>Download</a>'
-                '<span class="ks-detail">from {}, as of the click</span>'
-            ).format(urlencode(query), view.plural(count, "current judgment"))
-        )
+        link = Markup(
+            '<a class="ks-download" href="/research/download/export?{}" download>Download</a>'
+            '<span class="ks-detail">from {}, as of the click</span>'
+        ).format(urlencode(query), view.plural(count, "current judgment"))
+        return shown(link + (_FOR_SPREADSHEETS.format(urlencode(query)) if file == "csv" else ""))
 
     def _save(self, text: str) -> Updates:
         settings.put(self._db, GUIDELINES, text)

@@ -9,17 +9,18 @@ from labeler import view
 from labeler.research import policies_view
 from labeler.research.caution import cautions
 from labeler.research.charts import Chart, Series, group
-from labeler.research.loop_view import PHASES, stopped
+from labeler.research.loop_view import STATUS_TONES, has_stopped, phase_title
 from labeler.research.reading import latest_run
 from labeler.view import Column, Markup
 from storage.iterations import policy_on_trial
 from storage.records import Iteration, ModelVersion, Run
+from storage.runs import method_made, method_of, methods_used
 
 TRAINING = ("reward", "ppo")
 """Stages whose time the history shows."""
 
 _COLUMNS = (
-    Column("Iteration", "right"),
+    Column("Iteration", "right", "Below, what the policy was improved by."),
     Column("Phase"),
     Column("Labels", "right", "Current judgments on the iteration's comparisons, of those wanted; "
            "below, by the arm that chose the pair."),
@@ -27,13 +28,13 @@ _COLUMNS = (
     Column("Reward", "right", "Mean of the new policy on held-out prompts, by this iteration's "
            "own reward model: figures of two iterations are not on one scale."),
     Column("KL", "right", "Of the new policy to the SFT reference, nats a response."),
-    Column("Wins, by the reward model", "right", "Share of held-out prompts where the reward model prefers the new "
+    Column("Wins, by reward model", "right", "Wins by the reward model: share of held-out prompts where it prefers the new "
            "policy to SFT; ties count half. Below, the 95% interval."),
     Column("Verdict", "left", "By people, through the promotion gate, on the policy that the iteration "
            "compared with SFT, as it stood when the next one began."),
     Column("Length", "right", "Mean tokens of a response of the new policy."),
     Column("Time", "right", "From the first sample to the end of the evaluation, labeling and waiting "
-           "included; below, the reward model and PPO stages that succeeded."),
+           "included; below, training of the reward model and the policy, where it succeeded."),
 )  # fmt: skip
 
 
@@ -55,13 +56,24 @@ def table(
     seconds that runs of `TRAINING` stages took, by id."""
     if not iterations:
         return view.empty("No iterations yet", "Each turn of the loop gets a line here.")
+    methods = methods_used(runs)
     newest_first = sorted(iterations, key=lambda i: -i.number)
     known = {iteration.number: iteration for iteration in iterations}
     rows = [
-        _row(each, known.get(each.number - 1), labels.get(each.number, {}), versions, runs, worked)
+        (
+            view.figure(view.number(each.number), methods.get(each.number, "")),
+            *_row(
+                each,
+                known.get(each.number - 1),
+                labels.get(each.number, {}),
+                versions,
+                runs,
+                worked,
+            ),
+        )
         for each in newest_first
     ]
-    return Markup('<div class="ks-stack">{}{}</div>').format(
+    return Markup('<div class="ks-stack ks-history">{}{}</div>').format(
         view.table(_COLUMNS, rows, caption="Iterations"), cautions(newest_first, versions)
     )
 
@@ -84,7 +96,6 @@ def _row(
         else None
     )
     return (
-        view.number(iteration.number),
         _phase(iteration, latest_run([r for r in runs if r.iteration == iteration.number])),
         _labels(labels, iteration.labels_wanted),
         view.percent(reward.summary.get("accuracy") if reward else None, 1),
@@ -110,11 +121,11 @@ def _wins(iteration: Iteration) -> Markup:
 
 
 def _phase(iteration: Iteration, run: Run | None) -> Markup:
-    name = dict(PHASES)[iteration.phase]
+    name = phase_title(iteration.phase, method_of(run.config) if run else "ppo")
     if iteration.phase == "done":
         return view.badge(name, "good")
-    if iteration.phase != "labeling" and run is not None and stopped(run):
-        return view.badge(f"{name} {run.status}", "bad")
+    if iteration.phase != "labeling" and run is not None and has_stopped(run):
+        return view.badge(f"{name} {run.status}", STATUS_TONES[run.status])
     return view.badge(name, "info", dot=True)
 
 
@@ -182,8 +193,11 @@ def _node(model: ModelVersion) -> Markup:
     facts = []
     if model.iteration:
         facts.append(f"iteration {model.iteration}")
+    if method := method_made(model):
+        facts.append(f"by {method}")
     if model.reward_model:
-        facts.append(f"rewarded by {model.reward_model}")
+        verb = "measured" if model.summary.get("method") == "dpo" else "rewarded"
+        facts.append(f"{verb} by {model.reward_model}")
     accuracy = model.summary.get("accuracy")
     if model.role == "reward" and accuracy is not None:
         facts.append(f"accuracy {view.percent(accuracy, 1)}")

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
 from labeler import view
+from labeler.ports import Stopped
 from labeler.research.caution import caution
 from labeler.research.reading import State
 from labeler.view import Markup
+from storage import runs
 from storage.records import Iteration, ModelVersion, Phase, Run
 
 PHASES: tuple[tuple[Phase, str], ...] = (
@@ -27,6 +30,26 @@ STAGES = {
     "ppo": "PPO",
     "evaluate": "Evaluation",
 }
+
+
+def stage_title(run: Run) -> str:
+    """What a run's stage is called on the pages; by its method where it improves the policy."""
+    return runs.name(run) if run.stage == "ppo" else STAGES[run.stage]
+
+
+def stopped_title(stopped: Stopped) -> str:
+    """The same of a stage that stopped."""
+    if stopped.stage != "ppo":
+        return STAGES[stopped.stage]
+    return runs.METHODS.get(stopped.method, stopped.method)
+
+
+def phase_title(phase: Phase, method: str) -> str:
+    """What a phase is called on the pages; `method` is what improves the policy."""
+    return runs.METHODS.get(method, method) if phase == "ppo" else dict(PHASES)[phase]
+
+
+SEE_LOG = "Its log, under Training, says more."
 STATUS_TONES: Mapping[str, view.Tone] = {
     "running": "info",
     "succeeded": "good",
@@ -35,31 +58,32 @@ STATUS_TONES: Mapping[str, view.Tone] = {
 }
 
 
-def stopped(run: Run | None) -> bool:
+def has_stopped(run: Run | None) -> bool:
     """Whether a run waits for somebody to resume or retry it."""
     return run is not None and run.status in ("failed", "cancelled")
 
 
 def stopping(run: Run) -> str:
-    """What a run does that has been asked to stop."""
-    unit = {"ppo": "update", "reward": "step", "sft": "step"}.get(run.stage)
-    return f"Cancelling: stops after this {unit}" if unit else "Cancelling"
+    """What a run does that has been asked to stop, and how long it is waited for."""
+    return f"Cancelling: {run.message}"
 
 
-def stepper(iteration: Iteration | None, run: Run | None) -> Markup:
+def stepper(iteration: Iteration | None, run: Run | None, method: str = "ppo") -> Markup:
     """The phases of the iteration in a row: past, present (or stopped) and to come."""
     current = iteration.phase if iteration else None
     index = next((i for i, (phase, _) in enumerate(PHASES) if phase == current), -1)
     items = []
-    for i, (phase, name) in enumerate(PHASES):
+    for i, (phase, _) in enumerate(PHASES):
         past = i < index or phase == current == "done"
         state = "past" if past else "now" if i == index else "next"
-        if state == "now" and stopped(run) and phase != "labeling":
+        if state == "now" and has_stopped(run) and phase != "labeling":
             state = "stopped"
         mark = {"past": "✓", "stopped": "!"}.get(state, str(i + 1))
         here = Markup(' aria-current="step"') if state in ("now", "stopped") else ""
         items.append(
-            Markup('<li class="ks-{}" data-mark="{}"{}>{}</li>').format(state, mark, here, name)
+            Markup('<li class="ks-{}" data-mark="{}"{}>{}</li>').format(
+                state, mark, here, phase_title(phase, method)
+            )
         )
     return Markup('<ol class="ks-steps-row">{}</ol>').format(view.lines(items))
 
@@ -72,10 +96,12 @@ def headline(state: State) -> Markup:
         )
     title = f"Iteration {state.iteration.number}"
     detail = Markup("begun {}").format(view.moment(state.iteration.created_at))
-    show = state.run is not None and state.run.status != "succeeded"
+    # A reward stage that was left for labeling is in the history.
+    left = state.iteration.phase == "labeling" and has_stopped(state.run)
+    show = state.run is not None and state.run.status != "succeeded" and not left
     run = _run_line(state.run, state.cancelling) if state.run and show else ""
     return Markup('<div class="ks-card">{}{}{}</div>').format(
-        view.heading(title, detail), stepper(state.iteration, state.run), run
+        view.heading(title, detail), stepper(state.iteration, state.run, state.method), run
     )
 
 
@@ -84,8 +110,8 @@ def _run_line(run: Run, cancelling: bool) -> Markup:
     return Markup(
         '<div style="margin-top:14px">{}<span class="ks-detail">{}: {}</span></div>'
     ).format(
-        view.bar(run.progress, tone=STATUS_TONES[run.status], label=STAGES[run.stage]),
-        STAGES[run.stage],
+        view.bar(run.progress, tone=STATUS_TONES[run.status], label=stage_title(run)),
+        stage_title(run),
         doing,
     )
 
@@ -178,9 +204,24 @@ def _agreement_tile(agreement: Mapping[str, Any]) -> Markup:
     )
 
 
-def next_step(state: State, reason: str | None) -> Markup:
+def form_title(stopped: Stopped | None) -> Markup:
+    """The heading of the form, for training or for another attempt at a stage that stopped."""
+    if stopped is None:
+        return view.heading(
+            "Train",
+            "a reward model on every judgment so far, then the policy by optimize.method, then an "
+            "evaluation on held-out prompts",
+        )
+    changes = ", ".join(f"{name}={value}" for name, value in stopped.suggestion.items())
+    return view.heading(
+        f"Retry with changes: {stopped_title(stopped)}",
+        "from scratch, with the settings below" + (f"; suggested: {changes}" if changes else ""),
+    )
+
+
+def next_step(state: State, reason: str | None, stopped: Stopped | None = None) -> Markup:
     """What to do now, in one sentence; `reason` is why training cannot start, if it cannot."""
-    tone, title, body = _next_step(state, reason)
+    tone, title, body = _what_stopped(stopped) if stopped else _next_step(state, reason)
     training = state.iteration is not None and state.iteration.phase not in ("labeling", "done")
     again = nothing_new(state.new_labels) if training else Markup("")
     return Markup('<div class="ks-stack">{}{}</div>').format(view.note(tone, title, body), again)
@@ -203,16 +244,58 @@ def _next_step(state: State, reason: str | None) -> tuple[view.Tone, str, str]:
         return "info", "The loop is about to start.", "The first pairs are sampled by themselves."
     if current.phase == "labeling":
         return _while_labeling(state, reason)
-    if run is not None and stopped(run):
-        verb = "failed" if run.status == "failed" else "was cancelled"
-        why = run.reason or "Its log, under Training, says more."
-        return "bad", f"{STAGES[run.stage]} {verb}: resume or retry it under Training.", why
+    if run is not None and has_stopped(run):
+        return "bad", f"{stage_title(run)} {_ended(run.status)}.", run.reason or SEE_LOG
     if current.phase == "done":
         return "good", f"Iteration {current.number} is done.", "The next one starts by itself."
     if run is not None and state.cancelling:
-        return "warn", f"{stopping(run)}.", f"{STAGES[run.stage]} can then go on under Training."
-    name = dict(PHASES)[current.phase]
-    return "info", f"{name} is running: nothing to do.", "Follow it under Training."
+        return "warn", f"{stopping(run)}.", f"{stage_title(run)} can then go on under Training."
+    name = phase_title(current.phase, state.method)
+    return "info", f"{name} is running.", f"{_meanwhile(state)} Follow it under Training."
+
+
+def _ended(status: str) -> str:
+    return "failed" if status == "failed" else "was cancelled"
+
+
+def _what_stopped(stopped: Stopped) -> tuple[view.Tone, str, str]:
+    ways = ["retry it below"]
+    if stopped.resumable:
+        ways.insert(0, "resume it from its last checkpoint")
+    if stopped.may_label:
+        ways.append("go back to labeling")
+    listed = ", ".join(ways[:-1]) + (" or " if len(ways) > 1 else "") + ways[-1]
+    why = stopped.reason or SEE_LOG
+    end = "" if why.endswith((".", "!", "?")) else "."
+    tried = f" {reading_name(stopped.flag)}: {stopped.remedy}" if stopped.remedy else ""
+    return (
+        "bad",
+        f"{stopped_title(stopped)} {_ended(stopped.status)}: {listed}.",
+        f"{why}{end}{tried}",
+    )
+
+
+def reading_name(flag: str) -> str:
+    """``kl_high`` → ``KL high``."""
+    words = flag.replace("_", " ").strip()
+    return re.sub(r"\bkl\b", "KL", words[:1].upper() + words[1:], flags=re.IGNORECASE)
+
+
+def _meanwhile(state: State) -> str:
+    """What annotators do while the loop trains, and what becomes of it."""
+    going_on = (
+        f"Annotators go on: {view.plural(state.open_pairs, 'pair')} left to judge."
+        if state.open_pairs
+        else "No pair is left to judge until the next ones are sampled."
+    )
+    current, run = state.iteration, state.run
+    # Until the reward stage has started, all labels are still to be given to it.
+    starting = current and current.phase == "reward" and (run is None or run.stage != "reward")
+    if not state.waiting or starting:
+        return going_on
+    count = "counts" if state.waiting == 1 else "count"
+    new = view.plural(state.waiting, "new label")
+    return f"{going_on} {new} {count} for the next training."
 
 
 def _while_labeling(state: State, reason: str | None) -> tuple[view.Tone, str, str]:
@@ -226,23 +309,28 @@ def _while_labeling(state: State, reason: str | None) -> tuple[view.Tone, str, s
     return "info", title, "Annotators find pairs at /label. You may also train on what is there."
 
 
-def top(state: State, workspace: str) -> Markup:
-    """The page's head: name, workspace, what the loop is doing, the way to the labeling page."""
+def top(state: State, workspace: str, *, trouble: str | None = None) -> Markup:
+    """The page's head: name, workspace, what the loop is doing, the way to the labeling page.
+
+    `trouble` is a sentence that no tab may hide.
+    """
     where = Markup("")
     if state.iteration:
-        doing = dict(PHASES)[state.iteration.phase]
-        halted = stopped(state.run) and state.iteration.phase != "labeling"
-        tone: view.Tone = "bad" if halted else "warn" if state.cancelling else "info"
+        doing = phase_title(state.iteration.phase, state.method)
+        halted = has_stopped(state.run) and state.iteration.phase != "labeling"
+        tone: view.Tone = "warn" if state.cancelling else "info"
         text = f"Iteration {state.iteration.number} · {doing}"
         if halted and state.run:
             text += f" {state.run.status}"
+            tone = STATUS_TONES[state.run.status]
         elif state.cancelling:
             text += ": cancelling"
         running = state.run is not None and state.run.status == "running"
         where = view.badge(text, tone, dot=running)
+    wrong = view.note("bad", "This workspace needs attention.", trouble) if trouble else ""
     return Markup(
         '<div class="ks-top"><span class="ks-brand"><img src="/static/kite.svg" alt="">Kitestring'
         '</span><span class="ks-where">{}</span>{}<nav class="ks-right">'
         '<a href="/label/">Label</a><form method="post" action="/sign-out">'
-        '<button class="ks-plain">Sign out</button></form></nav></div>'
-    ).format(workspace, where)
+        '<button class="ks-plain">Sign out</button></form></nav></div>{}'
+    ).format(workspace, where, wrong)

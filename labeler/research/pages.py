@@ -29,20 +29,29 @@ from storage.database import Database
 
 CSS = (Path(__file__).parent / "research.css").read_text(encoding="utf-8")
 
+CACHE_SECONDS = (3600, 3600)
+"""How often Gradio looks for old files in its cache, and how old they are."""
+
 HEAD = '<meta name="color-scheme" content="light dark">'
 
 
-def build(db: Database, loop: Loop) -> gr.Blocks:
-    """The page over an open workspace; handlers read it anew at every turn."""
-    with gr.Blocks(title="Kitestring", analytics_enabled=False, fill_width=True) as blocks:
+def build(db: Database, loop: Loop, *, people_changed: Callable[[], None]) -> gr.Blocks:
+    """The page over an open workspace; handlers read it anew at every turn.
+
+    `people_changed` is called when somebody may have been signed out.
+    """
+    with gr.Blocks(
+        title="Kitestring", analytics_enabled=False, fill_width=True, delete_cache=CACHE_SECONDS
+    ) as blocks:
         top = piece(elem_id="top")
         panels: dict[gr.Tab, Panel] = {}
-        with gr.Tabs(elem_id="tabs", overflow_behavior="wrap"):
+        with gr.Tabs(elem_id="tabs", overflow_behavior="wrap") as tabs:
             with gr.Tab("Loop", id="loop") as tab:
                 loop_tab = LoopTab(db, loop, top)
                 panels[tab] = loop_tab.panel()
             with gr.Tab("Training", id="training") as tab:
-                panels[tab] = TrainingTab(db, loop, top).panel()
+                training_tab = TrainingTab(db, loop, top)
+                panels[tab] = training_tab.panel()
             with gr.Tab("Reward model", id="reward") as tab:
                 panels[tab] = RewardTab(loop).panel()
             with gr.Tab("Policies", id="policies") as tab:
@@ -50,13 +59,19 @@ def build(db: Database, loop: Loop) -> gr.Blocks:
             with gr.Tab("Samples", id="samples") as tab:
                 panels[tab] = SamplesTab(db).panel()
             with gr.Tab("Annotators", id="annotators") as tab:
-                panels[tab] = AnnotatorsTab(db).panel()
+                panels[tab] = AnnotatorsTab(db, people_changed).panel()
             with gr.Tab("Data", id="data") as tab:
                 data_tab = DataTab(db)
                 panels[tab] = data_tab.panel()
             with gr.Tab("History", id="history") as tab:
                 panels[tab] = HistoryTab(db).panel()
         _wire(panels)
+        training_tab.retry.click(
+            lambda: gr.Tabs(selected="loop"),
+            outputs=tabs,
+            show_progress="hidden",
+            api_visibility="private",
+        )
         gr.Timer(4).tick(
             lambda: {top: headline(db)},
             outputs=top,

@@ -51,7 +51,7 @@ def attempt(action: Callable[[], T], done: Callable[[T], str]) -> str:
     try:
         result = action()
     except (ValueError, LookupError) as error:
-        return said("bad", "That was refused.", str(error))
+        return said("bad", "Refused.", str(error))
     sentence = done(result)
     return said("good", sentence) if sentence else ""
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from storage import annotators, handover, iterations, models, prompts, runs, snapshots
+from storage import annotators, handover, iterations, models, prompts, queue, runs, snapshots
 from storage.database import Database
 from storage.records import Annotator, Iteration, ModelVersion, Run
 
@@ -75,6 +75,12 @@ class State:
     """The reward model behind that evaluation."""
     new_labels: int | None = None
     """Judgments that the current iteration trains on and none before did; None where unknown."""
+    waiting: int = 0
+    """Judgments that no training has learned from yet."""
+    open_pairs: int = 0
+    """Pairs that still want a judgment, whatever the loop does meanwhile."""
+    method: str = "ppo"
+    """How the iteration improves the policy, as in ``optimize.method``."""
     cancelling: bool = False
     """Whether `run` has been asked to stop and has not stopped yet."""
 
@@ -114,6 +120,9 @@ def state(db: Database, *, midnight: datetime) -> State:
         reward_model=_reward_model(current, versions),
         run=run,
         new_labels=snapshots.new_in(db, current.number) if current else None,
+        waiting=snapshots.waiting(db, handover.learn_from(db)),
+        open_pairs=queue.unfinished(db),
+        method=runs.method(db, current) if current else "ppo",
         cancelling=run is not None and runs.cancelling(db, run),
         evaluated=evaluated,
         judge=versions.get(evaluated.reward_model or "") if evaluated else None,

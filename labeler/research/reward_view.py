@@ -114,7 +114,8 @@ _CEILING = (
 
 def _calibration(quality: Mapping[str, Any]) -> Markup:
     found, loss = quality["calibration"], quality["log_loss"]
-    nats = f"log-loss {view.number(loss)}, of a coin {view.number(quality['coin_log_loss'])}"
+    chance = view.number(quality["coin_log_loss"])
+    nats = f"log-loss {view.number(loss)}; chance that knows how often people tie: {chance}"
     if found is None:
         return view.tile("Calibration error", view.DASH, nats if loss is not None else "")
     return view.tile(
@@ -125,7 +126,7 @@ def _calibration(quality: Mapping[str, Any]) -> Markup:
         nats,
         help="ECE: how far stated probabilities are from what happens, on average. On so few "
         "judgments even true probabilities would show up to the small figure. Log-loss: nats a "
-        "judgment, beside a coin that knows how often people tie on other prompts.",
+        "judgment, beside chance that knows how often people tie on other prompts.",
     )
 
 

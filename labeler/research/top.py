@@ -16,6 +16,6 @@ def midnight(moment: datetime) -> datetime:
 
 
 def headline(db: Database, state: reading.State | None = None) -> str:
-    """Where the loop stands, in one line."""
+    """Where the loop stands, in one line, and below it what is wrong with the workspace, if anything."""
     state = state or reading.state(db, midnight=midnight(now()))
-    return shown(loop_view.top(state, db.workspace.name))
+    return shown(loop_view.top(state, db.workspace.name, trouble=db.health.trouble))

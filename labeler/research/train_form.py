@@ -1,6 +1,7 @@
 """The "Train" form: every setting of the pipeline, the ones that matter unfolded.
 
 What is read before training, such as how pairs are sampled, is shown and cannot be changed here.
+Where a stage has stopped the same form holds the settings that it reads, to try it again with others.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import gradio as gr
 from gradio.blocks import Block
 from gradio.components import Component
 
-from labeler.ports import Setting, SettingValue
+from labeler.ports import Setting, SettingValue, Stopped
 from labeler.research.panel import Updates
 
 SECTIONS = {
@@ -27,8 +28,10 @@ SECTIONS = {
     "optimize": "Other methods than PPO",
     "ppo": "PPO",
     "shaping": "Reward shaping",
+    "gate": "Promotion gate",
     "evaluate": "Evaluation",
     "worker": "This machine",
+    "plugins": "Functions of your own",
 }
 
 
@@ -42,10 +45,11 @@ class TrainForm:
                 if setting.basic:
                     self._fields[setting.name] = _field(setting)
         self._advanced: list[str] = []
+        self._headings: dict[str, gr.Markdown] = {}
         with gr.Accordion("All settings", open=False) as self._folded:
             advanced = sorted((s for s in settings if not s.basic), key=_section)
             for section, members in groupby(advanced, key=_section):
-                gr.Markdown(f"**{SECTIONS.get(section, section)}**")
+                self._headings[section] = gr.Markdown(f"**{SECTIONS.get(section, section)}**")
                 with gr.Row(elem_classes="ks-fields"):
                     for setting in members:
                         self._advanced.append(setting.name)
@@ -57,16 +61,12 @@ class TrainForm:
 
     @property
     def outputs(self) -> list[Component | Block]:
-        """What `show` and `mark` change."""
-        return [*self.components, self._folded]
+        """What `show`, `mark` and `switch` change."""
+        return [*self.components, *self._headings.values(), self._folded]
 
     def mark(self, refused: str) -> dict[Any, Any]:
         """Mark the fields that a refusal names, unfolding them, and no others."""
-        wrong = {
-            name
-            for name in self._fields
-            if re.search(rf"(?<![\w.]){re.escape(name)}(?![\w.])", refused)
-        }
+        wrong = self._named(refused)
         marked: dict[Any, Any] = {
             field: gr.update(elem_classes=["ks-wrong"] if name in wrong else [])
             for name, field in self._fields.items()
@@ -75,6 +75,14 @@ class TrainForm:
             marked[self._folded] = gr.update(open=True)
         return marked
 
+    def _named(self, sentence: str) -> set[str]:
+        """The settings that a sentence names."""
+        return {
+            name
+            for name in self._fields
+            if re.search(rf"(?<![\w.]){re.escape(name)}(?![\w.])", sentence)
+        }
+
     def show(self, settings: Sequence[Setting], *, defaults: bool = False) -> Updates:
         """The values that hold now, or the shipped defaults where they can be chosen."""
         return {
@@ -82,6 +90,37 @@ class TrainForm:
             for s in settings
             if s.name in self._fields
         }
+
+    def switch(self, settings: Sequence[Setting], stopped: Stopped | None) -> dict[Any, Any]:
+        """The form for training, or, where a stage has stopped, for another attempt at that.
+
+        Then it has the settings that the stage reads, with those filled in that its red flag suggests
+        and those marked that its reason names.
+        """
+        suggestion = stopped.suggestion if stopped else {}
+        wrong = self._named(stopped.reason) if stopped else set[str]()
+        listed = [s for s in settings if s.name in self._fields]
+        changes: dict[Any, Any] = {}
+        for s in listed:
+            value = suggestion.get(s.name)
+            changes[self._fields[s.name]] = gr.update(
+                value=_shown(s.value, s) if value is None else value,
+                info=_help(s)
+                if value is None
+                else f"Suggested; was {as_text(s.value)}. {_help(s)}",
+                interactive=not s.why_fixed,
+                visible=s.offered,
+                elem_classes=["ks-suggested"]
+                if value is not None
+                else ["ks-wrong"] * (s.name in wrong),
+            )
+        folded = [s for s in listed if s.offered and s.name in self._advanced]
+        for section, heading in self._headings.items():
+            changes[heading] = gr.update(visible=section in {_section(s) for s in folded})
+        unfolded = any(s.offered and s.basic for s in listed)
+        inside = (suggestion.keys() | wrong) & {s.name for s in folded}
+        changes[self._folded] = gr.update(open=bool(stopped) and bool(inside or not unfolded))
+        return changes
 
     def overrides(self, settings: Sequence[Setting], values: Sequence[Any]) -> dict[str, str]:
         """What the fields say other than what holds now, as text for the pipeline to read.
@@ -93,7 +132,7 @@ class TrainForm:
         for name, value in zip(self._fields, values, strict=True):
             setting = holding[name]
             text = as_text(value).strip()
-            if setting.why_fixed or text == as_text(setting.value):
+            if setting.why_fixed or not setting.offered or text == as_text(setting.value):
                 continue
             if not text and setting.kind != "str":
                 raise ValueError(f"{name} is empty; its default is {as_text(setting.default)}")
@@ -116,16 +155,20 @@ def _shown(value: SettingValue, setting: Setting) -> Any:
     return value if setting.kind == "bool" else as_text(value)
 
 
+def _help(setting: Setting) -> str:
+    help = setting.help
+    if as_text(setting.value) != as_text(setting.default):
+        help += f" Default: {as_text(setting.default)}."
+    return f"{help} Not here: {setting.why_fixed}." if setting.why_fixed else help
+
+
 def _field(setting: Setting) -> Component:
-    same = as_text(setting.value) == as_text(setting.default)
-    help = setting.help if same else f"{setting.help} Default: {as_text(setting.default)}."
-    if setting.why_fixed:
-        help += f" Not here: {setting.why_fixed}."
     options: dict[str, Any] = {
         "label": setting.name,
-        "info": help,
+        "info": _help(setting),
         "elem_id": "setting-" + setting.name.replace(".", "-"),
         "interactive": not setting.why_fixed,
+        "visible": setting.offered,
     }
     if setting.kind == "bool":
         return gr.Checkbox(value=bool(setting.value), **options)

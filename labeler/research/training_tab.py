@@ -12,7 +12,7 @@ from labeler import view
 from labeler.ports import Loop
 from labeler.research import training_view
 from labeler.research.charts import group
-from labeler.research.loop_view import STAGES, nothing_new, stopped
+from labeler.research.loop_view import nothing_new, stage_title
 from labeler.research.pace import Pace
 from labeler.research.panel import Panel, Updates, attempt, piece, shown
 from labeler.research.reading import latest_run
@@ -29,12 +29,15 @@ LATEST = "latest"
 
 NO_RUN = view.empty(
     "No run yet",
-    "Runs appear here once the loop has begun: sampling first, then the reward model and PPO.",
+    "Runs appear here once the loop has begun: sampling first, then the reward model and the policy.",
 )
 
 
 class TrainingTab:
-    """Components and handlers of the tab; make it inside the tab's context."""
+    """Components and handlers of the tab; make it inside the tab's context.
+
+    `retry` leads to the "Loop" tab, where the stage is tried again with other settings.
+    """
 
     def __init__(self, db: Database, loop: Loop, top: gr.HTML) -> None:
         self._db = db
@@ -45,7 +48,6 @@ class TrainingTab:
         for button, verb, done in (
             (self.cancel, loop.cancel, ""),  # the card says how it stops
             (self.resume, loop.resume, "Resumed from the last checkpoint."),
-            (self.retry, loop.retry, "Started again from scratch."),
         ):
             button.click(
                 self._press(verb, done),
@@ -85,7 +87,7 @@ class TrainingTab:
             )
             self.cancel = gr.Button("Cancel", variant="stop", visible=False, elem_id="cancel")
             self.resume = gr.Button("Resume", variant="primary", visible=False, elem_id="resume")
-            self.retry = gr.Button("Retry from scratch", visible=False, elem_id="retry")
+            self.retry = gr.Button("Retry with changes …", visible=False, elem_id="go-retry")
         self.answer = piece(elem_id="run-answer")
         self.card = piece(elem_id="run-card")
         self.flags = piece(elem_id="run-flags")
@@ -119,6 +121,8 @@ class TrainingTab:
         if run is None:
             return {self.card: shown(NO_RUN), self.seen: {}}
         moment = now()
+        stopped = self._loop.stopped_stage()
+        awaited = stopped if stopped and stopped.run == run.id else None
         cancelling = runs.cancelling(self._db, run)
         left = self._pace.seconds_left(run, now=moment)
         updates: Updates = {
@@ -128,8 +132,9 @@ class TrainingTab:
                 visible=run.status == "running",
                 interactive=not cancelling,
             ),
-            self.resume: gr.Button(visible=stopped(run) and runs.has_checkpoint(self._db, run)),
-            self.retry: gr.Button(visible=stopped(run)),
+            # Only the run that the loop waits for can go on.
+            self.resume: gr.Button(visible=awaited is not None and awaited.resumable),
+            self.retry: gr.Button(visible=awaited is not None),
             self.card: shown(
                 training_view.card(run, now=moment, seconds_left=left, cancelling=cancelling)
             ),
@@ -151,14 +156,14 @@ class TrainingTab:
         return updates
 
     def _events(self, run: Run) -> Updates:
-        known = self._loop.metric_help()
+        known, kind = self._loop.metric_help(), runs.kind(run)
         found = training_view.series_by_name(runs.metrics(self._db, run.id))
-        main, rest, others = training_view.charts(run.stage, found, known)
-        unit = training_view.unit(run.stage)
+        main, rest, others = training_view.charts(kind, found, known)
+        unit = training_view.unit(kind)
         drawn = [
             group(main, x_title=unit),
             group(rest, x_title=unit, columns=True),
-            training_view.results(run.stage, found, known),
+            training_view.results(kind, found, known),
         ]
         notes = runs.notes(self._db, run.id)
         again = view.Markup("")
@@ -172,7 +177,9 @@ class TrainingTab:
             self.others: shown(group(others, x_title=unit, columns=True)),
             self.flags: shown(_stack([again, training_view.flags(red, unit=unit)])),
             self.samples: shown(
-                view.lines([view.heading("Latest samples"), training_view.samples(said, asked)])
+                view.lines(
+                    [view.heading("Latest samples"), training_view.samples(said, asked, unit=unit)]
+                )
                 if said
                 else view.Markup("")
             ),
@@ -202,7 +209,7 @@ def _chosen(listed: list[Run], choice: str) -> Run | None:
 
 def _choices(listed: list[Run]) -> list[tuple[str, str]]:
     named = [
-        (f"Iteration {r.iteration} · {STAGES[r.stage]} · {r.status} · {r.id[-6:]}", r.id)
+        (f"Iteration {r.iteration} · {stage_title(r)} · {r.status} · {r.id[-6:]}", r.id)
         for r in reversed(listed)
     ]
     return [("Latest run", LATEST), *named]

@@ -5,23 +5,41 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from labeler import view
 from labeler.research.charts import Chart, Limit, Series
-from labeler.research.loop_view import STAGES, STATUS_TONES, stopping
+from labeler.research.loop_view import STATUS_TONES, reading_name, stage_title, stopping
 from labeler.view import Markup
 from storage.records import Prompt, Run, RunNote
 
 if TYPE_CHECKING:
     import pandas as pd
 
-# title, (metric, name in the legend), limits
-_PPO_MAIN: Sequence[tuple[str, Sequence[tuple[str, str]], Sequence[Limit]]] = (
-    ("Reward", (("reward/mean", "mean score"),), ()),
-    ("KL to the reference", (("kl/reference", "nats"),), (Limit(10, "warn at 10"),)),
+Plan = tuple[str, Sequence[tuple[str, str]], Sequence[Limit]]
+"""Title, (metric, name in the legend), limits."""
+
+_REWARD: Plan = ("Reward", (("reward/mean", "mean score"),), ())
+_KL: Plan = ("KL to the reference", (("kl/reference", "nats"),), (Limit(10, "warn at 10"),))
+_LOSS: Plan = ("Loss", (("train/loss", "mean"),), ())
+_OPTIMIZER: Sequence[Plan] = (
+    ("Gradient norm", (("train/grad_norm", "norm"),), ()),
+    ("Learning rate", (("train/lr", "lr"),), ()),
 )
-_PPO_REST: Sequence[tuple[str, Sequence[tuple[str, str]], Sequence[Limit]]] = (
+_DPO_MAIN: Sequence[Plan] = (
+    _LOSS,
+    ("Reward margin", (("dpo/margin", "chosen less rejected"),), (Limit(0, "none"),)),
+    ("Preference accuracy", (("dpo/accuracy", "share"),), (Limit(0.5, "chance"),)),
+)
+_DPO_REST: Sequence[Plan] = (
+    (
+        "Implicit reward",
+        (("dpo/chosen", "chosen"), ("dpo/rejected", "rejected")),
+        (Limit(0, "as the reference"),),
+    ),
+    *_OPTIMIZER,
+)
+_PPO_REST: Sequence[Plan] = (
     ("Paid: scaled score less KL", (("reward/total", "per response"),), ()),
     ("Policy loss", (("policy/loss", "policy"),), ()),
     ("Value loss", (("value/loss", "value"),), ()),
@@ -47,14 +65,21 @@ _PPO_REST: Sequence[tuple[str, Sequence[tuple[str, str]], Sequence[Limit]]] = (
     ("KL of the update", (("policy/approx_kl", "nats"),), ()),
     ("KL coefficient β", (("kl/coefficient", "β"),), ()),
     ("Gradient norm", (("optim/grad_norm", "norm"),), ()),
-    ("Learning rate", (("optim/lr", "lr"),), ()),
+    ("Learning rate", (("optim/lr", "policy"), ("optim/critic_lr", "critic")), ()),
 )
-_UNITS = {"ppo": "update", "sft": "step", "reward": "step"}
+_PLANS: Mapping[str, tuple[Sequence[Plan], Sequence[Plan]]] = {
+    "ppo": ((_REWARD, _KL), _PPO_REST),
+    "rloo": ((_REWARD, _KL), (_LOSS, *_PPO_REST)),
+    "dpo": (_DPO_MAIN, _DPO_REST),
+}
+"""The main charts and those beside them, by the method that improves the policy."""
+_BY_UPDATES = ("ppo", "rloo")
+"""Methods that report every update, the only one too."""
 
 
-def unit(stage: str) -> str:
-    """What a step of this stage is called."""
-    return _UNITS.get(stage, "step")
+def unit(kind: str) -> str:
+    """What a step is called of a run of this kind (`runs.kind`)."""
+    return "update" if kind in _BY_UPDATES else "step"
 
 
 def definition(name: str, known: Mapping[str, str]) -> str:
@@ -77,29 +102,30 @@ def series_by_name(metrics: pd.DataFrame) -> dict[str, Series]:
 
 
 def charts(
-    stage: str, found: Mapping[str, Series], known: Mapping[str, str]
+    kind: str, found: Mapping[str, Series], known: Mapping[str, str]
 ) -> tuple[list[Chart], list[Chart], list[Chart]]:
-    """The charts of a run: the main ones, those beside them, and every metric not in either.
+    """The charts of a run of this kind (`runs.kind`): the main ones, those beside them, and every metric not in either.
 
     A metric with a single step is a result, not a course, and is left to `results`.
     """
-    courses = {name: s for name, s in found.items() if len(s.steps) > 1 or stage == "ppo"}
-    if stage != "ppo":
+    courses = {name: s for name, s in found.items() if len(s.steps) > 1 or kind in _BY_UPDATES}
+    if kind not in _PLANS:
         return [], [_chart_of(name, s, known) for name, s in courses.items()], []
-    main = [_planned(plan, courses, known, tall=True) for plan in _reported(_PPO_MAIN, courses)]
-    rest = [_planned(plan, courses, known) for plan in _reported(_PPO_REST, courses)]
-    planned = {metric for plan in (*_PPO_MAIN, *_PPO_REST) for metric, _ in plan[1]}
+    mains, rests = _PLANS[kind]
+    main = [_planned(plan, courses, known, tall=True) for plan in _reported(mains, courses)]
+    rest = [_planned(plan, courses, known) for plan in _reported(rests, courses)]
+    planned = {metric for plan in (*mains, *rests) for metric, _ in plan[1]}
     others = [_chart_of(name, s, known) for name, s in courses.items() if name not in planned]
     return main, rest, others
 
 
-def _reported(plans: Sequence[Any], found: Mapping[str, Series]) -> list[Any]:
-    """The charts that have a line, or all before anything is reported: DPO has no value loss."""
+def _reported(plans: Sequence[Plan], found: Mapping[str, Series]) -> list[Plan]:
+    """The charts that have a line, or all before anything is reported: RLOO has no value loss."""
     return [plan for plan in plans if not found or any(name in found for name, _ in plan[1])]
 
 
 def _planned(
-    plan: tuple[str, Sequence[tuple[str, str]], Sequence[Limit]],
+    plan: Plan,
     found: Mapping[str, Series],
     known: Mapping[str, str],
     *,
@@ -123,9 +149,9 @@ def _chart_of(name: str, series: Series, known: Mapping[str, str]) -> Chart:
     return Chart(name, [series], definition(name, known))
 
 
-def results(stage: str, found: Mapping[str, Series], known: Mapping[str, str]) -> Markup:
+def results(kind: str, found: Mapping[str, Series], known: Mapping[str, str]) -> Markup:
     """Metrics that have one value only, as a table; empty where there are none."""
-    single = {n: s for n, s in found.items() if len(s.steps) == 1 and stage != "ppo"}
+    single = {n: s for n, s in found.items() if len(s.steps) == 1 and kind not in _BY_UPDATES}
     if not single:
         return Markup("")
     columns = [view.Column("Metric"), view.Column("Value", "right")]
@@ -156,13 +182,13 @@ def card(
             '<div class="ks-run"><b>{}</b>{}<span class="ks-detail">{}</span>'
             '<span class="ks-detail ks-mono" style="margin-left:auto">{}</span></div>'
         ).format(
-            STAGES[run.stage],
+            stage_title(run),
             view.badge(status, status_tone, dot=run.status == "running"),
             " · ".join(detail),
             run.id,
         ),
         Markup('<div style="margin-top:10px">{}</div>').format(
-            view.bar(run.progress, tone=status_tone, label=STAGES[run.stage])
+            view.bar(run.progress, tone=status_tone, label=stage_title(run))
         ),
         Markup('<div class="ks-detail">{}</div>').format(_where(run, seconds_left, cancelling)),
     ]
@@ -179,11 +205,11 @@ def card(
 
 def _where(run: Run, seconds_left: float | None, cancelling: bool) -> str:
     parts = [view.percent(run.progress)]
-    if run.message:
-        parts.append(run.message)
     if cancelling:
         parts.append(stopping(run))
-    elif run.status == "running":
+    elif run.message:
+        parts.append(run.message)
+    if run.status == "running" and not cancelling:
         left = (
             "time left: too early to say"
             if seconds_left is None
@@ -223,7 +249,7 @@ def _flag(item: RunNote, steps: Sequence[int], unit: str) -> Markup:
     rows = [(name, text) for name, text in explained if text] or [("", item.message)]
     return Markup('<div class="ks-flag ks-{}" role="alert"><b>{} {}</b>{}</div>').format(
         tone,
-        _spoken(item.name),
+        reading_name(item.name),
         when,
         Markup("").join(
             Markup("<span>{}</span><span>{}</span>").format(name, text) for name, text in rows
@@ -241,20 +267,16 @@ def _when(steps: Sequence[int], unit: str) -> str:
     return f"{unit}s {', '.join(named)}"
 
 
-def _spoken(name: str) -> str:
-    """``kl_high`` → ``KL high``."""
-    words = name.replace("_", " ").strip()
-    return re.sub(r"\bkl\b", "KL", words[:1].upper() + words[1:], flags=re.IGNORECASE)
-
-
-def samples(notes: Sequence[RunNote], prompts: Mapping[str, Prompt], *, limit: int = 6) -> Markup:
+def samples(
+    notes: Sequence[RunNote], prompts: Mapping[str, Prompt], *, unit: str, limit: int = 6
+) -> Markup:
     """What the policy says while it trains, the newest first; `prompts` by id."""
     newest = list(reversed(notes))[:limit]
-    return view.lines(_sample(n, prompts.get(str(n.payload.get("prompt")))) for n in newest)
+    return view.lines(_sample(n, prompts.get(str(n.payload.get("prompt"))), unit) for n in newest)
 
 
-def _sample(item: RunNote, prompt: Prompt | None) -> Markup:
-    facts = [f"update {item.step}"]
+def _sample(item: RunNote, prompt: Prompt | None, unit: str) -> Markup:
+    facts = [f"{unit} {item.step}"]
     for key, text in (("reward", view.signed), ("kl", view.number)):
         value = item.payload.get(key)
         if isinstance(value, int | float):

@@ -146,7 +146,7 @@ def share_good(samples: Iterable[Sample]) -> float:
     return sum(verdicts) / len(verdicts)
 
 
-def figures(model_dir: Path, *, seed: int = 0) -> dict[str, Any]:
+def figures(model_dir: Path, *, seed: int = 0, count: int = 231) -> dict[str, Any]:
     """What the documentation reports of a checkpoint, at T = 1.0 and top-p 0.9."""
     report: dict[str, Any] = {}
     for role, kind in (
@@ -156,7 +156,7 @@ def figures(model_dir: Path, *, seed: int = 0) -> dict[str, Any]:
         ("audit", "free-form"),
         ("held-out", "false-claim"),
     ):
-        samples = sample(model_dir, chosen(role, kind, 231), seed=seed)
+        samples = sample(model_dir, chosen(role, kind, count), seed=seed)
         report[f"good, {role} {kind}"] = round(share_good(samples), 3)
         if (role, kind) == ("held-out", "template"):
             counts = Counter(style_of(s.response, s.prompt.topic) for s in samples)
@@ -205,11 +205,12 @@ def main() -> None:
     parser.add_argument("--model", type=Path, default=MODEL_DIR, help="a checkpoint of the demo")
     parser.add_argument("--samples", type=Path, help="write this Markdown page of samples")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--count", type=int, default=231, help="prompts of each kind")
     options = parser.parse_args()
     if options.samples:
         options.samples.write_text(samples_page(options.model), encoding="utf-8")
         return
-    for name, value in figures(options.model, seed=options.seed).items():
+    for name, value in figures(options.model, seed=options.seed, count=options.count).items():
         sys.stdout.write(f"{name}: {value}\n")
 
 

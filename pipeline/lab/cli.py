@@ -29,6 +29,9 @@ def add_lab_commands(app: typer.Typer) -> None:
             float, typer.Option(help="Nats a response at which arms are compared.")
         ] = 1.5,
         seed: Annotated[int, typer.Option(help="Seed of the whole lab.")] = 0,
+        tiny: Annotated[
+            bool, typer.Option(help="A lab that runs through and shows nothing, for tests.")
+        ] = False,
         sets: Annotated[list[str], typer.Option("--set", help="A setting; repeatable.")] = [],  # noqa: B006
         as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     ) -> None:
@@ -46,7 +49,7 @@ def add_lab_commands(app: typer.Typer) -> None:
         )
         found, plot = study(
             folder.resolve(),
-            LabConfig(penalty=penalty, kl=nats("--kl", kl), seed=seed),
+            LabConfig.sized(tiny, penalty=penalty, kl=nats("--kl", kl), seed=seed),
             config,
             lambda line: typer.echo(line, err=True),
         )

@@ -18,7 +18,7 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pandas as pd
@@ -70,6 +70,13 @@ class LabConfig:
     prompts: int = 0
     """Held-out prompts used; 0 takes all."""
     seed: int = 0
+
+    @classmethod
+    def sized(cls, tiny: bool, **chosen: Any) -> Self:
+        """Of the usual size, or so `tiny` that it runs through in a minute and shows nothing."""
+        small = {"demonstrations": 32, "judgments": 24, "annotators": 2, "flags": 24}
+        small |= {"steering_pairs": 12, "every": 1, "samples": 1, "prompts": 6}
+        return cls(**(small if tiny else {}), **chosen)
 
 
 @dataclass(frozen=True)

@@ -23,15 +23,15 @@ from pipeline.optimize.config import OptimizeConfig
 from pipeline.optimize.inputs import SAMPLES, job_reward, read_prompts, write_samples
 from pipeline.reward.data import (
     JudgedPair,
+    job_pairs,
     judged_by,
     notes_on_kinds,
-    read_pairs,
     shared_out,
 )
 from pipeline.reward.likelihood import FIRST
 from pipeline.rundir import Job, Report, RunDirectory
 from pipeline.sampler import Sampler
-from pipeline.text import ChatTokenizer, Encoded, require_fit
+from pipeline.text import CONTEXT, ChatTokenizer, Encoded, Room
 from pipeline.training import (
     ReportCallback,
     SnapshotCallback,
@@ -59,9 +59,7 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
     """
     settings, device = job.config.optimize, pick_device(job.config.worker.device)
     chat = ChatTokenizer.load(job.model("policy"))
-    pairs = read_pairs(
-        directory.inputs / "judgments.parquet", chat, max_tokens=job.config.reward.max_tokens
-    )
+    pairs = job_pairs(job, report, directory, chat, job.model("policy"))
     learned, apart, held_out_pairs = shared_out(pairs, job.config.reward, seed=job.config.seed)
     # As the reward model, it is measured on pairs that no reward model chose.
     measured = [pair for pair in held_out_pairs if pair.random_stream]
@@ -135,9 +133,8 @@ def train_dpo(
     Raises `TooLong` for a text over the model's context: nothing is cut or dropped.
     """
     lengths = [len(side.ids) for pair in training for side in (pair.chosen, pair.rejected)]
-    context = context_length(model)
-    if context is not None:
-        require_fit(lengths, limit=context, setting="the model's context", what="judged texts")
+    texts = [f"text {number}" for number in range(1, len(lengths) + 1)]
+    Room(limits={CONTEXT: context_length(model)}).fitting(lengths, texts, what="judged texts")
     arguments = trainer_arguments(
         model,
         checkpoints=directory.checkpoint,
@@ -159,7 +156,7 @@ def train_dpo(
         train_dataset=Dataset.from_list([_row(pair) for pair in training]),
         processing_class=chat.tokenizer,
         callbacks=[
-            ReportCallback(report, "DPO", notes),
+            ReportCallback(report, "learning from preferences", notes),
             SnapshotCallback(directory, settings.snapshots, chat.tokenizer),
         ],
     )

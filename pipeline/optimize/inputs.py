@@ -16,7 +16,7 @@ from pipeline.rundir import Job, RunDirectory
 from pipeline.sampling import write_rows
 from pipeline.shaping import load, require_prompts
 from pipeline.shaping.config import ShapingConfig
-from pipeline.text import ChatTokenizer, read_messages
+from pipeline.text import ChatTokenizer, name_rows, read_messages
 from storage.records import Message
 
 ShapedReward = Callable[[Sequence[int], Sequence[str]], dict[str, list[float]]]
@@ -48,23 +48,29 @@ def read_prompts(
     frame = pd.read_parquet(directory.inputs / "prompts.parquet")
     limit = config.max_prompt_tokens
     if context is not None:
-        limit = min(limit, context - config.max_new_tokens)
+        # A reward model reads the end of an answer that was cut off, too.
+        limit = min(limit, context - config.max_new_tokens - 1)
     if "category" not in frame:
         frame["category"] = ""
-    prompts = []
+    prompts: list[AskedPrompt] = []
+    long: list[tuple[str, int]] = []
     for id, text, category in frame[["id", "messages", "category"]].itertuples(index=False):
         messages = read_messages(text)
         ids = chat.prompt(messages)
         if len(ids) <= limit:
             prompts.append(AskedPrompt(id, messages, ids, category))
-    long = len(frame) - len(prompts)
+        else:
+            long.append((id, len(ids)))
     sentence = (
-        f"{long} of {len(frame)} prompts are longer than {limit} tokens "
-        "(ppo.max_prompt_tokens, or the context less ppo.max_new_tokens)"
+        f"{len(long)} of {len(frame)} prompts are longer than {limit} tokens "
+        "(ppo.max_prompt_tokens, or the context less ppo.max_new_tokens and one for the end): "
+        f"{name_rows(long)}"
     )
     if not prompts:
-        raise ValueError(f"{sentence}; raise ppo.max_prompt_tokens or add shorter prompts")
-    return prompts, f"{sentence} and are left out" if long else None
+        raise ValueError(
+            f"{sentence}; raise ppo.max_prompt_tokens, lower ppo.max_new_tokens or add shorter prompts"
+        )
+    return prompts, f"{sentence}; they are left out" if long else None
 
 
 def shaped_reward(
@@ -102,7 +108,12 @@ def job_reward(
 ) -> tuple[ShapedReward, dict[str, float]]:
     """`shaped_reward` by the reward models and settings of a job, on its prompts."""
     return shaped_reward(
-        Ensemble.load(job, device=device),
+        Ensemble.load(
+            job,
+            device=device,
+            asked={prompt.id: prompt.messages for prompt in prompts},
+            answer=job.config.ppo.max_new_tokens,
+        ),
         job.config.shaping,
         [prompt.messages for prompt in prompts],
         device=device,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pipeline.ppo.config import PPOConfig
     from pipeline.ppo.metrics import METRICS, Flag, red_flags
     from pipeline.ppo.model import ActorCritic
-    from pipeline.ppo.results import Sample, TrainingDiverged, UpdateResult
+    from pipeline.ppo.results import Sample, SamplerMismatch, TrainingDiverged, UpdateResult
     from pipeline.ppo.rollout import Rollout, generate
     from pipeline.ppo.trainer import PPOTrainer
 
@@ -32,6 +32,7 @@ __all__ = [
     "PPOTrainer",
     "Rollout",
     "Sample",
+    "SamplerMismatch",
     "TrainingDiverged",
     "UpdateResult",
     "beam_search",
@@ -48,6 +49,7 @@ _HOME = {
     "PPOTrainer": "trainer",
     "Rollout": "rollout",
     "Sample": "results",
+    "SamplerMismatch": "results",
     "TrainingDiverged": "results",
     "UpdateResult": "results",
     "beam_search": "beam",

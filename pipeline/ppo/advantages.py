@@ -1,6 +1,7 @@
 """From rewards to what an update learns from: values or another baseline, GAE, whitening."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -8,9 +9,21 @@ from torch import Tensor
 from pipeline.ppo.config import PPOConfig
 from pipeline.ppo.control import CategoryMeans
 from pipeline.ppo.experience import Experience
-from pipeline.ppo.functional import gae, whiten
+from pipeline.ppo.functional import gae, whiten, whitening_scale
 from pipeline.ppo.learner import Scored
 from pipeline.ppo.rollout import Rollout
+
+
+class Advantaged(NamedTuple):
+    """What an update learns from.
+
+    `raw` are the (B, T) advantages before whitening.  `scale` is what whitening multiplied them by,
+    1 without: a divergence in the loss has to be multiplied by it too, or β changes its unit.
+    """
+
+    experience: Experience
+    raw: Tensor
+    scale: float
 
 
 class Advantages:
@@ -28,8 +41,8 @@ class Advantages:
         scored: Scored,
         rewards: Tensor,
         importance: Tensor | None = None,
-    ) -> tuple[Experience, Tensor]:
-        """What to learn from, and the (B, T) advantages before whitening."""
+    ) -> Advantaged:
+        """Advantages of the (B, T) `rewards`, with what else the update reads at each token."""
         config, mask = self.config, rollout.mask
         values = self._values(batch, rollout, rewards)
         # A baseline that is no value function cannot stand in for what follows a token.
@@ -46,7 +59,8 @@ class Advantages:
             returns=returns,
             importance=importance,
         )
-        return experience, raw
+        scale = whitening_scale(raw, mask).item() if config.whiten_advantages else 1.0
+        return Advantaged(experience, raw, scale)
 
     def _values(self, batch: Sequence[int], rollout: Rollout, rewards: Tensor) -> Tensor:
         """(B, T) what each token's return is compared with."""

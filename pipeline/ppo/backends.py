@@ -18,9 +18,16 @@ from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 from pipeline.ppo.config import PPOConfig
 from pipeline.ppo.functional import length_mask
 from pipeline.ppo.lora import adapters_folded
-from pipeline.ppo.model import ActorCritic, autocast, token_logprobs
+from pipeline.ppo.model import ActorCritic, autocast, not_ending, token_logprobs
 from pipeline.ppo.parallel import Processes
-from pipeline.ppo.rollout import Rollout, generate, left_padded, sample_tokens, truncate
+from pipeline.ppo.rollout import (
+    Rollout,
+    generate,
+    left_padded,
+    on_device,
+    sample_tokens,
+    truncate,
+)
 from pipeline.ppo.sharding import is_sharded
 
 
@@ -34,7 +41,8 @@ class Backend(Protocol):
     def __call__(self, prompts: Sequence[Sequence[int]], uniforms: Tensor) -> Rollout:
         """`uniforms` (B, max_new_tokens) are the rows' random numbers, or seeds for them.
 
-        Recorded log-probabilities are of the distribution at the sampling temperature.
+        Recorded log-probabilities are of the full distribution at the sampling temperature,
+        without end-of-text in the first `min_new_tokens`.
         """
         ...
 
@@ -136,7 +144,7 @@ class TransformersGenerate:
     ) -> tuple[list[list[int]], list[list[float]]]:
         request, config = self.request, self.request.config
         ids, mask = left_padded(prompts, request.pad_token_id, request.device)
-        chooser = _Chooser(request, uniforms.to(request.device))
+        chooser = _Chooser(request, on_device(uniforms, request.device))
         policy: Any = request.model.policy
         # Drawing is the chooser's; without sampling, no warper comes between.
         settings = GenerationConfig(
@@ -170,10 +178,10 @@ class _Chooser(LogitsProcessor):
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:  # noqa: ARG002
         config, step = self.config, len(self.logprobs)
-        logits = allowed = scores.float() / config.temperature
+        logits = scores.float() / config.temperature
         if step < config.min_new_tokens:
-            allowed = allowed.index_fill(1, self.eos, -torch.inf)
-        allowed = truncate(allowed, top_k=config.top_k, top_p=config.top_p)
+            logits = not_ending(logits, self.eos)
+        allowed = truncate(logits, top_k=config.top_k, top_p=config.top_p)
         drawn = sample_tokens(allowed.softmax(-1), self.uniforms[:, step])
         self.logprobs.append(token_logprobs(logits, drawn))
         return torch.full_like(scores, -torch.inf).scatter(1, drawn.unsqueeze(1), 0.0)

@@ -7,6 +7,7 @@ import random
 import re
 import shutil
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -18,7 +19,19 @@ _FILE = "state.pt"
 
 
 class DamagedCheckpoint(ValueError):
-    """A checkpoint's file is not what was written."""
+    """A checkpoint's file is not what was written: `path`, its `step` and the `reason`."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"the checkpoint {path} is damaged ({reason})")
+        self.path, self.reason = path, reason
+
+    @property
+    def step(self) -> int:
+        return _step(self.path)
+
+
+class NoReadableCheckpoint(ValueError):
+    """None of a run's checkpoints is what was written."""
 
 
 def writable(directory: Path) -> Path:
@@ -101,21 +114,48 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
         reason = f"{_FILE} is missing"
     except (zipfile.BadZipFile, pickle.UnpicklingError, RuntimeError, EOFError, OSError) as error:
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
-    raise DamagedCheckpoint(
-        f"the checkpoint {path} is damaged ({reason}); remove that folder to go on from the one "
-        "before it, or from the beginning"
+    raise DamagedCheckpoint(path, reason)
+
+
+def load_newest(found: Sequence[Path]) -> tuple[Path, dict[str, Any], list[DamagedCheckpoint]]:
+    """The newest of these checkpoints that can be read, its state, and the damaged newer ones.
+
+    `found` runs from old to new.  Raises NoReadableCheckpoint when all are damaged.
+    """
+    damaged: list[DamagedCheckpoint] = []
+    for path in reversed(found):
+        try:
+            return path, load_checkpoint(path), damaged
+        except DamagedCheckpoint as error:
+            damaged.append(error)
+    each = "; ".join(f"{error.path.name}: {error.reason}" for error in damaged)
+    raise NoReadableCheckpoint(
+        f"no checkpoint can be read in {found[-1].parent} ({each}); start the run again from the "
+        "beginning, in an empty directory"
     )
+
+
+def set_aside(damaged: Sequence[DamagedCheckpoint]) -> None:
+    """Rename damaged checkpoints to ``damaged-…``, so that they are not counted among the kept."""
+    for error in damaged:
+        aside = error.path.with_name(f"damaged-{error.path.name}")
+        shutil.rmtree(aside, ignore_errors=True)
+        error.path.rename(aside)
 
 
 def checkpoint_path(directory: Path, step: int) -> Path:
     return directory / f"step-{step:06d}"
 
 
-def list_checkpoints(directory: Path) -> list[Path]:
+def list_checkpoints(directory: Path | None) -> list[Path]:
     """Complete checkpoints, oldest first; anything else that lies beside them is left alone."""
-    found = directory.iterdir() if directory.is_dir() else ()
+    found = directory.iterdir() if directory is not None and directory.is_dir() else ()
     ours = [path for path in found if re.fullmatch(r"step-\d{6,}", path.name) and path.is_dir()]
-    return sorted(ours, key=lambda path: int(path.name.removeprefix("step-")))
+    return sorted(ours, key=_step)
+
+
+def _step(path: Path) -> int:
+    return int(path.name.removeprefix("step-"))
 
 
 def random_states(generators: dict[str, torch.Generator]) -> dict[str, Any]:

@@ -88,6 +88,37 @@ def check_models(model: Any, reference: Any) -> None:
                 raise ValueError(f"the {what}'s weight {name} holds NaN or infinity")
 
 
+def check_critic(critic: Any, model: Any, *, longest: int) -> None:
+    """A critic that was given must know the policy's tokens, and read texts of `longest` tokens."""
+    known, wanted = vocabulary_of(critic), vocabulary_of(model)
+    if known < wanted:
+        raise ValueError(
+            f"the critic knows {known} tokens and the policy {wanted}; give a critic of the "
+            "policy's tokenizer, or none (a copy of the policy then)"
+        )
+    context = getattr(critic.config.get_text_config(), "max_position_embeddings", None)
+    if context is not None and longest > context:
+        raise ValueError(
+            f"the critic reads {context} tokens, and prompts with ppo.max_new_tokens come up to "
+            f"{longest}; lower it, or give another critic"
+        )
+
+
+def check_processes(config: PPOConfig, count: int) -> None:
+    """Each of several processes must have a response to sample, and sharded one of every minibatch.
+
+    Unsharded, a process without a row of a minibatch adds nothing to its gradient.  Sharded, it
+    must make as many passes as the others, and has nothing to make them on.
+    """
+    name = "rollouts" if config.sharding == "none" else "minibatch"
+    rows = getattr(config, name)
+    if rows < count:
+        raise ValueError(
+            f"ppo.{name}={rows} leaves some of the {count} processes without a row; "
+            f"raise it to {count} at least, or start fewer processes"
+        )
+
+
 def check_ends(ids: Sequence[int], model: Any) -> list[int]:
     """Ids that end a response, each one that the model can sample."""
     found = list(ids)

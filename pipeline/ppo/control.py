@@ -1,12 +1,19 @@
 """The small state machines beside the weights: β, running moments, prompt order, learning rate."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from pipeline.ppo.config import PPOConfig
+from pipeline.ppo.metrics import reward_fell, samples_of_another
+
+MISMATCHED = "sampler_mismatch"
+"""The reason to stop that is a defect; the others end a run that is worth keeping."""
+
+_SEPARATE_CRITIC_RATE = 10
+"""How many times the policy's learning rate a separate critic takes unless told otherwise."""
 
 
 class KLController:
@@ -107,11 +114,31 @@ class PromptSampler:
         self.order, self.cursor = list(state["order"]), state["cursor"]
 
 
-def learning_rate(config: PPOConfig, step: int) -> float:
-    """Learning rate of update `step`, counted from 0: a pure function, so a resume needs no state."""
-    if config.schedule == "constant":
-        return config.lr
-    return config.lr * (1 - step / config.updates)
+class Rates(NamedTuple):
+    """Learning rates of one update: of the policy, and of a separate critic or the value head."""
+
+    policy: float
+    critic: float
+
+
+def learning_rates(config: PPOConfig, step: int) -> Rates:
+    """Rates of update `step`, counted from 0: a pure function, so a resume needs no state."""
+    times = _SEPARATE_CRITIC_RATE if config.critic == "separate" else 1
+    peak = config.critic_lr or times * config.lr
+    share = 1.0 if config.schedule == "constant" else 1 - step / config.updates
+    return Rates(config.lr * share, peak * share)
+
+
+def reason_to_stop(config: PPOConfig, history: Sequence[Mapping[str, float]]) -> str | None:
+    """Why the run ends after the last of these updates, or None where it goes on."""
+    metrics = history[-1]
+    if samples_of_another(metrics["rollout/mismatch_kl"]):
+        return MISMATCHED
+    if config.kl_budget and metrics["kl/reference"] > config.kl_budget:
+        return "kl_budget"
+    if config.reward_collapse and reward_fell(history, config.reward_collapse):
+        return "reward_collapse"
+    return None
 
 
 def scale_scores(

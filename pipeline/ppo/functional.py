@@ -26,6 +26,11 @@ def masked_var(x: Tensor, mask: Tensor) -> Tensor:
     return masked_mean((x - masked_mean(x, mask)).square(), mask)
 
 
+def whitening_scale(x: Tensor, mask: Tensor) -> Tensor:
+    """What `whiten` multiplies by, a scalar: 1 / σ over True positions."""
+    return torch.rsqrt(masked_var(x, mask) + 1e-8)
+
+
 def whiten(x: Tensor, mask: Tensor, *, shift_mean: bool = True) -> Tensor:
     """Scale to unit variance over True positions, 0 elsewhere.
 
@@ -33,28 +38,27 @@ def whiten(x: Tensor, mask: Tensor, *, shift_mean: bool = True) -> Tensor:
     moving their mean would pay or charge for length.
     """
     mean = masked_mean(x, mask)
-    white = (x - mean) * torch.rsqrt(masked_var(x, mask) + 1e-8)
+    white = (x - mean) * whitening_scale(x, mask)
     return torch.where(mask, white if shift_mean else white + mean, 0)
 
 
-def kl_per_token(*, logprobs: Tensor, reference_logprobs: Tensor, estimator: str) -> Tensor:
-    """Divergence of policy from reference at each sampled token, nats, any shape.
+def kl_estimate(log_ratio: Tensor, estimator: str) -> Tensor:
+    """Estimate of KL(π‖π_ref) from each sampled token's ρ = log π − log π_ref, nats, any shape.
 
-    With ρ = log π − log π_ref of the sampled token: k1 = ρ, k2 = ρ²/2,
-    k3 = e^−ρ − 1 + ρ, abs = |ρ|.  k1 and k3 are unbiased for KL(π‖π_ref).
+    k1 = ρ, k2 = ρ²/2, k3 = e^−ρ − 1 + ρ, abs = |ρ|.  k1 and k3 are unbiased.  The mean gradient of
+    k2, tokens held as they are, is that of the KL; no other's is.
     Nothing is clamped: k1 is negative at times and must be, to average right.
-    (J. Schulman, "Approximating KL divergence", 2020.)
+    (J. Schulman, "Approximating KL divergence", 2020; Liu et al., arXiv:2510.01555.)
     """
-    rho = logprobs - reference_logprobs
     match estimator:
         case "k1":
-            return rho
+            return log_ratio
         case "k2":
-            return rho.square() / 2
+            return log_ratio.square() / 2
         case "k3":
-            return torch.expm1(-rho) + rho
+            return torch.expm1(-log_ratio) + log_ratio
         case "abs":
-            return rho.abs()
+            return log_ratio.abs()
         case _:
             raise ValueError(f"no KL estimator {estimator!r} of the sampled token alone")
 
@@ -65,8 +69,13 @@ def full_kl(logits: Tensor, reference_logits: Tensor) -> Tensor:
     return (logprobs.exp() * (logprobs - reference_logits.log_softmax(-1))).sum(-1)
 
 
+def next_token(x: Tensor, mask: Tensor) -> Tensor:
+    """What stands at the token after each, (B, T); 0 after the last one."""
+    return torch.nn.functional.pad(torch.where(mask, x, 0)[:, 1:], (0, 1))
+
+
 def shape_rewards(*, scores: Tensor, kl: Tensor, mask: Tensor, kl_weight: float) -> Tensor:
-    """Per-token rewards: −β · KL at every token, and the score (B,) once, at the last one.
+    """Per-token rewards: −β · `kl` at every token, and the score (B,) once, at the last one.
 
     The last token is the end-of-text where it was sampled.  Paying the score at
     every token would inflate advantages T-fold.

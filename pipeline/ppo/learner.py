@@ -1,7 +1,7 @@
 """Forward passes over whole texts, and the optimizer steps that an update makes of them."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -10,10 +10,19 @@ import torch
 from torch import Tensor, nn
 
 from pipeline.ppo.config import PPOConfig
+from pipeline.ppo.control import Rates
 from pipeline.ppo.experience import Experience, Texts, micro_batches, to_tokens
-from pipeline.ppo.functional import full_kl, kl_per_token
+from pipeline.ppo.functional import full_kl, kl_estimate
 from pipeline.ppo.losses import Part, PPOLoss, joined, policy_loss, value_loss
-from pipeline.ppo.model import ActorCritic, autocast, entropy, run_model, token_logprobs
+from pipeline.ppo.model import (
+    ActorCritic,
+    autocast,
+    entropy,
+    not_ending,
+    run_model,
+    token_logprobs,
+)
+from pipeline.ppo.optimizer import make_optimizer
 from pipeline.ppo.packing import pack, packed
 from pipeline.ppo.parallel import Processes
 from pipeline.ppo.sharding import is_sharded, whole
@@ -25,6 +34,7 @@ _SLACK = {"cpu": 64, "cuda": 4096, "mps": 1024}
 Steps = tuple[Part, ...]
 """What each minibatch trains, one optimizer step each."""
 
+NOTHING: Steps = ()
 JOINT: Steps = ("both",)
 ALTERNATING: Steps = ("value", "policy")
 VALUE_ONLY: Steps = ("value",)
@@ -73,8 +83,10 @@ class Learner:
         generator: torch.Generator,
         packing: bool,
         processes: Processes,
+        eos_token_ids: Sequence[int],
     ) -> None:
         self.processes = processes
+        self._ends = torch.tensor(sorted(set(eos_token_ids)), device=device)
         self.packing = packing
         self.model = model
         self.reference = reference
@@ -87,24 +99,29 @@ class Learner:
         self._loss_scale = processes.size if self.sharded else 1
         self._models = [m for m in (model.policy, model.critic, reference) if m is not None]
         self.parameters = [p for p in model.parameters() if p.requires_grad]
-        self.optimizer = torch.optim.AdamW(
-            self.parameters, lr=config.lr, eps=config.adam_eps, weight_decay=0.0, fused=True
-        )
+        self.optimizer = make_optimizer(model, config)
 
     def logits(
         self, model: nn.Module, texts: Texts, **options: Any
     ) -> tuple[Tensor, Tensor | None]:
-        """Logits (N, V) at the sampling temperature, and values (N,), of all sampled tokens."""
+        """Logits (N, V) of the sampling distribution, and values (N,), of all sampled tokens.
+
+        That is the full one at the temperature, without end-of-text in the first `min_new_tokens`.
+        """
         with autocast(self.precision, self.device):
             output = run_model(model, **self._inputs(texts), use_cache=False, **options)
-        if self.config.temperature == 1:  # dividing would cost as much memory again
-            return output.logits, output.values
-        return output.logits / self.config.temperature, output.values
+        logits = output.logits
+        if self.config.temperature != 1:  # dividing costs as much memory again
+            logits = logits / self.config.temperature
+        if self.config.min_new_tokens:
+            early = texts.mask.nonzero()[:, 1] < self.config.min_new_tokens
+            logits = not_ending(logits, self._ends, early)
+        return logits, output.values
 
-    def _critic_values(self, texts: Texts) -> Tensor:
-        """(N,) values of all sampled tokens from the separate critic."""
+    def _values(self, texts: Texts) -> Tensor:
+        """(N,) values of all sampled tokens, in a pass that makes no logits."""
         with autocast(self.precision, self.device):
-            return self.model.critic_values(**self._inputs(texts))
+            return self.model.values(**self._inputs(texts))
 
     def _inputs(self, texts: Texts) -> dict[str, Tensor]:
         """What a model reads, padded or packed."""
@@ -168,32 +185,32 @@ class Learner:
             if exact:
                 results["kl"] = full_kl(logits, reference_logits)
         elif not has_values:
-            results["values"] = self._critic_values(texts)
+            results["values"] = self._values(texts)
         return results
 
     def learn(
-        self, texts: Texts, experience: Experience, *, lr: float, kl_weight: float, steps: Steps
+        self, texts: Texts, experience: Experience, *, rates: Rates, kl_weight: float, steps: Steps
     ) -> dict[str, float]:
         """Make the update's optimizer steps; return its metrics.
 
-        `steps` says what each minibatch trains, in turn.  Stops early, before the step, once a
-        minibatch shows the policy further than `target_kl` from where it sampled.  Raises
-        NonFiniteError before a bad step.
+        `steps` says what each minibatch trains, in turn; with none nothing is read or learned.
+        Stops early, before the step, once a minibatch shows the policy further than `target_kl`
+        from where it sampled.  Raises NonFiniteError before a bad step.
         """
-        for group in self.optimizer.param_groups:
+        for group, lr in zip(self.optimizer.param_groups, rates, strict=True):
             group["lr"] = lr
         # Dropout would make two passes over one text disagree; checkpointing (its rates are 0
         # then) works in training mode alone.
         self.model.train(self.config.gradient_checkpointing)
         self.model.trunk_learns_values = steps != VALUE_ONLY
         tally = _Tally()
-        for epoch, rows in self._minibatches(texts.tokens.shape[0]):
+        for epoch, rows in self._minibatches(texts.tokens.shape[0]) if steps else ():
             tally.epochs = epoch + 1
             tokens = int(texts.lengths[rows].sum())
             for part in steps:
                 mine = self.processes.share(rows)
                 losses = self._gradients(texts, experience, mine, tokens, part, kl_weight)
-                tally.add(self._summed(losses), tokens)
+                tally.add(self._summed(losses), tokens, part)
                 if self.config.target_kl and tally.last_kl > self.config.target_kl:
                     break
                 self._step(tally)
@@ -201,7 +218,7 @@ class Learner:
                 continue
             break
         self.optimizer.zero_grad(set_to_none=True)
-        return tally.metrics() | {"optim/lr": lr}
+        return tally.metrics() | {"optim/lr": rates.policy, "optim/critic_lr": rates.critic}
 
     def _step(self, tally: "_Tally") -> None:
         if not self.sharded:
@@ -265,23 +282,24 @@ class Learner:
     def _losses(
         self, texts: Texts, experience: Experience, tokens: int, part: Part, kl_weight: float
     ) -> Iterator[PPOLoss]:
-        """The losses of a micro-batch, whose gradients add up.
+        """The losses of a micro-batch, whose gradients add up; what is not trained is not run.
 
         Policy and separate critic come one after the other: only one's activations are held.
         """
-        apart = part == "both" and self.model.critic is not None
-        policy, values = self._policy_loss(texts, experience, tokens, kl_weight, apart=apart)
-        if apart:
-            yield policy
-            yield self._value_loss(self._critic_values(texts), texts, experience, tokens)
-        else:
-            assert values is not None
-            yield joined(policy, self._value_loss(values, texts, experience, tokens), part)
+        apart = part != "both" or self.model.critic is not None
+        if part != "value":
+            policy, values = self._policy_loss(texts, experience, tokens, kl_weight, apart=apart)
+            if values is None:
+                yield policy
+            else:
+                yield joined(policy, self._value_loss(values, texts, experience, tokens))
+        if apart and part != "policy":
+            yield self._value_loss(self._values(texts), texts, experience, tokens)
 
     def _policy_loss(
         self, texts: Texts, experience: Experience, tokens: int, kl_weight: float, *, apart: bool
     ) -> tuple[PPOLoss, Tensor | None]:
-        """Loss of the policy, and (N,) values that the same pass gave unless the critic is apart."""
+        """Loss of the policy, and (N,) values that the same pass gave unless they come `apart`."""
         config, mask = self.config, texts.mask
         logits, values = self.logits(self.model, texts, apart=apart)
         logprobs = to_tokens(token_logprobs(logits, texts.tokens[mask]), mask)
@@ -314,56 +332,60 @@ class Learner:
     def _kl_loss(
         self, texts: Texts, experience: Experience, logits: Tensor, logprobs: Tensor
     ) -> Tensor | None:
-        """Per-token divergence that gradients flow through, where the loss charges it."""
-        if self.config.kl_in == "reward":
+        """Each token's own divergence, with its gradient, where the loss charges it."""
+        if not self.config.charges_kl_in_loss:
             return None
         if self.config.kl_estimator == "full":
             with torch.no_grad():
                 reference_logits, _ = self.logits(self.reference, texts)
             return to_tokens(full_kl(logits, reference_logits), texts.mask)
-        return kl_per_token(
-            logprobs=logprobs,
-            reference_logprobs=experience.reference_logprobs,
-            estimator=self.config.kl_estimator,
-        )
+        k2 = kl_estimate(logprobs - experience.reference_logprobs, self.config.kl_estimator)
+        # Its gradient is that of KL(π‖π_ref) on tokens that π sampled; these are π_old's.
+        weight = (logprobs.detach() - experience.logprobs).exp()
+        return k2 * (weight if experience.importance is None else weight * experience.importance)
 
 
 class _Tally:
     """Sums over the minibatches of an update, weighted by their tokens."""
 
     def __init__(self) -> None:
-        self.tokens = 0
+        self.policy_tokens = 0
+        self.value_tokens = 0
         self.sums = dict.fromkeys(("policy", "value", "kl", "approx_kl"), 0.0)
         self.counts = dict.fromkeys(("clipped", "value_clipped"), 0.0)
         self.norms: list[float] = []
-        self.ratio_max = 0.0
+        self.ratio_max = 1.0  # as before the first step on the policy
         self.first_ratio_error: float | None = None
         self.last_kl = 0.0
         self.epochs = 0
 
-    def add(self, losses: dict[str, float], tokens: int) -> None:
-        """Take in one minibatch."""
-        self.tokens += tokens
+    def add(self, losses: dict[str, float], tokens: int, part: Part) -> None:
+        """Take in a step on one minibatch, which trained and so read this part only."""
+        self.value_tokens += tokens * (part != "policy")
         for name in self.sums:
             self.sums[name] += losses[name] * tokens
         for name in self.counts:
             self.counts[name] += losses[name]
+        if part == "value":
+            return
         self.last_kl = losses["approx_kl"]
         self.ratio_max = max(self.ratio_max, losses["ratio_max"])
+        self.policy_tokens += tokens
         if self.first_ratio_error is None:
             self.first_ratio_error = losses["ratio_error"]
 
     def metrics(self) -> dict[str, float]:
-        assert self.first_ratio_error is not None
+        """Those of the update: means over the tokens of the steps on that part, 0 without any."""
+        of_policy, of_values = max(self.policy_tokens, 1), max(self.value_tokens, 1)
         return {
-            "policy/loss": self.sums["policy"] / self.tokens,
-            "kl/loss": self.sums["kl"] / self.tokens,
-            "policy/approx_kl": self.sums["approx_kl"] / self.tokens,
-            "policy/clip_fraction": self.counts["clipped"] / self.tokens,
+            "policy/loss": self.sums["policy"] / of_policy,
+            "kl/loss": self.sums["kl"] / of_policy,
+            "policy/approx_kl": self.sums["approx_kl"] / of_policy,
+            "policy/clip_fraction": self.counts["clipped"] / of_policy,
             "policy/ratio_max": self.ratio_max,
-            "policy/first_ratio_error": self.first_ratio_error,
-            "value/loss": self.sums["value"] / self.tokens,
-            "value/clip_fraction": self.counts["value_clipped"] / self.tokens,
+            "policy/first_ratio_error": self.first_ratio_error or 0.0,
+            "value/loss": self.sums["value"] / of_values,
+            "value/clip_fraction": self.counts["value_clipped"] / of_values,
             "optim/grad_norm": sum(self.norms) / max(len(self.norms), 1),
             "optim/steps": float(len(self.norms)),
             "optim/epochs": float(self.epochs),

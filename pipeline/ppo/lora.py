@@ -19,6 +19,12 @@ ADAPTER = "lora_"
 """In the name of every LoRA weight."""
 
 
+def plain_name(name: str) -> str:
+    """The name that a weight of a LoRA policy, or of one with its adapters off, has without them."""
+    bare = name.removeprefix("policy.").removeprefix("base_model.model.")
+    return bare.replace(".base_layer.", ".")
+
+
 def with_lora(policy: Any, *, rank: int, alpha: float) -> Any:
     """The policy with LoRA adapters on every linear layer but the output."""
     peft = import_module("peft")  # Wanted by few runs and slow to load.

@@ -167,10 +167,11 @@ def value_loss(
     )
 
 
-def joined(policy: PPOLoss, value: PPOLoss, part: Part) -> PPOLoss:
-    """One loss of the two, whose total is of the `part` that a step trains."""
-    total = {"both": policy.total + value.total, "policy": policy.total, "value": value.total}
-    return policy._replace(total=total[part], value=value.value, value_clipped=value.value_clipped)
+def joined(policy: PPOLoss, value: PPOLoss) -> PPOLoss:
+    """One loss of the two."""
+    return policy._replace(
+        total=policy.total + value.total, value=value.value, value_clipped=value.value_clipped
+    )
 
 
 def _mean(x: Tensor, mask: Tensor, tokens: int) -> Tensor:

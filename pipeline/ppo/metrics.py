@@ -14,8 +14,12 @@ METRICS: dict[str, str] = {
     "reward/<component>": "Mean of a named component of the score, before its weight.",
     "reward/total": "Mean per response of all rewards paid: shaped score less the KL penalty.",
     "kl/reference": "Mean over responses of Σ (log π − log π_ref) over their tokens, nats.",
-    "kl/penalty": "Mean per response of the KL estimate that is charged for, nats.",
-    "kl/loss": "Mean of that estimate over the update's tokens where the loss charges it, else 0.",
+    "kl/penalty": "Mean per response of the divergence that is charged: the same sum, or with "
+    "kl_estimator 'full' the exact KL of each token's distribution; nats.",
+    "kl/loss": "Mean of a token's own divergence where the loss charges it, else 0; k2 or exact.",
+    "kl/k2": "Mean per response of Σ ρ²/2, ρ = log π − log π_ref of a token; nats.",
+    "kl/k3": "Mean per response of Σ e^−ρ − 1 + ρ: estimates the KL with less noise, never below 0.",
+    "kl/abs": "Mean per response of Σ |ρ|, nats.",
     "kl/coefficient": "β in force while these responses were rewarded.",
     "reference/changed": "1 when a weight of the frozen reference was written to, else 0.",
     "rollout/mismatch_kl": "Mean of e^−ρ − 1 + ρ over sampled tokens, ρ = log μ − log π at sampling "
@@ -23,26 +27,31 @@ METRICS: dict[str, str] = {
     "rollout/importance_weight_clipped": "Share of sampled tokens whose weight π / μ was cut off at "
     "its cap; 0 with our own sampling loop.",
     "policy/entropy": "Mean entropy of the sampling distribution over sampled tokens, nats.",
-    "policy/approx_kl": "Mean of ρ − 1 − log ρ over the update's tokens, ρ = π / π_rollout; nats.",
+    "policy/approx_kl": "Mean of ρ − 1 − log ρ over the update's tokens, ρ = π / π_rollout; nats.  "
+    "As all policy/ metrics but the entropy: over steps that train the policy, ρ = 1 without any.",
     "policy/clip_fraction": "Share of the update's tokens whose clipped gain was the smaller.",
     "policy/ratio_max": "Largest π / π_rollout of the update.",
     "policy/first_ratio_error": "Largest |π / π_rollout − 1| before the update's first step.",
     "policy/loss": "Clipped surrogate loss, mean over the update's tokens.",
-    "value/loss": "Half the (clipped) squared value error, mean over the update's tokens.",
-    "value/clip_fraction": "Share of the update's tokens whose clipped value error was the larger.",
+    "value/loss": "Half the (clipped) squared value error, mean over the tokens of steps that train "
+    "values; 0 without any.",
+    "value/clip_fraction": "Share of those tokens whose clipped value error was the larger.",
     "value/explained_variance": "1 − Var(return − value) / Var(return), values at rollout time.",
     "value/mean": "Mean value over sampled tokens at rollout time.",
     "returns/mean": "Mean return (advantage + value) over sampled tokens.",
     "returns/var": "Variance of returns over sampled tokens.",
     "advantages/std": "Standard deviation of advantages over sampled tokens, before whitening.",
     "optim/grad_norm": "L2 norm of the gradient before clipping, mean over optimizer steps.",
-    "optim/lr": "Learning rate of the update.",
+    "optim/lr": "Learning rate of the policy in the update.",
+    "optim/critic_lr": "Learning rate of the separate critic, or of the value head, in the update.",
     "optim/steps": "Optimizer steps taken; fewer than planned after a target-KL stop.",
     "optim/epochs": "Passes over the responses that were begun.",
     "completion/length_mean": "Mean response length, tokens, end-of-text included.",
     "completion/length_std": "Standard deviation of response lengths, tokens.",
     "completion/eos_rate": "Share of responses that ended themselves.",
     "completion/unique": "Distinct responses (as token sequences) over all responses.",
+    "completion/unseen_tokens": "Share of sampled tokens that leave nothing in the text that the reward "
+    "reads (special tokens within a response, ids without a text).",
     "completion/repeated_ngrams": "Share of a response's token trigrams seen earlier in it; mean.",
     "speed/tokens_per_second": "Sampled tokens over the whole update's wall-clock seconds.",
     "speed/rollout_seconds": "Wall-clock seconds spent sampling.",
@@ -91,6 +100,15 @@ class Flag:
     """The first thing to try."""
 
 
+LARGEST_MISMATCH = 0.05
+"""Nats a token; a sampler in bf16 with the policy's weights stays below a hundredth of it."""
+
+
+def samples_of_another(mismatch_kl: float) -> bool:
+    """Whether a `rollout/mismatch_kl` says that another model than the policy sampled."""
+    return not mismatch_kl <= LARGEST_MISMATCH  # NaN too
+
+
 def red_flags(history: Sequence[Mapping[str, float]]) -> list[Flag]:
     """Return what is wrong at the last of these updates, worst first.
 
@@ -130,6 +148,22 @@ def _ratio_not_one(history: Sequence[Mapping[str, float]]) -> Flag | None:
         seen=f"Before the first step the probability ratio was off 1 by up to {error:.3g}.",
         why="Sampling and training disagree on the policy, so every gradient is wrong.",
         remedy="Look for a temperature applied on one side only, dropout, or padding in the mask.",
+    )
+
+
+def _sampler_mismatch(history: Sequence[Mapping[str, float]]) -> Flag | None:
+    mismatch = history[-1]["rollout/mismatch_kl"]
+    if not samples_of_another(mismatch):
+        return None
+    return Flag(
+        name="sampler_mismatch",
+        level="stop",
+        seen=f"Sampler and trainer differ by {mismatch:.2g} nats per token; rounding stays below "
+        f"{LARGEST_MISMATCH:g}.",
+        why="The responses were sampled with other weights or settings than the policy's, so "
+        "nothing was learned from them and the run stopped.",
+        remedy="Set ppo.rollout_backend='own', and ppo.precision='fp32' to rule rounding out; if that "
+        "runs, the other sampler did not take in the policy's weights.",
     )
 
 
@@ -269,6 +303,21 @@ def _duplicates(history: Sequence[Mapping[str, float]]) -> Flag | None:
     )
 
 
+def _unseen_tokens(history: Sequence[Mapping[str, float]]) -> Flag | None:
+    share = history[-1]["completion/unseen_tokens"]
+    if share <= 0.1:
+        return None
+    return Flag(
+        name="unseen_tokens",
+        level="warn",
+        seen=f"{share:.0%} of the sampled tokens decode to nothing.",
+        why="The reward reads the text alone: it cannot tell a response with such tokens from one "
+        "without them, and they count as length and as KL.",
+        remedy="Read the samples; start from an SFT model that does not sample special tokens, and "
+        "name those that end a response among the tokenizer's or the model's end-of-text ids.",
+    )
+
+
 def _length_drift(history: Sequence[Mapping[str, float]]) -> Flag | None:
     length, first = (history[i]["completion/length_mean"] for i in (-1, 0))
     if first / 2 <= length <= first * 2:
@@ -311,6 +360,7 @@ def _cut_string(history: Sequence[Mapping[str, float]]) -> Flag | None:
 _RULES = (
     _reference_changed,
     _ratio_not_one,
+    _sampler_mismatch,
     _kl_high,
     _kl_negative,
     _entropy_collapse,
@@ -320,6 +370,7 @@ _RULES = (
     _reward_low,
     _falling_reward,
     _duplicates,
+    _unseen_tokens,
     _length_drift,
     _many_epochs,
     _cut_string,

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pipeline.ppo.functional import kl_per_token, masked_mean
+from pipeline.ppo.functional import kl_estimate, masked_mean
 from pipeline.ppo.learner import Scored
 from pipeline.ppo.rollout import Rollout
 
@@ -37,9 +37,8 @@ def importance(sampled: Rollout, recomputed: Rollout, *, cap: float, foreign: bo
     tokens before it alone; the weight of a whole text would not, but varies exponentially more.
     """
     mask = recomputed.mask
-    kl = kl_per_token(  # of the sampler from the trainer, since the sampler drew the tokens
-        logprobs=sampled.logprobs, reference_logprobs=recomputed.logprobs, estimator="k3"
-    )
+    # Of the sampler from the trainer, since the sampler drew the tokens.
+    kl = kl_estimate(sampled.logprobs - recomputed.logprobs, "k3")
     metrics = {
         "rollout/mismatch_kl": masked_mean(kl, mask).item(),
         "rollout/importance_weight_clipped": 0.0,

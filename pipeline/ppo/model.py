@@ -2,7 +2,7 @@
 
 import copy
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,8 +14,8 @@ from transformers import AutoModelForCausalLM
 
 from pipeline.ppo.checks import check_models
 from pipeline.ppo.config import PPOConfig
-from pipeline.ppo.lora import ADAPTER, AdapterOff, with_lora
-from pipeline.ppo.sharding import own, whole
+from pipeline.ppo.lora import ADAPTER, AdapterOff, plain_name, with_lora
+from pipeline.ppo.sharding import frozen_names, own, whole
 
 
 class ModelOutput(NamedTuple):
@@ -30,7 +30,14 @@ class ModelOutput(NamedTuple):
     cache: Any
 
 
-def forward_at(model: nn.Module, input_ids: Tensor, positions: Tensor, **inputs: Any) -> Any:
+def forward_at(
+    model: nn.Module,
+    input_ids: Tensor,
+    positions: Tensor,
+    *,
+    makes_logits: bool = True,
+    **inputs: Any,
+) -> Any:
     """Run a causal LM, its output layer at `positions` only; return (logits, hidden, cache).
 
     `input_ids` is (B, L); `positions` is a (B, L) mask of the positions whose
@@ -39,12 +46,14 @@ def forward_at(model: nn.Module, input_ids: Tensor, positions: Tensor, **inputs:
     padding are never made, whatever the row lengths, and the trunk's last
     hidden state comes without storing all the others.  Whatever a model does to
     logits afterwards (caps, scales) still happens, since it is its own forward.
+    Unless it `makes_logits` the output layer is given no positions, and (0, V) logits come.
     """
     selected: list[Tensor] = []
 
     def select(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor]:
         selected.append(args[0][positions])
-        return (selected[0].unsqueeze(0),)
+        wanted = selected[0] if makes_logits else selected[0][:0]
+        return (wanted.unsqueeze(0),)
 
     output_layer: Any = model.get_output_embeddings()  # type: ignore[operator]
     hook = output_layer.register_forward_pre_hook(select)
@@ -90,23 +99,29 @@ class ActorCritic(nn.Module):
 
         Wrappers (FSDP2) act on the root's forward: a call into the trunk alone would bypass
         them.  A separate critic is left out while sampling with a cache (one pass over whole
-        texts costs less), and with `apart`, for `critic_values` to be asked on its own.
+        texts costs less).  With `apart` there are no values: `values` is asked on its own.
         """
         logits, hidden, cache = forward_at(self.policy, input_ids, positions, **inputs)
-        if self.critic is None:
-            values = self._valued(hidden if self.trunk_learns_values else hidden.detach())
-        elif apart or inputs.get("use_cache", False):
+        if apart or (self.critic is not None and inputs.get("use_cache", False)):
             values = None
+        elif self.critic is None:
+            values = self._valued(hidden)
         else:
-            values = self.critic_values(input_ids, positions, **inputs)
+            values = self.values(input_ids, positions, **inputs)
         return ModelOutput(logits, values, cache)
 
-    def critic_values(self, input_ids: Tensor, positions: Tensor, **inputs: Any) -> Tensor:
-        """(N,) values at `positions` from the separate critic."""
-        assert self.critic is not None
+    def values(self, input_ids: Tensor, positions: Tensor, **inputs: Any) -> Tensor:
+        """(N,) values at `positions`, in a pass over the critic or the shared trunk alone."""
         inputs["use_cache"] = False
-        hidden = self.critic(input_ids=input_ids, **inputs).last_hidden_state
-        return self._valued(hidden[positions])
+        if self.critic is not None:
+            hidden = self.critic(input_ids=input_ids, **inputs).last_hidden_state[positions]
+        else:
+            # A trunk that learns nothing from values needs no graph.
+            with torch.set_grad_enabled(torch.is_grad_enabled() and self.trunk_learns_values):
+                _, hidden, _ = forward_at(
+                    self.policy, input_ids, positions, makes_logits=False, **inputs
+                )
+        return self._valued(hidden)
 
     def _valued(self, hidden: Tensor) -> Tensor:
         # Values are regression targets; bf16 would round them to three digits.
@@ -153,6 +168,21 @@ def token_logprobs(logits: Tensor, tokens: Tensor) -> Tensor:
     return -cross_entropy(logits, tokens, reduction="none")
 
 
+FORBIDDEN = -1e30
+"""A logit of probability 0.  Finite, so that 0 · log 0 is 0 and a division by a temperature stays so."""
+
+
+def not_ending(logits: Tensor, ends: Tensor, early: Tensor | None = None) -> Tensor:
+    """(N, V) logits that give the tokens `ends` (E,) probability 0, in the rows `early` (N,) or all.
+
+    What `min_new_tokens` takes out of the sampling distribution must be out of every other pass
+    over these tokens, or their log-probabilities are of a distribution that was not sampled.
+    """
+    if early is None:
+        return logits.index_fill(1, ends, FORBIDDEN)
+    return logits.index_copy(1, ends, logits[:, ends].masked_fill(early[:, None], FORBIDDEN))
+
+
 def entropy(logits: Tensor) -> Tensor:
     """Entropy of each row's distribution, nats: (N, V) to (N,)."""
     # The clamp keeps 0 · −∞ out where a model forbids tokens outright.
@@ -186,11 +216,23 @@ def autocast(precision: str, device: torch.device) -> AbstractContextManager[Any
 
 
 def weights_hash(model: nn.Module) -> str:
-    """SHA-256 over the names, shapes and bytes of all parameters and buffers but LoRA adapters."""
+    """SHA-256 over the names, shapes and bytes of all parameters and buffers but LoRA adapters.
+
+    Names are those without adapters: a model hashes alike before and under them.
+    """
+    state = model.state_dict()
+    return _hash({plain_name(name): x for name, x in state.items() if ADAPTER not in name})
+
+
+def frozen_hash(model: nn.Module) -> str:
+    """SHA-256 over the names, shapes and bytes of the parameters that training leaves alone."""
+    state, frozen = model.state_dict(), frozen_names(model)
+    return _hash({name: state[name] for name in frozen})
+
+
+def _hash(tensors: Mapping[str, Tensor]) -> str:
     digest = hashlib.sha256()
-    for name, tensor in sorted(model.state_dict().items()):
-        if ADAPTER in name:
-            continue
+    for name, tensor in sorted(tensors.items()):
         digest.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
         flat = whole(tensor.detach()).cpu().contiguous().reshape(-1)
         digest.update(flat.view(torch.uint8).numpy().tobytes())
@@ -242,11 +284,14 @@ def assemble(
     if reference is not None:
         reference = load_reference(reference, apart_from=model).to(device)
     if config.critic == "separate":
-        # Before the adapters: a critic is trained whole.
-        critic = (copy.deepcopy(policy) if critic is None else critic).to(device).float()
+        # Before the adapters: a critic is trained whole.  A copy, since the caller's own may be
+        # the reward model that scores.
+        critic = copy.deepcopy(policy if critic is None else critic).to(device).float()
         critic.requires_grad_(True)
     if config.gradient_checkpointing:
-        policy.gradient_checkpointing_enable({"use_reentrant": False})
+        for trained in (policy, critic):
+            if trained is not None:
+                trained.gradient_checkpointing_enable({"use_reentrant": False})
     if config.lora_rank:
         policy = with_lora(policy, rank=config.lora_rank, alpha=config.lora_alpha)
     actor_critic = ActorCritic(policy, head=config.value_head, critic=critic)
@@ -258,7 +303,7 @@ def load_reference(reference: Any, *, apart_from: nn.Module) -> nn.Module:
     """The frozen reference, a model or a path to one: fp32, no gradients, no dropout."""
     if isinstance(reference, str | Path):
         try:
-            reference = AutoModelForCausalLM.from_pretrained(reference)
+            reference = AutoModelForCausalLM.from_pretrained(reference, trust_remote_code=False)
         except (OSError, ValueError) as error:
             said = str(error).strip().partition("\n")[0]
             raise ValueError(f"the reference {reference!r} cannot be loaded: {said}") from error

@@ -1,13 +1,25 @@
 """What the trainer hands to its caller."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
-from pipeline.ppo.metrics import Flag
+from pipeline.ppo.metrics import Flag, red_flags
 
 
 class TrainingDiverged(RuntimeError):
     """A number became NaN or infinite; says where the run can be taken up again."""
+
+
+class SamplerMismatch(RuntimeError):
+    """The responses of an update were sampled by another model than the policy."""
+
+    @classmethod
+    def of(cls, history: Sequence[Mapping[str, float]]) -> Self:
+        """What the flag on the last of these updates says."""
+        (flag,) = (flag for flag in red_flags(history) if flag.name == "sampler_mismatch")
+        return cls(f"update {len(history)}: {flag.seen} {flag.why} {flag.remedy}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,12 @@ from pipeline.ppo.checks import (
 )
 from pipeline.ppo.config import PPOConfig
 from pipeline.ppo.control import KLController, RunningMoments, scale_scores
-from pipeline.ppo.functional import kl_per_token, shape_rewards, whiten
+from pipeline.ppo.functional import (
+    next_token,
+    shape_rewards,
+    whiten,
+    whitening_scale,
+)
 from pipeline.ppo.learner import Scored
 from pipeline.ppo.rollout import Rollout
 
@@ -33,11 +38,15 @@ class Scores:
 
 @dataclass(frozen=True, kw_only=True)
 class Paid:
-    """Rewards (B, T), with the log-ratio and the KL estimate they are made from; 0 on padding."""
+    """Rewards (B, T), with the log-ratio and the KL they are made from; 0 on padding.
+
+    `scale` is what whitening multiplied the rewards by, 1 without.
+    """
 
     rewards: Tensor
     log_ratio: Tensor
     kl: Tensor
+    scale: float
 
 
 class Rewarder:
@@ -89,28 +98,27 @@ class Rewarder:
     def pay(self, rollout: Rollout, scored: Scored, scores: Tensor) -> Paid:
         """Turn (B,) scores into rewards per token."""
         config, mask = self.config, rollout.mask
-        kl = scored.kl
-        if kl is None:
-            kl = kl_per_token(
-                logprobs=rollout.logprobs,
-                reference_logprobs=scored.reference_logprobs,
-                estimator=config.kl_estimator,
-            )
+        log_ratio = torch.where(mask, rollout.logprobs - scored.reference_logprobs, 0)
+        # The divergence itself, exact or by its unbiased estimate k1: what k2 estimates without
+        # bias is its gradient, and that is in the loss.
+        kl = log_ratio if scored.kl is None else torch.where(mask, scored.kl, 0)
         self.moments.update(scores)
         ended = torch.tensor([reason == "stop" for reason in rollout.finish_reasons])
         paid = scale_scores(
             scores, ended=ended.to(scores.device), moments=self.moments, config=config
         )
-        in_reward = self.kl_controller.weight if config.kl_in == "reward" else 0.0
-        rewards = shape_rewards(scores=paid, kl=kl, mask=mask, kl_weight=in_reward)
-        if config.whiten_rewards:
-            rewards = whiten(rewards, mask, shift_mean=False)
-        log_ratio = rollout.logprobs - scored.reference_logprobs
-        return Paid(
-            rewards=rewards,
-            log_ratio=torch.where(mask, log_ratio, 0),
-            kl=torch.where(mask, kl, 0),
+        rewards = shape_rewards(
+            scores=paid,
+            # The loss charges a token's own divergence: its reward holds only what follows it.
+            kl=config.gamma * next_token(kl, mask) if config.charges_kl_in_loss else kl,
+            mask=mask,
+            kl_weight=self.kl_controller.weight,
         )
+        scale = 1.0
+        if config.whiten_rewards:
+            scale = whitening_scale(rewards, mask).item()
+            rewards = whiten(rewards, mask, shift_mean=False)
+        return Paid(rewards=rewards, log_ratio=log_ratio, kl=kl, scale=scale)
 
     def state_dict(self) -> dict[str, Any]:
         return {"kl_weight": self.kl_controller.weight, "moments": vars(self.moments)}

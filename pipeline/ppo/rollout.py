@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from pipeline.ppo.functional import length_mask
-from pipeline.ppo.model import ModelOutput, entropy, run_model, token_logprobs
+from pipeline.ppo.model import ModelOutput, entropy, not_ending, run_model, token_logprobs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,8 +17,8 @@ class Rollout:
 
     `tokens` (B, T) is right-padded; `lengths` (B,) counts sampled tokens, the
     end-of-text included, and is the only source of masks.  `logprobs` (B, T) are
-    of the full distribution at the sampling temperature; `entropies` (B, T)
-    likewise; `values` (B, T) are of the state before each token, or None without
+    of the full distribution at the sampling temperature, without end-of-text where
+    `min_new_tokens` forbids it; `entropies` (B, T) likewise; `values` (B, T) are of the state before each token, or None without
     a value head.  All are 0 on padding.  A sampler that is not ours brings neither
     entropies nor values.
     """
@@ -63,19 +63,20 @@ def generate(
     `model` is an `ActorCritic` or any causal LM on one device; the caller sets
     autocast.  Nothing is taken from the model's `generation_config`.
     `temperature=0` is greedy, with log-probabilities at temperature 1.
-    `top_k=0` and `top_p=1` are off; neither these nor `min_new_tokens` changes
-    the recorded log-probabilities, which are of the full distribution.
+    `top_k=0` and `top_p=1` are off; neither changes the recorded log-probabilities, which
+    are of the full distribution.  `min_new_tokens` does: before them end-of-text is not in it.
 
     `generator` lives on the CPU on every device, and each row has random
     numbers of its own drawn beforehand, so a response does not depend on what is
-    decoded beside it; `uniforms` (B, `max_new_tokens`) brings them instead.
+    decoded beside it; `uniforms` (B, `max_new_tokens`) in float64 brings them instead.
     `batch_size=0` decodes all rows together.
 
     Raises ValueError for no prompts or an empty one, or for settings out of range.
     """
     _check_request(prompts, eos_token_ids, max_new_tokens, temperature, top_k, top_p)
     if uniforms is None:
-        uniforms = torch.rand(len(prompts), max_new_tokens, generator=generator)
+        size = (len(prompts), max_new_tokens)
+        uniforms = torch.rand(size, generator=generator, dtype=torch.float64)
     was_training = model.training
     model.eval()
     try:
@@ -105,7 +106,7 @@ class _Decoder:
     ) -> None:
         self.model = model
         self.device = next(model.parameters()).device
-        self.uniforms = uniforms.to(self.device)
+        self.uniforms = on_device(uniforms, self.device)
         rows, steps = uniforms.shape
         self.input_ids, self.attention_mask = left_padded(prompts, pad, self.device)
         self.tokens = torch.full((rows, steps), pad, device=self.device)
@@ -121,8 +122,10 @@ class _Decoder:
         live = torch.arange(len(self.tokens), device=self.device)
         ids, mask, cache = self.input_ids, self.attention_mask, None
         for step in range(self.tokens.shape[1]):
-            cache = self._forward(ids, mask, cache, live, step)
-            drawn = self._draw(live, step, forbidden=eos if step < min_new_tokens else None)
+            cache = self._forward(
+                ids, mask, cache, live, step, forbidden=eos if step < min_new_tokens else None
+            )
+            drawn = self._draw(live, step)
             stopped = torch.isin(drawn, eos)
             self.tokens[live, step] = drawn
             self.lengths[live[stopped]] = step + 1
@@ -137,10 +140,21 @@ class _Decoder:
             ids = drawn.unsqueeze(1)
             mask = torch.cat([mask, mask.new_ones(len(live), 1)], dim=1)
 
-    def _forward(self, ids: Tensor, mask: Tensor, cache: Any, live: Tensor, step: int) -> Any:
+    def _forward(
+        self,
+        ids: Tensor,
+        mask: Tensor,
+        cache: Any,
+        live: Tensor,
+        step: int,
+        *,
+        forbidden: Tensor | None,
+    ) -> Any:
         """Run the model on new tokens; keep logits, entropies and values of column `step`."""
         output = read_on(self.model, ids, mask, cache)
         self.logits = output.logits / (self.temperature or 1.0)
+        if forbidden is not None:
+            self.logits = not_ending(self.logits, forbidden)
         self.entropies[live, step] = entropy(self.logits)
         if output.values is not None:
             if self.values is None:
@@ -148,15 +162,12 @@ class _Decoder:
             self.values[live, step] = output.values
         return output.cache
 
-    def _draw(self, live: Tensor, step: int, forbidden: Tensor | None) -> Tensor:
+    def _draw(self, live: Tensor, step: int) -> Tensor:
         """Choose the next token of each live row and record its log-probability."""
-        allowed = self.logits
-        if forbidden is not None:
-            allowed = allowed.index_fill(1, forbidden, -torch.inf)
         if self.temperature == 0:
-            drawn = allowed.argmax(-1)
+            drawn = self.logits.argmax(-1)
         else:
-            allowed = truncate(allowed, top_k=self.top_k, top_p=self.top_p)
+            allowed = truncate(self.logits, top_k=self.top_k, top_p=self.top_p)
             drawn = sample_tokens(allowed.softmax(-1), self.uniforms[live, step])
         self.logprobs[live, step] = token_logprobs(self.logits, drawn)
         return drawn
@@ -186,15 +197,26 @@ def sample_tokens(probs: Tensor, uniforms: Tensor) -> Tensor:
     """Draw a token from each row of (B, V) by inverting its distribution at `uniforms` (B,).
 
     Twenty times faster than `torch.multinomial` on a CPU, and each row has a
-    random number of its own.
+    random number of its own.  Uniforms of 53 bits tell tokens apart down to 1e-16, those of 24
+    bits to 6e-8 only, which is more than most tokens of a large vocabulary have.
     """
-    # fp32 sums over a large vocabulary lose its rare tokens; MPS has no fp64.
-    precise = torch.float32 if probs.device.type == "mps" else torch.float64
-    cumulative = probs.cumsum(-1, dtype=precise)
+    cumulative = probs.cumsum(-1, dtype=_precise(probs.device))
     # The last sum, not 1, is the total; right=True passes over tokens of probability 0.
-    target = uniforms.to(precise).unsqueeze(1) * cumulative[:, -1:]
-    drawn = torch.searchsorted(cumulative, target, right=True).squeeze(1)
-    return drawn.clamp_max(probs.shape[1] - 1)
+    total = cumulative[:, -1:].contiguous()
+    drawn = torch.searchsorted(cumulative, uniforms.unsqueeze(1) * total, right=True)
+    # A product that was rounded up to the total is past the last token that has a probability.
+    drawn = torch.minimum(drawn, torch.searchsorted(cumulative, total)).squeeze(1)
+    return drawn.clamp_max(probs.shape[1] - 1)  # NaN is past all; the caller finds it out
+
+
+def _precise(device: torch.device) -> torch.dtype:
+    """What sums over a vocabulary are taken in: fp32 ones lose its rare tokens."""
+    return torch.float32 if device.type == "mps" else torch.float64  # MPS has no fp64
+
+
+def on_device(uniforms: Tensor, device: torch.device) -> Tensor:
+    """Random numbers on `device`, as precise as it can."""
+    return uniforms.to(_precise(device)).to(device)
 
 
 def truncate(logits: Tensor, *, top_k: int, top_p: float) -> Tensor:
@@ -209,7 +231,7 @@ def truncate(logits: Tensor, *, top_k: int, top_p: float) -> Tensor:
     if top_p < 1:
         ordered, order = logits.sort(dim=-1, descending=True)
         probs = ordered.softmax(-1)
-        outside = probs.cumsum(-1) - probs >= top_p
+        outside = probs.cumsum(-1, dtype=_precise(probs.device)) - probs >= top_p
         logits = logits.masked_fill(outside.scatter(1, order, outside), -torch.inf)
     return logits
 

@@ -32,8 +32,8 @@ def shard(model: nn.Module) -> None:
         if type(module).__name__ in layers:
             fully_shard(module)
     fully_shard(model)
-    if hasattr(model, "critic_values"):  # the second way into the policy with its critic
-        register_fsdp_forward_method(model, "critic_values")
+    if hasattr(model, "values"):  # the second way into the policy with its critic
+        register_fsdp_forward_method(model, "values")
 
 
 @contextmanager
@@ -70,6 +70,21 @@ def model_state(model: nn.Module) -> dict[str, Any]:
     return get_model_state_dict(model, options=_WHOLE) if is_sharded(model) else model.state_dict()
 
 
+def frozen_names(model: nn.Module) -> set[str]:
+    """Names, in its state, of the weights that training leaves alone."""
+    named = model.state_dict(keep_vars=True).items()
+    return {name for name, x in named if isinstance(x, nn.Parameter) and not x.requires_grad}
+
+
+def trained_state(model: nn.Module) -> dict[str, Any]:
+    """What training may change, on the first process; all must ask.
+
+    Without the frozen weights: those under LoRA adapters are nearly all of a model.
+    """
+    frozen = frozen_names(model)
+    return {name: x for name, x in model_state(model).items() if name not in frozen}
+
+
 def part_state(model: nn.Module, part: str) -> dict[str, Any] | None:
     """A part's whole state by its own names, on the first process; None where it has it itself."""
     if not is_sharded(model):
@@ -86,12 +101,14 @@ def optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[
 
 
 def load_states(model: nn.Module, optimizer: torch.optim.Optimizer, states: dict[str, Any]) -> None:
-    """Put back what `model_state` and `optimizer_state` gave, on every process."""
+    """Put back what `trained_state` and `optimizer_state` gave, on every process."""
     if not is_sharded(model):
-        model.load_state_dict(states["model"])
+        found = model.load_state_dict(states["model"], strict=False)
+        assert set(found.missing_keys) <= frozen_names(model), found.missing_keys
+        assert not found.unexpected_keys, found.unexpected_keys
         optimizer.load_state_dict(states["optimizer"])
         return
-    whole_state = StateDictOptions(full_state_dict=True)
+    whole_state = StateDictOptions(full_state_dict=True, strict=not frozen_names(model))
     set_model_state_dict(model, states["model"], options=whole_state)
     set_optimizer_state_dict(
         model, optimizer, optim_state_dict=states["optimizer"], options=whole_state

@@ -10,7 +10,7 @@ from statistics import fmean
 import torch
 from torch import Tensor
 
-from pipeline.ppo.functional import explained_variance, masked_mean, masked_var
+from pipeline.ppo.functional import explained_variance, kl_estimate, masked_mean, masked_var
 from pipeline.ppo.metrics import length_correlation, repeated_ngrams, unique_share
 from pipeline.ppo.rewarder import Paid, Scores
 from pipeline.ppo.rollout import Rollout
@@ -50,6 +50,9 @@ def summarize(
         "completion/length_mean": lengths.mean(),
         "completion/length_std": lengths.std(correction=0),
     }
+    for estimator in ("k2", "k3", "abs"):
+        estimate = kl_estimate(paid.log_ratio, estimator)  # 0 on padding, where ρ is 0
+        tensors[f"kl/{estimator}"] = estimate.sum(1).mean()
     metrics = {name: tensor.item() for name, tensor in tensors.items()}
     correlation = length_correlation(total.tolist(), lengths.tolist())
     metrics["reward/length_correlation"] = correlation or 0.0

@@ -1,9 +1,6 @@
 """PPO: rollout → score → shape → advantages → update, again and again."""
 
-import hashlib
-import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,44 +11,48 @@ from transformers import PreTrainedTokenizerBase
 from pipeline.ppo.advantages import Advantages
 from pipeline.ppo.backends import Request, make_backend
 from pipeline.ppo.checkpoint import (
+    DamagedCheckpoint,
+    NoReadableCheckpoint,
     checkpoint_path,
     list_checkpoints,
-    load_checkpoint,
-    random_states,
-    restore_random_states,
+    load_newest,
     save_checkpoint,
+    set_aside,
     writable,
 )
-from pipeline.ppo.checks import Reward, check_categories, check_ends, check_prompts, check_tokenizer
+from pipeline.ppo.checks import (
+    Reward,
+    check_categories,
+    check_critic,
+    check_ends,
+    check_processes,
+    check_prompts,
+    check_tokenizer,
+)
 from pipeline.ppo.config import PPOConfig
-from pipeline.ppo.control import PromptSampler, learning_rate
+from pipeline.ppo.control import MISMATCHED, PromptSampler, learning_rates, reason_to_stop
+from pipeline.ppo.decoding import Decoder
 from pipeline.ppo.experience import Texts, join_texts
 from pipeline.ppo.frozen import hold_in_bf16, merged
-from pipeline.ppo.learner import Learner, NonFiniteError, planned_steps
-from pipeline.ppo.metrics import red_flags, reward_fell
+from pipeline.ppo.learner import NOTHING, Learner, NonFiniteError, planned_steps
+from pipeline.ppo.metrics import red_flags, samples_of_another
 from pipeline.ppo.mismatch import completed, importance
 from pipeline.ppo.model import (
     assemble,
     detect_device,
     end_tokens,
+    frozen_hash,
     resolve_precision,
-    shapes_hash,
     weights_hash,
     weights_versions,
 )
 from pipeline.ppo.packing import packs
 from pipeline.ppo.parallel import Processes, same_weights_everywhere
-from pipeline.ppo.results import Sample, TrainingDiverged, UpdateResult
+from pipeline.ppo.results import Sample, SamplerMismatch, TrainingDiverged, UpdateResult
+from pipeline.ppo.resuming import restore, state_of
 from pipeline.ppo.rewarder import Paid, Rewarder, Scores
 from pipeline.ppo.rollout import Rollout
-from pipeline.ppo.sharding import (
-    gathered,
-    load_states,
-    model_state,
-    optimizer_state,
-    part_state,
-    shard,
-)
+from pipeline.ppo.sharding import gathered, part_state, shard
 from pipeline.ppo.sharing import Share, put_together
 from pipeline.ppo.summary import Stopwatch, summarize
 
@@ -61,9 +62,9 @@ class PPOTrainer:
 
     `model` and `reference` are transformers causal LMs with memory of their own (`reference` may
     be a path, or None with LoRA: the policy with its adapters off).  Both are moved to `device`
-    and made fp32, and `model` is trained in place.  `critic` is the model a separate critic
-    starts from, a reward model or a causal LM; a copy of `model` when None.  `categories` names
-    each prompt's, for the baseline "category_mean".
+    and made fp32, and `model` is trained in place.  A separate critic starts as a copy of
+    `critic`, a reward model or a causal LM that knows the policy's tokens, or of `model` when it
+    is None.  `categories` names each prompt's, for the baseline "category_mean".
     `prompts` are token ids, rendered for chat already.  `reward(prompt_indices, texts)`
     returns one finite score a completion, or named lists of them, which are
     summed with `reward_weights` (1 where not named) and logged each.  It is called once
@@ -98,13 +99,18 @@ class PPOTrainer:
         self.tokenizer = tokenizer
         self.pad_token_id: int = check_tokenizer(tokenizer)
         self.eos_token_ids = check_ends(eos_token_ids or end_tokens(tokenizer, model), model)
+        self.decoder = Decoder(tokenizer, self.eos_token_ids)
         self.directory = Path(directory) / "checkpoints" if directory is not None else None
         self.device = torch.device(device) if device is not None else detect_device()
         self.precision = resolve_precision(config.precision, self.device)
         self.processes = Processes()
+        check_processes(config, self.processes.size)
+        if critic is not None:
+            check_critic(critic, model, longest=self._longest)
         self.model, self.reference = assemble(model, reference, critic, config, self.device)
         packing = self._packing()  # sharded, a part of the model cannot be tried alone
         self._spread()
+        self.frozen_hash = frozen_hash(self.model)  # before any of it is rounded
         self._exact: dict[str, Tensor] = {}
         if self.precision == "bf16" and config.sharding == "none":  # a shard has one precision
             self._exact = hold_in_bf16(self.model.policy, self.reference)
@@ -124,6 +130,7 @@ class PPOTrainer:
             generator=self.generators["minibatches"],
             packing=packing,
             processes=self.processes,
+            eos_token_ids=self.eos_token_ids,
         )
         self.backend = make_backend(
             Request(
@@ -143,6 +150,7 @@ class PPOTrainer:
         self.history: list[dict[str, float]] = []
         self.extra: dict[str, Any] = {}
         self.stopped: str | None = None
+        self.passed_over: list[DamagedCheckpoint] = []
 
     def _spread(self) -> None:
         """Make this process one of several, where there are several."""
@@ -161,16 +169,22 @@ class PPOTrainer:
         read = {
             "policy": self.model.policy, "critic": self.model.critic, "reference": self.reference
         }  # fmt: skip
-        longest = max(map(len, self.prompts)) + self.config.max_new_tokens
-        return packs(self.config.packing, read, longest=longest, device=self.device)
+        return packs(self.config.packing, read, longest=self._longest, device=self.device)
+
+    @property
+    def _longest(self) -> int:
+        """Tokens of the longest text there can be."""
+        return max(map(len, self.prompts)) + self.config.max_new_tokens
 
     def run(self, *, resume: bool = False) -> Iterator[UpdateResult]:
         """Make the updates, yielding each.
 
-        `resume=True` takes up the newest checkpoint in `directory`, or starts from the
-        beginning where none was written yet.  Ends early, with the reason in
-        `stopped`, when the KL budget is spent or the reward has collapsed.  Raises TrainingDiverged when a
-        number is NaN or infinite, and RuntimeError when the reference was changed.
+        `resume=True` takes up the newest readable checkpoint in `directory` (damaged ones are then
+        in `passed_over`), or starts from the beginning without any; with more `updates` than it was
+        begun with the run is made longer, at the learning rates of the new length.  Ends early, with the reason in `stopped`,
+        at a spent KL budget or a collapsed reward.  Raises TrainingDiverged for a number
+        that is NaN or infinite, SamplerMismatch after the result of an update whose responses
+        another model sampled, and RuntimeError when the reference was changed.
         """
         self.rewarder.check()
         self._open_directory(resume=resume)
@@ -182,6 +196,8 @@ class PPOTrainer:
             yield result
             if result.checkpoint is not None:
                 self.write_checkpoint()
+        if self.stopped == MISMATCHED:
+            raise SamplerMismatch.of(self.history)
         self._check_reference()
 
     def write_checkpoint(self) -> None:
@@ -209,18 +225,18 @@ class PPOTrainer:
             raise NonFiniteError("the policy's log-probabilities are not finite")
         texts = self._texts(batch, rollout)
         paid = self.rewarder.pay(rollout, scored, scores.total)
-        experience, raw_advantages = self.advantages(
+        experience, raw_advantages, scale = self.advantages(
             batch, rollout, scored, paid.rewards, mismatch.weights
         )
         beta = self.rewarder.kl_controller.weight
+        wrong = samples_of_another(mismatch.metrics["rollout/mismatch_kl"])
         with watch.lap("speed/update_seconds"):
-            lr = learning_rate(self.config, self.step)
             learned = self.learner.learn(
                 texts,
                 experience,
-                lr=lr,
-                kl_weight=beta,
-                steps=planned_steps(self.config, self.step),
+                rates=learning_rates(self.config, self.step),
+                kl_weight=beta * paid.scale * scale,
+                steps=NOTHING if wrong else planned_steps(self.config, self.step),
             )
         metrics = summarize(
             rollout=rollout,
@@ -230,6 +246,7 @@ class PPOTrainer:
             raw_advantages=raw_advantages,
             returns=experience.returns,
         )
+        metrics["completion/unseen_tokens"] = self.decoder.unseen_share(rollout.token_lists())
         metrics |= mismatch.metrics | learned | watch.metrics(sampled=int(rollout.lengths.sum()))
         metrics["kl/coefficient"] = beta
         written = weights_versions(self.reference) != self._reference_versions
@@ -239,16 +256,15 @@ class PPOTrainer:
     def _rollout(self, batch: list[int]) -> Rollout:
         """Responses to this process's share of the batch."""
         # Drawn for all and by all, so that a response does not depend on who samples it.
-        uniforms = torch.rand(
-            len(batch), self.config.max_new_tokens, generator=self.generators["sampling"]
-        )
+        size = (len(batch), self.config.max_new_tokens)
+        uniforms = torch.rand(size, generator=self.generators["sampling"], dtype=torch.float64)
         mine = self.processes.share(range(len(batch)))
         return self.backend([self.prompts[batch[row]] for row in mine], uniforms[mine])
 
     def _scored(self, batch: list[int], rollout: Rollout) -> Share:
         """What the reward and the reference say of this process's share."""
         mine = self.processes.share(batch)
-        texts = [self._decode(tokens) for tokens in rollout.token_lists()]
+        texts = [self.decoder.text(tokens) for tokens in rollout.token_lists()]
         return Share(
             rollout=rollout,
             scores=self.rewarder.score(mine, texts),
@@ -258,12 +274,6 @@ class PPOTrainer:
                 again=self.backend.foreign,
             ),
         )
-
-    def _decode(self, tokens: list[int]) -> str:
-        # An id that ends a response need not be special to the tokenizer.
-        body = tokens[:-1] if tokens[-1] in self.eos_token_ids else tokens
-        decode: Any = self.tokenizer.decode
-        return decode(body, skip_special_tokens=True, clean_up_tokenization_spaces=False)
 
     def _texts(self, batch: list[int], rollout: Rollout) -> Texts:
         return join_texts([self.prompts[i] for i in batch], rollout, pad=self.pad_token_id)
@@ -281,12 +291,10 @@ class PPOTrainer:
         self.step += 1
         self.rewarder.kl_controller.update(metrics["kl/reference"], config.rollouts)
         self.history.append(metrics)
-        if config.kl_budget and metrics["kl/reference"] > config.kl_budget:
-            self.stopped = "kl_budget"
-        elif config.reward_collapse and reward_fell(self.history, config.reward_collapse):
-            self.stopped = "reward_collapse"
+        self.stopped = reason_to_stop(config, self.history)
         last = self.step == config.updates or self.stopped is not None
         due = config.checkpoint_every and (last or self.step % config.checkpoint_every == 0)
+        due = due and self.stopped != MISMATCHED  # a resume samples that update again
         columns = zip(
             batch,
             scores.texts,
@@ -319,60 +327,25 @@ class PPOTrainer:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything a bit-for-bit resume needs, `extra` included."""
-        return {
-            "step": self.step,
-            "model": model_state(self.model),
-            "optimizer": optimizer_state(self.model, self.learner.optimizer),
-            "rewarder": self.rewarder.state_dict(),
-            "category_means": self.advantages.category_means.sums,
-            "sampler": self.sampler.state_dict(),
-            "random": random_states(self.generators),
-            "history": self.history,
-            "stopped": self.stopped,
-            "extra": json.dumps(self.extra),
-            "run": self._fingerprint(),
-        }
+        return state_of(self)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go back to where `state_dict` was taken.
 
         Raises ValueError when it belongs to another run: other settings, prompts,
-        reward weights or reference.  `checkpoint_every` may differ.
+        reward weights, reference or frozen weights.  `checkpoint_every` may differ, and
+        `updates` may be more.
         """
-        ours = self._fingerprint()
-        differing = sorted(name for name in ours if state["run"].get(name) != ours[name])
-        if differing:
-            raise ValueError(
-                f"the checkpoint belongs to another run: {', '.join(differing)} differ; "
-                "resume with the same settings or start in an empty directory"
-            )
-        load_states(self.model, self.learner.optimizer, state)
-        self.rewarder.load_state_dict(state["rewarder"])
-        means = {name: list(found) for name, found in state["category_means"].items()}
-        self.advantages.category_means.sums = means
-        self.sampler.load_state_dict(state["sampler"])
-        restore_random_states(state["random"], self.generators)
-        self.step, self.stopped = state["step"], state["stopped"]
-        self.history = [dict(metrics) for metrics in state["history"]]
-        self.extra = json.loads(state["extra"])
-
-    def _fingerprint(self) -> dict[str, Any]:
-        """What must be the same for a resume to mean anything."""
-        settings = asdict(replace(self.config, checkpoint_every=0))
-        prompts = hashlib.sha256(json.dumps(self.prompts).encode()).hexdigest()
-        return {f"ppo.{name}": value for name, value in settings.items()} | {
-            "model": shapes_hash(self.model),
-            "prompts": prompts,
-            "reference": self.reference_hash,
-            "reward_weights": self.rewarder.weights,
-            "eos_token_ids": self.eos_token_ids,
-        }
+        restore(self, state)
 
     def _open_directory(self, *, resume: bool) -> None:
         """Take up the newest checkpoint, or make sure that there is none to trample on."""
-        found = [] if self.directory is None else list_checkpoints(writable(self.directory))
+        found = list_checkpoints(self.directory and writable(self.directory))
         if resume and found:
-            self.load_state_dict(load_checkpoint(found[-1]))
+            _, state, self.passed_over = load_newest(found)
+            self.load_state_dict(state)
+            if self.processes.rank == 0:
+                set_aside(self.passed_over)
         elif found and self.step == 0:
             raise ValueError(
                 f"{self.directory} holds checkpoints of an earlier run; resume it or start in "
@@ -383,14 +356,16 @@ class PPOTrainer:
         """Put the policy back to the last good checkpoint and say so."""
         where = f"update {self.step + 1}: {error}"
         remedy = "lower ppo.lr or ppo.epochs before trying again"
-        found = list_checkpoints(self.directory) if self.directory is not None else []
+        found = list_checkpoints(self.directory)
         if not found:
             return TrainingDiverged(f"{where}; no checkpoint was written yet; {remedy}")
-        self.load_state_dict(load_checkpoint(found[-1]))
-        return TrainingDiverged(
-            f"{where}; the policy is back at the last good checkpoint, {found[-1]} "
-            f"(update {self.step}); {remedy}"
-        )
+        try:
+            newest, state, _ = load_newest(found)
+        except NoReadableCheckpoint as unreadable:
+            return TrainingDiverged(f"{where}; {unreadable}; {remedy}")
+        self.load_state_dict(state)
+        back = f"the policy is back at the last good checkpoint, {newest} (update {self.step})"
+        return TrainingDiverged(f"{where}; {back}; {remedy}")
 
     def _check_reference(self) -> None:
         if weights_hash(self.reference) != self.reference_hash:

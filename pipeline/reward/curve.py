@@ -19,7 +19,7 @@ import pandas as pd
 
 from pipeline.devices import pick_device
 from pipeline.reward import held_out as table
-from pipeline.reward.data import JudgedPair, read_pairs, set_apart, split_by_prompt, stopping_pairs
+from pipeline.reward.data import JudgedPair, job_pairs, set_apart, split_by_prompt, stopping_pairs
 from pipeline.reward.learning_curve import BLOCKS, COLUMNS, ORDERS, THE_MODEL, file_of
 from pipeline.reward.members import train_members
 from pipeline.reward.quality import of_stream, outcomes
@@ -37,7 +37,7 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
     """Train the models that are still missing; the number there are."""
     config, path = job.config.reward, job.model("reference")
     chat = ChatTokenizer.load(path)
-    pairs = read_pairs(directory.inputs / "judgments.parquet", chat, max_tokens=config.max_tokens)
+    pairs = job_pairs(job, report, directory, chat, path)
     rest, held_out = split_by_prompt(
         pairs, held_out_share=config.held_out_share, seed=job.config.seed
     )

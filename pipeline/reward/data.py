@@ -14,9 +14,12 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from pipeline.devices import context_of
 from pipeline.reward.config import RewardConfig
+from pipeline.reward.enough import Judged, held_out_prompts
 from pipeline.reward.likelihood import OUTCOME_CODES, TIE, UNSTATED, TieModel
-from pipeline.text import ChatTokenizer, read_messages, require_fit
+from pipeline.rundir import Job, Report, RunDirectory
+from pipeline.text import CONTEXT, ChatTokenizer, Room, read_messages
 from storage.records import RANDOM_STREAM, Arm, digest
 
 _COLUMNS = (
@@ -60,10 +63,28 @@ class JudgedPair:
         return self.arm in RANDOM_STREAM
 
 
-def read_pairs(path: Path, chat: ChatTokenizer, *, max_tokens: int) -> list[JudgedPair]:
-    """Every judgment of a parquet file, tokenized; none is dropped and none is cut.
+def job_pairs(
+    job: Job, report: Report, directory: RunDirectory, chat: ChatTokenizer, model: str
+) -> list[JudgedPair]:
+    """The judgments of a stage's inputs that fit its settings and the context of `model`."""
 
-    Raises `TooLong` when a text exceeds `max_tokens`, and ValueError when columns are missing.
+    def tell(sentence: str) -> None:
+        report.log(sentence)
+        if not job.resume:  # a resumed run's events begin at its checkpoint
+            report.note("warning", "long_rows", sentence)
+
+    room = Room(
+        limits={"reward.max_tokens": job.config.reward.max_tokens, CONTEXT: context_of(model)},
+        skip=job.config.model.long_rows == "skip",
+        tell=tell,
+    )
+    return read_pairs(directory.inputs / "judgments.parquet", chat, room)
+
+
+def read_pairs(path: Path, chat: ChatTokenizer, room: Room) -> list[JudgedPair]:
+    """Every judgment of a parquet file that fits, tokenized; none is cut.
+
+    Raises `TooLong` as `room` says, and ValueError when columns are missing.
     """
     frame = pd.read_parquet(path)
     missing = [name for name in _COLUMNS if name not in frame.columns]
@@ -99,8 +120,8 @@ def read_pairs(path: Path, chat: ChatTokenizer, *, max_tokens: int) -> list[Judg
             )
         )
     longest = [max(len(pair.first_ids), len(pair.second_ids)) for pair in pairs]
-    require_fit(longest, limit=max_tokens, setting="reward.max_tokens", what="judged pairs")
-    return pairs
+    names = [f"judgment {pair.judgment} of prompt {pair.prompt}" for pair in pairs]
+    return [pairs[i] for i in room.fitting(longest, names, what="judged pairs")]
 
 
 def judged_by(inputs: Path) -> dict[str, dict[str, int]]:
@@ -132,32 +153,27 @@ def split_by_prompt(
     """Training and held-out pairs with no prompt in both.
 
     Judgments of one prompt resemble each other: splitting by judgment instead flatters accuracy
-    by ten points and more.  Which prompts are held out follows from their ids, so that most stay
-    held out as labels come in.  Prompts without a judgment of the random stream are held out only
-    where no prompt has one: nothing can be measured on pairs that a reward model chose.  Raises
-    ValueError where there is nothing to learn or measure.
+    by ten points and more.  `held_out_prompts` says which are held out, and raises ValueError where
+    there is nothing to learn or measure.
     """
-    if not any(pair.decisive for pair in pairs):
-        raise ValueError(
-            f"none of the {len(pairs)} judgments prefers a response, so there is nothing to learn; "
-            "label more pairs before training"
-        )
-    prompts = sorted({pair.prompt for pair in pairs}, key=lambda id: digest("split", str(seed), id))
-    if len(prompts) < 2:
-        raise ValueError(
-            "all judgments are on one prompt; the reward model needs at least two, one to train "
-            "on and one to measure on: label more pairs before training"
-        )
-    wanted = min(max(1, round(held_out_share * len(prompts))), len(prompts) - 1)
-    measurable = {pair.prompt for pair in pairs if pair.random_stream} or set(prompts)
-    held_out = set([id for id in prompts if id in measurable][:wanted])
+    held_out = held_out_prompts(by_prompt(pairs), share=held_out_share, seed=seed)
     train = [pair for pair in pairs if pair.prompt not in held_out]
-    if not any(pair.decisive for pair in train):
-        raise ValueError(
-            "every judgment that prefers a response fell into the held-out share, so there is "
-            "nothing to learn; label more pairs before training"
-        )
     return train, [pair for pair in pairs if pair.prompt in held_out]
+
+
+def by_prompt(pairs: Sequence[JudgedPair]) -> dict[str, Judged]:
+    """The judgments of each prompt, counted."""
+    found: dict[str, list[JudgedPair]] = {}
+    for pair in pairs:
+        found.setdefault(pair.prompt, []).append(pair)
+    return {
+        prompt: Judged(
+            judgments=len(its),
+            decisive=sum(pair.decisive for pair in its),
+            random_stream=any(pair.random_stream for pair in its),
+        )
+        for prompt, its in found.items()
+    }
 
 
 def set_apart(

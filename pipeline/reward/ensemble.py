@@ -6,7 +6,7 @@ al. 2023, "Reward Model Ensembles Help Mitigate Overoptimization").
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -93,9 +93,17 @@ class Ensemble:
             self.figures = [*(f"member_{number}" for number in numbers), "ensemble_sd"]
 
     @classmethod
-    def load(cls, job: Job, *, device: torch.device) -> Ensemble:
-        """The reward models that a job names."""
+    def load(
+        cls, job: Job, *, device: torch.device, asked: Mapping[str, Messages], answer: int
+    ) -> Ensemble:
+        """The reward models that a job names.
+
+        Raises `TooLong` where a prompt of `asked`, by id, and an answer of `answer` tokens do not
+        fit one of them.
+        """
         models = [RewardModel.load(path, device=device) for path in job.reward_models()]
+        for model in models:
+            model.require_room(asked, answer)
         return cls(models, job.config.shaping)
 
     def __call__(self, conversations: Sequence[Messages], completions: Sequence[str]) -> Verdict:

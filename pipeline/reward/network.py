@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING, AutoConfig
 from transformers.utils import ModelOutput
@@ -207,14 +208,14 @@ def _load(
     """The network and the names of tensors that `path` should have had."""
     resolved = require_model(path)
     try:
-        config = AutoConfig.from_pretrained(resolved, num_labels=1)
+        config = AutoConfig.from_pretrained(resolved, num_labels=1, trust_remote_code=False)
         stock = not fresh and not hasattr(config, "reward_likelihood")
         if heads is not None:
             config.reward_heads = heads
         network, info = network_class(type(config), fresh=fresh, stock=stock).from_pretrained(
             resolved, config=config, dtype=dtype, output_loading_info=True
         )
-    except (OSError, KeyError) as error:
+    except (OSError, KeyError, SafetensorError) as error:
         raise ModelUnavailable(explain(path, error)) from error
     without_dropout(network)
     return network.eval(), sorted(info["missing_keys"])

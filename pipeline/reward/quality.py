@@ -44,7 +44,7 @@ def quality(
 ) -> dict[str, Any]:
     """All figures as plain values; those without a judgment to rest on are None or empty.
 
-    `groups` says of each judgment how the people who judged its item agree (`GROUPS`).  `coin_log_loss` is that of a coin
+    `groups` says of each judgment how the people who judged its item agree (`GROUPS`).  `coin_log_loss` is that of chance
     that knows how often people tie.  `agreed` is how often a second person sides with the first,
     and `expected` how often fitted annotators would; the ceiling rests on it where it rests on
     `ceiling.FEWEST` pairs of preferences.

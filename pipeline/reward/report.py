@@ -220,8 +220,8 @@ def readable(found: Mapping[str, Any]) -> str:
     quality = found["quality"]
     if quality["log_loss"] is not None:
         lines.append(
-            f"\nlog-loss {quality['log_loss']:.3f} nats a judgment; {quality['coin_log_loss']:.3f} "
-            "of a coin that knows how often people tie"
+            f"\nlog-loss {quality['log_loss']:.3f} nats a judgment; chance that knows how often "
+            f"people tie: {quality['coin_log_loss']:.3f}"
         )
     if quality["accuracy"]:
         lines += ["", *_tables(quality)]

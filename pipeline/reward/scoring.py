@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -17,8 +18,9 @@ from pipeline.ppo.model import autocast, resolve_precision
 from pipeline.ppo.packing import can_pack, last_states
 from pipeline.reward.data import JudgedPair, pad_right
 from pipeline.reward.network import load_network
-from pipeline.text import ChatTokenizer, Messages
+from pipeline.text import ChatTokenizer, Encoded, Messages, TooLong, name_rows
 
+_log = logging.getLogger(__name__)
 _TOKENS_AT_ONCE = 16_384
 _NETWORKS = "reward_networks"
 """In a saved configuration: how many networks the model has, itself counted."""
@@ -133,12 +135,42 @@ class RewardModel:
         for network in self.networks:
             network.rescale(by, thresholds=thresholds)
 
+    def require_room(self, asked: Mapping[str, Messages], answer: int) -> None:
+        """`TooLong` unless each prompt, by its id, and `answer` tokens with their end fit."""
+        context = context_length(self.network) or sys.maxsize
+        lengths = {id: len(self.chat.prompt(text)) + answer + 1 for id, text in asked.items()}
+        long = [(id, length) for id, length in lengths.items() if length > context]
+        if long:
+            raise TooLong(
+                f"{len(long)} prompts with answers of {answer} tokens exceed the reward model's "
+                f"context of {context} tokens: {name_rows(long)}; lower ppo.max_new_tokens or "
+                "remove them"
+            )
+
     def _ids(
         self, conversations: Sequence[Messages], completions: Sequence[str]
     ) -> list[list[int]]:
         """Rendered by the function that rendered the judgments the model was trained on."""
         texts = zip(conversations, completions, strict=True)
-        return [self.chat.chat(messages, text).ids for messages, text in texts]
+        return [self._within(self.chat.chat(messages, text)) for messages, text in texts]
+
+    def _within(self, text: Encoded) -> list[int]:
+        """A text's ids, without the last tokens of an answer that the context has no room for.
+
+        A policy samples an answer within the context, and its text can be more tokens when it is
+        encoded again, as bytes that are no character are.  `TooLong` where the prompt does not fit.
+        """
+        context = context_length(self.network) or sys.maxsize
+        if len(text.ids) <= context:
+            return text.ids
+        if text.prompt_tokens + 2 > context:
+            raise TooLong(
+                f"a prompt of {text.prompt_tokens} tokens leaves no room for an answer in the reward "
+                f"model's context of {context}; remove it"
+            )
+        over = len(text.ids) - context
+        _log.warning("an answer was scored without its last %d tokens, to fit the context", over)
+        return [*text.ids[: context - 1], text.ids[-1]]
 
     @torch.no_grad()
     def _states(self, network: Any, texts: Sequence[Sequence[int]]) -> Tensor:

@@ -21,9 +21,9 @@ from pipeline.reward.config import RewardConfig
 from pipeline.reward.data import (
     JudgedPair,
     annotator_ids,
+    job_pairs,
     judged_by,
     notes_on_kinds,
-    read_pairs,
     shared_out,
     stopping_pairs,
 )
@@ -52,7 +52,7 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
 
     tell(0, "encoding the judgments")
     chat = ChatTokenizer.load(path)
-    pairs = read_pairs(directory.inputs / "judgments.parquet", chat, max_tokens=config.max_tokens)
+    pairs = job_pairs(job, report, directory, chat, path)
     train, apart, held_out = shared_out(pairs, config, seed=job.config.seed)
     report.log(f"{len(train)} judgments to train on, {len(held_out)} held out, {len(apart)} apart")
     # Pairs that a reward model chose are the hard ones, and say nothing of all others.

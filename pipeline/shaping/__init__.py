@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipeline.plugins import load_function
+from pipeline.plugins import load_function, require_in_a_process
 from pipeline.shaping import lexical, sycophancy
 from pipeline.shaping.component import Component, Conversation, of_pair, of_text
 from pipeline.shaping.config import ShapingConfig
@@ -83,11 +83,21 @@ def require_prompts(
             component.require(conversations)
 
 
-def require_functions(config: ShapingConfig) -> None:
-    """ValueError where a ``module:function`` of the settings cannot be had."""
-    for name in config.weights:
-        if ":" in name:
-            imported(name)
+def require_available(config: ShapingConfig) -> None:
+    """ValueError where a ``module:function`` or a file of the settings cannot be had.
+
+    Functions are imported in a process of their own (`pipeline.plugins`), which takes as long as
+    their modules do.
+    """
+    for name, found in (
+        ("references", config.references is None or Path(config.references).is_file()),
+        ("classifier", config.classifier is None or Path(config.classifier).is_dir()),
+    ):
+        if not found:
+            kind = "file" if name == "references" else "folder"
+            raise ValueError(f"shaping.{name}={getattr(config, name)!r}: there is no such {kind}")
+    if config.functions:
+        require_in_a_process("pipeline.shaping.functions", sorted(config.functions))
 
 
 def imported(path: str) -> Component:

@@ -26,7 +26,7 @@ from pipeline.reward.scoring import RewardModel
 from pipeline.rundir import Report
 from pipeline.shaping.component import Conversation
 from pipeline.shaping.tables import read_table
-from pipeline.text import ChatTokenizer, require_fit
+from pipeline.text import ChatTokenizer, Room
 from pipeline.training import ReportCallback, train, trainer_arguments
 from storage.records import Message, digest
 
@@ -120,7 +120,8 @@ def train_classifier(
     chat = ChatTokenizer.load(base)
     encoded = [chat.chat(row.messages, row.completion).ids for row in training]
     lengths = [len(ids) for ids in encoded]
-    require_fit(lengths, limit=max_tokens, setting="max_tokens", what="flagged completions")
+    rows = [f"row {number}" for number in range(1, len(lengths) + 1)]
+    Room(limits={"max_tokens": max_tokens}).fitting(lengths, rows, what="flagged completions")
     where = pick_device(device)
     network = from_language_model(base, chat).to(where)
     _start_at_base_rate(network, training)

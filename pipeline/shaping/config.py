@@ -34,7 +34,8 @@ class ShapingConfig(Section):
         (),
         "Reward models that score beside the iteration's own: ids of this workspace's "
         "(reward-1), and local directories or Hugging Face ids of transformers' sequence "
-        "classifiers: decoders with one label.  Their scales should be alike.",
+        "classifiers: decoders with one label.  Their scales should be alike.  Of directories a "
+        "researcher may name those in WORKSPACE/files.",
     )
     ensemble: Literal["mean", "lower_bound", "min"] = setting(
         "mean",
@@ -59,12 +60,19 @@ class ShapingConfig(Section):
 
     classifier: str | None = setting(
         None,
-        "sycophancy_classifier: folder that `launch.py sycophancy-classifier` wrote, an absolute path.",
+        "sycophancy_classifier: folder that `launch.py sycophancy-classifier` wrote, an absolute path; "
+        "for a researcher, one in WORKSPACE/files.",
     )
     references: str | None = setting(
         None,
-        "contrast: file of prompt, honest, sycophantic (JSONL, CSV or Parquet), an absolute path.",
+        "contrast: file of prompt, honest, sycophantic (JSONL, CSV or Parquet), an absolute path; for "
+        "a researcher, one in WORKSPACE/files.",
     )
+
+    @property
+    def functions(self) -> frozenset[str]:
+        """The components that are other people's functions, ``module:function``."""
+        return frozenset(name for name in self.weights if ":" in name)
 
     def __post_init__(self) -> None:
         super().__post_init__()

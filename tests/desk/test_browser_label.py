@@ -23,7 +23,7 @@ from desk_browser import (
 from desk_world import add_pairs, add_person, free_port, serving
 from playwright.sync_api import expect
 
-from storage import iterations
+from storage import iterations, judgments, queue
 from storage.records import Iteration
 
 HOSTILE = (
@@ -337,6 +337,11 @@ def test_a_phone_shows_everything_without_sideways_scrolling(browser, world, ser
         for button in page.locator(".verdict button:visible").all():
             box = button.bounding_box()
             assert 8 <= box["x"] <= 360 - 8 - box["width"]
+        for name in ("Tie", "Both bad"):
+            button = page.get_by_role("button", name=name)
+            box, text = button.bounding_box(), button.locator("span").bounding_box()
+            assert text["x"] - box["x"] >= 10
+            assert text["x"] + text["width"] <= box["x"] + box["width"] - 10
 
 
 def test_help_guidelines_and_dark(browser, world, server, who):
@@ -366,6 +371,11 @@ def test_help_guidelines_and_dark(browser, world, server, who):
 def test_an_empty_desk_says_so_and_fills_by_itself(browser, world, server, who):
     db, _ = world
     iterations.save(db, Iteration(number=1, phase="done"))
+    while pairs := queue.lease_next(db, who.id, 16):
+        for pair in pairs:
+            judgments.skip(
+                db, id=str(uuid.uuid4()), comparison=pair.comparison.id, annotator=who.id
+            )
     with new_page(browser, cookie=cookie_of(world, server.url, who)) as page:
         page.goto(f"{server.url}/label/")
         expect(page.locator(".empty h1")).to_have_text("All caught up")

@@ -1,0 +1,198 @@
+"""Is "saved" true?  A thousand times ``kill -9``, under load.
+
+    python -m benchmarks.kills [--kills 1000] [--minutes 90] [--out FILE] [--seed 0]
+
+Annotators act as fast as they can, and every act that was acknowledged is kept in a ledger outside
+the process that is killed.  Of a thousand kills 600 come under load, 200 during a start, 100 on a
+nearly full disk, and 100 are followed by torn, zeroed or flipped bytes in one file.  One in twenty
+of each kind hits ``launch.py serve`` with sixteen clients over HTTP; the others hit a process that
+has the real database with its writer thread and no web, which starts in a tenth of a second.
+What was not acknowledged is sent again under the same id, as the page does.  After each kill
+
+* everything acknowledged is stored once, in the database and in the journal, as it was sent;
+* nobody has two current judgments of a pair, and nothing is stored that nobody sent;
+* `rebuild` makes the same tables from the journal alone;
+* the workspace opens again; after damage and on a full disk by the way that the message names.
+
+Prints a table; the exit status is 1 when any of this fails.  It stops after --minutes; the same
+command with the same --out goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from benchmarks.kills.campaign import StorageCampaign
+from benchmarks.kills.web import WebCampaign
+from benchmarks.kills.world import Disk, FileLimit, SmallDisk
+
+SHARES = {
+    ("storage", "start"): 0.19,
+    ("storage", "full"): 0.095,
+    ("storage", "damage"): 0.095,
+    ("web", "load"): 0.03,
+    ("web", "start"): 0.01,
+    ("web", "full"): 0.005,
+    ("web", "damage"): 0.005,
+}
+"""Of all kills; the rest hit the storage process under load."""
+AT_LEAST_ONE = [("web", "load"), ("web", "start")]
+CAMPAIGN = 12  # kills in one workspace
+_INSIDE = "KITESTRING_KILLS_MAY_MOUNT"
+
+
+def plan(kills: int, seed: int) -> list[tuple[str, list[str]]]:
+    """Campaigns as (name, kind of each kill); kills on a full disk have campaigns of their own."""
+    counts = {key: round(share * kills + 1e-9) for key, share in SHARES.items()}
+    for key in AT_LEAST_ONE:
+        counts[key] = max(1, counts[key])
+    counts["storage", "load"] = max(0, kills - sum(counts.values()))
+    coin = random.Random(seed)
+    made: list[tuple[str, list[str]]] = []
+    for process in ("storage", "web"):
+        for disk in ("large", "small"):
+            kinds = [
+                kind
+                for (where, kind), n in counts.items()
+                if where == process and (kind == "full") == (disk == "small")
+                for _ in range(n)
+            ]
+            coin.shuffle(kinds)
+            parts = [kinds[n : n + CAMPAIGN] for n in range(0, len(kinds), CAMPAIGN)]
+            made += [(f"{process}-{disk}-{n:02d}", part) for n, part in enumerate(parts, 1)]
+    return made
+
+
+def run_campaign(name: str, kinds: list[str], *, seed: int) -> dict[str, Any]:
+    """Run one campaign in a temporary directory, which is kept when something is wrong."""
+    folder = Path(tempfile.mkdtemp(prefix="kitestring-kills-"))
+    small = None
+    try:
+        if "small" in name:
+            small = _small_disk(folder)
+        campaign = (WebCampaign if name.startswith("web") else StorageCampaign)(
+            name, kinds, folder, seed=seed, disk=small
+        )
+        try:
+            report = campaign.run()
+        except Exception as error:  # the campaigns after it are run all the same
+            report = campaign.report.failed(f"{type(error).__name__}: {error}")
+    finally:
+        if isinstance(small, SmallDisk):
+            kept = folder / "small"
+            shutil.copytree(kept, folder / "kept", ignore=shutil.ignore_patterns("ballast"))
+            subprocess.run(["umount", "--lazy", kept], check=False, timeout=60)
+    if report["faults"]:
+        report["notes"].append(f"kept in {folder}")
+    else:
+        shutil.rmtree(folder)
+    return report
+
+
+def _small_disk(folder: Path) -> Disk:
+    if os.environ.get(_INSIDE):
+        return SmallDisk(folder / "small")
+    return FileLimit(folder / "small" / "workspace")
+
+
+def table(reports: list[dict[str, Any]]) -> str:
+    """The results as Markdown: a row for each kind of process and of kill."""
+    kinds: Counter[tuple[str, str]] = Counter()
+    sums: dict[str, Counter[str]] = {}
+    for report in reports:
+        process = report["name"].split("-")[0]
+        kinds.update({(process, kind): n for kind, n in report["kills"].items()})
+        total = sums.setdefault(process, Counter())
+        total.update(report["faults"])
+        total.update({name: report[name] for name in ("sent", "acknowledged", "while_opening")})
+    lines = [
+        "| process | kills | load | start (before it was open) | full disk | one file damaged |"
+    ]
+    lines += ["|---|---|---|---|---|---|"]
+    for process in sums:
+        of = {kind: kinds[process, kind] for kind in ("load", "start", "full", "damage")}
+        start = f"{of['start']} ({sums[process]['while_opening']})"
+        lines.append(
+            f"| {process} | {sum(of.values())} | {of['load']} | {start} | {of['full']} | "
+            f"{of['damage']} |"
+        )
+    lines += ["", "| process | sent | acknowledged | faults |", "|---|---|---|---|"]
+    for process, total in sums.items():
+        faults = {
+            k: n for k, n in total.items() if k not in ("sent", "acknowledged", "while_opening")
+        }
+        lines.append(
+            f"| {process} | {total['sent']} | {total['acknowledged']} | {faults or 'none'} |"
+        )
+    recoveries = sum((Counter(report["recoveries"]) for report in reports), Counter())
+    lines += ["", f"after damage: {dict(recoveries)}"]
+    full = sum((Counter(report["on_full_disk"]) for report in reports), Counter())
+    lines += [f"opening on the full disk: {dict(full)}"]
+    return "\n".join(lines)
+
+
+def keep(out: Path, name: str, report: dict[str, Any]) -> dict[str, Any]:
+    """Add a report to the file of results, where a second process may add its own; returns all."""
+    with out.open("a+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.seek(0)
+        reports = json.loads(file.read() or "{}") | {name: report}
+        file.truncate(0)
+        file.write(json.dumps(dict(sorted(reports.items())), indent=1) + "\n")
+    return reports
+
+
+def _private_mounts() -> None:
+    """Go on in a mount namespace of our own, so that small disks vanish with this process."""
+    if os.environ.get(_INSIDE) or shutil.which("unshare") is None:
+        return
+    trial = ["mount", "-t", "tmpfs", "kitestring", "/tmp"]
+    for flags in (["--mount"], ["--mount", "--user", "--map-root-user"]):
+        command = ["unshare", *flags]
+        if subprocess.run([*command, *trial], capture_output=True, timeout=60).returncode == 0:
+            again = [sys.executable, "-m", "benchmarks.kills", *sys.argv[1:]]
+            os.execvpe("unshare", [*command, *again], os.environ | {_INSIDE: "1"})
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="kill -9 under load, again and again.")
+    parser.add_argument("--kills", type=int, default=1000)
+    parser.add_argument("--minutes", type=float, default=90, help="start no campaign after that")
+    parser.add_argument("--out", type=Path, help="keep results here and go on from there")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", help="campaigns whose names begin with this")
+    args = parser.parse_args()
+    _private_mounts()
+    reports: dict[str, Any] = {}
+    if args.out and args.out.exists():
+        reports = json.loads(args.out.read_text())
+    give_up = time.monotonic() + 60 * args.minutes
+    left = [(n, k) for n, k in plan(args.kills, args.seed) if n not in reports]
+    for name, kinds in left:
+        if args.only and not name.startswith(args.only):
+            continue
+        if time.monotonic() > give_up:
+            print("stopped by --minutes; the same command goes on from here")
+            break
+        reports[name] = run_campaign(name, kinds, seed=args.seed)
+        print(json.dumps(reports[name]), file=sys.stderr, flush=True)
+        if args.out:
+            reports = keep(args.out, name, reports[name])
+    print(table(list(reports.values())))
+    return 1 if not reports or any(report["faults"] for report in reports.values()) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

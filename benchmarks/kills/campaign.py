@@ -1,0 +1,198 @@
+"""Campaigns: one workspace through some dozens of kills, each followed by a check."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+from typing import Any
+
+from benchmarks.kills import ledger, writer
+from benchmarks.kills.damage import damage
+from benchmarks.kills.ledger import Ledger
+from benchmarks.kills.recover import recover
+from benchmarks.kills.world import Disk, fill
+
+PAIRS = 45
+"""Pairs per kill in a new workspace."""
+_LOAD_TIME, _START_TIME = 15.0, 120.0  # seconds to wait for acts, and for an opening
+_ROOM = 300_000  # bytes left on a nearly full disk, at the most
+
+
+@dataclass
+class Report:
+    """What happened in a campaign; JSON-able."""
+
+    name: str
+    seed: int
+    kills: Counter[str] = field(default_factory=Counter)
+    while_opening: int = 0
+    on_full_disk: Counter[str] = field(default_factory=Counter)
+    recoveries: Counter[str] = field(default_factory=Counter)
+    sent: int = 0
+    acknowledged: int = 0
+    faults: Counter[str] = field(default_factory=Counter)
+    notes: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def check(self, kind: str, workspace: Path, known: Ledger, scratch: Path) -> None:
+        """Count a kill and what is wrong after it."""
+        self.kills[kind] += 1
+        found = {name: n for name, n in ledger.check(workspace, known, scratch).items() if n}
+        if found:
+            self.notes.append(f"after kill {self.kills.total()} ({kind}): {found}")
+            self.faults.update(found)
+
+    def failed(self, why: str) -> dict[str, Any]:
+        """The report of a campaign that could not go on."""
+        self.faults["failed"] += 1
+        self.notes.append(why)
+        return self.plain()
+
+    def done(self, known: Ledger, began: float) -> dict[str, Any]:
+        """The finished report."""
+        self.sent, self.acknowledged = len(known.sent), len(known.acknowledged)
+        self.seconds = round(time.monotonic() - began, 1)
+        return self.plain()
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {k: dict(v) if isinstance(v, Counter) else v for k, v in vars(self).items()}
+
+
+class StorageCampaign:
+    """Kills of `benchmarks.kills.writer` in one workspace."""
+
+    def __init__(
+        self, name: str, kinds: list[str], folder: Path, *, seed: int, disk: Disk | None
+    ) -> None:
+        self.kinds, self.folder, self.disk = kinds, folder, disk
+        self.workspace = folder / "small" / "workspace" if disk else folder / "workspace"
+        self.report = Report(name, seed)
+        self.known = Ledger()
+        self.coin = random.Random(f"{name} {seed}")
+        self.opening = 0.1  # seconds the last whole opening took
+
+    def run(self) -> dict[str, Any]:
+        """Kill once for each of `kinds`; returns the report."""
+        began = time.monotonic()
+        fill(
+            self.workspace,
+            clients=writer.CLIENTS,
+            pairs=PAIRS * len(self.kinds),
+            seed=self.report.seed,
+        )
+        for kind in self.kinds:
+            self._kill(kind)
+            if kind == "damage":
+                self.report.notes.append(damage(self.workspace, self.coin))
+            if kind in ("damage", "full"):
+                self._open_again(kind)
+            self.report.check(kind, self.workspace, self.known, self.folder)
+        self._open_again("end")
+        return self.report.done(self.known, began)
+
+    def _kill(self, kind: str) -> None:
+        process, connection = writer.start(
+            self.workspace,
+            seed=self.coin.randrange(2**31),
+            again=self.known.pending(),
+            load=True,
+        )
+        if kind == "start":
+            time.sleep(self.coin.uniform(0, 1.1 * self.opening))
+        else:
+            self._watch(process, connection, kind)
+        process.kill()
+        process.join(30)
+        opened = self._hear_the_rest(connection)
+        self.report.while_opening += kind == "start" and not opened
+        connection.close()
+
+    def _watch(self, process: ForkServerProcess, connection: Connection, kind: str) -> None:
+        """Listen until the moment to kill has come."""
+        moment = time.monotonic() + _START_TIME
+        wanted, refusals, saved, full = (
+            self.coin.randrange(5, 150),
+            self.coin.randrange(1, 40),
+            0,
+            0,
+        )
+        freed = False
+        while (wait := moment - time.monotonic()) > 0 and connection.poll(wait):
+            heard = self._hear(connection)
+            if heard == "opened":
+                moment = time.monotonic() + _LOAD_TIME
+                if kind == "full" and self.disk and process.pid:
+                    self.disk.fill(process.pid, self.coin.randrange(_ROOM))
+            elif heard in ("", "failed"):
+                return
+            saved += heard == "saved"
+            full += heard == "full"
+            if kind == "full" and full >= refusals and not freed:
+                if self.coin.random() < 0.5:
+                    return
+                freed, saved = True, 0  # the kill comes while it recovers
+                wanted = self.coin.randrange(1, 40)
+                if self.disk and process.pid:
+                    self.disk.free(process.pid)
+            if saved >= wanted and (kind != "full" or freed):
+                return
+
+    def _hear(self, connection: Connection) -> str:
+        """Note one message of the writer; returns which kind it was, "" at the end."""
+        try:
+            kind, *what = connection.recv()
+        except (EOFError, OSError):
+            return ""
+        if kind == "opened":
+            self.opening = what[0]
+        elif kind == "sent":
+            self.known.sent[what[0].id] = what[0]
+        elif kind == "saved":
+            self.known.acknowledged[what[0]] = None
+        elif kind == "refused":
+            self.known.refused.add(what[0])
+        elif kind == "failed":
+            self.report.faults["failed"] += 1
+            self.report.notes.append(": ".join(what))
+        return kind
+
+    def _hear_the_rest(self, connection: Connection) -> bool:
+        """Note what the writer said before it died; True when it had opened the workspace."""
+        opened = False
+        while heard := self._hear(connection):
+            opened |= heard == "opened"
+        return opened
+
+    def _open_again(self, kind: str) -> None:
+        """Open the workspace as its owner would, on a full disk first with the disk still full."""
+        if kind == "full" and self.disk:
+            self._open_full()
+            self.disk.free(0)
+        took = recover(self.workspace)
+        self.report.recoveries.update(took or ["opened"] if kind == "damage" else took)
+        if kind != "damage" and took:
+            self.report.faults["failed"] += 1
+            self.report.notes.append(f"{kind}: opened only by {took}")
+
+    def _open_full(self) -> None:
+        """Open the workspace while its disk is full: it may be refused, but not called damaged."""
+        process, connection = writer.start(self.workspace, seed=0, again=[], load=False)
+        said = "died"
+        try:
+            while connection.poll(_START_TIME):
+                kind, *what = connection.recv()
+                said = what[0] if kind == "failed" else "opened"
+                if said == "StorageDamaged":
+                    self.report.faults["failed"] += 1
+                    self.report.notes.append(f"on the full disk: {what[1]}")
+        except EOFError:
+            pass
+        process.kill()
+        process.join(30)
+        self.report.on_full_disk[said] += 1

@@ -1,0 +1,177 @@
+"""Kills of ``launch.py serve`` while clients judge over HTTP."""
+
+from __future__ import annotations
+
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from benchmarks.kills.campaign import PAIRS, Report
+from benchmarks.kills.damage import damage
+from benchmarks.kills.ledger import Act, Ledger
+from benchmarks.kills.recover import recover
+from benchmarks.kills.world import Disk, fill
+from pipeline.clients import LabelClient, Refused
+from pipeline.population import Verdict
+from storage.records import ScreenOutcome, new_id
+from storage.workspace import SERVER
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+CLIENTS = 16
+OUTCOMES: tuple[ScreenOutcome, ...] = ("a", "b", "tie", "both_bad")
+_START, _LOAD = 180.0, 60.0  # seconds to wait for a start, and for acts
+_ROOM = 60_000  # bytes left on a nearly full disk, at the most
+_MOST = 100  # acts between two kills
+
+
+class Unstarted(RuntimeError):
+    """The server did not start; its log says why."""
+
+
+class WebCampaign:
+    """Kills of the web process in one workspace."""
+
+    def __init__(
+        self, name: str, kinds: list[str], folder: Path, *, seed: int, disk: Disk | None
+    ) -> None:
+        self.kinds, self.folder, self.disk = kinds, folder, disk
+        self.workspace = folder / "small" / "workspace" if disk else folder / "workspace"
+        self.report = Report(name, seed)
+        self.known = Ledger()
+        self.coin = random.Random(f"{name} {seed}")
+        self.port = _free_port()
+        self.starting = 10.0  # seconds the last whole start took
+        self.stop = threading.Event()
+
+    def run(self) -> dict[str, Any]:
+        """Kill once for each of `kinds`; returns the report."""
+        began = time.monotonic()
+        pairs = (PAIRS + _MOST) * len(self.kinds) + 400
+        init = [sys.executable, "launch.py", "init", "--workspace", self.workspace]
+        subprocess.run(init, cwd=ROOT, check=True, stdout=subprocess.DEVNULL, timeout=_START)
+        tokens = fill(self.workspace, clients=CLIENTS, pairs=pairs, seed=self.report.seed)
+        threads = [
+            threading.Thread(target=self._judge, args=(name, token), daemon=True)
+            for name, token in tokens.items()
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            for kind in self.kinds:
+                self._kill(kind)
+                if kind == "damage":
+                    self.report.notes.append(damage(self.workspace, self.coin))
+                    self.report.recoveries.update(recover(self.workspace) or ["opened"])
+                self.report.check(kind, self.workspace, self.known, self.folder)
+            server = self._start()
+            self._wait_for_acts(20)
+            self.stop.set()
+            server.send_signal(signal.SIGINT)
+            server.wait(60)
+        finally:
+            self.stop.set()
+        for thread in threads:
+            thread.join(30)
+        return self.report.done(self.known, began)
+
+    def _judge(self, annotator: str, token: str) -> None:
+        """Judge whatever comes; what is not acknowledged is sent again under its id."""
+        coin = random.Random(f"{annotator} {self.report.seed}")
+        url = f"http://127.0.0.1:{self.port}"
+        while not self.stop.is_set():
+            try:
+                with LabelClient(url, token, patience=2 * _START) as connection:
+                    while not self.stop.is_set():
+                        self._judge_some(connection, annotator, coin)
+            except Refused as error:
+                # Leases are not journaled: after a rebuild an unanswered act may come too late.
+                self.known.refused |= {
+                    a.id for a in self.known.pending() if a.annotator == annotator
+                }
+                if "rebuilt" not in self.report.recoveries:
+                    self._trouble(f"{annotator}: {error}")
+            except (httpx.HTTPError, ValueError) as error:
+                if not self.stop.is_set():
+                    self._trouble(f"{annotator}: {type(error).__name__}: {error}")
+
+    def _judge_some(self, connection: LabelClient, annotator: str, coin: random.Random) -> None:
+        for pair in connection.next(4):
+            outcome = coin.choice(OUTCOMES)
+            act = Act(new_id(), "judgment", annotator, pair.id, outcome)
+            self.known.sent[act.id] = act
+            verdict = Verdict(outcome=outcome, milliseconds=coin.randrange(60_000))
+            connection.judge(pair.id, verdict, id=act.id)
+            self.known.acknowledged[act.id] = None
+            if self.stop.is_set():
+                return
+
+    def _trouble(self, what: str) -> None:
+        self.report.faults["failed"] += 1
+        self.report.notes.append(what)
+        time.sleep(0.5)
+
+    def _launch(self) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "launch.py", "serve", "--workspace", self.workspace]
+        with (self.folder / "serve.log").open("ab") as log:
+            return subprocess.Popen(
+                [*command, "--port", str(self.port)],
+                cwd=ROOT,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        """The real server; returns once it answers."""
+        began = time.monotonic()
+        server = self._launch()
+        while time.monotonic() < began + _START:
+            if server.poll() is not None:
+                break
+            try:
+                if httpx.get(f"http://127.0.0.1:{self.port}/healthz", timeout=1).is_success:
+                    self.starting = time.monotonic() - began
+                    return server
+            except httpx.TransportError:
+                time.sleep(0.05)
+        server.kill()
+        log = (self.folder / "serve.log").read_text()[-2000:]
+        raise Unstarted(f"the server did not answer: {log}")
+
+    def _kill(self, kind: str) -> None:
+        (self.workspace / SERVER).unlink(missing_ok=True)
+        if kind == "start":
+            server = self._launch()
+            # Most of a start is imports; the workspace is opened in its last third.
+            time.sleep(self.coin.uniform(0.3, 1.1) * self.starting)
+        else:
+            server = self._start()
+            self._wait_for_acts(self.coin.randrange(5, _MOST))
+            if kind == "full" and self.disk:
+                self.disk.fill(server.pid, self.coin.randrange(_ROOM))
+                time.sleep(self.coin.uniform(0.2, 4.0))
+        server.kill()
+        server.wait(30)
+        opened = (self.workspace / SERVER).exists()
+        self.report.while_opening += kind == "start" and not opened
+        if self.disk:
+            self.disk.free(0)
+
+    def _wait_for_acts(self, more: int) -> None:
+        before, give_up = len(self.known.acknowledged), time.monotonic() + _LOAD
+        while len(self.known.acknowledged) < before + more and time.monotonic() < give_up:
+            time.sleep(0.002)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]

@@ -1,0 +1,165 @@
+"""A process that opens a workspace as the server does and acts on it until it is killed.
+
+The real `Database` with its writer thread, without the web: a start takes a tenth of a second,
+so a thousand of them can be killed.  It is forked from a server of forks that has imported
+everything, so that a kill during the start falls into the opening and not into the imports.
+Whatever it does it tells through a pipe first, and again when it is acknowledged; a pipe keeps
+what was written to it when the writer dies.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+from typing import Any
+
+from benchmarks.kills.ledger import Act
+from storage import judgments, queue
+from storage.backup import verify
+from storage.database import Database
+from storage.errors import Conflict, NotFound, NotLeased, StorageFull
+from storage.records import ScreenOutcome, new_id
+
+CLIENTS = 8
+OUTCOMES: tuple[ScreenOutcome, ...] = ("a", "b", "tie", "both_bad")
+_JUDGED = (
+    "SELECT comparison FROM current_judgments WHERE annotator = $annotator ORDER BY comparison"
+)
+_LONGEST_COMMENT = 600  # characters; acts of many sizes end at many places of a page
+
+
+def start(
+    workspace: Path, *, seed: int, again: list[Act], load: bool
+) -> tuple[ForkServerProcess, Connection]:
+    """A process that opens the workspace, sends `again` and, with `load`, acts until it is killed;
+    without, it verifies the workspace and ends.  It tells what it does through the connection."""
+    context = get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=_run, args=(workspace, seed, again, load, theirs), daemon=True)
+    process.start()
+    theirs.close()
+    return process, ours
+
+
+def _run(workspace: Path, seed: int, again: list[Act], load: bool, connection: Connection) -> None:
+    speak = threading.Lock()
+
+    def tell(*message: Any) -> None:
+        with speak:
+            connection.send(message)
+
+    began = time.monotonic()
+    try:
+        db = Database.open(workspace, create=False)
+        tell("opened", time.monotonic() - began)
+        if not load:
+            found = verify(db)
+            db.close()
+            tell("verified", found["differences"])
+            return
+        for unanswered in again:
+            _send(db, unanswered, tell)
+        threads = [
+            threading.Thread(target=act, args=(db, f"a-{n}", seed + n, tell), daemon=True)
+            for n in range(CLIENTS)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    except Exception as error:
+        tell("failed", type(error).__name__, str(error))
+
+
+def act(db: Database, annotator: str, seed: int, tell: Callable[..., None]) -> None:
+    """Judge, revise, undo, skip and flag as one annotator, without end."""
+    coin = random.Random(seed)
+    try:
+        mine = [row["comparison"] for row in db.read(_JUDGED, annotator=annotator)]
+        while True:
+            pairs = _until_stored(lambda: queue.lease_next(db, annotator, 2), tell)
+            for pair in pairs:
+                made = _some_act(coin, annotator, pair.comparison.id, mine)
+                tell("sent", made)
+                if _send(db, made, tell) and made.kind == "judgment":
+                    mine.append(made.target)
+            if not pairs and mine:
+                made = _judgment(coin, annotator, coin.choice(mine))
+                tell("sent", made)
+                _send(db, made, tell)
+            elif not pairs:
+                tell("idle")
+                time.sleep(0.01)
+    except BrokenPipeError:  # whoever listened has gone
+        return
+    except Exception as error:
+        tell("failed", type(error).__name__, str(error))
+
+
+def _some_act(coin: random.Random, annotator: str, comparison: str, mine: list[str]) -> Act:
+    kind = coin.random()
+    if kind < 0.05:
+        return Act(new_id(), "skip", annotator, comparison)
+    if kind < 0.08:
+        return Act(new_id(), "flag", annotator, comparison, comment=_comment(coin))
+    if kind < 0.2 and mine:
+        return _judgment(coin, annotator, coin.choice(mine))  # a revision
+    return _judgment(coin, annotator, comparison)
+
+
+def _judgment(coin: random.Random, annotator: str, comparison: str) -> Act:
+    outcome = coin.choice(OUTCOMES)
+    return Act(new_id(), "judgment", annotator, comparison, outcome, _comment(coin))
+
+
+def _comment(coin: random.Random) -> str:
+    if coin.random() < 0.6:
+        return ""
+    letters = 'abc "\\\nüß漢😀'
+    return "".join(coin.choices(letters, k=coin.randrange(_LONGEST_COMMENT)))
+
+
+def _send(db: Database, act: Act, tell: Callable[..., None]) -> bool:
+    """Send an act until it is stored or refused for good; True when it was acknowledged."""
+    try:
+        _until_stored(lambda: _store(db, act), tell)
+    except (Conflict, NotFound, NotLeased) as error:
+        tell("refused", act.id, f"{type(error).__name__}: {error}")
+        return False
+    tell("saved", act.id)
+    if act.kind == "judgment" and act.id[-1] in "02":
+        # One in sixteen at the most is taken back; the id follows from the act's.
+        undo = Act(f"undo-{act.id}", "withdrawal", act.annotator, act.id)
+        tell("sent", undo)
+        return _send(db, undo, tell)
+    return True
+
+
+def _store(db: Database, act: Act) -> None:
+    if act.kind == "withdrawal":
+        judgments.undo(db, id=act.id, annotator=act.annotator, replaces=act.target)
+        return
+    given: dict[str, Any] = {"id": act.id, "comparison": act.target, "annotator": act.annotator}
+    if act.kind == "judgment":
+        assert act.outcome is not None
+        judgments.judge(db, outcome=act.outcome, comment=act.comment, **given)
+    elif act.kind == "flag":
+        judgments.flag(db, comment=act.comment, **given)
+    else:
+        judgments.skip(db, **given)
+
+
+def _until_stored(action: Callable[[], Any], tell: Callable[..., None]) -> Any:
+    while True:
+        try:
+            return action()
+        except StorageFull as error:
+            tell("full", str(error))
+            time.sleep(0.01)

@@ -1,0 +1,68 @@
+"""How much of the KL to the closed-form optimum PPO leaves, for every way to charge the divergence.
+
+    python benchmarks/kl_grid.py [--beta 1.0] [--updates 40] [--tokens 1 2]
+
+Rows are `kl_estimator` × `kl_in`, columns critics and baselines; a cell is KL(π‖π*) after training
+over KL(start‖π*), or "refused".  With one token the policy starts at the reference, with two off it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from itertools import product
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+
+import torch  # noqa: E402
+from closed_form import distance_left  # noqa: E402
+
+from pipeline.ppo import PPOConfig  # noqa: E402
+
+BASELINES = {
+    "shared critic": {},
+    "separate critic": {"critic": "separate"},
+    "return to go": {"baseline": "return_to_go"},
+    "category mean": {"baseline": "category_mean"},
+    "separate, no critic": {"critic": "separate", "baseline": "return_to_go"},
+}
+
+
+def cell(beta: float, tokens: int, updates: int, **settings: str) -> str:
+    """Per cent left, or that the settings are refused."""
+    try:
+        PPOConfig(**settings)  # pyright: ignore[reportArgumentType]
+    except ValueError:
+        return "refused"
+    from_reference = tokens == 1
+    left = distance_left(
+        beta, tokens=tokens, from_reference=from_reference, updates=updates, **settings
+    )
+    return f"{left:.2%}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="PPO against the closed form, grid of KL settings")
+    parser.add_argument("--beta", type=float, nargs="+", default=[1.0])
+    parser.add_argument("--updates", type=int, default=40)
+    parser.add_argument("--tokens", type=int, nargs="+", choices=(1, 2), default=[1, 2])
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    for beta, tokens in product(arguments.beta, arguments.tokens):
+        print(f"\nβ {beta}, responses of {tokens} token(s), {arguments.updates} updates\n")
+        print("| `kl_estimator` | `kl_in` | " + " | ".join(BASELINES) + " |")
+        print("|---" * (2 + len(BASELINES)) + "|")
+        for estimator, place in product(("k1", "k2", "k3", "abs", "full"), ("reward", "loss")):
+            cells = [
+                cell(
+                    beta, tokens, arguments.updates, kl_estimator=estimator, kl_in=place, **settings
+                )
+                for settings in BASELINES.values()
+            ]
+            print(f"| {estimator} | {place} | " + " | ".join(cells) + " |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,303 @@
+"""Annotators at their own pace beside a training stage of the same workspace.
+
+    python benchmarks/label_beside_training.py [--annotators 100] [--seconds 60] [--burners 3]
+
+The real `serve` on a workspace of the demo that is training: its own loop starts and follows the
+stage's worker.  Each annotator is a client with a bearer token and a page's habits: it holds a few
+pairs, asks for more when the hand is short, and judges one every few seconds.  `--burners` keeps
+that many cores busy besides, to raise the machine's load.  Prints one JSON object; latencies are
+what a client waits for, from sending to "saved".
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+
+from desk_world import add_person, bearer, free_port  # noqa: E402
+from label_load import cpu_seconds, wait_until_up  # noqa: E402
+
+from launch import Studio  # noqa: E402
+from pipeline.workspaces import prepare as prepare_workspace  # noqa: E402
+from storage import comparisons, completions, judgments, queue, runs  # noqa: E402
+from storage.database import Database  # noqa: E402
+from storage.records import Comparison, Completion, digest  # noqa: E402
+
+HAND, FEW = 4, 2
+"""Pairs that a page asks for, and those left when it does."""
+FIRST_LABELS = 120
+"""Judgments that there are to train on when the annotators begin."""
+SETTINGS = {
+    "reward": {"reward.epochs": "200"},
+    "ppo": {"reward.epochs": "1", "reward.ensemble": "heads", "ppo.updates": "5000"},
+}
+"""So that the stage outlasts the measurement."""
+
+
+@dataclass
+class Tally:
+    """What one client saw; times in milliseconds."""
+
+    judged: list[float] = field(default_factory=list)
+    asked: list[float] = field(default_factory=list)
+    acknowledged: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+
+
+class Annotator(threading.Thread):
+    """Judges a pair every `pace` seconds or so (exponential, a tenth of it at least)."""
+
+    def __init__(
+        self, port: int, headers: dict[str, str], *, until: float, pace: float, seed: int
+    ) -> None:
+        super().__init__()
+        self.tally = Tally()
+        self._headers = {**headers, "Content-Type": "application/json"}
+        self._until, self._pace, self._coin = until, pace, random.Random(seed)
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        self._hand: list[str] = []
+
+    def run(self) -> None:
+        try:
+            self._think(self._coin.uniform(0, self._pace))  # not all in the same moment
+            while time.time() < self._until:
+                if len(self._hand) < FEW and not self._ask():
+                    return
+                self._think(self._coin.expovariate(1 / self._pace) + self._pace / 10)
+                self._judge(self._hand.pop(0))
+        except (OSError, http.client.HTTPException) as problem:
+            self.tally.errors.append(repr(problem))
+
+    def _think(self, seconds: float) -> None:
+        time.sleep(max(0.0, min(seconds, self._until - time.time())))
+
+    def _ask(self) -> bool:
+        holding = f"&holding={','.join(self._hand)}" if self._hand else ""
+        start = time.perf_counter()
+        status, answer = self._send("GET", f"/label/api/next?n={HAND}{holding}")
+        self.tally.asked.append(1000 * (time.perf_counter() - start))
+        if status != 200 or not (answer["pairs"] or self._hand):
+            self.tally.errors.append(f"next: {status} {answer}")
+            return False
+        self._hand += [pair["id"] for pair in answer["pairs"]]
+        return True
+
+    def _judge(self, comparison: str) -> None:
+        body = {"id": str(uuid.uuid4()), "comparison": comparison, "outcome": "a"}
+        start = time.perf_counter()
+        status, answer = self._send("POST", "/label/api/judgments", body | {"milliseconds": 4000})
+        if status == 200:
+            self.tally.judged.append(1000 * (time.perf_counter() - start))
+            self.tally.acknowledged.append(body["id"])
+        else:
+            self.tally.errors.append(f"judgments: {status} {answer}")
+
+    def _send(self, method: str, path: str, body: dict[str, Any] | None = None) -> tuple[int, Any]:
+        raw = json.dumps(body) if body else None
+        try:
+            return self._exchange(method, path, raw)
+        except (ConnectionError, http.client.RemoteDisconnected):
+            # The server ends a connection that was idle for 5 s; a browser opens another.  Sending
+            # again is safe: an act carries its id.
+            self._connection.close()
+            return self._exchange(method, path, raw)
+
+    def _exchange(self, method: str, path: str, raw: str | None) -> tuple[int, Any]:
+        self._connection.request(method, path, raw, self._headers)
+        response = self._connection.getresponse()
+        return response.status, json.loads(response.read())
+
+
+def prepare(workspace: Path, *, annotators: int, pairs: int, stage: str) -> list[dict[str, str]]:
+    """A workspace of the demo about to train, with pairs for everybody; the annotators' headers."""
+    settings = prepare_workspace(workspace, None, [], ["worker.threads=1"])
+    Database.open(workspace).close()
+    studio = Studio(workspace, settings)
+    try:
+        studio.fill_demo(settings)
+        while studio.loop.advance() != "labeling":
+            time.sleep(0.1)
+        first = add_person(studio.db, "the first annotator")
+        add_pairs(studio.db, pairs)
+        for _ in range(FIRST_LABELS):
+            (pair,) = queue.lease_next(studio.db, first.id, 1)
+            judgments.judge(
+                studio.db,
+                id=str(uuid.uuid4()),
+                comparison=pair.comparison.id,
+                annotator=first.id,
+                outcome=random.Random(pair.comparison.id).choice(["a", "b"]),
+            )
+        studio.loop.train(SETTINGS[stage])
+        people = [add_person(studio.db, f"annotator {i}") for i in range(annotators)]
+        return [bearer(studio.db, person) for person in people]
+    finally:
+        studio.close()
+
+
+def add_pairs(db: Database, count: int) -> None:
+    """More pairs for the first iteration, of the texts that the demo ships."""
+    known = comparisons.listing(db, iteration=1)
+    texts = completions.get_many(db, [c.first for c in known])
+    made, pairs = [], []
+    for i in range(count):
+        model = known[i % len(known)]
+        sides = [
+            Completion(
+                id=f"x-{digest(str(i), side)}",
+                prompt=model.prompt,
+                policy=texts[model.first].policy,
+                text=f"{texts[model.first].text} ({side} {i})",
+            )
+            for side in ("one", "two")
+        ]
+        made += sides
+        pairs.append(
+            Comparison(
+                id=f"c-{digest(str(i))}", prompt=model.prompt, first=sides[0].id,
+                second=sides[1].id, iteration=1, arm="random", wanted=1, position=10_000 + i,
+            )
+        )  # fmt: skip
+    completions.add(db, made)
+    comparisons.add(db, pairs)
+
+
+def wait_for_stage(workspace: Path, stage: str, server: subprocess.Popen[bytes]) -> Path:
+    """The run directory of the stage once it reports that it trains."""
+    deadline = time.monotonic() + 1800
+    while time.monotonic() < deadline:
+        if server.poll() is not None:
+            raise RuntimeError("the server ended by itself")
+        for directory in sorted((workspace / "runs").iterdir()):
+            job, events = directory / "job.json", directory / "events.jsonl"
+            of_stage = job.exists() and json.loads(job.read_text())["stage"] == stage
+            if of_stage and events.exists() and events.read_text().count('"metrics"') >= 2:
+                return directory
+        time.sleep(0.5)
+    raise RuntimeError(f"the {stage} stage did not start to train")
+
+
+def measure(
+    workspace: Path, *, annotators: int, seconds: float, pace: float, burners: int, stage: str
+) -> dict[str, Any]:
+    """One run; errors of the clients are counted."""
+    pairs = int(2 * annotators * (seconds / pace + 10))
+    headers = prepare(workspace, annotators=annotators, pairs=pairs, stage=stage)
+    port = free_port()
+    command = [sys.executable, "launch.py", "serve", "--workspace", str(workspace)]
+    server = subprocess.Popen([*command, "--port", str(port)], cwd=ROOT, stdout=subprocess.DEVNULL)
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(burners)]
+    try:
+        wait_until_up(port, server)
+        directory = wait_for_stage(workspace, stage, server)
+        time.sleep(10)  # until the load is what it will be
+        used, events = cpu_seconds(server.pid), _lines(directory)
+        load = os.getloadavg()[0]
+        start = time.time()
+        people = [
+            Annotator(port, each, until=start + seconds, pace=pace, seed=i)
+            for i, each in enumerate(headers)
+        ]
+        for person in people:
+            person.start()
+        for person in people:
+            person.join()
+        took, used = time.time() - start, cpu_seconds(server.pid) - used
+        events, load = _lines(directory) - events, max(load, os.getloadavg()[0])
+    finally:
+        for process in busy:
+            process.kill()
+        _stop_worker(workspace)
+        server.terminate()
+        server.wait(60)
+    tallies = [person.tally for person in people]
+    figures = report(workspace, tallies, took=took, used=used)
+    about = {"annotators": annotators, "pace_seconds": pace, "stage": stage, "burners": burners}
+    return about | {"load": round(load, 1), "events_of_the_stage": events} | figures
+
+
+def _lines(directory: Path) -> int:
+    return (directory / "events.jsonl").read_bytes().count(b"\n")
+
+
+def _stop_worker(workspace: Path) -> None:
+    """End the workers of the workspace: they outlive the server."""
+    for pid in (workspace / "runs").glob("*/pid"):
+        try:
+            psutil.Process(int(pid.read_text())).kill()
+        except psutil.NoSuchProcess:
+            continue
+
+
+def report(workspace: Path, tallies: list[Tally], *, took: float, used: float) -> dict[str, Any]:
+    """The figures, with what the database holds beside what the clients were told."""
+    with Database.open(workspace) as db:
+        stored = [row["id"] for row in db.read("SELECT id FROM judgments")]
+        metrics = sum(len(runs.metrics(db, run.id)) for run in runs.listing(db))
+    acknowledged = [id for tally in tallies for id in tally.acknowledged]
+    errors = [error for tally in tallies for error in tally.errors]
+    judged = sorted(ms for tally in tallies for ms in tally.judged)
+    asked = sorted(ms for tally in tallies for ms in tally.asked)
+    return {
+        "seconds": round(took, 1),
+        "judgments": len(judged),
+        "per_second": round(len(judged) / took, 1),
+        "judgment_ms": _percentiles(judged),
+        "next_ms": _percentiles(asked),
+        "server_cpu_share": round(used / took, 3),
+        "server_cpu_ms_per_judgment": round(1000 * used / max(1, len(judged)), 2),
+        "stored_metrics": metrics,
+        "errors": len(errors),
+        "first_errors": errors[:3],
+        "acknowledged_but_not_stored": len(set(acknowledged) - set(stored)),
+        "stored_twice": len(stored) - len(set(stored)),
+    }
+
+
+def _percentiles(times: list[float]) -> dict[str, float]:
+    return {
+        f"p{share}": round(times[min(len(times) - 1, len(times) * share // 100)], 1)
+        for share in (50, 95, 99)
+        if times
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--annotators", type=int, default=100)
+    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--pace", type=float, default=5, help="seconds between two judgments")
+    parser.add_argument("--burners", type=int, default=0, help="cores kept busy besides")
+    parser.add_argument("--stage", choices=sorted(SETTINGS), default="ppo")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="kitestring-beside-") as folder:
+        figures = measure(
+            Path(folder) / "workspace",
+            annotators=given.annotators,
+            seconds=given.seconds,
+            pace=given.pace,
+            burners=given.burners,
+            stage=given.stage,
+        )
+    print(json.dumps(figures))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,74 @@
+"""Calls of Gradio functions that it must not get: those that name a file, and those that it fails at.
+
+Gradio copies a file that a call names into its cache before the function runs, whatever component
+the function has, and fetches one with an address.  No page of ours sends any: downloads are links,
+imports are commands.  A session's name that is not UTF-8 would stop its queue for everybody.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Container
+from typing import Any
+
+from starlette.types import Message, Receive
+
+_SESSION = re.compile(r"[\w-]{1,64}", re.ASCII)
+
+
+class BadCall(ValueError):
+    """The body names a file or no function, or cannot be read; the message is a sentence."""
+
+
+async def checked_call(receive: Receive, functions: Container[object]) -> Receive:
+    """Read the body, and give it out again; `BadCall` unless it is JSON that names no file.
+
+    Where it names a function or a session, this is one of `functions` and of the form that pages use.
+    """
+    body, more = bytearray(), True
+    while more:
+        message = await receive()
+        if message["type"] != "http.request":
+            raise BadCall("The request ended early.")
+        body += message.get("body", b"")
+        more = message.get("more_body", False)
+    if body:
+        _check(body, functions)
+    whole: list[Message] = [{"type": "http.request", "body": bytes(body), "more_body": False}]
+
+    async def again() -> Message:
+        return whole.pop() if whole else await receive()
+
+    return again
+
+
+def _check(body: bytearray, functions: Container[object]) -> None:
+    try:
+        found = json.loads(body)
+        json.dumps(found, ensure_ascii=False).encode()  # no halves of characters
+    except (ValueError, RecursionError):
+        raise BadCall("The body is not JSON.") from None
+    if names_a_file(found):
+        raise BadCall("A call cannot name a file; import files from the command line.")
+    if not isinstance(found, dict):
+        return  # Gradio says so
+    function, session = found.get("fn_index"), found.get("session_hash")
+    if isinstance(function, str | int | float) and function not in functions:
+        raise BadCall("The page has no such function; load it again.")
+    if isinstance(session, str) and not _SESSION.fullmatch(session):
+        raise BadCall("A session's name has up to 64 letters and digits.")
+
+
+def names_a_file(value: Any) -> bool:
+    """Whether an object anywhere in it could be one of Gradio's for a file."""
+    waiting = [value]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, dict):
+            if "path" in each or "_type" in each:
+                return True
+            waiting += each.values()
+        elif isinstance(each, list):
+            waiting += each
+    return False

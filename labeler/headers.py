@@ -1,0 +1,76 @@
+"""The headers that every answer carries, whatever made it."""
+
+from __future__ import annotations
+
+from starlette.types import Message, Send
+
+_NOWHERE = ("base-uri 'none'", "frame-ancestors 'none'", "object-src 'none'")
+
+STRICT_POLICY = "; ".join(
+    ["default-src 'none'", "style-src 'self'", "img-src 'self'", "form-action 'self'", *_NOWHERE]
+)
+"""For all but Gradio's pages: forms and a style sheet, no script."""
+
+GRADIO_POLICY = "; ".join(
+    [
+        "default-src 'self'",
+        # Gradio writes its settings into the page, and gr.HTML compiles its template and its script
+        # with Function(); the model's text is never markup (rendering.py).
+        "script-src 'self' 'unsafe-inline' 'unsafe-eval'",
+        "style-src 'self' 'unsafe-inline'",
+        "img-src 'self' data: blob:",
+        "font-src 'self' data:",
+        "form-action 'self'",
+        "base-uri 'self'",
+        *_NOWHERE[1:],
+    ]
+)
+
+_ALWAYS = {
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "cross-origin-resource-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    # not "no-referrer": with it a browser sends "Origin: null" with our own forms
+    "referrer-policy": "same-origin",
+    "permissions-policy": (
+        "accelerometer=(), camera=(), display-capture=(), geolocation=(), gyroscope=(), "
+        "magnetometer=(), microphone=(), midi=(), payment=(), usb=()"
+    ),
+}
+_BY_TLS = {"strict-transport-security": "max-age=31536000"}
+_NO_STORE = (b"cache-control", b"no-store")
+
+
+class Hardening:
+    """Puts the headers on answers; `secure` where browsers come by TLS alone."""
+
+    def __init__(self, *, secure: bool) -> None:
+        always = _ALWAYS | (_BY_TLS if secure else {})
+        self._fixed = [(name.encode(), value.encode()) for name, value in always.items()]
+        self._ours = frozenset([*(name for name, _ in self._fixed), b"content-security-policy"])
+
+    def wrap(self, send: Send, policy: str = STRICT_POLICY) -> Send:
+        """`send` with the headers added, and those of other hands of the same name left out."""
+
+        async def hardened(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = self._headers(message.get("headers", ()), policy.encode())
+            await send(message)
+
+        return hardened
+
+    def _headers(
+        self, given: list[tuple[bytes, bytes]], policy: bytes
+    ) -> list[tuple[bytes, bytes]]:
+        headers = [
+            (name, value)
+            for name, value in given
+            # Gradio answers any Origin with credentials under a public host; nobody is invited.
+            if (low := name.lower()) not in self._ours and not low.startswith(b"access-control-")
+        ]
+        headers += self._fixed
+        headers.append((b"content-security-policy", policy))
+        if not any(name.lower() == b"cache-control" for name, _ in given):
+            headers.append(_NO_STORE)
+        return headers

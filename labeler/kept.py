@@ -1,0 +1,48 @@
+"""A cache that is bounded by bytes: what strangers wrote may be large, and so may what is made of it."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import Generic, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Kept(Generic[P, T]):
+    """A function whose last results are kept, at most `most` bytes of them; any thread may call it.
+
+    `size` says how many bytes a result and its arguments (by position, hashable) take.
+    """
+
+    __wrapped__: Callable[P, T]
+
+    def __init__(
+        self, function: Callable[P, T], *, most: int, size: Callable[[tuple[Hashable, ...], T], int]
+    ) -> None:
+        functools.update_wrapper(self, function)
+        self.bytes = 0
+        self._most, self._size = most, size
+        self._results: OrderedDict[tuple[Hashable, ...], tuple[T, int]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
+        if kwargs:
+            raise TypeError("a kept function takes its arguments by position")
+        with self._lock:
+            if (known := self._results.get(args)) is not None:
+                self._results.move_to_end(args)
+                return known[0]
+        made = self.__wrapped__(*args, **kwargs)
+        size = self._size(args, made)
+        with self._lock:
+            if size <= self._most and args not in self._results:
+                self._results[args] = (made, size)
+                self.bytes += size
+                while self.bytes > self._most:
+                    _, (_, gone) = self._results.popitem(last=False)
+                    self.bytes -= gone
+        return made

@@ -1,0 +1,441 @@
+"""The web server: how long it waits for a request, how many connections it keeps, what it logs.
+
+uvicorn closes an idle connection after a request, but waits for ever for the first one, for one that
+has begun, and for a peer that does not read its answers.  Its h11 protocol is taken, whose state says
+what is still to come.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import json
+import logging
+import os
+import resource
+import shutil
+import socket
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any, ClassVar
+
+import h11
+import uvicorn
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from labeler.addresses import network
+
+LARGEST_HEAD = 16_384
+"""Bytes of a request's head, where it takes more than one read."""
+HEAD_SECONDS = 10.0
+"""From the connection, or the last answer, until the head of a request is complete."""
+BODY_SECONDS = 60.0
+"""From the head until the body is complete, and one more for every `BODY_RATE` bytes of it."""
+BODY_RATE = 20_000
+REST = 33_000_000
+"""Bytes read and thrown away after an answer that came before its body: the largest upload, and some."""
+ANSWER_SECONDS = 60.0
+"""That a peer may leave an answer unread, regained with every `ANSWER_RATE` bytes that it takes."""
+ANSWER_RATE = 20_000
+UNSENT = 131_072
+"""Bytes of an answer that the kernel keeps beyond what is on its way."""
+MOST_EACH = 512
+"""Connections of one client address; a browser opens six, and offices share an address."""
+MOST_FILES = 16_384
+"""What the soft limit of open files is raised to, where the hard limit allows it."""
+OWN_FILES = 256
+"""Of these, what the database, the journal and the workers' pipes need."""
+BACKLOG = 256
+"""Connections waiting to be accepted; asyncio also logs as many lines at once without files."""
+GRACE = 3
+"""Seconds that open requests get when the server stops."""
+
+_CROWDED = "All connections are taken"
+_ONE_ADDRESS = "One address has all the connections it may have"
+_FLOODS = (
+    "socket.accept() out of system resource",
+    "Invalid HTTP request received.",
+    "Unsupported upgrade request.",
+    "No supported WebSocket library detected.",
+    _CROWDED,
+    _ONE_ADDRESS,
+    "A request was refused",
+)
+"""Log lines that others can cause as often as they like, by how they begin."""
+
+
+def server(app: Any, *, behind_proxy: bool) -> uvicorn.Server:
+    """A server for `app`, to be run on a listening socket; raises the limit of open files.
+
+    Only `behind_proxy` are X-Forwarded-For and -Proto read, from this machine or from the addresses
+    in the environment variable FORWARDED_ALLOW_IPS.
+    """
+    files = raise_file_limit()
+    most = max(files - OWN_FILES, files // 2)
+    config = uvicorn.Config(
+        app,
+        http=protocol(most=most, most_each=None if behind_proxy else MOST_EACH),
+        ws="none",
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        proxy_headers=behind_proxy,
+        forwarded_allow_ips=os.environ.get("FORWARDED_ALLOW_IPS", "127.0.0.1,::1"),
+        backlog=BACKLOG,
+        timeout_graceful_shutdown=GRACE,
+    )
+    for name in ("asyncio", "uvicorn.error", "labeler.routes"):
+        logging.getLogger(name).addFilter(_QUIET)
+    return uvicorn.Server(config)
+
+
+def raise_file_limit(most: int = MOST_FILES) -> int:
+    """Raise the soft limit of open files towards the hard one; returns what holds now."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return most if soft == resource.RLIM_INFINITY else soft
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return wanted
+
+
+@contextmanager
+def private_cache(workspace: Path) -> Iterator[Path]:
+    """A directory for Gradio's files that only the owner reads: empty at first, gone at the end.
+
+    By itself Gradio shares one in the machine's temporary directory and leaves what it wrote there.
+    What a killed server left goes at the next start; ValueError where that is not possible.
+    """
+    folder = workspace / "gradio-cache"
+    if folder.is_symlink() or folder.is_file():  # of a link only the link goes
+        folder.unlink()
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        folder.mkdir(mode=0o700)
+    except FileExistsError:
+        raise ValueError(f"{folder} cannot be emptied; remove it, then serve again") from None
+    os.environ["GRADIO_TEMP_DIR"] = str(folder)
+    try:
+        yield folder
+    finally:
+        del os.environ["GRADIO_TEMP_DIR"]
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+class _Counting:
+    """A transport that also counts the bytes it is given to write."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self.written = 0
+
+    def write(self, data: bytes) -> None:
+        self.written += len(data)
+        self._transport.write(data)
+
+    @property
+    def taken(self) -> int:
+        """Of these, how many have left for the kernel."""
+        return self.written - self._transport.get_write_buffer_size()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
+class _OneRequest(FlowControl):
+    """Reads nothing more while a request that came too early waits for its turn.
+
+    By itself uvicorn reads on with every answer, 256 kB for a request that may have taken 50 bytes.
+    """
+
+    def __init__(self, transport: asyncio.Transport, conn: h11.Connection) -> None:
+        super().__init__(transport)
+        self._conn = conn
+        self.another_waits = False
+
+    def pause_reading(self) -> None:
+        # Else it is the body of the present request, for which the application can ask.
+        self.another_waits = self._conn.their_state is not h11.SEND_BODY
+        super().pause_reading()
+
+    def resume_reading(self) -> None:
+        if not self.another_waits:
+            super().resume_reading()
+
+
+class _Measured(h11.Connection):
+    """Takes a body with Content-Length alone: one event for each read.
+
+    A read of 256 kB can hold 43,690 chunks, and each would be an event.  No browser sends chunks.
+    """
+
+    refusal: tuple[HTTPStatus, str] | None = None
+    """How the request was refused; nothing is parsed after it."""
+
+    def next_event(self) -> Any:
+        if self.refusal is None:
+            event = super().next_event()
+            names = {name for name, _ in event.headers} if isinstance(event, h11.Request) else ()
+            if b"transfer-encoding" not in names:
+                return event
+            # A proxy may read the one and we the other, and take different ends of the body.
+            two = HTTPStatus.BAD_REQUEST, "Content-Length and Transfer-Encoding exclude each other."
+            none = HTTPStatus.LENGTH_REQUIRED, "Send the body whole, with Content-Length."
+            self.refusal = two if b"content-length" in names else none
+        status, sentence = self.refusal
+        raise h11.RemoteProtocolError(sentence, error_status_hint=status)
+
+
+class TimedProtocol(H11Protocol):
+    """HTTP/1.1 whose requests have to arrive, and whose answers have to be taken, in time.
+
+    Beyond `most` connections the one that has kept the server waiting longest makes room; one client
+    address keeps at most `most_each`, if that is not None.
+    """
+
+    most: ClassVar[int]
+    most_each: ClassVar[int | None]
+    waiting: ClassVar[dict[TimedProtocol, None]]
+    """Connections without a whole request, with an answer not taken, or with requests sent ahead;
+    the longest such first."""
+    addresses: ClassVar[Counter[str]]
+    """How many connections each client address has."""
+
+    conn: _Measured  # type: ignore[assignment]
+    transport: _Counting  # type: ignore[assignment]
+    flow: _OneRequest
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.conn = _Measured(h11.SERVER, LARGEST_HEAD)
+        self._rest: int | None = None  # bytes that may still come, once nothing more is answered
+        self._timed: Any = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._earned = 0.0  # seconds, by what has come of a body
+        self._patience = ANSWER_SECONDS
+        self._taken = 0  # bytes, when the patience was last reckoned
+        self._since = 0.0  # when the peer, since then, has been waited for
+        self._answer_timer: asyncio.TimerHandle | None = None
+        self._address: str | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        # Writing pauses, and the clock runs, as soon as the kernel does not take all.
+        transport.set_write_buffer_limits(high=0)
+        _keep_little_unsent(transport.get_extra_info("socket"))
+        super().connection_made(_Counting(transport))  # type: ignore[arg-type]
+        self.flow = _OneRequest(self.transport, self.conn)  # type: ignore[arg-type]
+        self._time(h11.IDLE)
+        self._sort()
+        if not self._count_address():
+            self.logger.warning(f"{_ONE_ADDRESS} ({self.most_each}); its next ones are closed")
+            self.give_up()
+        elif len(self.connections) > self.most:
+            self.logger.warning(f"{_CROWDED} ({self.most}); idle ones are closed")
+            next(iter(self.waiting)).give_up()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._time(None)
+        self._stop_answer_timer()
+        if self._address is not None:
+            self.addresses[self._address] -= 1
+            if not self.addresses[self._address]:
+                del self.addresses[self._address]
+        super().connection_lost(exc)
+        self.waiting.pop(self, None)
+
+    def data_received(self, data: bytes) -> None:
+        if self._timed is h11.SEND_BODY:
+            self._earned += len(data) / BODY_RATE
+        if self._rest is None:
+            super().data_received(data)
+            return
+        self._rest -= len(data)
+        if self._rest < 0:
+            self.give_up()
+
+    def handle_events(self) -> None:
+        self.flow.another_waits = False
+        super().handle_events()
+        state = self.conn.their_state
+        if state is h11.IDLE:
+            self.flow.resume_reading()
+            # After an answer uvicorn's own timer runs, until the first byte of the next request.
+            self._time(h11.IDLE if self.timeout_keep_alive_task is None else None)
+        else:
+            self._time(h11.SEND_BODY if state is h11.SEND_BODY else None)
+        self._sort()
+
+    def on_response_complete(self) -> None:
+        early = self.conn.their_state is h11.SEND_BODY
+        super().on_response_complete()
+        if early and not self.transport.is_closing():
+            self._answer_no_more()
+
+    def send_400_response(self, msg: str) -> None:
+        if self.conn.refusal is None:
+            super().send_400_response(msg)
+            return
+        status, sentence = self.conn.refusal
+        body = json.dumps({"error": sentence}).encode()
+        headers = [
+            ("Content-Type", "application/json"),
+            ("Content-Length", str(len(body))),
+            ("Connection", "close"),
+        ]
+        head = h11.Response(status_code=status, headers=headers, reason=status.phrase.encode())
+        for event in (head, h11.Data(data=body), h11.EndOfMessage()):
+            self.transport.write(self.conn.send(event) or b"")
+        self._answer_no_more()
+
+    def _answer_no_more(self) -> None:
+        """End the connection, but read on for a while.
+
+        Closed at once, it would be reset by what is still on its way, and the peer would lose the answer.
+        """
+        self._rest = REST
+        self._unset_keepalive_if_required()  # else it closes in five seconds
+        with suppress(OSError):  # the peer has gone
+            self.transport.write_eof()
+        self.flow.resume_reading()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._reckon(waited=False)
+        self._answer_timer = self.loop.call_later(self._patience, self._not_taken)
+        self._sort()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._reckon(waited=True)
+        self._stop_answer_timer()
+        self._sort()
+
+    def _sort(self) -> None:
+        """Note whether the server waits for the peer, or the peer sends ahead, as no browser does."""
+        waits = self.flow.write_paused or self.conn.their_state in (h11.IDLE, h11.SEND_BODY)
+        if waits or self.flow.another_waits:
+            self.waiting.setdefault(self, None)
+        else:
+            self.waiting.pop(self, None)
+
+    def _count_address(self) -> bool:
+        """Whether the client's address may have this connection too."""
+        # Whoever comes through a tunnel or a proxy of this machine has the machine's own address.
+        if self.most_each is None or not self.client or _is_this_machine(self.client[0]):
+            return True
+        self._address = network(self.client[0])
+        self.addresses[self._address] += 1
+        return self.addresses[self._address] <= self.most_each
+
+    def _reckon(self, *, waited: bool) -> None:
+        """Take the seconds waited for the peer from the patience, and add those it has earned."""
+        now, taken = self.loop.time(), self.transport.taken
+        spent = now - self._since if waited else 0.0
+        earned = (taken - self._taken) / ANSWER_RATE
+        self._patience = min(ANSWER_SECONDS, self._patience + earned - spent)
+        self._taken, self._since = taken, now
+
+    def _not_taken(self) -> None:
+        self._reckon(waited=True)
+        if self._patience > 0:
+            self._answer_timer = self.loop.call_later(self._patience, self._not_taken)
+        else:
+            self.give_up()
+
+    def _stop_answer_timer(self) -> None:
+        if self._answer_timer is not None:
+            self._answer_timer.cancel()
+            self._answer_timer = None
+
+    def _time(self, part: Any) -> None:
+        """Start the clock for a part of a request, or stop it; no part gets more time by trickling."""
+        if part is self._timed:
+            return
+        self._timed = part
+        self._earned = 0.0
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if part is not None and not self.transport.is_closing():
+            seconds = HEAD_SECONDS if part is h11.IDLE else BODY_SECONDS
+            self._timer = self.loop.call_later(seconds, self._late)
+
+    def _late(self) -> None:
+        if self._earned:
+            earned, self._earned = self._earned, 0.0
+            self._timer = self.loop.call_later(earned, self._late)
+        else:
+            self.give_up()
+
+    def give_up(self) -> None:
+        """Close the connection now: a polite end would wait for a peer that does not read."""
+        self.waiting.pop(self, None)
+        self.transport.abort()
+
+
+def protocol(*, most: int, most_each: int | None = None) -> type[TimedProtocol]:
+    """The protocol for one server that keeps at most `most` connections, `most_each` an address."""
+    own = {"most": most, "most_each": most_each, "waiting": {}, "addresses": Counter()}
+    return type("Protocol", (TimedProtocol,), own)
+
+
+def _is_this_machine(host: str) -> bool:
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:  # no TCP
+        return True
+    return (getattr(address, "ipv4_mapped", None) or address).is_loopback
+
+
+def _keep_little_unsent(connection: socket.socket) -> None:
+    """Let the kernel buffer little beyond what is on its way, so that a slow reader's steps are small.
+
+    It would buffer megabytes for each peer that does not read.
+    """
+    option = getattr(socket, "TCP_NOTSENT_LOWAT", None)
+    if option is not None:
+        with suppress(OSError):  # no TCP
+            connection.setsockopt(socket.IPPROTO_TCP, option, UNSENT)
+
+
+class Throttle(logging.Filter):
+    """Lets a log line that begins in one of these ways pass once in `every` seconds.
+
+    The next one that passes says how many were left out.  All other lines pass.
+    """
+
+    def __init__(
+        self,
+        beginnings: tuple[str, ...],
+        *,
+        every: float = 60.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__()
+        self._beginnings = beginnings
+        self._every = every
+        self._clock = clock
+        self._told: dict[str, float] = {}
+        self._left_out: Counter[str] = Counter()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        line = str(record.msg)
+        known = next((start for start in self._beginnings if line.startswith(start)), None)
+        if known is None:
+            return True
+        moment = self._clock()
+        if moment - self._told.get(known, -self._every) < self._every:
+            self._left_out[known] += 1
+            return False
+        self._told[known] = moment
+        if more := self._left_out.pop(known, 0):
+            record.msg = f"{line} ({more} more like this were not logged)"
+        return True
+
+
+_QUIET = Throttle(_FLOODS)

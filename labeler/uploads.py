@@ -1,0 +1,78 @@
+"""Files from researchers, through a route of ours: Gradio's upload answers on every page, to anybody."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+from anyio import CapacityLimiter, to_thread
+from fastapi import APIRouter, HTTPException, Query, Request
+from fastapi.responses import JSONResponse
+
+from storage.database import Database
+from storage.filetypes import READABLE
+from storage.importing import import_pairs
+from storage.row_notes import BadFile
+
+LARGEST_UPLOAD = 32_000_000
+"""Bytes of an uploaded file; larger ones are imported from a terminal."""
+MOST_ROWS = 100_000
+"""Rows of an uploaded file: the web process holds them all while it looks for what is wrong."""
+_ROWS_TOLD = 20
+
+
+def upload_routes(db: Database) -> APIRouter:
+    """``POST /research/upload/pairs?name=FILE``, the file as the body; the gate lets only researchers
+    of this site through, and bounds the body.
+
+    Answers with the import's report.  Where rows are bad nothing is stored, and the answer is 422 with
+    ``rows``: the first of them, each with its ``line`` and ``reason``.
+    """
+    routes = APIRouter(prefix="/research/upload")
+    # Uploads wait for each other, and never for the threads that annotators are answered by.
+    one_at_a_time = CapacityLimiter(1)
+
+    @routes.post("/pairs")
+    async def pairs(
+        request: Request,
+        name: Annotated[str, Query(min_length=1, max_length=200)],
+        skip_bad: bool = False,
+    ) -> JSONResponse:
+        folder = Path(tempfile.mkdtemp(prefix="kitestring-upload-"))
+        try:
+            file = folder / _file_name(name)
+            with file.open("wb") as target:
+                async for part in request.stream():
+                    target.write(part)
+            return await to_thread.run_sync(_imported, db, file, skip_bad, limiter=one_at_a_time)
+        finally:
+            shutil.rmtree(folder)
+
+    return routes
+
+
+def _file_name(name: str) -> str:
+    """What the file is called here: its own name without anything that a path could be made of."""
+    kept = re.sub(r"[^\w.-]+", "_", name)[-100:].lstrip(".")
+    if Path(kept).suffix.lower() not in READABLE:
+        raise HTTPException(422, f"{kept} must end in one of {', '.join(READABLE)}.")
+    return kept
+
+
+def _imported(db: Database, file: Path, skip_bad: bool) -> JSONResponse:
+    try:
+        report = import_pairs(db, file, skip_bad=skip_bad, most=MOST_ROWS)
+    except BadFile as bad:
+        told: dict[str, Any] = {
+            "error": f"{bad.summary[:1].upper()}{bad.summary[1:]}.",
+            "bad": bad.count,
+        }
+        return JSONResponse(told | {"rows": [asdict(row) for row in bad.rows[:_ROWS_TOLD]]}, 422)
+    found = asdict(report)
+    for kind in ("skipped", "warnings"):
+        found[kind] = found[kind][:_ROWS_TOLD]
+    return JSONResponse(found)

@@ -1,0 +1,53 @@
+"""Which prompts are held out, and whether there is enough to learn and to measure.  Loads no torch.
+
+The reward stage splits its judgments by this; "Train" asks the same before it starts anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from storage.records import digest
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """The judgments of one prompt: how many, how many of them prefer a response, and whether one
+    of their pairs is of the random stream."""
+
+    judgments: int
+    decisive: int
+    random_stream: bool
+
+
+def held_out_prompts(judged: Mapping[str, Judged], *, share: float, seed: int) -> set[str]:
+    """The prompts whose judgments measure; the others are learned from.
+
+    Which ones follows from their ids, so that most stay held out as labels come in.  Prompts
+    without a judgment of the random stream are held out only where no prompt has one: nothing can
+    be measured on pairs that a reward model chose.  Raises ValueError where there is nothing to
+    learn or to measure, and says what is missing.
+    """
+    judgments = sum(each.judgments for each in judged.values())
+    if len(judged) < 2:
+        raise ValueError(
+            "All judgments are on one prompt, and training needs two, one to learn from and one to "
+            "measure on: label at least 1 more pair, of another prompt."
+        )
+    if not any(each.decisive for each in judged.values()):
+        raise ValueError(
+            f"None of the {judgments} judgments prefers a response (ties and both bad do not), so "
+            "there is nothing to learn: label at least 1 more pair, with a preference."
+        )
+    prompts = sorted(judged, key=lambda id: digest("split", str(seed), id))
+    wanted = min(max(1, round(share * len(prompts))), len(prompts) - 1)
+    measurable = {id for id in prompts if judged[id].random_stream} or set(prompts)
+    held_out = set([id for id in prompts if id in measurable][:wanted])
+    if not any(judged[id].decisive for id in prompts if id not in held_out):
+        raise ValueError(
+            "Every judgment that prefers a response is on a prompt that is held out to measure on, "
+            "so there is nothing to learn: label at least 1 more pair, of another prompt and with a "
+            "preference."
+        )
+    return held_out

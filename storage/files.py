@@ -1,0 +1,124 @@
+"""Files that survive a power cut: what is written, renamed or removed here is on the disk on return.
+
+A rename is durable only when the file's content was synced before it and its directory after it.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import stat
+from io import BufferedReader
+from pathlib import Path
+
+from storage.errors import StorageDamaged
+
+_CHUNK = 1 << 20
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a directory durable."""
+    _sync(folder, os.O_RDONLY | os.O_DIRECTORY)
+
+
+def sync_file(path: Path) -> None:
+    """Make the content of a file durable that something else has written."""
+    _sync(path, os.O_RDONLY)
+
+
+def _sync(path: Path, flags: int) -> None:
+    handle = os.open(path, flags | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def copy_file(source: Path, target: Path, size: int | None = None) -> tuple[int, str]:
+    """Copy the first `size` bytes (None: all) into a file for its owner alone.
+
+    Returns the number of bytes copied and their SHA-256 in hexadecimal digits.  `source` has to be
+    a file as for `open_file`.
+    """
+    digest, copied = hashlib.sha256(), 0
+    handle = _create(target)
+    try:
+        with open_file(source) as old:
+            while size is None or copied < size:
+                chunk = old.read(_CHUNK if size is None else min(_CHUNK, size - copied))
+                if not chunk:
+                    break
+                _write_all(handle, chunk)
+                digest.update(chunk)
+                copied += len(chunk)
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+    return copied, digest.hexdigest()
+
+
+def open_file(path: Path) -> BufferedReader:
+    """Open a file for reading; StorageDamaged for a link, a pipe or a device, which may never end."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO):  # a link; a socket
+            raise StorageDamaged(f"{path} is no regular file") from None
+        raise
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise StorageDamaged(f"{path} is no regular file")
+    return os.fdopen(handle, "rb")
+
+
+def digest_file(path: Path) -> tuple[int, str]:
+    """The size of a file in bytes and its SHA-256; errors as for `open_file`."""
+    with open_file(path) as file:
+        return os.fstat(file.fileno()).st_size, hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def write_file(path: Path, text: str) -> None:
+    """Write a file for its owner alone, wholly or not at all."""
+    temporary = path.with_name(f"{path.name}.tmp")
+    handle = _create(temporary)
+    try:
+        _write_all(handle, text.encode())
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+    move(temporary, path)
+
+
+def move(source: Path, target: Path) -> None:
+    """Rename within a filesystem; a file that was called `target` is replaced."""
+    source.rename(target)
+    sync_folder(target.parent)
+    if source.parent != target.parent:
+        sync_folder(source.parent)
+
+
+def make_folder(path: Path) -> None:
+    """Make a new directory for its owner alone, with its parents."""
+    if not path.parent.exists():
+        make_folder(path.parent)
+    path.mkdir(mode=0o700)
+    sync_folder(path.parent)
+
+
+def remove(path: Path) -> None:
+    """Remove a file if it is there."""
+    path.unlink(missing_ok=True)
+    sync_folder(path.parent)
+
+
+def _create(path: Path) -> int:
+    # One that a crash left behind may have other rights.
+    path.unlink(missing_ok=True)
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+
+
+def _write_all(handle: int, content: bytes) -> None:
+    rest = memoryview(content)
+    while rest:
+        rest = rest[os.write(handle, rest) :]

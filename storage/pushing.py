@@ -1,0 +1,36 @@
+"""A dataset's way to the Hugging Face hub."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from huggingface_hub import HfApi
+
+# httpx's or httpx2's, whichever this version of the hub's library speaks.
+from huggingface_hub.errors import HTTPError
+
+
+def push(folder: Path, repository: str, *, private: bool) -> None:
+    """Upload a folder as a dataset repository, in one commit; the token is the usual HF_TOKEN.
+
+    Refuses a repository that is public already unless `private` is False.
+    """
+    hub = HfApi()
+    try:
+        hub.create_repo(repository, repo_type="dataset", private=private, exist_ok=True)
+        if private and not hub.repo_info(repository, repo_type="dataset").private:
+            raise ValueError(
+                f"{repository} is a public dataset already, and this export is private; choose "
+                "another name, or ask for a public one"
+            )
+        hub.upload_folder(
+            repo_id=repository,
+            repo_type="dataset",
+            folder_path=folder,
+            commit_message="Export of judgments",
+        )
+    except (HTTPError, OSError) as problem:
+        reason = str(problem).strip().splitlines()[0]
+        raise ValueError(
+            f"the hub did not take {repository}: {reason} (is HF_TOKEN set, and may it write there?)"
+        ) from problem

@@ -1,0 +1,54 @@
+"""What is wrong or odd with the rows of an imported file: the first of it, and how much there is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class BadRow:
+    """What is wrong (or odd) with a row, in a sentence."""
+
+    line: int
+    reason: str
+
+
+MOST_NOTES = 1_000
+"""Bad rows, or odd ones, of a file that are kept with their reasons; the others are counted."""
+
+
+class RowNotes:
+    """What is wrong (or odd) with the rows of a file: `count` notes, of which `first` are kept."""
+
+    def __init__(self, notes: Iterable[BadRow] = ()) -> None:
+        self.first: list[BadRow] = []
+        self.count = 0
+        for note in notes:
+            self.append(note)
+
+    def append(self, note: BadRow) -> None:
+        if len(self.first) < MOST_NOTES:
+            self.first.append(note)
+        self.count += 1
+
+    @classmethod
+    def of(cls, *parts: RowNotes) -> RowNotes:
+        """All of them together, by line."""
+        together = cls(sorted((n for part in parts for n in part.first), key=lambda n: n.line))
+        together.count = sum(part.count for part in parts)
+        return together
+
+
+class BadFile(ValueError):
+    """A file that was not imported: `rows` are the first of its bad rows, `count` is how many it has,
+    and `summary` says so."""
+
+    def __init__(self, path: Path, bad: RowNotes) -> None:
+        self.rows, self.count = RowNotes.of(bad).first, bad.count
+        shown = "".join(f"\n  line {row.line}: {row.reason}" for row in self.rows[:20])
+        more = f"\n  … and {self.count - 20} more" if self.count > 20 else ""
+        what = "1 bad row" if self.count == 1 else f"{self.count} bad rows"
+        self.summary = f"nothing was imported from {path.name}, which has {what}"
+        super().__init__(f"{self.summary}:{shown}{more}")
