@@ -54,7 +54,9 @@ def wait_for(condition: Callable[[], bool], worker: subprocess.Popen[bytes]) -> 
 
 
 def events(directory: RunDirectory) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in directory.events.read_text().splitlines()]
+    """The complete lines: a worker that still runs may be in the middle of its last one."""
+    complete, _, _ = directory.events.read_text().rpartition("\n")
+    return [json.loads(line) for line in complete.splitlines()]
 
 
 def steps_reported(directory: RunDirectory) -> list[int]:
