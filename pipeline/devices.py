@@ -6,11 +6,10 @@ import os
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 
 from pipeline.config import ModelConfig, WorkerConfig
-from pipeline.hub import ModelUnavailable, explain, require_model
+from pipeline.hub import loading, require_model
 from pipeline.ppo.model import detect_device, without_dropout
 
 
@@ -66,12 +65,10 @@ def load_causal_lm(
     depend on chance.  Raises `ModelUnavailable` with one sentence when it cannot be had.
     """
     path = require_model(name)
-    try:
+    with loading(name):
         model: PreTrainedModel = model_class.from_pretrained(
             path, dtype=dtype, trust_remote_code=False
         )
-    except (OSError, ValueError, KeyError, SafetensorError) as error:
-        raise ModelUnavailable(explain(name, error)) from error
     without_dropout(model)
     _make_savable(model)
     return model.to(device).eval()  # type: ignore[arg-type]
@@ -111,10 +108,9 @@ def context_length(model: Any) -> int | None:
 
 def context_of(name: str) -> int | None:
     """`context_length` of a model that is not loaded; raises `ModelUnavailable`."""
-    try:
-        return _context(AutoConfig.from_pretrained(require_model(name), trust_remote_code=False))
-    except (OSError, ValueError, KeyError) as error:
-        raise ModelUnavailable(explain(name, error)) from error
+    path = require_model(name)
+    with loading(name):
+        return _context(AutoConfig.from_pretrained(path, trust_remote_code=False))
 
 
 def _context(config: Any) -> int | None:

@@ -6,6 +6,9 @@ A name is a local directory or a Hugging Face id such as ``Qwen/Qwen3-0.6B``.
 from __future__ import annotations
 
 import json
+import pickle
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -35,6 +38,23 @@ _TOKENIZER = (
 
 class ModelUnavailable(ValueError):
     """A model cannot be loaded; the message says why and what to do."""
+
+
+@contextmanager
+def loading(name: str) -> Iterator[None]:
+    """Turn whatever a library raises while it reads the model `name` into `ModelUnavailable`.
+
+    A model's files may say anything, and libraries raise any error over them.  An error of memory
+    is of the machine, not of the model.
+    """
+    try:
+        yield
+    except (ModelUnavailable, MemoryError):
+        raise
+    except Exception as error:
+        if type(error).__name__ == "OutOfMemoryError":  # torch's
+            raise
+        raise ModelUnavailable(explain(name, error)) from error
 
 
 def is_local(name: str) -> bool:
@@ -72,14 +92,16 @@ def require_reward_model(name: str) -> None:
     """
     path = require_model(name)
     config = _configuration(path, name)
-    kinds = config.get("architectures") or ["model of no named class"]
+    named = config.get("architectures")
+    kinds = list(map(str, named)) if isinstance(named, list) and named else ["model of no class"]
     if not any(kind.endswith("ForSequenceClassification") for kind in kinds):
         raise ModelUnavailable(
             f"{name} is a {kinds[0]} and no reward model; name one whose class is a "
             "…ForSequenceClassification with one label"
         )
     # transformers leaves out what has its default, two labels.
-    labels = len(config["id2label"]) if "id2label" in config else config.get("num_labels", 2)
+    ids = config.get("id2label")
+    labels = len(ids) if isinstance(ids, dict) else config.get("num_labels", 2)
     if labels != 1:
         raise ModelUnavailable(
             f"{name} gives a text {labels} numbers, and a reward model gives one (num_labels=1)"
@@ -112,7 +134,7 @@ def _configuration(path: str, name: str) -> dict[str, Any]:
     """What config.json says of the model `name`, a directory's path or a hub id."""
     try:
         if is_local(path):
-            return json.loads(Path(path, "config.json").read_text(encoding="utf-8"))
+            return _read_config(Path(path))
         if isinstance(known := try_to_load_from_cache(path, "config.json"), str):
             return json.loads(Path(known).read_text(encoding="utf-8"))
         # Not into the cache: what has its configuration there counts as downloaded.
@@ -151,9 +173,20 @@ def explain(name: str, error: BaseException) -> str:
                 f"a weights file of the model {name} is damaged ({_first_line(error)}): delete the "
                 "model from the Hugging Face cache (`hf cache rm`), and it is downloaded again"
             )
+        case pickle.UnpicklingError() | EOFError():
+            return (
+                f"a weights file of the model {name} is damaged or holds code, which is never run: "
+                "get the model with its weights in model.safetensors"
+            )
     # The hub's HTTP library changed its name between versions; its errors are of the network.
     if type(error).__module__.startswith("httpx"):
         return _unreachable(name)
+    if not isinstance(error, (OSError, ValueError, ImportError)):
+        kind = type(error).__name__
+        return (
+            f"the model {name} cannot be loaded, as its files contradict themselves or each other "
+            f"({kind}: {_first_line(error)}): get the model again"
+        )
     return f"the model {name} cannot be loaded: {_first_line(error)}"
 
 
@@ -173,6 +206,7 @@ def _require_directory(path: Path) -> None:
         raise ModelUnavailable(f"{path} holds no weights (model.safetensors)")
     if not any((path / file).is_file() for file in _TOKENIZER):
         raise ModelUnavailable(f"{path} holds no tokenizer (tokenizer.json)")
+    _require_own_code(path, _read_config(path))
     for file in sorted(path.glob("*.safetensors")):
         try:
             with safe_open(file, framework="numpy"):  # reads where the tensors are, not the tensors
@@ -181,6 +215,35 @@ def _require_directory(path: Path) -> None:
             raise ModelUnavailable(
                 f"{file} is damaged ({_first_line(error)}): copy that file, or download the model, again"
             ) from error
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    """The config.json of a directory; `ModelUnavailable` unless it is an object of JSON."""
+    file = path / "config.json"
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ModelUnavailable(f"{file} cannot be read: {_first_line(error)}") from error
+    if not isinstance(config, dict):
+        raise ModelUnavailable(f"{file} holds no JSON object, so it is no Hugging Face model")
+    return config
+
+
+def _require_own_code(path: Path, config: dict[str, Any]) -> None:
+    """ModelUnavailable where `config` names attention code on the hub, which transformers would run."""
+    waiting: list[tuple[str, Any]] = [("", config)]
+    while waiting:  # no recursion: who wrote the file chose its depth
+        key, value = waiting.pop()
+        inside = key.endswith("attn_implementation")
+        if inside and isinstance(value, str) and "/" in value:
+            raise ModelUnavailable(
+                f"{path / 'config.json'} names code on the Hugging Face hub ({key}={value!r}), "
+                f"which is never run: remove {key} from it"
+            )
+        if isinstance(value, dict):
+            waiting += [(key if inside else name, each) for name, each in value.items()]
+        elif isinstance(value, list):
+            waiting += [(key, each) for each in value]
 
 
 def _root(error: BaseException) -> BaseException:
@@ -196,8 +259,9 @@ def _root(error: BaseException) -> BaseException:
 
 
 def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
+    lines = [line.strip() for line in str(error).strip().splitlines()]
+    # Some first lines only announce the second.
+    return " ".join(lines[: 2 if lines[0].endswith(":") else 1]) if lines else type(error).__name__
 
 
 def base_model_path(name: str) -> str:

@@ -23,7 +23,7 @@ import jinja2
 from transformers import AutoTokenizer, GenerationConfig
 
 from pipeline.context import FALLBACK_TEMPLATE
-from pipeline.hub import ModelUnavailable, explain, require_model
+from pipeline.hub import loading, require_model
 from storage.records import Message, as_messages
 
 Messages = str | Sequence[Message | Mapping[str, str]]
@@ -78,11 +78,10 @@ class ChatTokenizer:
         Raises `ModelUnavailable` with one sentence when it cannot be had.
         """
         path = require_model(name)
-        try:
+        with loading(name):
             tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
-        except (OSError, ValueError, KeyError) as error:
-            raise ModelUnavailable(explain(name, error)) from error
-        return cls(tokenizer, name=name, stops=_generation_stops(path))
+            stops = _generation_stops(path)
+        return cls(tokenizer, name=name, stops=stops)
 
     @property
     def pad_id(self) -> int:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import pickle
+import socket
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +22,7 @@ from pipeline.config import ModelConfig
 from pipeline.devices import context_length, inference_dtype, load_causal_lm, pick_device
 from pipeline.hub import ModelUnavailable, explain
 from pipeline.reward.network import load_network
+from pipeline.text import ChatTokenizer
 from tests.same_passes import DROPPING, passes_agree, save_dropping
 from tests.tiny import save_classifier, save_tiny, tiny_tokenizer
 
@@ -124,3 +129,95 @@ def test_a_damaged_file_of_a_model_from_the_hub_is_explained():
     said = explain("somebody/model", SafetensorError("header too small"))
     assert "somebody/model is damaged (header too small)" in said
     assert "cache" in said
+
+
+class _Code:
+    """Pickled, a call of os.mkdir."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self.folder),)
+
+
+def _zipped(folder: Path, file: Path) -> None:
+    torch.save({"weight": _Code(folder)}, file)
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda folder, file: file.write_bytes(pickle.dumps(_Code(folder))),
+        _zipped,
+        lambda _, file: file.write_bytes(b"cno_such_module\nthing\n."),
+        lambda _, file: file.write_bytes(b"garbage"),
+        lambda _, file: file.write_bytes(b""),
+        lambda _, file: file.write_bytes(b"PK\x03\x04 cut off"),
+    ],
+    ids=["pickle", "zip", "module", "garbage", "empty", "cut"],
+)
+@pytest.mark.parametrize("load", [load_causal_lm, load_network])
+def test_pickled_weights_run_no_code_and_are_one_sentence(tmp_path: Path, load: Any, write: Any):
+    folder = save_classifier(tmp_path / "m") if load is load_network else save_tiny(tmp_path / "m")
+    (folder / "model.safetensors").unlink()
+    write(tmp_path / "made by code", folder / "pytorch_model.bin")
+    with pytest.raises(ModelUnavailable, match=r"get the model") as caught:
+        load(str(folder))
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "made by code").exists()
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
+    """A hub that hears whether anybody comes."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(0)
+        address = f"http://127.0.0.1:{server.getsockname()[1]}"
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", address)
+        yield server
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"attn_implementation": "owner/code"}, "attn_implementation='owner/code'"),
+        ({"_attn_implementation": "owner/code@main:f"}, "remove _attn_implementation from it"),
+        ({"attn_implementation": {"": "owner/code"}}, "names code on the Hugging Face hub"),
+        ({"text_config": {"attn_implementation": ["a/b"]}}, "names code on the Hugging Face hub"),
+        ({"attn_implementation": "flash_attention_2"}, "FlashAttention2"),
+        ({"num_attention_heads": 0}, "ZeroDivisionError: .*: get the model again"),
+        ({"vocab_size": "many"}, "field 'vocab_size': TypeError: .*expected int, got str"),
+        ({"quantization_config": 3}, "AttributeError: .*: get the model again"),
+        ({"model_type": "other", "auto_map": {"AutoConfig": "owner/code--a.B"}}, "owner/code"),
+    ],
+)
+@pytest.mark.parametrize("load", [load_causal_lm, load_network])
+def test_a_hostile_config_asks_no_hub_and_is_one_sentence(
+    tmp_path: Path, hub: socket.socket, load: Any, changes: dict[str, Any], says: str
+):
+    folder = save_classifier(tmp_path / "m") if load is load_network else save_tiny(tmp_path / "m")
+    file = folder / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+    with pytest.raises(ModelUnavailable, match=says) as caught:
+        load(str(folder))
+    assert "\n" not in str(caught.value)
+    with pytest.raises(BlockingIOError):
+        hub.accept()
+
+
+@pytest.mark.parametrize("load", [load_causal_lm, load_network, ChatTokenizer.load])
+@pytest.mark.parametrize("text", ["[]", "{", "[" * 100_000, '{"architectures": 5, "id2label": 1}'])
+def test_a_config_that_is_no_object_is_one_sentence(tmp_path: Path, load: Any, text: str):
+    folder = save_tiny(tmp_path / "m")
+    (folder / "config.json").write_text(text)
+    with pytest.raises(ModelUnavailable) as caught:
+        load(str(folder))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("file", ["tokenizer_config.json", "generation_config.json"])
+def test_a_tokenizer_whose_settings_are_no_object_is_one_sentence(tmp_path: Path, file: str):
+    (save_tiny(tmp_path / "m") / file).write_text("[1]")
+    with pytest.raises(ModelUnavailable, match="get the model again"):
+        ChatTokenizer.load(str(tmp_path / "m"))

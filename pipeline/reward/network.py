@@ -21,12 +21,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING, AutoConfig
 from transformers.utils import ModelOutput
 
-from pipeline.hub import ModelUnavailable, explain, require_model, require_reward_model
+from pipeline.hub import ModelUnavailable, loading, require_model, require_reward_model
 from pipeline.ppo.model import without_dropout
 from pipeline.reward.annotators import AnnotatorEffects
 from pipeline.reward.likelihood import Likelihood
@@ -207,15 +206,15 @@ def _load(
 ) -> tuple[Any, list[str]]:
     """The network and the names of tensors that `path` should have had."""
     resolved = require_model(path)
-    try:
+    with loading(path):
         config = AutoConfig.from_pretrained(resolved, num_labels=1, trust_remote_code=False)
-        stock = not fresh and not hasattr(config, "reward_likelihood")
-        if heads is not None:
-            config.reward_heads = heads
-        network, info = network_class(type(config), fresh=fresh, stock=stock).from_pretrained(
+    stock = not fresh and not hasattr(config, "reward_likelihood")
+    if heads is not None:
+        config.reward_heads = heads
+    kind = network_class(type(config), fresh=fresh, stock=stock)
+    with loading(path):
+        network, info = kind.from_pretrained(
             resolved, config=config, dtype=dtype, output_loading_info=True
         )
-    except (OSError, KeyError, SafetensorError) as error:
-        raise ModelUnavailable(explain(path, error)) from error
     without_dropout(network)
     return network.eval(), sorted(info["missing_keys"])
