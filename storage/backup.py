@@ -16,7 +16,14 @@ import duckdb
 from storage import engine, replacing
 from storage.codec import KINDS, Entry
 from storage.database import Database
-from storage.errors import JournalDamaged, JournalLost, NotFound, StorageDamaged, explain
+from storage.errors import (
+    JournalDamaged,
+    JournalLost,
+    NotFound,
+    StorageDamaged,
+    explain,
+    writing_to,
+)
 from storage.files import (
     copy_file,
     digest_file,
@@ -79,7 +86,8 @@ def backup(db: Database, target: Path) -> Path:
     if target.exists():
         raise ValueError(f"{target} exists already; name a new directory for the backup")
     unfinished = target.with_name(f"{target.name}.unfinished-{stamp()}")
-    make_folder(unfinished)
+    with writing_to(target, "name another directory for the backup"):
+        make_folder(unfinished)
     try:
         damage = _copy_workspace(db, unfinished)
         write_file(unfinished / _ABOUT, json.dumps(asdict(_manifest(db.workspace, unfinished))))

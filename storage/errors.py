@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import duckdb
 
@@ -52,6 +55,15 @@ _CAUSES = {
     errno.EACCES: "the user of this program may not do that. Change the owner or the rights of the file",
     errno.EMFILE: "too many files are open. Raise the limit (`ulimit -n 4096`) and start again",
 }
+_PATHS = {
+    errno.ENOENT: "there is no such file or directory. Check the path",
+    errno.EEXIST: "this exists already. Name another path",
+    errno.ENOTDIR: "a part of this path is a file. Name another path",
+    errno.EISDIR: "this is a directory, and a file is needed. Name another path",
+    errno.ENAMETOOLONG: "the name is too long. Choose a shorter one",
+    errno.ELOOP: "its links lead in a circle. Name another path",
+}
+"""Mistakes in a path: apart from `_CAUSES`, because a repeated write would fail again."""
 _CAUSES[errno.EPERM] = _CAUSES[errno.EACCES]
 _CAUSES[errno.ENFILE] = _CAUSES[errno.EMFILE]
 # DuckDB passes on what the operating system says, as text.
@@ -69,10 +81,35 @@ _SIGNS = {
 def explain(error: BaseException) -> str:
     """An error of the operating system as a sentence that names the file and what to do."""
     number = cause_of(error)
-    if number is None:
-        return str(error)
     file = getattr(error, "filename", None)
-    return f"{file}: {_CAUSES[number]}" if file else _CAUSES[number]
+    if number is not None:
+        return f"{file}: {_CAUSES[number]}" if file else _CAUSES[number]
+    if isinstance(error, OSError) and file and error.errno in _PATHS:
+        return f"{file}: {_PATHS[error.errno]}"
+    return str(error)
+
+
+@contextmanager
+def writing_to(place: Path, instead: str) -> Iterator[None]:
+    """Turn a mistake in the path `place` into a ValueError that names it and ends with `instead`.
+
+    What the disk refuses for another reason stays the OSError that `explain` knows.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _PATHS:
+            raise
+        raise ValueError(f"{_mistake(place, error)}; {instead}") from None
+
+
+def _mistake(place: Path, error: OSError) -> str:
+    if error.errno == errno.ENAMETOOLONG:
+        return f"the name {place} is too long"
+    last = next(path for path in (place, *place.absolute().parents) if path.exists())
+    if not last.is_dir():
+        return f"{last} is not a directory"
+    return f"{place} cannot be made, because {last} takes no new files"
 
 
 def cause_of(error: BaseException) -> int | None:

@@ -21,6 +21,7 @@ from storage import handover
 from storage.agreement import agreement_by_id
 from storage.card import MARK, CardFacts, render_card
 from storage.database import Database
+from storage.errors import writing_to
 from storage.filetypes import WRITABLE, is_formula, open_writer
 from storage.formats import Format, Judged, Ties, judged_from, row_maker, schema
 from storage.pseudonyms import key_of, pseudonym
@@ -219,7 +220,6 @@ class _Source:
 def _write_file(
     source: _Source, path: Path, *, format: Format, ties: Ties, csv_safe: bool
 ) -> ExportReport:
-    path.parent.mkdir(parents=True, exist_ok=True)
     card = path.with_name(f"{path.name}.card.md")
     shown = str(path)
     return _write(
@@ -235,7 +235,6 @@ def _write_folder(
     if card.exists() and MARK not in card.read_text(encoding="utf-8", errors="replace"):
         raise ValueError(f"{folder} has a README.md that is not an export's; choose another place")
     path = folder / "data" / "train.parquet"
-    path.parent.mkdir(parents=True, exist_ok=True)
     files = "data/train.parquet"
     return _write(source, path, card, shown=shown, format=format, ties=ties, files=files)
 
@@ -254,6 +253,9 @@ def _write(
     """Rows to a file that gets its name when it is complete, then the card."""
     tally = _Tally()
     partial = path.with_name(f".partial-{path.name}")
+    with writing_to(Path(shown), "name another place with --out"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial.touch()
     try:
         with open_writer(partial, schema(format, ties), csv_safe=csv_safe) as write:
             _write_rows(source, write, row_maker(format, ties), tally)

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from storage.errors import NotFound, StorageDamaged, WorkspaceLocked
+from storage.errors import NotFound, StorageDamaged, WorkspaceLocked, writing_to
 from storage.files import sync_folder
 from storage.records import now
 
@@ -48,7 +48,8 @@ def make_private(workspace: Path) -> None:
     survive a power cut.
     """
     missing = [folder for folder in (workspace, *workspace.parents) if not folder.exists()]
-    workspace.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with writing_to(workspace, "name another directory with --workspace"):
+        workspace.mkdir(mode=0o700, parents=True, exist_ok=True)
     # One that is there may have been made by a process that was killed before it synced the name.
     for folder in missing or [workspace]:
         with suppress(PermissionError):  # a parent that may be entered but not read

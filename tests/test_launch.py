@@ -20,6 +20,7 @@ from pipeline.config import Config
 from storage import iterations, models, records, runs
 from storage.backup import backup
 from storage.database import Database
+from storage.errors import explain
 from storage.workspace import publish_server
 from tests.storage_world import ROOT, fill
 from tests.tiny import save_tiny
@@ -313,6 +314,40 @@ def test_mistakes_end_in_one_sentence_and_status_1(tmp_path: Path):
         ('{"math:no_such" = 1.0}', "math has no function 'no_such'"),
     ):
         assert said in fails("init", "--set", f"shaping.weights={weights}")
+
+
+def said_of(workspace: Path, *arguments: str | Path) -> str:
+    """The one line in which a command refuses, as the person at the terminal reads it."""
+    with pytest.raises(ValueError) as refused:
+        run(*arguments, "--workspace", workspace)
+    return explain(refused.value)
+
+
+def test_a_path_where_nothing_can_be_made_is_a_sentence(tmp_path: Path):
+    file = tmp_path / "file"
+    file.touch()
+    other = "name another directory with --workspace"
+    nowhere = Path("/proc/no/such")  # neither root nor anybody else makes a file in /proc
+    for command in (("init",), ("serve", "--port", "0")):
+        assert said_of(file, *command) == f"{file} is not a directory; {other}"
+        assert said_of(file / "below", *command) == f"{file} is not a directory; {other}"
+        assert said_of(nowhere, *command) == (
+            f"{nowhere} cannot be made, because /proc takes no new files; {other}"
+        )
+    place = tmp_path / "workspace"
+    run("init", "--workspace", place, "--model", save_tiny(tmp_path / "model"))
+    with Database.open(place) as db:
+        fill(db, pairs=1)
+    for out in ("/proc/x", "/proc/x.jsonl"):
+        assert said_of(place, "export", "--out", out) == (
+            f"{out} cannot be made, because /proc takes no new files; name another place with --out"
+        )
+    said = said_of(place, "export", "--out", file / "x.csv")
+    assert said == f"{file} is not a directory; name another place with --out"
+    assert said_of(place, "backup", "/proc/x") == (
+        "/proc/x cannot be made, because /proc takes no new files; "
+        "name another directory for the backup"
+    )
 
 
 def test_damage_names_the_way_out(tmp_path: Path):

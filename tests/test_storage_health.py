@@ -24,7 +24,7 @@ from storage import judgments, queue, settings
 from storage.backup import rebuild, verify
 from storage.codec import Setting
 from storage.database import Database
-from storage.errors import StorageDamaged, StorageFull, WorkspaceLocked, explain
+from storage.errors import StorageDamaged, StorageFull, WorkspaceLocked, cause_of, explain
 from storage.journal import encode
 from storage.reconcile import REWRITE
 from storage.watch import Watch, check_journal, check_lines, probe_disk
@@ -268,9 +268,23 @@ def test_errors_of_the_system_are_sentences(number, advice):
     assert "/data/x" in explain(OSError(number, os.strerror(number), "/data/x"))
 
 
+@pytest.mark.parametrize(
+    ("number", "advice"),
+    [
+        (errno.ENOENT, "x: there is no such file or directory. Check the path"),
+        (errno.ENAMETOOLONG, "x: the name is too long. Choose a shorter one"),
+        (errno.ENOTDIR, "x: a part of this path is a file. Name another path"),
+    ],
+)
+def test_a_mistake_in_a_path_is_a_sentence_and_no_trouble_of_the_disk(number, advice):
+    error = OSError(number, os.strerror(number), "x")
+    assert explain(error) == advice
+    assert cause_of(error) is None
+
+
 def test_any_other_error_stays_as_it_is():
     assert explain(ValueError("permission denied by somebody")) == "permission denied by somebody"
-    assert "nothing" in explain(FileNotFoundError(errno.ENOENT, "No such file", "nothing"))
+    assert explain(FileNotFoundError("nothing")) == "nothing"
 
 
 def test_a_write_that_is_refused_for_lack_of_files_may_be_sent_again(tmp_path, monkeypatch):
