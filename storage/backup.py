@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +36,11 @@ from storage.files import (
 )
 from storage.journal import Journal, read_lines
 from storage.migrations import migrate
+from storage.queue import LIFETIME
 from storage.reconcile import GO_BACK, REWRITE, reconcile, replay, require_own_runs
 from storage.records import now
 from storage.schema import require_known
-from storage.transaction import Tables
+from storage.transaction import Tables, bytes_noted
 from storage.workspace import (
     DATABASE,
     JOURNAL,
@@ -54,6 +56,12 @@ _FORMAT = 2
 _LONGEST_ABOUT = 1 << 20
 _COPY = "COPY FROM DATABASE {source} TO {target}"
 _COMMITTED = "SELECT value FROM {database}.meta WHERE key = 'journal_bytes'"
+# What the file says of times may be anything, infinity included, and nobody else gets a leased pair.
+_BOUND_LEASES = """
+    UPDATE leases SET granted_at = greatest(least(granted_at, $now), $earliest),
+                      expires_at = greatest(least(expires_at, $latest), $earliest)
+"""
+_EARLIEST = datetime(2000, 1, 1, tzinfo=UTC)
 _SHOWN = 3
 _OTHERWISE = (
     f"Use another backup; to take what the journal says, copy {JOURNAL} alone into a new directory "
@@ -133,7 +141,7 @@ def _copy_database(db: Database, file: Path) -> int:
     finally:
         cursor.execute(f"DETACH {attached}")
     file.chmod(0o600)
-    return int(committed)
+    return bytes_noted(committed)
 
 
 def _manifest(workspace: Path, folder: Path) -> Manifest:
@@ -304,16 +312,19 @@ def _require_consistent(backup: Path, workspace: Path, manifest: Manifest) -> No
     journal = replacing.new(workspace, JOURNAL)
     try:
         with engine.connect(replacing.new(workspace, DATABASE), sealed=True) as connection:
-            _require_schema(backup, connection)
-            migrate(connection)
-            tables = Tables(connection)
+            with _told_of(backup):
+                require_known(connection)
+                migrate(connection)
+                tables = Tables(connection)
+                committed = tables.journal_bytes()
             _require_readable(journal, journal.stat().st_size)
             live = {name: tables.everything(kind) for name, kind in KINDS.items()}
-            differences = _differences(live, journal, tables.journal_bytes())
+            differences = _differences(live, journal, committed)
             counted = _counts(tables)
             with _journal(journal) as opened:
                 reconcile(connection, opened, thorough=False)
             require_own_runs(tables)
+            _bound_leases(connection)
             connection.execute("CHECKPOINT")
     except duckdb.Error as error:
         raise StorageDamaged(f"{backup / DATABASE} cannot be read: {error}") from error
@@ -330,11 +341,20 @@ def _require_consistent(backup: Path, workspace: Path, manifest: Manifest) -> No
         )
 
 
-def _require_schema(backup: Path, connection: duckdb.DuckDBPyConnection) -> None:
+@contextmanager
+def _told_of(backup: Path) -> Iterator[None]:
+    """Have what is wrong with the database name the file and the ways out."""
     try:
-        require_known(connection)
+        yield
     except StorageDamaged as error:
         raise StorageDamaged(f"{backup / DATABASE}: {error}. {_OTHERWISE}") from None
+
+
+def _bound_leases(connection: duckdb.DuckDBPyConnection) -> None:
+    """End every lease when one given now would end, at the latest."""
+    moment = now()
+    bounds = {"now": moment, "latest": moment + LIFETIME, "earliest": _EARLIEST}
+    connection.execute(_BOUND_LEASES, bounds)
 
 
 def rebuild(workspace: Path) -> dict[str, Any]:

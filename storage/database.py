@@ -324,8 +324,10 @@ class Database:
         except duckdb.Error as error:
             raise StorageDamaged(f"{path} cannot be read: {error}{_REBUILD}") from error
         try:
-            self._require_schema(connection)
-            migrate(connection)
+            with self._told_of_file():
+                require_known(connection)
+                migrate(connection)
+                Tables(connection).journal_bytes()
             reconcile(connection, self.journal, thorough=unclean)
             require_own_runs(Tables(connection))
         except duckdb.Error as error:
@@ -342,9 +344,11 @@ class Database:
             self._tables = Tables(connection)
             self._generation += 1
 
-    def _require_schema(self, connection: duckdb.DuckDBPyConnection) -> None:
+    @contextmanager
+    def _told_of_file(self) -> Iterator[None]:
+        """Have what is wrong with the database name the file and the way out."""
         try:
-            require_known(connection)
+            yield
         except StorageDamaged as error:
             raise StorageDamaged(f"{self.workspace / DATABASE}: {error}{_REBUILD}") from None
 

@@ -30,6 +30,7 @@ _RENUMBER = """
     UPDATE {table} SET seq = n.seq FROM (SELECT unnest($ids) AS id, unnest($numbers) AS seq) AS n
     WHERE n.id = {table}.id
 """
+_SHOWN = 40
 _SET_BYTES = "UPDATE meta SET value = $bytes WHERE key = 'journal_bytes'"
 
 
@@ -72,8 +73,9 @@ class Tables:
         return fetch(self.connection, sql, parameters)
 
     def journal_bytes(self) -> int:
-        """How long the journal was when the tables were last committed."""
-        return int(self.rows(_BYTES, {})[0]["value"])
+        """How long the journal was when the tables were last committed; StorageDamaged where the
+        note of it is no number."""
+        return bytes_noted(self.rows(_BYTES, {})[0]["value"])
 
     def unreadable(self) -> list[str]:
         """What cannot be read, in sentences.  DuckDB looks at a block when it is asked for."""
@@ -187,6 +189,17 @@ class Tables:
         for row in snapshots:
             members = self.rows(sql, {"hash": row["hash"]})
             row["judgments"] = tuple(member["judgment"] for member in members)
+
+
+def bytes_noted(value: str | None) -> int:
+    """The length of the journal that a database notes; StorageDamaged where it is no number."""
+    # int() takes signs, spaces and every script's digits, and no file is longer than 19 digits say.
+    if value is None or not (value.isascii() and value.isdigit() and len(value) < 20):
+        raise StorageDamaged(
+            f"the database notes {str(value)[:_SHOWN]!r} as the length of the journal, "
+            "which is no number of bytes"
+        )
+    return int(value)
 
 
 def fetch(connection: duckdb.DuckDBPyConnection, sql: str, parameters: Mapping[str, Any]) -> Rows:

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 
 import duckdb
@@ -16,14 +17,14 @@ from storage_world import fill
 from typer.testing import CliRunner
 
 import launch
-from storage import engine, replacing, runs, schema, settings
+from storage import engine, queue, replacing, runs, schema, settings
 from storage.backup import backup, finish_restore, rebuild, restore, undo_restore, verify
 from storage.database import Database
 from storage.errors import NotFound, ReplacementUnfinished, StorageDamaged
 from storage.files import digest_file
 from storage.journal import encode
 from storage.migrations import MIGRATIONS, migrate
-from storage.records import Run
+from storage.records import Run, now
 from storage.workspace import DATABASE, JOURNAL, LOCK, SETTINGS, WAL
 
 FILES = (DATABASE, JOURNAL, SETTINGS)
@@ -318,6 +319,67 @@ def test_a_workspace_whose_database_holds_other_sql_is_not_opened(place, how):
         Database.open(stranger_at)
     rebuild(stranger_at)
     assert says(stranger_at) == "new"
+
+
+NO_LENGTHS = ["'much'", "'-1'", "' 7'", "'1_000'", "'٣'", "''", f"'{'9' * 5000}'", "NULL"]
+
+
+@pytest.mark.parametrize("value", NO_LENGTHS)
+def test_a_backup_that_notes_no_length_of_its_journal_is_refused(place, value):
+    stranger(place / "copy", f"UPDATE meta SET value = {value} WHERE key = 'journal_bytes'")
+    refuses(place, r"copy/.* is no number of bytes\. Use another backup")
+
+
+@pytest.mark.parametrize("value", NO_LENGTHS)
+def test_a_workspace_that_notes_no_length_of_its_journal_is_not_opened(place, value):
+    with duckdb.connect(str(place / "new" / DATABASE)) as connection:
+        connection.execute(f"UPDATE meta SET value = {value} WHERE key = 'journal_bytes'")
+    with pytest.raises(
+        StorageDamaged, match=r"is no number of bytes\. .* `python launch\.py rebuild`"
+    ):
+        Database.open(place / "new")
+    rebuild(place / "new")
+    assert says(place / "new") == "new"
+
+
+@pytest.mark.parametrize(
+    ("granted", "expires"),
+    [
+        ("now()", "'infinity'"),
+        ("'infinity'", "'infinity'"),
+        ("'-infinity'", "'infinity'"),
+        ("'200000-01-01 00:00+00'", "'200000-01-02 00:00+00'"),
+        ("now() + INTERVAL 1 YEAR", "now() + INTERVAL 2 YEAR"),
+    ],
+)
+def test_leases_in_a_backup_end_when_one_given_now_would(place, granted, expires):
+    """Three pairs want one judgment each; somebody who never comes holds them all."""
+    stranger(
+        place / "copy",
+        "INSERT INTO leases BY NAME SELECT id AS comparison, 'nobody' AS annotator, "
+        f"{granted} AS granted_at, {expires} AS expires_at FROM comparisons",
+    )
+    restore(place / "copy", place / "old")
+    with Database.open(place / "old") as db:
+        moment = now()
+        assert queue.lease_next(db, "ann", 4) == []
+        assert queue.with_others(db, "ann") == 3
+        db.clock = lambda: moment + timedelta(minutes=30)
+        assert len(queue.lease_next(db, "ann", 4)) == 3
+
+
+def test_leases_in_a_backup_stay_where_they_end_sooner(place):
+    stranger(
+        place / "copy",
+        "INSERT INTO leases BY NAME SELECT id AS comparison, 'bob' AS annotator, "
+        "now() - INTERVAL 25 MINUTE AS granted_at, now() + INTERVAL 5 MINUTE AS expires_at "
+        "FROM comparisons",
+    )
+    with duckdb.connect(str(place / "copy" / DATABASE)) as connection:
+        before = connection.execute("SELECT * FROM leases ORDER BY ALL").fetchall()
+    restore(place / "copy", place / "old")
+    with duckdb.connect(str(place / "old" / DATABASE)) as connection:
+        assert connection.execute("SELECT * FROM leases ORDER BY ALL").fetchall() == before
 
 
 def test_a_database_in_a_backup_reads_no_file_while_it_is_checked(tmp_path):
