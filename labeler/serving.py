@@ -65,6 +65,7 @@ _FLOODS = (
     _CROWDED,
     _ONE_ADDRESS,
     "A request was refused",
+    "A call of the research page was refused",
 )
 """Log lines that others can cause as often as they like, by how they begin."""
 
@@ -89,7 +90,7 @@ def server(app: Any, *, behind_proxy: bool) -> uvicorn.Server:
         backlog=BACKLOG,
         timeout_graceful_shutdown=GRACE,
     )
-    for name in ("asyncio", "uvicorn.error", "labeler.routes"):
+    for name in ("asyncio", "uvicorn.error", "labeler.routes", "labeler.research.calls"):
         logging.getLogger(name).addFilter(_QUIET)
     return uvicorn.Server(config)
 
@@ -404,7 +405,8 @@ def _keep_little_unsent(connection: socket.socket) -> None:
 
 
 class Throttle(logging.Filter):
-    """Lets a log line that begins in one of these ways pass once in `every` seconds.
+    """Lets a log line that begins in one of these ways pass once in `every` seconds, and one that
+    has a `place` once for each place.
 
     The next one that passes says how many were left out.  All other lines pass.
     """
@@ -425,7 +427,8 @@ class Throttle(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         line = str(record.msg)
-        known = next((start for start in self._beginnings if line.startswith(start)), None)
+        known = getattr(record, "place", None)
+        known = known or next((s for s in self._beginnings if line.startswith(s)), None)
         if known is None:
             return True
         moment = self._clock()

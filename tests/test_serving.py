@@ -502,3 +502,17 @@ def test_a_flood_of_one_log_line_is_told_once_a_minute_and_counted():
     assert "49 more" in str(passes("Invalid HTTP request received."))
     seconds[0] = 122
     assert passes("Invalid HTTP request received.") == "Invalid HTTP request received."
+
+
+def test_a_defect_is_logged_once_a_minute_for_each_place():
+    seconds = [0.0]
+    throttle = serving.Throttle((), every=60, clock=lambda: seconds[0])
+
+    def passes(place: str) -> bool:
+        record = logging.LogRecord("x", logging.ERROR, "", 0, "A call failed", (), None)
+        record.place = place
+        return throttle.filter(record)
+
+    assert [passes("a.py:1"), passes("a.py:1"), passes("a.py:2")] == [True, False, True]
+    seconds[0] = 60
+    assert [passes("a.py:1"), passes("a.py:1")] == [True, False]

@@ -17,6 +17,7 @@ from labeler.research.top import midnight
 from storage import annotators, judgments, reliability, tokens
 from storage.agreement import agreement
 from storage.database import Database
+from storage.errors import NotFound
 from storage.records import Annotator, AnnotatorRole, new_id, now
 
 ACTIONS_JS = (Path(__file__).parent / "actions.js").read_text(encoding="utf-8")
@@ -92,9 +93,11 @@ class AnnotatorsTab:
             self.flags: shown(annotators_view.flags(reading.flags(self._db), now=moment)),
         }
 
-    def _add(self, name: str, role: AnnotatorRole, request: gr.Request) -> Updates:
+    def _add(self, name: str | None, role: AnnotatorRole | None, request: gr.Request) -> Updates:
         try:
-            person = Annotator(id=new_id("annotator"), name=name.strip(), role=role)
+            if role is None:  # no press of the page's own button sends that
+                raise ValueError("choose a role")
+            person = Annotator(id=new_id("annotator"), name=(name or "").strip(), role=role)
             annotators.add(self._db, person)
         except ValueError as error:  # an empty name, or one that is taken
             return {self.answer: said("bad", "Nobody was added.", str(error))}
@@ -102,11 +105,11 @@ class AnnotatorsTab:
 
     def _act(self, event: gr.EventData, request: gr.Request) -> Updates:
         """What a button in a table asks for."""
-        action, target = str(event.action), str(event.id)
+        action, target = _pressed(event)
         if action == "invite":
             try:
                 return {self.answer: self._invite(annotators.get(self._db, target), request)}
-            except ValueError as error:  # disabled since the table was shown
+            except (ValueError, NotFound) as error:  # disabled since the table was shown
                 return {
                     self.answer: said("bad", "There is no invite.", str(error))
                 } | self.refresh()
@@ -115,7 +118,8 @@ class AnnotatorsTab:
             "enable": lambda: self._set_disabled(target, disabled=False),
             "clear": lambda: self._clear(target, request),
         }
-        return {self.answer: attempt(acts[action], lambda done: done)} | self.refresh()
+        act = acts.get(action, _unknown)
+        return {self.answer: attempt(act, lambda done: done)} | self.refresh()
 
     def _invite(self, person: Annotator, request: gr.Request) -> str:
         secret = tokens.issue(self._db, person.id, "invite", lifetime=INVITE_LIFETIME)
@@ -137,3 +141,17 @@ class AnnotatorsTab:
         who = request.request.state.identity.annotator.id
         judgments.clear_flag(self._db, id=new_id(), flag=flag, researcher=who)
         return "Cleared: the pair is back in the queue."
+
+
+def _pressed(event: gr.EventData) -> tuple[str, str]:
+    """The action of a button in a table, and whom or what it is for; ("", "") for what no button sends."""
+    data = event._data
+    known = data if isinstance(data, dict) else {}
+    action, target = known.get("action"), known.get("id")
+    if isinstance(action, str) and isinstance(target, str):
+        return action, target
+    return "", ""
+
+
+def _unknown() -> str:
+    raise ValueError("The page has no such button; reload it.")

@@ -166,7 +166,13 @@ class DataTab:
         ).format(urlencode(query), view.plural(count, "current judgment"))
         return shown(link + (_FOR_SPREADSHEETS.format(urlencode(query)) if file == "csv" else ""))
 
-    def _save(self, text: str) -> Updates:
+    def _save(self, text: str | None) -> Updates:
+        if text is None:
+            return {
+                self.answer: said(
+                    "bad", "Nothing was saved.", "There was no text; reload the page."
+                )
+            }
         settings.put(self._db, GUIDELINES, text)
         return {self.answer: said("good", "Saved. Annotators see it with their next pair.")}
 
@@ -176,9 +182,9 @@ def _begun(sentence: str) -> str:
     return sentence[:1].upper() + sentence[1:]
 
 
-def _preview(text: str) -> str:
+def _preview(text: str | None) -> str:
     """Exactly what an annotator sees."""
-    if not text.strip():
+    if text is None or not text.strip():
         return shown(view.empty("No guidelines yet", "Say what a good answer is, with examples."))
     # rendering.render is the one door for Markdown of strangers: its output is safe HTML.
     rendered = Markup(render(text, document=True))

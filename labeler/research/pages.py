@@ -16,6 +16,7 @@ from gradio.components import Component
 
 from labeler.ports import Loop
 from labeler.research.annotators_tab import AnnotatorsTab
+from labeler.research.calls import Page
 from labeler.research.data_tab import DataTab
 from labeler.research.history_tab import HistoryTab
 from labeler.research.loop_tab import LoopTab
@@ -40,7 +41,7 @@ def build(db: Database, loop: Loop, *, people_changed: Callable[[], None]) -> gr
 
     `people_changed` is called when somebody may have been signed out.
     """
-    with gr.Blocks(
+    with Page(
         title="Kitestring", analytics_enabled=False, fill_width=True, delete_cache=CACHE_SECONDS
     ) as blocks:
         top = piece(elem_id="top")
