@@ -47,6 +47,12 @@ _JUDGMENTS = "SELECT * FROM judgments WHERE comparison IN (SELECT unnest($ids)) 
 _SKIPS = "SELECT * FROM skips WHERE comparison IN (SELECT unnest($ids)) ORDER BY created_at"
 _FLAGS = "SELECT * FROM flags WHERE comparison IN (SELECT unnest($ids)) ORDER BY created_at"
 _WITHDRAWALS = "SELECT * FROM withdrawals WHERE replaces IN (SELECT unnest($acts))"
+_USED = """
+    SELECT id FROM judgments UNION ALL SELECT id FROM skips
+    UNION ALL SELECT id FROM flags UNION ALL SELECT id FROM withdrawals
+"""
+_ALL_USED = f"SELECT list(id) AS ids FROM ({_USED})"
+_IS_USED = f"SELECT 1 FROM ({_USED}) WHERE id = $id LIMIT 1"
 _LEASES = "SELECT * FROM leases WHERE comparison IN (SELECT unnest($ids))"
 
 
@@ -131,6 +137,9 @@ class Desk:
     """The cards, and the order in which unfinished ones are handed out."""
 
     def __init__(self) -> None:
+        # Hashes of the ids of all acts and undos there may be, of every iteration; None until asked
+        # for.  It outlives `forget`: an id too many costs a look into the tables.
+        self._maybe_used: set[int] | None = None
         self.forget()
 
     def forget(self) -> None:
@@ -233,14 +242,22 @@ class Desk:
         recent = sum(count for minute, count in by_minute.items() if minute >= first)
         return by_minute.total(), recent
 
-    def used_for(self, act: str) -> str | None:
-        """The comparison that an act with this id, or the undo of one, is known to belong to."""
-        return self._card_of_act.get(act)
+    def is_used(self, reader: Reader, act: str) -> bool:
+        """Whether an act of any kind and iteration, or the undo of one, has this id."""
+        if act in self._card_of_act:
+            return True
+        if self._maybe_used is None:
+            [row] = reader.rows(_ALL_USED)
+            self._maybe_used = set(map(hash, row["ids"] or ()))
+        # A query for each act would cost as much as storing it.
+        return hash(act) in self._maybe_used and bool(reader.rows(_IS_USED, id=act))
 
     # -- following what is stored ------------------------------------------------------------
 
     def apply(self, record: object) -> None:
         """Follow a record that has just been stored."""
+        if self._maybe_used is not None and isinstance(record, Act | Withdrawal):
+            self._maybe_used.add(hash(record.id))
         if isinstance(record, Iteration):
             self._loaded = False
         elif isinstance(record, Annotator):

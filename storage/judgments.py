@@ -297,8 +297,8 @@ def _store_once(tx: Transaction, card: Card, act: ActT) -> ActT:
         raise NotLeased(
             f"the comparison {card.comparison.id!r} was never given to you; ask for the next one"
         )
-    # The unique index would find it too, at the price of running the whole group again.
-    if tx.desk.used_for(act.id) is not None:
+    # The unique index knows acts of one kind alone, and makes the whole group run again.
+    if tx.desk.is_used(tx, act.id):
         raise Conflict(_USED.format(id=act.id))
     tx.store(act, fresh=True)
     return act

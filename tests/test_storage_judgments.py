@@ -198,17 +198,59 @@ def test_an_id_used_for_another_comparison_is_a_conflict(db):
     assert standing(db) == {"j1"}
 
 
-def test_that_holds_also_when_the_other_comparison_is_long_forgotten(db):
-    """The desk does not know old iterations: the unique index decides, and one gets through."""
-    c0, c1 = lease(db, "ann", 2)
-    judge(db, "j1", c0)
-    fill(db, iteration=2)
+ACTS = {
+    "judgment": lambda db, id, c: judge(db, id, c),
+    "skip": lambda db, id, c: judgments.skip(db, id=id, comparison=c, annotator="ann"),
+    "flag": lambda db, id, c: judgments.flag(db, id=id, comparison=c, annotator="ann"),
+}
+
+
+@pytest.mark.parametrize("again", ACTS)
+@pytest.mark.parametrize("earlier", [*ACTS, "undo"])
+@pytest.mark.parametrize("restart", [False, True])
+def test_an_id_of_an_earlier_iteration_is_used_for_every_kind_of_act(
+    tmp_path, earlier, again, restart
+):
+    """The desk holds no cards of that iteration, and each unique index knows one kind alone."""
+    with Database.open(tmp_path) as db:
+        fill(db)
+        c0, c1 = lease(db, "ann", 2)
+        if earlier == "undo":
+            judge(db, "j0", c0)
+            judgments.undo(db, id="old", annotator="ann")
+        else:
+            ACTS[earlier](db, "old", c0)
+        fill(db, iteration=2)
+        if not restart:
+            refuses_old(db, again, c1)
+    with Database.open(tmp_path) as db:
+        refuses_old(db, again, c1)
+        assert verify(db)["differences"] == []
+
+
+def refuses_old(db: Database, again: str, c1: str) -> None:
+    before = [count(db, f"{name}s") for name in ACTS]
     (d0,) = lease(db, "ann")
-    assert db.write(lambda tx: tx.desk.used_for("j1")) is None
-    with pytest.raises(Conflict, match="'j1'"):
-        judge(db, "j1", d0)
-    assert judge(db, "j2", c1).id == "j2"
-    assert standing(db) == {"j1", "j2"}
+    for c in (d0, c1):
+        with pytest.raises(Conflict, match="the id 'old' already stands for something else"):
+            ACTS[again](db, "old", c)
+    assert [count(db, f"{name}s") for name in ACTS] == before
+
+
+def test_an_act_that_was_not_stored_leaves_its_id_free(db):
+    """Whatever the disk refuses may be sent again."""
+    c0, c1 = lease(db, "ann", 2)
+    judge(db, "j0", c0)
+
+    def refused(tx) -> None:
+        judgments.judging(id="j1", comparison=c1, annotator="ann", outcome="a")(tx)
+        raise OSError("the disk is full")
+
+    with pytest.raises(OSError, match="the disk is full"):
+        db.write(refused)
+    assert standing(db) == {"j0"}
+    assert judge(db, "j1", c1).id == "j1"
+    assert standing(db) == {"j0", "j1"}
 
 
 def test_only_who_was_given_a_comparison_may_act_on_it(db):
