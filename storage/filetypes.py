@@ -103,12 +103,14 @@ def _all_rows(path: Path, most: int | None) -> Iterator[Row | BadRow]:
             f"{path.name} is not UTF-8 text but a binary file (or UTF-16): save it as UTF-8, or give it "
             "the ending of what it is"
         )
+    if (line := _undecodable(path)) is not None:
+        raise ValueError(f"{path.name} is not UTF-8 (see line {line}); save it as UTF-8")
     if most is not None:
         _require_few_marks(path)
     if kind == ".csv":
         return _csv_rows(path)
     if kind == ".json" and _begins_array(path):
-        return _json_array_rows(path.read_bytes(), path)
+        return _json_array_rows(path.read_bytes())
     return _json_lines(path)
 
 
@@ -135,12 +137,9 @@ def _json_lines(path: Path) -> Iterator[Row | BadRow]:
                 yield BadRow(line, "nested too deeply to be read")
 
 
-def _json_array_rows(content: bytes, path: Path) -> Iterator[Row | BadRow]:
+def _json_array_rows(content: bytes) -> Iterator[Row | BadRow]:
     """The elements of one JSON array; after the first that does not parse, the rest is lost."""
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as problem:
-        raise ValueError(f"{path.name} is not UTF-8: {problem}") from None
+    text = content.decode("utf-8-sig")
     decoder = json.JSONDecoder(**STRICT)
     position, line, counted = text.index("[") + 1, 1, 0
     while True:
@@ -201,9 +200,6 @@ STRICT: dict[str, Any] = {"parse_constant": _no_constant, "object_pairs_hook": _
 
 
 def _csv_rows(path: Path) -> Iterator[Row | BadRow]:
-    if (bad := _undecodable(path)) is not None:
-        yield bad
-        return
     csv.field_size_limit(2**31 - 1)  # the default refuses a response over 128 KiB
     header: list[str] | None = None
     with path.open(encoding="utf-8-sig", newline="") as file:
@@ -223,14 +219,22 @@ def _csv_rows(path: Path) -> Iterator[Row | BadRow]:
                 yield _csv_row(line, header, row)
                 continue
             header = [name.strip() for name in row]
+            _require_commas(path, header)
             twice = [name for name, times in Counter(header).items() if name and times > 1]
             if twice:
                 yield BadRow(line, f"has two columns {twice[0]}; rename or remove one of them")
                 return
 
 
-def _undecodable(path: Path) -> BadRow | None:
-    """Where a text is not UTF-8, which is looked for first: then none of its rows is believed."""
+def _require_commas(path: Path, header: list[str]) -> None:
+    """Refuse what spreadsheets of many countries write: with another separator, all is one column."""
+    for separator, word in ((";", "semicolons"), ("\t", "tabs")):
+        if len(header) == 1 and separator in header[0]:
+            raise ValueError(f"{path.name} seems to be separated by {word}; save it with commas")
+
+
+def _undecodable(path: Path) -> int | None:
+    """The first line that is not UTF-8, looked for before any row: then none of them is believed."""
     decoder, line = codecs.getincrementaldecoder("utf-8")(), 1
     with path.open("rb") as file:
         while True:
@@ -238,8 +242,7 @@ def _undecodable(path: Path) -> BadRow | None:
             try:
                 decoder.decode(part, final=not part)
             except UnicodeDecodeError as problem:
-                line += problem.object.count(b"\n", 0, problem.start)
-                return BadRow(line, f"not UTF-8, nothing could be read: {problem.reason}")
+                return line + problem.object.count(b"\n", 0, problem.start)
             if not part:
                 return None
             line += part.count(b"\n")

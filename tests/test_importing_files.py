@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from storage.database import Database
+from storage.filetypes import read_rows
 from storage.importing import (
     BadFile,
     default_role,
     import_judgments,
+    import_pairs,
     import_preferences,
     import_prompts,
     import_sft,
@@ -53,8 +55,6 @@ def test_a_file_that_is_none_is_refused_in_a_sentence(db: Database, tmp_path: Pa
         ("rows.jsonl", b"\n\n", "holds no rows"),
         ("rows.csv", b"prompt\n", "holds no rows"),
         ("rows.parquet", b"PAR1", "not a parquet file"),
-        ("rows.csv", b"prompt\ncaf\xe9\n", "line 2: not UTF-8"),
-        ("rows.jsonl", b'{"prompt": "x"}\n{"prompt": "caf\xe9"}', "line 2: not JSON"),
         ("rows.json", b'[{"prompt": "x"}', "line 1: not followed by a comma"),
         ("rows.jsonl", b'{"prompt": NaN}', "NaN is not a JSON value"),
         ("rows.jsonl", bytes(range(256)) * 40, "rows.jsonl is not UTF-8 text but a binary file"),
@@ -69,6 +69,54 @@ def test_a_file_that_is_none_is_refused_in_a_sentence(db: Database, tmp_path: Pa
     with pytest.raises(ValueError, match="there is no file"):
         import_prompts(db, tmp_path / "absent.jsonl")
     assert everything(db)["prompts"] == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("rows.csv", "prompt\nnever\ncaf\xe9\nth\xe9\n"),
+        ("rows.jsonl", '{"prompt": "a"}\n\n{"prompt": "caf\xe9"}\n{"prompt": "th\xe9"}\n'),
+        ("rows.json", '[{"prompt": "a"},\n\n{"prompt": "caf\xe9"}]'),
+    ],
+)
+def test_latin_1_is_refused_whole_with_its_first_line(
+    db: Database, tmp_path: Path, name: str, text: str
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(text.encode("latin-1"))
+    for skip_bad in (False, True):
+        with pytest.raises(ValueError) as refused:
+            import_prompts(db, path, skip_bad=skip_bad)
+        assert str(refused.value) == f"{name} is not UTF-8 (see line 3); save it as UTF-8"
+    path.write_text(text, encoding="utf-8")
+    assert import_prompts(db, path).added["prompts"] > 1
+
+
+def test_a_line_that_is_not_utf_8_is_found_behind_the_first_part(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_bytes(b"prompt\n" + b"0123456\n" * 200_000 + b"caf\xe9\n")  # 1.6 MB
+    with pytest.raises(ValueError, match=r"see line 200002\)"):
+        read_rows(path)
+
+
+@pytest.mark.parametrize(("separator", "word"), [(";", "semicolons"), ("\t", "tabs")])
+def test_a_csv_with_another_separator_is_one_sentence(
+    db: Database, tmp_path: Path, separator: str, word: str
+) -> None:
+    path = tmp_path / "rows.csv"
+    text = "prompt,response_a,response_b\ntea?,yes,no\n"
+    path.write_text(text.replace(",", separator) + "milk, or none?;some;none\n")
+    with pytest.raises(ValueError) as refused:
+        import_pairs(db, path)
+    assert str(refused.value) == f"rows.csv seems to be separated by {word}; save it with commas"
+    path.write_text(text)
+    assert import_pairs(db, path).added["comparisons"] == 1
+
+
+def test_one_column_of_a_csv_may_hold_semicolons(db: Database, tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text("prompt\nTea; or coffee?\n")
+    assert import_prompts(db, path).added["prompts"] == 1
 
 
 def test_a_byte_order_mark_and_line_separators_inside_text_are_no_trouble(
