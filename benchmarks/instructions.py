@@ -56,12 +56,17 @@ def _write(path: Path, rows: list[dict[str, str]]) -> None:
 
 
 def launch(*arguments: str | Path) -> dict[str, Any]:
-    """The JSON that a command prints; its progress goes to our standard error."""
-    command = [sys.executable, str(ROOT / "launch.py"), *map(str, arguments), "--json"]
+    """The JSON that a command prints."""
+    return json.loads(run(*arguments, "--json"))
+
+
+def run(*arguments: str | Path) -> str:
+    """What a command prints; its progress goes to our standard error."""
+    command = [sys.executable, str(ROOT / "launch.py"), *map(str, arguments)]
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     if done.returncode:
         sys.exit(f"{' '.join(map(str, arguments))} ended with status {done.returncode}")
-    return json.loads(done.stdout)
+    return done.stdout
 
 
 def measure(
@@ -70,6 +75,8 @@ def measure(
     """Import both halves and drive two iterations; with `tiny` one, as small as it gets."""
     here = ("--workspace", folder / "workspace")
     demonstrations, prompts = split(rows, folder)
+    if not (folder / "workspace").exists():
+        run("init", *here)
     imported = [
         launch("import", kind, file, *here)["rows"]
         for kind, file in (("--sft", demonstrations), ("--prompts", prompts))

@@ -18,7 +18,8 @@ from storage import backup, models
 from storage.database import Database
 from storage.errors import WorkspaceLocked
 from storage.formats import Format, Ties
-from storage.workspace import SETTINGS
+from storage.replacing import require_settled
+from storage.workspace import SETTINGS, require_data
 
 Workspace = Annotated[Path, typer.Option("--workspace", help="Directory of the project's data.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
@@ -115,7 +116,7 @@ def _how_many(report: dict[str, Any], kind: str) -> str:
 def add_data_commands(
     app: typer.Typer, *, connect: Connect, prepare: Callable[[Path], Any]
 ) -> None:
-    """Register the commands; `prepare` makes a workspace that does not exist yet."""
+    """Register the commands; `prepare` checks the settings of a workspace."""
     _add_import(app, connect, prepare)
     _add_export(app, connect)
     _add_reports(app, connect)
@@ -149,9 +150,7 @@ def _add_import(app: typer.Typer, connect: Connect, prepare: Callable[[Path], An
             )
         if role and sft:
             raise ValueError("demonstrations have the role sft; import them without --role")
-        if not workspace.exists():
-            typer.echo(f"{workspace.resolve()} is a new workspace", err=True)
-        _make(workspace, prepare)
+        _complete(workspace, prepare)
         with connect(workspace) as target:
             for kind, file in chosen.items():
                 options: dict[str, Any] = {"kind": kind, "file": str(file.resolve())}
@@ -281,7 +280,7 @@ def _add_users(app: typer.Typer, connect: Connect, prepare: Callable[[Path], Any
 
         Without a running server the link begins at the studio's address, which only you know.
         """
-        _make(workspace, prepare)
+        _complete(workspace, prepare)
         with connect(workspace) as target:
             show(target.call("users.add", name=name, role=role, token=token), as_json)
 
@@ -304,8 +303,14 @@ def _add_users(app: typer.Typer, connect: Connect, prepare: Callable[[Path], Any
             show(target.call("users.enable", name=name), as_json)
 
 
-def _make(workspace: Path, prepare: Callable[[Path], Any]) -> None:
-    """Settings and database of a workspace that is not there yet."""
+def _complete(workspace: Path, prepare: Callable[[Path], Any]) -> None:
+    """Make the database of a workspace that has its settings; NotFound where it has neither.
+
+    A mistyped --workspace must not become a new workspace.
+    """
+    require_settled(workspace)
+    if not (workspace / SETTINGS).exists():
+        require_data(workspace)
     prepare(workspace)
     with suppress(WorkspaceLocked):
         Database.open(workspace).close()

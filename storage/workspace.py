@@ -29,9 +29,15 @@ _LOG = logging.getLogger(__name__)
 
 def make_workspace(workspace: Path, *, create: bool) -> None:
     """Make the directory, or raise NotFound when there is no workspace and `create` is False."""
-    if not create and not holds_data(workspace):
-        raise NotFound(f"{workspace} is not a workspace; make one with `python launch.py init`")
+    if not create:
+        require_data(workspace)
     make_private(workspace)
+
+
+def require_data(workspace: Path) -> None:
+    """Raise NotFound where no workspace is."""
+    if not holds_data(workspace):
+        raise NotFound(f"{workspace} is not a workspace; make one with `python launch.py init`")
 
 
 def holds_data(workspace: Path) -> bool:

@@ -20,7 +20,7 @@ from pipeline.config import Config
 from storage import iterations, models, records, runs
 from storage.backup import backup
 from storage.database import Database
-from storage.errors import explain
+from storage.errors import NotFound, explain
 from storage.workspace import publish_server
 from tests.storage_world import ROOT, fill
 from tests.tiny import save_tiny
@@ -281,6 +281,21 @@ def test_data_without_settings_are_never_given_those_of_the_demo(tmp_path: Path)
     assert not (place / "config.toml").exists()
     run("init", "--workspace", place, "--model", model)
     assert run("status", "--workspace", place, "--json")["judgments"] == 0
+
+
+def test_a_mistyped_workspace_is_not_made(tmp_path: Path):
+    place = tmp_path / "mistyped"
+    prompts = write(tmp_path / "prompts.jsonl", [{"prompt": "Tea or coffee?"}])
+    for command in (("import", "--prompts", prompts), ("users", "add", "Ann")):
+        with pytest.raises(
+            NotFound, match=r"mistyped is not a workspace; .*`python launch.py init`"
+        ):
+            run(*command, "--workspace", place)
+    assert not place.exists()
+    run("init", "--workspace", place, "--model", save_tiny(tmp_path / "model"))
+    (place / "workspace.duckdb").unlink()  # as after an `init` that was killed: settings alone
+    (place / "journal.jsonl").unlink()
+    assert run("import", "--prompts", prompts, "--workspace", place, "--json")["rows"] == 1
 
 
 def test_training_without_labels_is_refused_in_a_sentence(tmp_path: Path):
