@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import html
+import json
+import re
 from datetime import UTC, datetime, timedelta
 from functools import cache
 
@@ -605,7 +608,30 @@ def test_a_stopped_run_has_one_tone_wherever_it_is_named(status, tone):
 
 def test_a_single_iteration_draws_no_course():
     one = Iteration(number=1, phase="done", evaluation={"win_rate_reward_model": 0.6})
-    assert history_view.charts([one]) == ""
+    assert history_view.charts([one], []) == ""
+
+
+def test_policies_of_different_methods_are_not_joined_by_a_line():
+    found = {1: ("ppo", 0.6), 2: ("dpo", 0.5), 3: ("ppo", 0.7), 4: ("rloo", 0.55)}
+    turns = [
+        Iteration(number=number, phase="done", evaluation={"win_rate_reward_model": wins})
+        for number, (_, wins) in found.items()
+    ]
+    trained = [
+        run(id=f"run-{number}", iteration=number, config={"optimize": {"method": method}})
+        for number, (method, _) in found.items()
+    ]
+    drawn = html.unescape(str(history_view.charts(turns, trained)))
+    (series,) = re.findall(r'data-series="(.*?)" data-low', drawn)
+    assert json.loads(series) == [
+        {"name": "PPO", "x": [1, 3], "y": [0.6, 0.7]},
+        {"name": "DPO", "x": [2], "y": [0.5]},
+        {"name": "RLOO", "x": [4], "y": [0.55]},
+    ]
+    for index, name in enumerate(("PPO", "DPO", "RLOO")):
+        assert f'<span class="ks-key ks-s{index}"><i></i>{name} ' in drawn
+    alone = str(history_view.charts(turns[:1] + turns[2:3], trained))
+    assert "<i></i><em>" in alone  # one method needs no legend
 
 
 def test_what_is_wrong_with_the_workspace_stands_above_every_tab(db):

@@ -19,7 +19,10 @@ const show = (group, share) => {
   group.querySelectorAll(".ks-canvas").forEach((canvas) => {
     const series = JSON.parse(canvas.dataset.series).filter((s) => s.x.length);
     if (!series.length) return;
-    const at = series[0].x[nearest(series[0].x, step)];
+    // Series of one chart need not have the same steps: the cursor stands on the nearest of any.
+    const at = series
+      .map((s) => s.x[nearest(s.x, step)])
+      .reduce((best, x) => (Math.abs(x - step) < Math.abs(best - step) ? x : best));
     const left = (100 * (at - low)) / (high - low);
     const cursor = document.createElement("div");
     cursor.className = "ks-cursor" + (left > 60 ? " ks-flip" : "");
@@ -28,7 +31,9 @@ const show = (group, share) => {
     tip.className = "ks-tip";
     tip.append(`${group.dataset.unit} ${at}`);
     series.forEach((s, i) => {
-      const value = s.y[nearest(s.x, at)];
+      const index = nearest(s.x, at);
+      if (s.x[index] !== at) return;
+      const value = s.y[index];
       const row = document.createElement("div");
       row.className = "ks-key ks-s" + i;
       row.append(document.createElement("i"), (series.length > 1 ? s.name + " " : "") + (value ?? "–"));

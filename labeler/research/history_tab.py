@@ -64,7 +64,7 @@ class HistoryTab:
         tree = view.Markup('<div class="ks-card">{}</div>').format(history_view.tree(versions))
         return {
             self.table: shown(history_view.table(listed, labels, by_id, listed_runs, worked)),
-            self.charts: shown(history_view.charts(listed)),
+            self.charts: shown(history_view.charts(listed, listed_runs)),
             self.rulings: shown(policies_view.rulings(policy_judgments.overrides(self._db))),
             self.tree: shown(tree),
             self.model: gr.Dropdown(

@@ -129,8 +129,8 @@ def _phase(iteration: Iteration, run: Run | None) -> Markup:
     return view.badge(name, "info", dot=True)
 
 
-def charts(iterations: Sequence[Iteration]) -> Markup:
-    """Win rate and KL over the iterations; nothing before there are two to compare."""
+def charts(iterations: Sequence[Iteration], runs: Sequence[Run]) -> Markup:
+    """Win rate and KL over the iterations, a line a method; nothing before there are two to compare."""
     finished = sorted((i for i in iterations if i.evaluation), key=lambda i: i.number)
     if len(finished) < 2:
         return Markup("")
@@ -143,13 +143,22 @@ def charts(iterations: Sequence[Iteration]) -> Markup:
         ("kl", "KL to SFT", "Nats a response, on held-out prompts."),
         ("length", "Response length", "Tokens, on held-out prompts."),
     )
+    methods = methods_used(runs)
     drawn = []
     for key, title, help in titles:
         points = [(i.number, v) for i in finished if (v := figures(i)[key]) is not None]
         if len(points) >= 2:
-            steps, values = zip(*points, strict=True)
-            drawn.append(Chart(title, [Series(title, steps, values)], help))
+            drawn.append(Chart(title, _by_method(points, methods), help))
     return group(drawn, x_title="iteration", columns=True) if drawn else Markup("")
+
+
+def _by_method(points: Sequence[tuple[int, float]], methods: Mapping[int, str]) -> Sequence[Series]:
+    """One series a method, in the order in which they come: no line runs from one to another."""
+    names = dict.fromkeys(methods.get(number, "PPO") for number, _ in points)
+    return [
+        Series(name, *zip(*(p for p in points if methods.get(p[0], "PPO") == name), strict=True))
+        for name in names
+    ]
 
 
 def tree(versions: Sequence[ModelVersion]) -> Markup:
