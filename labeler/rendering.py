@@ -88,7 +88,8 @@ def render(text: str, *, document: bool = False) -> str:
     """`text` (Markdown) as an HTML fragment.
 
     Single line breaks are kept, as chat interfaces do, unless it is a `document`; TeX in ``$…$``,
-    ``$$…$$``, ``\\(…\\)`` and ``\\[…\\]`` becomes MathML; fenced code is coloured.
+    ``$$…$$``, ``\\(…\\)`` and ``\\[…\\]`` becomes MathML; fenced code is coloured.  Of GitHub's Markdown
+    there are tables, ``~~struck~~`` text and lists of tasks.
     """
     found = rendered(text, Style(document=document))
     return plain(text) if found is None else found.html
@@ -186,6 +187,7 @@ def _code_inline(
 
 def _tame(state: StateCore) -> None:
     """Rewrite the tokens that could mislead, reach out or break the page's outline."""
+    _check_boxes(state.tokens)
     for token in state.tokens:
         if token.type in ("heading_open", "heading_close"):
             # h1 and h2 are the page's own; a response must not appear in its outline.
@@ -199,6 +201,23 @@ def _tame(state: StateCore) -> None:
         if token.children:
             token.children = _tame_inline(token.children)
     _direct(state.tokens)
+
+
+_BOX = re.compile(r"\[([ xX])\](?=\s)")
+_BOXES = {" ": "\u2610", "x": "\u2611\ufe0e"}
+"""Characters, because a response must not bring controls; U+FE0E keeps the second from being an emoji."""
+
+
+def _check_boxes(tokens: Sequence[Token]) -> None:
+    """Turn ``[ ]`` and ``[x]`` at the start of a list's items into check boxes to look at."""
+    for item, paragraph, inline in zip(tokens, tokens[1:], tokens[2:], strict=False):
+        if (item.type, paragraph.type) != ("list_item_open", "paragraph_open"):
+            continue
+        first = (inline.children or [None])[0]
+        if first is None or first.type != "text" or not (box := _BOX.match(first.content)):
+            continue
+        first.content = _BOXES[box[1].lower()] + first.content[box.end() :]
+        item.attrSet("class", "task")
 
 
 _LEAVES = frozenset(["paragraph_open", "heading_open", "th_open", "td_open"])
@@ -323,7 +342,7 @@ def _formula(latex: str, env: dict[str, Any], *, block: bool) -> str:
 
 def _markdown(*, breaks: bool) -> MarkdownIt:
     settings = {"html": False, "breaks": breaks, "maxNesting": DEEPEST}
-    markdown = MarkdownIt("commonmark", settings).enable("table")
+    markdown = MarkdownIt("commonmark", settings).enable(["table", "strikethrough"])
     dollarmath_plugin(
         markdown,
         allow_labels=False,

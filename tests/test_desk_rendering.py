@@ -22,7 +22,7 @@ from labeler.rendering import (
 )
 
 _TAGS = """
-    p br hr ul ol li em strong code pre blockquote table thead tbody tr th td div span a
+    p br hr ul ol li em strong s code pre blockquote table thead tbody tr th td div span a
     math mrow mi mn mo mtext mspace mfrac msqrt mroot msub msup msubsup mtable mtr mtd mstyle
     munder mover munderover
 """
@@ -32,7 +32,18 @@ _ATTRIBUTES = """
 """
 HARMLESS_TAGS = frozenset(_TAGS.split())
 HARMLESS_ATTRIBUTES = frozenset(_ATTRIBUTES.split())
-HARMLESS_CLASSES = ("hl-", "heading", "math", "link-off", "plain", "h1", "h2", "inline", "block")
+HARMLESS_CLASSES = (
+    "hl-",
+    "heading",
+    "math",
+    "link-off",
+    "plain",
+    "h1",
+    "h2",
+    "inline",
+    "block",
+    "task",
+)
 
 
 class Audit(HTMLParser):
@@ -79,6 +90,8 @@ ATTACKS = [
     r"$\unknown<script>$ $\begin{array}{<script>}x\end{array}$",
     "# <h1 onclick=alert(1)>\n\n| <script> | b |\n|---|---|\n| <img src=x> | [x](javascript:1) |",
     "&lt;script&gt;alert(1)&lt;/script&gt; &#x3c;script>",
+    "~~<script>alert(1)</script>~~ ~~[x](javascript:alert(1))~~",
+    "- [x] <input type=checkbox onclick=alert(1)>\n- [ ] <img src=x onerror=alert(1)>",
 ]
 
 
@@ -128,6 +141,33 @@ def test_code_is_coloured_and_keeps_every_character():
     assert Audit(html).text.strip("\n") == "def f(x):\n\n    return x < 1"
 
 
+def test_struck_text_is_struck_in_both_responses():
+    first, second, notice = render_pair("~~old~~ new ~5 ~~ 6~", "`~~code~~` ~~both~~")
+
+    assert first == '<p dir="auto"><s>old</s> new ~5 ~~ 6~</p>\n'
+    assert second == '<p dir="auto"><code dir="ltr">~~code~~</code> <s>both</s></p>\n'
+    assert not notice
+
+
+def test_a_list_of_tasks_has_boxes_that_nobody_can_tick():
+    html = render(
+        "- [ ] open\n- [x] done\n\n  [x] not this\n- [X]o\n- a [ ] b\n- [ ](/x)\n\n[ ] nor this"
+    )
+
+    lines = [line for line in Audit(html).text.splitlines() if line]
+    assert lines == [
+        "\u2610 open",
+        "\u2611\ufe0e done",
+        "[x] not this",
+        "[X]o",
+        "a [ ] b",
+        "  (/x)",  # a link without words, which says where it leads
+        "[ ] nor this",
+    ]
+    assert html.count('<li class="task" dir="ltr">') == 2
+    assert '<li class="task" dir="rtl">' in render("1. [x] \u0634\u0627\u064a")  # not by its x
+
+
 def test_line_breaks_of_the_author_are_kept():
     assert render("one\ntwo") == '<p dir="auto">one<br />\ntwo</p>\n'
 
@@ -171,6 +211,8 @@ def test_colours_of_many_blocks_end_with_their_text(language, most):
         "[" * 20_000,
         "![" * 10_000,
         "*a " * 6_600,
+        "~~a" * 6_600,
+        "- [x] ~~a~~ *\n" * 1_400,
         "`" * 20_000,
         "$a" * 10_000,
         "\\(" * 10_000,
