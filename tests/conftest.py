@@ -11,8 +11,11 @@ from typing import Any
 import pytest
 
 from pipeline import detached
+from pipeline.config import Config
+from pipeline.loop import Loop
 from storage.database import Database
 from tests.import_files import write_rows
+from tests.policy_world import add_iteration, add_models, compare
 
 # A shell script's `make test &` ignores Ctrl-C, and so would every server that a test starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -28,6 +31,24 @@ def db(tmp_path: Path) -> Iterator[Database]:
 def file(tmp_path: Path) -> Any:
     """A function that writes rows to a file of the given name."""
     return lambda rows, name="rows.jsonl": write_rows(tmp_path / name, rows)
+
+
+@pytest.fixture
+def world(db: Database) -> Database:
+    """Two trained policies; iteration 2 has labels enough to train on."""
+    add_models(db, policies=2)
+    add_iteration(db, 1)
+    add_iteration(db, 2, phase="labeling", policy_produced=None, reward_model=None)
+    compare(db, "policy-1", "sft-1", ["first", "second"])
+    return db
+
+
+@pytest.fixture
+def loop(world: Database) -> Iterator[Loop]:
+    made = Loop(world, Config())
+    yield made
+    made.advance()
+    made.shut_down()
 
 
 @pytest.fixture

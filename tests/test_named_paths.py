@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,6 @@ from pipeline.config import Config
 from pipeline.loop import Loop
 from storage import iterations
 from storage.database import Database
-from tests.policy_world import add_iteration, add_models, compare
 from tests.test_plugins import failed_ppo, unchanged
 
 pytestmark = pytest.mark.usefixtures("dying_workers")
@@ -29,23 +27,6 @@ def settings(kind: str, path: str | Path) -> dict[str, str]:
     value = f'["{path}"]' if component is None else str(path)
     weights = {} if component is None else {"shaping.weights": f"{{{component} = 1.0}}"}
     return weights | {name: value}
-
-
-@pytest.fixture
-def world(db: Database) -> Database:
-    add_models(db, policies=2)
-    add_iteration(db, 1)
-    add_iteration(db, 2, phase="labeling", policy_produced=None, reward_model=None)
-    compare(db, "policy-1", "sft-1", ["first", "second"])
-    return db
-
-
-@pytest.fixture
-def loop(world: Database) -> Iterator[Loop]:
-    made = Loop(world, Config())
-    yield made
-    made.advance()
-    made.shut_down()
 
 
 @pytest.mark.parametrize("kind", ASKED)

@@ -6,7 +6,6 @@ import ast
 import os
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from pipeline.shaping import require_available
 from pipeline.shaping.config import ShapingConfig
 from storage import iterations, runs
 from storage.database import Database
-from tests.policy_world import add_iteration, add_models, compare
+from tests.policy_world import add_iteration
 from tests.test_retry import leave_a_checkpoint, stop
 
 pytestmark = pytest.mark.usefixtures("dying_workers")
@@ -51,23 +50,6 @@ def rewards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
     monkeypatch.setenv("PYTHONPATH", path)
     return folder
-
-
-@pytest.fixture
-def world(db: Database) -> Database:
-    add_models(db, policies=2)
-    add_iteration(db, 1)
-    add_iteration(db, 2, phase="labeling", policy_produced=None, reward_model=None)
-    compare(db, "policy-1", "sft-1", ["first", "second"])
-    return db
-
-
-@pytest.fixture
-def loop(world: Database) -> Iterator[Loop]:
-    made = Loop(world, Config())
-    yield made
-    made.advance()
-    made.shut_down()
 
 
 def unchanged(db: Database) -> bool:
