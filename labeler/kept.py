@@ -6,6 +6,7 @@ import functools
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from concurrent.futures import Future
 from typing import Generic, ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -15,7 +16,8 @@ T = TypeVar("T")
 class Kept(Generic[P, T]):
     """A function whose last results are kept, at most `most` bytes of them; any thread may call it.
 
-    `size` says how many bytes a result and its arguments (by position, hashable) take.
+    Threads that ask for one result at a time wait for the first of them, and get what it got: the
+    result or the error.  `size` says how many bytes a result and its arguments (by position, hashable) take.
     """
 
     __wrapped__: Callable[P, T]
@@ -27,6 +29,7 @@ class Kept(Generic[P, T]):
         self.bytes = 0
         self._most, self._size = most, size
         self._results: OrderedDict[tuple[Hashable, ...], tuple[T, int]] = OrderedDict()
+        self._making: dict[tuple[Hashable, ...], Future[T]] = {}
         self._lock = threading.Lock()
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -36,13 +39,30 @@ class Kept(Generic[P, T]):
             if (known := self._results.get(args)) is not None:
                 self._results.move_to_end(args)
                 return known[0]
-        made = self.__wrapped__(*args, **kwargs)
-        size = self._size(args, made)
+            others, mine = self._making.get(args), Future[T]()
+            if others is None:
+                self._making[args] = mine
+        if others is not None:
+            return others.result()
+        try:
+            made = self.__wrapped__(*args, **kwargs)
+            size = self._size(args, made)
+        except BaseException as error:
+            with self._lock:
+                del self._making[args]
+            mine.set_exception(error)
+            raise
         with self._lock:
-            if size <= self._most and args not in self._results:
-                self._results[args] = (made, size)
-                self.bytes += size
-                while self.bytes > self._most:
-                    _, (_, gone) = self._results.popitem(last=False)
-                    self.bytes -= gone
+            del self._making[args]
+            self._keep(args, made, size)
+        mine.set_result(made)
         return made
+
+    def _keep(self, args: tuple[Hashable, ...], made: T, size: int) -> None:
+        if size > self._most:
+            return
+        self._results[args] = (made, size)
+        self.bytes += size
+        while self.bytes > self._most:
+            _, (_, gone) = self._results.popitem(last=False)
+            self.bytes -= gone

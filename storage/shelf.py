@@ -6,6 +6,7 @@ right for as long as it lies there.
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ from storage.errors import NotFound
 from storage.records import Prompt
 
 _KEPT = 1024
+MOST_BYTES = 64_000_000
+"""Of the texts on the shelf: a text may have megabytes, and what is in the queue is others' to choose."""
 _PAIRS = """
     SELECT c.id AS comparison, f.text AS first_text, s.text AS second_text, p.*
     FROM comparisons AS c
@@ -36,10 +39,13 @@ class Texts:
 
 
 class Shelf:
-    """The last texts read, by comparison; any thread may use it."""
+    """The last texts read, by comparison, at most `most` bytes of them; any thread may use it."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, most: int = MOST_BYTES) -> None:
+        self.bytes = 0
+        self._most = most
         self._texts: dict[str, Texts] = {}
+        self._sizes: dict[str, int] = {}
         self._reading = threading.Lock()
 
     def __contains__(self, comparison: str) -> bool:
@@ -71,7 +77,22 @@ class Shelf:
         missing = sorted(set(ids) - fresh.keys())
         if missing:
             raise NotFound(f"the texts of comparison {missing[0]!r} are not stored")
-        self._texts.update(fresh)
-        for old in list(self._texts)[:-_KEPT]:
-            self._texts.pop(old, None)
+        self._keep(fresh)
         return {name: fresh[name] for name in ids}
+
+    def _keep(self, fresh: dict[str, Texts]) -> None:
+        """Add texts and let the oldest go; for whoever holds the lock of reading."""
+        for name, texts in fresh.items():
+            if name not in self._sizes:
+                self._sizes[name] = _size(texts)
+                self.bytes += self._sizes[name]
+                self._texts[name] = texts
+        while len(self._sizes) > _KEPT or self.bytes > self._most:
+            oldest = next(iter(self._sizes))
+            self.bytes -= self._sizes.pop(oldest)
+            del self._texts[oldest]
+
+
+def _size(texts: Texts) -> int:
+    parts = (texts.first, texts.second, *(message.content for message in texts.prompt.messages))
+    return sum(map(sys.getsizeof, parts))

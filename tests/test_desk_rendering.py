@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from html.parser import HTMLParser
+from typing import Any
 
 import pytest
 
@@ -324,6 +327,55 @@ def test_what_is_rendered_is_kept_up_to_a_number_of_bytes():
     assert asked == [40, 41, 42, 41]
     assert kept(1_000) == "x" * 1_000  # larger than all that may be kept
     assert kept.bytes <= 100
+
+
+def ask_at_once(kept: Kept, threads: int, begun: threading.Event, go_on: threading.Event) -> list:
+    """What so many threads get that ask for 7 while the first of them computes it."""
+    with ThreadPoolExecutor(threads) as pool:
+        first = pool.submit(kept, 7)
+        assert begun.wait(20)
+        others = [pool.submit(kept, 7) for _ in range(threads - 1)]
+        waiting: Any = vars(kept._making[7,]._condition)["_waiters"]
+        until = time.monotonic() + 20
+        while len(waiting) < threads - 1 and time.monotonic() < until:
+            time.sleep(0.01)
+        go_on.set()
+        return [each.exception(20) or each.result() for each in (first, *others)]
+
+
+@pytest.mark.parametrize("most", [100, 1], ids=["kept", "too large to keep"])
+def test_threads_that_ask_for_the_same_wait_for_the_one_that_computes_it(most):
+    begun, go_on = threading.Event(), threading.Event()
+    computed: list[int] = []
+
+    def slow(n: int) -> str:
+        computed.append(n)
+        begun.set()
+        assert go_on.wait(20)
+        return "x" * n
+
+    kept = Kept(slow, most=most, size=lambda _, made: len(made))
+    assert ask_at_once(kept, 8, begun, go_on) == ["x" * 7] * 8
+    assert computed == [7]
+    assert kept.bytes == (7 if most == 100 else 0)
+
+
+def test_threads_that_wait_get_the_error_and_a_later_call_tries_again():
+    begun, go_on = threading.Event(), threading.Event()
+    computed: list[int] = []
+
+    def failing(n: int) -> str:
+        computed.append(n)
+        begun.set()
+        assert go_on.wait(20)
+        if len(computed) == 1:
+            raise ValueError("not now")
+        return "x" * n
+
+    kept = Kept(failing, most=100, size=lambda _, made: len(made))
+    assert list(map(str, ask_at_once(kept, 4, begun, go_on))) == ["not now"] * 4
+    assert computed == [7]
+    assert kept(7) == "x" * 7
 
 
 def test_the_size_of_html_is_what_is_counted():

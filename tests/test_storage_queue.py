@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import uuid
 from collections import Counter
@@ -16,6 +17,7 @@ from storage import iterations, judgments, queue
 from storage.database import Database
 from storage.desk import Card
 from storage.records import Comparison, Iteration
+from storage.shelf import Shelf
 
 
 @pytest.fixture
@@ -370,3 +372,25 @@ def test_more_pairs_than_are_read_ahead_all_carry_their_own_texts(db):
             assert pair.prompt.messages[0].content == f"question 1.{n}?"
         held += [pair.comparison.id for pair in pairs]
     assert len(held) == queue.READ_AHEAD + 40
+
+
+def test_the_shelf_holds_so_many_bytes_and_lets_the_oldest_go(db):
+    """Six pairs whose texts are of the same lengths, on a shelf for three."""
+    fill(db, 6)
+    one = sum(map(sys.getsizeof, ("question 1.0?", "first 0", "second 0")))
+    db.shelf = Shelf(most=3 * one)
+    ids = [f"c1-{i}" for i in range(6)]
+    for name in ids[:4]:
+        assert db.shelf.fetch(db.read, [name], [])[name].first == f"first {name[-1]}"
+    assert [name in db.shelf for name in ids] == [False, True, True, True, False, False]
+    assert db.shelf.bytes == 3 * one
+
+    found = db.shelf.fetch(db.read, ids, [])  # more than it holds: all are given, the last stay
+    assert [found[name].second for name in ids] == [f"second {i}" for i in range(6)]
+    assert sum(name in db.shelf for name in ids) == 3
+    assert db.shelf.bytes == 3 * one
+
+    db.shelf = Shelf(most=one - 1)
+    assert db.shelf.fetch(db.read, ids[:1], [])["c1-0"].first == "first 0"
+    assert (db.shelf.bytes, "c1-0" in db.shelf) == (0, False)
+    assert lease(db, "ann", 6) == ids
