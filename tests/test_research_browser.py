@@ -15,6 +15,8 @@ from research_seed import Seeding
 
 from labeler.app import create_app
 from labeler.ports import Stopped
+from labeler.research.charts import Chart, Series, group
+from labeler.research.training_tab import CHARTS_JS
 from storage import annotators, exporting, tokens
 from storage.database import Database
 
@@ -140,6 +142,19 @@ def test_one_cursor_runs_through_reward_and_kl(browser, world):
             }"""
         )
         expect(main.locator(".ks-cursor")).to_have_count(2)
+
+
+def test_the_cursor_of_series_with_other_steps_tells_only_what_stands_there(browser):
+    lines = [Series("PPO", [1, 3], [0.6, 0.7]), Series("DPO", [2], [0.5])]
+    page = browser.new_page()
+    page.set_content(f"<style>.ks-canvas {{ height: 90px }}</style>{group([Chart('Wins', lines)])}")
+    page.evaluate(f"() => {{ const element = document.body; {CHARTS_JS} }}")
+    canvas = page.locator(".ks-canvas")
+    width = canvas.bounding_box()["width"]
+    for share, told in ((0.1, "PPO 0.6"), (0.5, "DPO 0.5"), (0.9, "PPO 0.7")):
+        canvas.hover(position={"x": share * width, "y": 40})
+        assert page.locator(".ks-tip .ks-key").all_inner_texts() == [told]
+    page.close()
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
