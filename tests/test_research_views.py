@@ -71,7 +71,7 @@ def test_the_stepper_shows_what_is_past_present_and_to_come():
 def test_a_stopped_run_stops_its_phase_but_not_labeling():
     failed = run(status="failed")
     ppo, labeling = Iteration(number=1, phase="ppo"), Iteration(number=1, phase="labeling")
-    assert steps(loop_view.stepper(ppo, failed))[3] == "stopped"
+    assert steps(loop_view.stepper(ppo, failed))[3] == "stopped ks-bad"
     assert steps(loop_view.stepper(labeling, failed))[1] == "now"
     assert steps(loop_view.stepper(Iteration(number=1, phase="done"), None)) == ["past"] * 6
 
@@ -602,6 +602,17 @@ def test_a_stopped_run_has_one_tone_wherever_it_is_named(status, tone):
         state(iteration=turn, run=ended), "w"
     )
     assert f"{badge}{status}" in training_view.card(ended, now=NOON, seconds_left=None)
+    assert f'<li class="ks-stopped ks-{tone}" data-mark="!" aria-current="step">PPO' in (
+        loop_view.stepper(turn, ended)
+    )
+    stopped = Stopped(
+        run="r", attempt=1, stage="ppo", status=status, reason="x", resumable=True, may_label=False
+    )
+    for told in (
+        loop_view.next_step(state(iteration=turn, run=ended), None),
+        loop_view.next_step(state(iteration=turn, run=ended), None, stopped),
+    ):
+        assert f'ks-note ks-{tone}"' in told
     listed = run(iteration=2, status=status)
     assert f"{badge}PPO {status}" in history_view.table([turn], {}, {}, [listed], {})
 

@@ -76,10 +76,10 @@ def stepper(iteration: Iteration | None, run: Run | None, method: str = "ppo") -
     for i, (phase, _) in enumerate(PHASES):
         past = i < index or phase == current == "done"
         state = "past" if past else "now" if i == index else "next"
-        if state == "now" and has_stopped(run) and phase != "labeling":
-            state = "stopped"
-        mark = {"past": "✓", "stopped": "!"}.get(state, str(i + 1))
-        here = Markup(' aria-current="step"') if state in ("now", "stopped") else ""
+        mark = "✓" if past else str(i + 1)
+        here = Markup(' aria-current="step"') if state == "now" else ""
+        if state == "now" and run is not None and has_stopped(run) and phase != "labeling":
+            state, mark = f"stopped ks-{STATUS_TONES[run.status]}", "!"
         items.append(
             Markup('<li class="ks-{}" data-mark="{}"{}>{}</li>').format(
                 state, mark, here, phase_title(phase, method)
@@ -245,7 +245,8 @@ def _next_step(state: State, reason: str | None) -> tuple[view.Tone, str, str]:
     if current.phase == "labeling":
         return _while_labeling(state, reason)
     if run is not None and has_stopped(run):
-        return "bad", f"{stage_title(run)} {_ended(run.status)}.", run.reason or SEE_LOG
+        title = f"{stage_title(run)} {_ended(run.status)}."
+        return STATUS_TONES[run.status], title, run.reason or SEE_LOG
     if current.phase == "done":
         return "good", f"Iteration {current.number} is done.", "The next one starts by itself."
     if run is not None and state.cancelling:
@@ -269,7 +270,7 @@ def _what_stopped(stopped: Stopped) -> tuple[view.Tone, str, str]:
     end = "" if why.endswith((".", "!", "?")) else "."
     tried = f" {reading_name(stopped.flag)}: {stopped.remedy}" if stopped.remedy else ""
     return (
-        "bad",
+        STATUS_TONES[stopped.status],
         f"{stopped_title(stopped)} {_ended(stopped.status)}: {listed}.",
         f"{why}{end}{tried}",
     )

@@ -180,7 +180,7 @@ def card(
     pieces = [
         Markup(
             '<div class="ks-run"><b>{}</b>{}<span class="ks-detail">{}</span>'
-            '<span class="ks-detail ks-mono" style="margin-left:auto">{}</span></div>'
+            '<span class="ks-detail ks-mono ks-run-id">{}</span></div>'
         ).format(
             stage_title(run),
             view.badge(status, status_tone, dot=run.status == "running"),
