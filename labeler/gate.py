@@ -32,7 +32,9 @@ Kind = Literal["plain", "page", "call", "stream"]
 """What answers: a route of ours, a Gradio page, a call of a Gradio function, or one that goes on."""
 
 LARGEST_BODY = 1_000_000
-"""Bytes of a request's body; more than any route of ours needs but those that take files."""
+"""Bytes of a request's body that a researcher or the command line sends, but for files."""
+LARGEST_ACT = 100_000
+"""The same of annotators and strangers: a comment takes 60 kB at most, and reading costs time."""
 
 _MOUNTS = ("/label", "/research")
 _ADDRESS_HEADERS = (b"x-forwarded-host", b"x-gradio-server")
@@ -269,7 +271,9 @@ def _say(status: int, sentence: str, headers: dict[str, str] | None = None) -> J
 
 
 def _largest_body(path: str) -> int:
-    return LARGEST_UPLOAD if path.startswith("/research/upload/") else LARGEST_BODY
+    if path.startswith("/research/upload/"):
+        return LARGEST_UPLOAD
+    return LARGEST_BODY if path.startswith(("/research/", "/admin/")) else LARGEST_ACT
 
 
 def _limited(receive: Receive, largest: int) -> Receive:

@@ -12,7 +12,14 @@ from uuid import UUID
 from fastapi import APIRouter, Depends, FastAPI, Header, HTTPException, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    model_validator,
+)
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from labeler.auth import Identity
@@ -33,12 +40,26 @@ def _without_nul(text: str) -> str:
 
 Comment = Annotated[str, Field(max_length=LONGEST_COMMENT), AfterValidator(_without_nul)]
 
+_MOST_NAMES = 20
+
+
+def _with_few_names(value: Any) -> Any:
+    """Asked first: each unknown name would be an error of its own, and ten thousand take seconds."""
+    if isinstance(value, dict) and len(value) > _MOST_NAMES:
+        raise ValueError(f"has {len(value):,} fields, and {_MOST_NAMES} are the most")
+    return value
+
 
 class Act(BaseModel):
     """Whatever an annotator does carries an id of its own, made before it is sent."""
 
     model_config = ConfigDict(extra="forbid")
     id: UUID
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_small(cls, value: Any) -> Any:
+        return _with_few_names(value)
 
 
 class JudgmentBody(Act):
@@ -47,8 +68,9 @@ class JudgmentBody(Act):
     comparison: str = Field(min_length=1, max_length=200)
     outcome: ScreenOutcome
     strength: Literal[1, 2, 3] | None = None
-    criteria: dict[
-        Literal["helpful", "truthful", "harmless", "clear"], Literal["a", "b", "tie"]
+    criteria: Annotated[
+        dict[Literal["helpful", "truthful", "harmless", "clear"], Literal["a", "b", "tie"]],
+        BeforeValidator(_with_few_names),
     ] = {}
     comment: Comment = ""
     milliseconds: int | None = Field(default=None, ge=0, le=LONGEST_LOOK, strict=True)

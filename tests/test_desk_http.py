@@ -297,9 +297,28 @@ def test_a_page_of_somebody_else_saves_nothing(world):
 
 
 def test_too_large_a_body_is_refused(client):
-    sent = body(take(client)[0], comment="x" * 2_000_000)
+    pair = take(client)[0]
 
-    assert client.post("/label/api/judgments", json=sent).status_code == 413
+    for comment in ("x" * 2_000_000, "x" * 100_000):
+        sent = body(pair, comment=comment)
+        assert client.post("/label/api/judgments", json=sent).status_code == 413
+    longest = body(pair, comment="\U0001f642" * 5_000)  # as JSON, twelve bytes each
+    assert client.post("/label/api/judgments", json=longest).status_code == 200
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_many_unknown_fields_are_one_short_sentence(client, inside):
+    """A sentence for each took seconds of the server, in which nobody else was answered."""
+    names = {f"{number:x}": 0 for number in range(9_000)}
+    sent = body(take(client)[0])
+    sent = {**sent, "criteria": names} if inside else {**sent, **names}
+
+    answer = client.post("/label/api/judgments", json=sent)
+
+    assert answer.status_code == 422
+    error = answer.json()["error"]
+    assert error.startswith("criteria: has 9,000 fields" if inside else "The body: has 9,0")
+    assert len(error) < 100
 
 
 def test_the_command_line_gets_results_and_sentences(world):
