@@ -15,7 +15,7 @@ import html
 import re
 import sys
 import unicodedata
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -41,6 +41,14 @@ MOST_CODE = 20_000
 MOST_SLOW_CODE = 2_000
 """The same in languages whose lexers take quadratic time on some input."""
 _SLOW_LANGUAGES = frozenset(["c", "cpp", "c++", "csharp", "java", "ts", "typescript"])
+MOST_SQUARED_CODE = 5_000**2
+"""The squared lengths of the blocks of one text in languages whose lexers take a second for the
+worst 8,000 characters, and a quarter of that for half as many."""
+_SQUARED_LANGUAGES = frozenset(
+    ["css", "go", "html", "http", "ini", "javascript", "js", "r", "toml", "xml", "yaml"]
+)
+MOST_LATEX = 20_000
+"""Characters of the formulas of one text that are typeset; the worst take half a second."""
 MOST_KEPT = 64_000_000
 """Bytes of texts and their HTML that are kept; a pair is rendered for each of its annotators."""
 DEEPEST = 30
@@ -79,7 +87,7 @@ NOTICES = {
     "markdown": "Both responses are shown as plain text: one of them is too long, too deeply "
     "nested or too full of formulas to be formatted.",
     "math": "The formulas of both responses are shown as LaTeX: one of them holds a formula that "
-    "cannot be typeset.",
+    "cannot be typeset, or too many.",
 }
 """What the page says of a pair that is not rendered in full; uncoloured code goes without saying."""
 
@@ -125,8 +133,7 @@ def rendered(text: str, style: Style) -> Rendered | None:
     if pieces is None:
         return None
     markdown = _DOCUMENT if style.document else _CHAT
-    env: dict[str, Any] = {"style": style, "lacks": set(), "code": MOST_CODE}
-    env["slow code"] = MOST_SLOW_CODE
+    env: dict[str, Any] = {"style": style, "lacks": set(), "budgets": _budgets()}
     if len(pieces) > 1:  # a link may be defined in another piece than where it is used
         definitions = _DEFINITION.findall(text)[:_MOST_DEFINITIONS]
         markdown.parse("\n".join(definitions), env)
@@ -160,15 +167,37 @@ def _coloured(text: str, language: str, env: dict[str, Any]) -> str:
     if language not in LANGUAGES or len(text) > LONGEST_CODE:
         env["lacks"].add("colours")
         return html.escape(text)
-    budgets = ("code", "slow code") if language in _SLOW_LANGUAGES else ("code",)
-    if any(env[budget] < len(text) for budget in budgets):
-        env["lacks"].add("colours")
-        return html.escape(text)
+    costs = {"code": len(text)}
+    if language in _SLOW_LANGUAGES:
+        costs["slow code"] = len(text)
+    if language in _SQUARED_LANGUAGES:
+        costs["squared code"] = len(text) ** 2
     if not env["style"].colours:
         return html.escape(text)
-    for budget in budgets:
-        env[budget] -= len(text)
+    if not _spend(env, costs):
+        env["lacks"].add("colours")
+        return html.escape(text)
     return highlight(text, get_lexer_by_name(language, stripnl=False), _FORMATTER)
+
+
+def _budgets() -> dict[str, int]:
+    """What the blocks and formulas of one text may take together."""
+    return {
+        "code": MOST_CODE,
+        "slow code": MOST_SLOW_CODE,
+        "squared code": MOST_SQUARED_CODE,
+        "latex": MOST_LATEX,
+    }
+
+
+def _spend(env: dict[str, Any], costs: Mapping[str, int]) -> bool:
+    """Take what something costs from the budgets; False, with nothing taken, where one has too little."""
+    budgets: dict[str, int] = env["budgets"]
+    if any(budgets[name] < cost for name, cost in costs.items()):
+        return False
+    for name, cost in costs.items():
+        budgets[name] -= cost
+    return True
 
 
 def _code_block(
@@ -333,7 +362,8 @@ def _displayed(
 def _formula(latex: str, env: dict[str, Any], *, block: bool) -> str:
     """MathML, or the LaTeX where that is not wanted or cannot be had."""
     latex = latex.strip()
-    shown = mathml(latex, block=block) if env["style"].math else None
+    wanted = env["style"].math and _spend(env, {"latex": len(latex)})
+    shown = mathml(latex, block=block) if wanted else None
     if shown is None:
         env["lacks"].add("math")
         return f'<code dir="ltr">{html.escape(latex)}</code>'

@@ -207,6 +207,37 @@ def test_colours_of_many_blocks_end_with_their_text(language, most):
     assert Audit(beyond.html).text.count("int x = 1;") == 90 * (most // 990 + 1)
 
 
+@pytest.mark.parametrize("language", ["css", "HTML", "r"])
+def test_long_blocks_of_languages_with_quadratic_lexers_use_the_colours_up(language):
+    """Some lexers take a second for 8,000 characters: 4,000 twice are a quarter of that each."""
+
+    def lacks(*sizes: int) -> frozenset[str]:
+        blocks = [f"```{language}\n" + "a" * (size - 1) + "\n```\n\n" for size in sizes]
+        found = rendered("".join(blocks), Style())
+        assert found is not None
+        return found.lacks
+
+    assert not lacks(5_000)  # 25 million, all that there is
+    assert not lacks(3_000, 4_000)
+    assert not lacks(*[1_000] * 20)
+    assert lacks(5_001) == {"colours"}
+    assert lacks(4_000, 4_000) == {"colours"}  # 32 million
+
+
+def test_the_characters_of_all_formulas_together_are_bounded():
+    """A thousand of them can take 25 ms, and a text has room for a hundred thousand."""
+    formula = "$" + "a" * 1_000 + "$\n\n"
+
+    fits, beyond = rendered(formula * 20, Style()), rendered(formula * 21, Style())
+    assert fits is not None
+    assert beyond is not None
+    assert (fits.lacks, beyond.lacks) == (set(), {"math"})
+    assert render_pair(formula * 21, "$a$")[1:] == (
+        '<p dir="auto"><span class="math inline" dir="ltr"><code dir="ltr">a</code></span></p>\n',
+        NOTICES["math"],
+    )
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -231,6 +262,10 @@ def test_colours_of_many_blocks_end_with_their_text(language, most):
         ("$a" * 3_900 + "\n\n") * 25,
         ("a **bold** `code` [l](https://x.example) $x^2$\n" * 90 + "\n") * 45,
         "```python\n" + "(" * 7_900 + "\n```",
+        ("```ini\na<" + "\t" * 3_200 + "\n```\n\n") * 2,
+        ("```r\n\\" + '"\t' * 1_600 + "\n```\n\n") * 2,
+        ("```css\n${" + "_" * 4_900 + "\n```\n\n") * 2,
+        ("$" + "a^'" * 333 + "$\n\n") * 90,
         "$" + "{" * 900 + "$",
         r"$\def\a{\a\a}\a$ " * 500,
     ],
