@@ -29,6 +29,12 @@ def researcher(world):
     return client_of(world, "Rosa", "researcher")
 
 
+@pytest.fixture(autouse=True)
+def own_temporary_folder(tmp_path_factory, monkeypatch):
+    """So that no server of another test leaves or removes anything in it."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("temporary")))
+
+
 def client_of(world, name, role):
     db, app = world
     who = add_person(db, f"{name} {role}", role)
