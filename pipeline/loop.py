@@ -332,7 +332,7 @@ class Loop:
             return current
         if run.stage == "sampling":
             handover.take_comparisons(
-                self._db, directory.outputs, iteration=current.number,
+                self._db, directory.outputs, run=run.id, iteration=current.number,
                 overlap=config.labeling.overlap, seed=config.seed,
             )  # fmt: skip
             policy = current.policy_sampled or require_reference(self._db).id

@@ -154,14 +154,15 @@ def give_sampling_plan(
 
 
 def take_comparisons(
-    db: Database, outputs: Path, *, iteration: int, overlap: float, seed: int
+    db: Database, outputs: Path, *, run: str, iteration: int, overlap: float, seed: int
 ) -> int:
-    """Store what the sampling stage made; return the number of new comparisons.
+    """Store what the sampling stage `run` made; return the number of new comparisons.
 
     ValueError, with nothing stored, where it made none.
 
-    A share `overlap` of them is wanted twice.  Which ones, and the order in the queue, follow
-    from the seed and the id alone.
+    A share `overlap` of them is wanted twice.  Which ones, and the order in the queue, follow from
+    the seed, the run and the comparison.  Annotators never see a run's id; without it, whoever knows
+    the seed could tell which of their answers are compared with somebody's.
     """
     new = [
         Comparison(
@@ -171,8 +172,8 @@ def take_comparisons(
             second=row["second"],
             iteration=iteration,
             arm=row["arm"],
-            wanted=2 if _coin("overlap", seed, row["id"]) < overlap else 1,
-            position=int(_coin("position", seed, row["id"]) * 2**62),
+            wanted=2 if _coin("overlap", seed, run, row["id"]) < overlap else 1,
+            position=int(_coin("position", seed, run, row["id"]) * 2**62),
         )
         for row in _rows(outputs / "comparisons.parquet")
     ]
@@ -317,9 +318,9 @@ def _shuffled(records: list[Prompt], seed: int) -> list[Prompt]:
     return sorted(records, key=lambda p: digest("order", str(seed), p.id))
 
 
-def _coin(name: str, seed: int, id: str) -> float:
+def _coin(name: str, seed: int, *ids: str) -> float:
     """A uniform number in [0, 1) that depends on nothing but its arguments."""
-    return int(digest(name, str(seed), id), 16) / 2**64
+    return int(digest(name, str(seed), *ids), 16) / 2**64
 
 
 def _write(path: Path, rows: list[dict[str, Any]]) -> None:

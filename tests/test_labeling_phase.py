@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -14,7 +15,7 @@ from pipeline.config import Config
 from pipeline.loop import Loop
 from pipeline.preparing import Preparation, iteration_seed
 from pipeline.rundir import RunDirectory
-from storage import handover, iterations, judgments, queue, runs, snapshots
+from storage import handover, iterations, judgments, prompts, queue, runs, snapshots
 from storage.database import Database
 from storage.records import LEARNED_FROM, Prompt, new_id
 from tests.policy_world import add_iteration, add_models, compare
@@ -154,7 +155,8 @@ def test_every_iteration_and_every_seed_draws_anew(world: Database):
     assert len({seed_of(world, 2), seed_of(world, 3), seed_of(world, 4, seed=7)}) == 3
 
 
-def test_about_a_tenth_of_the_pairs_is_asked_of_two(world: Database, tmp_path: Path):
+def five_hundred_pairs(folder: Path) -> Path:
+    """What the sampling stage leaves in its outputs."""
     prompt = Prompt.make("How many is 1?", role="train").id
     answers = [
         {
@@ -170,12 +172,34 @@ def test_about_a_tenth_of_the_pairs_is_asked_of_two(world: Database, tmp_path: P
         }
         for n in range(500)
     ]  # fmt: skip
-    pd.DataFrame(answers).to_parquet(tmp_path / "completions.parquet")
-    pd.DataFrame(pairs).to_parquet(tmp_path / "comparisons.parquet")
-    assert handover.take_comparisons(world, tmp_path, iteration=2, overlap=0.1, seed=0) == 500
-    counted = world.read("SELECT wanted, count(*) AS n FROM comparisons GROUP BY wanted")
-    twice = {row["wanted"]: row["n"] for row in counted}[2]
-    assert 30 <= twice <= 70  # 50 expected, with a standard deviation of 6.7
+    pd.DataFrame(answers).to_parquet(folder / "completions.parquet")
+    pd.DataFrame(pairs).to_parquet(folder / "comparisons.parquet")
+    return folder
+
+
+def asked_of_two(db: Database, outputs: Path, **settings: Any) -> set[str]:
+    """Takes the pairs over; the ids of those that two people are to judge."""
+    assert handover.take_comparisons(db, outputs, iteration=2, seed=0, **settings) == 500
+    rows = db.read("SELECT id, wanted FROM comparisons WHERE wanted <> 1")
+    assert {row["wanted"] for row in rows} == {2}
+    return {row["id"] for row in rows}
+
+
+def test_about_a_tenth_of_the_pairs_is_asked_of_two(world: Database, tmp_path: Path):
+    twice = asked_of_two(world, five_hundred_pairs(tmp_path), run="run-1", overlap=0.1)
+    assert 30 <= len(twice) <= 70  # 50 expected, with a standard deviation of 6.7
+
+
+def test_the_seed_does_not_tell_annotators_which_pairs_are_asked_of_two(tmp_path: Path):
+    """They know the ids of their pairs, and may know the seed; they never see the run's id."""
+    outputs = five_hundred_pairs(tmp_path)
+    drawn: list[set[str]] = []
+    for run in ("run-1", "run-2"):
+        with Database.open(tmp_path / run) as db:
+            prompts.add(db, [Prompt.make("How many is 1?", role="train")])
+            drawn.append(asked_of_two(db, outputs, run=run, overlap=0.5))
+    # By chance half of the 500 are told right, with a standard deviation of 11.
+    assert 200 <= 500 - len(drawn[0] ^ drawn[1]) <= 300
 
 
 def test_neighbouring_seeds_and_iterations_share_no_random_numbers(world: Database):
