@@ -21,12 +21,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as parquet
 
+from storage.parquet_batches import TooLarge, batches
 from storage.row_notes import BadRow, RowNotes
 
 WRITABLE = (".jsonl", ".parquet", ".csv")
 _MIB = 2**20
-_DECODED_LEAST, _DECODED_MOST, _DECODED_TIMES = 64 * _MIB, 1024 * _MIB, 50
-_BATCH_ROWS, _VALUE_BYTES = 256, 64
 _CHAT_COLUMNS = ("prompt", "messages", "chosen", "rejected", "completion")
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 """By OWASP's page on CSV injection; the last four are the same in full width."""
@@ -88,14 +87,14 @@ def _require_few_marks(path: Path) -> None:
 def _all_rows(path: Path, most: int | None) -> Iterator[Row | BadRow]:
     """One row after the other; text is read line by line, but for an array of JSON."""
     if path.is_dir():
-        return _parquet_rows(sorted(path.rglob("*.parquet")), path, most)
+        return _parquet_rows(sorted(path.rglob("*.parquet")), path)
     if not path.exists():
         raise ValueError(f"there is no file {path}")
     kind = path.suffix.lower()
     if kind not in READABLE:
         raise ValueError(f"{path.name} must end in one of {', '.join(READABLE)}")
     if kind == ".parquet":
-        return _parquet_rows([path], path, most)
+        return _parquet_rows([path], path)
     with path.open("rb") as file:
         begin = file.read(8192)
     if b"\0" in begin:
@@ -269,55 +268,20 @@ def _csv_cell(column: str, cell: str) -> Any:
     return cell
 
 
-def _parquet_rows(files: list[Path], path: Path, most: int | None) -> Iterator[Row]:
+def _parquet_rows(files: list[Path], path: Path) -> Iterator[Row]:
     if not files:
         raise ValueError(f"there is no parquet file in {path}")
-    read = 0
-    allowed = _decoded_limit(sum(each.stat().st_size for each in files))
-    decoded = 0
-    for each in files:
-        try:
-            with parquet.ParquetFile(each) as file:
-                groups = [
-                    file.metadata.row_group(n).total_byte_size
-                    for n in range(file.metadata.num_row_groups)
-                ]
-                _require_small(path, decoded + sum(groups), allowed)
-                _require_few(path, read + file.metadata.num_rows, most)
-                # No text is longer than its group, but a million rows may share one of a page.
-                rows_at_once = min(_BATCH_ROWS, max(1, allowed // max(groups, default=1)))
-                for batch in file.iter_batches(rows_at_once):
-                    decoded += sum(map(_in_memory, batch.columns), _VALUE_BYTES * batch.num_rows)
-                    _require_small(path, decoded, allowed)
-                    for values in batch.to_pylist():
-                        read += 1
-                        yield Row(read, values)
-        except (pa.ArrowInvalid, OSError) as problem:
-            raise ValueError(f"{each.name} is not a parquet file: {problem}") from None
-
-
-def _decoded_limit(size: int) -> int:
-    """How many bytes files of `size` bytes may become in memory: fifty times as many, more for
-    small ones; text that people wrote shrinks to a tenth at best."""
-    return min(_DECODED_MOST, max(_DECODED_LEAST, _DECODED_TIMES * size))
-
-
-def _in_memory(array: pa.Array) -> int:
-    """About how many bytes the values of a column are as Python objects; a null is one, too."""
-    own = _VALUE_BYTES * len(array)
-    if pa.types.is_struct(array.type):
-        return own + sum(map(_in_memory, array.flatten()))
-    if pa.types.is_list(array.type) or pa.types.is_large_list(array.type):
-        return own + _in_memory(array.flatten())
-    return own + array.nbytes
-
-
-def _require_small(path: Path, decoded: int, allowed: int) -> None:
-    if decoded > allowed:
+    line = 0
+    try:
+        for batch in batches(files):
+            for values in batch.to_pylist():
+                line += 1
+                yield Row(line, values)
+    except TooLarge as problem:
         raise ValueError(
-            f"{path.name} becomes more than {allowed // _MIB} MiB when it is read, which is too much for "
-            "its size; split it into smaller files, or give it as JSON lines"
-        )
+            f"{path.name} becomes more than {problem.allowed // _MIB} MiB when it is read, which is "
+            "too much for its size; split it into smaller files, or give it as JSON lines"
+        ) from None
 
 
 def _checked(line: int, value: Any) -> Row | BadRow:

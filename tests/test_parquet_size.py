@@ -9,7 +9,7 @@ import pyarrow.parquet as parquet
 import pytest
 from storage_world import child, outcome_of
 
-from storage import engine
+from storage import engine, parquet_batches
 from storage.database import Database
 from storage.filetypes import read_rows
 from storage.importing import import_prompts
@@ -28,19 +28,26 @@ BOMBS = {
     "one long text in every row": {"prompt": pa.array(["a" * (20 * MIB)] * 60)},
     "rows of nothing": {"prompt": pa.nulls(3_000_000, pa.string())},
     "long lists": {"messages": pa.array([[True] * 100_000] * 100)},
+    "one list of nothing": {
+        "messages": pa.ListArray.from_arrays([0, 10**8], pa.nulls(10**8, pa.int8()))
+    },
 }
 
+# Not ru_maxrss, which a child has from the process that started it.
 MEASURE = """
-import resource, sys
+import sys
 from pathlib import Path
 from storage.filetypes import read_rows
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+def most():
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0])
+before = most()
 try:
     read_rows(Path(sys.argv[1]))
     print("read")
 except ValueError as error:
     print("refused" if "split it" in str(error) else error)
-print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
+print((most() - before) // 1024)
 """
 
 
@@ -52,6 +59,43 @@ def test_a_file_that_becomes_far_larger_in_memory_is_refused_before_it_does(tmp_
     verdict, grown = said.split()
     assert (status, verdict) == (0, "refused")
     assert int(grown) < 320  # MiB; the first one took 790 before
+
+
+def varint(number: int, length: int = 1) -> bytes:
+    """As thrift writes a positive number, in at least `length` bytes."""
+    rest = number << 1
+    digits = [rest >> 7 * n & 127 for n in range(max(length, (rest.bit_length() + 6) // 7))]
+    return bytes([*(digit | 128 for digit in digits[:-1]), digits[-1]])
+
+
+def test_a_footer_that_calls_its_rows_small_is_not_believed(tmp_path):
+    text = pa.array(["a" * (4 * MIB)])
+    rows = pa.DictionaryArray.from_arrays(pa.array([0] * 256, pa.int32()), text)
+    path = write(
+        tmp_path / "lies.parquet",
+        {"prompt": rows},
+        store_schema=False,
+        dictionary_pagesize_limit=2**30,
+    )
+    told = varint(parquet.ParquetFile(path).metadata.row_group(0).total_byte_size)
+    head, _, tail = path.read_bytes().rpartition(told)
+    path.write_bytes(head + varint(1, len(told)) + tail)
+    assert parquet.ParquetFile(path).metadata.row_group(0).total_byte_size == 1
+
+    status, said = outcome_of(child(MEASURE, str(path)))
+    verdict, grown = said.split()
+    assert (status, verdict) == (0, "refused")
+    assert int(grown) < 320  # MiB; 256 rows of 4 are a GiB
+
+
+def test_what_breaks_the_trial_is_refused(tmp_path, monkeypatch):
+    """A library may end its process where there is no memory, or on a file that was made to do so."""
+    path = write(tmp_path / "p.parquet", {"prompt": pa.array(["a"])})
+    crash = tmp_path / "crash.py"
+    crash.write_text("import os; os.abort()")
+    monkeypatch.setattr(parquet_batches, "__file__", str(crash))
+    with pytest.raises(ValueError, match="split it into smaller files"):
+        read_rows(path)
 
 
 def test_ordinary_files_are_read_whole_and_in_order(tmp_path):

@@ -1,0 +1,117 @@
+"""Parquet files batch by batch, in bounded memory whatever they say of themselves.
+
+A file of a kilobyte can hold one list of a billion values, or a long text that is in every row, and
+its footer may call that small: what comes of it shows when it is decoded.  So files are decoded in
+a process of its own first, whose memory is bounded, and only what came through that is read here.
+
+Run as a program this module is that process; it imports nothing else of Kitestring.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as parquet
+
+MIB = 2**20
+_LEAST, _MOST, _TIMES = 64 * MIB, 1024 * MIB, 50
+_BATCH_ROWS, _VALUE_BYTES = 256, 64
+_BESIDE = 256 * MIB
+"""What decoding takes beside the values and the file: pages, buffers, stacks of threads."""
+_TOO_LARGE = 3
+_ALONE = {"ARROW_DEFAULT_MEMORY_POOL": "system", "ARROW_IO_THREADS": "1", "OMP_NUM_THREADS": "1"}
+"""Environment of the trial: threads and pools of their own reserve addresses, which are what is bounded."""
+
+
+class TooLarge(Exception):
+    """The files become larger than `allowed` bytes in memory."""
+
+    def __init__(self, allowed: int) -> None:
+        super().__init__(allowed)
+        self.allowed = allowed
+
+
+def batches(files: Sequence[Path]) -> Iterator[pa.RecordBatch]:
+    """Their rows in order; `TooLarge`, or ValueError for what is not a parquet file."""
+    size = sum(file.stat().st_size for file in files)
+    # Text that people wrote shrinks to a tenth at best.
+    allowed = min(_MOST, max(_LEAST, _TIMES * size))
+    _try(files, allowed, limit=allowed + size + _BESIDE)
+    yield from _decoded(files, allowed)
+
+
+def _try(files: Sequence[Path], allowed: int, *, limit: int) -> None:
+    """Decode the files in another process, which may take `limit` bytes for that."""
+    # -P: its own folder has modules of the names of others.
+    command = [sys.executable, "-P", __file__, str(allowed), str(limit), *map(str, files)]
+    told = subprocess.run(
+        command, env=os.environ | _ALONE, stdin=subprocess.DEVNULL, capture_output=True, check=False
+    )
+    # A negative status is a signal: out of memory within a library, or a defect of one.
+    if told.returncode == _TOO_LARGE or told.returncode < 0:
+        raise TooLarge(allowed)
+
+
+def _decoded(files: Sequence[Path], allowed: int) -> Iterator[pa.RecordBatch]:
+    taken = 0
+    for each in files:
+        try:
+            with parquet.ParquetFile(each) as file:
+                groups = [
+                    file.metadata.row_group(n).total_byte_size
+                    for n in range(file.metadata.num_row_groups)
+                ]
+                _require_small(taken + sum(groups), allowed)
+                # No text is longer than its group, but a million rows may share one of a page.
+                rows_at_once = min(_BATCH_ROWS, max(1, allowed // max([1, *groups])))
+                for batch in file.iter_batches(rows_at_once, use_threads=False):
+                    taken += sum(map(_in_memory, batch.columns), _VALUE_BYTES * batch.num_rows)
+                    _require_small(taken, allowed)
+                    yield batch
+        except (pa.ArrowInvalid, OSError) as problem:
+            raise ValueError(f"{each.name} is not a parquet file: {problem}") from None
+
+
+def _in_memory(array: pa.Array) -> int:
+    """About how many bytes the values of a column are as Python objects; a null is one, too."""
+    own = _VALUE_BYTES * len(array)
+    if pa.types.is_struct(array.type):
+        return own + sum(map(_in_memory, array.flatten()))
+    if pa.types.is_list(array.type) or pa.types.is_large_list(array.type):
+        return own + _in_memory(array.flatten())
+    return own + array.nbytes
+
+
+def _require_small(taken: int, allowed: int) -> None:
+    if taken > allowed:
+        raise TooLarge(allowed)
+
+
+def _bound_memory(more: int) -> None:
+    """Let this process take no more than `more` bytes beyond what it has; where that can be told."""
+    with suppress(OSError, ValueError):
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        most = pages * resource.getpagesize() + more
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def _trial(allowed: int, limit: int, files: Sequence[Path]) -> int:
+    _bound_memory(limit)
+    try:
+        for _ in _decoded(files, allowed):
+            pass
+    except (TooLarge, MemoryError):
+        return _TOO_LARGE
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(_trial(int(sys.argv[1]), int(sys.argv[2]), [Path(name) for name in sys.argv[3:]]))
