@@ -382,6 +382,12 @@ def rebuild(workspace: Path) -> dict[str, Any]:
                 else ""
             )
             raise StorageDamaged(f"{error}. {keep}{GO_BACK}") from None
+        except duckdb.Error as error:  # each line is whole, and one says what no column takes
+            _discard_new(workspace)
+            what = str(error).partition("\n")[0]
+            raise StorageDamaged(
+                f"{workspace / JOURNAL} holds a value of a wrong type ({what}). {GO_BACK}"
+            ) from None
         except BaseException:
             _discard_new(workspace)
             raise

@@ -52,10 +52,16 @@ def decode(raw: bytes) -> tuple[str, Entry]:
     """Kind and entry of one line without its newline; ValueError for a damaged one."""
     if not _is_whole(raw):
         raise ValueError("its checksum does not match")
-    entry = json.loads(raw[:-_TAIL] + b"}")
-    kind = entry.pop("record")
-    if kind not in KINDS:
+    try:
+        entry = json.loads(raw[:-_TAIL] + b"}")
+        kind = entry.pop("record")
+        known = KINDS.get(kind)
+    except (KeyError, TypeError, RecursionError):
+        raise ValueError("it says no record, though its checksum matches") from None
+    if known is None:
         raise ValueError(f"a record {kind!r} is unknown here; a newer Kitestring wrote it")
+    if not isinstance(entry.get(known.key), str | int):
+        raise ValueError(f"its {kind} has no {known.key}")
     return kind, entry
 
 

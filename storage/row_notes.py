@@ -17,6 +17,8 @@ class BadRow:
 
 MOST_NOTES = 1_000
 """Bad rows, or odd ones, of a file that are kept with their reasons; the others are counted."""
+LONGEST_REASON = 1_000
+"""Characters of a reason that are kept: a name in it may be as long as the file."""
 
 
 class RowNotes:
@@ -30,7 +32,7 @@ class RowNotes:
 
     def append(self, note: BadRow) -> None:
         if len(self.first) < MOST_NOTES:
-            self.first.append(note)
+            self.first.append(_short(note))
         self.count += 1
 
     @classmethod
@@ -39,6 +41,12 @@ class RowNotes:
         together = cls(sorted((n for part in parts for n in part.first), key=lambda n: n.line))
         together.count = sum(part.count for part in parts)
         return together
+
+
+def _short(note: BadRow) -> BadRow:
+    if len(note.reason) <= LONGEST_REASON:
+        return note
+    return BadRow(note.line, f"{note.reason[: LONGEST_REASON - 1]}…")
 
 
 class BadFile(ValueError):

@@ -25,6 +25,8 @@ from storage.transaction import Encoded
 T = TypeVar("T")
 
 _COLUMNS_TOLD = 50
+_LONGEST_NAME = 100
+"""Characters of a column's name that are compared with others; a file may have one of megabytes."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,7 @@ class Sheet:
         if missing:
             raise BadFile(self._path, RowNotes.of(RowNotes(missing), self.bad))
         for column in self._unknown(known):
-            near = difflib.get_close_matches(column, known, 1)
+            near = difflib.get_close_matches(column[:_LONGEST_NAME], known, 1)
             hint = f"; did you mean {near[0]}?" if near and not self.has(near[0]) else ""
             self._warnings.append(
                 BadRow(self._columns[column], f"column {column} is not used{hint}")

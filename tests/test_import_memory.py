@@ -108,3 +108,19 @@ def test_a_column_of_its_own_in_every_row_is_not_told_of_each(db: Database, tmp_
     assert everything(db)["prompts"] == 1
     assert len([w for w in report.warnings if "is not used" in w.reason]) == 50
     assert report.warnings[0].line == 1
+
+
+@pytest.mark.parametrize("name", ["x.jsonl", "x.csv"])
+def test_what_is_said_of_a_name_of_megabytes_is_short(
+    db: Database, tmp_path: Path, name: str
+) -> None:
+    path, long = tmp_path / name, "k" * 2_000_000
+    if name == "x.csv":
+        path.write_text(f"prompt,response_a,response_b,{long}\na,b,c,d\n")
+    else:
+        path.write_text(f'{{"prompt":"a","response_a":"b","response_b":"c","{long}":1}}\n')
+
+    [note] = import_pairs(db, path).warnings
+
+    assert note.reason.startswith("column kkk")
+    assert len(note.reason) == 1_000

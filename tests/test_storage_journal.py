@@ -40,6 +40,25 @@ def test_a_line_is_json_with_a_checksum_of_the_bytes_before_it():
     assert decode(line[:-1]) == ("setting", {"key": "é", "value": [1]})
 
 
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ('{"a":1', "no record"),
+        ('{"record":[1]', "no record"),
+        ('{"record":"setting","value":' + "[" * 50_000 + "]" * 50_000, "no record"),
+        ('{"record":"song"', "newer Kitestring"),
+        ('{"record":"setting"', "setting has no key"),
+        ('{"record":"prompt","id":[1]', "prompt has no id"),
+    ],
+    ids=lambda text: text[:24],
+)
+def test_a_line_whose_checksum_holds_and_that_says_nothing_is_damaged(body, says):
+    """Only somebody who makes a backup for others writes one."""
+    line = b'%s,"crc":"%08x"}' % (body.encode(), zlib.crc32(body.encode()))
+    with pytest.raises(ValueError, match=says):
+        decode(line)
+
+
 def test_no_record_has_a_field_that_a_line_uses_itself():
     for kind in KINDS.values():
         assert not {"record", "crc"} & {f.name for f in dataclasses.fields(kind.record)}

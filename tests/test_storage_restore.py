@@ -716,3 +716,14 @@ def test_a_run_outside_its_folder_is_refused_at_every_door(place, directory):
         connection.execute("UPDATE runs SET directory = $d", {"d": directory})
     with pytest.raises(StorageDamaged, match="not in runs/"):
         Database.open(workspace)
+
+
+def test_a_rebuild_from_values_of_a_wrong_type_is_refused_in_a_sentence(tmp_path):
+    place = made(tmp_path / "w", "ours")
+    before = digest_file(place / DATABASE)
+    with (place / JOURNAL).open("ab") as journal:
+        journal.write(encode("prompt", {"id": "p", "role": "train", "created_at": "yesterday"}))
+    with pytest.raises(StorageDamaged, match=r"value of a wrong type .*launch\.py restore"):
+        rebuild(place)
+    assert digest_file(place / DATABASE) == before
+    assert not replacing.new(place, DATABASE).exists()
