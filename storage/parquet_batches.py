@@ -25,7 +25,7 @@ _LEAST, _MOST, _TIMES = 64 * MIB, 1024 * MIB, 50
 _BATCH_ROWS, _VALUE_BYTES = 256, 64
 _BESIDE = 256 * MIB
 """What decoding takes beside the values and the file: pages, buffers, stacks of threads."""
-_TOO_LARGE = 3
+_TOO_LARGE, _UNREADABLE = 3, 4
 _ALONE = {"ARROW_DEFAULT_MEMORY_POOL": "system", "ARROW_IO_THREADS": "1", "OMP_NUM_THREADS": "1"}
 """Environment of the trial: threads and pools of their own reserve addresses, which are what is bounded."""
 
@@ -57,6 +57,12 @@ def _try(files: Sequence[Path], allowed: int, *, limit: int) -> None:
     # A negative status is a signal: out of memory within a library, or a defect of one.
     if told.returncode == _TOO_LARGE or told.returncode < 0:
         raise TooLarge(allowed)
+    # What did not come through is never read here, whatever broke there.
+    if told.returncode == _UNREADABLE:
+        raise ValueError(told.stdout.decode(errors="replace"))
+    if told.returncode:
+        *_, last = told.stderr.decode(errors="replace").strip().splitlines() or ["no reason told"]
+        raise ValueError(f"{files[0].name} cannot be read as parquet: {last}")
 
 
 def _decoded(files: Sequence[Path], allowed: int) -> Iterator[pa.RecordBatch]:
@@ -75,7 +81,11 @@ def _decoded(files: Sequence[Path], allowed: int) -> Iterator[pa.RecordBatch]:
                     taken += sum(map(_in_memory, batch.columns), _VALUE_BYTES * batch.num_rows)
                     _require_small(taken, allowed)
                     yield batch
-        except (pa.ArrowInvalid, OSError) as problem:
+        except MemoryError:
+            raise
+        except (pa.ArrowException, OSError) as problem:
+            if "bad_alloc" in str(problem):  # the footer's parser has no error of its own for that
+                raise MemoryError from None
             raise ValueError(f"{each.name} is not a parquet file: {problem}") from None
 
 
@@ -110,6 +120,9 @@ def _trial(allowed: int, limit: int, files: Sequence[Path]) -> int:
             pass
     except (TooLarge, MemoryError):
         return _TOO_LARGE
+    except ValueError as problem:
+        sys.stdout.buffer.write(str(problem).encode(errors="replace"))
+        return _UNREADABLE
     return 0
 
 

@@ -88,6 +88,48 @@ def test_a_footer_that_calls_its_rows_small_is_not_believed(tmp_path):
     assert int(grown) < 320  # MiB; 256 rows of 4 are a GiB
 
 
+def compact(*fields: tuple[int, int, bytes]) -> bytes:
+    """A struct as thrift writes it: each field as the step from the last number, its type and value."""
+    return b"".join(bytes([step << 4 | kind]) + value for step, kind, value in fields) + b"\0"
+
+
+def listed(count: int, struct: bytes) -> bytes:
+    """A list of `count` such structs, whose length takes three bytes."""
+    size = bytes([count & 127 | 128, count >> 7 & 127 | 128, count >> 14])
+    return b"\xfc" + size + struct * count
+
+
+def test_a_footer_of_millions_of_columns_is_refused(tmp_path):
+    """Three bytes of it become 700 in memory, before anything of the file is known."""
+    root = compact((4, 8, b"\x04root"), (1, 5, varint(1)))
+    leaf = compact((1, 5, varint(6)), (2, 5, varint(1)), (1, 8, b"\x01a"))
+    group = compact(
+        (1, 9, listed(500_000, compact((2, 6, varint(0))))), (1, 6, varint(0)), (1, 6, varint(0))
+    )
+    footer = compact(
+        (1, 5, varint(1)),
+        (1, 9, b"\x2c" + root + leaf),
+        (1, 6, varint(0)),
+        (1, 9, b"\x8c" + group * 8),
+    )
+    path = tmp_path / "footer.parquet"
+    path.write_bytes(b"PAR1" + footer + len(footer).to_bytes(4, "little") + b"PAR1")
+    assert path.stat().st_size < 13 * MIB
+    status, said = outcome_of(child(MEASURE, str(path)))
+    verdict, grown = said.split()
+    assert (status, verdict) == (0, "refused")
+    assert int(grown) < 320
+
+
+def test_what_the_trial_cannot_read_is_not_read_after_it(tmp_path, monkeypatch):
+    path = write(tmp_path / "p.parquet", {"prompt": pa.array(["a"])})
+    broken = tmp_path / "broken.py"
+    broken.write_text("raise RuntimeError('no thread can be started')")
+    monkeypatch.setattr(parquet_batches, "__file__", str(broken))
+    with pytest.raises(ValueError, match=r"p\.parquet cannot be read as parquet: RuntimeError: no"):
+        read_rows(path)
+
+
 def test_what_breaks_the_trial_is_refused(tmp_path, monkeypatch):
     """A library may end its process where there is no memory, or on a file that was made to do so."""
     path = write(tmp_path / "p.parquet", {"prompt": pa.array(["a"])})
