@@ -35,6 +35,8 @@ LARGEST_BODY = 1_000_000
 """Bytes of a request's body that a researcher or the command line sends, but for files."""
 LARGEST_ACT = 100_000
 """The same of annotators and strangers: a comment takes 60 kB at most, and reading costs time."""
+LONGEST_PATH = 255
+"""Bytes; the longest name that file systems take."""
 
 _MOUNTS = ("/label", "/research")
 _ADDRESS_HEADERS = (b"x-forwarded-host", b"x-gradio-server")
@@ -201,8 +203,10 @@ class Gate:
         self, scope: Scope, headers: Headers, identity: Identity | None
     ) -> Rule | Response:
         method, path = scope["method"], scope["path"]
-        # "..", "//" and "\\" have no business in any path of ours; file servers read them freely.
+        # "..", "//" and "\\" have no business in any path of ours; file servers read them freely, and
+        # fail at a longer name than any file's.
         devious = any(part in path for part in ("..", "//", "\\"))
+        devious |= len(path.encode()) > LONGEST_PATH
         matching = [] if devious else [r for r in self.rules if r.path.fullmatch(path)]
         who = self._access(identity)
         if path.startswith("/admin") and self._is_admin(headers):

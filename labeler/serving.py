@@ -16,6 +16,7 @@ import resource
 import shutil
 import socket
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -57,6 +58,7 @@ GRACE = 3
 
 _CROWDED = "All connections are taken"
 _ONE_ADDRESS = "One address has all the connections it may have"
+_DEFECT = "Exception in ASGI application"
 _FLOODS = (
     "socket.accept() out of system resource",
     "Invalid HTTP request received.",
@@ -406,7 +408,7 @@ def _keep_little_unsent(connection: socket.socket) -> None:
 
 class Throttle(logging.Filter):
     """Lets a log line that begins in one of these ways pass once in `every` seconds, and one that
-    has a `place` once for each place.
+    has a `place`, or tells of a defect in answering a request, once for each place.
 
     The next one that passes says how many were left out.  All other lines pass.
     """
@@ -427,7 +429,7 @@ class Throttle(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         line = str(record.msg)
-        known = getattr(record, "place", None)
+        known = getattr(record, "place", None) or _place_of_defect(record)
         known = known or next((s for s in self._beginnings if line.startswith(s)), None)
         if known is None:
             return True
@@ -439,6 +441,15 @@ class Throttle(logging.Filter):
         if more := self._left_out.pop(known, 0):
             record.msg = f"{line} ({more} more like this were not logged)"
         return True
+
+
+def _place_of_defect(record: logging.LogRecord) -> str | None:
+    """Where the error was raised that a request ended with: who found one can send it again and again."""
+    error = record.exc_info[1] if record.exc_info else None
+    if error is None or not str(record.msg).startswith(_DEFECT):
+        return None
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else _DEFECT
 
 
 _QUIET = Throttle(_FLOODS)

@@ -229,6 +229,18 @@ def test_no_spelling_of_a_path_gets_around(world, who, path):
     assert answer in REFUSED
 
 
+def test_a_longer_name_than_any_files_is_no_defect(world):
+    """The server of static files fails at one, with a traceback in the log for each request."""
+    _, clients = world
+    for folder in ("/label/assets/", "/label/static/"):
+        answer = clients["annotator's cookie"].get(folder + "a" * 300)
+        assert (answer.status_code, answer.json()) == (
+            403,
+            {"error": "This address is closed."},
+        )
+    assert clients["nobody"].get("/static/" + "ä" * 150).status_code == 404
+
+
 def raw_get(app, path, headers):
     """The status of a GET with exactly this path: clients would tidy it up first."""
     from urllib.parse import unquote  # noqa: PLC0415

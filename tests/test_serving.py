@@ -516,3 +516,25 @@ def test_a_defect_is_logged_once_a_minute_for_each_place():
     assert [passes("a.py:1"), passes("a.py:1"), passes("a.py:2")] == [True, False, True]
     seconds[0] = 60
     assert [passes("a.py:1"), passes("a.py:1")] == [True, False]
+
+
+def test_a_request_that_ends_with_a_defect_is_logged_once_a_minute_for_each_place():
+    throttle = serving.Throttle((), every=60, clock=lambda: 0.0)
+
+    def one() -> None:
+        raise RuntimeError("one")
+
+    def other() -> None:
+        raise RuntimeError("other")
+
+    def passes(broken: Callable[[], None]) -> bool:
+        try:
+            broken()
+        except RuntimeError:
+            line, found = "Exception in ASGI application\n", sys.exc_info()
+            return throttle.filter(
+                logging.LogRecord("uvicorn.error", logging.ERROR, "", 0, line, (), found)
+            )
+        raise AssertionError
+
+    assert [passes(broken) for broken in (one, one, other, one)] == [True, False, True, False]
