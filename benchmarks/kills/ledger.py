@@ -67,7 +67,7 @@ class Ledger:
     def pending(self) -> list[Act]:
         """Acts without an answer, which clients send again under the same id."""
         answered = self.acknowledged.keys() | self.refused
-        return [act for id, act in self.sent.items() if id not in answered]
+        return [act for id, act in list(self.sent.items()) if id not in answered]
 
     def faults(self, db: Database) -> dict[str, int]:
         """How many acts the open workspace has lost, altered, doubled or made up."""
