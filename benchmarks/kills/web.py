@@ -92,11 +92,12 @@ class WebCampaign:
                     while not self.stop.is_set():
                         self._judge_some(connection, annotator, coin)
             except Refused as error:
-                # Leases are not journaled: after a rebuild an unanswered act may come too late.
+                # Leases are not journaled: once a file was damaged, the one of an unanswered act may
+                # be lost, and whoever sends it is given the pair again.
                 self.known.refused |= {
                     a.id for a in self.known.pending() if a.annotator == annotator
                 }
-                if "rebuilt" not in self.report.recoveries:
+                if not self.report.recoveries:
                     self._trouble(f"{annotator}: {error}")
             except (httpx.HTTPError, ValueError) as error:
                 if not self.stop.is_set():
