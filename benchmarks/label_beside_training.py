@@ -81,7 +81,8 @@ class Annotator(threading.Thread):
                 if len(self._hand) < FEW and not self._ask():
                     return
                 self._think(self._coin.expovariate(1 / self._pace) + self._pace / 10)
-                self._judge(self._hand.pop(0))
+                if time.time() < self._until:  # else all who think would judge in one moment
+                    self._judge(self._hand.pop(0))
         except (OSError, http.client.HTTPException) as problem:
             self.tally.errors.append(repr(problem))
 
