@@ -36,6 +36,8 @@ from labeler.mathml import mathml
 
 LONGEST_CODE = 8_000
 """Characters of one code block that are coloured; a longer one is shown without colours."""
+LONGEST_BLANK = 500
+"""Characters of white space on end in such a block: Python's lexer is quadratic in them."""
 MOST_CODE = 20_000
 """Characters of code that are coloured in one text."""
 MOST_SLOW_CODE = 2_000
@@ -161,10 +163,15 @@ def _fence(
     )
 
 
+def _blank(text: str) -> int:
+    """The length of the longest white space in a text."""
+    return max(map(len, re.findall(r"\s+", text)), default=0)
+
+
 def _coloured(text: str, language: str, env: dict[str, Any]) -> str:
     if language in _NO_LANGUAGES:
         return html.escape(text)
-    if language not in LANGUAGES or len(text) > LONGEST_CODE:
+    if language not in LANGUAGES or len(text) > LONGEST_CODE or _blank(text) > LONGEST_BLANK:
         env["lacks"].add("colours")
         return html.escape(text)
     costs = {"code": len(text)}

@@ -449,7 +449,8 @@ def _place_of_defect(record: logging.LogRecord) -> str | None:
     if error is None or not str(record.msg).startswith(_DEFECT):
         return None
     frames = traceback.extract_tb(error.__traceback__)
-    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else _DEFECT
+    where = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else _DEFECT
+    return f"{type(error).__name__} {where}"
 
 
 _QUIET = Throttle(_FLOODS)

@@ -274,7 +274,13 @@ def _parquet_rows(files: list[Path], path: Path) -> Iterator[Row]:
     line = 0
     try:
         for batch in batches(files):
-            for values in batch.to_pylist():
+            try:
+                rows = batch.to_pylist()
+            except (OverflowError, LookupError, NotImplementedError) as problem:
+                raise ValueError(
+                    f"{path.name} has a value after row {line} that cannot be read: {problem}"
+                ) from None
+            for values in rows:
                 line += 1
                 yield Row(line, values)
     except TooLarge as problem:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import resource
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -25,6 +26,7 @@ _LEAST, _MOST, _TIMES = 64 * MIB, 1024 * MIB, 50
 _BATCH_ROWS, _VALUE_BYTES = 256, 64
 _BESIDE = 256 * MIB
 """What decoding takes beside the values and the file: pages, buffers, stacks of threads."""
+_SECONDS = 600
 _TOO_LARGE, _UNREADABLE = 3, 4
 _ALONE = {"ARROW_DEFAULT_MEMORY_POOL": "system", "ARROW_IO_THREADS": "1", "OMP_NUM_THREADS": "1"}
 """Environment of the trial: threads and pools of their own reserve addresses, which are what is bounded."""
@@ -50,11 +52,19 @@ def batches(files: Sequence[Path]) -> Iterator[pa.RecordBatch]:
 def _try(files: Sequence[Path], allowed: int, *, limit: int) -> None:
     """Decode the files in another process, which may take `limit` bytes for that."""
     # -P: its own folder has modules of the names of others.
-    command = [sys.executable, "-P", __file__, str(allowed), str(limit), *map(str, files)]
-    told = subprocess.run(
-        command, env=os.environ | _ALONE, stdin=subprocess.DEVNULL, capture_output=True, check=False
-    )
-    # A negative status is a signal: out of memory within a library, or a defect of one.
+    command = [sys.executable, "-P", __file__, str(allowed), str(limit)]
+    try:
+        told = subprocess.run(
+            command, env=os.environ | _ALONE, input=b"\0".join(map(os.fsencode, files)),
+            capture_output=True, check=False, timeout=_SECONDS,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise ValueError(
+            f"{files[0].name} takes more than {_SECONDS} s to read; split it"
+        ) from None
+    if -told.returncode in (signal.SIGINT, signal.SIGTERM):
+        raise ValueError(f"{files[0].name} was not read to its end; import it again")
+    # Another signal: out of memory within a library, or a defect of one.
     if told.returncode == _TOO_LARGE or told.returncode < 0:
         raise TooLarge(allowed)
     # What did not come through is never read here, whatever broke there.
@@ -92,9 +102,17 @@ def _decoded(files: Sequence[Path], allowed: int) -> Iterator[pa.RecordBatch]:
 def _in_memory(array: pa.Array) -> int:
     """About how many bytes the values of a column are as Python objects; a null is one, too."""
     own = _VALUE_BYTES * len(array)
+    if isinstance(array, pa.ExtensionArray):
+        return own + _in_memory(array.storage)
+    if pa.types.is_dictionary(array.type):  # as Python object each row gets a text of its own
+        return _in_memory(array.dictionary_decode())
     if pa.types.is_struct(array.type):
         return own + sum(map(_in_memory, array.flatten()))
-    if pa.types.is_list(array.type) or pa.types.is_large_list(array.type):
+    if pa.types.is_map(array.type):  # it has no flatten, and its keys know of no slice
+        first, end = array.offsets[0].as_py(), array.offsets[len(array)].as_py()
+        parts = (each.slice(first, end - first) for each in (array.keys, array.items))
+        return own + _VALUE_BYTES * (end - first) + sum(map(_in_memory, parts))
+    if pa.types.is_nested(array.type):
         return own + _in_memory(array.flatten())
     return own + array.nbytes
 
@@ -115,6 +133,7 @@ def _bound_memory(more: int) -> None:
 
 def _trial(allowed: int, limit: int, files: Sequence[Path]) -> int:
     _bound_memory(limit)
+    resource.setrlimit(resource.RLIMIT_CPU, (_SECONDS, _SECONDS))  # where nobody waits any more
     try:
         for _ in _decoded(files, allowed):
             pass
@@ -127,4 +146,5 @@ def _trial(allowed: int, limit: int, files: Sequence[Path]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(_trial(int(sys.argv[1]), int(sys.argv[2]), [Path(name) for name in sys.argv[3:]]))
+    named = [Path(os.fsdecode(name)) for name in sys.stdin.buffer.read().split(b"\0")]
+    sys.exit(_trial(int(sys.argv[1]), int(sys.argv[2]), named))

@@ -238,6 +238,12 @@ def test_the_characters_of_all_formulas_together_are_bounded():
     )
 
 
+def test_code_with_long_white_space_is_shown_without_colours():
+    """Python's lexer looks from each blank line of it to its end."""
+    assert "<span" in render("```python\nx = 1" + " \n" * 200 + "y = 2\n```")
+    assert "<span" not in render("```python\nx = 1" + " \n" * 300 + "y = 2\n```")
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -264,6 +270,7 @@ def test_the_characters_of_all_formulas_together_are_bounded():
         "```python\n" + "(" * 7_900 + "\n```",
         ("```ini\na<" + "\t" * 3_200 + "\n```\n\n") * 2,
         ("```r\n\\" + '"\t' * 1_600 + "\n```\n\n") * 2,
+        ("```python\n" + " \n" * 3_300 + "\n```\n\n") * 3,
         ("```css\n${" + "_" * 4_900 + "\n```\n\n") * 2,
         ("$" + "a^'" * 333 + "$\n\n") * 90,
         "$" + "{" * 900 + "$",

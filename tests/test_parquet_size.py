@@ -31,6 +31,16 @@ BOMBS = {
     "one list of nothing": {
         "messages": pa.ListArray.from_arrays([0, 10**8], pa.nulls(10**8, pa.int8()))
     },
+    "one long text by reference": {
+        "prompt": pa.DictionaryArray.from_arrays(
+            pa.array([0] * 6_400, pa.int32()), pa.array(["a" * (MIB // 8)])
+        )
+    },
+    "one map of nothing": {
+        "messages": pa.MapArray.from_arrays(
+            [0, 8 * 10**6], pa.array([True] * (8 * 10**6)), pa.nulls(8 * 10**6, pa.bool_())
+        )
+    },
 }
 
 # Not ru_maxrss, which a child has from the process that started it.
@@ -138,6 +148,47 @@ def test_what_breaks_the_trial_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(parquet_batches, "__file__", str(crash))
     with pytest.raises(ValueError, match="split it into smaller files"):
         read_rows(path)
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([2**61], pa.timestamp("us")),
+        pa.array([2**30], pa.date32()),
+        pa.array([0], pa.timestamp("us", tz="No/Where")),
+    ],
+    ids=["timestamp", "date", "zone"],
+)
+def test_a_value_that_python_does_not_know_is_a_sentence(tmp_path, column):
+    path = write(tmp_path / "p.parquet", {"prompt": pa.array(["a"]), "when": column})
+    with pytest.raises(ValueError, match=r"p\.parquet has a value after row 0 that cannot be read"):
+        read_rows(path)
+
+
+def test_columns_of_every_kind_are_read(tmp_path):
+    columns = {
+        "prompt": pa.array(["a", "b", "a"]).dictionary_encode(),
+        "map": pa.array([[("k", 1)], [], None], pa.map_(pa.string(), pa.int64())),
+        "fixed": pa.array([[1, 2], None, [3, 4]], pa.list_(pa.int32(), 2)),
+    }
+    rows, bad = read_rows(write(tmp_path / "p.parquet", columns))
+    assert [list(row.values.values()) for row in rows] == [
+        ["a", [("k", 1)], [1, 2]],
+        ["b", [], None],
+        ["a", None, [3, 4]],
+    ]
+    assert bad.count == 0
+
+
+def test_more_files_are_read_than_fit_in_a_command(tmp_path):
+    folder = tmp_path / ("long" * 40)
+    folder.mkdir()
+    first = write(folder / "00000.parquet", {"prompt": pa.array(["a"])})
+    broken = tmp_path / "broken.parquet"
+    broken.write_bytes(b"no parquet")
+    files = [broken] + [first] * 15_000  # of 200 characters and more; the first one ends it
+    with pytest.raises(ValueError, match=r"broken\.parquet is not a parquet file"):
+        list(parquet_batches.batches(files))
 
 
 def test_ordinary_files_are_read_whole_and_in_order(tmp_path):
