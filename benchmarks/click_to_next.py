@@ -77,6 +77,8 @@ def measure(page: Page, labels: int) -> dict[str, float | int]:
             page.wait_for_function("count => window.kiteTimes.length > count", arg=done)
     with in_time("the last label was not saved"):
         page.wait_for_selector(".status[data-status=saved]")
+        # Threads of a server in this process are daemons: in the database at the end, they abort it.
+        page.wait_for_load_state("networkidle")
     times = sorted(page.evaluate("window.kiteTimes"))
     return {
         "labels": len(times),

@@ -199,10 +199,6 @@ def serving(app: FastAPI, *, port: int | None = None) -> Iterator[Server]:
     def stop() -> None:
         server.should_exit = True
         thread.join(timeout=20)
-        # Daemons as the server's thread is: one that is in the database when Python ends aborts it.
-        for worker in threading.enumerate():
-            if worker.name == "AnyIO worker thread":
-                worker.join(timeout=20)
 
     try:
         _wait_until_up(url, thread)
