@@ -51,8 +51,8 @@ from benchmarks.demo_world import (
 )
 from benchmarks.seeds import run_seeds
 from pipeline.demo import MODEL_DIR
+from pipeline.padding import pad_right
 from pipeline.population import population
-from pipeline.reward.data import pad_right
 from pipeline.reward.likelihood import TIE, log_probabilities
 from pipeline.sampler import Sampler
 from pipeline.selection import (

@@ -24,7 +24,8 @@ from pathlib import Path
 
 from storage import comparisons, completions, iterations, judgments, prompts, queue
 from storage.database import Database
-from storage.records import Comparison, Completion, Iteration, Prompt
+from storage.desk import Desk, grant
+from storage.records import LEASE_LIFETIME, Comparison, Completion, Iteration, Prompt
 from storage.transaction import Transaction
 
 
@@ -64,10 +65,10 @@ def assign(db: Database, threads: int) -> list[list[str]]:
     taken = names[len(names) // 4 :]
 
     def operation(tx: Transaction) -> None:
-        tx.desk.load(tx)
+        tx.observer(Desk).load(tx)
         moment = tx.now()
         for n, name in enumerate(taken):
-            tx.lease(name, f"a{n % threads}", moment, moment + queue.LIFETIME)
+            grant(tx, name, f"a{n % threads}", moment, moment + LEASE_LIFETIME)
 
     db.write(operation)
     return [taken[thread::threads] for thread in range(threads)]

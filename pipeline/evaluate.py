@@ -18,16 +18,14 @@ import torch
 
 from pipeline.config import EvaluateConfig
 from pipeline.devices import pick_device
+from pipeline.logprobs import sequence_kl
 from pipeline.metrics import METRICS
-from pipeline.ppo.experience import micro_batches
-from pipeline.ppo.functional import full_kl
-from pipeline.ppo.model import run_model
+from pipeline.parquet import write_rows
 from pipeline.reward.audit import audit_model
-from pipeline.reward.data import pad_right
 from pipeline.reward.ensemble import Ensemble
 from pipeline.rundir import Job, Report, RunDirectory
 from pipeline.sampler import Response, Sampler
-from pipeline.sampling import COMPLETION_COLUMNS, completion_row, write_rows
+from pipeline.sampling import COMPLETION_COLUMNS, completion_row
 from pipeline.text import Messages, name_rows, read_messages
 from pipeline.winrate import outcome, win_rate
 from storage.records import Message, digest
@@ -35,8 +33,6 @@ from storage.records import Message, digest
 _T = TypeVar("_T")
 _SAMPLED, _SCORED = 0.8, 0.95
 """How far the stage is when all answers are there, and when they have their rewards."""
-_LOGITS_AT_ONCE = 2**26
-"""Logits held in memory at once for the exact KL: a quarter of a gigabyte per model."""
 
 
 def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
@@ -251,48 +247,6 @@ class _Evaluation:
 
     def _load(self, role: str) -> Sampler:
         return Sampler.of_job(self._job, self._job.model(role), self._device)
-
-
-@torch.no_grad()
-def sequence_kl(
-    policy: Any,
-    reference: Any,
-    responses: Sequence[Response],
-    *,
-    temperature: float,
-    pad_id: int,
-) -> list[float]:
-    """KL(policy ‖ reference) along each response, nats.
-
-    At every position the divergence of the two next-token distributions is summed over the whole
-    vocabulary: the same expectation as the sampled log-ratio, with far less noise.
-    """
-    device = next(policy.parameters()).device
-    vocabulary = policy.get_output_embeddings().weight.shape[0]
-    texts = [[*r.prompt_ids, *r.ids] for r in responses]
-    totals = [0.0] * len(responses)
-    groups = micro_batches(
-        range(len(texts)),
-        [len(ids) for ids in texts],
-        token_budget=max(1, _LOGITS_AT_ONCE // vocabulary),
-        slack=1024,
-    )
-    for rows in groups:
-        batch = pad_right([texts[row] for row in rows], pad_id)
-        mask = torch.zeros_like(batch["input_ids"], dtype=torch.bool)
-        for i, row in enumerate(rows):
-            # The logits of a token stand one place before it.
-            begin = len(responses[row].prompt_ids) - 1
-            mask[i, begin : begin + len(responses[row].ids)] = True
-        ids, positions = batch["input_ids"].to(device), mask.to(device)
-        ours, theirs = (
-            run_model(model, ids, positions, use_cache=False).logits / temperature
-            for model in (policy, reference)
-        )
-        parts = full_kl(ours, theirs).split([len(responses[row].ids) for row in rows])
-        for row, part in zip(rows, parts, strict=True):
-            totals[row] = part.sum().item()
-    return totals
 
 
 def distinct_share(texts: Sequence[Sequence[int]], n: int = 2) -> float:

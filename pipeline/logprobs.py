@@ -7,9 +7,11 @@ from typing import Any
 
 import torch
 
+from pipeline.padding import pad_right
 from pipeline.ppo.experience import micro_batches
+from pipeline.ppo.functional import full_kl
 from pipeline.ppo.model import run_model, token_logprobs
-from pipeline.reward.data import pad_right
+from pipeline.sampler import Response
 from pipeline.text import Encoded
 
 
@@ -33,3 +35,49 @@ def response_logprobs(model: Any, texts: Sequence[Encoded], *, pad_id: int) -> l
         for row, part in zip(rows, parts, strict=True):
             found[row] = part.tolist()
     return found
+
+
+@torch.no_grad()
+def sequence_kl(
+    policy: Any,
+    reference: Any,
+    responses: Sequence[Response],
+    *,
+    temperature: float,
+    pad_id: int,
+) -> list[float]:
+    """KL(policy ‖ reference) along each response, nats.
+
+    At every position the divergence of the two next-token distributions is summed over the whole
+    vocabulary: the same expectation as the sampled log-ratio, with far less noise.
+    """
+    device = next(policy.parameters()).device
+    vocabulary = policy.get_output_embeddings().weight.shape[0]
+    texts = [[*r.prompt_ids, *r.ids] for r in responses]
+    totals = [0.0] * len(responses)
+    groups = micro_batches(
+        range(len(texts)),
+        [len(ids) for ids in texts],
+        token_budget=max(1, _LOGITS_AT_ONCE // vocabulary),
+        slack=1024,
+    )
+    for rows in groups:
+        batch = pad_right([texts[row] for row in rows], pad_id)
+        mask = torch.zeros_like(batch["input_ids"], dtype=torch.bool)
+        for i, row in enumerate(rows):
+            # The logits of a token stand one place before it.
+            begin = len(responses[row].prompt_ids) - 1
+            mask[i, begin : begin + len(responses[row].ids)] = True
+        ids, positions = batch["input_ids"].to(device), mask.to(device)
+        ours, theirs = (
+            run_model(model, ids, positions, use_cache=False).logits / temperature
+            for model in (policy, reference)
+        )
+        parts = full_kl(ours, theirs).split([len(responses[row].ids) for row in rows])
+        for row, part in zip(rows, parts, strict=True):
+            totals[row] = part.sum().item()
+    return totals
+
+
+_LOGITS_AT_ONCE = 2**26
+"""Logits held in memory at once for the exact KL: a quarter of a gigabyte per model."""

@@ -23,7 +23,7 @@ from pipeline.ppo.metrics import METRICS as PPO_METRICS
 from pipeline.preparing import Preparation, require_reference
 from pipeline.remedies import Stopped, stopped
 from pipeline.reward.report import RewardReports
-from storage import handover, iterations, models, policy_judgments, prompts, runs
+from storage import handover, iterations, models, policy_judgments, prompts, runs, settings
 from storage.database import Database
 from storage.records import Iteration, ModelVersion, Phase, Run, Stage, now
 
@@ -46,7 +46,7 @@ class Loop:
         self._lock = threading.RLock()
         self.reports = RewardReports(db.workspace, lambda: models.reward_models(db), self.state)
         # Storage counts the labels, and is told here whose.
-        handover.set_learn_from(db, self._now().reward.learn_from)
+        settings.set_learn_from(db, self._now().reward.learn_from)
 
     # --- what the researcher's page asks -----------------------------------------------------
 
@@ -105,7 +105,7 @@ class Loop:
             prepared.require_reward_models()
             prepared.require_models("reward")
             self._jobs.require_space(prepared.job("reward"))
-            handover.set_learn_from(self._db, config.reward.learn_from)
+            settings.set_learn_from(self._db, config.reward.learn_from)
             changed = iterations.save(self._db, replace(changed, phase="reward"))
             if runs.newest(self._db, changed.number, "reward"):
                 # One was left for labeling: this is another run, on another snapshot.
@@ -155,7 +155,7 @@ class Loop:
             prepared.require_models(stage)
             self._jobs.retry(run, prepared.job(stage, run=run), fill=partial(prepared.fill, stage))
             iterations.save(self._db, changed)
-            handover.set_learn_from(self._db, config.reward.learn_from)
+            settings.set_learn_from(self._db, config.reward.learn_from)
 
     def log(self, run: str, tail: int = 200) -> str:
         """The end of a run's log."""
@@ -279,7 +279,7 @@ class Loop:
             labels_wanted=self._config.labeling.labels,
         )
         iterations.save(self._db, current)
-        handover.set_learn_from(self._db, self._config.reward.learn_from)
+        settings.set_learn_from(self._db, self._config.reward.learn_from)
         return current
 
     def _label(self, current: Iteration) -> Phase:

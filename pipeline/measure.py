@@ -12,11 +12,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pipeline.devices import pick_device
-from pipeline.evaluate import held_out_prompts, require_room, sequence_kl
+from pipeline.evaluate import held_out_prompts, require_room
+from pipeline.logprobs import sequence_kl
+from pipeline.parquet import write_rows
 from pipeline.reward.ensemble import Ensemble
 from pipeline.rundir import Job, Report, RunDirectory
 from pipeline.sampler import Response, Sampler
-from pipeline.sampling import write_rows
 from storage.records import digest, messages_json
 
 COLUMNS = ("prompt", "messages", "sample", "text", "reward", "kl", "length")

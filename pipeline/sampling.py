@@ -24,6 +24,7 @@ from pipeline.choosing import CHOOSING_ARMS, choose_pairs, settled
 from pipeline.config import SamplingConfig
 from pipeline.devices import context_length, pick_device
 from pipeline.drafts import Draft, Pool, Side, alike
+from pipeline.parquet import write_rows
 from pipeline.rundir import Job, Report, RunDirectory
 from pipeline.sampler import Response, Sampler
 from pipeline.text import ChatTokenizer, name_rows, read_messages
@@ -289,9 +290,3 @@ def completion_row(
         "tokens": len(response.ids),
         "finish_reason": response.finish_reason,
     } | sampled
-
-
-def write_rows(path: Path, rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> None:
-    """A parquet file that has its columns whether or not it has rows."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pd.DataFrame(list(rows), columns=list(columns)).to_parquet(path, index=False)

@@ -20,7 +20,7 @@ import torch
 from safetensors.torch import safe_open, save_file
 from torch import Tensor, nn
 
-from pipeline.reward.data import pad_right
+from pipeline.padding import pad_right
 from pipeline.text import ChatTokenizer, Messages
 
 _TEXTS_AT_ONCE = 32

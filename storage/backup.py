@@ -36,9 +36,8 @@ from storage.files import (
 )
 from storage.journal import Journal, read_lines
 from storage.migrations import migrate
-from storage.queue import LIFETIME
 from storage.reconcile import GO_BACK, REWRITE, reconcile, replay, require_own_runs
-from storage.records import now
+from storage.records import LEASE_LIFETIME, now
 from storage.schema import require_known
 from storage.transaction import Tables, bytes_noted
 from storage.workspace import (
@@ -353,7 +352,7 @@ def _told_of(backup: Path) -> Iterator[None]:
 def _bound_leases(connection: duckdb.DuckDBPyConnection) -> None:
     """End every lease when one given now would end, at the latest."""
     moment = now()
-    bounds = {"now": moment, "latest": moment + LIFETIME, "earliest": _EARLIEST}
+    bounds = {"now": moment, "latest": moment + LEASE_LIFETIME, "earliest": _EARLIEST}
     connection.execute(_BOUND_LEASES, bounds)
 
 

@@ -8,13 +8,15 @@ cannot say different things.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from storage import gate_records, records
+import duckdb
+
+from storage import gate_records, items, records
 from storage.records import as_messages
 
 T = TypeVar("T")
@@ -30,6 +32,16 @@ class Setting:
     value: Any
 
 
+class TableAccess(Protocol):
+    """What the hooks of a kind use of `storage.transaction.Tables`."""
+
+    connection: duckdb.DuckDBPyConnection
+
+    def rows(self, sql: str, parameters: Mapping[str, Any]) -> list[dict[str, Any]]: ...
+    def insert(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None: ...
+    def stored_keys(self, kind: Kind, keys: Sequence[Any]) -> set[Any]: ...
+
+
 @dataclass(frozen=True)
 class Kind:
     """How one type of record is kept.
@@ -39,7 +51,12 @@ class Kind:
     Other kinds are replaced whole; `volatile` fields change without a journal entry.
 
     Rows of `ordered` kinds have a column `seq`, counted over all of them: the order of their lines in
-    the journal, whatever the clock said.  It is no part of the entry.
+    the journal, whatever the clock said.  It is no part of the entry.  Records of `people` kinds
+    say who may sign in.
+
+    Three hooks serve kinds that are more than one row.  `expand` writes what stands in other
+    tables and returns the rows of the kind's own; `gather` puts it back into rows that were read;
+    `stored` follows entries that are in the table now.
     """
 
     name: str
@@ -50,11 +67,45 @@ class Kind:
     ignored: frozenset[str] = frozenset()
     volatile: frozenset[str] = frozenset()
     ordered: bool = False
+    people: bool = False
+    expand: Callable[..., list[Entry]] | None = None
+    gather: Callable[[TableAccess, list[dict[str, Any]]], None] | None = None
+    stored: Callable[[TableAccess, Sequence[Entry]], None] | None = None
 
     def same(self, one: Entry, other: Entry) -> bool:
         """Whether two entries of one key say the same, apart from what may differ."""
         loose = self.ignored | self.volatile
         return all(one.get(k) == other.get(k) for k in (one.keys() | other.keys()) - loose)
+
+
+_MEMBERS = "SELECT judgment FROM snapshot_judgments WHERE snapshot = $hash ORDER BY judgment"
+
+
+def _expand_snapshots(
+    tables: TableAccess, snapshots: Sequence[Entry], *, skip_stored: bool
+) -> list[Entry]:
+    """Write which judgments belong to each snapshot; returns the rows of the snapshots."""
+    stored: set[Any] = set()
+    if skip_stored:
+        stored = tables.stored_keys(KINDS["snapshot"], [entry["hash"] for entry in snapshots])
+    members = [
+        {"snapshot": entry["hash"], "judgment": judgment}
+        for entry in snapshots
+        if entry["hash"] not in stored
+        for judgment in entry["judgments"]
+    ]
+    tables.insert("snapshot_judgments", members)
+    return [{**entry, "judgments": len(entry["judgments"])} for entry in snapshots]
+
+
+def _gather_snapshots(tables: TableAccess, rows: list[dict[str, Any]]) -> None:
+    for row in rows:
+        members = tables.rows(_MEMBERS, {"hash": row["hash"]})
+        row["judgments"] = tuple(member["judgment"] for member in members)
+
+
+def _note_items(tables: TableAccess, comparisons: Sequence[Entry]) -> None:
+    items.note(tables.connection, [entry["id"] for entry in comparisons])
 
 
 _TIME = frozenset({"created_at"})
@@ -65,14 +116,28 @@ _PROGRESS = frozenset({"progress", "message", "ingested_seq"})
 _ALL = (
     Kind("prompt", records.Prompt, "prompts", ignored=_TIME | {"role", "category", "source"}),
     Kind("completion", records.Completion, "completions", ignored=_TIME),
-    Kind("comparison", records.Comparison, "comparisons", ignored=_TIME | {"position"}),
+    Kind(
+        "comparison",
+        records.Comparison,
+        "comparisons",
+        ignored=_TIME | {"position"},
+        stored=_note_items,
+    ),
     Kind("judgment", records.Judgment, "judgments", ignored=_ACT, ordered=True),
     Kind("withdrawal", records.Withdrawal, "withdrawals", ignored=_TIME),
     Kind("skip", records.Skip, "skips", ignored=_ACT, ordered=True),
     Kind("flag", records.Flag, "flags", ignored=_ACT, ordered=True),
-    Kind("snapshot", records.Snapshot, "snapshots", "hash", ignored=_TIME | {"iteration"}),
-    Kind("annotator", records.Annotator, "annotators", once=False),
-    Kind("token", records.Token, "tokens", "hash", once=False),
+    Kind(
+        "snapshot",
+        records.Snapshot,
+        "snapshots",
+        "hash",
+        ignored=_TIME | {"iteration"},
+        expand=_expand_snapshots,
+        gather=_gather_snapshots,
+    ),
+    Kind("annotator", records.Annotator, "annotators", once=False, people=True),
+    Kind("token", records.Token, "tokens", "hash", once=False, people=True),
     Kind("model", records.ModelVersion, "models", once=False),
     Kind("iteration", records.Iteration, "iterations", "number", once=False),
     Kind("run", records.Run, "runs", once=False, volatile=_PROGRESS),

@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import duckdb
 
 from storage import engine
-from storage.desk import Desk
 from storage.errors import (
     Conflict,
     NotFound,
@@ -41,14 +40,14 @@ from storage.migrations import migrate
 from storage.reconcile import reconcile, require_own_runs
 from storage.replacing import require_settled
 from storage.schema import require_known
-from storage.shelf import Shelf
-from storage.transaction import Clock, Tables, Transaction, fetch
+from storage.transaction import Clock, Observers, Tables, Transaction, fetch
 from storage.workspace import DATABASE, JOURNAL, keep_wal_aside, lock_workspace, make_workspace
 
 if TYPE_CHECKING:
     import pandas
 
 T = TypeVar("T")
+C = TypeVar("C")
 Operation = Callable[[Transaction], Any]
 _GROUP = 256
 _REBUILD = ". If the file is damaged, `python launch.py rebuild` makes it again from the journal"
@@ -60,14 +59,14 @@ class Database:
     def __init__(self, workspace: Path, *, lock: Any) -> None:
         self.workspace = workspace
         self.clock: Callable[[], datetime] = Clock()
-        self.shelf = Shelf()
         self.people_version = 0
         """Counts the commits that changed an annotator or a token."""
         self.health = Health()
         self.committed = 0
         """How many bytes of the journal are committed; they never change."""
         self._lock = lock
-        self._desk = Desk()
+        self._observers = Observers()
+        self._caches: dict[type, Any] = {}
         self._local = threading.local()
         self._cursors: weakref.WeakSet[duckdb.DuckDBPyConnection] = weakref.WeakSet()
         self._waiting: queue.SimpleQueue[tuple[Operation, Future[Any]] | None] = queue.SimpleQueue()
@@ -151,6 +150,16 @@ class Database:
         target = str(path).replace("'", "''")
         statement = f"COPY ({sql}) TO '{target}' (FORMAT parquet)"
         return int(self.cursor().execute(statement, parameters).fetchall()[0][0])
+
+    def cache(self, kind: type[C]) -> C:
+        """The one object of this class that lives as long as the database is open.
+
+        It is made when first asked for, and may keep only what never changes once stored.
+        """
+        with self._gate:
+            if kind not in self._caches:
+                self._caches[kind] = kind()
+            return self._caches[kind]
 
     # -- writing ---------------------------------------------------------------------------
 
@@ -238,7 +247,7 @@ class Database:
         after it has written, the whole transaction has to go.
         """
         tables = self._begin()
-        transaction = Transaction(tables, self._desk, now=self.clock, careful=careful)
+        transaction = Transaction(tables, self._observers, now=self.clock, careful=careful)
         start, last_act = self.journal.size, tables.last_act
         try:
             outcomes: list[_Done | BaseException] = []
@@ -296,8 +305,8 @@ class Database:
         return self._tables
 
     def _undo(self, journal_size: int) -> None:
-        """Roll the tables, the journal and the desk's memory back to before the group."""
-        self._desk.forget()
+        """Roll the tables, the journal and the observers back to before the group."""
+        self._observers.forget()
         if self.journal.size != journal_size:
             self.journal.truncate(journal_size)
         connection = self._tables.connection

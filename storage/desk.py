@@ -13,10 +13,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any
 
 from storage.codec import from_row
 from storage.errors import NotFound
+from storage.lookup import Reader
 from storage.records import (
     WRITTEN,
     Annotator,
@@ -27,6 +28,7 @@ from storage.records import (
     Skip,
     Withdrawal,
 )
+from storage.transaction import Transaction
 
 Act = Judgment | Skip | Flag
 
@@ -54,12 +56,6 @@ _USED = """
 _ALL_USED = f"SELECT list(id) AS ids FROM ({_USED})"
 _IS_USED = f"SELECT 1 FROM ({_USED}) WHERE id = $id LIMIT 1"
 _LEASES = "SELECT * FROM leases WHERE comparison IN (SELECT unnest($ids))"
-
-
-class Reader(Protocol):
-    """What the desk reads the tables with."""
-
-    def rows(self, sql: str, /, **parameters: Any) -> list[dict[str, Any]]: ...
 
 
 @dataclass(slots=True)
@@ -376,6 +372,21 @@ class Desk:
                 self._past.update(card.past)
         self._untouched.sort()
         self._started.sort()
+
+
+def grant(
+    tx: Transaction, comparison: str, annotator: str, granted: datetime, expires: datetime
+) -> None:
+    """Give (or give again) a comparison to an annotator until `expires`."""
+    row = {
+        "comparison": comparison,
+        "annotator": annotator,
+        "granted_at": granted.isoformat(),
+        "expires_at": expires.isoformat(),
+    }
+    known = tx.observer(Desk).lease(comparison, annotator, granted, expires)
+    replace = "comparison, annotator" if known else None
+    tx.defer("leases", (comparison, annotator), row, replace=replace)
 
 
 def _minute(moment: datetime) -> int:

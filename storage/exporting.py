@@ -17,7 +17,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from storage import handover
+from storage import settings
 from storage.agreement import agreement_by_id
 from storage.card import MARK, CardFacts, render_card
 from storage.database import Database
@@ -179,7 +179,7 @@ class _Source:
     """
 
     def __init__(self, db: Database, *, key: bytes | None, history: bool, everything: bool) -> None:
-        self._kinds = get_args(AnnotatorKind) if everything else handover.learn_from(db)
+        self._kinds = get_args(AnnotatorKind) if everything else settings.learn_from(db)
         self._apart = () if everything else KEPT_APART
         self._db = db
         self.pseudonymised = key is not None

@@ -14,7 +14,7 @@ from typing import Any
 
 import pandas as pd
 
-from storage import comparisons, completions, iterations, models, prompts, runs, settings
+from storage import comparisons, completions, iterations, models, prompts, runs
 from storage.database import Database
 from storage.plan import Used, share_out
 from storage.records import (
@@ -31,6 +31,7 @@ from storage.records import (
     digest,
     messages_json,
 )
+from storage.settings import learn_from
 
 _SAMPLED_SO_FAR = """
     SELECT prompt, count(*) AS n, count(*) FILTER (list_contains($stream, arm)) AS of_stream
@@ -83,7 +84,6 @@ _LABELS = """
     GROUP BY ALL ORDER BY ALL
 """
 
-_LEARN_FROM = "learn_from"
 
 _DEMONSTRATIONS = """
     SELECT p.id AS prompt, p.messages::VARCHAR AS messages, c.text AS response
@@ -194,17 +194,6 @@ def take_completions(db: Database, outputs: Path) -> int:
     return completions.add(
         db, [Completion(**row) for row in _rows(outputs / "completions.parquet")]
     )
-
-
-def learn_from(db: Database) -> tuple[AnnotatorKind, ...]:
-    """Kinds of annotators whose judgments are learned from, and counted as labels."""
-    return tuple(settings.get(db, _LEARN_FROM, LEARNED_FROM))
-
-
-def set_learn_from(db: Database, kinds: Sequence[AnnotatorKind]) -> None:
-    """Make `learn_from` say these kinds from now on."""
-    if tuple(kinds) != learn_from(db):
-        settings.put(db, _LEARN_FROM, list(kinds))
 
 
 def judged_by(db: Database, kinds: Sequence[AnnotatorKind]) -> dict[str, dict[str, int]]:

@@ -33,7 +33,7 @@ from storage.transaction import Encoded, encode
 from storage.votes import Answer, Pair, Vote, external_model, in_order
 
 if TYPE_CHECKING:
-    from storage.desk import Reader
+    from storage.lookup import Reader
 
 DEMONSTRATIONS = "demonstrations"
 """The model that wrote what people wrote for SFT."""

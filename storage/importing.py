@@ -16,9 +16,9 @@ from typing import cast, get_args
 
 from storage.cells import Cells
 from storage.database import Database
-from storage.desk import Reader
 from storage.import_plan import DEMONSTRATIONS, Plan, plan_demonstrations, plan_prompts, plan_votes
 from storage.long_rows import ANY_LENGTH, LengthCheck
+from storage.lookup import Reader
 from storage.preferences import Labelled, labelled, pair_up, paired_vote, separate_voters
 from storage.pseudonyms import key_of
 from storage.records import (

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from storage import lookup, queue
 from storage.codec import from_row
 from storage.database import Database
-from storage.desk import Act, Card
+from storage.desk import Act, Card, Desk, grant
 from storage.errors import Conflict, NotFound, NotLeased
 from storage.records import (
     Flag,
@@ -117,7 +117,7 @@ def judging(
     sides = _canonical_criteria(criteria or {}, swapped=swapped)
 
     def operation(tx: Transaction) -> Judgment:
-        card = tx.desk.card(tx, comparison)
+        card = tx.observer(Desk).card(tx, comparison)
         current = card.judged.get(annotator)
         judgment = Judgment(
             id=id,
@@ -147,7 +147,7 @@ def skip(db: Database, *, id: str, comparison: str, annotator: str) -> Skip:
     check_id(id)
 
     def operation(tx: Transaction) -> Skip:
-        card = tx.desk.card(tx, comparison)
+        card = tx.observer(Desk).card(tx, comparison)
         act = Skip(id=id, comparison=comparison, annotator=annotator, created_at=tx.now())
         return _store_once(tx, card, act)
 
@@ -162,7 +162,7 @@ def flag(db: Database, *, id: str, comparison: str, annotator: str, comment: str
     check_id(id)
 
     def operation(tx: Transaction) -> Flag:
-        card = tx.desk.card(tx, comparison)
+        card = tx.observer(Desk).card(tx, comparison)
         if id not in card.acts:
             _require_few_flags(tx, annotator)
         moment = tx.now()
@@ -171,7 +171,7 @@ def flag(db: Database, *, id: str, comparison: str, annotator: str, comment: str
         )
         stored = _store_once(tx, card, act)
         if stored is act:  # once it is cleared it belongs to whoever comes first
-            tx.lease(comparison, annotator, card.leases[annotator].granted, moment)
+            grant(tx, comparison, annotator, card.leases[annotator].granted, moment)
         return stored
 
     return db.write(operation)
@@ -204,7 +204,7 @@ def undo(db: Database, *, id: str, annotator: str, replaces: str | None = None) 
         whose = tx.rows(_WHOSE, id=target)
         if not whose or {row["annotator"] for row in whose} != {annotator}:
             raise NotFound(f"you have stored nothing under the id {target!r}")
-        card = tx.desk.card(tx, whose[0]["comparison"])
+        card = tx.observer(Desk).card(tx, whose[0]["comparison"])
         if target in card.closed:
             raise Conflict("this was undone or revised already, perhaps in another tab")
         moment = tx.now()
@@ -223,7 +223,7 @@ def _undone_before(
     if withdrawal.annotator != annotator or replaces not in (None, withdrawal.replaces):
         raise Conflict(f"the id {withdrawal.id!r} undid something else; make a new one")
     comparison = tx.rows(_WHOSE, id=withdrawal.replaces)[0]["comparison"]
-    return tx.desk.card(tx, comparison).acts[withdrawal.replaces]
+    return tx.observer(Desk).card(tx, comparison).acts[withdrawal.replaces]
 
 
 def latest(db: Database, annotator: str) -> str | None:
@@ -249,7 +249,7 @@ def clear_flag(db: Database, *, id: str, flag: str, researcher: str) -> Flag:
             raise NotFound(f"there is no flag {flag!r}")
         if not tx.rows(_WITHDRAWN, id=flag):
             found = from_row(Flag, rows[0])
-            tx.desk.card(tx, found.comparison)  # so that the desk follows the withdrawal
+            tx.observer(Desk).card(tx, found.comparison)  # so that the desk follows the withdrawal
             tx.store(Withdrawal(id=id, replaces=flag, annotator=researcher, created_at=tx.now()))
         return from_row(Flag, rows[0])
 
@@ -298,7 +298,7 @@ def _store_once(tx: Transaction, card: Card, act: ActT) -> ActT:
             f"the comparison {card.comparison.id!r} was never given to you; ask for the next one"
         )
     # The unique index knows acts of one kind alone, and makes the whole group run again.
-    if tx.desk.is_used(tx, act.id):
+    if tx.observer(Desk).is_used(tx, act.id):
         raise Conflict(_USED.format(id=act.id))
     tx.store(act, fresh=True)
     return act

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from storage.codec import from_row, kind_of_type
 from storage.database import Database
 from storage.errors import NotFound
-
-if TYPE_CHECKING:
-    from storage.desk import Reader
 
 T = TypeVar("T")
 
@@ -42,3 +39,9 @@ _MODELS = "SELECT id FROM models WHERE id IN (SELECT unnest($ids))"
 def known_models(reader: Reader, ids: set[str]) -> set[str]:
     """Those of `ids` that are models which are stored."""
     return {row["id"] for row in reader.rows(_MODELS, ids=list(ids))}
+
+
+class Reader(Protocol):
+    """What the desk reads the tables with."""
+
+    def rows(self, sql: str, /, **parameters: Any) -> list[dict[str, Any]]: ...

@@ -10,7 +10,7 @@ from typing import Any
 
 from storage import annotators
 from storage.database import Database
-from storage.desk import SERVED
+from storage.desk import SERVED, Desk
 from storage.pseudonyms import key_of, keyed
 from storage.records import (
     Annotator,
@@ -81,7 +81,7 @@ def save(
     judge = judge_named(db, name)
 
     def operation(tx: Transaction) -> bool:
-        if judge.id in tx.desk.card(tx, comparison).judged:
+        if judge.id in tx.observer(Desk).card(tx, comparison).judged:
             return False
         annotators.ensure(tx, judge)
         judgment = Judgment(

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from storage import handover
+from storage import settings
 from storage.database import Database
 from storage.records import AnnotatorKind
 from storage.reliability import work_of
@@ -84,7 +84,7 @@ def own_figures(
         _SHARED,
         annotator=annotator,
         midnight=midnight,
-        kinds=list(kinds or handover.learn_from(db)),
+        kinds=list(kinds or settings.learn_from(db)),
         block=BLOCK,
     )[0]
     names = ("decided", "left_rate", "tie_rate", "both_bad_rate", "median_seconds")

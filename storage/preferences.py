@@ -18,7 +18,7 @@ from storage.row_notes import BadRow, RowNotes
 from storage.votes import Answer, Vote
 
 if TYPE_CHECKING:
-    from storage.desk import Reader
+    from storage.lookup import Reader
 
 UNKNOWN_ANNOTATOR = "imported"
 _OUTCOMES = ("preference", "tie", "both_bad")

@@ -17,7 +17,7 @@ from storage.transaction import Transaction
 
 if TYPE_CHECKING:
     from storage.database import Database
-    from storage.desk import Reader
+    from storage.lookup import Reader
 
 SECRET = "pseudonym_secret"
 _KEY = "SELECT value ->> '$' AS value FROM settings WHERE key = $key"

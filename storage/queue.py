@@ -9,12 +9,11 @@ from itertools import islice
 
 from storage import comparisons
 from storage.database import Database
-from storage.desk import Card
-from storage.records import Comparison, Prompt, shown_swapped
-from storage.shelf import Texts
+from storage.desk import Card, Desk, grant
+from storage.records import LEASE_LIFETIME, Comparison, Prompt, shown_swapped
+from storage.shelf import Shelf, Texts
 from storage.transaction import Transaction
 
-LIFETIME = timedelta(minutes=30)
 AT_ONCE = 16
 READ_AHEAD = 64
 MOST_HELD = 64
@@ -39,7 +38,7 @@ def lease_next(
     *,
     iteration: int | None = None,
     holding: Sequence[str] = (),
-    lifetime: timedelta = LIFETIME,
+    lifetime: timedelta = LEASE_LIFETIME,
 ) -> list[LeasedPair]:
     """Up to `n` pairs for this annotator, leased to them: from the newest iteration that has any,
     and among them, in the same random order, those that were written elsewhere.
@@ -55,22 +54,24 @@ def lease_next(
     named = set(holding)
 
     def operation(tx: Transaction) -> tuple[list[Comparison], list[str]]:
-        tx.desk.load(tx)
-        if iteration not in (None, tx.desk.iteration):
+        tx.observer(Desk).load(tx)
+        if iteration not in (None, tx.observer(Desk).iteration):
             return [], []
         moment = tx.now()
-        held = tx.desk.in_hand(annotator, moment)
+        held = tx.observer(Desk).in_hand(annotator, moment)
         again = [card for card in held if card.comparison.id not in named][:n]
         seen = {card.comparison.id for card in held} | named
         others = (
-            card for card in tx.desk.available(annotator, moment) if card.comparison.id not in seen
+            card
+            for card in tx.observer(Desk).available(annotator, moment)
+            if card.comparison.id not in seen
         )
         new = list(islice(others, n - len(again)))
         ended = give(tx, new, annotator, moment, lifetime, keep=again)
         on_screen = [c for c in held if c.comparison.id in named and c.comparison.id not in ended]
         _extend(tx, on_screen, annotator, moment, lifetime)
         chosen = [card.comparison for card in again + new]
-        if all(comparison.id in db.shelf for comparison in chosen):
+        if all(comparison.id in db.cache(Shelf) for comparison in chosen):
             return chosen, []
         return chosen, [card.comparison.id for card in islice(others, READ_AHEAD)]
 
@@ -83,7 +84,7 @@ def give(
     cards: Sequence[Card],
     annotator: str,
     moment: datetime,
-    lifetime: timedelta = LIFETIME,
+    lifetime: timedelta = LEASE_LIFETIME,
     *,
     keep: Sequence[Card] = (),
 ) -> set[str]:
@@ -94,13 +95,13 @@ def give(
     answer them.
     """
     stay = {card.comparison.id for card in (*cards, *keep)}
-    held = tx.desk.held(annotator, moment)
+    held = tx.observer(Desk).held(annotator, moment)
     others = [card for card in held if card.comparison.id not in stay]
     ended = others[::-1][: max(0, len(others) + len(stay) - MOST_HELD)]
     for card in ended:
-        tx.lease(card.comparison.id, annotator, card.leases[annotator].granted, moment)
+        grant(tx, card.comparison.id, annotator, card.leases[annotator].granted, moment)
     for card in cards:
-        tx.lease(card.comparison.id, annotator, moment, moment + lifetime)
+        grant(tx, card.comparison.id, annotator, moment, moment + lifetime)
     return {card.comparison.id for card in ended}
 
 
@@ -110,7 +111,7 @@ def _extend(
     for card in cards:
         lease = card.leases[annotator]
         if lease.expires - moment < lifetime / 2:
-            tx.lease(card.comparison.id, annotator, lease.granted, moment + lifetime)
+            grant(tx, card.comparison.id, annotator, lease.granted, moment + lifetime)
 
 
 def pairs(
@@ -120,7 +121,7 @@ def pairs(
 
     `ahead` are ids whose texts will be wanted soon.
     """
-    texts = db.shelf.fetch(db.read, [comparison.id for comparison in chosen], ahead)
+    texts = db.cache(Shelf).fetch(db.read, [comparison.id for comparison in chosen], ahead)
     return [_pair(comparison, texts[comparison.id], annotator) for comparison in chosen]
 
 
@@ -150,13 +151,13 @@ def progress(db: Database, annotator: str, *, offset: int = 0) -> dict[str, int 
     """
 
     def operation(tx: Transaction) -> dict[str, int | None]:
-        tx.desk.load(tx)
-        judged, today = tx.desk.judged(tx, annotator, midnight(tx.now(), offset))
+        tx.observer(Desk).load(tx)
+        judged, today = tx.observer(Desk).judged(tx, annotator, midnight(tx.now(), offset))
         return {
             "judged": judged,
             "today": today,
-            "remaining": tx.desk.remaining(annotator),
-            "iteration": tx.desk.iteration,
+            "remaining": tx.observer(Desk).remaining(annotator),
+            "iteration": tx.observer(Desk).iteration,
         }
 
     return db.write(operation)
@@ -166,8 +167,8 @@ def with_others(db: Database, annotator: str) -> int:
     """How many pairs that still want a judgment go to nobody else now, because others hold them."""
 
     def operation(tx: Transaction) -> int:
-        tx.desk.load(tx)
-        return tx.desk.with_others(annotator, tx.now())
+        tx.observer(Desk).load(tx)
+        return tx.observer(Desk).with_others(annotator, tx.now())
 
     return db.write(operation)
 
@@ -176,7 +177,7 @@ def unfinished(db: Database) -> int:
     """How many pairs still want a judgment, from whomever; flagged ones do not count."""
 
     def operation(tx: Transaction) -> int:
-        tx.desk.load(tx)
-        return tx.desk.unfinished
+        tx.observer(Desk).load(tx)
+        return tx.observer(Desk).unfinished
 
     return db.write(operation)

@@ -18,9 +18,11 @@ import json
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, get_args
 
+LEASE_LIFETIME = timedelta(minutes=30)
+"""How long a pair is kept for the annotator it was given to."""
 PromptRole = Literal["sft", "train", "held-out", "audit"]
 Outcome = Literal["first", "second", "tie", "both_bad"]
 ScreenOutcome = Literal["a", "b", "tie", "both_bad"]

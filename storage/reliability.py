@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from storage import annotators, handover, models
+from storage import annotators, models, settings
 from storage.database import Database
 from storage.intervals import clustered, wilson
 from storage.items import PEOPLE, shared_ratings
@@ -137,7 +137,7 @@ def annotator_figures(
     """
     known = {person.id: person for person in annotators.listing(db)}
     work = {row["annotator"]: row for row in db.read(_WORK, annotator=None)}
-    chosen = list(kinds or handover.learn_from(db))
+    chosen = list(kinds or settings.learn_from(db))
     agreed = {row["annotator"]: row for row in db.read(_AGREEMENT, kinds=chosen)}
     return {
         id: Figures(annotator=person, **_work(work.get(id)), **_agreement(agreed.get(id)))

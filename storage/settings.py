@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from storage.codec import Setting
 from storage.database import Database
+from storage.records import (
+    LEARNED_FROM,
+    AnnotatorKind,
+)
 
 _GET = "SELECT value FROM settings WHERE key = $key"
 
@@ -20,3 +25,17 @@ def get(db: Database, key: str, default: Any = None) -> Any:
 def put(db: Database, key: str, value: Any) -> None:
     """Store a value that JSON can hold."""
     db.write(lambda tx: tx.store(Setting(key=key, value=value)))
+
+
+_LEARN_FROM = "learn_from"
+
+
+def learn_from(db: Database) -> tuple[AnnotatorKind, ...]:
+    """Kinds of annotators whose judgments are learned from, and counted as labels."""
+    return tuple(get(db, _LEARN_FROM, LEARNED_FROM))
+
+
+def set_learn_from(db: Database, kinds: Sequence[AnnotatorKind]) -> None:
+    """Make `learn_from` say these kinds from now on."""
+    if tuple(kinds) != learn_from(db):
+        put(db, _LEARN_FROM, list(kinds))

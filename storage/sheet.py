@@ -13,11 +13,11 @@ from typing import TypeVar
 
 from storage.cells import Cells
 from storage.database import Database, Transaction
-from storage.desk import Reader
 from storage.filetypes import read_rows
 from storage.foresight import Foresight
 from storage.import_plan import Plan
 from storage.long_rows import LengthCheck, LongRow
+from storage.lookup import Reader
 from storage.records import now
 from storage.row_notes import BadFile, BadRow, RowNotes
 from storage.transaction import Encoded

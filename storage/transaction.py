@@ -9,17 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol, TypeVar
 
 import duckdb
 
-from storage import items, journal
+from storage import journal
 from storage.codec import KINDS, Entry, Kind, columns_of, entry_of_row, kind_of, to_entry
 from storage.errors import Conflict, StorageDamaged
 from storage.records import now
-
-if TYPE_CHECKING:
-    from storage.desk import Desk
 
 Rows = list[dict[str, Any]]
 _BYTES = "SELECT value FROM meta WHERE key = 'journal_bytes'"
@@ -100,8 +97,8 @@ class Tables:
         `skip_stored` leaves out ids the table has; without it such an id is a
         `duckdb.ConstraintException`.  Replaceable kinds take the last entry of each key.
         """
-        if kind.name == "snapshot":
-            entries = self._apply_members(entries, skip_stored=skip_stored)
+        if kind.expand is not None:
+            entries = kind.expand(self, entries, skip_stored=skip_stored)
         if not kind.once:
             entries = list({entry[kind.key]: entry for entry in entries}.values())
             self.insert(kind.table, entries, replace=kind.key)
@@ -111,22 +108,8 @@ class Tables:
             self.insert(kind.table, list(reversed(fresh.values())))
         else:
             self.insert(kind.table, entries)
-        if kind.name == "comparison":
-            items.note(self.connection, [entry["id"] for entry in entries])
-
-    def _apply_members(self, snapshots: Sequence[Entry], *, skip_stored: bool) -> list[Entry]:
-        """Write who belongs to each snapshot; returns the rows of the snapshots themselves."""
-        stored: set[Any] = set()
-        if skip_stored:
-            stored = self.stored_keys(KINDS["snapshot"], [entry["hash"] for entry in snapshots])
-        members = [
-            {"snapshot": entry["hash"], "judgment": judgment}
-            for entry in snapshots
-            if entry["hash"] not in stored
-            for judgment in entry["judgments"]
-        ]
-        self.insert("snapshot_judgments", members)
-        return [{**entry, "judgments": len(entry["judgments"])} for entry in snapshots]
+        if kind.stored is not None:
+            kind.stored(self, entries)
 
     def insert(
         self,
@@ -177,18 +160,12 @@ class Tables:
         return self._entries(kind, self.rows(f"SELECT * FROM {kind.table} ORDER BY {kind.key}", {}))
 
     def _entries(self, kind: Kind, rows: Rows) -> dict[Any, Entry]:
-        if kind.name == "snapshot":
-            self._put_members(rows)
+        if kind.gather is not None:
+            kind.gather(self, rows)
         try:
             return {row[kind.key]: entry_of_row(kind, row) for row in rows}
         except ValueError as error:
             raise StorageDamaged(f"a {kind.name} that is stored is not valid: {error}") from None
-
-    def _put_members(self, snapshots: Rows) -> None:
-        sql = "SELECT judgment FROM snapshot_judgments WHERE snapshot = $hash ORDER BY judgment"
-        for row in snapshots:
-            members = self.rows(sql, {"hash": row["hash"]})
-            row["judgments"] = tuple(member["judgment"] for member in members)
 
 
 def bytes_noted(value: str | None) -> int:
@@ -222,6 +199,40 @@ def encode(records: Iterable[Any]) -> Encoded:
     return encoded
 
 
+class Observer(Protocol):
+    """A memory of the tables that follows what is stored; see `Database.observer`."""
+
+    def apply(self, record: object) -> None:
+        """Follow a record that has just been stored."""
+
+    def forget(self) -> None:
+        """Drop everything: a transaction was rolled back."""
+
+
+Observed = TypeVar("Observed", bound=Observer)
+
+
+class Observers:
+    """The observers of a database by their class, each made when it is first asked for."""
+
+    def __init__(self) -> None:
+        self._of: dict[type, Any] = {}
+
+    def get(self, kind: type[Observed]) -> Observed:
+        """The one observer of this class; a new one has to read the tables for what it needs."""
+        if kind not in self._of:
+            self._of[kind] = kind()
+        return self._of[kind]
+
+    def apply(self, record: object) -> None:
+        for observer in self._of.values():
+            observer.apply(record)
+
+    def forget(self) -> None:
+        for observer in self._of.values():
+            observer.forget()
+
+
 class Transaction:
     """What an operation passed to `Database.write` works with; lives in the writer thread.
 
@@ -230,9 +241,8 @@ class Transaction:
     """
 
     def __init__(
-        self, tables: Tables, desk: Desk, *, now: Callable[[], datetime], careful: bool
+        self, tables: Tables, observers: Observers, *, now: Callable[[], datetime], careful: bool
     ) -> None:
-        self.desk = desk
         self.now = now
         self.careful = careful
         self.lines: list[bytes] = []
@@ -240,9 +250,13 @@ class Transaction:
         self.broken = False
         self.people_changed = False
         self._tables = tables
+        self._observers = observers
         self._pending: dict[str, dict[Any, Entry]] = {}
-        self._leases: dict[tuple[str, str], dict[str, Any]] = {}
-        self._renewals: dict[tuple[str, str], dict[str, Any]] = {}
+        self._deferred: dict[tuple[str, str | None], dict[Any, dict[str, Any]]] = {}
+
+    def observer(self, kind: type[Observed]) -> Observed:
+        """The database's observer of this class."""
+        return self._observers.get(kind)
 
     def rows(self, sql: str, /, **parameters: Any) -> Rows:
         """Rows as dicts; they include what this transaction has written."""
@@ -306,41 +320,35 @@ class Transaction:
             accepted.append((record, entry, line))
         for record, entry, line in accepted:
             self.wrote = True
-            self.people_changed = self.people_changed or kind.name in ("annotator", "token")
+            self.people_changed = self.people_changed or kind.people
             row = self._tables.numbered(kind, entry)
             self._pending.setdefault(kind.name, {})[entry[kind.key]] = row
             self.lines.append(line)
-            self.desk.apply(record)
+            self._observers.apply(record)
         return new
 
-    def lease(self, comparison: str, annotator: str, granted: datetime, expires: datetime) -> None:
-        """Give (or give again) a comparison to an annotator until `expires`."""
+    def defer(self, table: str, key: Any, row: dict[str, Any], *, replace: str | None) -> None:
+        """Hold back a row that is not journaled until the next `flush`, one bulk insert a table.
+
+        A later row of the same `key` takes its place.  `replace` names the columns to update by
+        where the table may have the row already; a row first deferred without stays an insert.
+        """
         self.wrote = True
-        row = {
-            "comparison": comparison,
-            "annotator": annotator,
-            "granted_at": granted.isoformat(),
-            "expires_at": expires.isoformat(),
-        }
-        key = (comparison, annotator)
-        known = self.desk.lease(comparison, annotator, granted, expires)
-        if known and key not in self._leases:
-            self._renewals[key] = row
-        else:
-            self._leases[key] = row
+        fresh = self._deferred.setdefault((table, None), {})
+        rows = fresh if key in fresh else self._deferred.setdefault((table, replace), {})
+        rows[key] = row
 
     def flush(self) -> None:
-        """Send to the tables what `store` and `lease` have held back."""
+        """Send to the tables what `store` and `defer` have held back."""
         self._guarded(self._flush)
 
     def _flush(self) -> None:
         while self._pending:
             name = next(iter(self._pending))
             self._tables.apply(KINDS[name], list(self._pending.pop(name).values()))
-        leases, self._leases = self._leases, {}
-        self._tables.insert("leases", list(leases.values()))
-        renewals, self._renewals = self._renewals, {}
-        self._tables.insert("leases", list(renewals.values()), replace="comparison, annotator")
+        deferred, self._deferred = self._deferred, {}
+        for (table, replace), rows in deferred.items():
+            self._tables.insert(table, list(rows.values()), replace=replace)
 
     def note_journal_bytes(self, size: int) -> None:
         """Note in the same transaction how long the journal is with this group in it."""

@@ -20,7 +20,7 @@ from storage.row_notes import BadRow
 from storage.votes import Answer, external_model
 
 if TYPE_CHECKING:
-    from storage.desk import Reader
+    from storage.lookup import Reader
 
 COLUMNS = (
     *("prompt", "messages", "instruction", "input", "response_a", "response_b"),

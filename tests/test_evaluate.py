@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from pipeline.evaluate import distinct_share, run, sequence_kl
+from pipeline.evaluate import distinct_share, run
+from pipeline.logprobs import sequence_kl
 from pipeline.metrics import METRICS
 from pipeline.ppo import beam_search
 from pipeline.reward.audit import AUDIT

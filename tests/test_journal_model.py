@@ -24,6 +24,7 @@ from storage import judgments
 from storage.backup import backup, finish_restore, rebuild, restore, undo_restore, verify
 from storage.codec import Setting
 from storage.database import Database
+from storage.desk import Desk, grant
 from storage.errors import NotFound
 from storage.importing import import_judgments
 from storage.records import now
@@ -85,9 +86,9 @@ class Studio(RuleBasedStateMachine):
 
         def operation(tx: Transaction) -> None:
             for comparison in PAIRS:
-                tx.desk.card(tx, comparison)
+                tx.observer(Desk).card(tx, comparison)
                 for who in PEOPLE:
-                    tx.lease(comparison, who, now(), now() + timedelta(hours=1))
+                    grant(tx, comparison, who, now(), now() + timedelta(hours=1))
 
         self.db.write(operation)
 

@@ -14,9 +14,19 @@ from typing import Any
 import pytest
 
 from pipeline.judge import judge_all, load_judge
-from storage import annotators, exporting, handover, iterations, judgments, model_judges, queue
+from storage import (
+    annotators,
+    exporting,
+    handover,
+    iterations,
+    judgments,
+    model_judges,
+    queue,
+    settings,
+)
 from storage.commands import Commands
 from storage.database import Database
+from storage.desk import Desk
 from storage.records import Annotator, shown_swapped
 from storage.status import status
 from tests.storage_world import fill
@@ -223,7 +233,7 @@ def test_a_judge_takes_no_pair_from_people(db: Database):
     judged(db, "likes_first")
     assert queue.progress(db, "ann")["remaining"] == 2
     assert [p.comparison.id for p in queue.lease_next(db, "ann", 5)] == ["c1-0", "c1-1"]
-    db.write(lambda tx: tx.desk.forget())
+    db.write(lambda tx: tx.observer(Desk).forget())
     assert [p.comparison.id for p in queue.lease_next(db, "ann", 5)] == ["c1-0", "c1-1"]
     assert queue.lease_next(db, "bob", 5) == []
 
@@ -250,7 +260,7 @@ def test_an_export_says_who_is_a_model_or_leaves_them_out(db: Database, tmp_path
     assert (report.rows, report.left_out) == (1, {"by model": 2})
     assert report.notes[0].startswith("2 by model left out")
     assert "Left out: 2 by model." in Path(report.card).read_text()
-    handover.set_learn_from(db, ("person", "model"))
+    settings.set_learn_from(db, ("person", "model"))
     assert exporting.export(db, format="trl", out=out).rows == 3
 
 
@@ -259,6 +269,6 @@ def test_labels_count_once_they_are_learned_from(db: Database):
     judged(db, "likes_first")
     current = iterations.get(db, 1)
     assert handover.labels_in(db, current) == 0
-    handover.set_learn_from(db, ("person", "model"))
+    settings.set_learn_from(db, ("person", "model"))
     assert handover.labels_in(db, current) == 3
     assert handover.labels_by_arm(db) == {1: {"random": 3}}

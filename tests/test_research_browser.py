@@ -15,8 +15,7 @@ from research_seed import Seeding
 
 from labeler.app import create_app
 from labeler.ports import Stopped
-from labeler.research.charts import Chart, Series, group
-from labeler.research.training_tab import CHARTS_JS
+from labeler.research.charts import CHARTS_JS, Chart, Series, group
 from storage import annotators, exporting, tokens
 from storage.database import Database
 

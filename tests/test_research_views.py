@@ -15,7 +15,15 @@ from recording_loop import HOSTILE, RecordingLoop, in_a_loop
 from research_seed import kl_flag
 
 from labeler.ports import Stopped
-from labeler.research import annotators_view, history_view, loop_view, samples_view, training_view
+from labeler.research import (
+    annotators_view,
+    history_view,
+    loop_view,
+    phases,
+    samples_view,
+    top,
+    training_view,
+)
 from labeler.research.caution import weakness
 from labeler.research.pace import Pace
 from labeler.research.reading import State, Work, latest_run
@@ -253,7 +261,7 @@ def test_the_charts_of_each_method_stand_first():
 
 def test_the_policys_stage_is_called_by_its_method():
     dpo = run(config={"optimize": {"method": "dpo"}})
-    assert (loop_view.stage_title(dpo), loop_view.stage_title(run())) == ("DPO", "PPO")
+    assert (phases.stage_title(dpo), phases.stage_title(run())) == ("DPO", "PPO")
     training = Iteration(number=1, phase="ppo")
     drawn = loop_view.stepper(training, dpo, "dpo")
     assert ">DPO<" in drawn
@@ -598,9 +606,7 @@ def test_a_stopped_run_has_one_tone_wherever_it_is_named(status, tone):
     ended = run(status=status)
     badge = f'ks-badge ks-{tone}">'
     turn = Iteration(number=2, phase="ppo")
-    assert f"{badge}Iteration 2 · PPO {status}" in loop_view.top(
-        state(iteration=turn, run=ended), "w"
-    )
+    assert f"{badge}Iteration 2 · PPO {status}" in top.top(state(iteration=turn, run=ended), "w")
     assert f"{badge}{status}" in training_view.card(ended, now=NOON, seconds_left=None)
     assert f'<li class="ks-stopped ks-{tone}" data-mark="!" aria-current="step">PPO' in (
         loop_view.stepper(turn, ended)

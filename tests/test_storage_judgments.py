@@ -13,6 +13,7 @@ from storage_world import fill
 from storage import iterations, judgments, queue, snapshots
 from storage.backup import verify
 from storage.database import Database
+from storage.desk import Desk
 from storage.errors import Conflict, NotFound, NotLeased
 from storage.records import Iteration, Snapshot, shown_swapped
 
@@ -37,7 +38,7 @@ def standing(db: Database) -> set[str]:
     rows = db.read("SELECT id, comparison, annotator FROM current_judgments")
 
     def remembered(tx) -> set[str]:
-        cards = [tx.desk.card(tx, c["id"]) for c in tx.rows("SELECT id FROM comparisons")]
+        cards = [tx.observer(Desk).card(tx, c["id"]) for c in tx.rows("SELECT id FROM comparisons")]
         return {judgment for card in cards for judgment in card.judged.values()}
 
     assert db.write(remembered) == {row["id"] for row in rows}

@@ -15,7 +15,7 @@ from storage_world import fill
 
 from storage import iterations, judgments, queue
 from storage.database import Database
-from storage.desk import Card
+from storage.desk import Card, Desk
 from storage.records import Comparison, Iteration
 from storage.shelf import Shelf
 
@@ -173,8 +173,8 @@ def flag(db: Database, comparison: str, who: str) -> str:
 
 def hand(db: Database, who: str) -> list[Card]:
     def operation(tx) -> list[Card]:
-        tx.desk.load(tx)
-        return tx.desk.in_hand(who, tx.now())
+        tx.observer(Desk).load(tx)
+        return tx.observer(Desk).in_hand(who, tx.now())
 
     return db.write(operation)
 
@@ -261,7 +261,7 @@ def test_the_desk_remembers_what_the_tables_say(tmp_path):
         judgments.flag(db, id="f", comparison=lease(db, "cat")[0], annotator="cat")
         people = ("ann", "bob", "cat", "dan")
         told = {who: queue.progress(db, who) for who in people}
-        db._desk.forget()
+        db.write(lambda tx: tx.observer(Desk).forget())
         assert {who: queue.progress(db, who) for who in people} == told
         expected = {who: lease(db, who, 2) for who in people}
     with Database.open(tmp_path) as db:
@@ -309,7 +309,7 @@ def test_today_begins_at_midnight_where_the_annotator_is(db):
         assert {offset: today(offset) for offset in (0, 29, 31, 60, -60, 840, -840)} == {
             0: 1, 29: 1, 31: 2, 60: 2, -60: 2, 840: 2, -840: 2
         }  # fmt: skip
-        db._desk.forget()  # the same from the tables
+        db.write(lambda tx: tx.observer(Desk).forget())  # the same from the tables
     judgments.undo(db, id="w", annotator="ann")
     assert (today(0), today(60)) == (0, 1)
 
@@ -378,19 +378,19 @@ def test_the_shelf_holds_so_many_bytes_and_lets_the_oldest_go(db):
     """Six pairs whose texts are of the same lengths, on a shelf for three."""
     fill(db, 6)
     one = sum(map(sys.getsizeof, ("question 1.0?", "first 0", "second 0")))
-    db.shelf = Shelf(most=3 * one)
+    shelf = Shelf(most=3 * one)
     ids = [f"c1-{i}" for i in range(6)]
     for name in ids[:4]:
-        assert db.shelf.fetch(db.read, [name], [])[name].first == f"first {name[-1]}"
-    assert [name in db.shelf for name in ids] == [False, True, True, True, False, False]
-    assert db.shelf.bytes == 3 * one
+        assert shelf.fetch(db.read, [name], [])[name].first == f"first {name[-1]}"
+    assert [name in shelf for name in ids] == [False, True, True, True, False, False]
+    assert shelf.bytes == 3 * one
 
-    found = db.shelf.fetch(db.read, ids, [])  # more than it holds: all are given, the last stay
+    found = shelf.fetch(db.read, ids, [])  # more than it holds: all are given, the last stay
     assert [found[name].second for name in ids] == [f"second {i}" for i in range(6)]
-    assert sum(name in db.shelf for name in ids) == 3
-    assert db.shelf.bytes == 3 * one
+    assert sum(name in shelf for name in ids) == 3
+    assert shelf.bytes == 3 * one
 
-    db.shelf = Shelf(most=one - 1)
-    assert db.shelf.fetch(db.read, ids[:1], [])["c1-0"].first == "first 0"
-    assert (db.shelf.bytes, "c1-0" in db.shelf) == (0, False)
+    shelf = Shelf(most=one - 1)
+    assert shelf.fetch(db.read, ids[:1], [])["c1-0"].first == "first 0"
+    assert (shelf.bytes, "c1-0" in shelf) == (0, False)
     assert lease(db, "ann", 6) == ids

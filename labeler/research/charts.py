@@ -11,6 +11,7 @@ import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from labeler.view import Markup, info, number, scientific
 
@@ -250,3 +251,6 @@ def _limit_labels(chart: Chart, low: float, high: float) -> Markup:
         for limit in chart.limits
         if low <= limit.value <= high
     )
+
+
+CHARTS_JS = (Path(__file__).parent / "charts.js").read_text(encoding="utf-8")

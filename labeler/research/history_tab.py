@@ -6,8 +6,8 @@ import gradio as gr
 
 from labeler import view
 from labeler.research import history_view, policies_view
+from labeler.research.charts import CHARTS_JS
 from labeler.research.panel import Panel, Updates, piece, shown
-from labeler.research.training_tab import CHARTS_JS
 from storage import handover, iterations, lineage, models, policy_judgments, runs
 from storage.database import Database
 from storage.errors import NotFound

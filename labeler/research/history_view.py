@@ -9,7 +9,7 @@ from labeler import view
 from labeler.research import policies_view
 from labeler.research.caution import cautions
 from labeler.research.charts import Chart, Series, group
-from labeler.research.loop_view import STATUS_TONES, has_stopped, phase_title
+from labeler.research.phases import STATUS_TONES, has_stopped, phase_title
 from labeler.research.reading import latest_run
 from labeler.view import Column, Markup
 from storage.iterations import policy_on_trial

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
@@ -10,62 +9,21 @@ from typing import Any
 from labeler import view
 from labeler.ports import Stopped
 from labeler.research.caution import caution
+from labeler.research.phases import (
+    PHASES,
+    SEE_LOG,
+    STATUS_TONES,
+    has_stopped,
+    nothing_new,
+    phase_title,
+    reading_name,
+    stage_title,
+    stopped_title,
+    stopping,
+)
 from labeler.research.reading import State
 from labeler.view import Markup
-from storage import runs
-from storage.records import Iteration, ModelVersion, Phase, Run
-
-PHASES: tuple[tuple[Phase, str], ...] = (
-    ("sampling", "Sample"),
-    ("labeling", "Label"),
-    ("reward", "Reward model"),
-    ("ppo", "PPO"),
-    ("evaluating", "Evaluate"),
-    ("done", "Done"),
-)
-STAGES = {
-    "sft": "Supervised fine-tuning",
-    "sampling": "Sampling",
-    "reward": "Reward model",
-    "ppo": "PPO",
-    "evaluate": "Evaluation",
-}
-
-
-def stage_title(run: Run) -> str:
-    """What a run's stage is called on the pages; by its method where it improves the policy."""
-    return runs.name(run) if run.stage == "ppo" else STAGES[run.stage]
-
-
-def stopped_title(stopped: Stopped) -> str:
-    """The same of a stage that stopped."""
-    if stopped.stage != "ppo":
-        return STAGES[stopped.stage]
-    return runs.METHODS.get(stopped.method, stopped.method)
-
-
-def phase_title(phase: Phase, method: str) -> str:
-    """What a phase is called on the pages; `method` is what improves the policy."""
-    return runs.METHODS.get(method, method) if phase == "ppo" else dict(PHASES)[phase]
-
-
-SEE_LOG = "Its log, under Training, says more."
-STATUS_TONES: Mapping[str, view.Tone] = {
-    "running": "info",
-    "succeeded": "good",
-    "failed": "bad",
-    "cancelled": "warn",
-}
-
-
-def has_stopped(run: Run | None) -> bool:
-    """Whether a run waits for somebody to resume or retry it."""
-    return run is not None and run.status in ("failed", "cancelled")
-
-
-def stopping(run: Run) -> str:
-    """What a run does that has been asked to stop, and how long it is waited for."""
-    return f"Cancelling: {run.message}"
+from storage.records import Iteration, ModelVersion, Run
 
 
 def stepper(iteration: Iteration | None, run: Run | None, method: str = "ppo") -> Markup:
@@ -227,15 +185,6 @@ def next_step(state: State, reason: str | None, stopped: Stopped | None = None) 
     return Markup('<div class="ks-stack">{}{}</div>').format(view.note(tone, title, body), again)
 
 
-def nothing_new(new_labels: int | None) -> Markup:
-    """A sentence where an iteration trains on what an earlier one trained on; else nothing."""
-    if new_labels != 0:
-        return Markup("")
-    return view.note(
-        "warn", "No label is new since the last training: the reward model learns the same again."
-    )
-
-
 def _next_step(state: State, reason: str | None) -> tuple[view.Tone, str, str]:
     current, run = state.iteration, state.run
     if current is None:
@@ -276,12 +225,6 @@ def _what_stopped(stopped: Stopped) -> tuple[view.Tone, str, str]:
     )
 
 
-def reading_name(flag: str) -> str:
-    """``kl_high`` → ``KL high``."""
-    words = flag.replace("_", " ").strip()
-    return re.sub(r"\bkl\b", "KL", words[:1].upper() + words[1:], flags=re.IGNORECASE)
-
-
 def _meanwhile(state: State) -> str:
     """What annotators do while the loop trains, and what becomes of it."""
     going_on = (
@@ -308,30 +251,3 @@ def _while_labeling(state: State, reason: str | None) -> tuple[view.Tone, str, s
         return "good", "All labels are in: press Train.", "Every judgment so far will be used."
     title = f"{view.plural(missing, 'more label')} to go."
     return "info", title, "Annotators find pairs at /label. You may also train on what is there."
-
-
-def top(state: State, workspace: str, *, trouble: str | None = None) -> Markup:
-    """The page's head: name, workspace, what the loop is doing, the way to the labeling page.
-
-    `trouble` is a sentence that no tab may hide.
-    """
-    where = Markup("")
-    if state.iteration:
-        doing = phase_title(state.iteration.phase, state.method)
-        halted = has_stopped(state.run) and state.iteration.phase != "labeling"
-        tone: view.Tone = "warn" if state.cancelling else "info"
-        text = f"Iteration {state.iteration.number} · {doing}"
-        if halted and state.run:
-            text += f" {state.run.status}"
-            tone = STATUS_TONES[state.run.status]
-        elif state.cancelling:
-            text += ": cancelling"
-        running = state.run is not None and state.run.status == "running"
-        where = view.badge(text, tone, dot=running)
-    wrong = view.note("bad", "This workspace needs attention.", trouble) if trouble else ""
-    return Markup(
-        '<div class="ks-top"><span class="ks-brand"><img src="/static/kite.svg" alt="">Kitestring'
-        '</span><span class="ks-where">{}</span>{}<nav class="ks-right">'
-        '<a href="/label/">Label</a><form method="post" action="/sign-out">'
-        '<button class="ks-plain">Sign out</button></form></nav></div>{}'
-    ).format(workspace, where, wrong)

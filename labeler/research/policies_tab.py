@@ -10,8 +10,8 @@ import gradio as gr
 from labeler import view
 from labeler.ports import Loop
 from labeler.research import policies_view
+from labeler.research.charts import CHARTS_JS
 from labeler.research.panel import Cached, Panel, Updates, attempt, piece, shown
-from labeler.research.training_tab import CHARTS_JS
 
 RULINGS = (
     ("Promote it", "promote"),

@@ -7,7 +7,16 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from storage import annotators, handover, iterations, models, prompts, queue, runs, snapshots
+from storage import (
+    annotators,
+    iterations,
+    models,
+    prompts,
+    queue,
+    runs,
+    settings,
+    snapshots,
+)
 from storage.database import Database
 from storage.records import Annotator, Iteration, ModelVersion, Run
 
@@ -120,7 +129,7 @@ def state(db: Database, *, midnight: datetime) -> State:
         reward_model=_reward_model(current, versions),
         run=run,
         new_labels=snapshots.new_in(db, current.number) if current else None,
-        waiting=snapshots.waiting(db, handover.learn_from(db)),
+        waiting=snapshots.waiting(db, settings.learn_from(db)),
         open_pairs=queue.unfinished(db),
         method=runs.method(db, current) if current else "ppo",
         cancelling=run is not None and runs.cancelling(db, run),
@@ -136,7 +145,7 @@ def latest_run(listed: Sequence[Run]) -> Run | None:
 
 def _labels(db: Database, current: Iteration | None, midnight: datetime) -> dict[str, Any]:
     number = current.number if current else -1
-    kinds = list(handover.learn_from(db))
+    kinds = list(settings.learn_from(db))
     return db.read(_LABELS, iteration=number, midnight=midnight, kinds=kinds)[0]
 
 

@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from labeler.research import loop_view, reading
+from labeler import view
+from labeler.research import reading
 from labeler.research.panel import shown
+from labeler.research.phases import (
+    STATUS_TONES,
+    has_stopped,
+    phase_title,
+)
+from labeler.research.reading import State
+from labeler.view import Markup
 from storage.database import Database
 from storage.records import now
 
@@ -18,4 +26,31 @@ def midnight(moment: datetime) -> datetime:
 def headline(db: Database, state: reading.State | None = None) -> str:
     """Where the loop stands, in one line, and below it what is wrong with the workspace, if anything."""
     state = state or reading.state(db, midnight=midnight(now()))
-    return shown(loop_view.top(state, db.workspace.name, trouble=db.health.trouble))
+    return shown(top(state, db.workspace.name, trouble=db.health.trouble))
+
+
+def top(state: State, workspace: str, *, trouble: str | None = None) -> Markup:
+    """The page's head: name, workspace, what the loop is doing, the way to the labeling page.
+
+    `trouble` is a sentence that no tab may hide.
+    """
+    where = Markup("")
+    if state.iteration:
+        doing = phase_title(state.iteration.phase, state.method)
+        halted = has_stopped(state.run) and state.iteration.phase != "labeling"
+        tone: view.Tone = "warn" if state.cancelling else "info"
+        text = f"Iteration {state.iteration.number} · {doing}"
+        if halted and state.run:
+            text += f" {state.run.status}"
+            tone = STATUS_TONES[state.run.status]
+        elif state.cancelling:
+            text += ": cancelling"
+        running = state.run is not None and state.run.status == "running"
+        where = view.badge(text, tone, dot=running)
+    wrong = view.note("bad", "This workspace needs attention.", trouble) if trouble else ""
+    return Markup(
+        '<div class="ks-top"><span class="ks-brand"><img src="/static/kite.svg" alt="">Kitestring'
+        '</span><span class="ks-where">{}</span>{}<nav class="ks-right">'
+        '<a href="/label/">Label</a><form method="post" action="/sign-out">'
+        '<button class="ks-plain">Sign out</button></form></nav></div>{}'
+    ).format(workspace, where, wrong)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from pathlib import Path
 
 import gradio as gr
 from gradio.blocks import Block
@@ -11,18 +10,16 @@ from gradio.blocks import Block
 from labeler import view
 from labeler.ports import Loop
 from labeler.research import training_view
-from labeler.research.charts import group
-from labeler.research.loop_view import nothing_new, stage_title
+from labeler.research.charts import CHARTS_JS, group
 from labeler.research.pace import Pace
 from labeler.research.panel import Panel, Updates, attempt, piece, shown
+from labeler.research.phases import nothing_new, stage_title
 from labeler.research.reading import latest_run
 from labeler.research.top import headline
 from storage import prompts, runs, snapshots
 from storage.database import Database
 from storage.errors import NotFound
 from storage.records import Run, now
-
-CHARTS_JS = (Path(__file__).parent / "charts.js").read_text(encoding="utf-8")
 
 LATEST = "latest"
 """The choice that follows whatever runs last."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from labeler import view
 from labeler.research.charts import Chart, Limit, Series
-from labeler.research.loop_view import STATUS_TONES, reading_name, stage_title, stopping
+from labeler.research.phases import STATUS_TONES, reading_name, stage_title, stopping
 from labeler.view import Markup
 from storage.records import Prompt, Run, RunNote
 

@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import Any
 
-from pipeline.evaluate import sequence_kl
 from pipeline.lab.checker import check
 from pipeline.lab.prompts import LabPrompt
+from pipeline.logprobs import sequence_kl
 from pipeline.reward.scoring import RewardModel
 from pipeline.sampler import Sampler
 from pipeline.winrate import win_rate

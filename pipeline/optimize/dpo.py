@@ -17,8 +17,7 @@ import trl
 from datasets import Dataset
 
 from pipeline.devices import context_length, load_causal_lm, pick_device
-from pipeline.evaluate import sequence_kl
-from pipeline.logprobs import response_logprobs
+from pipeline.logprobs import response_logprobs, sequence_kl
 from pipeline.optimize.config import OptimizeConfig
 from pipeline.optimize.inputs import SAMPLES, job_reward, read_prompts, write_samples
 from pipeline.reward.data import (

@@ -10,10 +10,10 @@ from typing import Any
 import pandas as pd
 import torch
 
+from pipeline.parquet import write_rows
 from pipeline.ppo import PPOConfig
 from pipeline.reward.ensemble import Ensemble
 from pipeline.rundir import Job, RunDirectory
-from pipeline.sampling import write_rows
 from pipeline.shaping import load, require_prompts
 from pipeline.shaping.config import ShapingConfig
 from pipeline.text import ChatTokenizer, name_rows, read_messages

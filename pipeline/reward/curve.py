@@ -18,6 +18,7 @@ from typing import Any
 import pandas as pd
 
 from pipeline.devices import pick_device
+from pipeline.parquet import write_rows
 from pipeline.reward import held_out as table
 from pipeline.reward.data import JudgedPair, job_pairs, set_apart, split_by_prompt, stopping_pairs
 from pipeline.reward.learning_curve import BLOCKS, COLUMNS, ORDERS, THE_MODEL, file_of
@@ -25,7 +26,6 @@ from pipeline.reward.members import train_members
 from pipeline.reward.quality import of_stream, outcomes
 from pipeline.reward.scoring import RewardModel
 from pipeline.rundir import Job, Report, RunDirectory
-from pipeline.sampling import write_rows
 from pipeline.text import ChatTokenizer
 from storage.records import digest
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from pipeline.devices import context_of
+from pipeline.padding import pad_right
 from pipeline.reward.config import RewardConfig
 from pipeline.reward.enough import Judged, held_out_prompts
 from pipeline.reward.likelihood import OUTCOME_CODES, TIE, UNSTATED, TieModel
@@ -301,14 +302,3 @@ class PairCollator:
             name: torch.tensor([row[column] for row in rows]) for name, column in _BATCHED.items()
         }
         return pad_right(texts, self._pad_id) | columns
-
-
-def pad_right(texts: Sequence[Sequence[int]], pad_id: int) -> dict[str, Tensor]:
-    """`input_ids` and `attention_mask`, (N, L); the mask is made from lengths, not from ids."""
-    width = max(map(len, texts))
-    lengths = torch.tensor([len(ids) for ids in texts])
-    ids = torch.tensor([[*ids, *[pad_id] * (width - len(ids))] for ids in texts])
-    return {
-        "input_ids": ids,
-        "attention_mask": (torch.arange(width) < lengths.unsqueeze(1)).long(),
-    }

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from pipeline.devices import pick_device
-from pipeline.reward.data import pad_right
+from pipeline.padding import pad_right
 from pipeline.reward.network import from_language_model
 from pipeline.reward.scoring import RewardModel
 from pipeline.rundir import Report
