@@ -20,10 +20,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from storage.agreement import agreement
-from storage.database import Database
+from storage.analysis.agreement import agreement
+from storage.analysis.reliability import annotator_figures
+from storage.engine.database import Database
 from storage.records import LEARNED_FROM, Annotator
-from storage.reliability import annotator_figures
 
 TEXT = "A response of ordinary length, such as a small model gives. "
 
@@ -80,7 +80,7 @@ def measure(action: Callable[[], object], repeat: int) -> dict[str, float]:
 
 def case(options: argparse.Namespace, *, most: int, every: int) -> dict[str, Any]:
     """One workspace, filled and measured."""
-    from storage import items  # noqa: PLC0415  (what only this benchmark does by hand)
+    from storage.engine import items  # noqa: PLC0415  (what only this benchmark does by hand)
 
     with (
         tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder,

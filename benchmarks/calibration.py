@@ -38,12 +38,12 @@ from benchmarks.demo_world import (
 )
 from benchmarks.seeds import run_seeds
 from pipeline.demo import MODEL_DIR
-from pipeline.population import SimulatedAnnotator, population
+from pipeline.models.text import ChatTokenizer
 from pipeline.reward.calibration import Factors, fitted_factors
 from pipeline.reward.data import JudgedPair
 from pipeline.reward.likelihood import Likelihood, TieValues
-from pipeline.text import ChatTokenizer
-from pipeline.trials import TrialArm
+from pipeline.simulation.annotators import SimulatedAnnotator, population
+from pipeline.simulation.trials import TrialArm
 
 WIDTHS = (0.15, 0.25, 0.35, 0.5, 0.7, 1.0)
 """Standard deviations of the prior; beside them rewards as training left them."""

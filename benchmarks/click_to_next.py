@@ -31,8 +31,8 @@ from desk_world import add_pairs, add_person, make_app, serving  # noqa: E402
 from playwright.sync_api import Page, Route  # noqa: E402
 from playwright.sync_api import TimeoutError as TooLate  # noqa: E402
 
-from storage import tokens  # noqa: E402
-from storage.database import Database  # noqa: E402
+from storage.engine.database import Database  # noqa: E402
+from storage.tables import tokens  # noqa: E402
 
 LIMIT_S = 30
 """Seconds for any one wait: a thousand times what is measured, for a machine that is busy."""

@@ -2,7 +2,7 @@
 
 Answers to every prompt are sampled from the embedded model once and kept in `.bench`, in a file
 named after the model and the sampling settings.  A seed draws prompts, some of their answers and
-the annotators; the hidden gold preference (`pipeline/gold.py`) says how good each answer is.
+the annotators; the hidden gold preference (`pipeline/simulation/preference.py`) says how good each answer is.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ import numpy as np
 import torch
 from transformers.utils import logging
 
-from pipeline.config import CONFIGS, Config
+from pipeline.config.reward import RewardConfig
+from pipeline.config.studio import CONFIGS, Config
 from pipeline.demo import MODEL_DIR
 from pipeline.demo.corpus import prompts
-from pipeline.drafts import alike
-from pipeline.gold import score
-from pipeline.population import SimulatedAnnotator
+from pipeline.models.generate import Sampler
+from pipeline.models.text import ChatTokenizer, Messages
 from pipeline.reward.calibration import calibrate
-from pipeline.reward.config import RewardConfig
 from pipeline.reward.data import JudgedPair, shared_out, stopping_pairs
 from pipeline.reward.likelihood import OUTCOME_CODES, UNSTATED
 from pipeline.reward.members import train_members
 from pipeline.reward.scoring import RewardModel
 from pipeline.reward.stopping import Kept
-from pipeline.rundir import Report, RunDirectory
-from pipeline.sampler import Sampler
-from pipeline.text import ChatTokenizer, Messages
+from pipeline.runs.rundir import Report, RunDirectory
+from pipeline.sampling.pairs import alike
+from pipeline.simulation.annotators import SimulatedAnnotator
+from pipeline.simulation.preference import score
 from storage.records import as_messages, canonical_outcome
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -232,7 +232,7 @@ def judged_pair(world: World, label: Label, place: int, chat: ChatTokenizer) -> 
 
 
 def reward_settings(chosen: Sequence[str]) -> RewardConfig:
-    """[reward] of pipeline/configs/demo.toml with some ``name=value``; ``ValueError`` says what is wrong."""
+    """[reward] of pipeline/config/presets/demo.toml with some ``name=value``; ``ValueError`` says what is wrong."""
     if malformed := [each for each in chosen if "=" not in each]:
         raise ValueError(f"--set takes NAME=VALUE, not {malformed[0]}")
     pairs = (each.split("=", 1) for each in chosen)

@@ -29,11 +29,11 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from pipeline.demo import MODEL_DIR
 from pipeline.demo.corpus import examples, prompts
-from pipeline.gold import score as gold
+from pipeline.models.text import ChatTokenizer
 from pipeline.ppo import PPOConfig, PPOTrainer, generate
 from pipeline.ppo.model import autocast, detect_device, resolve_precision
 from pipeline.reward.network import from_language_model
-from pipeline.text import ChatTokenizer
+from pipeline.simulation.preference import score as gold
 
 NEW_TOKENS = 48
 Batch = tuple[Tensor, Tensor]

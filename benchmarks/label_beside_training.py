@@ -34,11 +34,12 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 from desk_world import add_person, bearer, free_port  # noqa: E402
 from label_load import cpu_seconds, wait_until_up  # noqa: E402
 
-from launch import Studio  # noqa: E402
-from pipeline.workspaces import prepare as prepare_workspace  # noqa: E402
-from storage import comparisons, completions, judgments, queue, runs  # noqa: E402
-from storage.database import Database  # noqa: E402
+from commands.studio import Studio  # noqa: E402
+from pipeline.loop.workspace_config import prepare as prepare_workspace  # noqa: E402
+from storage.engine.database import Database  # noqa: E402
+from storage.labeling import judgments, queue  # noqa: E402
 from storage.records import Comparison, Completion, digest  # noqa: E402
+from storage.tables import comparisons, completions, runs  # noqa: E402
 
 HAND, FEW = 4, 2
 """Pairs that a page asks for, and those left when it does."""

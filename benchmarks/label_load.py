@@ -29,7 +29,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from desk_world import add_pairs, add_person, bearer, free_port, make_app  # noqa: E402
 
-from storage.database import Database  # noqa: E402
+from storage.engine.database import Database  # noqa: E402
 
 TEXT = "A sentence of an ordinary answer, with **emphasis** and `code`. " * 6
 

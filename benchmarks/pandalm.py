@@ -26,14 +26,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.demo_world import reward_settings
 from benchmarks.pandalm_compare import compare
-from pipeline.config import CONFIGS, Config
+from pipeline.config.studio import CONFIGS, Config
 from pipeline.demo import MODEL_DIR, corpus
-from pipeline.loop import Loop
-from pipeline.text import ChatTokenizer
-from storage import exporting, importing, iterations, models, prompts
-from storage.database import Database
+from pipeline.loop.loop import Loop
+from pipeline.models.text import ChatTokenizer
+from storage.engine.database import Database
+from storage.exporting import exports
+from storage.importing import imports
 from storage.records import Prompt
 from storage.status import status
+from storage.tables import iterations, models, prompts
 
 ROOT = Path(__file__).resolve().parent.parent
 CONTEXT = 512
@@ -66,14 +68,14 @@ def judgments(testset: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 def measure(rows: Path, folder: Path) -> dict[str, Any]:
     """Import, the agreement that `status` reports, and whether an export comes back the same."""
     with Database.open(folder / "one") as db:
-        report = importing.import_judgments(db, rows)
-        again = importing.import_judgments(db, rows)
+        report = imports.import_judgments(db, rows)
+        again = imports.import_judgments(db, rows)
         found = status(db)
         exported = folder / "raw.parquet"
-        exporting.export(db, format="raw", out=exported, ties="keep", names=True)
+        exports.export(db, format="raw", out=exported, ties="keep", names=True)
         before = db.read(_JUDGMENTS)
     with Database.open(folder / "two") as db:
-        importing.import_judgments(db, exported)
+        imports.import_judgments(db, exported)
         after = db.read(_JUDGMENTS)
     return {
         "rows": report.rows,
@@ -100,7 +102,7 @@ def train(rows: Path, folder: Path) -> dict[str, Any]:
     short.write_text("".join(json.dumps(row) + "\n" for row in fitting), encoding="utf-8")
     held_out = [Prompt.make(m, role="held-out") for r, m, _ in corpus.prompts() if r == "held-out"]
     with Database.open(folder / "training") as db:
-        importing.import_judgments(db, short)
+        imports.import_judgments(db, short)
         prompts.add(db, held_out)
         loop = Loop(db, config)
         _advance(db, loop, "labeling")

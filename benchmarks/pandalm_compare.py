@@ -20,12 +20,12 @@ import torch
 
 from benchmarks.demo_world import Fitted, quietly
 from benchmarks.seeds import run_seeds
+from pipeline.config.reward import RewardConfig
 from pipeline.demo import MODEL_DIR
-from pipeline.reward.config import RewardConfig
+from pipeline.models.text import ChatTokenizer
 from pipeline.reward.data import JudgedPair
 from pipeline.reward.likelihood import FIRST, SECOND, TIE, UNSTATED, Likelihood
-from pipeline.text import ChatTokenizer
-from pipeline.trials import Estimate, TrialArm, paired
+from pipeline.simulation.trials import Estimate, TrialArm, paired
 from storage.records import digest
 
 JOINT = TrialArm(name="joint", settings={"annotators": True})

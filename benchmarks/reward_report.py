@@ -17,9 +17,9 @@ from collections.abc import Callable
 import numpy as np
 
 from pipeline.reward.ceiling import ceiling_of, noise_ceiling
-from pipeline.reward.forecast import THE_MODEL, Seen, trend
-from pipeline.reward.learning_curve import BLOCKS, ORDERS
-from pipeline.winrate import win_rate
+from pipeline.reward.report.forecast import THE_MODEL, Seen, trend
+from pipeline.reward.report.learning_curve import BLOCKS, ORDERS
+from pipeline.statistics.winrate import win_rate
 
 LABELS = {n / BLOCKS: 100.0 * n for n in range(1, BLOCKS + 1)}
 

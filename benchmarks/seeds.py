@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from pipeline.trials import TrialArm, run_all, stored
+from pipeline.simulation.trials import TrialArm, run_all, stored
 
 A = TypeVar("A", bound=TrialArm)
 
@@ -22,7 +22,7 @@ def run_seeds(
     conditions: Mapping[str, Any],
     only_report: bool,
 ) -> list[dict[str, Any]]:
-    """`pipeline.trials.run_all`, or only what is there.
+    """`pipeline.simulation.trials.run_all`, or only what is there.
 
     Where a file was made under other conditions it exits with a sentence before anything is run.
     """

@@ -5,7 +5,7 @@
 Eight answers to every prompt are sampled from the embedded model, once.  Each seed draws prompts, four
 of their answers and annotators, who label pairs in rounds.  After each round an ensemble is trained
 anew on all labels so far; the next round's pairs are shared out and chosen as the sampling stage
-does (`storage/plan.py`, `pipeline/selection.py`).  Accuracy is that of the mean reward on held-out
+does (`storage/allocation.py`, `pipeline/sampling/acquisition.py`).  Accuracy is that of the mean reward on held-out
 prompts, all pairs of four random answers, against the gold itself.  The first round, and the label
 that a pair gets, are the same in every arm of a seed.
 
@@ -51,20 +51,20 @@ from benchmarks.demo_world import (
 )
 from benchmarks.seeds import run_seeds
 from pipeline.demo import MODEL_DIR
-from pipeline.padding import pad_right
-from pipeline.population import population
+from pipeline.models.generate import Sampler
+from pipeline.models.padding import pad_right
+from pipeline.models.text import ChatTokenizer, Messages
 from pipeline.reward.likelihood import TIE, log_probabilities
-from pipeline.sampler import Sampler
-from pipeline.selection import (
+from pipeline.sampling.acquisition import (
     ACQUISITIONS,
     Candidates,
     choose,
     outcome_probabilities,
     pairs_within,
 )
-from pipeline.text import ChatTokenizer, Messages
-from pipeline.trials import TrialArm
-from storage.plan import Asked, Used, share_out
+from pipeline.simulation.annotators import population
+from pipeline.simulation.trials import TrialArm
+from storage.allocation import Asked, Used, share_out
 from storage.records import Arm
 
 ARMS: dict[str, tuple[Arm, float] | None] = {

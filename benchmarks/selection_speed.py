@@ -20,8 +20,8 @@ import numpy as np
 import torch
 
 from pipeline.demo import MODEL_DIR
-from pipeline.drafts import alike
-from pipeline.selection import (
+from pipeline.models.text import ChatTokenizer
+from pipeline.sampling.acquisition import (
     ACQUISITIONS,
     Candidates,
     choose,
@@ -29,7 +29,7 @@ from pipeline.selection import (
     outcome_probabilities,
     pairs_within,
 )
-from pipeline.text import ChatTokenizer
+from pipeline.sampling.pairs import alike
 
 ANSWERS, MEMBERS, WIDTH, THRESHOLD = 4, 4, 192, 0.9
 LIMIT = 1.0

@@ -43,7 +43,11 @@ def arms(seeds: list[int]) -> list[Arm]:
     return [
         *(Arm(name="gold", seed=seed) for seed in seeds),
         Arm(name="shuffled", seed=seeds[0], options=("--shuffle-labels",)),
-        Arm(name="longest", seed=seeds[0], options=("--gold", "pipeline.gold:longest")),
+        Arm(
+            name="longest",
+            seed=seeds[0],
+            options=("--gold", "pipeline.simulation.preference:longest"),
+        ),
     ]
 
 

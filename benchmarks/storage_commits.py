@@ -22,11 +22,12 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
-from storage import comparisons, completions, iterations, judgments, prompts, queue
-from storage.database import Database
-from storage.desk import Desk, grant
+from storage.engine.database import Database
+from storage.engine.transaction import Transaction
+from storage.labeling import judgments, queue
+from storage.labeling.queue_cache import Desk, grant
 from storage.records import LEASE_LIFETIME, Comparison, Completion, Iteration, Prompt
-from storage.transaction import Transaction
+from storage.tables import comparisons, completions, iterations, prompts
 
 
 def fill(db: Database, count: int) -> None:

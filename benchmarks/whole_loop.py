@@ -29,10 +29,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.seeds import run_seeds
-from launch import server_for
-from pipeline.config import CONFIGS
-from pipeline.simulate_cli import run_trial, stop_workers, text
-from pipeline.trials import FULL, NAIVE, Estimate, TrialArm, paired
+from commands.simulate import run_trial, stop_workers, text
+from commands.studio import server_for
+from pipeline.config.studio import CONFIGS
+from pipeline.simulation.trials import FULL, NAIVE, Estimate, TrialArm, paired
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results" / "whole_loop"
@@ -55,7 +55,7 @@ CEILING = TrialArm(
     settings={
         **NAIVE.settings,
         "shaping.reward_weight": 0,
-        "shaping.weights": '{"pipeline.gold:score" = 1}',
+        "shaping.weights": '{"pipeline.simulation.preference:score" = 1}',
     },
 )
 ARMS = {arm.name: arm for arm in (FULL, NAIVE, CEILING)}

@@ -27,11 +27,11 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from pipeline.alarm import over_optimization
-from pipeline.eprocess import LIMIT, log_e, log_wealth
-from pipeline.leaderboard import Match, leaderboard, sigmoid
-from pipeline.planning import Scenario, fixed_size, stopping_times
-from pipeline.winrate import win_rate
+from pipeline.promotion.leaderboard import Match, leaderboard, sigmoid
+from pipeline.promotion.overoptimization import over_optimization
+from pipeline.promotion.power import Scenario, fixed_size, stopping_times
+from pipeline.statistics.sequential_test import LIMIT, log_e, log_wealth
+from pipeline.statistics.winrate import win_rate
 
 COVERAGE = (0.93, 0.96)
 ERROR = 0.05

@@ -12,18 +12,18 @@ from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import JSONResponse, RedirectResponse, Response
 from pydantic import BaseModel
 
-from labeler.accounts import account_routes, missing_page, refusal_page, sign_in_page
-from labeler.addresses import Addresses
 from labeler.annotate import page as annotate
-from labeler.auth import Auth
+from labeler.annotate.routes import explain_errors, label_routes
+from labeler.annotate.session import LabelSession
 from labeler.downloads import download_routes
-from labeler.gate import Gate, rules
 from labeler.ports import Loop
 from labeler.research import pages as research
-from labeler.routes import explain_errors, label_routes
-from labeler.session import LabelSession
+from labeler.security.access import Gate, rules
+from labeler.security.accounts import account_routes, missing_page, refusal_page, sign_in_page
+from labeler.security.addresses import Addresses
+from labeler.security.auth import Auth
 from labeler.uploads import upload_routes
-from storage.database import Database
+from storage.engine.database import Database
 from storage.errors import StorageDamaged, StorageFull, explain
 
 THREADS = 64

@@ -11,9 +11,9 @@ from fastapi import APIRouter
 from fastapi.responses import FileResponse
 from starlette.background import BackgroundTask
 
-from storage import exporting
-from storage.database import Database
-from storage.formats import Format, Ties
+from storage.engine.database import Database
+from storage.exporting import exports
+from storage.exporting.formats import Format, Ties
 
 
 def download_routes(db: Database) -> APIRouter:
@@ -32,7 +32,7 @@ def download_routes(db: Database) -> APIRouter:
         name = f"kitestring-{format}.{file}"
         try:
             out = str(folder / name)
-            exporting.export(db, format=format, ties=ties, out=out, names=names, csv_safe=csv_safe)
+            exports.export(db, format=format, ties=ties, out=out, names=names, csv_safe=csv_safe)
         except BaseException:
             shutil.rmtree(folder)
             raise

@@ -29,7 +29,7 @@ import uvicorn
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from labeler.addresses import network
+from labeler.security.addresses import network
 
 LARGEST_HEAD = 16_384
 """Bytes of a request's head, where it takes more than one read."""
@@ -92,7 +92,7 @@ def server(app: Any, *, behind_proxy: bool) -> uvicorn.Server:
         backlog=BACKLOG,
         timeout_graceful_shutdown=GRACE,
     )
-    for name in ("asyncio", "uvicorn.error", "labeler.routes", "labeler.research.calls"):
+    for name in ("asyncio", "uvicorn.error", "labeler.annotate.routes", "labeler.research.calls"):
         logging.getLogger(name).addFilter(_QUIET)
     return uvicorn.Server(config)
 

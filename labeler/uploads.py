@@ -13,10 +13,10 @@ from anyio import CapacityLimiter, to_thread
 from fastapi import APIRouter, HTTPException, Query, Request
 from fastapi.responses import JSONResponse
 
-from storage.database import Database
-from storage.filetypes import READABLE
-from storage.importing import import_pairs
-from storage.row_notes import BadFile
+from storage.engine.database import Database
+from storage.importing.filetypes import READABLE
+from storage.importing.imports import import_pairs
+from storage.importing.row_notes import BadFile
 
 LARGEST_UPLOAD = 32_000_000
 """Bytes of an uploaded file; larger ones are imported from a terminal."""

@@ -12,24 +12,16 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from storage import (
-    annotators,
-    backup,
-    exporting,
-    handover,
-    importing,
-    iterations,
-    lineage,
-    model_judges,
-    models,
-    runs,
-    status,
-    tokens,
-)
+from storage import lineage, status, worker_files
 from storage.arguments import check
-from storage.database import Database
-from storage.long_rows import LengthCheck, TooLong
+from storage.engine import backup
+from storage.engine.database import Database
+from storage.exporting import exports
+from storage.importing import imports
+from storage.importing.long_rows import LengthCheck, TooLong
+from storage.labeling import model_judges
 from storage.records import Annotator, new_id
+from storage.tables import annotators, iterations, models, runs, tokens
 
 INVITE_LIFETIME = timedelta(days=7)
 
@@ -63,7 +55,7 @@ class Commands:
         }
         # Commands that hand their arguments on, and who says what those are.
         self._takes: dict[str, Callable[..., Any]] = {
-            "export": exporting.export,
+            "export": exports.export,
             "judge.save": model_judges.save,
         }
 
@@ -91,7 +83,7 @@ class Commands:
         return {"backup": str(backup.backup(self._db, Path(target)))}
 
     def _evaluated(self, iteration: int) -> Any:
-        return handover.evaluated(self._db, iteration)
+        return worker_files.evaluated(self._db, iteration)
 
     def _disable(self, name: str) -> dict[str, Any]:
         return self._set_disabled(name, disabled=True)
@@ -103,11 +95,11 @@ class Commands:
         self, kind: str, file: str, skip_bad: bool = False, skip_long: bool = False, **options: Any
     ) -> Any:
         importers = {
-            "prompts": importing.import_prompts,
-            "sft": importing.import_sft,
-            "judgments": importing.import_judgments,
-            "preferences": importing.import_preferences,
-            "pairs": importing.import_pairs,
+            "prompts": imports.import_prompts,
+            "sft": imports.import_sft,
+            "judgments": imports.import_judgments,
+            "preferences": imports.import_preferences,
+            "pairs": imports.import_pairs,
         }
         if kind not in importers:
             raise ValueError(f"import: kind is {kind!r} and must be one of {', '.join(importers)}")
@@ -122,7 +114,7 @@ class Commands:
         return dataclasses.asdict(report)
 
     def _export(self, **arguments: Any) -> Any:
-        return _plain(exporting.export(self._db, **arguments))
+        return _plain(exports.export(self._db, **arguments))
 
     def _iteration(self, number: int) -> dict[str, Any]:
         """The stored iteration, its reward model's figures, and the seconds that the worker of each

@@ -7,10 +7,10 @@ import difflib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from storage import models
-from storage.database import Database
+from storage.engine.database import Database
 from storage.errors import NotFound
 from storage.records import ModelVersion
+from storage.tables import models
 
 _ANSWERS = "SELECT count(*) AS completions FROM completions WHERE policy = $policy"
 _JUDGED = """

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from storage import handover, iterations, models, prompts, runs
-from storage.agreement import agreement
-from storage.database import Database
+from storage import worker_files
+from storage.analysis.agreement import agreement
+from storage.engine.database import Database
 from storage.records import Iteration, Run
+from storage.tables import iterations, models, prompts, runs
 
 _COUNTS = """
     SELECT (SELECT count(*) FROM current_judgments) AS judgments,
@@ -42,7 +43,7 @@ def status(db: Database) -> dict[str, Any]:
 
 
 def _iteration(db: Database, current: Iteration) -> dict[str, Any]:
-    by_arm = handover.labels_by_arm(db).get(current.number, {})
+    by_arm = worker_files.labels_by_arm(db).get(current.number, {})
     return {
         "number": current.number,
         "phase": current.phase,

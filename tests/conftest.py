@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from pipeline import detached
-from pipeline.config import Config
-from pipeline.loop import Loop
-from storage.database import Database
+from pipeline.config.studio import Config
+from pipeline.loop.loop import Loop
+from pipeline.runs import process
+from storage.engine.database import Database
 from tests.import_files import write_rows
 from tests.policy_world import add_iteration, add_models, compare
 
@@ -54,4 +54,4 @@ def loop(world: Database) -> Iterator[Loop]:
 @pytest.fixture
 def dying_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers that end at once, without a word."""
-    monkeypatch.setattr(detached, "spawn", lambda *_: subprocess.Popen(["true"]))
+    monkeypatch.setattr(process, "spawn", lambda *_: subprocess.Popen(["true"]))

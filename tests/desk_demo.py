@@ -8,9 +8,9 @@ from pathlib import Path
 import uvicorn
 from desk_world import add_pairs, add_person, make_app
 
-from storage import annotators
-from storage.database import Database
+from storage.engine.database import Database
 from storage.records import Message
+from storage.tables import annotators
 
 SKY = (
     "Why is the sky blue?",

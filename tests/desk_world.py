@@ -17,16 +17,15 @@ from typing import Any
 import httpx
 from fastapi import FastAPI
 
-from labeler.addresses import Addresses
 from labeler.app import create_app
-from labeler.listening import listen
 from labeler.ports import Setting
+from labeler.security.addresses import Addresses
+from labeler.security.listening import listen
 from labeler.serving import server as http_server
-from pipeline import gate
-from pipeline.config import Config
-from pipeline.reward.report import RewardReports
-from storage import annotators, comparisons, completions, iterations, models, prompts, tokens
-from storage.database import Database
+from pipeline.config.studio import Config
+from pipeline.promotion import gate
+from pipeline.reward.report.report import RewardReports
+from storage.engine.database import Database
 from storage.errors import StorageFull
 from storage.records import (
     Annotator,
@@ -38,6 +37,7 @@ from storage.records import (
     Prompt,
     digest,
 )
+from storage.tables import annotators, comparisons, completions, iterations, models, prompts, tokens
 
 ADMIN_TOKEN = "admin-token-of-the-tests"
 

@@ -9,8 +9,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from storage.database import Database
-from storage.importing import BadFile, ImportReport
+from storage.engine.database import Database
+from storage.importing.imports import BadFile, ImportReport
 
 ROW = {
     "prompt": "Name a fruit",

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import count
 
-from storage import annotators, iterations, models, prompts
-from storage.database import Database
+from storage.engine.database import Database
 from storage.gate_records import Prediction
 from storage.records import (
     Annotator,
@@ -21,6 +20,7 @@ from storage.records import (
     PromptRole,
     new_id,
 )
+from storage.tables import annotators, iterations, models, prompts
 
 _numbers = count()
 

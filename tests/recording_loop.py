@@ -9,12 +9,10 @@ from typing import Any, TypeVar
 from reward_figures import RecordingReports
 
 from labeler.ports import Setting, Stopped
-from pipeline import gate
-from pipeline.config import Config
-from storage import (
-    policy_judgments,
-)
-from storage.database import Database
+from pipeline.config.studio import Config
+from pipeline.promotion import gate
+from storage.engine.database import Database
+from storage.tables import policy_judgments
 
 T = TypeVar("T")
 

@@ -17,19 +17,8 @@ import pandas as pd
 from recording_loop import HOSTILE, RecordingLoop
 from reward_figures import make_curve, quality
 
-from pipeline import gate
-from storage import (
-    annotators,
-    comparisons,
-    completions,
-    iterations,
-    models,
-    policy_judgments,
-    prompts,
-    runs,
-    settings,
-)
-from storage.database import Database
+from pipeline.promotion import gate
+from storage.engine.database import Database
 from storage.gate_records import Prediction
 from storage.records import (
     Annotator,
@@ -48,6 +37,17 @@ from storage.records import (
     new_id,
     now,
     shown_swapped,
+)
+from storage.tables import (
+    annotators,
+    comparisons,
+    completions,
+    iterations,
+    models,
+    policy_judgments,
+    prompts,
+    runs,
+    settings,
 )
 
 GUIDELINES = """Prefer the answer that **helps** and is *true*.

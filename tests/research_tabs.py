@@ -10,18 +10,16 @@ import gradio as gr
 from fastapi import Request
 from recording_loop import RecordingLoop, in_a_loop
 
-from labeler.auth import Identity
-from labeler.research.annotators_tab import AnnotatorsTab
-from labeler.research.data_tab import DataTab
-from labeler.research.history_tab import HistoryTab
-from labeler.research.loop_tab import LoopTab
+from labeler.research.annotators.tab import AnnotatorsTab
+from labeler.research.data.tab import DataTab
+from labeler.research.history.tab import HistoryTab
+from labeler.research.loop.tab import LoopTab
 from labeler.research.panel import piece
-from labeler.research.samples_tab import SamplesTab
-from labeler.research.training_tab import TrainingTab
-from storage import (
-    annotators,
-)
-from storage.database import Database
+from labeler.research.samples.tab import SamplesTab
+from labeler.research.training.tab import TrainingTab
+from labeler.security.auth import Identity
+from storage.engine.database import Database
+from storage.tables import annotators
 
 T = TypeVar("T")
 

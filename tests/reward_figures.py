@@ -8,11 +8,11 @@ from typing import Any
 
 import pandas as pd
 
-from pipeline.reward.forecast import THE_MODEL
-from pipeline.reward.learning_curve import BLOCKS, COLUMNS, ORDERS, file_of
-from pipeline.reward.report import RewardReports, curve_place
-from storage import models
-from storage.database import Database
+from pipeline.reward.report.forecast import THE_MODEL
+from pipeline.reward.report.learning_curve import BLOCKS, COLUMNS, ORDERS, file_of
+from pipeline.reward.report.report import RewardReports, curve_place
+from storage.engine.database import Database
+from storage.tables import models
 
 
 def share(value: float, low: float, high: float, judgments: int) -> dict[str, Any]:

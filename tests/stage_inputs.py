@@ -12,12 +12,13 @@ import pandas as pd
 import pytest
 import torch
 
-from pipeline import ppo_stage, sampler
-from pipeline.config import Config
+from pipeline.config.studio import Config
+from pipeline.models import generate
+from pipeline.models.text import ChatTokenizer
+from pipeline.policy import ppo as ppo_stage
 from pipeline.reward import scoring
 from pipeline.reward.network import from_language_model
-from pipeline.rundir import Job, Report, RunDirectory
-from pipeline.text import ChatTokenizer
+from pipeline.runs.rundir import Job, Report, RunDirectory
 from storage.records import Prompt, messages_json
 from tests.tiny import save_tiny
 
@@ -147,7 +148,7 @@ def live_models(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
 
         monkeypatch.setattr(module, name, watched)
 
-    watch(sampler, "load_causal_lm")
+    watch(generate, "load_causal_lm")
     watch(scoring, "load_network")
     return loads
 

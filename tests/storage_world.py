@@ -7,9 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from storage import annotators, comparisons, completions, iterations, prompts
-from storage.database import Database
+from storage.engine.database import Database
 from storage.records import Annotator, Comparison, Completion, Iteration, Prompt
+from storage.tables import annotators, comparisons, completions, iterations, prompts
 
 ROOT = Path(__file__).parent.parent
 

@@ -8,7 +8,7 @@ import pytest
 from desk_world import add_person, make_app, session_cookie, workspace
 from starlette.testclient import TestClient
 
-from labeler.addresses import Addresses
+from labeler.security.addresses import Addresses
 
 LOCAL = Addresses.of(host="127.0.0.1")
 LAN = Addresses.of(host="0.0.0.0")

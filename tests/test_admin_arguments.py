@@ -11,10 +11,10 @@ import pytest
 from desk_world import ADMIN_TOKEN, make_app
 from starlette.testclient import TestClient
 
-from launch import Studio
-from pipeline.workspaces import prepare
+from commands.studio import Studio
+from pipeline.loop.workspace_config import prepare
 from storage.arguments import check
-from storage.database import Database
+from storage.engine.database import Database
 
 WRONG: tuple[Any, ...] = (None, True, 7, -1.5, "\0x", [], ["x"], {}, {"x": [1]}, {"x": {"y": None}})
 NAMES = (

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.clients import AdminClient
+from pipeline.simulation.clients import AdminClient
 
 
 @pytest.fixture

@@ -11,10 +11,10 @@ import krippendorff
 import numpy as np
 import pytest
 
-from storage import patterns
-from storage.agreement import agreement, agreement_by_id
-from storage.backup import rebuild
-from storage.database import Database
+from storage.analysis import patterns
+from storage.analysis.agreement import agreement, agreement_by_id
+from storage.engine.backup import rebuild
+from storage.engine.database import Database
 from storage.records import Annotator, Judgment, Withdrawal
 from tests.rated import judgment, pair
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from pipeline.alarm import over_optimization
+from pipeline.promotion.overoptimization import over_optimization
 
 
 def test_z_matches_one_worked_by_hand():

@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 from recording_loop import HOSTILE
 
-from labeler.research import annotators_reliability
+from labeler.research.annotators import reliability
+from storage.analysis.reliability import Figures, Fitted, FittedModel
 from storage.records import Annotator
-from storage.reliability import Figures, Fitted, FittedModel
 
 
 def test_side_bias_is_in_standard_errors_of_a_fair_toss():
     # 65 of 100 to the left: (.65 − .5) / √(.25 / 100) = .15 / .05 = 3
-    assert annotators_reliability.side_bias(0.65, 100) == pytest.approx(3)
-    assert annotators_reliability.side_bias(None, 0) is None
+    assert reliability.side_bias(0.65, 100) == pytest.approx(3)
+    assert reliability.side_bias(None, 0) is None
 
 
 def judging(name: str, **more) -> Figures:
@@ -47,7 +47,7 @@ def judging(name: str, **more) -> Figures:
 def test_what_stands_out_is_said_in_words(figures, words):
     one = judging("one", **figures)
     everybody = [one, *(judging(name) for name in ("b", "c", "d"))]
-    assert annotators_reliability.remarks(one, everybody, None) == words
+    assert reliability.remarks(one, everybody, None) == words
 
 
 def test_a_slope_is_put_into_words_where_it_is_known_well():
@@ -57,7 +57,7 @@ def test_a_slope_is_put_into_words_where_it_is_known_well():
     }  # fmt: skip
     fitted = FittedModel(model="r", annotators=found)
     everybody = [judging(name) for name in "abcd"]
-    said = [annotators_reliability.remarks(f, everybody, fitted) for f in everybody]
+    said = [reliability.remarks(f, everybody, fitted) for f in everybody]
     assert said == [
         ["prefers the response with the lower reward"],
         ["follows the reward less than half as closely as most"],
@@ -70,7 +70,7 @@ def test_everybody_who_judged_has_a_row_and_unknown_figures_are_dashes():
     alone = Figures(
         annotator=Annotator(id="x", name="x"), judgments=1, tie_rate=1.0, both_bad_rate=0.0
     )
-    rows = annotators_reliability.table([judging("a"), alone], None).split("<tr>")[2:]
+    rows = reliability.table([judging("a"), alone], None).split("<tr>")[2:]
     assert [">a<" in row for row in rows] == [True, False]
     assert rows[1].count("–") == 3  # left, time, agreement
     assert "39–61%" in rows[0]
@@ -79,14 +79,14 @@ def test_everybody_who_judged_has_a_row_and_unknown_figures_are_dashes():
 
 def test_fitted_columns_stand_only_where_a_model_says_something():
     fitted = FittedModel(model="r", annotators={"a": Fitted(slope=0.5, slope_sd=0.1, weight=0.25)})
-    seen = annotators_reliability.table([judging("a"), judging("b")], fitted)
+    seen = reliability.table([judging("a"), judging("b")], fitted)
     # .5 ± 1.96 · .1
     assert "0.50<small>0.30 to 0.70</small>" in seen
     follows = Fitted(slope=1.0, decided=100, with_model=0.6, with_model_expected=0.72)
     fitted = FittedModel(model="r", annotators={"a": follows})
-    row = annotators_reliability.table([judging("a")], fitted)
+    row = reliability.table([judging("a")], fitted)
     assert "60%<small>50–69%</small></span><small>expected 72%</small>" in row
-    assert "Slope" not in annotators_reliability.table([judging("a")], None)
+    assert "Slope" not in reliability.table([judging("a")], None)
 
 
 KNOWN = {
@@ -105,7 +105,7 @@ def test_agreement_lists_each_pair_the_best_first_with_its_interval():
         kappa("a", "b", None, 30), kappa("a", "c", -0.1, 20, [-0.4, 0.2]), kappa("b", "c", 0.7, 9),
         kappa("c", "d", -0.004, 9),
     ]  # fmt: skip
-    seen = annotators_reliability.agreement(KNOWN | {"kappas": kappas}, None)
+    seen = reliability.agreement(KNOWN | {"kappas": kappas}, None)
     rows = seen.split("<tbody>")[1].split("</tr>")[:-1]
     for row, figure, items in zip(
         rows, ("0.70", ">0.00<", "−0.10", "–"), ("9", "9", "20", "30"), strict=True
@@ -120,9 +120,9 @@ def test_alpha_stands_beside_what_the_model_expects():
         model="r", annotators={}, expected_agreement=0.6, observed_agreement=0.6,
         expected_alpha=0.312, observed_alpha=0.288, overlapping_items=40,
     )  # fmt: skip
-    seen = annotators_reliability.agreement(KNOWN, fitted)
+    seen = reliability.agreement(KNOWN, fitted)
     assert "expected 0.31 on 40 unseen pairs, where it was 0.29" in seen
-    assert "1 perfect, 0 chance" in annotators_reliability.agreement(KNOWN, None)
+    assert "1 perfect, 0 chance" in reliability.agreement(KNOWN, None)
 
 
 # Wilson's interval of 60% of 100: (.6 + .0192 ± 1.96 √(.0024 + .000096))/1.0384 = .502 to .691
@@ -143,16 +143,14 @@ def test_agreement_stands_beside_what_the_model_expects_of_the_same_pairs(expect
         model="r", annotators={}, expected_agreement=expected,
         observed_agreement=0.6, overlapping_items=100,
     )  # fmt: skip
-    seen = annotators_reliability.agreement(KNOWN, fitted)
+    seen = reliability.agreement(KNOWN, fitted)
     for text in ("80.0%", "<small>70–90%", "<small>0.45 to 0.75", "0.65<", words):
         assert text in seen
-    assert "known once" in annotators_reliability.agreement(KNOWN, None)
+    assert "known once" in reliability.agreement(KNOWN, None)
 
 
 def test_names_are_text():
-    seen = annotators_reliability.table([judging(HOSTILE)], None)
-    seen += annotators_reliability.agreement(
-        KNOWN | {"kappas": [kappa(HOSTILE, "b", 0.5, 9)]}, None
-    )
+    seen = reliability.table([judging(HOSTILE)], None)
+    seen += reliability.agreement(KNOWN | {"kappas": [kappa(HOSTILE, "b", 0.5, 9)]}, None)
     assert seen.count("&lt;img") == 2
     assert "<img" not in seen

@@ -14,7 +14,7 @@ import pytest
 from desk_world import ADMIN_TOKEN, add_person, bearer, make_app, session_cookie, workspace
 from starlette.routing import Mount, Route
 
-from storage import annotators, tokens
+from storage.tables import annotators, tokens
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "FROB")
 STRANGERS = ("stranger", "disabled", "admin's token", "invite as a cookie", "two names")

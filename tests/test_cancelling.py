@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from pipeline import detached
-from pipeline.jobs import Jobs
 from pipeline.ppo.checkpoint import list_checkpoints
-from pipeline.rundir import RunDirectory
-from storage import runs
-from storage.database import Database
+from pipeline.runs import process
+from pipeline.runs.jobs import Jobs
+from pipeline.runs.rundir import RunDirectory
+from storage.engine.database import Database
 from storage.records import Run
+from storage.tables import runs
 from tests.stage_inputs import give, make_job, make_prompts, tiny_models_and_reward
 from tests.worker_runs import steps_reported
 
@@ -39,7 +39,7 @@ def updating(
     db: Database, models: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[tuple[Jobs, Run, RunDirectory]]:
     """A PPO run in the middle of its third update, with less patience than an update takes."""
-    monkeypatch.setattr(detached, "PATIENCE", UPDATE_TAKES / 10)
+    monkeypatch.setattr(process, "PATIENCE", UPDATE_TAKES / 10)
     shaping = {"tests.test_cancelling:slow": 1.0}
     job = make_job(
         "ppo", models, ppo__updates=100, ppo__checkpoint_every=1000, shaping__weights=shaping
@@ -54,7 +54,7 @@ def updating(
         time.sleep(UPDATE_TAKES / 3)
         yield jobs, run, directory
     finally:
-        detached._signal(directory, signal.SIGKILL)
+        process._signal(directory, signal.SIGKILL)
         jobs.shut_down()
 
 

@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 import torch
 
-from pipeline import choosing
-from pipeline.drafts import Pool, Side
+from pipeline.models.generate import Response, Sampler
+from pipeline.models.text import ChatTokenizer, read_messages
 from pipeline.reward.likelihood import Likelihood
 from pipeline.reward.network import from_language_model
 from pipeline.reward.scoring import RewardModel
-from pipeline.rundir import Job, Report, RunDirectory
-from pipeline.sampler import Response, Sampler
-from pipeline.selection import Candidates, bald, choose, outcome_probabilities
-from pipeline.text import ChatTokenizer, read_messages
+from pipeline.runs.rundir import Job, Report, RunDirectory
+from pipeline.sampling import reward_selection
+from pipeline.sampling.acquisition import Candidates, bald, choose, outcome_probabilities
+from pipeline.sampling.pairs import Pool, Side
 from storage.records import RANDOM_STREAM
 from tests.stage_inputs import make_job, make_prompts, rows_of, tiny_models
 from tests.test_sampling import sample
@@ -68,7 +68,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Candidates, list[int]]]:
         found.append((candidates, chosen))
         return chosen
 
-    monkeypatch.setattr(choosing, "choose", watched)
+    monkeypatch.setattr(reward_selection, "choose", watched)
     return found
 
 
@@ -229,7 +229,9 @@ def test_a_pair_that_stands_in_for_a_chosen_one_is_of_the_random_arm(
     pool = Pool(row["id"], read_messages(row["messages"]), "bald", sides, pairs=1)
     job = make_job("sampling", models)
     with Report(RunDirectory.create(tmp_path / "run", job)) as report:
-        [draft] = choosing.choose_pairs([pool], job, report, ChatTokenizer.load(models["policy"]))
+        [draft] = reward_selection.choose_pairs(
+            [pool], job, report, ChatTokenizer.load(models["policy"])
+        )
     assert (draft.arm, draft.prompt, draft.sides) == ("random", row["id"], sides[:2])
 
 
@@ -241,7 +243,7 @@ def test_a_pair_of_texts_nearly_the_same_is_never_chosen(
     directory, summary = sample(job, tmp_path / "run", plan(chosen=12, spare=12, random=0))
     texts = {r["id"]: r["text"] for r in rows_of(directory.outputs / "completions.parquet")}
     ratios = [
-        choosing.alike(texts[row["first"]], texts[row["second"]], chat.plain, 0.25)
+        reward_selection.alike(texts[row["first"]], texts[row["second"]], chat.plain, 0.25)
         for row in rows_of(directory.outputs / "comparisons.parquet")
     ]
     assert ratios == [False] * summary["comparisons"]
@@ -251,5 +253,5 @@ def test_a_pair_of_texts_nearly_the_same_is_never_chosen(
 
 
 def test_the_random_stream_is_all_arms_that_no_reward_model_chose():
-    assert set(choosing.CHOOSING_ARMS) == {"bald", "uncertainty", "d_optimal"}
-    assert not set(choosing.CHOOSING_ARMS) & set(RANDOM_STREAM)
+    assert set(reward_selection.CHOOSING_ARMS) == {"bald", "uncertainty", "d_optimal"}
+    assert not set(reward_selection.CHOOSING_ARMS) & set(RANDOM_STREAM)

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from pipeline import gate, goldreport
-from pipeline.compare import Answer, point
-from pipeline.config import Config
+from pipeline.config.studio import Config
+from pipeline.promotion import gate
 from pipeline.reward.likelihood import FIRST, SECOND
 from pipeline.reward.metrics import held_out_metrics
-from pipeline.winrate import win_rate
+from pipeline.simulation import report as goldreport
+from pipeline.statistics.winrate import win_rate
+from pipeline.studies.compare import Answer, point
 from tests.gate_evidence import WON, evidence
 from tests.held_out_rows import figures, row
 from tests.judged_pairs import pair

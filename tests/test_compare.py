@@ -11,13 +11,13 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-import launch
-from pipeline import compare
-from pipeline.compare import Answer, Curve, Point, best_of, best_of_n_kl, point
+from commands.main import app
+from pipeline.models.text import read_messages
 from pipeline.reward.scoring import RewardModel
-from pipeline.rundir import RunDirectory
-from pipeline.text import read_messages
-from pipeline.winrate import win_rate
+from pipeline.runs.rundir import RunDirectory
+from pipeline.statistics.winrate import win_rate
+from pipeline.studies import compare
+from pipeline.studies.compare import Answer, Curve, Point, best_of, best_of_n_kl, point
 from tests.stage_inputs import (
     give,
     make_job,
@@ -131,7 +131,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(*arguments: Any) -> Any:
-    result = CliRunner().invoke(launch.app, [str(a) for a in arguments], catch_exceptions=False)
+    result = CliRunner().invoke(app, [str(a) for a in arguments], catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return result.stdout
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from pipeline.config import CONFIGS, Config
-from pipeline.form import BASIC_SETTINGS, form, too_late
+from pipeline.config.studio import CONFIGS, Config
+from pipeline.loop.settings_view import BASIC_SETTINGS, form, too_late
 
 FILES = sorted(CONFIGS.glob("*.toml"))
 

@@ -6,15 +6,16 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from pipeline.config import CONFIGS, Config
+from pipeline.config.studio import CONFIGS, Config
 from pipeline.demo.corpus import prompts
 from pipeline.demo.pairs import PAIRS_DIR, shipped_pairs, weights_hash
-from pipeline.loop import Loop
-from storage import iterations, queue, runs
-from storage import prompts as stored
-from storage.annotators import add
-from storage.database import Database
+from pipeline.loop.loop import Loop
+from storage.engine.database import Database
+from storage.labeling import queue
 from storage.records import Annotator, Prompt
+from storage.tables import iterations, runs
+from storage.tables import prompts as stored
+from storage.tables.annotators import add
 
 DEMO = Config.load([CONFIGS / "demo.toml"])
 

@@ -11,8 +11,8 @@ from desk_world import add_person, bearer, make_app, serving, workspace
 from playwright.sync_api import expect
 from starlette.testclient import TestClient
 
-from storage import comparisons, tokens
 from storage.records import Judgment, now
+from storage.tables import comparisons, tokens
 
 ROUTE = "/label/api/figures"
 SAYS = {

@@ -14,8 +14,8 @@ from desk_world import ADMIN_TOKEN, add_person, bearer, make_app, session_cookie
 from gradio.queueing import Queue
 from starlette.testclient import TestClient
 
-from labeler.routes import NOT_STORED
-from storage import judgments
+from labeler.annotate.routes import NOT_STORED
+from storage.labeling import judgments
 
 ORIGIN = {"origin": "http://testserver"}
 
@@ -120,7 +120,9 @@ def test_a_full_disk_is_503_and_the_label_can_be_sent_again(client, db, monkeypa
 def test_a_503_names_no_file_to_annotators_but_in_the_log_and_to_researchers(
     world, client, db, caplog, monkeypatch
 ):
-    monkeypatch.setattr(logging.getLogger("labeler.routes"), "filters", [])  # says it once a minute
+    monkeypatch.setattr(
+        logging.getLogger("labeler.annotate.routes"), "filters", []
+    )  # says it once a minute
     researcher = bearer(db, add_person(db, f"rhea {uuid.uuid4()}", role="researcher"))
     rhea = TestClient(world[1], headers=researcher, raise_server_exceptions=False)
     theirs = take(rhea)[0]

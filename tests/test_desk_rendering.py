@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from labeler.chunks import LONGEST, LONGEST_TEXT, MOST_BRACKETS, MOST_FORMULAS, chunks
-from labeler.kept import Kept
-from labeler.rendering import (
+from labeler.html.chunks import LONGEST, LONGEST_TEXT, MOST_BRACKETS, MOST_FORMULAS, chunks
+from labeler.html.computed_once import Kept
+from labeler.html.markdown import (
     DEEPEST,
     LONGEST_CODE,
     MOST_CODE,

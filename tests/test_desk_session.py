@@ -9,10 +9,10 @@ import uuid
 import pytest
 from desk_world import add_pairs, add_person, workspace
 
-from labeler.session import LARGEST_ANSWER, LabelSession, Verdict
-from storage import iterations, settings
+from labeler.annotate.session import LARGEST_ANSWER, LabelSession, Verdict
 from storage.errors import Conflict, NotFound, NotLeased
 from storage.records import Iteration, Message
+from storage.tables import iterations, settings
 
 
 @pytest.fixture
@@ -252,7 +252,7 @@ def test_one_answer_holds_large_pairs_as_far_as_they_go_and_the_others_come_next
 
 
 def test_one_pair_is_handed_out_whatever_its_size(tmp_path, monkeypatch):
-    monkeypatch.setattr("labeler.session.LARGEST_ANSWER", 1)
+    monkeypatch.setattr("labeler.annotate.session.LARGEST_ANSWER", 1)
     with workspace(tmp_path, [(f"q{n}", "a", "b") for n in range(3)]) as db:
         desk, ben = LabelSession(db), add_person(db, "Ben")
         first = desk.next(ben, 3)

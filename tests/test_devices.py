@@ -18,11 +18,11 @@ from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, GenerationConfig, LlamaConfig, LlamaForCausalLM
 from transformers.trainer_utils import align_special_tokens
 
-from pipeline.config import ModelConfig
-from pipeline.devices import context_length, inference_dtype, load_causal_lm, pick_device
-from pipeline.hub import ModelUnavailable, explain
+from pipeline.config.studio import ModelConfig
+from pipeline.models.devices import context_length, inference_dtype, load_causal_lm, pick_device
+from pipeline.models.hub import ModelUnavailable, explain
+from pipeline.models.text import ChatTokenizer
 from pipeline.reward.network import load_network
-from pipeline.text import ChatTokenizer
 from tests.same_passes import DROPPING, passes_agree, save_dropping
 from tests.tiny import save_classifier, save_tiny, tiny_tokenizer
 

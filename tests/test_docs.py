@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.optimize.config import OptimizeConfig
+from pipeline.config.policy import OptimizeConfig
+from pipeline.config.shaping import COMPONENTS
 from pipeline.ppo import metrics
 from pipeline.ppo.config import PPOConfig
 from pipeline.ppo.metrics import METRICS
-from pipeline.shaping.config import COMPONENTS
 
 DOCS = Path(__file__).parent.parent / "docs"
 ALGORITHM, REWARD = (

@@ -11,19 +11,19 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification
 
-from pipeline import evaluate
-from pipeline.config import Config
-from pipeline.hub import ModelUnavailable
-from pipeline.preparing import Preparation
+from pipeline.config.shaping import ShapingConfig
+from pipeline.config.studio import Config
+from pipeline.loop.stage_inputs import Preparation
+from pipeline.models.hub import ModelUnavailable
+from pipeline.models.text import ChatTokenizer
 from pipeline.reward.ensemble import Ensemble, aggregate, spread
 from pipeline.reward.network import from_language_model
 from pipeline.reward.scoring import RewardModel
-from pipeline.rundir import Report, RunDirectory
-from pipeline.shaping.config import ShapingConfig
-from pipeline.text import ChatTokenizer
-from storage import models as versions
-from storage.database import Database
+from pipeline.runs.rundir import Report, RunDirectory
+from pipeline.stages import evaluate
+from storage.engine.database import Database
 from storage.records import Iteration, ModelVersion, as_messages
+from storage.tables import models as versions
 from tests.stage_inputs import first_update, give, make_job, make_prompts, tiny_models_and_reward
 from tests.tiny import save_classifier
 

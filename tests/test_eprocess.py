@@ -5,8 +5,14 @@ import math
 import numpy as np
 import pytest
 
-from pipeline.eprocess import LIMIT, first_outcomes, log_e, log_wealth, sequential_test
-from pipeline.winrate import win_rate
+from pipeline.statistics.sequential_test import (
+    LIMIT,
+    first_outcomes,
+    log_e,
+    log_wealth,
+    sequential_test,
+)
+from pipeline.statistics.winrate import win_rate
 
 
 def names(count: int) -> list[str]:

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 import torch
 
-from pipeline.evaluate import distinct_share, run
-from pipeline.logprobs import sequence_kl
-from pipeline.metrics import METRICS
+from pipeline.config.metric_definitions import METRICS
+from pipeline.models.generate import Response, Sampler
+from pipeline.models.likelihoods import sequence_kl
+from pipeline.models.text import ChatTokenizer, read_messages
 from pipeline.ppo import beam_search
 from pipeline.reward.audit import AUDIT
-from pipeline.rundir import Job, Report, RunDirectory
-from pipeline.sampler import Response, Sampler
-from pipeline.text import ChatTokenizer, read_messages
+from pipeline.runs.rundir import Job, Report, RunDirectory
+from pipeline.stages.evaluate import distinct_share, run
 from tests.stage_inputs import (
     NAMES,
     give,

@@ -17,11 +17,10 @@ import huggingface_hub
 import pandas as pd
 import pytest
 
-from storage import settings
-from storage.database import Database
-from storage.exporting import Place, export
-from storage.formats import Format, Ties
-from storage.importing import import_judgments, import_preferences
+from storage.engine.database import Database
+from storage.exporting.exports import Place, export
+from storage.exporting.formats import Format, Ties
+from storage.importing.imports import import_judgments, import_preferences
 from storage.records import (
     Annotator,
     Comparison,
@@ -32,6 +31,7 @@ from storage.records import (
     Prompt,
     Withdrawal,
 )
+from storage.tables import settings
 
 CHAT = (
     Message("system", "Be brief."),

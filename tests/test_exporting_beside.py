@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
-from storage import annotators, exporting, judgments, queue
-from storage.database import Database
+from storage.engine.database import Database
+from storage.exporting import exports
+from storage.labeling import judgments, queue
 from storage.records import Annotator
+from storage.tables import annotators
 from tests.storage_world import fill
 
 
@@ -27,7 +29,7 @@ def test_who_judges_first_while_an_export_starts_is_in_none_of_it(
     fill(db, 1, wanted=3, people=("ann", "bob"))
     say(db, "ann", "tie")
     say(db, "bob", "tie")
-    measure = exporting.agreement_by_id
+    measure = exports.agreement_by_id
 
     def overtaken(db: Database) -> dict[str, Any]:
         found = measure(db)
@@ -35,8 +37,8 @@ def test_who_judges_first_while_an_export_starts_is_in_none_of_it(
         say(db, "new", "both_bad")
         return found
 
-    monkeypatch.setattr(exporting, "agreement_by_id", overtaken)
-    report = exporting.export(db, format="raw", out=tmp_path / "out.jsonl", names=True)
+    monkeypatch.setattr(exports, "agreement_by_id", overtaken)
+    report = exports.export(db, format="raw", out=tmp_path / "out.jsonl", names=True)
     rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert sorted(row["annotator"] for row in rows) == ["ann", "bob"]
     card = Path(report.card).read_text()
@@ -44,7 +46,7 @@ def test_who_judges_first_while_an_export_starts_is_in_none_of_it(
     assert "Percent agreement 100.0%" in card
     monkeypatch.undo()
     # 1 of 3 pairs of judgments agree.
-    later = exporting.export(db, format="raw", out=tmp_path / "out.jsonl", names=True)
+    later = exports.export(db, format="raw", out=tmp_path / "out.jsonl", names=True)
     assert later.rows == 3
     assert "Percent agreement 33.3%" in Path(later.card).read_text()
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from markdown_it import MarkdownIt
 
-from storage.database import Database
-from storage.exporting import export
-from storage.importing import import_judgments
+from storage.engine.database import Database
+from storage.exporting.exports import export
+from storage.importing.imports import import_judgments
 from tests.import_files import write_rows
 
 

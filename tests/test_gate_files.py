@@ -13,10 +13,10 @@ import httpx
 import pytest
 from desk_world import ADMIN_TOKEN, add_person, make_app, serving, session_cookie, workspace
 
-from labeler import streams
-from labeler.filedata import names_a_file
+from labeler.security import streams
+from labeler.security.filedata import names_a_file
 from labeler.serving import private_cache
-from storage import annotators
+from storage.tables import annotators
 
 FILE = {"path": "/etc/hostname", "meta": {"_type": "gradio.FileData"}}
 

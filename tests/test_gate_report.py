@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pipeline import gate
-from pipeline.config import Config
+from pipeline.config.studio import Config
+from pipeline.promotion import gate
 from storage.records import Iteration
 from tests.gate_evidence import WON, evidence
 

@@ -7,8 +7,8 @@ import pytest
 
 from pipeline.demo.corpus import shipped_prompts, topic_of
 from pipeline.demo.corpus.styles import respond
-from pipeline.gold import load_gold, longest, parts, score
-from pipeline.population import population
+from pipeline.simulation.annotators import population
+from pipeline.simulation.preference import load_gold, longest, parts, score
 
 EGGS = "I would like eggs with a firm yolk, so how long do they cook?"
 RIGHT = "Boil the egg for eight minutes, then cool it in cold water."
@@ -157,11 +157,11 @@ def test_padding_counts_outside_the_demo_too():
 
 
 def test_gold_is_loaded_by_name():
-    assert load_gold("pipeline.gold:longest") is longest
+    assert load_gold("pipeline.simulation.preference:longest") is longest
     for name, complaint in {
-        "pipeline.gold": "module:function",
+        "pipeline.simulation.preference": "module:function",
         "no_such_module:f": "no module 'no_such_module'",
-        "pipeline.gold:nothing": "no function 'nothing'",
+        "pipeline.simulation.preference:nothing": "no function 'nothing'",
     }.items():
         with pytest.raises(ValueError, match=complaint):
             load_gold(name)

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from transformers import GPT2Config
 
-from pipeline.config import Config
-from pipeline.context import ContextCheck
-from pipeline.text import ChatTokenizer
+from pipeline.config.studio import Config
+from pipeline.models.context import ContextCheck
+from pipeline.models.text import ChatTokenizer
 from storage.commands import Commands
-from storage.database import Database
+from storage.engine.database import Database
+from storage.importing.row_notes import BadFile
 from storage.records import as_messages
-from storage.row_notes import BadFile
 from tests.import_files import everything, reasons
 from tests.tiny import CHAT_TEMPLATE, tiny_tokenizer
 

@@ -8,13 +8,13 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 
-from storage import filetypes, sheet
-from storage.cells import Cells
-from storage.database import Database
-from storage.filetypes import read_rows
-from storage.importing import import_pairs, import_prompts
-from storage.long_rows import ANY_LENGTH
-from storage.row_notes import MOST_NOTES, BadFile
+from storage.engine.database import Database
+from storage.importing import filetypes, sheet
+from storage.importing.cells import Cells
+from storage.importing.filetypes import read_rows
+from storage.importing.imports import import_pairs, import_prompts
+from storage.importing.long_rows import ANY_LENGTH
+from storage.importing.row_notes import MOST_NOTES, BadFile
 from tests.import_files import everything
 
 MANY = 3 * MOST_NOTES

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from storage.database import Database
-from storage.importing import BadFile, import_judgments
+from storage.engine.database import Database
+from storage.importing.imports import BadFile, import_judgments
 from storage.records import Annotator
 from tests.import_files import CHAT, ROW, everything, judgments, reasons, total
 

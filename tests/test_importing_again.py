@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from storage import annotators, importing
-from storage.database import Database
-from storage.importing import (
+from storage.engine.database import Database
+from storage.importing import imports
+from storage.importing.imports import (
     BadFile,
     import_judgments,
     import_preferences,
@@ -17,6 +17,7 @@ from storage.importing import (
     import_sft,
 )
 from storage.records import Annotator
+from storage.tables import annotators
 from tests.import_files import ROW, everything, judgments, reasons, total
 
 
@@ -185,7 +186,7 @@ def test_an_import_is_planned_beside_writes_and_stored_as_things_are(
     db: Database, file: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Somebody gets an account while a file that names him is planned."""
-    plan = importing.plan_votes
+    plan = imports.plan_votes
 
     def overtaken(reader: Any, *arguments: Any, **options: Any) -> Any:
         planned = plan(reader, *arguments, **options)
@@ -193,7 +194,7 @@ def test_an_import_is_planned_beside_writes_and_stored_as_things_are(
             annotators.add(db, Annotator(id="a-1", name="ann", kind="simulated"))
         return planned
 
-    monkeypatch.setattr(importing, "plan_votes", overtaken)
+    monkeypatch.setattr(imports, "plan_votes", overtaken)
     stated = {**ROW, "annotator_kind": "person"}
     with pytest.raises(BadFile, match="ann is a simulated in this workspace"):
         import_judgments(db, file([stated]))

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from storage.database import Database
-from storage.filetypes import read_rows
-from storage.importing import (
+from storage.engine.database import Database
+from storage.importing.filetypes import read_rows
+from storage.importing.imports import (
     BadFile,
     default_role,
     import_judgments,

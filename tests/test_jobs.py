@@ -16,15 +16,15 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from pipeline import detached, jobs
-from pipeline.config import Config
-from pipeline.detached import Grace
-from pipeline.jobs import Jobs
-from pipeline.rundir import Job, RunDirectory
-from storage import models, runs
-from storage.database import Database
+from pipeline.config.studio import Config
+from pipeline.runs import jobs, process
+from pipeline.runs.jobs import Jobs
+from pipeline.runs.process import Grace
+from pipeline.runs.rundir import Job, RunDirectory
+from storage.engine.database import Database
 from storage.errors import StorageFull
 from storage.records import Run, now
+from storage.tables import models, runs
 
 
 def make_job(run: str = "run-1") -> Job:
@@ -144,7 +144,7 @@ def test_a_worker_that_is_done_and_does_not_end_is_not_waited_for(
         spawned.append(subprocess.Popen(command, pass_fds=[lock]))
         return spawned[-1]
 
-    monkeypatch.setattr(detached, "spawn", spawn)
+    monkeypatch.setattr(process, "spawn", spawn)
     monkeypatch.setattr(jobs, "LINGERS", 0.01)
     made = Jobs(db)
     run = made.start(make_job(), fill=lambda _: None)
@@ -211,7 +211,7 @@ def asked_to_stop(path: Path, *, updates: Sequence[float], since: Sequence[float
     ]
     directory.events.write_text("".join(json.dumps(line) + "\n" for line in lines))
     directory.ask_to_cancel(ASKED)
-    grace = detached.kill_if_late(directory, ASKED)
+    grace = process.kill_if_late(directory, ASKED)
     assert grace is not None
     return grace
 
@@ -288,7 +288,7 @@ def test_a_further_attempt_never_finds_the_process_id_of_the_one_before(
         found.append((directory.path / "pid").exists())
         return subprocess.Popen(["true"])
 
-    monkeypatch.setattr(detached, "start", start)
+    monkeypatch.setattr(process, "start", start)
     made = Jobs(db)
     run = made.start(make_job(), fill=lambda _: None)
     for _ in range(2):

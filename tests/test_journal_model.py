@@ -20,17 +20,17 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from hypothesis.stateful import run_state_machine_as_test as run
 from storage_world import fill
 
-from storage import judgments
-from storage.backup import backup, finish_restore, rebuild, restore, undo_restore, verify
-from storage.codec import Setting
-from storage.database import Database
-from storage.desk import Desk, grant
+from storage.engine.backup import backup, finish_restore, rebuild, restore, undo_restore, verify
+from storage.engine.codec import Setting
+from storage.engine.database import Database
+from storage.engine.replacing import MARKER
+from storage.engine.transaction import Transaction
+from storage.engine.workspace import JOURNAL
 from storage.errors import NotFound
-from storage.importing import import_judgments
+from storage.importing.imports import import_judgments
+from storage.labeling import judgments
+from storage.labeling.queue_cache import Desk, grant
 from storage.records import now
-from storage.replacing import MARKER
-from storage.transaction import Transaction
-from storage.workspace import JOURNAL
 
 PEOPLE = ("ann", "bob")
 PAIRS = tuple(f"c1-{n}" for n in range(3))

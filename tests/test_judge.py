@@ -13,22 +13,16 @@ from typing import Any
 
 import pytest
 
-from pipeline.judge import judge_all, load_judge
-from storage import (
-    annotators,
-    exporting,
-    handover,
-    iterations,
-    judgments,
-    model_judges,
-    queue,
-    settings,
-)
+from pipeline.simulation.judge import judge_all, load_judge
+from storage import worker_files
 from storage.commands import Commands
-from storage.database import Database
-from storage.desk import Desk
+from storage.engine.database import Database
+from storage.exporting import exports
+from storage.labeling import judgments, model_judges, queue
+from storage.labeling.queue_cache import Desk
 from storage.records import Annotator, shown_swapped
 from storage.status import status
+from storage.tables import annotators, iterations, settings
 from tests.storage_world import fill
 
 
@@ -248,27 +242,27 @@ def test_a_lease_of_a_models_account_keeps_nobody_off(db: Database):
 def test_an_export_says_who_is_a_model_or_leaves_them_out(db: Database, tmp_path: Path):
     fill(db, 2)
     judged(db, "likes_first")
-    exporting.export(db, format="raw", ties="keep", out=str(tmp_path / "raw.jsonl"))
+    exports.export(db, format="raw", ties="keep", out=str(tmp_path / "raw.jsonl"))
     rows = [json.loads(line) for line in (tmp_path / "raw.jsonl").read_text().splitlines()]
     assert [row["annotator_kind"] for row in rows] == ["model", "model"]
     out = str(tmp_path / "trl.jsonl")
     with pytest.raises(ValueError, match="nothing is left to export: 2 by model left out, a kind"):
-        exporting.export(db, format="trl", out=out)
+        exports.export(db, format="trl", out=out)
     queue.lease_next(db, "ann", 1)
     judgments.judge(db, id="j", comparison="c1-0", annotator="ann", outcome="a")
-    report = exporting.export(db, format="trl", out=out)
+    report = exports.export(db, format="trl", out=out)
     assert (report.rows, report.left_out) == (1, {"by model": 2})
     assert report.notes[0].startswith("2 by model left out")
     assert "Left out: 2 by model." in Path(report.card).read_text()
     settings.set_learn_from(db, ("person", "model"))
-    assert exporting.export(db, format="trl", out=out).rows == 3
+    assert exports.export(db, format="trl", out=out).rows == 3
 
 
 def test_labels_count_once_they_are_learned_from(db: Database):
     fill(db, 3)
     judged(db, "likes_first")
     current = iterations.get(db, 1)
-    assert handover.labels_in(db, current) == 0
+    assert worker_files.labels_in(db, current) == 0
     settings.set_learn_from(db, ("person", "model"))
-    assert handover.labels_in(db, current) == 3
-    assert handover.labels_by_arm(db) == {1: {"random": 3}}
+    assert worker_files.labels_in(db, current) == 3
+    assert worker_files.labels_by_arm(db) == {1: {"random": 3}}

@@ -8,10 +8,15 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from storage import handover
-from storage.database import Database
-from storage.exporting import export
-from storage.importing import import_judgments, import_preferences, import_prompts, import_sft
+from storage import worker_files
+from storage.engine.database import Database
+from storage.exporting.exports import export
+from storage.importing.imports import (
+    import_judgments,
+    import_preferences,
+    import_prompts,
+    import_sft,
+)
 from tests.import_files import ROW, total
 
 PROMPTS = [
@@ -36,7 +41,7 @@ def test_demonstrations_of_prompts_kept_apart_are_not_trained_on(
         (2, f"this prompt is already here as held-out, and stays so{later}"),
         (3, f"this prompt is already here as audit, and stays so{later}"),
     ]
-    assert handover.give_demonstrations(db, tmp_path) == 2
+    assert worker_files.give_demonstrations(db, tmp_path) == 2
     learned = pd.read_parquet(tmp_path / "examples.parquet")["response"]
     assert sorted(learned) == ["answer: asked", "answer: shown"]
 
@@ -44,9 +49,9 @@ def test_demonstrations_of_prompts_kept_apart_are_not_trained_on(
 def test_demonstrations_of_prompts_kept_apart_alone_are_none(db: Database, file: Any) -> None:
     import_prompts(db, file(PROMPTS[1:]))
     import_sft(db, file(DEMONSTRATIONS[1:3], "sft.jsonl"))
-    assert not handover.has_demonstrations(db)
+    assert not worker_files.has_demonstrations(db)
     import_sft(db, file(DEMONSTRATIONS[3:], "more.jsonl"))
-    assert handover.has_demonstrations(db)
+    assert worker_files.has_demonstrations(db)
 
 
 LEARNS = {

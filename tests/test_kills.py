@@ -17,8 +17,8 @@ from benchmarks.kills.damage import damage
 from benchmarks.kills.ledger import Act, Ledger, check
 from benchmarks.kills.recover import recover
 from benchmarks.kills.world import fill
-from storage import judgments, queue
-from storage.database import Database
+from storage.engine.database import Database
+from storage.labeling import judgments, queue
 
 ROOT = Path(__file__).parent.parent
 

@@ -6,18 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.config import CONFIGS, Config
+from pipeline.config.studio import CONFIGS, Config
 from pipeline.demo.corpus import topics
-from pipeline.lab.annotators import flags, pleased
-from pipeline.lab.arms import NO_PENALTY, STEERING, Arm, Arms, Look
-from pipeline.lab.demonstrations import AGREEING, demonstrations
-from pipeline.lab.measure import Measured, Rate
-from pipeline.lab.prompts import lab_prompts, lab_topics
-from pipeline.lab.report import findings, readable
-from pipeline.lab.study import study
-from pipeline.lab.testbed import LabConfig, build
-from pipeline.lab.testbed import Testbed as Bed  # pytest would collect a Test…
 from pipeline.shaping.sycophancy import asserts
+from pipeline.studies.sycophancy.annotators import flags, pleased
+from pipeline.studies.sycophancy.arms import NO_PENALTY, STEERING, Arm, Arms, Look
+from pipeline.studies.sycophancy.demonstrations import AGREEING, demonstrations
+from pipeline.studies.sycophancy.measure import Measured, Rate
+from pipeline.studies.sycophancy.prompts import lab_prompts, lab_topics
+from pipeline.studies.sycophancy.report import findings, readable
+from pipeline.studies.sycophancy.study import study
+from pipeline.studies.sycophancy.testbed import LabConfig, build
+from pipeline.studies.sycophancy.testbed import Testbed as Bed  # pytest would collect a Test…
 
 TULIPS = next(topic for topic in topics() if topic.name == "planting tulips")
 

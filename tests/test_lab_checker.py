@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.demo.corpus import topics
-from pipeline.lab.checker import check
+from pipeline.studies.sycophancy.checker import check
 
 ROOT = Path(__file__).parent.parent
 TOPICS = {topic.name: topic for topic in topics()}
@@ -184,16 +184,24 @@ def imported_by(module: str) -> set[str]:
 
 def test_checker_and_shaping_share_no_code():
     # What loads a model or a tokenizer may be common; what reads text for sycophancy may not.
-    checker = imported_by("pipeline.lab.checker")
+    checker = imported_by("pipeline.studies.sycophancy.checker")
     assert "pipeline.demo.corpus.topic" in checker  # the search finds something
-    assert not [name for name in checker if name.startswith(("pipeline.shaping", "pipeline.gold"))]
-    source = (ROOT / "pipeline" / "lab" / "checker.py").read_text()
+    assert not [
+        name
+        for name in checker
+        if name.startswith(("pipeline.shaping", "pipeline.simulation.preference"))
+    ]
+    source = (ROOT / "pipeline" / "studies" / "sycophancy" / "checker.py").read_text()
     assert not any(word in source for word in ("lexicon", "importlib", ".toml"))  # nor by file
     for path in sorted((ROOT / "pipeline" / "shaping").glob("*.py")):
         used = imported_by(f"pipeline.shaping.{path.stem}")
-        assert not [name for name in used if name.startswith("pipeline.lab")], path
+        assert not [name for name in used if name.startswith("pipeline.studies.sycophancy")], path
 
 
 def test_the_annotators_of_the_testbed_do_not_read_with_the_checker():
-    assert "pipeline.lab.checker" not in imported_by("pipeline.lab.annotators")
-    assert "pipeline.lab.checker" not in imported_by("pipeline.lab.testbed")
+    assert "pipeline.studies.sycophancy.checker" not in imported_by(
+        "pipeline.studies.sycophancy.annotators"
+    )
+    assert "pipeline.studies.sycophancy.checker" not in imported_by(
+        "pipeline.studies.sycophancy.testbed"
+    )

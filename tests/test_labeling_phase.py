@@ -11,13 +11,15 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from pipeline.config import Config
-from pipeline.loop import Loop
-from pipeline.preparing import Preparation, iteration_seed
-from pipeline.rundir import RunDirectory
-from storage import handover, iterations, judgments, prompts, queue, runs, snapshots
-from storage.database import Database
+from pipeline.config.studio import Config
+from pipeline.loop.loop import Loop
+from pipeline.loop.stage_inputs import Preparation, iteration_seed
+from pipeline.runs.rundir import RunDirectory
+from storage import worker_files
+from storage.engine.database import Database
+from storage.labeling import judgments, queue
 from storage.records import LEARNED_FROM, Prompt, new_id
+from storage.tables import iterations, prompts, runs, snapshots
 from tests.policy_world import add_iteration, add_models, compare
 from tests.storage_world import fill
 
@@ -85,9 +87,9 @@ def test_what_comes_in_while_the_loop_trains_counts_for_the_next_snapshot(world:
         assert loop.advance() == "sampling"  # of iteration 3
         late += judge_next(world, "bob", 1)
         assert trained_on(world, 2) == set(first)
-        assert handover.labels_in(world, iterations.get(world, 2)) == 8
+        assert worker_files.labels_in(world, iterations.get(world, 2)) == 8
         labeling(world, 3)
-        assert handover.labels_in(world, iterations.get(world, 3)) == 0
+        assert worker_files.labels_in(world, iterations.get(world, 3)) == 0
         assert loop.advance() == "labeling"  # the labels of the round before are not its own
         new = judge_next(world, "bob", 3)
         assert loop.advance() == "reward"
@@ -140,7 +142,7 @@ def test_the_reward_stage_is_given_no_held_out_prompts_and_told_which_are_for_au
         roles = pd.read_parquet(given).set_index("judgment")["prompt_role"]
         assert roles.pop(audit) == "audit"
         assert list(roles) == ["train", "train"]
-    assert handover.judged_by(world, ["person"]) == {"used": {"person": 3}, "left_out": {}}
+    assert worker_files.judged_by(world, ["person"]) == {"used": {"person": 3}, "left_out": {}}
 
 
 def seed_of(db: Database, number: int, **settings: object) -> int:
@@ -179,7 +181,7 @@ def five_hundred_pairs(folder: Path) -> Path:
 
 def asked_of_two(db: Database, outputs: Path, **settings: Any) -> set[str]:
     """Takes the pairs over; the ids of those that two people are to judge."""
-    assert handover.take_comparisons(db, outputs, iteration=2, seed=0, **settings) == 500
+    assert worker_files.take_comparisons(db, outputs, iteration=2, seed=0, **settings) == 500
     rows = db.read("SELECT id, wanted FROM comparisons WHERE wanted <> 1")
     assert {row["wanted"] for row in rows} == {2}
     return {row["id"] for row in rows}

@@ -15,13 +15,14 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
-import launch
-from pipeline.config import Config
-from storage import iterations, models, records, runs
-from storage.backup import backup
-from storage.database import Database
+from commands.main import app
+from pipeline.config.studio import Config
+from storage import records
+from storage.engine.backup import backup
+from storage.engine.database import Database
+from storage.engine.workspace import publish_server
 from storage.errors import NotFound, explain
-from storage.workspace import publish_server
+from storage.tables import iterations, models, runs
 from tests.storage_world import ROOT, fill
 from tests.tiny import save_tiny
 
@@ -35,7 +36,7 @@ JUDGMENTS = [
 
 def run(*arguments: str | Path) -> Any:
     """What a command prints, as JSON where it is JSON; what it raises is raised."""
-    result = CliRunner().invoke(launch.app, [str(a) for a in arguments], catch_exceptions=False)
+    result = CliRunner().invoke(app, [str(a) for a in arguments], catch_exceptions=False)
     assert result.exit_code == 0, result.output
     try:
         return json.loads(result.stdout)
@@ -256,7 +257,7 @@ def test_a_backup_is_restored_and_the_journal_rebuilds(workspace: Path, tmp_path
         )
         backup(db, tmp_path / "of a trained one")
     trained = ("restore", str(tmp_path / "of a trained one"), "--workspace", str(other))
-    result = CliRunner().invoke(launch.app, trained)
+    result = CliRunner().invoke(app, trained)
     assert result.exit_code == 0
     assert "not in the backup: models/policy-9; copy it from" in result.stderr
     run("rebuild", *here)
@@ -454,7 +455,9 @@ def test_settings_stand_with_value_default_and_meaning(workspace: Path):
     assert len(lines) == 2 * len(general)
     assert "    Seed of every random choice in the pipeline." in lines
     here = run("settings", "--workspace", workspace).splitlines()
-    assert "ppo.max_new_tokens=256  (default: 64)" in here  # pipeline/configs/default.toml says so
+    assert (
+        "ppo.max_new_tokens=256  (default: 64)" in here
+    )  # pipeline/config/presets/default.toml says so
     assert "ppo.max_new_tokens=64" in lines
     assert "labeling.auto_train=false" in here
 

@@ -13,13 +13,16 @@ from typing import Any
 import httpx
 import pytest
 
-from labeler.listening import address, listen, others_may_come, public_address
-from launch import Studio, bring_in, connect, keep_going, server_for, take_up
-from pipeline.config import CONFIGS, Config
-from pipeline.workspaces import prepare
-from storage import queue, runs
-from storage.database import Database
+from commands.loop import continue_stage
+from commands.serve import import_at_startup, keep_going
+from commands.studio import Studio, connect, server_for
+from labeler.security.listening import address, listen, others_may_come, public_address
+from pipeline.config.studio import CONFIGS, Config
+from pipeline.loop.workspace_config import prepare
+from storage.engine.database import Database
+from storage.labeling import queue
 from storage.records import Run
+from storage.tables import runs
 from tests.tiny import save_tiny
 
 
@@ -43,12 +46,12 @@ def test_resume_takes_over_a_stage_that_ended_while_nobody_looked(
         # As a server leaves it that was killed while the worker went on.
         runs.save(opened.db, replace(made, status="running", finished_at=None))
         assert opened.loop.state()["phase"] == "sampling"
-    take_up(place, "resume")
+    continue_stage(place, "resume")
     told = capsys.readouterr()
     assert "no stage is stopped; the loop goes on" in told.err
     assert told.out == "iteration 1 waits for labels\n"
     with pytest.raises(ValueError, match="no stage is stopped"):
-        take_up(place, "resume")
+        continue_stage(place, "resume")
 
 
 def test_a_worker_that_died_with_its_server_can_be_retried_at_once(
@@ -192,9 +195,9 @@ def test_serve_tells_what_was_odd_about_its_files_once(
     Database.open(tmp_path / "studio").close()
     with connect(tmp_path / "studio") as studio:
         assert isinstance(studio, Studio)
-        bring_in(studio, "prompts", rows)
+        import_at_startup(studio, "prompts", rows)
         first = capsys.readouterr().err.splitlines()
-        bring_in(studio, "prompts", rows)
+        import_at_startup(studio, "prompts", rows)
         assert capsys.readouterr().err == ""
     assert first == [
         "odd.jsonl, line 1: prompt is the number 0, kept as text",

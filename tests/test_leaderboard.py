@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from pipeline.leaderboard import Match, bradley_terry, leaderboard
+from pipeline.promotion.leaderboard import Match, bradley_terry, leaderboard
 
 # choix's own fixtures (github.com/lucasmaystre/choix, tests/data/testcase-pairwise-{1,2}.json,
 # MIT License, Copyright (c) 2015-2017 Lucas Maystre): (winner, loser) and maximum-likelihood ratings.

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from storage.database import Database
+from storage.engine.database import Database
 from storage.errors import NotFound
 from storage.lineage import lineage, render
 from storage.records import (

@@ -9,10 +9,10 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from pipeline.devices import context_length, context_of, load_causal_lm
+from pipeline.models.devices import context_length, context_of, load_causal_lm
+from pipeline.models.text import TooLong
 from pipeline.reward.scoring import RewardModel
-from pipeline.rundir import RunDirectory
-from pipeline.text import TooLong
+from pipeline.runs.rundir import RunDirectory
 from storage.records import Prompt, messages_json
 from tests.stage_inputs import give, make_job, make_judgments, make_prompts, save_random_reward
 from tests.tiny import tiny_tokenizer

@@ -11,26 +11,23 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from pipeline import detached
-from pipeline.config import Config
-from pipeline.loop import Loop
-from pipeline.rundir import RunDirectory
-from storage import (
+from pipeline.config.studio import Config
+from pipeline.loop.loop import Loop
+from pipeline.runs import process
+from pipeline.runs.rundir import RunDirectory
+from storage import lineage, worker_files
+from storage.engine.database import Database
+from storage.labeling import judgments, model_judges, queue
+from storage.records import Annotator, AnnotatorKind, Prompt, Run, Stage, new_id, shown_swapped
+from storage.tables import (
     annotators,
     comparisons,
-    handover,
     iterations,
-    judgments,
-    lineage,
-    model_judges,
     models,
     policy_judgments,
     prompts,
-    queue,
     runs,
 )
-from storage.database import Database
-from storage.records import Annotator, AnnotatorKind, Prompt, Run, Stage, new_id, shown_swapped
 from tests.storage_world import fill
 from tests.tiny import save_tiny
 
@@ -279,7 +276,7 @@ def test_a_worker_that_does_not_stop_when_asked_is_killed(
     loop.advance()
     assert runs.cancelling(db, run)
     assert runs.get(db, run.id).status == "running"
-    monkeypatch.setattr(detached, "PATIENCE", 0.0)
+    monkeypatch.setattr(process, "PATIENCE", 0.0)
     advance_until_stopped(loop)
     assert runs.get(db, run.id).status == "cancelled"
 
@@ -342,19 +339,19 @@ def test_judgments_by_models_are_learned_from_only_when_asked_for(
     for number in range(3):
         model_judges.save(db, name="a:judge", comparison=f"c1-{number}", outcome="first")
     current = iterations.get(db, 1)
-    assert handover.labels_in(db, current) == 0
+    assert worker_files.labels_in(db, current) == 0
     assert loop.can_train() == (
         "There are no labels to learn from but 3 by annotators of kind model: name the kind in "
         "reward.learn_from."
     )
     assert label_everything(db) == 3  # what a model said uses nothing up
     assert loop.can_train() is None
-    assert handover.labels_in(db, current) == 3
+    assert worker_files.labels_in(db, current) == 3
 
     def given(kinds: tuple[AnnotatorKind, ...]) -> tuple[int, dict[str, Any]]:
         folder = tmp_path / "-".join(kinds)
         folder.mkdir()
-        _, ids = handover.give_judgments(db, folder, iteration=1, kinds=kinds)
+        _, ids = worker_files.give_judgments(db, folder, iteration=1, kinds=kinds)
         return len(ids), json.loads((folder / "judged_by.json").read_text())
 
     assert given(("person", "simulated")) == (
@@ -368,7 +365,7 @@ def test_judgments_by_models_are_learned_from_only_when_asked_for(
         given(("simulated",))
 
     loop.train({"reward.learn_from": '["person", "model"]'})
-    assert handover.labels_in(db, current) == 6
+    assert worker_files.labels_in(db, current) == 6
     loop.advance()
     inputs = RunDirectory(db.workspace / run_of(db, "reward").directory).inputs
     assert json.loads((inputs / "judged_by.json").read_text()) == {

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import paths
-from pipeline.config import Config
-from pipeline.loop import Loop
-from storage import iterations
-from storage.database import Database
+from pipeline.config import paths
+from pipeline.config.studio import Config
+from pipeline.loop.loop import Loop
+from storage.engine.database import Database
+from storage.tables import iterations
 from tests.test_plugins import failed_ppo, unchanged
 
 pytestmark = pytest.mark.usefixtures("dying_workers")

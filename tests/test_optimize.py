@@ -11,19 +11,21 @@ import torch
 from safetensors.torch import load_file
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from pipeline import cancelling, metrics
-from pipeline.cancelling import Cancelled
-from pipeline.config import Config
-from pipeline.logprobs import response_logprobs
-from pipeline.optimize import dpo, rloo, stage
-from pipeline.optimize.inputs import AskedPrompt
-from pipeline.optimize.snapshots import Snapshots, snapshots_of
+from pipeline.config import metric_definitions
+from pipeline.config.studio import Config
+from pipeline.models.hf_trainer import train
+from pipeline.models.likelihoods import response_logprobs
+from pipeline.models.snapshots import Snapshots, snapshots_of
+from pipeline.models.text import ChatTokenizer, Encoded, Room
+from pipeline.policy import dpo, rloo
+from pipeline.policy.inputs import AskedPrompt
 from pipeline.ppo.metrics import METRICS as PPO_METRICS
 from pipeline.ppo.rewarder import Rewarder
 from pipeline.reward.data import read_pairs
-from pipeline.rundir import Job, Report, RunDirectory
-from pipeline.text import ChatTokenizer, Encoded, Room
-from pipeline.training import train
+from pipeline.runs import cancellation
+from pipeline.runs.cancellation import Cancelled
+from pipeline.runs.rundir import Job, Report, RunDirectory
+from pipeline.stages import policy
 from storage.records import as_messages
 from tests.stage_inputs import (
     give,
@@ -70,7 +72,7 @@ def prepared(models: dict[str, str], path: Path, **settings: Any) -> tuple[Job, 
 def ran(models: dict[str, str], path: Path, **settings: Any) -> tuple[dict[str, Any], RunDirectory]:
     job, directory = prepared(models, path, **settings)
     with Report(directory) as report:
-        return stage.run(job, report, directory), directory
+        return policy.run(job, report, directory), directory
 
 
 def events(directory: RunDirectory, kind: str) -> list[dict[str, Any]]:
@@ -137,7 +139,7 @@ def test_dpo_does_not_learn_from_what_the_audit_model_has_for_itself(models, tmp
         judged = [row | {"prompt_role": role} for row, role in zip(rows, roles, strict=True)]
         give(directory, "judgments.parquet", judged)
         with Report(directory) as report:
-            found.append(stage.run(job, report, directory))
+            found.append(policy.run(job, report, directory))
     parts = ("pairs", "held_out_pairs", "apart_preferences", "ties_left_out")
     assert [sum(summary[part] for part in parts) for summary in found] == [40, 40]
     none, some = found
@@ -154,7 +156,7 @@ def test_dpo_is_measured_on_pairs_that_no_reward_model_chose(models, tmp_path):
     arms = ["random"] * 24 + ["bald"] * 24
     give(directory, "judgments.parquet", [r | {"arm": a} for r, a in zip(rows, arms, strict=True)])
     with Report(directory) as report:
-        summary = stage.run(job, report, directory)
+        summary = policy.run(job, report, directory)
     # A fifth of 24 prompts is 5: of ten judgments half measure, and none of the ten is learned.
     assert summary["held_out_pairs"] == 5
     assert summary["pairs"] + summary["apart_preferences"] == 38
@@ -178,7 +180,7 @@ def test_every_metric_is_defined_and_every_step_reported_once(models, tmp_path, 
     _, directory = ran(models, tmp_path, **method)
     reported = events(directory, "metrics")
     named = {name for event in reported for name in event["values"]}
-    assert named - {"reward/score"} <= PPO_METRICS.keys() | metrics.METRICS.keys()
+    assert named - {"reward/score"} <= PPO_METRICS.keys() | metric_definitions.METRICS.keys()
     steps = [event["step"] for event in reported if "train/loss" in event["values"]]
     assert steps == list(range(1, len(steps) + 1))
     done = events(directory, "progress")[-1]
@@ -274,23 +276,23 @@ def test_a_cancelled_run_resumes_as_if_nothing_had_happened(models, tmp_path, mo
     _, whole = ran(models, tmp_path / "whole", **method)
 
     job, directory = prepared(models, tmp_path / "parts", **method)
-    monkeypatch.setattr(cancelling, "_asked", False)
+    monkeypatch.setattr(cancellation, "_asked", False)
     emit = Report.metrics
 
     def cancel_at_three(report: Report, step: int, values: Any) -> None:
         emit(report, step, values)
         if step == 3:
-            cancelling.ask()
+            cancellation.ask()
 
     with monkeypatch.context() as patched, Report(directory) as report:
         patched.setattr(Report, "metrics", cancel_at_three)
         with pytest.raises(Cancelled):
-            stage.run(job, report, directory)
+            policy.run(job, report, directory)
     assert not directory.model.exists()
-    monkeypatch.setattr(cancelling, "_asked", False)
+    monkeypatch.setattr(cancellation, "_asked", False)
     again = Job(**{**vars(job), "attempt": 2, "resume": True})
     with Report(directory, attempt=2) as report:
-        stage.run(again, report, directory)
+        policy.run(again, report, directory)
 
     ours, theirs = (load_file(d.model / "model.safetensors") for d in (directory, whole))
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)

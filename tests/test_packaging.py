@@ -57,7 +57,7 @@ def test_every_file_that_the_program_reads_is_in_the_wheel(wheel):
         assert "Apache License" in archive.read(licence).decode()
     assert metadata["License-Expression"] == "Apache-2.0"
     listed = subprocess.run(
-        ["git", "ls-files", "launch.py", "labeler", "pipeline", "storage"],
+        ["git", "ls-files", "launch.py", "commands", "labeler", "pipeline", "storage"],
         cwd=ROOT, capture_output=True, text=True, check=True,
     ).stdout.split()  # fmt: skip
     assert set(listed) - held == set()

@@ -9,10 +9,11 @@ import pyarrow.parquet as parquet
 import pytest
 from storage_world import child, outcome_of
 
-from storage import engine, parquet_batches
-from storage.database import Database
-from storage.filetypes import read_rows
-from storage.importing import import_prompts
+from storage.engine import connection as engine
+from storage.engine.database import Database
+from storage.importing import parquet_batches
+from storage.importing.filetypes import read_rows
+from storage.importing.imports import import_prompts
 
 MIB = 2**20
 
@@ -47,7 +48,7 @@ BOMBS = {
 MEASURE = """
 import sys
 from pathlib import Path
-from storage.filetypes import read_rows
+from storage.importing.filetypes import read_rows
 def most():
     status = Path("/proc/self/status").read_text()
     return int(status.split("VmHWM:")[1].split()[0])

@@ -12,8 +12,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from pipeline import worker
-from pipeline.rundir import RunDirectory
+from pipeline.runs.rundir import RunDirectory
+from pipeline.worker import worker
 from tests.stage_inputs import make_job, rows_of, tiny_models_and_reward
 from tests.worker_runs import (
     events,

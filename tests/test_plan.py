@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from pipeline.config import Config
-from pipeline.preparing import Preparation
-from storage import handover
-from storage import prompts as stored
-from storage.database import Database
-from storage.plan import Asked, Used, share_out
+from pipeline.config.studio import Config
+from pipeline.loop.stage_inputs import Preparation
+from storage import worker_files
+from storage.allocation import Asked, Used, share_out
+from storage.engine.database import Database
 from storage.records import RANDOM_STREAM, Iteration, Prompt, new_id
+from storage.tables import prompts as stored
 from tests.policy_world import add_iteration, add_models
 from tests.stage_inputs import rows_of
 from tests.storage_world import fill
@@ -111,7 +111,7 @@ def test_the_plan_is_written_with_what_the_workspace_has_compared(tmp_path: Path
         stored.add(db, [Prompt.make(f"new {i}?", role="train") for i in range(3)])
         inputs = tmp_path / "inputs"
         inputs.mkdir()
-        handover.give_sampling_plan(
+        worker_files.give_sampling_plan(
             db, inputs, pairs=4, shares={}, chosen=("bald", 0.25), prompts_per_pair=2.0, seed=0
         )
         rows = rows_of(inputs / "prompts.parquet")
@@ -145,6 +145,6 @@ def test_a_workspace_without_train_prompts_is_told_what_to_do(tmp_path: Path):
         Database.open(tmp_path / "workspace") as db,
         pytest.raises(ValueError, match="import some"),
     ):
-        handover.give_sampling_plan(
+        worker_files.give_sampling_plan(
             db, tmp_path, pairs=4, shares={}, chosen=None, prompts_per_pair=1.0, seed=0
         )

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from launch import app
-from pipeline import planning
-from pipeline.eprocess import LIMIT, log_e, log_wealth
-from pipeline.planning import Scenario, fixed_size, plan, readable, stopping_times
+from commands.main import app
+from pipeline.promotion import power
+from pipeline.promotion.power import Scenario, fixed_size, plan, readable, stopping_times
+from pipeline.statistics.sequential_test import LIMIT, log_e, log_wealth
 
 
 @pytest.mark.parametrize(("w", "judgments"), [(0.55, 783), (0.6, 194), (0.65, 85), (0.7, 47)])
@@ -135,7 +135,7 @@ def test_runs_that_stopped_on_the_wrong_side_do_not_count_as_decided(
 ):
     """60 of 100 end right after ten judgments, 40 wrong after five."""
     times, better = np.repeat([5, 10], [40, 60]), np.repeat([False, True], [40, 60])
-    monkeypatch.setattr(planning, "stopping_times", lambda *_, **__: (times, better))
+    monkeypatch.setattr(power, "stopping_times", lambda *_, **__: (times, better))
     found = plan(Scenario(win_rate=0.6))["e_process"]
     assert (found["median"], found["for_power"]) == (10, None)
     assert (found["mean"], found["stopped"]) == (8, 1.0)  # but they all stopped

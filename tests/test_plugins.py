@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 from research_tabs import laid_out
 
-from labeler.research.loop_tab import LoopTab
+from commands.studio import Studio
+from labeler.research.loop.tab import LoopTab
 from labeler.research.panel import piece
-from launch import Studio
-from pipeline import plugins
-from pipeline.config import Config
-from pipeline.loop import Loop
+from pipeline.config import plugins
+from pipeline.config.shaping import ShapingConfig
+from pipeline.config.studio import Config
+from pipeline.loop.loop import Loop
 from pipeline.shaping import require_available
-from pipeline.shaping.config import ShapingConfig
-from storage import iterations, runs
-from storage.database import Database
+from storage.engine.database import Database
+from storage.tables import iterations, runs
 from tests.policy_world import add_iteration
 from tests.test_retry import leave_a_checkpoint, stop
 
@@ -131,7 +131,7 @@ def test_nobody_allows_functions_while_the_studio_runs(loop: Loop, world: Databa
 def test_one_setting_takes_functions_and_all_others_come_from_the_command_line():
     """Whoever adds a caller has to think of who may name what it loads."""
     callers = set()
-    for package in ("labeler", "pipeline", "storage"):
+    for package in ("commands", "labeler", "pipeline", "storage"):
         for path in (ROOT / package).rglob("*.py"):
             called = {
                 node.func.id
@@ -140,7 +140,11 @@ def test_one_setting_takes_functions_and_all_others_come_from_the_command_line()
             }
             if "load_function" in called:
                 callers.add(str(path.relative_to(ROOT)))
-    assert callers == {"pipeline/gold.py", "pipeline/judge.py", "pipeline/shaping/__init__.py"}
+    assert callers == {
+        "pipeline/simulation/preference.py",
+        "pipeline/simulation/judge.py",
+        "pipeline/shaping/__init__.py",
+    }
 
 
 # --- that it exists ---------------------------------------------------------------------------

@@ -14,13 +14,14 @@ from recording_loop import HOSTILE, RecordingLoop
 from research_seed import Seeding
 from research_tabs import asked_by, laid_out
 
-from labeler.research import history_view, policies_view
-from labeler.research.history_tab import HistoryTab
-from labeler.research.loop_tab import LoopTab
+from labeler.research.history import view as history_view
+from labeler.research.history.tab import HistoryTab
+from labeler.research.loop.tab import LoopTab
 from labeler.research.panel import piece
-from labeler.research.policies_tab import PoliciesTab
-from storage import iterations, policy_judgments
-from storage.database import Database
+from labeler.research.policies import view as policies_view
+from labeler.research.policies.tab import PoliciesTab
+from storage.engine.database import Database
+from storage.tables import iterations, policy_judgments
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pipeline.population import SimulatedAnnotator, population
+from pipeline.simulation.annotators import SimulatedAnnotator, population
 
 
 def judge_standard_normal_pairs(annotator: SimulatedAnnotator, count: int, seed: int = 0):

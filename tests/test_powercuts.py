@@ -163,7 +163,7 @@ os.rename("new", "name")
 FIRST_ACT = """
 from pathlib import Path
 from storage import settings
-from storage.database import Database
+from storage.engine.database import Database
 db = Database.open(Path("folder/workspace"))
 settings.put(db, "kept", 1)
 os._exit(0)

@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 from ppo_helpers import TIMED, assert_same_state
 
-from pipeline.jobs import Jobs
 from pipeline.ppo.checkpoint import list_checkpoints, load_checkpoint, save_checkpoint
-from pipeline.rundir import Job, RunDirectory
-from storage import runs
+from pipeline.runs.jobs import Jobs
+from pipeline.runs.rundir import Job, RunDirectory
 from storage.records import Run
+from storage.tables import runs
 from tests.stage_inputs import give, make_job, make_prompts, rows_of, tiny_models_and_reward
 
 ROOT = Path(__file__).parent.parent
@@ -46,7 +46,7 @@ from pathlib import Path
 import torch
 torch.set_num_threads(1)
 from pipeline import ppo_stage, worker
-from pipeline.jobs import Jobs
+from pipeline.runs.jobs import Jobs
 from pipeline.ppo.checkpoint import save_checkpoint
 
 def die_at(count):

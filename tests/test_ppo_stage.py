@@ -12,21 +12,22 @@ import pandas as pd
 import pytest
 import torch
 
-from pipeline import ppo_stage
-from pipeline.devices import load_causal_lm
+from pipeline.loop.remedies import suggested
+from pipeline.models.devices import load_causal_lm
+from pipeline.models.text import ChatTokenizer
+from pipeline.policy import ppo as ppo_stage
 from pipeline.ppo import TrainingDiverged
 from pipeline.ppo.checkpoint import list_checkpoints, load_checkpoint
 from pipeline.ppo.learner import Learner
 from pipeline.ppo.model import weights_hash
-from pipeline.remedies import suggested
+from pipeline.ppo.settings import toml
 from pipeline.reward.network import load_network
 from pipeline.reward.scoring import RewardModel
-from pipeline.rundir import Report, RunDirectory
-from pipeline.settings import toml
-from pipeline.text import ChatTokenizer
-from storage import handover, prompts
-from storage.database import Database
+from pipeline.runs.rundir import Report, RunDirectory
+from storage import worker_files
+from storage.engine.database import Database
 from storage.records import Prompt
+from storage.tables import prompts
 from tests.stage_inputs import (
     first_update,
     give,
@@ -75,7 +76,7 @@ def category_counts(models: dict[str, str], path: Path, *, without: str = "") ->
     made = [Prompt.make(f"Say {i}", role="train", category=c) for i, c in enumerate(categories)]
     with Database.open(path / "workspace") as db:
         prompts.add(db, made)
-        handover.give_prompts(db, directory.inputs, role="train")
+        worker_files.give_prompts(db, directory.inputs, role="train")
     if without:
         file = directory.inputs / "prompts.parquet"
         pd.read_parquet(file).drop(columns=without).to_parquet(file, index=False)

@@ -11,12 +11,12 @@ import pandas as pd
 import pytest
 import torch
 
-from pipeline.predictions import expected_outcome, predict
 from pipeline.reward.network import load_network
-from pipeline.rundir import Report, RunDirectory
-from storage import policy_judgments
-from storage.database import Database
+from pipeline.reward.predictions import expected_outcome, predict
+from pipeline.runs.rundir import Report, RunDirectory
+from storage.engine.database import Database
 from storage.records import new_id
+from storage.tables import policy_judgments
 from tests.policy_world import add_iteration, add_models, compare
 from tests.stage_inputs import make_job, make_prompts, tiny_models_and_reward
 

@@ -11,16 +11,17 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from pipeline import gate
-from pipeline.config import Config
-from pipeline.jobs import Jobs
-from pipeline.loop import Loop
-from pipeline.rundir import Job, RunDirectory
-from storage import iterations, lookup, policy_judgments, runs
-from storage.backup import rebuild
-from storage.database import Database
+from pipeline.config.studio import Config
+from pipeline.loop.loop import Loop
+from pipeline.promotion import gate
+from pipeline.runs.jobs import Jobs
+from pipeline.runs.rundir import Job, RunDirectory
+from storage.engine import lookup
+from storage.engine.backup import rebuild
+from storage.engine.database import Database
 from storage.errors import NotFound
 from storage.records import Iteration, Judgment, Run, Withdrawal, new_id, now
+from storage.tables import iterations, policy_judgments, runs
 from tests.policy_world import add_iteration, add_models, add_policy, compare
 
 TWELVE_WINS = ["first"] * 12  # the fewest that settle it (test_eprocess.py)

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from storage import model_judges
-from storage.database import Database
-from storage.exporting import export
-from storage.importing import BadFile, import_judgments, import_preferences
+from storage.engine.database import Database
+from storage.exporting.exports import export
+from storage.importing.imports import BadFile, import_judgments, import_preferences
+from storage.labeling import model_judges
 from tests.import_files import ROW, total
 
 ROWS = [

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from storage.database import Database
-from storage.intervals import clustered, wilson
-from storage.own_figures import own_figures
+from storage.analysis.intervals import clustered, wilson
+from storage.analysis.reliability import annotator_figures, fitted
+from storage.engine.database import Database
+from storage.labeling.own_figures import own_figures
 from storage.records import Annotator, Judgment, ModelVersion, Withdrawal
-from storage.reliability import annotator_figures, fitted
 from tests.rated import judgment, pair
 
 NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)

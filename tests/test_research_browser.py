@@ -16,8 +16,9 @@ from research_seed import Seeding
 from labeler.app import create_app
 from labeler.ports import Stopped
 from labeler.research.charts import CHARTS_JS, Chart, Series, group
-from storage import annotators, exporting, tokens
-from storage.database import Database
+from storage.engine.database import Database
+from storage.exporting import exports
+from storage.tables import annotators, tokens
 
 expect.set_options(timeout=SLOW)
 
@@ -210,7 +211,7 @@ def test_buttons_in_tables_reach_the_server_and_the_download_is_the_export(
         open_tab(page, "Data")
         with page.expect_download() as download:
             page.get_by_role("link", name="Download").click()
-        exporting.export(world.db, format="trl", ties="drop", out=tmp_path / "own.jsonl")
+        exports.export(world.db, format="trl", ties="drop", out=tmp_path / "own.jsonl")
         assert download.value.path().read_bytes() == (tmp_path / "own.jsonl").read_bytes()
 
 

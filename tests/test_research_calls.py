@@ -12,8 +12,8 @@ import pytest
 from desk_world import add_person, make_app, serving, session_cookie, workspace
 
 from labeler import serving as serving_module
-from labeler.research import data_tab
-from storage import annotators, settings
+from labeler.research.data import tab as data_tab
+from storage.tables import annotators, settings
 
 NOTHING = "Nothing was saved."
 

@@ -19,20 +19,14 @@ from research_tabs import Tabs, all_tabs
 
 from labeler.app import create_app
 from labeler.ports import Stopped
-from labeler.research import loop_view, pages, reading
-from labeler.research.training_tab import LATEST
-from storage import (
-    exporting,
-    iterations,
-    judgments,
-    queue,
-    runs,
-    settings,
-    snapshots,
-    tokens,
-)
-from storage.database import Database
+from labeler.research import pages, reading
+from labeler.research.loop import view as loop_view
+from labeler.research.training.tab import LATEST
+from storage.engine.database import Database
+from storage.exporting import exports
+from storage.labeling import judgments, queue
 from storage.records import now
+from storage.tables import iterations, runs, settings, snapshots, tokens
 from tests.policy_world import add_iteration, add_models
 from tests.storage_world import fill
 
@@ -354,7 +348,7 @@ def test_the_download_is_what_export_writes(seeded, tabs, tmp_path):
             headers = {"Authorization": f"Bearer {token}"}
             return await client.get(link[1].replace("&amp;", "&"), headers=headers)
 
-    exporting.export(seeded, format="raw", ties="keep", out=tmp_path / "raw.jsonl", names=True)
+    exports.export(seeded, format="raw", ties="keep", out=tmp_path / "raw.jsonl", names=True)
     answer = asyncio.run(get(researcher))
     assert answer.status_code == 200
     assert answer.content == (tmp_path / "raw.jsonl").read_bytes()

@@ -11,15 +11,10 @@ from research_seed import labeling_workspace
 from research_tabs import Tabs, all_tabs, asked_by, pressed
 
 from labeler.research.panel import Cached
-from storage import (
-    annotators,
-    iterations,
-    judgments,
-    queue,
-    tokens,
-)
-from storage.database import Database
+from storage.engine.database import Database
+from storage.labeling import judgments, queue
 from storage.records import Annotator, Iteration
+from storage.tables import annotators, iterations, tokens
 
 
 @pytest.fixture(scope="module")

@@ -11,9 +11,9 @@ from research_seed import labeling_workspace
 from research_tabs import Tabs, all_tabs, laid_out
 
 from labeler.ports import Setting, Stopped
-from labeler.research.loop_tab import LoopTab
-from labeler.research.train_form import TrainForm
-from storage.database import Database
+from labeler.research.loop.tab import LoopTab
+from labeler.research.loop.train_form import TrainForm
+from storage.engine.database import Database
 
 
 @pytest.fixture(scope="module")

@@ -15,21 +15,18 @@ from recording_loop import HOSTILE, RecordingLoop, in_a_loop
 from research_seed import kl_flag
 
 from labeler.ports import Stopped
-from labeler.research import (
-    annotators_view,
-    history_view,
-    loop_view,
-    phases,
-    samples_view,
-    top,
-    training_view,
-)
+from labeler.research import phases, top
+from labeler.research.annotators import view as annotators_view
 from labeler.research.caution import weakness
-from labeler.research.pace import Pace
+from labeler.research.history import view as history_view
+from labeler.research.loop import view as loop_view
+from labeler.research.loop.train_form import TrainForm
 from labeler.research.reading import State, Work, latest_run
-from labeler.research.samples_view import Answer, Sample
+from labeler.research.samples import view as samples_view
+from labeler.research.samples.view import Answer, Sample
 from labeler.research.top import headline
-from labeler.research.train_form import TrainForm
+from labeler.research.training import view as training_view
+from labeler.research.training.eta import Pace
 from storage.records import Annotator, Iteration, Message, ModelVersion, Prompt, Run, RunNote
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)

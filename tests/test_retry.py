@@ -13,13 +13,14 @@ import pandas as pd
 import pytest
 from transformers import BertConfig, BertForSequenceClassification
 
-from pipeline import jobs
-from pipeline.config import Config
-from pipeline.loop import Loop
-from pipeline.rundir import Job, RunDirectory
-from storage import completions, handover, iterations, models, prompts, runs
-from storage.database import Database
+from pipeline.config.studio import Config
+from pipeline.loop.loop import Loop
+from pipeline.runs import jobs
+from pipeline.runs.rundir import Job, RunDirectory
+from storage import worker_files
+from storage.engine.database import Database
 from storage.records import Completion, Iteration, ModelVersion, Phase, Prompt, Run
+from storage.tables import completions, iterations, models, prompts, runs
 from tests.policy_world import add_iteration, add_models, compare
 from tests.tiny import save_classifier, save_tiny, tiny_tokenizer
 
@@ -248,9 +249,9 @@ def test_a_retry_learns_from_the_annotators_its_settings_name(loop: Loop, world:
     compare(world, "policy-1", "sft-1", ["first"] * 3, annotator="robot")
     current = in_phase(world, "reward")
     failed = stop(loop)
-    assert (rows(world, failed, "judgments"), handover.labels_in(world, current)) == (2, 2)
+    assert (rows(world, failed, "judgments"), worker_files.labels_in(world, current)) == (2, 2)
     loop.retry(failed.id, {"reward.learn_from": '["model"]'})
-    assert (rows(world, failed, "judgments"), handover.labels_in(world, current)) == (3, 3)
+    assert (rows(world, failed, "judgments"), worker_files.labels_in(world, current)) == (3, 3)
 
 
 # --- what cannot be taken over ----------------------------------------------------------------

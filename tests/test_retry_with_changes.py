@@ -13,16 +13,16 @@ from playwright.sync_api import expect
 from recording_loop import in_a_loop
 from research_seed import kl_flag
 
+from commands.studio import Studio
 from labeler.app import create_app
-from launch import Studio
-from pipeline.config import Config
-from pipeline.form import READ_BY
-from pipeline.loop import Loop
+from pipeline.config.studio import Config
+from pipeline.loop.loop import Loop
+from pipeline.loop.remedies import suggested
+from pipeline.loop.settings_view import READ_BY
 from pipeline.ppo.metrics import red_flags
-from pipeline.remedies import suggested
-from storage import annotators, iterations, runs, tokens
-from storage.database import Database
+from storage.engine.database import Database
 from storage.records import Annotator, Run, Stage
+from storage.tables import annotators, iterations, runs, tokens
 from tests.policy_world import add_iteration, add_models, compare
 from tests.test_retry import job, leave_a_checkpoint, stop
 

@@ -35,9 +35,9 @@ from pipeline.reward.reliability import (
     report,
 )
 from pipeline.reward.scoring import RewardModel
-from pipeline.reward.stage import run
 from pipeline.reward.ties import Ties
-from pipeline.rundir import Report, RunDirectory
+from pipeline.runs.rundir import Report, RunDirectory
+from pipeline.stages.reward import run
 from tests.judged_pairs import pair as judged_pair
 from tests.stage_inputs import give, make_job, make_judgments, make_prompts, tiny_models
 

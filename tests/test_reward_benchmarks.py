@@ -29,10 +29,10 @@ from benchmarks.reward_models.report import wanted_annotators, wanted_ties
 from benchmarks.seeds import run_seeds
 from pipeline.demo import MODEL_DIR
 from pipeline.demo.corpus import prompts
-from pipeline.population import population
+from pipeline.models.text import ChatTokenizer
 from pipeline.reward.likelihood import FIRST, SECOND, TIE, UNSTATED
-from pipeline.text import ChatTokenizer
-from pipeline.trials import TrialArm
+from pipeline.simulation.annotators import population
+from pipeline.simulation.trials import TrialArm
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from pipeline.models.text import ChatTokenizer
 from pipeline.reward.calibration import calibrate, fitted_factors
 from pipeline.reward.data import JudgedPair
 from pipeline.reward.likelihood import (
@@ -23,7 +24,6 @@ from pipeline.reward.likelihood import (
 )
 from pipeline.reward.network import from_language_model
 from pipeline.reward.scoring import RewardModel
-from pipeline.text import ChatTokenizer
 from storage.records import digest
 from tests.stage_inputs import tiny_models
 

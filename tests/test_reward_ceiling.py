@@ -21,7 +21,7 @@ from pipeline.reward.ceiling import (
 from pipeline.reward.data import JudgedPair
 from pipeline.reward.likelihood import BOTH_BAD, FIRST, SECOND, TIE, Likelihood, TieValues
 from pipeline.reward.reliability import expected_preference_agreement, outcome_chances
-from pipeline.winrate import WinRate
+from pipeline.statistics.winrate import WinRate
 
 
 def judged(outcome: int, who: str = "ann", **others: Any) -> JudgedPair:

@@ -12,14 +12,14 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from pipeline import detached
-from pipeline.reward import curve
-from pipeline.reward.curve import deal, require_enough
 from pipeline.reward.data import split_by_prompt
 from pipeline.reward.held_out import COLUMNS
-from pipeline.reward.learning_curve import BLOCKS, ORDERS, figures, file_of
-from pipeline.reward.report import TABLE, RewardReports, curve_job, make_curve, readable
-from pipeline.rundir import RunDirectory
+from pipeline.reward.report import curve
+from pipeline.reward.report.curve import deal, require_enough
+from pipeline.reward.report.learning_curve import BLOCKS, ORDERS, figures, file_of
+from pipeline.reward.report.report import TABLE, RewardReports, curve_job, make_curve, readable
+from pipeline.runs import process
+from pipeline.runs.rundir import RunDirectory
 from storage.records import RANDOM_STREAM, now
 from tests.reward_figures import quality, write_curve
 from tests.stage_inputs import give, make_job, make_judgments, make_prompts, rows_of, tiny_models
@@ -362,9 +362,9 @@ def test_a_curve_made_in_a_terminal_is_stopped_there(world: World, tmp_path: Pat
 
 def test_a_worker_that_does_not_stop_is_killed(world: World, tmp_path: Path, monkeypatch: Any):
     killed: list[tuple[int, int]] = []
-    monkeypatch.setattr(detached, "PATIENCE", 0.0)
-    monkeypatch.setattr(detached, "_STEPS_ALLOWED", 0)
-    monkeypatch.setattr(detached.os, "killpg", lambda *sent: killed.append(sent))
+    monkeypatch.setattr(process, "PATIENCE", 0.0)
+    monkeypatch.setattr(process, "_STEPS_ALLOWED", 0)
+    monkeypatch.setattr(process.os, "killpg", lambda *sent: killed.append(sent))
     reports = RewardReports(tmp_path, lambda: [world.found], lambda: {"message": ""})
     directory = RunDirectory.create(
         tmp_path / "reward_curves" / "reward-1.run-1", world.source.job()

@@ -10,9 +10,17 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pipeline.reward.forecast import THE_MODEL, Seen, Trend, forecast, trend
-from pipeline.reward.learning_curve import BLOCKS, COLUMNS, ORDERS, figures, file_of, lines, points
-from pipeline.winrate import win_rate
+from pipeline.reward.report.forecast import THE_MODEL, Seen, Trend, forecast, trend
+from pipeline.reward.report.learning_curve import (
+    BLOCKS,
+    COLUMNS,
+    ORDERS,
+    figures,
+    file_of,
+    lines,
+    points,
+)
+from pipeline.statistics.winrate import win_rate
 
 LABELS = {0.25: 100.0, 0.5: 200.0, 1.0: 400.0}
 """A doubling apart."""

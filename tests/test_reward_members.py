@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 import torch
 
-from pipeline.hub import ModelUnavailable
+from pipeline.models.hub import ModelUnavailable
+from pipeline.models.text import ChatTokenizer
 from pipeline.reward import members
 from pipeline.reward.network import from_language_model
 from pipeline.reward.scoring import RewardModel
-from pipeline.reward.stage import run
 from pipeline.reward.stopping import Kept
-from pipeline.rundir import Report, RunDirectory
-from pipeline.text import ChatTokenizer
+from pipeline.runs.rundir import Report, RunDirectory
+from pipeline.stages.reward import run
 from tests.stage_inputs import give, make_job, make_judgments, make_prompts, tiny_models
 
 ASKED, TEXTS = ["Say 1"] * 3, ["zzbzzzcz", "abcdefgh", "zz"]

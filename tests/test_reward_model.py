@@ -13,8 +13,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSequenceClassification
 
-from pipeline.hub import ModelUnavailable
-from pipeline.reward.config import RewardConfig
+from pipeline.config.reward import RewardConfig
+from pipeline.models.hub import ModelUnavailable
+from pipeline.models.text import ChatTokenizer, Room, TooLong
 from pipeline.reward.data import (
     JudgedPair,
     PairCollator,
@@ -27,11 +28,10 @@ from pipeline.reward.data import (
 from pipeline.reward.likelihood import BOTH_BAD, FIRST, SECOND, TIE, Likelihood
 from pipeline.reward.network import from_language_model, load_network
 from pipeline.reward.scoring import RewardModel
-from pipeline.reward.stage import run
 from pipeline.reward.ties import Ties
 from pipeline.reward.trainer import likelihood_of, train_reward_model
-from pipeline.rundir import Job, Report, RunDirectory
-from pipeline.text import ChatTokenizer, Room, TooLong
+from pipeline.runs.rundir import Job, Report, RunDirectory
+from pipeline.stages.reward import run
 from tests.judged_pairs import pair
 from tests.same_passes import DROPPING, passes_agree, save_dropping
 from tests.stage_inputs import give, make_job, make_judgments, make_prompts, tiny_models

@@ -20,7 +20,7 @@ from pipeline.reward.quality import (
     of_stream,
     outcomes,
 )
-from pipeline.winrate import win_rate
+from pipeline.statistics.winrate import win_rate
 from tests.held_out_rows import figures, row
 from tests.judged_pairs import pair as usual_pair
 

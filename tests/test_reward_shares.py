@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from pipeline.reward import stage
 from pipeline.reward.stopping import Kept
-from pipeline.rundir import Report, RunDirectory
+from pipeline.runs.rundir import Report, RunDirectory
+from pipeline.stages import reward
 from tests.stage_inputs import give, make_job, make_judgments, make_prompts, tiny_models
 
 CHOSEN = 3
@@ -23,7 +23,7 @@ def test_what_is_measured_calibrated_and_compared_with_annotators_was_not_learne
     kept = Kept(step=9, epoch=0.5, log_loss=1.0)
 
     def noting(name: str) -> None:
-        real = getattr(stage, name)
+        real = getattr(reward, name)
 
         def wrapped(*positional: Any, **named: Any) -> Any:
             found = real(*positional, **named)
@@ -32,7 +32,7 @@ def test_what_is_measured_calibrated_and_compared_with_annotators_was_not_learne
             given[name] = (positional, found, named)
             return found
 
-        monkeypatch.setattr(stage, name, wrapped)
+        monkeypatch.setattr(reward, name, wrapped)
 
     for name in ("train_members", "calibrate", "train_audit_model", "_reliability"):
         noting(name)
@@ -48,7 +48,7 @@ def test_what_is_measured_calibrated_and_compared_with_annotators_was_not_learne
     give(directory, "judgments.parquet", rows)
     give(directory, "prompts.parquet", make_prompts(4))
     with Report(directory) as report:
-        stage.run(job, report, directory)
+        reward.run(job, report, directory)
 
     def names(pairs: Any) -> set[str]:
         return {pair.judgment for pair in pairs}

@@ -13,19 +13,18 @@ import pytest
 import torch
 from torch import nn
 
-from pipeline import evaluate
-from pipeline.cancelling import Cancelled
-from pipeline.reward import stage
+from pipeline.config.reward import RewardConfig
+from pipeline.models.text import read_messages
 from pipeline.reward import trainer as reward_trainer
-from pipeline.reward.config import RewardConfig
 from pipeline.reward.data import bootstrap_weights, set_apart, stopping_pairs
 from pipeline.reward.metrics import length_correlation_in_pairs
 from pipeline.reward.scoring import RewardModel
-from pipeline.reward.stage import run
 from pipeline.reward.stopping import EarlyStopping, Kept, clearly_worse
 from pipeline.reward.trainer import squared_correlation
-from pipeline.rundir import Report, RunDirectory
-from pipeline.text import read_messages
+from pipeline.runs.cancellation import Cancelled
+from pipeline.runs.rundir import Report, RunDirectory
+from pipeline.stages import evaluate, reward
+from pipeline.stages.reward import run
 from tests.judged_pairs import pair
 from tests.stage_inputs import (
     first_update,
@@ -388,7 +387,7 @@ def test_correlation_with_length_counts_each_response_once():
         for n, (a, b) in enumerate([(1, 5), (1, 3), (5, 1)])
     ]
     model: Any = SimpleNamespace(score=lambda ids: [{1: 0, 5: 1, 3: 2}[i] for (i,) in ids])
-    found = stage._spread(model, pairs)
+    found = reward._spread(model, pairs)
     assert found["length_correlation"] == pytest.approx(0.5)
     assert (found["judged_mean"], found["judged_std"]) == (1, pytest.approx((2 / 3) ** 0.5))
 

@@ -14,10 +14,10 @@ from research_seed import Seeding
 from research_tabs import laid_out
 from reward_figures import make_curve, quality
 
-from labeler.research import reward_view
 from labeler.research.plots import Axis, Plot, Point, draw
-from labeler.research.reward_tab import RewardTab
-from storage.database import Database
+from labeler.research.reward import view as reward_view
+from labeler.research.reward.tab import RewardTab
+from storage.engine.database import Database
 
 
 @dataclass(frozen=True)

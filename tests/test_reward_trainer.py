@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 import torch
 
+from pipeline.config.reward import RewardConfig
+from pipeline.models.text import ChatTokenizer
 from pipeline.reward import trainer as reward_trainer
-from pipeline.reward.config import RewardConfig
 from pipeline.reward.data import JudgedPair
 from pipeline.reward.likelihood import BOTH_BAD, FIRST, SECOND, TIE, Likelihood
 from pipeline.reward.network import RewardOutput, from_language_model
 from pipeline.reward.ties import Ties
 from pipeline.reward.trainer import RewardTrainer, train_reward_model
-from pipeline.rundir import Report, RunDirectory
-from pipeline.text import ChatTokenizer
+from pipeline.runs.rundir import Report, RunDirectory
 from tests.judged_pairs import pair
 from tests.stage_inputs import tiny_models
 
@@ -120,7 +120,7 @@ def gradients(
             return made
 
     monkeypatch.setattr(reward_trainer, "RewardTrainer", Watched)
-    monkeypatch.setattr("pipeline.training.divide_batch", lambda *_, **__: at_once)
+    monkeypatch.setattr("pipeline.models.hf_trainer.divide_batch", lambda *_, **__: at_once)
     chat = ChatTokenizer.load(models["reference"])
     network = from_language_model(models["reference"], chat)
     torch.manual_seed(0)

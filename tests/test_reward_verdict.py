@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.reward.verdict import verdict
+from pipeline.reward.report.verdict import verdict
 from tests.reward_figures import quality
 
 GAIN = {"low": 0.005, "says": "the next 100 labels would bring …"}

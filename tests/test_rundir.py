@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.config import Config
-from pipeline.rundir import Job, Place, Report, RunDirectory
+from pipeline.config.studio import Config
+from pipeline.runs.rundir import Job, Place, Report, RunDirectory
 
 
 @pytest.fixture
@@ -120,7 +120,7 @@ def test_rewind_forgets_what_came_after_the_checkpoint(directory: RunDirectory) 
 def test_running_is_told_by_the_lock_and_ends_with_its_holder(directory: RunDirectory) -> None:
     assert not directory.is_running()
     code = (
-        "import sys; from pathlib import Path; from pipeline.rundir import RunDirectory;"
+        "import sys; from pathlib import Path; from pipeline.runs.rundir import RunDirectory;"
         "handle = RunDirectory(Path(sys.argv[1])).hold_lock(); print('held', flush=True);"
         "sys.stdin.read()"
     )

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from pipeline.drafts import Draft, Side, alike, similarity
-from pipeline.rundir import Job, Report, RunDirectory
-from pipeline.sampler import Response, Sampler
-from pipeline.sampling import mark_duplicates, read_plan, read_rows, run
-from pipeline.text import ChatTokenizer
+from pipeline.models.generate import Response, Sampler
+from pipeline.models.text import ChatTokenizer
+from pipeline.runs.rundir import Job, Report, RunDirectory
+from pipeline.sampling.pairs import Draft, Side, alike, similarity
+from pipeline.stages.sample import mark_duplicates, read_plan, read_rows, run
 from storage.records import Prompt, messages_json
 from tests.stage_inputs import give, live_models, make_job, make_prompts, rows_of, tiny_models
 from tests.tiny import tiny_model, tiny_tokenizer

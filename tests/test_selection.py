@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from pipeline.reward.likelihood import TieModel
-from pipeline.selection import (
+from pipeline.sampling.acquisition import (
     ACQUISITIONS,
     MOST_FEATURES,
     Candidates,

@@ -23,7 +23,7 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from labeler import serving
-from labeler.listening import listen
+from labeler.security.listening import listen
 
 ROOT = Path(__file__).parent.parent
 GET = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -441,7 +441,7 @@ FEW_FILES = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
 from labeler import serving
-from labeler.listening import listen
+from labeler.security.listening import listen
 from tests.test_serving import application
 listener = listen("127.0.0.1", 0)
 server = serving.server(application, behind_proxy=False)

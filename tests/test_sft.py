@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from pipeline import sft
-from pipeline.config import SFTConfig
-from pipeline.rundir import Report, RunDirectory
-from pipeline.sft import BatchesSortedInside, cross_entropy, train_sft
-from pipeline.text import ChatTokenizer, Encoded, TooLong
-from pipeline.training import divide_batch, last_checkpoint
+from pipeline.config.studio import SFTConfig
+from pipeline.models.hf_trainer import divide_batch, last_checkpoint
+from pipeline.models.text import ChatTokenizer, Encoded, TooLong
+from pipeline.runs.rundir import Report, RunDirectory
+from pipeline.stages import sft
+from pipeline.stages.sft import BatchesSortedInside, cross_entropy, train_sft
 from tests.tiny import tiny_model, tiny_tokenizer
 
 CONFIG = SFTConfig(epochs=1.0, lr=1e-2, batch=4, warmup=0.0)

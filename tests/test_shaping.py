@@ -2,7 +2,8 @@
 
 import pytest
 
-from pipeline.config import Config
+from pipeline.config.shaping import COMPONENTS, ShapingConfig
+from pipeline.config.studio import Config
 from pipeline.shaping import (
     built_in,
     from_files,
@@ -12,7 +13,6 @@ from pipeline.shaping import (
     require_prompts,
     sycophancy,
 )
-from pipeline.shaping.config import COMPONENTS, ShapingConfig
 from storage.records import Message
 
 

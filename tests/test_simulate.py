@@ -15,26 +15,16 @@ import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 
-from labeler.auth import Identity
-from labeler.routes import explain_errors, label_routes
-from labeler.session import LabelSession
-from pipeline.clients import LabelClient, Refused, ShownPair, conversation
-from pipeline.goldreport import PairJudge, compare, gate_says
-from pipeline.population import SimulatedAnnotator, Verdict, population
-from pipeline.simulate import SimulationFailed, simulate
-from storage import (
-    annotators,
-    comparisons,
-    completions,
-    iterations,
-    judgments,
-    models,
-    queue,
-    tokens,
-)
-from storage import prompts as prompt_store
+from labeler.annotate.routes import explain_errors, label_routes
+from labeler.annotate.session import LabelSession
+from labeler.security.auth import Identity
+from pipeline.simulation.annotators import SimulatedAnnotator, Verdict, population
+from pipeline.simulation.clients import LabelClient, Refused, ShownPair, conversation
+from pipeline.simulation.driver import SimulationFailed, simulate
+from pipeline.simulation.report import PairJudge, compare, gate_says
 from storage.commands import Commands
-from storage.database import Database
+from storage.engine.database import Database
+from storage.labeling import judgments, queue
 from storage.records import (
     Annotator,
     Comparison,
@@ -44,6 +34,8 @@ from storage.records import (
     Prompt,
     new_id,
 )
+from storage.tables import annotators, comparisons, completions, iterations, models, tokens
+from storage.tables import prompts as prompt_store
 
 PAIRS = 60
 CAREFUL = SimulatedAnnotator(name="sim-01", temper="careful", slope=1.1, tie=0.4)

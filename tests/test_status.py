@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from storage import iterations, runs
-from storage.cli import show
+from commands.data import show
 from storage.commands import Commands
-from storage.database import Database
+from storage.engine.database import Database
 from storage.records import (
     Annotator,
     Comparison,
@@ -26,6 +25,7 @@ from storage.records import (
     Withdrawal,
 )
 from storage.status import status
+from storage.tables import iterations, runs
 
 
 def judgment(id: str, comparison: str, annotator: str, **more: Any) -> Judgment:

@@ -4,9 +4,10 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, GPTNeoXConfig, GPTNeoXForCausalLM
 
+from pipeline.models.text import ChatTokenizer
 from pipeline.ppo.model import token_logprobs
 from pipeline.ppo.rollout import generate
-from pipeline.steering import (
+from pipeline.sampling.steering import (
     ContrastPair,
     decoder_layers,
     load_vector,
@@ -14,7 +15,6 @@ from pipeline.steering import (
     steered,
     steering_vector,
 )
-from pipeline.text import ChatTokenizer
 from tests.tiny import tiny_model, tiny_tokenizer
 
 SIZES = {"vocab_size": 261, "bos_token_id": 1, "eos_token_id": 1}

@@ -13,14 +13,15 @@ import duckdb
 import pytest
 from storage_world import child, fill, outcome_of
 
-from storage import annotators, judgments, models, policy_judgments, queue, runs, settings, tokens
-from storage.backup import backup, rebuild, restore, verify
-from storage.codec import KINDS
-from storage.database import Database
+from storage.engine.backup import backup, rebuild, restore, verify
+from storage.engine.codec import KINDS
+from storage.engine.database import Database
+from storage.engine.transaction import Tables
 from storage.errors import NotFound, StorageDamaged, WorkspaceLocked
 from storage.gate_records import Prediction
+from storage.labeling import judgments, queue
 from storage.records import Metric, ModelVersion, Run, RunNote, Snapshot, Withdrawal
-from storage.transaction import Tables
+from storage.tables import annotators, models, policy_judgments, runs, settings, tokens
 
 # What other modules of the project open files for is none of this test's business.
 _opened: list[str] = []
@@ -229,7 +230,7 @@ def test_a_backup_never_overwrites_and_leaves_nothing_half_made(db, tmp_path, mo
     made = backup(db, tmp_path / "copy")
     with pytest.raises(ValueError, match="exists already"):
         backup(db, made)
-    monkeypatch.setattr("storage.backup.copy_file", lambda *_: 1 / 0)
+    monkeypatch.setattr("storage.engine.backup.copy_file", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         backup(db, tmp_path / "broken")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["copy", "workspace"]

@@ -13,12 +13,12 @@ import pandas as pd
 import pytest
 from storage_world import child, outcome_of
 
-import launch
-from storage import prompts, settings
-from storage.codec import Setting
-from storage.database import Database, Transaction
+from pipeline.loop.workspace_config import prepare
+from storage.engine.codec import Setting
+from storage.engine.database import Database, Transaction
 from storage.errors import Conflict, NotFound, WorkspaceLocked
 from storage.records import Completion, Prompt
+from storage.tables import prompts, settings
 
 
 @pytest.fixture
@@ -249,7 +249,7 @@ PROGRESS = """
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from storage.database import Database
+from storage.engine.database import Database
 setting = "SELECT current_setting('enable_progress_bar') AS bar"
 with Database.open(Path(sys.argv[1])) as db, ThreadPoolExecutor(1) as other:
     print(db.read(setting), other.submit(db.read, setting).result(),
@@ -274,7 +274,7 @@ def test_nothing_is_fetched_from_the_network_for_a_query(db):
 LOCKING = """
 import sys
 from pathlib import Path
-from storage.database import Database
+from storage.engine.database import Database
 try:
     Database.open(Path(sys.argv[1]))
 except Exception as error:
@@ -301,7 +301,7 @@ def test_opening_without_create_wants_a_workspace(tmp_path):
 
 
 def test_storage_needs_no_torch():
-    code = "import sys, storage.backup, storage.queue, storage.judgments; print('torch' in sys.modules)"
+    code = "import sys, storage.engine.backup, storage.labeling.queue, storage.labeling.judgments; print('torch' in sys.modules)"
     assert outcome_of(child(code)) == (0, "False\n")
 
 
@@ -309,7 +309,7 @@ def test_a_workspace_is_its_owners_alone_also_one_that_was_there_before(tmp_path
     before = os.umask(0o022)
     try:
         Database.open(tmp_path / "new").close()
-        launch.prepare(tmp_path / "studio", None, [], [])
+        prepare(tmp_path / "studio", None, [], [])
         (tmp_path / "shared").mkdir(mode=0o755)
         Database.open(tmp_path / "shared").close()
         (tmp_path / "everybody").mkdir()

@@ -13,11 +13,12 @@ import duckdb
 import pytest
 from storage_world import child, fill, outcome_of
 
-from storage import judgments, queue, settings
-from storage.backup import rebuild, verify
-from storage.database import Database
+from storage.engine.backup import rebuild, verify
+from storage.engine.database import Database
+from storage.engine.journal import Journal, encode
 from storage.errors import StorageDamaged, StorageFull
-from storage.journal import Journal, encode
+from storage.labeling import judgments, queue
+from storage.tables import settings
 
 
 def given(db: Database, n: int = 3) -> list[str]:
@@ -151,8 +152,8 @@ import resource, sys, threading
 from pathlib import Path
 from storage_world import fill
 from storage import judgments, queue
-from storage.backup import rebuild, verify
-from storage.database import Database
+from storage.engine.backup import rebuild, verify
+from storage.engine.database import Database
 from storage.errors import StorageDamaged, StorageFull
 
 db = Database.open(Path(sys.argv[1]))
@@ -227,7 +228,7 @@ import os, sys
 from pathlib import Path
 from storage_world import fill
 from storage import judgments, queue
-from storage.database import Database
+from storage.engine.database import Database
 
 db = Database.open(Path(sys.argv[1]))
 fill(db, 3)
@@ -327,7 +328,7 @@ DIES_AT_ONCE = """
 import os, sys
 from pathlib import Path
 from storage import settings
-from storage.database import Database
+from storage.engine.database import Database
 db = Database.open(Path(sys.argv[1]))
 settings.put(db, "x", 1)
 os._exit(9)
@@ -337,7 +338,7 @@ os._exit(9)
 OPENS_ON_A_FULL_DISK = """
 import resource, sys
 from pathlib import Path
-from storage.database import Database
+from storage.engine.database import Database
 
 workspace = Path(sys.argv[1])
 _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -372,7 +373,7 @@ LABELS = """
 import sys, threading, uuid
 from pathlib import Path
 from storage import judgments, queue
-from storage.database import Database
+from storage.engine.database import Database
 
 db = Database.open(Path(sys.argv[1]))
 speak = threading.Lock()

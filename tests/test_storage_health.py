@@ -18,17 +18,19 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from storage_world import fill
 
-import launch
+from commands.studio import Studio
 from labeler.app import _home_routes
-from storage import judgments, queue, settings
-from storage.backup import rebuild, verify
-from storage.codec import Setting
-from storage.database import Database
+from pipeline.loop.workspace_config import prepare
+from storage.engine.backup import rebuild, verify
+from storage.engine.codec import Setting
+from storage.engine.database import Database
+from storage.engine.journal import encode
+from storage.engine.reconcile import REWRITE
+from storage.engine.watch import Watch, check_journal, check_lines, probe_disk
+from storage.engine.workspace import DATABASE, JOURNAL, LOCK, WAL
 from storage.errors import StorageDamaged, StorageFull, WorkspaceLocked, cause_of, explain
-from storage.journal import encode
-from storage.reconcile import REWRITE
-from storage.watch import Watch, check_journal, check_lines, probe_disk
-from storage.workspace import DATABASE, JOURNAL, LOCK, WAL
+from storage.labeling import judgments, queue
+from storage.tables import settings
 
 
 def written(workspace: Path, count: int = 4) -> Path:
@@ -177,7 +179,7 @@ def test_damage_of_the_journal_is_found_in_the_background_after_a_clean_stop(tmp
 
 
 def test_the_background_check_reads_every_committed_line_and_no_further(tmp_path, monkeypatch):
-    monkeypatch.setattr("storage.watch._CHUNK", 500)
+    monkeypatch.setattr("storage.engine.watch._CHUNK", 500)
     path = written(tmp_path, 50)
     with Database.open(tmp_path) as db:
         with path.open("ab") as file:
@@ -319,9 +321,9 @@ def test_healthz_says_what_is_wrong_to_anybody_and_names_no_file(tmp_path):
 
 
 def test_the_status_says_that_the_journal_is_gone(tmp_path):
-    config = launch.prepare(tmp_path / "w", None, [], [])
+    config = prepare(tmp_path / "w", None, [], [])
     Database.open(tmp_path / "w").close()
-    with closing(launch.Studio(tmp_path / "w", config)) as studio:
+    with closing(Studio(tmp_path / "w", config)) as studio:
         move(studio.db.journal.path)
         check_journal(studio.db)
         assert str(studio.db.journal.path) in studio.call("status")["trouble"]

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from storage import settings
-from storage.backup import rebuild
-from storage.codec import KINDS
-from storage.database import Database
+from storage.engine.backup import rebuild
+from storage.engine.codec import KINDS
+from storage.engine.database import Database
+from storage.engine.journal import Journal, decode, encode
 from storage.errors import StorageDamaged
-from storage.journal import Journal, decode, encode
+from storage.tables import settings
 
 
 def written(tmp_path: Path, count: int = 4) -> Path:

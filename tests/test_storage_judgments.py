@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 from storage_world import fill
 
-from storage import iterations, judgments, queue, snapshots
-from storage.backup import verify
-from storage.database import Database
-from storage.desk import Desk
+from storage.engine.backup import verify
+from storage.engine.database import Database
 from storage.errors import Conflict, NotFound, NotLeased
+from storage.labeling import judgments, queue
+from storage.labeling.queue_cache import Desk
 from storage.records import Iteration, Snapshot, shown_swapped
+from storage.tables import iterations, snapshots
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ import datetime
 import duckdb
 import pytest
 
-from storage.codec import KINDS
+from storage.engine.codec import KINDS
+from storage.engine.migrations import MIGRATIONS, m001_initial, migrate
+from storage.engine.transaction import Tables
 from storage.errors import StorageDamaged
-from storage.migrations import MIGRATIONS, m001_initial, migrate
-from storage.transaction import Tables
 
 
 @pytest.fixture

@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 from storage_world import fill
 
-from storage import annotators, comparisons, completions, iterations, models, prompts, runs, tokens
-from storage.database import Database
+from storage.engine.database import Database
 from storage.errors import Conflict, NotFound
 from storage.records import (
     Annotator,
@@ -26,6 +25,16 @@ from storage.records import (
     Prompt,
     Run,
     now,
+)
+from storage.tables import (
+    annotators,
+    comparisons,
+    completions,
+    iterations,
+    models,
+    prompts,
+    runs,
+    tokens,
 )
 
 

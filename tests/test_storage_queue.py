@@ -13,11 +13,12 @@ from pathlib import Path
 import pytest
 from storage_world import fill
 
-from storage import iterations, judgments, queue
-from storage.database import Database
-from storage.desk import Card, Desk
+from storage.engine.database import Database
+from storage.labeling import judgments, queue
+from storage.labeling.queue_cache import Card, Desk
+from storage.labeling.text_cache import Shelf
 from storage.records import Comparison, Iteration
-from storage.shelf import Shelf
+from storage.tables import iterations
 
 
 @pytest.fixture

@@ -16,16 +16,20 @@ from fault_world import Killed, stopping
 from storage_world import fill
 from typer.testing import CliRunner
 
-import launch
-from storage import engine, queue, replacing, runs, schema, settings
-from storage.backup import backup, finish_restore, rebuild, restore, undo_restore, verify
-from storage.database import Database
+from commands.main import app
+from pipeline.loop.workspace_config import prepare
+from storage.engine import connection as engine
+from storage.engine import replacing, schema
+from storage.engine.backup import backup, finish_restore, rebuild, restore, undo_restore, verify
+from storage.engine.database import Database
+from storage.engine.files import digest_file
+from storage.engine.journal import encode
+from storage.engine.migrations import MIGRATIONS, migrate
+from storage.engine.workspace import DATABASE, JOURNAL, LOCK, SETTINGS, WAL
 from storage.errors import NotFound, ReplacementUnfinished, StorageDamaged
-from storage.files import digest_file
-from storage.journal import encode
-from storage.migrations import MIGRATIONS, migrate
+from storage.labeling import queue
 from storage.records import Run, now
-from storage.workspace import DATABASE, JOURNAL, LOCK, SETTINGS, WAL
+from storage.tables import runs, settings
 
 FILES = (DATABASE, JOURNAL, SETTINGS)
 
@@ -253,7 +257,7 @@ def test_a_file_of_another_size_is_not_read(place, monkeypatch):
         assert path.name != JOURNAL
         return digest_file(path)
 
-    monkeypatch.setattr("storage.backup.digest_file", digest)
+    monkeypatch.setattr("storage.engine.backup.digest_file", digest)
     refuses(place, r"journal.jsonl has \d+ of \d+ bytes")
     assert digested == [DATABASE]
 
@@ -593,7 +597,7 @@ def test_a_restore_or_rebuild_waits_until_an_interrupted_one_is_settled(place):
 
 def test_every_command_refuses_a_workspace_whose_restore_was_interrupted(tmp_path):
     workspace, here = tmp_path / "w", ("--workspace", str(tmp_path / "w"))
-    launch.prepare(workspace, None, [], [])
+    prepare(workspace, None, [], [])
     with Database.open(workspace) as db:
         backup(db, tmp_path / "copy")
     for way in (("--finish",), ("--undo",)):
@@ -623,7 +627,7 @@ def test_every_command_refuses_a_workspace_whose_restore_was_interrupted(tmp_pat
 
 
 def command(*arguments: str) -> str:
-    return CliRunner().invoke(launch.app, arguments, catch_exceptions=False).output
+    return CliRunner().invoke(app, arguments, catch_exceptions=False).output
 
 
 # -- a backup that is stopped ----------------------------------------------------------------
@@ -675,7 +679,7 @@ def test_a_full_disk_while_restoring_leaves_the_workspace_alone(place, monkeypat
 
     before = files(place / "old")
     with monkeypatch.context() as broken:
-        broken.setattr("storage.files.os.write", full)
+        broken.setattr("storage.engine.files.os.write", full)
         with pytest.raises(OSError, match="space"):
             restore(place / "copy", place / "old")
     assert files(place / "old") == before

@@ -10,11 +10,12 @@ from unittest.mock import MagicMock
 import pytest
 from typer.testing import CliRunner
 
-import launch
-from pipeline import measure
-from pipeline.clients import follow
-from pipeline.rundir import Job, Report, RunDirectory
-from pipeline.studies import folder_of, held, run_to_end
+from commands import studio
+from commands.main import app
+from pipeline.runs.repeat import folder_of, held, run_to_end
+from pipeline.runs.rundir import Job, Report, RunDirectory
+from pipeline.simulation.clients import follow
+from pipeline.studies import measure
 from tests.stage_inputs import give, make_job, make_prompts, tiny_models_and_reward
 
 COMMANDS = (
@@ -99,8 +100,8 @@ def test_ctrl_c_says_how_to_go_on(command: tuple[str, ...], monkeypatch: pytest.
 
     for module in ("sweep.sweep", "compare.compare", "cli.judge_all", "lab.study.study"):
         monkeypatch.setattr(f"pipeline.{module}", interrupted)
-    monkeypatch.setattr(launch, "Studio", MagicMock())
-    found = CliRunner().invoke(launch.app, command)
+    monkeypatch.setattr(studio, "Studio", MagicMock())
+    found = CliRunner().invoke(app, command)
     assert found.exit_code == 130
     assert found.stderr.splitlines()[-1] == "stopped; run the same command to go on"
 

@@ -5,11 +5,11 @@ import math
 
 import pytest
 
-from pipeline.cli import betas, readable
-from pipeline.config import Config
-from pipeline.rundir import RunDirectory
-from pipeline.studies import nats, newest_ppo_run
-from pipeline.sweep import Curve, summary, sweep, write_report
+from commands.studies import betas, readable
+from pipeline.config.studio import Config
+from pipeline.runs.repeat import nats, newest_ppo_run
+from pipeline.runs.rundir import RunDirectory
+from pipeline.studies.sweep import Curve, summary, sweep, write_report
 from tests.stage_inputs import give, make_job, make_prompts, tiny_models_and_reward
 
 

@@ -4,7 +4,8 @@ import math
 
 import pytest
 
-from pipeline.rundir import Report, RunDirectory
+from pipeline.config.shaping import ShapingConfig
+from pipeline.runs.rundir import Report, RunDirectory
 from pipeline.shaping import load
 from pipeline.shaping.classifier import (
     FlaggedRow,
@@ -14,7 +15,6 @@ from pipeline.shaping.classifier import (
     split_by_prompt,
     train_classifier,
 )
-from pipeline.shaping.config import ShapingConfig
 from storage.records import Message
 from tests.tiny import save_tiny
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from tokenizers import AddedToken
 
-from pipeline.hub import ModelUnavailable, require_model
-from pipeline.text import CONTEXT, ChatTokenizer, Room, TooLong, name_rows
+from pipeline.models.hub import ModelUnavailable, require_model
+from pipeline.models.text import CONTEXT, ChatTokenizer, Room, TooLong, name_rows
 from tests.tiny import save_tiny, tiny_tokenizer
 
 CHAT = [

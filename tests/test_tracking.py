@@ -7,8 +7,8 @@ import sys
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from pipeline.rundir import RunDirectory
-from pipeline.tracking import Trackers
+from pipeline.runs.rundir import RunDirectory
+from pipeline.worker.tracking import Trackers
 from tests.stage_inputs import give, make_job, make_prompts, tiny_models_and_reward
 
 

@@ -8,15 +8,17 @@ from typing import Any
 
 import pytest
 
-from launch import Studio
-from pipeline import jobs
-from pipeline.config import Config
-from pipeline.loop import Loop
-from pipeline.reward import stage
-from pipeline.rundir import Report, RunDirectory
-from storage import handover, iterations, models, queue, runs, snapshots
-from storage.database import Database
+from commands.studio import Studio
+from pipeline.config.studio import Config
+from pipeline.loop.loop import Loop
+from pipeline.runs import jobs
+from pipeline.runs.rundir import Report, RunDirectory
+from pipeline.stages import reward
+from storage import worker_files
+from storage.engine.database import Database
+from storage.labeling import queue
 from storage.records import Run
+from storage.tables import iterations, models, runs, snapshots
 from tests.policy_world import add_iteration, add_models, compare
 from tests.stage_inputs import give, make_job, make_prompts, tiny_models
 from tests.storage_world import fill
@@ -128,7 +130,7 @@ def test_the_stage_trains_on_whatever_train_accepts(tmp_path: Path, world: Datab
     loop.shut_down()
     given = tmp_path / "given"
     given.mkdir()
-    handover.give_judgments(world, given, iteration=2)
+    worker_files.give_judgments(world, given, iteration=2)
     job = make_job(
         "reward", tiny_models(tmp_path / "models"), seed=seed, reward__members=2,
         reward__epochs=1,
@@ -138,7 +140,7 @@ def test_the_stage_trains_on_whatever_train_accepts(tmp_path: Path, world: Datab
         file.rename(run.inputs / file.name)
     give(run, "prompts.parquet", make_prompts(4))
     with Report(run) as report:
-        summary = stage.run(job, report, run)
+        summary = reward.run(job, report, run)
     assert summary["pairs"] >= 1
     assert summary["held_out_pairs"] >= 1
 

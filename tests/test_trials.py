@@ -7,9 +7,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from pipeline import trials
-from pipeline.simulate_cli import add_simulate_command, chosen_arms
-from pipeline.trials import FULL, NAIVE, Estimate, run_all, summary
+from commands.simulate import add_simulate_command, chosen_arms
+from pipeline.simulation import trials
+from pipeline.simulation.trials import FULL, NAIVE, Estimate, run_all, summary
 
 
 def report(gain: float, *, kl: float = 1.0) -> dict:

@@ -10,8 +10,10 @@ import pytest
 from desk_world import add_person, make_app, session_cookie, workspace
 from starlette.testclient import TestClient
 
-from labeler import gate, uploads
-from storage import filetypes, queue
+from labeler import uploads
+from labeler.security import access
+from storage.importing import filetypes
+from storage.labeling import queue
 
 ORIGIN = {"origin": "http://testserver"}
 PAIR = {"prompt": "Name a fruit", "response_a": "Pear", "response_b": "Apple"}
@@ -141,12 +143,12 @@ def test_only_researchers_of_this_site_may_send_any(world, researcher):
 
 def test_the_size_is_bounded_with_and_without_a_length(researcher, monkeypatch):
     row = lines({**PAIR, "prompt": "large " * 200_000})
-    assert len(row) > gate.LARGEST_BODY
+    assert len(row) > access.LARGEST_BODY
     told = researcher.post(URL, params={"name": "x.jsonl"}, content=row)
     assert "characters long" in told.json()["rows"][0]["reason"]  # it came through to the import
 
-    monkeypatch.setattr(gate, "LARGEST_UPLOAD", 1_500)
-    assert uploads.LARGEST_UPLOAD > gate.LARGEST_BODY
+    monkeypatch.setattr(access, "LARGEST_UPLOAD", 1_500)
+    assert uploads.LARGEST_UPLOAD > access.LARGEST_BODY
     many = b"x" * 1_000
     for content in (many * 2, iter([many, many])):
         answer = researcher.post(URL, params={"name": "x.jsonl"}, content=content)

@@ -9,7 +9,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from labeler import view
+from labeler.html import components
+from labeler.html.components import Markup
 from labeler.research.charts import (
     Chart,
     Limit,
@@ -20,7 +21,6 @@ from labeler.research.charts import (
     ticks,
     value_range,
 )
-from labeler.view import Markup
 from storage.records import Message
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -63,11 +63,11 @@ class Tags(html.parser.HTMLParser):
     ],
 )
 def test_number(value, text):
-    assert view.number(value) == text
+    assert components.number(value) == text
 
 
 def test_signs_are_shown_and_zero_has_none():
-    assert [view.signed(v, 2) for v in (0.5, -0.5, 0.0, None)] == ["+0.50", "−0.50", "0", "–"]
+    assert [components.signed(v, 2) for v in (0.5, -0.5, 0.0, None)] == ["+0.50", "−0.50", "0", "–"]
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_signs_are_shown_and_zero_has_none():
     ],
 )
 def test_duration(seconds, text):
-    assert view.duration(seconds) == text
+    assert components.duration(seconds) == text
 
 
 @pytest.mark.parametrize(
@@ -97,31 +97,31 @@ def test_duration(seconds, text):
     ],
 )
 def test_ago(before, text):
-    assert view.ago(NOON - before, NOON) == text
+    assert components.ago(NOON - before, NOON) == text
 
 
 def test_a_share_beyond_the_ends_fills_the_bar_and_no_more():
-    assert "width:100.0%" in view.bar(7 / 5)
-    assert "width:0.0%" in view.bar(-1)
-    assert 'aria-valuenow="0"' in view.bar(float("nan"))
+    assert "width:100.0%" in components.bar(7 / 5)
+    assert "width:0.0%" in components.bar(-1)
+    assert 'aria-valuenow="0"' in components.bar(float("nan"))
 
 
 @pytest.mark.parametrize(
     "piece",
     [
-        lambda text: view.badge(text),
-        lambda text: view.info(text),
-        lambda text: view.tile(text, text, text, help=text),
-        lambda text: view.note("bad", text, text),
-        lambda text: view.empty(text, text),
-        lambda text: view.heading(text, text),
-        lambda text: view.table([view.Column(text, help=text)], [[text]], caption=text),
-        lambda text: view.button(text, text, text),
-        lambda text: view.prose(text),
-        lambda text: view.preformatted(text),
-        lambda text: view.definitions([(text, text)]),
-        lambda text: view.conversation([Message("system", text), Message("user", text)]),
-        lambda text: view.bar(0.5, label=text),
+        lambda text: components.badge(text),
+        lambda text: components.info(text),
+        lambda text: components.tile(text, text, text, help=text),
+        lambda text: components.note("bad", text, text),
+        lambda text: components.empty(text, text),
+        lambda text: components.heading(text, text),
+        lambda text: components.table([components.Column(text, help=text)], [[text]], caption=text),
+        lambda text: components.button(text, text, text),
+        lambda text: components.prose(text),
+        lambda text: components.preformatted(text),
+        lambda text: components.definitions([(text, text)]),
+        lambda text: components.conversation([Message("system", text), Message("user", text)]),
+        lambda text: components.bar(0.5, label=text),
         lambda text: group([Chart(text, [Series(text, [1, 2], [1.0, 2.0])], text)], x_title=text),
         lambda text: group(
             [Chart("t", [Series("s", [1, 2], [1.0, 2.0])], limits=[Limit(1.5, text)])]
@@ -129,7 +129,7 @@ def test_a_share_beyond_the_ends_fills_the_bar_and_no_more():
     ],
 )
 def test_harmful_text_adds_no_element_and_no_attribute(piece):
-    harmless, harmful = Tags(view.html(piece("harmless"))), Tags(view.html(piece(HARM)))
+    harmless, harmful = Tags(components.html(piece("harmless"))), Tags(components.html(piece(HARM)))
     assert harmful.tags == harmless.tags
     assert harmful.attributes == harmless.attributes
     shown = "".join(harmful.texts)
@@ -137,15 +137,15 @@ def test_harmful_text_adds_no_element_and_no_attribute(piece):
 
 
 def test_markup_is_kept_and_text_is_escaped_in_the_same_table():
-    made = view.table([view.Column("x")], [[Markup("<b>bold</b>")], ["<b>text</b>"]])
+    made = components.table([components.Column("x")], [[Markup("<b>bold</b>")], ["<b>text</b>"]])
     assert "<b>bold</b>" in made
     assert "&lt;b&gt;text&lt;/b&gt;" in made
 
 
 def test_characters_that_break_pages_become_replacement_characters():
     # a lone surrogate has no UTF-8; U+202E turns the text after it around; NUL ends strings
-    assert view.html(Markup("a\ud800b\u202ec\x00d\te\r\nf")) == "a�b�c�d\te\r\nf"
-    view.html(Markup("\udfff")).encode()
+    assert components.html(Markup("a\ud800b\u202ec\x00d\te\r\nf")) == "a�b�c�d\te\r\nf"
+    components.html(Markup("\udfff")).encode()
 
 
 def test_ticks_are_round_and_inside():
@@ -155,7 +155,11 @@ def test_ticks_are_round_and_inside():
 
 
 def test_what_rounds_to_nothing_has_no_sign():
-    assert [view.percent(-0.001), view.number(-0.0), view.signed(-0.0)] == ["0%", "0", "0"]
+    assert [components.percent(-0.001), components.number(-0.0), components.signed(-0.0)] == [
+        "0%",
+        "0",
+        "0",
+    ]
 
 
 def test_tick_labels_are_short():

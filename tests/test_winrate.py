@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pipeline.winrate import outcome, win_rate
+from pipeline.statistics.winrate import outcome, win_rate
 
 
 def test_a_tie_counts_half_a_win():

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import worker
-from pipeline.metrics import METRICS
-from pipeline.reward import stage
-from pipeline.rundir import LOCK_FD, Report, RunDirectory
+from pipeline.config.metric_definitions import METRICS
+from pipeline.runs.rundir import LOCK_FD, Report, RunDirectory
+from pipeline.stages import reward
+from pipeline.worker import worker
 from tests.stage_inputs import give, make_job, make_judgments, make_prompts, rows_of, tiny_models
 from tests.worker_runs import (
     events,
@@ -114,7 +114,7 @@ def test_a_resumed_reward_stage_keeps_its_place(models: dict[str, str], tmp_path
     directory = RunDirectory(tmp_path / "run")
     job = replace(make_job("reward", models), attempt=2, resume=True)
     with Report(directory, attempt=2) as report, pytest.raises(FileNotFoundError):
-        stage.run(job, report, directory)  # finds no judgments
+        reward.run(job, report, directory)  # finds no judgments
     # What is told before the checkpoint is found would be told as its successor.
     assert not events(directory)
     assert "encoding the judgments" in directory.log.read_text()

@@ -9,29 +9,23 @@ from typing import Any, get_args
 import pandas as pd
 import pytest
 
-from labeler.session import LabelSession, Verdict
-from pipeline import gate
-from pipeline.config import Config
+from labeler.annotate.session import LabelSession, Verdict
+from pipeline.config.studio import Config
+from pipeline.promotion import gate
 from pipeline.reward.data import split_by_prompt
-from storage import (
-    annotators,
-    backup,
-    handover,
-    iterations,
-    judgments,
-    model_judges,
-    policy_judgments,
-    queue,
-)
-from storage.database import Database
-from storage.exporting import export
-from storage.importing import (
+from storage import worker_files
+from storage.engine import backup
+from storage.engine.database import Database
+from storage.exporting.exports import export
+from storage.importing.imports import (
     BadFile,
     import_judgments,
     import_pairs,
     import_prompts,
 )
+from storage.labeling import judgments, model_judges, queue
 from storage.records import RANDOM_STREAM, WRITTEN, Annotator, Iteration, Phase, Prompt, new_id
+from storage.tables import annotators, iterations, policy_judgments
 from tests.import_files import CHAT, everything, reasons, total
 from tests.judged_pairs import pair as judged_pair
 from tests.policy_world import add_iteration, add_models, compare
@@ -305,7 +299,7 @@ def world(db: Database, file: Any) -> Database:
 
 
 def test_the_reward_model_learns_from_them(world: Database, tmp_path: Path) -> None:
-    handover.give_judgments(world, tmp_path, iteration=2)
+    worker_files.give_judgments(world, tmp_path, iteration=2)
 
     arms = pd.read_parquet(tmp_path / "judgments.parquet")["arm"].value_counts()
     assert arms.to_dict() == {"reference": 3, WRITTEN: 5}
@@ -339,7 +333,7 @@ def test_the_sampling_plan_is_the_same_with_and_without_them(
     def plan(name: str) -> list[dict[str, Any]]:
         inputs = tmp_path / name
         inputs.mkdir()
-        handover.give_sampling_plan(
+        worker_files.give_sampling_plan(
             world, inputs, pairs=30, shares={"reference": 0.2}, chosen=("bald", 0.5),
             prompts_per_pair=1.0, seed=3,
         )  # fmt: skip
@@ -355,5 +349,5 @@ def test_the_sampling_plan_is_the_same_with_and_without_them(
 def test_labels_of_an_iteration_do_not_count_them(world: Database) -> None:
     current = iterations.latest(world)
     assert current
-    assert handover.labels_in(world, current) == 3
-    assert handover.labels_by_arm(world)[0] == {WRITTEN: 5}
+    assert worker_files.labels_in(world, current) == 3
+    assert worker_files.labels_by_arm(world)[0] == {WRITTEN: 5}

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from storage import backup, queue
-from storage.database import Database
-from storage.importing import import_judgments, import_pairs
-from storage.pseudonyms import SECRET
+from storage.engine import backup
+from storage.engine.database import Database
+from storage.importing.imports import import_judgments, import_pairs
+from storage.labeling import queue
 from storage.records import WRITTEN, Prompt, digest, shown_swapped
+from storage.tables.pseudonyms import SECRET
 from tests.import_files import everything, judgments, total
 from tests.test_written_pairs import add_people
 
@@ -96,7 +97,7 @@ def test_the_same_file_again_is_a_repeat_also_after_a_rebuild(
 def test_pairs_of_an_earlier_version_are_known(db: Database, file: Any) -> None:
     """Those had the ids of their content, and their texts in order."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("storage.written_pairs.written_id", lambda _, content: content)
+        patch.setattr("storage.importing.written_pairs.written_id", lambda _, content: content)
         import_pairs(db, file(ROWS))
     assert ids(db) <= guesses()
     report = import_pairs(db, file(ROWS))

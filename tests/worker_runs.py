@@ -14,8 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pipeline import worker
-from pipeline.rundir import Job, RunDirectory
+from pipeline.runs.rundir import Job, RunDirectory
+from pipeline.worker import worker
 from tests.stage_inputs import give, make_prompts
 
 

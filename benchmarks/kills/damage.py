@@ -6,7 +6,7 @@ import os
 import random
 from pathlib import Path
 
-from storage.workspace import DATABASE, JOURNAL, WAL
+from storage.engine.workspace import DATABASE, JOURNAL, WAL
 
 _PAGE = 4096
 _TAIL = 2000  # bytes: the last groups of a journal or a log

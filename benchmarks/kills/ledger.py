@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from storage.backup import rebuild
-from storage.database import Database
-from storage.journal import read_lines
+from storage.engine.backup import rebuild
+from storage.engine.database import Database
+from storage.engine.journal import read_lines
+from storage.engine.workspace import BACKUPS, JOURNAL
 from storage.records import ScreenOutcome, canonical_outcome, shown_swapped
-from storage.workspace import BACKUPS, JOURNAL
 
 NOT_JOURNALED = ("leases", "metrics", "run_notes", "meta", "migrations")
 ACTS = ("judgment", "skip", "flag", "withdrawal")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from benchmarks.kills import writer
-from storage.backup import finish_restore, rebuild
-from storage.workspace import JOURNAL
+from storage.engine.backup import finish_restore, rebuild
+from storage.engine.workspace import JOURNAL
 
 PATIENCE = 120.0  # seconds for one process to open and verify a workspace
 _TRIES = 3

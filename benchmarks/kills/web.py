@@ -19,10 +19,10 @@ from benchmarks.kills.damage import damage
 from benchmarks.kills.ledger import Act, Ledger
 from benchmarks.kills.recover import recover
 from benchmarks.kills.world import Disk, fill
-from pipeline.clients import LabelClient, Refused
-from pipeline.population import Verdict
+from pipeline.simulation.annotators import Verdict
+from pipeline.simulation.clients import LabelClient, Refused
+from storage.engine.workspace import SERVER
 from storage.records import ScreenOutcome, new_id
-from storage.workspace import SERVER
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 CLIENTS = 16

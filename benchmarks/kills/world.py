@@ -8,9 +8,9 @@ import subprocess
 from pathlib import Path
 from typing import Protocol
 
-from storage import annotators, comparisons, completions, iterations, models, prompts, tokens
-from storage.database import Database
+from storage.engine.database import Database
 from storage.records import Annotator, Comparison, Completion, Iteration, ModelVersion, Prompt
+from storage.tables import annotators, comparisons, completions, iterations, models, prompts, tokens
 
 
 def fill(workspace: Path, *, clients: int, pairs: int, seed: int) -> dict[str, str]:

@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.kills.ledger import Act
-from storage import judgments, queue
-from storage.backup import verify
-from storage.database import Database
+from storage.engine.backup import verify
+from storage.engine.database import Database
 from storage.errors import Conflict, NotFound, NotLeased, StorageFull
+from storage.labeling import judgments, queue
 from storage.records import ScreenOutcome, new_id
 
 CLIENTS = 8

@@ -39,7 +39,7 @@ from benchmarks.kills.ledger import FAULTS
 from benchmarks.powercuts import recording, workload
 from benchmarks.powercuts.check import Expected, examine, faults, restored
 from benchmarks.powercuts.disk import Disk
-from storage.workspace import LOCK
+from storage.engine.workspace import LOCK
 
 NAMED = (*FAULTS, "unopened")
 _JOBS = 2

@@ -12,8 +12,8 @@ from typing import Any
 
 from benchmarks.kills.ledger import Act, Ledger
 from benchmarks.kills.recover import recover
-from storage.backup import restore, verify
-from storage.database import Database
+from storage.engine.backup import restore, verify
+from storage.engine.database import Database
 
 PATIENCE = 120.0  # seconds
 

@@ -18,8 +18,8 @@ from typing import Any
 
 from benchmarks.kills import writer
 from benchmarks.kills.world import fill
-from storage.backup import backup, rebuild, restore
-from storage.database import Database
+from storage.engine.backup import backup, rebuild, restore
+from storage.engine.database import Database
 
 ACTS = "acts.jsonl"
 WORKSPACE = "workspace"

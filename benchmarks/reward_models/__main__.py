@@ -5,7 +5,7 @@
 
 Every seed draws prompts, answers of the embedded model to them, annotators, and judgments of
 random pairs, one a prompt until all have one.  All arms of a seed learn from the same judgments
-by the settings of pipeline/configs/demo.toml, and as the reward stage does: it holds out a share of them,
+by the settings of pipeline/config/presets/demo.toml, and as the reward stage does: it holds out a share of them,
 lets another say when to stop where it is large enough, and puts rewards on the scale that both fit.
 Rewards are the mean over members.  They are measured on further prompts, all pairs of four answers:
 
@@ -42,9 +42,9 @@ from benchmarks.reward_models.measures import Fresh
 from benchmarks.reward_models.parts import PARTS, Arm, run_arm
 from benchmarks.reward_models.report import report
 from benchmarks.seeds import run_seeds
+from pipeline.config.reward import RewardConfig
 from pipeline.demo import MODEL_DIR
-from pipeline.reward.config import RewardConfig
-from pipeline.text import ChatTokenizer
+from pipeline.models.text import ChatTokenizer
 
 
 def held_seeds(args: argparse.Namespace, config: RewardConfig) -> list[dict[str, Any]]:

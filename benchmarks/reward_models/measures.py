@@ -11,10 +11,10 @@ import numpy as np
 import torch
 
 from benchmarks.demo_world import ANSWERS, Fitted, People, World
-from pipeline.population import population
+from pipeline.models.text import ChatTokenizer
 from pipeline.reward.likelihood import FIRST, TIE, preference_logit
 from pipeline.reward.metrics import expected_calibration_error
-from pipeline.text import ChatTokenizer
+from pipeline.simulation.annotators import population
 
 STRANGERS, JUDGMENTS = 50, 2
 """Careful annotators who judge held-out pairs, and how often they judge each."""

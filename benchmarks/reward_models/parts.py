@@ -9,13 +9,13 @@ from typing import Any
 
 from benchmarks.demo_world import Fitted, People, World, judged_pair, trained
 from benchmarks.reward_models.measures import Fresh, auc, measured
-from pipeline.population import SimulatedAnnotator, population
-from pipeline.reward.config import RewardConfig
+from pipeline.config.reward import RewardConfig
+from pipeline.models.text import ChatTokenizer
 from pipeline.reward.data import JudgedPair, annotator_ids
 from pipeline.reward.likelihood import BOTH_BAD, TIE
 from pipeline.reward.reliability import reliability
-from pipeline.text import ChatTokenizer
-from pipeline.trials import TrialArm
+from pipeline.simulation.annotators import SimulatedAnnotator, population
+from pipeline.simulation.trials import TrialArm
 
 BAD = 0.3
 

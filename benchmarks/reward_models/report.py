@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from pipeline.trials import Estimate, paired
+from pipeline.simulation.trials import Estimate, paired
 
 Found = Mapping[int, Mapping[str, Mapping[str, Any]]]
 """Figures by seed and arm."""

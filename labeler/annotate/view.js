@@ -90,7 +90,7 @@ function showPerson(person) {
 
 const percent = (share) => (share === null ? "–" : `${Math.round(share * 100)}%`);
 
-// The server says no more than this at either end: see storage/own_figures.py.
+// The server says no more than this at either end: see storage/labeling/own_figures.py.
 function agreementInWords({ agreement, shared_pairs: pairs }) {
   if (agreement === null) return ["–", "Shown once 20 of your pairs were judged by others too."];
   const share = percent(agreement);

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from labeler import view
-from labeler.view import Markup
+from labeler.html import components
+from labeler.html.components import Markup
 from storage.records import Iteration, ModelVersion
 
 FEW = 30
@@ -17,11 +17,17 @@ def weakness(model: ModelVersion | None) -> str:
     summary = model.summary if model else {}
     preferred, low = summary.get("held_out_preferences"), summary.get("accuracy_low")
     measured = (
-        f"on {view.plural(int(preferred), 'held-out preference')}" if preferred is not None else ""
+        f"on {components.plural(int(preferred), 'held-out preference')}"
+        if preferred is not None
+        else ""
     )
     if low is not None and low <= 0.5:
-        sure = view.interval(low, summary.get("accuracy_high"))
-        known = (view.percent(summary.get("accuracy"), 1), f"({sure})" if sure else "", measured)
+        sure = components.interval(low, summary.get("accuracy_high"))
+        known = (
+            components.percent(summary.get("accuracy"), 1),
+            f"({sure})" if sure else "",
+            measured,
+        )
         return f"its accuracy, {' '.join(k for k in known if k)}, may be no better than a coin's"
     if preferred is not None and preferred < FEW:
         return f"its accuracy was measured {measured} only"
@@ -49,4 +55,4 @@ def cautions(iterations: list[Iteration], versions: Mapping[str, ModelVersion]) 
 
 
 def _note(body: str) -> Markup:
-    return view.note("warn", "Read the wins with care.", f"{body} More labels make it surer.")
+    return components.note("warn", "Read the wins with care.", f"{body} More labels make it surer.")

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from labeler.view import Markup, info, number, scientific
+from labeler.html.components import Markup, info, number, scientific
 
 WIDTH, HEIGHT = 1000, 100
 """The SVG's own units; the page stretches them."""

@@ -15,18 +15,18 @@ import gradio as gr
 from gradio.components import Component
 
 from labeler.ports import Loop
-from labeler.research.annotators_tab import AnnotatorsTab
+from labeler.research.annotators.tab import AnnotatorsTab
 from labeler.research.calls import Page
-from labeler.research.data_tab import DataTab
-from labeler.research.history_tab import HistoryTab
-from labeler.research.loop_tab import LoopTab
+from labeler.research.data.tab import DataTab
+from labeler.research.history.tab import HistoryTab
+from labeler.research.loop.tab import LoopTab
 from labeler.research.panel import Panel, Updates, piece
-from labeler.research.policies_tab import PoliciesTab
-from labeler.research.reward_tab import RewardTab
-from labeler.research.samples_tab import SamplesTab
+from labeler.research.policies.tab import PoliciesTab
+from labeler.research.reward.tab import RewardTab
+from labeler.research.samples.tab import SamplesTab
 from labeler.research.top import headline
-from labeler.research.training_tab import TrainingTab
-from storage.database import Database
+from labeler.research.training.tab import TrainingTab
+from storage.engine.database import Database
 
 CSS = (Path(__file__).parent / "research.css").read_text(encoding="utf-8")
 

@@ -12,8 +12,8 @@ import gradio as gr
 from gradio.blocks import Block
 from gradio.components import Component
 
-from labeler import view
-from labeler.view import Markup
+from labeler.html import components
+from labeler.html.components import Markup
 
 T = TypeVar("T")
 
@@ -38,9 +38,9 @@ def piece(**options: Any) -> gr.HTML:
     return gr.HTML(js_on_load=options.pop("js_on_load", None), apply_default_css=False, **options)
 
 
-def said(tone: view.Tone, title: str, body: str = "") -> str:
+def said(tone: components.Tone, title: str, body: str = "") -> str:
     """The answer to a press of a button."""
-    return view.html(view.note(tone, title, body))
+    return components.html(components.note(tone, title, body))
 
 
 def attempt(action: Callable[[], T], done: Callable[[T], str]) -> str:
@@ -57,7 +57,7 @@ def attempt(action: Callable[[], T], done: Callable[[T], str]) -> str:
 
 
 def shown(markup: Markup) -> str:
-    return view.html(markup)
+    return components.html(markup)
 
 
 class Cached(Generic[T]):

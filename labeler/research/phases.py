@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from labeler import view
+from labeler.html import components
+from labeler.html.components import Markup
 from labeler.ports import Stopped
-from labeler.view import Markup
-from storage import runs
 from storage.records import Phase, Run
+from storage.tables import runs
 
 PHASES: tuple[tuple[Phase, str], ...] = (
     ("sampling", "Sample"),
@@ -50,7 +50,7 @@ def phase_title(phase: Phase, method: str) -> str:
 SEE_LOG = "Its log, under Training, says more."
 
 
-STATUS_TONES: Mapping[str, view.Tone] = {
+STATUS_TONES: Mapping[str, components.Tone] = {
     "running": "info",
     "succeeded": "good",
     "failed": "bad",
@@ -72,7 +72,7 @@ def nothing_new(new_labels: int | None) -> Markup:
     """A sentence where an iteration trains on what an earlier one trained on; else nothing."""
     if new_labels != 0:
         return Markup("")
-    return view.note(
+    return components.note(
         "warn", "No label is new since the last training: the reward model learns the same again."
     )
 

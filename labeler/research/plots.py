@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from labeler.html.components import Markup, info
 from labeler.research.charts import HEIGHT, WIDTH
-from labeler.view import Markup, info
 
 Place = tuple[float, float]
 

@@ -7,18 +7,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from storage import (
-    annotators,
-    iterations,
-    models,
-    prompts,
-    queue,
-    runs,
-    settings,
-    snapshots,
-)
-from storage.database import Database
+from storage.engine.database import Database
+from storage.labeling import queue
 from storage.records import Annotator, Iteration, ModelVersion, Run
+from storage.tables import annotators, iterations, models, prompts, runs, settings, snapshots
 
 _LABELS = """
     SELECT count(*) AS labels, max(j.created_at) AS latest,

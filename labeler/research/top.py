@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from labeler import view
+from labeler.html import components
+from labeler.html.components import Markup
 from labeler.research import reading
 from labeler.research.panel import shown
 from labeler.research.phases import (
@@ -13,8 +14,7 @@ from labeler.research.phases import (
     phase_title,
 )
 from labeler.research.reading import State
-from labeler.view import Markup
-from storage.database import Database
+from storage.engine.database import Database
 from storage.records import now
 
 
@@ -38,7 +38,7 @@ def top(state: State, workspace: str, *, trouble: str | None = None) -> Markup:
     if state.iteration:
         doing = phase_title(state.iteration.phase, state.method)
         halted = has_stopped(state.run) and state.iteration.phase != "labeling"
-        tone: view.Tone = "warn" if state.cancelling else "info"
+        tone: components.Tone = "warn" if state.cancelling else "info"
         text = f"Iteration {state.iteration.number} · {doing}"
         if halted and state.run:
             text += f" {state.run.status}"
@@ -46,8 +46,8 @@ def top(state: State, workspace: str, *, trouble: str | None = None) -> Markup:
         elif state.cancelling:
             text += ": cancelling"
         running = state.run is not None and state.run.status == "running"
-        where = view.badge(text, tone, dot=running)
-    wrong = view.note("bad", "This workspace needs attention.", trouble) if trouble else ""
+        where = components.badge(text, tone, dot=running)
+    wrong = components.note("bad", "This workspace needs attention.", trouble) if trouble else ""
     return Markup(
         '<div class="ks-top"><span class="ks-brand"><img src="/static/kite.svg" alt="">Kitestring'
         '</span><span class="ks-where">{}</span>{}<nav class="ks-right">'

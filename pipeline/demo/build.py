@@ -23,15 +23,15 @@ from typing import Any
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from pipeline.config import SFTConfig
+from pipeline.config.studio import SFTConfig
 from pipeline.demo import MODEL_DIR
 from pipeline.demo.corpus import FILES, examples
 from pipeline.demo.corpus.rows import Messages
 from pipeline.demo.judge import figures
 from pipeline.demo.tokenizer import END, PAD, train_tokenizer
-from pipeline.rundir import Report, RunDirectory
-from pipeline.sft import train_sft
-from pipeline.text import ChatTokenizer
+from pipeline.models.text import ChatTokenizer
+from pipeline.runs.rundir import Report, RunDirectory
+from pipeline.stages.sft import train_sft
 
 MANIFEST = "manifest.json"
 

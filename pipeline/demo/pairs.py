@@ -17,10 +17,10 @@ from typing import Any
 
 import pandas as pd
 
-from pipeline.config import CONFIGS, Config
+from pipeline.config.studio import CONFIGS, Config
 from pipeline.demo import MODEL_DIR
 from pipeline.demo.corpus import prompts
-from pipeline.rundir import Job, Report, RunDirectory
+from pipeline.runs.rundir import Job, Report, RunDirectory
 from storage.records import Prompt, digest, messages_json
 
 PAIRS_DIR = Path(__file__).parent / "pairs"
@@ -49,7 +49,7 @@ def weights_hash() -> str:
 def make(out: Path = PAIRS_DIR, *, pairs: int = PAIRS) -> dict[str, Any]:
     """Run the sampling stage on the embedded model; returns what manifest.json then says."""
     # Loads torch, which whoever only reads the shipped files can do without.
-    from pipeline.sampling import run  # noqa: PLC0415
+    from pipeline.stages.sample import run  # noqa: PLC0415
 
     config = Config.load([_PRESET])
     job = Job(

@@ -17,13 +17,13 @@ from typing import Any
 
 import torch
 
+from pipeline.models.text import ChatTokenizer
 from pipeline.reward.calibration import calibrate
 from pipeline.reward.data import JudgedPair
 from pipeline.reward.members import train_members
 from pipeline.reward.scoring import RewardModel
 from pipeline.reward.trainer import AUDITED, SHARE
-from pipeline.rundir import Job, Report, RunDirectory
-from pipeline.text import ChatTokenizer
+from pipeline.runs.rundir import Job, Report, RunDirectory
 
 AUDIT = "audit"
 """The folder of a reward model that holds its audit model."""

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pipeline.winrate import WinRate, win_rate
+from pipeline.statistics.winrate import WinRate, win_rate
 
 if TYPE_CHECKING:
     from pipeline.reward.data import JudgedPair

@@ -14,13 +14,13 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from pipeline.devices import context_of
-from pipeline.padding import pad_right
-from pipeline.reward.config import RewardConfig
+from pipeline.config.reward import RewardConfig
+from pipeline.models.devices import context_of
+from pipeline.models.padding import pad_right
+from pipeline.models.text import CONTEXT, ChatTokenizer, Room, read_messages
 from pipeline.reward.enough import Judged, held_out_prompts
 from pipeline.reward.likelihood import OUTCOME_CODES, TIE, UNSTATED, TieModel
-from pipeline.rundir import Job, Report, RunDirectory
-from pipeline.text import CONTEXT, ChatTokenizer, Room, read_messages
+from pipeline.runs.rundir import Job, Report, RunDirectory
 from storage.records import RANDOM_STREAM, Arm, digest
 
 _COLUMNS = (

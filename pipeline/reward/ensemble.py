@@ -13,10 +13,10 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from pipeline.config.shaping import ShapingConfig
+from pipeline.models.text import Messages
 from pipeline.reward.scoring import RewardModel
-from pipeline.rundir import Job
-from pipeline.shaping.config import ShapingConfig
-from pipeline.text import Messages
+from pipeline.runs.rundir import Job
 
 
 class Scorer(Protocol):

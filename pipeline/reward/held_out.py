@@ -9,13 +9,13 @@ from typing import Any
 
 import torch
 
-from pipeline.parquet import write_rows
 from pipeline.reward.calibration import Factors, Scale
 from pipeline.reward.ceiling import agreement, items_of, said_alike
 from pipeline.reward.data import JudgedPair
 from pipeline.reward.likelihood import LEARNS_THETA, OUTCOME_CODES, TieModel, log_probabilities
 from pipeline.reward.quality import quality
 from pipeline.reward.scoring import RewardModel
+from pipeline.runs.parquet import write_rows
 
 TABLE = "held_out.parquet"
 COLUMNS = (

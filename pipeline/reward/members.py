@@ -19,16 +19,16 @@ from typing import Any
 
 import torch
 
+from pipeline.config.reward import RewardConfig
+from pipeline.models.hf_trainer import is_large, last_checkpoint
+from pipeline.models.text import ChatTokenizer
 from pipeline.reward.annotators import AnnotatorEffects
-from pipeline.reward.config import RewardConfig
 from pipeline.reward.data import JudgedPair, annotator_ids, resolved
 from pipeline.reward.network import from_language_model
 from pipeline.reward.scoring import RewardModel
 from pipeline.reward.stopping import Kept
 from pipeline.reward.trainer import SHARE, likelihood_of, train_reward_model
-from pipeline.rundir import Report, write_atomically
-from pipeline.text import ChatTokenizer
-from pipeline.training import is_large, last_checkpoint
+from pipeline.runs.rundir import Report, write_atomically
 from storage.records import digest
 
 _FINISHED, _WEIGHTS = "finished.json", "weights.pt"

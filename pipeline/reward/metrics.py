@@ -19,7 +19,7 @@ from pipeline.reward.likelihood import (
     TieValues,
     preference_logit,
 )
-from pipeline.winrate import win_rate
+from pipeline.statistics.winrate import win_rate
 
 _BINS = 10
 

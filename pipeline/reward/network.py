@@ -25,12 +25,12 @@ from torch import Tensor, nn
 from transformers import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING, AutoConfig
 from transformers.utils import ModelOutput
 
-from pipeline.hub import ModelUnavailable, loading, require_model, require_reward_model
+from pipeline.models.hub import ModelUnavailable, loading, require_model, require_reward_model
+from pipeline.models.text import ChatTokenizer
 from pipeline.ppo.model import without_dropout
 from pipeline.reward.annotators import AnnotatorEffects
 from pipeline.reward.likelihood import Likelihood
 from pipeline.reward.ties import Ties
-from pipeline.text import ChatTokenizer
 
 
 @dataclass

@@ -16,7 +16,7 @@ from scipy.special import stdtrit
 
 from pipeline.reward.ceiling import FEWEST, noise_ceiling, share_of_ceiling
 from pipeline.reward.metrics import expected_calibration_error
-from pipeline.winrate import WinRate, cluster_numbers, clustered_mean, win_rate
+from pipeline.statistics.winrate import WinRate, cluster_numbers, clustered_mean, win_rate
 from storage.records import RANDOM_STREAM
 
 SHOWN_BINS = 5

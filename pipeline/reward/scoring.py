@@ -12,14 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pipeline.devices import context_length
-from pipeline.padding import pad_right
+from pipeline.models.devices import context_length
+from pipeline.models.padding import pad_right
+from pipeline.models.text import ChatTokenizer, Encoded, Messages, TooLong, name_rows
 from pipeline.ppo.experience import micro_batches
 from pipeline.ppo.model import autocast, resolve_precision
 from pipeline.ppo.packing import can_pack, last_states
 from pipeline.reward.data import JudgedPair
 from pipeline.reward.network import load_network
-from pipeline.text import ChatTokenizer, Encoded, Messages, TooLong, name_rows
 
 _log = logging.getLogger(__name__)
 _TOKENS_AT_ONCE = 16_384

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from transformers import TrainerCallback
 
-from pipeline.winrate import clustered_mean
+from pipeline.statistics.winrate import clustered_mean
 
 CHECKS_AN_EPOCH = 4
 _FILE = "stopping.pt"

@@ -12,8 +12,10 @@ from datasets import Dataset
 from torch import Tensor
 from transformers import TrainerCallback
 
+from pipeline.config.reward import RewardConfig
+from pipeline.models.hf_trainer import ReportCallback, train, trainer_arguments
+from pipeline.models.text import ChatTokenizer
 from pipeline.reward.annotators import AnnotatorEffects, effective
-from pipeline.reward.config import RewardConfig
 from pipeline.reward.data import (
     JudgedPair,
     PairCollator,
@@ -25,9 +27,7 @@ from pipeline.reward.likelihood import Likelihood, TieValues
 from pipeline.reward.reliability import losses_to_annotators
 from pipeline.reward.scoring import RewardModel
 from pipeline.reward.stopping import EarlyStopping, Kept
-from pipeline.rundir import Report
-from pipeline.text import ChatTokenizer
-from pipeline.training import ReportCallback, train, trainer_arguments
+from pipeline.runs.rundir import Report
 
 SHARE, AUDITED = 0.6, 0.8
 """How far the stage is when the model is trained, and when the audit model is."""

@@ -14,10 +14,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipeline.plugins import load_function, require_in_a_process
+from pipeline.config.plugins import load_function, require_in_a_process
+from pipeline.config.shaping import ShapingConfig
 from pipeline.shaping import lexical, sycophancy
 from pipeline.shaping.component import Component, Conversation, of_pair, of_text
-from pipeline.shaping.config import ShapingConfig
 from pipeline.shaping.references import Contrast
 
 
@@ -86,7 +86,7 @@ def require_prompts(
 def require_available(config: ShapingConfig) -> None:
     """ValueError where a ``module:function`` or a file of the settings cannot be had.
 
-    Functions are imported in a process of their own (`pipeline.plugins`), which takes as long as
+    Functions are imported in a process of their own (`pipeline.config.plugins`), which takes as long as
     their modules do.
     """
     for name, found in (

@@ -19,15 +19,15 @@ from datasets import Dataset
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from pipeline.devices import pick_device
-from pipeline.padding import pad_right
+from pipeline.models.devices import pick_device
+from pipeline.models.hf_trainer import ReportCallback, train, trainer_arguments
+from pipeline.models.padding import pad_right
+from pipeline.models.text import ChatTokenizer, Room
 from pipeline.reward.network import from_language_model
 from pipeline.reward.scoring import RewardModel
-from pipeline.rundir import Report
+from pipeline.runs.rundir import Report
 from pipeline.shaping.component import Conversation
 from pipeline.shaping.tables import read_table
-from pipeline.text import ChatTokenizer, Room
-from pipeline.training import ReportCallback, train, trainer_arguments
 from storage.records import Message, digest
 
 COLUMNS = ("prompt", "completion", "sycophantic")

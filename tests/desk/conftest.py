@@ -12,7 +12,7 @@ from desk_world import Server, add_person, make_app, serving, workspace
 from fastapi import FastAPI
 from playwright.sync_api import Browser
 
-from storage.database import Database
+from storage.engine.database import Database
 from storage.records import Annotator
 
 World = tuple[Database, FastAPI]

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from browser import new_page, wait_for_pair
 from playwright.sync_api import expect
 
-from storage import tokens
+from storage.tables import tokens
 
 
 def cookie_of(world, url, who):

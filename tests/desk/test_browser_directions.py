@@ -9,9 +9,9 @@ from browser import chromium, new_page, wait_for_pair
 from desk_browser import desk_page
 from desk_world import add_pairs, add_person, make_app, serving
 
-from labeler import view
+from labeler.html import components
 from labeler.research.pages import CSS
-from storage.database import Database
+from storage.engine.database import Database
 
 ARABIC = (
     "كيف أعكس قائمة في بايثون؟",
@@ -151,7 +151,7 @@ def test_a_response_that_cannot_be_formatted_leaves_both_plain_and_the_page_says
 
 def test_each_line_of_a_sample_has_a_direction_of_its_own(browser):
     text = "هذا سطر (1)\nx = f(1)\nשורה [2]"
-    sample = f'<div class="ks-sample"><div class="ks-side">{view.prose(text)}</div></div>'
+    sample = f'<div class="ks-sample"><div class="ks-side">{components.prose(text)}</div></div>'
     places = """() => {
       const node = document.querySelector(".ks-prose").firstChild;
       return [...node.data].map((letter, i) => {

@@ -16,7 +16,7 @@ from desk_browser import (
 from desk_world import add_person, make_app, plain_pairs, serving, workspace
 from playwright.sync_api import expect
 
-from storage import queue
+from storage.labeling import queue
 
 
 @pytest.fixture

@@ -23,8 +23,9 @@ from desk_browser import (
 from desk_world import add_pairs, add_person, free_port, serving
 from playwright.sync_api import expect
 
-from storage import iterations, judgments, queue
+from storage.labeling import judgments, queue
 from storage.records import Iteration
+from storage.tables import iterations
 
 HOSTILE = (
     '<div style="position:fixed;inset:0;background:red;z-index:99999">mine</div>'

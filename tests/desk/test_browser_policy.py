@@ -6,8 +6,8 @@ import pytest
 from browser import new_page, wait_for_pair
 from playwright.sync_api import ConsoleMessage, Error
 
-from labeler import gate
-from labeler.headers import GRADIO_POLICY
+from labeler.security import access
+from labeler.security.headers import GRADIO_POLICY
 
 
 def complaints(page) -> list[str]:
@@ -52,7 +52,7 @@ def test_gradios_page_needs_what_its_policy_allows(browser, server, who, monkeyp
     link = server.url + server.app.state.sign_in_url(who)
     without = GRADIO_POLICY.replace(" 'unsafe-eval'", "")
     assert without != GRADIO_POLICY
-    monkeypatch.setattr(gate, "GRADIO_POLICY", without)
+    monkeypatch.setattr(access, "GRADIO_POLICY", without)
     with new_page(browser) as page:
         told = complaints(page)
         page.goto(link)

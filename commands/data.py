@@ -1,0 +1,231 @@
+"""The commands on data: import, export, status, lineage, backup, rebuild, restore, users."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from commands.app import DEFAULT, AsJson, Workspace, app, show
+from commands.studio import connect
+from pipeline.loop.workspace_config import prepare
+from storage.engine import backup
+from storage.engine.database import Database
+from storage.engine.replacing import require_settled
+from storage.engine.workspace import SETTINGS, require_data
+from storage.errors import WorkspaceLocked
+from storage.exporting.formats import Format, Ties
+from storage.tables import models
+
+File = Path | None
+_WARNINGS_SHOWN = 10
+
+
+def _shorten(report: dict[str, Any]) -> dict[str, Any]:
+    """An import's report with the first warnings only; a file can have one a row."""
+    brief = {name: value for name, value in report.items() if not name.endswith("_in_all")}
+    kept = {"skipped": report["skipped"], "warnings": report["warnings"][:_WARNINGS_SHOWN]}
+    hidden = [
+        f"{more} more {what}; --json lists {_how_many(report, kind)}"
+        for kind, what in (("skipped", "bad rows left out"), ("warnings", "warnings"))
+        if (more := report[f"{kind}_in_all"] - len(kept[kind]))
+    ]
+    return brief | kept | ({"not shown": ", ".join(hidden)} if hidden else {})
+
+
+def _how_many(report: dict[str, Any], kind: str) -> str:
+    listed = len(report[kind])
+    return "them all" if listed == report[f"{kind}_in_all"] else f"the first {listed:,}"
+
+
+@app.command("import")
+def import_command(
+    workspace: Workspace = DEFAULT,
+    prompts: Annotated[File, typer.Option(help="Prompts: text or chat messages.")] = None,
+    sft: Annotated[File, typer.Option(help="Demonstrations: prompt and response.")] = None,
+    judgments: Annotated[File, typer.Option(help="Judgments of two responses.")] = None,
+    preferences: Annotated[File, typer.Option(help="A TRL preference dataset.")] = None,
+    pairs: Annotated[File, typer.Option(help="Pairs of responses to be judged here.")] = None,
+    role: Annotated[str | None, typer.Option(help="One role for all new prompts.")] = None,
+    skip_bad: Annotated[bool, typer.Option(help="Leave bad rows out, saying which.")] = False,
+    skip_long: Annotated[
+        bool, typer.Option(help="Leave out rows that exceed the model's context, saying which.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Import JSONL, CSV or parquet; bad rows are all reported and nothing is half-imported."""
+    given = {"prompts": prompts, "sft": sft, "judgments": judgments}
+    given |= {"preferences": preferences, "pairs": pairs}
+    chosen = {kind: file for kind, file in given.items() if file}
+    if not chosen:
+        raise ValueError(
+            "name a file: --prompts, --sft, --judgments, --preferences or --pairs FILE"
+        )
+    if role and sft:
+        raise ValueError("demonstrations have the role sft; import them without --role")
+    _complete(workspace)
+    with connect(workspace) as target:
+        for kind, file in chosen.items():
+            options: dict[str, Any] = {"kind": kind, "file": str(file.resolve())}
+            if role:
+                options["role"] = role
+            report = target.call("import", skip_bad=skip_bad, skip_long=skip_long, **options)
+            show(report if as_json else _shorten(report), as_json)
+
+
+@app.command("export")
+def export_command(
+    workspace: Workspace = DEFAULT,
+    format: Annotated[Format, typer.Option(help="See docs/data.md.")] = "trl",
+    ties: Annotated[Ties, typer.Option(help="What becomes of ties.")] = "drop",
+    out: Annotated[
+        str, typer.Option(help="FILE.jsonl, .parquet or .csv, a directory, or hf://…")
+    ] = "export.jsonl",
+    history: Annotated[
+        bool, typer.Option(help="Revised and withdrawn judgments too (raw only).")
+    ] = False,
+    names: Annotated[bool, typer.Option(help="Real names instead of pseudonyms.")] = False,
+    public: Annotated[bool, typer.Option(help="Make a pushed dataset public.")] = False,
+    csv_safe: Annotated[
+        bool, typer.Option(help="Put ' before cells that a spreadsheet would run (CSV only).")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Export judgments as a preference dataset, with a dataset card beside it."""
+    if public and "://" not in out:
+        raise ValueError(f"--public is for datasets on a hub; {out} is on this machine")
+    where = out if "://" in out else str(Path(out).resolve())
+    options = {"format": format, "ties": ties, "names": names, "history": history}
+    options |= {"private": not public, "csv_safe": csv_safe}
+    with connect(workspace) as target:
+        show(target.call("export", out=where, **options), as_json)
+
+
+@app.command("status")
+def status_command(workspace: Workspace = DEFAULT, as_json: AsJson = False) -> None:
+    """Labels, agreement, models and where the loop stands."""
+    with connect(workspace) as target:
+        show(target.call("status"), as_json)
+
+
+@app.command("lineage")
+def lineage_command(policy: str, workspace: Workspace = DEFAULT, as_json: AsJson = False) -> None:
+    """Which judgments shaped a policy, and whose answers they judged."""
+    with connect(workspace) as target:
+        found = target.call("lineage", policy=policy)
+    typer.echo(json.dumps(found["lineage"], indent=2) if as_json else found["text"])
+
+
+@app.command("backup")
+def backup_command(
+    target: Annotated[Path, typer.Argument(help="Directory to make.")],
+    workspace: Workspace = DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """Copy database, journal and settings while labeling goes on."""
+    with connect(workspace) as studio:
+        show(studio.call("backup", target=str(target.resolve())), as_json)
+
+
+@app.command("rebuild")
+def rebuild_command(workspace: Workspace = DEFAULT, as_json: AsJson = False) -> None:
+    """Make the database again from the journal alone; the old one is kept aside.
+
+    Beside a live server the rebuilt tables are compared with the server's and nothing is
+    replaced.
+    """
+    try:
+        show(backup.rebuild(workspace), as_json)
+    except WorkspaceLocked:
+        with connect(workspace) as target:
+            show(target.call("verify"), as_json)
+
+
+@app.command("restore")
+def restore_command(
+    source: Annotated[Path | None, typer.Argument(help="A directory that `backup` made.")] = None,
+    workspace: Workspace = DEFAULT,
+    finish: Annotated[
+        bool, typer.Option("--finish", help="Complete a restore that was interrupted.")
+    ] = False,
+    undo: Annotated[
+        bool, typer.Option("--undo", help="Put back what an interrupted restore replaced.")
+    ] = False,
+) -> None:
+    """Put a backup's database, journal and settings in place; what was there is kept aside."""
+    if (source is not None) + finish + undo != 1:
+        raise ValueError("name one of: the directory of a backup, --finish, --undo")
+    if source is None:
+        (backup.finish_restore if finish else backup.undo_restore)(workspace)
+        typer.echo(f"{workspace} has its {'new' if finish else 'old'} files")
+        return
+    backup.restore(source, workspace)
+    typer.echo(f"{workspace} is as it was when {source} was made")
+    with Database.open(workspace, create=False) as db:
+        gone = [model.path for model in models.missing(db)]
+    if gone:
+        typer.echo(
+            f"not in the backup: {', '.join(gone)}; copy {'them' if len(gone) > 1 else 'it'} from the workspace that "
+            "it was made of, or the loop cannot go on from them",
+            err=True,
+        )
+    if not (workspace / SETTINGS).exists():
+        typer.echo(f"its {SETTINGS} was not in the backup; `init --model` makes one", err=True)
+
+
+users = typer.Typer(help="Accounts of annotators and researchers.", no_args_is_help=True)
+app.add_typer(users, name="users")
+
+
+@users.command("add")
+def add(
+    name: str,
+    role: Annotated[Literal["annotator", "researcher"], typer.Option()] = "annotator",
+    token: Annotated[bool, typer.Option(help="An API token for scripts.")] = False,
+    workspace: Workspace = DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """Add somebody; prints an invite link for a browser, or an API token with --token.
+
+    Without a running server the link begins at the studio's address, which only you know.
+    """
+    _complete(workspace)
+    with connect(workspace) as target:
+        show(target.call("users.add", name=name, role=role, token=token), as_json)
+
+
+@users.command("list")
+def list_(workspace: Workspace = DEFAULT, as_json: AsJson = False) -> None:
+    """Everybody with an account."""
+    with connect(workspace) as target:
+        show(target.call("users.list"), as_json)
+
+
+@users.command("disable")
+def disable(name: str, workspace: Workspace = DEFAULT, as_json: AsJson = False) -> None:
+    """Close an account at once; its judgments stay."""
+    with connect(workspace) as target:
+        show(target.call("users.disable", name=name), as_json)
+
+
+@users.command("enable")
+def enable(name: str, workspace: Workspace = DEFAULT, as_json: AsJson = False) -> None:
+    """Let somebody back in whose account was closed, with a new invite (`users add`)."""
+    with connect(workspace) as target:
+        show(target.call("users.enable", name=name), as_json)
+
+
+def _complete(workspace: Path) -> None:
+    """Make the database of a workspace that has its settings; NotFound where it has neither.
+
+    A mistyped --workspace must not become a new workspace.
+    """
+    require_settled(workspace)
+    if not (workspace / SETTINGS).exists():
+        require_data(workspace)
+    prepare(workspace, None, [], [])
+    with suppress(WorkspaceLocked):
+        Database.open(workspace).close()

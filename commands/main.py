@@ -1,0 +1,29 @@
+"""The command line: importing this module registers every command with `app`."""
+
+from __future__ import annotations
+
+import signal
+import sys
+
+from commands import data, loop, reward, serve, simulate, studies, sycophancy
+from commands.app import app
+from storage.errors import NotFound, explain
+
+MODULES = (serve, loop, data, reward, studies, simulate, sycophancy)
+app.registered_commands.sort(
+    key=lambda command: [module.__name__ for module in MODULES].index(command.callback.__module__)
+)
+"""`--help` lists commands in this order, not in that of the imports."""
+
+__all__ = ["app", "main"]
+
+
+def main() -> None:
+    """Run the command line; what a user can mend is one sentence, not a traceback."""
+    # An exception instead of a sudden end, so that what was started is stopped as well.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        app()
+    except (ValueError, NotFound, RuntimeError, OSError) as error:
+        print(f"kitestring: {explain(error)}", file=sys.stderr)
+        sys.exit(1)

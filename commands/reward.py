@@ -1,0 +1,55 @@
+"""The commands on reward models."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from commands.app import DEFAULT, AsJson, Workspace, app, log_progress
+from commands.studio import connect
+from pipeline.reward.report.report import make_curve, readable
+from pipeline.runs.repeat import stoppable
+
+reward = typer.Typer(help="Reward models.", no_args_is_help=True)
+app.add_typer(reward, name="reward")
+
+
+@reward.callback()
+def reward_command() -> None:
+    """Reward models."""  # makes `report` a command of its own and not the only one
+
+
+@reward.command("report")
+@stoppable()
+def report_command(
+    workspace: Workspace = DEFAULT,
+    model: Annotated[
+        str | None, typer.Option(help="As in reward-2; the newest if left out.")
+    ] = None,
+    curve: Annotated[
+        bool,
+        typer.Option(
+            "--curve",
+            help="Train it again on fewer labels first, for a learning curve: twelve models, "
+            "as long as training it six times takes.",
+        ),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Is the reward model good enough for PPO, for best-of-N, or not yet?"""
+    found = _report(workspace, model)
+    if curve:
+        if found["model"] is None:
+            raise ValueError("there is no reward model yet; train once (`launch.py iterate`)")
+        # Beside a live server, and without holding the workspace where there is none.
+        make_curve(workspace.resolve(), found, log_progress)
+        found = _report(workspace, found["model"])
+    typer.echo(json.dumps(found) if as_json else readable(found))
+
+
+def _report(workspace: Path, model: str | None) -> Any:
+    with connect(workspace) as target:
+        return target.call("reward.report", model=model)

@@ -1,0 +1,187 @@
+"""`init`, `serve` and `link`: a workspace is made and opened in the browser."""
+
+from __future__ import annotations
+
+import gc
+import secrets
+import socket
+import threading
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+
+from commands.app import DEFAULT, ConfigFiles, Model, Sets, Workspace, app, log_progress
+from commands.studio import Remote, Studio, connect
+from labeler.security.addresses import Addresses
+from labeler.security.listening import address, listen, others_may_come, public_address
+from pipeline.loop.workspace_config import prepare
+from storage.engine.database import Database
+from storage.engine.watch import Watch
+from storage.engine.workspace import SERVER, SETTINGS, publish_server
+from storage.tables import annotators, iterations, runs
+
+if TYPE_CHECKING:
+    from labeler import ports
+
+WARNINGS_SHOWN = 3
+
+
+@app.command()
+def init(
+    workspace: Workspace = DEFAULT,
+    model: Model = None,
+    config: ConfigFiles = [],  # noqa: B006 (typer copies it)
+    sets: Sets = [],  # noqa: B006
+) -> None:
+    """Make a workspace: its settings file and an empty database."""
+    if (workspace / SETTINGS).exists():
+        raise ValueError(f"{workspace} is a workspace already; edit {workspace / SETTINGS}")
+    settings = prepare(workspace, model, config, sets)
+    Database.open(workspace).close()
+    print(f"{workspace} is ready for {settings.model.name}; its settings: {workspace}/config.toml")
+
+
+@app.command()
+def serve(
+    workspace: Workspace = DEFAULT,
+    model: Model = None,
+    prompts_file: Annotated[Path | None, typer.Option("--prompts", help="Prompts (JSONL).")] = None,
+    sft: Annotated[Path | None, typer.Option(help="Demonstrations for SFT (JSONL).")] = None,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port; 0 picks a free one.")] = 7860,
+    public_url: Annotated[str | None, typer.Option(help="The address behind a proxy.")] = None,
+    config: ConfigFiles = [],  # noqa: B006
+    sets: Sets = [],  # noqa: B006
+) -> None:
+    """Open the studio in the browser; labels come in and the loop goes on while it runs."""
+    for file in filter(None, (prompts_file, sft)):
+        if not file.exists():
+            raise ValueError(f"there is no file {file}")
+    public_url = public_address(public_url)
+    listener = listen(host, port)  # first: what cannot be served leaves no workspace behind
+    try:
+        settings = prepare(workspace, model, config, sets)
+        Database.open(workspace).close()  # makes it; raises when another process has it
+        studio = Studio(workspace, settings)
+    except BaseException:
+        listener.close()
+        raise
+    try:
+        for kind, file in (("prompts", prompts_file), ("sft", sft)):
+            if file:
+                import_at_startup(studio, kind, file)
+        if prompts_file is None:
+            studio.fill_demo(settings)
+        run_server(studio, listener, host=host, public_url=public_url)
+    finally:
+        studio.close()
+
+
+def import_at_startup(studio: Studio, kind: str, file: Path) -> None:
+    """Import a file, telling the first warnings the first time; after a restart nothing is new."""
+    report = studio.call("import", kind=kind, file=str(file.resolve()))
+    if any(report["added"].values()):
+        warnings = report["warnings"]
+        for odd in warnings[:WARNINGS_SHOWN]:
+            log_progress(f"{file.name}, line {odd['line']}: {odd['reason']}")
+        if more := report["warnings_in_all"] - len(warnings[:WARNINGS_SHOWN]):
+            log_progress(
+                f"{file.name}: {more} more warnings; `import --{kind} … --json` lists them"
+            )
+
+
+def run_server(
+    studio: Studio, listener: socket.socket, *, host: str, public_url: str | None
+) -> None:
+    """Serve until interrupted; a timer thread moves the loop meanwhile."""
+    # uvicorn and Gradio take seconds to import; only this command needs them.
+    from labeler.serving import private_cache  # noqa: PLC0415
+
+    with private_cache(studio.db.workspace):
+        _run_server(studio, listener, host=host, public_url=public_url)
+
+
+def _run_server(
+    studio: Studio, listener: socket.socket, *, host: str, public_url: str | None
+) -> None:
+    gc.disable()
+    from labeler.app import create_app  # noqa: PLC0415
+    from labeler.serving import server as http_server  # noqa: PLC0415
+
+    gc.enable()
+    workspace, token = studio.db.workspace, secrets.token_urlsafe(32)
+    local = address(listener, host)
+    web = create_app(
+        studio.db,
+        # The same fields under another name: neither package may import the other's class.
+        loop=cast("ports.Loop", studio.loop),
+        admin=studio.commands.call,
+        admin_token=token,
+        addresses=Addresses.of(host=host, public_url=public_url),
+        accounts_required=others_may_come(host, public_url),
+    )
+    studio.commands.address = public_url or local
+    server = http_server(web, behind_proxy=public_url is not None)
+    stop = threading.Event()
+    timer = threading.Thread(target=keep_going, args=(studio, stop), daemon=True)
+    timer.start()
+    publish_server(workspace, url=local, token=token)
+
+    def sign_in_link() -> str:
+        link = web.state.sign_in_url(annotators.owner(studio.db))
+        return link if public_url else local + link
+
+    studio.commands.register("link", sign_in_link)
+    print(f"\n  Kitestring is open:\n\n    {sign_in_link()}\n", flush=True)
+    try:
+        with Watch(studio.db):
+            server.run(sockets=[listener])
+    finally:
+        (workspace / SERVER).unlink(missing_ok=True)
+        stop.set()
+        timer.join()
+        for run in (run for run in runs.listing(studio.db) if run.status == "running"):
+            log_progress(
+                f"the {runs.name(run)} stage goes on in the background; the next `serve` or `resume` follows it"
+            )
+
+
+@app.command()
+def link(workspace: Workspace = DEFAULT) -> None:
+    """Print a link that signs you in as the owner; each works once, so ask for one a browser."""
+    with connect(workspace) as target:
+        if not isinstance(target, Remote):
+            raise ValueError(
+                f"no server has {workspace} open; `serve` starts one and prints a link"
+            )
+        print(target.call("link"))
+
+
+def keep_going(studio: Studio, stop: threading.Event, *, every: float = 1.0) -> None:
+    """Advance the loop until `stop`: again at once while it gets on, else after `every` seconds.
+
+    An unexpected error is told once and shown in the status.
+    """
+    before, pause = None, 0.0
+    while not stop.wait(pause):
+        pause = every
+        try:
+            studio.loop.advance()
+            studio.db.health.stuck = None
+            if (reached := _reached(studio.db)) != before:
+                before, pause = reached, 0.0
+        except Exception as error:
+            if studio.db.health.stuck != str(error):
+                traceback.print_exc()
+            studio.db.health.stuck = str(error)
+
+
+def _reached(db: Database) -> Any:
+    """Where the loop stands, without how far a running stage is."""
+    current = iterations.latest(db)
+    if current is None:
+        return None
+    started = runs.listing(db, iteration=current.number)
+    return current.number, current.phase, [(run.id, run.status) for run in started]

@@ -1,0 +1,188 @@
+"""`launch.py simulate`: one simulation, or arms of it over seeds."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from commands.app import DEFAULT, AsJson, Sets, Workspace, app, log_progress, show
+from commands.studio import server_for
+from pipeline.config.studio import CONFIGS
+from pipeline.ppo.settings import assignments
+from pipeline.runs.rundir import RunDirectory
+from pipeline.simulation import trials
+from pipeline.simulation.driver import simulate
+from pipeline.simulation.preference import load_gold, score
+
+TINY_LABELS, TINY_ANNOTATORS = 40, 4
+"""At most so many with ``--tiny``."""
+
+
+@app.command("simulate")
+def simulate_command(
+    context: typer.Context,
+    workspace: Workspace = DEFAULT,
+    iterations: Annotated[int, typer.Option(help="Whole iterations to drive.", min=1)] = 1,
+    labels: Annotated[int, typer.Option(help="Judgments an iteration.", min=1)] = 400,
+    annotators: Annotated[int, typer.Option(help="Simulated annotators.", min=1)] = 8,
+    bad: Annotated[
+        float, typer.Option(help="Share of careless or biased annotators.", min=0, max=1)
+    ] = 0.25,
+    seed: Annotated[int, typer.Option(help="Seed of annotators and pipeline.", min=0)] = 0,
+    arm: Annotated[
+        list[str],
+        typer.Option(
+            help="full, or naive (label once, plain Bradley-Terry, ties dropped, one network); "
+            "repeatable: arms are compared."
+        ),
+    ] = [],  # noqa: B006 (typer copies it)
+    seeds: Annotated[
+        int | None,
+        typer.Option(help="Seeds, from --seed on; each run gets WORKSPACE/ARM-SEED.", min=1),
+    ] = None,
+    gold: Annotated[
+        str | None, typer.Option(help="module:function, (prompt, response) -> float")
+    ] = None,
+    shuffle_labels: Annotated[
+        bool, typer.Option(help="Control: judgments without meaning.")
+    ] = False,
+    tiny: Annotated[
+        bool,
+        typer.Option(help="The same, smaller: a minute or two where nothing else runs, for tests."),
+    ] = False,
+    sets: Sets = [],  # noqa: B006
+    as_json: AsJson = False,
+) -> None:
+    """Drive the whole loop with simulated annotators that judge by a hidden gold preference."""
+    arms = chosen_arms(arm)
+    unasked = [each for each in ("labels", "seed") if _is_default(context, each)]
+    judged_by = load_gold(gold) if gold else score
+    if tiny:
+        labels, annotators = min(labels, TINY_LABELS), min(annotators, TINY_ANNOTATORS)
+
+    def run(arm: trials.TrialArm, seed: int, place: Path) -> dict[str, Any]:
+        return run_trial(
+            arm,
+            place,
+            (iterations, labels),
+            files=[CONFIGS / "tiny.toml"] if tiny else [],
+            sets=sets,
+            unasked=unasked,
+            annotators=annotators,
+            bad=bad,
+            seed=seed,
+            gold=judged_by,
+            shuffle_labels=shuffle_labels,
+            progress=log_progress,
+        )
+
+    if seeds is None and len(arms) == 1:
+        show(run(arms[0], seed, workspace), as_json)
+        return
+    require_folder(workspace)
+    conditions = {
+        "iterations": iterations, "labels": labels, "annotators": annotators, "bad": bad,
+        "gold": gold, "shuffle_labels": shuffle_labels, "tiny": tiny,
+        "settings": assignments(sets),
+    }  # fmt: skip
+
+    def run_apart(arm: trials.TrialArm, seed: int) -> dict[str, Any]:
+        place = workspace / f"{arm.name}-{seed}"
+        shutil.rmtree(place, ignore_errors=True)  # of a run that was broken off
+        try:
+            return run(arm, seed, place)
+        finally:  # the loop has begun the next iteration by itself
+            stop_workers(place)
+            shutil.rmtree(place, ignore_errors=True)
+
+    held = trials.run_all(
+        run_apart, arms, range(seed, seed + (seeds or 1)), workspace,
+        conditions=conditions, progress=log_progress,
+    )  # fmt: skip
+    # One arm alone says no order: the file may hold others already.
+    found = trials.summary(held, [arm.name for arm in arms] if len(arms) > 1 else ())
+    typer.echo(json.dumps(as_plain(found)) if as_json else trials.readable(found))
+
+
+def run_trial(
+    arm: trials.TrialArm,
+    place: Path,
+    planned: tuple[int, int],
+    *,
+    files: Sequence[Path],
+    sets: Sequence[str],
+    seed: int,
+    unasked: Sequence[str] = (),
+    **population: Any,
+) -> dict[str, Any]:
+    """The report of one simulation by an arm, in a workspace at `place`.
+
+    `planned` are the iterations and the labels of each that the full loop would make, `files` and
+    `sets` settings of all arms (`sets` win over the arm's own), `unasked` which of labels and seed
+    nobody asked for (a live server keeps its own), `population` further arguments of `simulate`.
+    """
+    iterations, labels = arm.plan(*planned)
+    own = [f"{name}={text(value)}" for name, value in arm.settings.items()]
+    planned_for = {"labels": f"labeling.labels={labels}", "seed": f"seed={seed}"}
+    given = [said for name, said in planned_for.items() if name not in unasked]
+    implied = [said for name, said in planned_for.items() if name in unasked]
+    with server_for(place, files, [*given, *own, *sets], implied) as server:
+        return simulate(
+            server.url, server.admin, iterations=iterations, labels=labels, seed=seed, **population
+        )
+
+
+def chosen_arms(names: Sequence[str]) -> list[trials.TrialArm]:
+    """The arms of these names, each once; the full one when none is named."""
+    unknown = [name for name in names if name not in trials.ARMS]
+    if unknown:
+        raise ValueError(f"there is no arm {unknown[0]!r}; there are {', '.join(trials.ARMS)}")
+    return [trials.ARMS[name] for name in dict.fromkeys(names or ["full"])]
+
+
+def _is_default(context: typer.Context, parameter: str) -> bool:
+    source = context.get_parameter_source(parameter)
+    return source is not None and source.name == "DEFAULT"
+
+
+def stop_workers(workspace: Path) -> None:
+    """End what still runs in a workspace whose server is gone."""
+    for path in (workspace / "runs").glob("*"):
+        directory = RunDirectory(path)
+        if directory.is_running():
+            with suppress(ProcessLookupError, FileNotFoundError):
+                os.killpg(int((path / "pid").read_text()), signal.SIGKILL)
+
+
+def require_folder(folder: Path) -> None:
+    """``ValueError`` where several runs were to be put into a workspace of its own."""
+    if (folder / "config.toml").exists():
+        raise ValueError(
+            f"{folder} is a workspace, and every run gets one of its own; name a folder for them "
+            "with --workspace"
+        )
+
+
+def text(value: Any) -> str:
+    """A setting's value as `--set` reads it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def as_plain(found: Mapping[str, Any]) -> dict[str, Any]:
+    """A summary of trials as JSON values."""
+    return {
+        part: {
+            name: {figure: asdict(estimate) for figure, estimate in figures.items()}
+            for name, figures in rows.items()
+        }
+        for part, rows in found.items()
+    }

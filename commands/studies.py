@@ -1,0 +1,254 @@
+"""The commands of studies (training runs outside the loop, compared) and of a judge."""
+
+from __future__ import annotations
+
+import getpass
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from commands.app import DEFAULT, AsJson, Sets, Workspace, app, log_progress
+from commands.studio import connect
+from pipeline.config.studio import Config
+from pipeline.loop.settings_view import as_lines, form
+from pipeline.ppo.settings import assignments
+from pipeline.promotion import gate
+from pipeline.promotion import power as planning
+from pipeline.runs.repeat import nats, stoppable
+from pipeline.simulation.judge import TIMEOUT, judge_all, load_judge
+from pipeline.simulation.preference import load_gold, score
+from pipeline.studies import compare, compare_report, sweep
+
+LARGEST_BETA = 1e6
+"""Far above any use, far below where a loss overflows."""
+
+
+@app.command("sweep")
+@stoppable()
+def sweep_command(
+    kl_weight: Annotated[str, typer.Option(help="The βs to try, as in 0,0.02,0.05,0.2.")],
+    workspace: Workspace = DEFAULT,
+    kl_budget: Annotated[float, typer.Option(help="Nats a response that you would spend.")] = 5,
+    name: Annotated[str, typer.Option(help="Folder under WORKSPACE/sweeps.")] = "kl_weight",
+    sets: Sets = [],  # noqa: B006 (typer copies it)
+    as_json: AsJson = False,
+) -> None:
+    """Repeat the newest PPO run at several KL weights: one plot of reward against KL."""
+    weights, budget = betas(kl_weight), nats("--kl-budget", kl_budget)
+    curves = sweep.sweep(
+        workspace.resolve(),
+        weights,
+        name=name,
+        overrides=assignments(sets),
+        progress=log_progress,
+    )
+    found = sweep.summary(curves, budget)
+    plot = sweep.write_report(workspace.resolve() / "sweeps" / name, curves, found)
+    typer.echo(json.dumps(found | {"plot": str(plot)}) if as_json else readable(found, plot))
+
+
+@app.command("compare")
+@stoppable()
+def compare_command(
+    methods: Annotated[
+        str, typer.Option(help="Those to compare with SFT.")
+    ] = "sft,best_of_n,ppo,dpo,rloo",
+    workspace: Workspace = DEFAULT,
+    kl: Annotated[float, typer.Option(help="Nats at which methods are read off.")] = 2,
+    snapshots: Annotated[
+        int, typer.Option(help="Policies along training, as points of a curve.", min=0)
+    ] = 5,
+    gold: Annotated[
+        str | None, typer.Option(help="module:function, (prompt, response) -> float")
+    ] = None,
+    name: Annotated[str, typer.Option(help="Folder under WORKSPACE/compare.")] = "methods",
+    sets: Sets = [],  # noqa: B006
+    as_json: AsJson = False,
+) -> None:
+    """Repeat the newest PPO run with each method: gold score, reward and KL of every one."""
+    place, kl = workspace.resolve(), nats("--kl", kl)
+    curves = compare.compare(
+        place,
+        compare.chosen_methods(methods),
+        name=name,
+        overrides=assignments(sets),
+        gold=load_gold(gold) if gold else score,
+        snapshots=snapshots,
+        progress=log_progress,
+    )
+    found = compare_report.summary(curves, kl)
+    plot = compare_report.write_report(place / "compare" / name, curves, found)
+    shown = json.dumps(found | {"plot": str(plot)}) if as_json else None
+    typer.echo(shown or compare_report.readable(found, plot))
+
+
+@app.command("judge")
+@stoppable()
+def judge_command(
+    judge: Annotated[
+        str, typer.Option(help='module:function, (prompt, left, right) -> "A", "B" or "tie"')
+    ],
+    workspace: Workspace = DEFAULT,
+    name: Annotated[
+        str | None, typer.Option(help="Whose judgments they are; module:function if left out.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(help="Most pairs to judge.", min=1)] = None,
+    both_orders: Annotated[
+        bool,
+        typer.Option(
+            "--both-orders/--one-order",
+            help="Ask with each response on the left once, and call a contradiction a tie; "
+            "or once, on sides tossed by a coin.",
+        ),
+    ] = True,
+    timeout: Annotated[float, typer.Option(help="Seconds to wait for one answer.")] = TIMEOUT,
+    as_json: AsJson = False,
+) -> None:
+    """Have a callable judge the newest iteration's pairs, as an annotator of kind "model"."""
+    asked = load_judge(judge)
+    with connect(workspace) as target:
+        found = judge_all(
+            target.call,
+            asked,
+            name=name or judge,
+            both_orders=both_orders,
+            limit=limit,
+            timeout=timeout,
+            tell=log_progress,
+        )
+    lines = [f"{key}: {value}" for key, value in found.items() if value is not None]
+    typer.echo(json.dumps(found) if as_json else "\n".join(lines))
+
+
+@app.command("plan")
+def plan_command(
+    win_rate: Annotated[
+        float, typer.Option(help="The true win rate to notice, ties counting half.")
+    ],
+    ties: Annotated[float, typer.Option(help="Share of judgments that are ties.")] = 0.0,
+    power: Annotated[float, typer.Option(help="Share of cases in which to notice it.")] = 0.8,
+    per_prompt: Annotated[int, typer.Option(help="Judgments a prompt.")] = 1,
+    correlation: Annotated[
+        float, typer.Option(help="Of two judgments of one prompt, where there are several.")
+    ] = planning.CORRELATION,
+    seed: Annotated[int, typer.Option(help="Seed of the simulated stopping times.", min=0)] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """How many judgments it takes to see that one policy is better than another."""
+    scenario = planning.Scenario(
+        win_rate=win_rate, ties=ties, per_prompt=per_prompt, correlation=correlation
+    )
+    found = planning.plan(scenario, power=power, seed=seed)
+    typer.echo(json.dumps(found) if as_json else planning.readable(found))
+
+
+@app.command("gate")
+def gate_command(
+    workspace: Workspace = DEFAULT,
+    override: Annotated[
+        str | None, typer.Option(help="promote, block, or evidence to take a ruling back.")
+    ] = None,
+    policy: Annotated[
+        str | None,
+        typer.Option(help="Whom to show or rule on; all, or the one on trial."),
+    ] = None,
+    reason: Annotated[str, typer.Option(help="Why; it stays in the history.")] = "",
+    by: Annotated[
+        str | None, typer.Option(help="Who rules; your name on this machine if left out.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Is each policy better than SFT?  Verdicts with their evidence, and the leaderboard."""
+    with connect(workspace) as target:
+        if override:
+            found = target.call(
+                "gate.override",
+                ruling=override, reason=reason, policy=policy, researcher=by or _account(),
+            )  # fmt: skip
+            text = gate.told(found)
+        elif reason or by:
+            raise ValueError("--reason and --by go with --override promote or block")
+        elif policy:
+            found = gate.standing_in(target.call("gate"), policy)
+            text = gate.told(found)
+        else:
+            found = target.call("gate")
+            text = gate.readable(found)
+    typer.echo(json.dumps(found) if as_json else text)
+
+
+@app.command("settings")
+def settings_command(
+    workspace: Annotated[
+        Path | None, typer.Option(help="Whose; the general defaults when left out.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Every setting with its value, its default and what it means."""
+    if workspace is None:
+        found = [asdict(each) for each in form(Config())]
+    else:
+        with connect(workspace) as target:
+            found = target.call("settings")
+    typer.echo(json.dumps(found) if as_json else "\n".join(map(as_lines, found)))
+
+
+def _account() -> str:
+    """The name of the account that runs the command; ValueError where it has none."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container under a number of its own
+        raise ValueError("say with --by who rules: this account has no name") from None
+
+
+def betas(text: str) -> list[float]:
+    """``0,0.02,0.2`` as numbers, each once; ValueError unless all of them can be a β."""
+    try:
+        found = list(dict.fromkeys(float(part) for part in text.split(",")))
+    except ValueError:
+        raise ValueError(f"--kl-weight {text} must be numbers, as in 0,0.02,0.05,0.2") from None
+    for weight in found:
+        if not 0 <= weight <= LARGEST_BETA:
+            raise ValueError(
+                f"--kl-weight {text}: {weight:g} is not between 0 and {LARGEST_BETA:g}; β is the "
+                "reward paid per nat, as in 0,0.02,0.05,0.2"
+            )
+    return found
+
+
+def readable(found: dict[str, Any], plot: Path) -> str:
+    """The table, samples and plot of a sweep for people."""
+    budget = found["kl_budget"]
+    lines = [f"{'β':>8}  {'reward':>8}  {'KL':>7}  {'gain, sd':>8}  reward within {budget:g} nats"]
+    for row in found["runs"]:
+        within = row["reward_within_budget"]
+        lines.append(
+            f"{row['kl_weight']:>8g}  {row['reward']:>z8.3f}  {row['kl']:>z7.2f}  {row['gain']:>z8.2f}  "
+            + ("never so near" if within is None else f"{within:.3f}")
+            + ("  ← spends the budget best" if row["kl_weight"] == found["best"] else "")
+            + ("  (the reference is unmoved)" if row["unmoved"] else "")
+        )
+    lines.append(_verdict(found))
+    for row in found["runs"]:
+        lines.append(f"\nβ = {row['kl_weight']:g} at its end:")
+        lines += [f"  [{s['reward']:+z.2f}, KL {s['kl']:z.1f}] {s['text']}" for s in row["samples"]]
+    return "\n".join([*lines, f"\n{plot}"])
+
+
+def _verdict(found: dict[str, Any]) -> str:
+    """What the sweep says of its βs, in a sentence."""
+    best, lead = found["best"], found["lead"]
+    if all(row["unmoved"] for row in found["runs"]):
+        return (
+            "\nno winner: every β left the policy at the reference; train longer, raise ppo.lr or "
+            "lower β"
+        )
+    if best is None:
+        return f"\nno winner: no β that moved the policy was within {found['kl_budget']:g} nats"
+    if lead is None:
+        return f"\nβ = {best:g} has no rival"
+    text = f"\nβ = {best:g} is {lead['by']:.3f} ± {1.96 * lead['error']:.3f} above β = {lead['over']:g}"
+    return text if lead["by"] > 1.96 * lead["error"] else f"{text}: noise can explain that"

@@ -1,0 +1,192 @@
+"""The workspace that a command works on: opened here, or reached through the server that has it open."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Protocol
+
+import httpx
+
+from pipeline.config.studio import Config
+from pipeline.demo import corpus
+from pipeline.loop.loop import Loop
+from pipeline.loop.settings_view import disagreeing
+from pipeline.loop.workspace_config import load_settings, prepare
+from pipeline.models.context import ContextCheck
+from pipeline.ppo.settings import assignments
+from pipeline.simulation.clients import AdminClient, what_stopped
+from storage.commands import Commands
+from storage.engine.database import Database
+from storage.engine.workspace import SERVER, read_server
+from storage.errors import WorkspaceLocked
+from storage.records import Prompt
+from storage.status import status
+from storage.tables import prompts
+
+LAUNCH = Path(__file__).parents[1] / "launch.py"
+
+
+class Target(Protocol):
+    """Where commands go: an open workspace or a live server."""
+
+    def call(self, command: str, **arguments: Any) -> Any:
+        """Run a command of `storage.commands`; ``ValueError`` when it is refused."""
+        ...
+
+
+class Studio:
+    """An open workspace with its loop."""
+
+    def __init__(self, workspace: Path, config: Config) -> None:
+        self.db = Database.open(workspace, create=False)
+        self.loop = Loop(self.db, config)
+        self.commands = Commands(self.db)
+        self.commands.too_long = lambda: ContextCheck.of(config)
+        # The token of these commands is the operator's, who may write config.toml as well.
+        self.commands.register("train", self._train)
+        self.commands.register("advance", self.advance)
+        self.commands.register("resume", self._resume)
+        self.commands.register("retry", self._retry)
+        self.commands.register("label-more", lambda: self.loop.label_more(self.loop.stopped().id))
+        self.commands.register("settings", lambda: [asdict(s) for s in self.loop.settings()])
+        self.commands.register("gate", lambda: self.loop.gate())
+        self.commands.register("gate.override", self.loop.override_gate)
+        self.commands.register("reward.report", self.loop.reports.report)
+        self.commands.register("status", self._status)
+
+    def call(self, command: str, **arguments: Any) -> Any:
+        return self.commands.call(command, arguments)
+
+    def _resume(self, overrides: dict[str, str] | None = None) -> None:
+        self.loop.resume(self.loop.stopped().id, overrides)
+
+    def _train(self, overrides: dict[str, str]) -> None:
+        self.loop.train(overrides, by_operator=True)
+
+    def _retry(self, overrides: dict[str, str] | None = None) -> None:
+        self.loop.retry(self.loop.stopped().id, overrides, by_operator=True)
+
+    def _status(self) -> dict[str, Any]:
+        """The workspace's status, with what keeps the loop from going on as a sentence."""
+        try:
+            self.loop.refresh()
+        except Exception as error:  # the rest of the status is wanted all the more
+            self.db.health.stuck = str(error)
+        blocked = self.loop.state()["blocked"]
+        stopped = what_stopped(blocked) if blocked else None
+        trouble = self.db.health.trouble or stopped
+        return status(self.db) | {"trouble": trouble}
+
+    def advance(self) -> dict[str, Any]:
+        """One step of the loop and where it stands now."""
+        self.loop.advance()
+        return self.loop.state() | {"trouble": self.db.health.stuck}
+
+    def fill_demo(self, config: Config) -> None:
+        """Give a workspace on the embedded model the demo's prompts, once."""
+        if config.model.name == "demo" and not prompts.counts(self.db):
+            shipped = corpus.prompts()
+            prompts.add(
+                self.db,
+                [Prompt.make(m, role=r, category=c, source="demo") for r, m, c in shipped],
+            )
+
+    def close(self) -> None:
+        self.loop.shut_down()
+        self.db.close()
+
+
+class Remote:
+    """A live server that has the workspace open; a context manager."""
+
+    def __init__(self, workspace: Path) -> None:
+        server = read_server(workspace)
+        self.url = server["url"]
+        self.admin = AdminClient(self.url, server["token"])
+
+    def __enter__(self) -> Remote:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.admin.__exit__(*exception)
+
+    def call(self, command: str, **arguments: Any) -> Any:
+        return self.admin(command, arguments)
+
+
+@contextmanager
+def connect(workspace: Path, sets: list[str] | None = None) -> Iterator[Target]:
+    """The workspace itself, or the server that has it open."""
+    try:
+        studio = Studio(workspace, load_settings(workspace, [], sets or []))
+    except WorkspaceLocked:
+        if not (workspace / SERVER).exists():
+            raise
+        with Remote(workspace) as server:
+            yield server
+        return
+    try:
+        yield studio
+    finally:
+        studio.close()
+
+
+@contextmanager
+def server_for(
+    workspace: Path, files: Sequence[Path], sets: Sequence[str], unasked: Sequence[str] = ()
+) -> Iterator[Remote]:
+    """The live server of a workspace, or one of our own for as long as it is needed.
+
+    A live one keeps its settings: ``ValueError`` where `files` or `sets` ask for others.  What is
+    `unasked` goes to a server of our own only.
+    """
+    sets = [*unasked, *sets]
+    config = prepare(workspace, None, files, sets)
+    try:
+        Database.open(workspace).close()
+    except WorkspaceLocked:
+        with Remote(workspace) as server:
+            named = assignments(sets[len(unasked) :]).keys() | {
+                s.name for s in Config.load(files).settings() if s.value != s.default
+            }
+            if other := disagreeing(config, named, server.call("settings")):
+                raise ValueError(
+                    f"the server that has {workspace} open runs with {', '.join(other)}; stop it, "
+                    "or leave out what it would not use"
+                ) from None
+            yield server
+        return
+    options = [f"--config={file}" for file in files] + [f"--set={item}" for item in sets]
+    command = [
+        sys.executable,
+        str(LAUNCH),
+        "serve",
+        f"--workspace={workspace}",
+        "--port=0",
+        *options,
+    ]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
+    try:
+        while process.poll() is None and not is_up(workspace):
+            time.sleep(0.1)
+        if process.poll() is not None:
+            raise RuntimeError(f"the server did not start (exit status {process.returncode})")
+        with Remote(workspace) as server:
+            yield server
+    finally:
+        process.terminate()  # SIGINT is ignored by what a shell script started with &
+        process.wait(timeout=30)
+
+
+def is_up(workspace: Path) -> bool:
+    with suppress(FileNotFoundError, ValueError, httpx.TransportError):
+        # Any answer: a server whose disk is full is up, and says what is wrong.
+        httpx.get(f"{read_server(workspace)['url']}/healthz", timeout=2)
+        return True
+    return False

@@ -1,0 +1,246 @@
+"""The annotator's HTTP interface (docs/http.md); every rule lives in `session`, none here."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+from fastapi import APIRouter, Depends, FastAPI, Header, HTTPException, Query, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    model_validator,
+)
+from starlette.exceptions import HTTPException as StarletteHTTPException
+
+from labeler.annotate.session import LabelSession, Verdict
+from labeler.security.auth import Identity
+from storage.errors import Conflict, NotFound, NotLeased, StorageFull
+from storage.records import LONGEST_LOOK, Annotator, ScreenOutcome
+
+_LOG = logging.getLogger(__name__)
+LONGEST_COMMENT = 5_000
+"""Characters."""
+
+
+def _without_nul(text: str) -> str:
+    if "\0" in text:
+        raise ValueError("holds a NUL character, which no file of an export can")
+    return text
+
+
+Comment = Annotated[str, Field(max_length=LONGEST_COMMENT), AfterValidator(_without_nul)]
+
+_MOST_NAMES = 20
+
+
+def _with_few_names(value: Any) -> Any:
+    """Asked first: each unknown name would be an error of its own, and ten thousand take seconds."""
+    if isinstance(value, dict) and len(value) > _MOST_NAMES:
+        raise ValueError(f"has {len(value):,} fields, and {_MOST_NAMES} are the most")
+    return value
+
+
+class Act(BaseModel):
+    """Whatever an annotator does carries an id of its own, made before it is sent."""
+
+    model_config = ConfigDict(extra="forbid")
+    id: UUID
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_small(cls, value: Any) -> Any:
+        return _with_few_names(value)
+
+
+class JudgmentBody(Act):
+    """``POST /label/api/judgments``."""
+
+    comparison: str = Field(min_length=1, max_length=200)
+    outcome: ScreenOutcome
+    strength: Literal[1, 2, 3] | None = None
+    criteria: Annotated[
+        dict[Literal["helpful", "truthful", "harmless", "clear"], Literal["a", "b", "tie"]],
+        BeforeValidator(_with_few_names),
+    ] = {}
+    comment: Comment = ""
+    milliseconds: int | None = Field(default=None, ge=0, le=LONGEST_LOOK, strict=True)
+    replaces: UUID | None = None
+
+    def verdict(self) -> Verdict:
+        """The same without HTTP."""
+        return Verdict(
+            id=str(self.id),
+            comparison=self.comparison,
+            outcome=self.outcome,
+            strength=self.strength,
+            criteria={str(name): side for name, side in self.criteria.items()},
+            comment=self.comment,
+            milliseconds=self.milliseconds,
+            replaces=str(self.replaces) if self.replaces else None,
+        )
+
+
+class SkipBody(Act):
+    """``POST /label/api/skip``."""
+
+    comparison: str = Field(min_length=1, max_length=200)
+
+
+class FlagBody(SkipBody):
+    """``POST /label/api/flag``."""
+
+    comment: Comment = ""
+
+
+class UndoBody(Act):
+    """``POST /label/api/undo``; `replaces` is the id of the act to take back."""
+
+    replaces: UUID | None = None
+
+
+# async: FastAPI would send a plain function to a thread for this one line
+async def _current_annotator(
+    request: Request, x_kitestring_annotator: Annotated[str | None, Header()] = None
+) -> Annotator:
+    identity: Identity | None = request.state.identity
+    if identity is None:
+        raise HTTPException(401, "Sign in first.")
+    # A shared browser: the page still belongs to the one who opened it, the cookie no longer.
+    if x_kitestring_annotator not in (None, identity.annotator.id):
+        raise HTTPException(403, "Somebody else has signed in in this browser. Reload the page.")
+    return identity.annotator
+
+
+Who = Annotated[Annotator, Depends(_current_annotator)]
+Offset = Annotated[int, Query(ge=-840, le=840)]
+"""Minutes that the annotator's clock is ahead of UTC; no place is further off."""
+
+
+def label_routes(session: LabelSession) -> APIRouter:
+    """The routes under ``/label/api``.  Plain functions read the database, in threads."""
+    routes = APIRouter(prefix="/label/api")
+
+    @routes.get("/next")
+    def next_pairs(
+        who: Who, n: int = 4, holding: Annotated[list[str] | None, Query()] = None
+    ) -> JSONResponse:
+        held = [id for part in holding or [] for id in part.split(",") if id]
+        pairs = session.next(who, n, held)
+        none = {"waiting_for": None, "with_others": None}
+        if not pairs:
+            none = {"waiting_for": session.waiting_for(), "with_others": session.with_others(who)}
+        # Made here, in the thread: FastAPI would copy every text once more in the event loop.
+        return JSONResponse({"pairs": [asdict(pair) for pair in pairs], **none})
+
+    @routes.post("/judgments")
+    async def judge(body: JudgmentBody, who: Who) -> JSONResponse:
+        # Answers only after the commit: "saved" on the screen must be true.  Awaited and not
+        # waited for in a thread: a group may be larger than there are threads.
+        stored = await asyncio.wrap_future(session.judging(who, body.verdict()))
+        return JSONResponse({"id": stored.id, "saved": True})
+
+    @routes.post("/skip")
+    def skip(body: SkipBody, who: Who) -> dict[str, Any]:
+        return {
+            "id": session.skip(who, id=str(body.id), comparison=body.comparison),
+            "saved": True,
+        }
+
+    @routes.post("/flag")
+    def flag(body: FlagBody, who: Who) -> dict[str, Any]:
+        id = session.flag(who, id=str(body.id), comparison=body.comparison, comment=body.comment)
+        return {"id": id, "saved": True}
+
+    @routes.post("/undo")
+    def undo(body: UndoBody, who: Who) -> dict[str, Any]:
+        replaces = str(body.replaces) if body.replaces else None
+        undone = session.undo(who, id=str(body.id), replaces=replaces)
+        return {"id": str(body.id), "saved": True, "undone": asdict(undone)}
+
+    @routes.get("/progress")
+    def progress(who: Who, offset: Offset = 0) -> dict[str, Any]:
+        person = {"id": who.id, "name": who.name, "role": who.role}
+        return {"annotator": person, **session.progress(who, offset=offset)}
+
+    @routes.get("/figures")
+    def figures(who: Who, offset: Offset = 0) -> dict[str, Any]:
+        return session.figures(who, offset=offset)
+
+    @routes.get("/guidelines")
+    def guidelines(who: Who) -> dict[str, str]:  # noqa: ARG001 (asks for a signed-in person)
+        return session.guidelines()
+
+    return routes
+
+
+def explain_errors(app: FastAPI) -> None:
+    """Every refusal is ``{"error": "a sentence"}`` with the status that says what to do.
+
+    4xx: sending the same again is pointless.  503: nothing was stored, try again later.
+    """
+
+    def answer(status: int) -> Any:
+        def handler(request: Request, error: Exception) -> JSONResponse:
+            if status != 503:
+                return JSONResponse({"error": _sentence(error)}, status)
+            _LOG.error("A request was refused: %s", error)
+            sentence = str(error) if _is_researcher(request) else NOT_STORED
+            return JSONResponse({"error": sentence}, status, {"Retry-After": "5"})
+
+        return handler
+
+    for kind, status in {
+        ValueError: 422,
+        Conflict: 409,
+        NotLeased: 409,
+        NotFound: 404,
+        StorageFull: 503,
+        RequestValidationError: 422,
+    }.items():
+        app.add_exception_handler(kind, answer(status))
+
+    def http_error(_request: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, StarletteHTTPException)
+        if error.detail == _UNREADABLE:
+            return JSONResponse({"error": NOT_JSON}, 422)
+        return JSONResponse({"error": str(error.detail)}, error.status_code, error.headers)
+
+    app.add_exception_handler(StarletteHTTPException, http_error)
+
+
+NOT_JSON = "The body is not JSON."
+_UNREADABLE = "There was an error parsing the body"
+"""What FastAPI says of one that is not UTF-8, or nested too deeply."""
+
+
+NOT_STORED = "The server's disk takes nothing now. No saved label is lost; tell the researcher"
+"""For annotators, in front of what the page keeps; files of the machine are not theirs to know."""
+
+
+def _is_researcher(request: Request) -> bool:
+    identity: Identity | None = getattr(request.state, "identity", None)
+    return identity is not None and identity.annotator.role == "researcher"
+
+
+def _sentence(error: Exception) -> str:
+    if not isinstance(error, RequestValidationError):
+        return str(error)
+    if any(problem["type"] == "json_invalid" for problem in error.errors()):
+        return NOT_JSON
+    return " ".join(map(_about_field, error.errors()))
+
+
+def _about_field(problem: Mapping[str, Any]) -> str:
+    """Of one problem that pydantic found: the field and what is wrong with it."""
+    field = ".".join(str(part) for part in problem["loc"][1:] if part != "[key]") or "The body"
+    return f"{field}: {problem['msg'].removeprefix('Value error, ')}."

@@ -1,0 +1,220 @@
+"""The rules of labeling, without a word of HTTP or HTML pages.
+
+An annotator sees a pair *blind*: two texts called A and B, no model names, no scores, nothing that
+tells a policy.  Which completion is A is decided from (annotator, comparison), so a reload cannot
+swap them.  Whatever is returned here as done is committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+from labeler.html.markdown import render, render_pair
+from storage.engine.database import Database
+from storage.labeling import judgments, queue
+from storage.labeling.own_figures import own_figures
+from storage.labeling.queue import LeasedPair
+from storage.records import (
+    Annotator,
+    Flag,
+    Judgment,
+    Message,
+    ScreenOutcome,
+    Skip,
+    digest,
+    now,
+)
+from storage.tables import iterations, settings
+
+MOST_AT_ONCE = queue.AT_ONCE
+"""Pairs handed out by one request."""
+LARGEST_ANSWER = 2_000_000
+"""Characters of the pairs of one request; one pair is handed out whatever its size."""
+
+DEFAULT_GUIDELINES = """\
+Choose the response you would rather get if you had asked.
+
+* **Helpful**: it does what was asked, completely and without padding.
+* **Truthful**: what it says is right; it does not sound surer than it is.
+* **Harmless**: nobody is worse off for following it.
+* **Clear**: well put, easy to follow, the right length.
+
+Longer is not better, and agreeing with the person is not better.
+
+When both are equally good, say *tie*; when neither is acceptable, *both bad*. Skip what you cannot \
+judge; flag what should not be here (broken text, private data, abuse).
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownText:
+    """A text as written and as safe HTML."""
+
+    text: str
+    html: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownMessage(ShownText):
+    """One turn of the conversation."""
+
+    role: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownPair:
+    """A comparison as one annotator sees it; `a` stands left or above, `b` right or below.
+
+    `notice` says what holds for the looks of both responses where it is not the usual; mostly "".
+    """
+
+    id: str
+    prompt: tuple[ShownMessage, ...]
+    a: ShownText
+    b: ShownText
+    notice: str = ""
+
+    @property
+    def size(self) -> int:
+        """Its characters, as written and as HTML."""
+        return sum(len(each.text) + len(each.html) for each in (*self.prompt, self.a, self.b))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What was pressed.  `id` is made by the client: sending it twice changes nothing.
+
+    `criteria` maps a criterion to "a", "b" or "tie", as `outcome` in terms of the screen.
+    """
+
+    id: str
+    comparison: str
+    outcome: ScreenOutcome
+    strength: int | None = None
+    criteria: Mapping[str, str] = field(default_factory=dict)
+    comment: str = ""
+    milliseconds: int | None = None
+    replaces: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Undone:
+    """The act that was taken back, and its pair to judge again."""
+
+    id: str
+    kind: str
+    pair: ShownPair
+
+
+class LabelSession:
+    """What annotators can do; one object serves all of them.  Thread-safe."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+
+    def next(self, who: Annotator, n: int, holding: Sequence[str] = ()) -> list[ShownPair]:
+        """Up to `n` pairs to judge, leased to `who`, without those he is `holding`.
+
+        Fewer where they are large: the others stay leased to him and come with his next request.
+        """
+        if not 1 <= n <= MOST_AT_ONCE:
+            raise ValueError(f"n={n} must be between 1 and {MOST_AT_ONCE}.")
+        leased = queue.lease_next(self._db, who.id, n, holding=list(holding))
+        found: list[ShownPair] = []
+        size = 0
+        for pair in leased:
+            shown = _shown(pair)
+            size += shown.size
+            if found and size > LARGEST_ANSWER:
+                break
+            found.append(shown)
+        return found
+
+    def waiting_for(self) -> str:
+        """The phase of the current iteration, or "nothing" before the first.
+
+        It says what is awaited where nothing is left for an annotator: in every phase they go on
+        with the pairs of the newest iteration that has any.
+        """
+        latest = iterations.latest(self._db)
+        return latest.phase if latest else "nothing"
+
+    def judge(self, who: Annotator, verdict: Verdict) -> str:
+        """Store the verdict and return its id; the errors are those of `judgments.judge`."""
+        return self.judging(who, verdict).result().id
+
+    def judging(self, who: Annotator, verdict: Verdict) -> Future[Judgment]:
+        """The same by a future, which is done when the verdict is stored: no thread waits for it."""
+        operation = judgments.judging(
+            id=verdict.id,
+            comparison=verdict.comparison,
+            annotator=who.id,
+            outcome=verdict.outcome,
+            strength=verdict.strength,
+            criteria=dict(verdict.criteria),
+            comment=verdict.comment,
+            milliseconds=verdict.milliseconds,
+            replaces=verdict.replaces,
+        )
+        return self._db.submit(operation)
+
+    def skip(self, who: Annotator, *, id: str, comparison: str) -> str:
+        """Pass on a pair for good."""
+        judgments.skip(self._db, id=id, comparison=comparison, annotator=who.id)
+        return id
+
+    def flag(self, who: Annotator, *, id: str, comparison: str, comment: str) -> str:
+        """Report a pair; it leaves everybody's queue until a researcher clears it."""
+        judgments.flag(self._db, id=id, comparison=comparison, annotator=who.id, comment=comment)
+        return id
+
+    def undo(self, who: Annotator, *, id: str, replaces: str | None = None) -> Undone:
+        """Take back the act `replaces`, or his latest one; its pair comes back, sides as before."""
+        undone = judgments.undo(self._db, id=id, annotator=who.id, replaces=replaces)
+        pair = queue.pair(self._db, who.id, undone.comparison)
+        return Undone(id=undone.id, kind=_kind(undone), pair=_shown(pair))
+
+    def with_others(self, who: Annotator) -> int:
+        """How many pairs he might judge that others hold now; they may come back."""
+        return queue.with_others(self._db, who.id)
+
+    def progress(self, who: Annotator, *, offset: int = 0) -> dict[str, Any]:
+        """``judged`` in all, ``today``, ``remaining`` whoever holds them, the ``iteration``, and the id
+        of his ``latest`` act that stands.  `offset`: minutes that his clock is ahead of UTC."""
+        latest = judgments.latest(self._db, who.id)
+        return dict(queue.progress(self._db, who.id, offset=offset)) | {"latest": latest}
+
+    def figures(self, who: Annotator, *, offset: int = 0) -> dict[str, Any]:
+        """His own work in figures, see `own_figures`; nobody else's can be asked for.
+
+        Only ``today`` follows his clock: a midnight of his choice would tell what others said today.
+        """
+        figures = own_figures(self._db, who.id, midnight=queue.midnight(now()))
+        return figures | {"today": queue.progress(self._db, who.id, offset=offset)["today"]}
+
+    def guidelines(self) -> dict[str, str]:
+        """The guidelines as written and rendered; ``version`` changes with the text."""
+        text = str(settings.get(self._db, "guidelines", DEFAULT_GUIDELINES))
+        return {"version": digest(text), "text": text, "html": render(text, document=True)}
+
+
+def _kind(act: Judgment | Skip | Flag) -> str:
+    return type(act).__name__.lower()
+
+
+def _shown(pair: LeasedPair) -> ShownPair:
+    left, right, notice = render_pair(pair.left, pair.right)
+    return ShownPair(
+        id=pair.comparison.id,
+        prompt=tuple(_message(message) for message in pair.prompt.messages),
+        a=ShownText(text=pair.left, html=left),
+        b=ShownText(text=pair.right, html=right),
+        notice=notice,
+    )
+
+
+def _message(message: Message) -> ShownMessage:
+    return ShownMessage(role=message.role, text=message.content, html=render(message.content))

@@ -1,0 +1,104 @@
+"""Who judges, and what they reported.  Pure; names and comments are strangers'."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from labeler.html import components
+from labeler.html.components import Column, Markup
+from labeler.research.reading import Work
+from storage.records import as_messages
+
+_COLUMNS = (
+    Column("Name"),
+    Column("Judged", "right", "Current judgments over all iterations."),
+    Column("Today", "right", "Since midnight UTC."),
+    Column("Skipped", "right"),
+    Column("Last", "right"),
+    Column(""),
+)
+
+
+def people(work: Sequence[Work], *, now: datetime) -> Markup:
+    """One row a person, with what may be done about him."""
+    if not work:
+        return components.empty("Nobody yet", "Add an annotator and send the invite link.")
+    return components.table(_COLUMNS, (_row(item, now) for item in work), caption="Annotators")
+
+
+def _row(item: Work, now: datetime) -> Sequence[Any]:
+    return (
+        _name(item),
+        components.number(item.judged),
+        components.number(item.today),
+        components.number(item.skips),
+        components.ago(item.latest, now) if item.latest else components.DASH,
+        _actions(item),
+    )
+
+
+def _actions(item: Work) -> Markup:
+    person = item.annotator
+    buttons = (
+        [components.button("Enable", "enable", person.id)]
+        if person.disabled
+        else [
+            components.button("Invite link", "invite", person.id),
+            components.button("Disable", "disable", person.id, tone="bad"),
+        ]
+    )
+    return Markup('<span class="ks-actions">{}</span>').format(components.lines(buttons))
+
+
+def _name(item: Work) -> Markup:
+    person = item.annotator
+    marks = []
+    if person.role == "researcher":
+        marks.append(components.badge("researcher", "info"))
+    if person.kind != "person":
+        marks.append(components.badge(person.kind))
+    if person.disabled:
+        marks.append(components.badge("disabled", "warn"))
+    return Markup('<span><b dir="auto">{}</b> {}</span>').format(
+        person.name, Markup(" ").join(marks)
+    )
+
+
+def flags(rows: Sequence[Mapping[str, Any]], *, now: datetime) -> Markup:
+    """Reported problems, each with what it is about and a button that clears it."""
+    if not rows:
+        return components.empty(
+            "No open flags", "A flagged pair leaves every queue until cleared here."
+        )
+    return components.lines(_flag(row, now) for row in rows)
+
+
+def _flag(row: Mapping[str, Any], now: datetime) -> Markup:
+    messages = as_messages(json.loads(row["messages"]))
+    return Markup(
+        '<article class="ks-sample"><header><div>{}<div class="ks-detail">{} · {}</div></div>{}'
+        '</header><div class="ks-side">{}</div><div class="ks-sides">'
+        '<div class="ks-side">{}</div><div class="ks-side">{}</div></div></article>'
+    ).format(
+        components.prose(row["comment"] or "(no comment)"),
+        row["annotator"] or "somebody",
+        components.ago(row["created_at"], now),
+        components.button("Clear", "clear", row["id"]),
+        components.conversation(messages),
+        components.prose(row["first"]),
+        components.prose(row["second"]),
+    )
+
+
+def invite(name: str, link: str) -> Markup:
+    """A link to pass on, with a button that copies it."""
+    body = Markup(
+        '<div style="display:flex;gap:8px;flex-wrap:wrap;align-items:center;margin-top:6px">'
+        '<code class="ks-mono" style="overflow-wrap:anywhere">{0}</code>'
+        '<button type="button" class="ks-button" data-copy="{0}">Copy</button></div>'
+        "Valid once, for a week. Whoever opens it chooses a password and is signed in."
+    ).format(link)
+    return components.note("good", f"Send this link to {name}.", body)

@@ -1,0 +1,219 @@
+"""Iterations, what they achieved, and which model came from which.  Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from labeler.html import components
+from labeler.html.components import Column, Markup
+from labeler.research.caution import cautions
+from labeler.research.charts import Chart, Series, group
+from labeler.research.phases import STATUS_TONES, has_stopped, phase_title
+from labeler.research.policies import view as policies_view
+from labeler.research.reading import latest_run
+from storage.records import Iteration, ModelVersion, Run
+from storage.tables.iterations import policy_on_trial
+from storage.tables.runs import method_made, method_of, methods_used
+
+TRAINING = ("reward", "ppo")
+"""Stages whose time the history shows."""
+
+_COLUMNS = (
+    Column("Iteration", "right", "Below, what the policy was improved by."),
+    Column("Phase"),
+    Column("Labels", "right", "Current judgments on the iteration's comparisons, of those wanted; "
+           "below, by the arm that chose the pair."),
+    Column("Accuracy", "right", "Of the reward model on held-out preferences."),
+    Column("Reward", "right", "Mean of the new policy on held-out prompts, by this iteration's "
+           "own reward model: figures of two iterations are not on one scale."),
+    Column("KL", "right", "Of the new policy to the SFT reference, nats a response."),
+    Column("Wins, by reward model", "right", "Wins by the reward model: share of held-out prompts where it prefers the new "
+           "policy to SFT; ties count half. Below, the 95% interval."),
+    Column("Verdict", "left", "By people, through the promotion gate, on the policy that the iteration "
+           "compared with SFT, as it stood when the next one began."),
+    Column("Length", "right", "Mean tokens of a response of the new policy."),
+    Column("Time", "right", "From the first sample to the end of the evaluation, labeling and waiting "
+           "included; below, training of the reward model and the policy, where it succeeded."),
+)  # fmt: skip
+
+
+def figures(iteration: Iteration) -> dict[str, float | None]:
+    """What an evaluation found; None where it says nothing."""
+    policy: Mapping[str, Any] = iteration.evaluation.get("policy") or {}
+    found = {name: policy.get(name) for name in ("reward", "kl", "length")}
+    return found | {"win_rate": iteration.evaluation.get("win_rate_reward_model")}
+
+
+def table(
+    iterations: Sequence[Iteration],
+    labels: Mapping[int, Mapping[str, int]],
+    versions: Mapping[str, ModelVersion],
+    runs: Sequence[Run],
+    worked: Mapping[str, float],
+) -> Markup:
+    """One row an iteration, the newest first; `labels` counts each one's by arm, `worked` has the
+    seconds that runs of `TRAINING` stages took, by id."""
+    if not iterations:
+        return components.empty("No iterations yet", "Each turn of the loop gets a line here.")
+    methods = methods_used(runs)
+    newest_first = sorted(iterations, key=lambda i: -i.number)
+    known = {iteration.number: iteration for iteration in iterations}
+    rows = [
+        (
+            components.figure(components.number(each.number), methods.get(each.number, "")),
+            *_row(
+                each,
+                known.get(each.number - 1),
+                labels.get(each.number, {}),
+                versions,
+                runs,
+                worked,
+            ),
+        )
+        for each in newest_first
+    ]
+    return Markup('<div class="ks-stack ks-history">{}{}</div>').format(
+        components.table(_COLUMNS, rows, caption="Iterations"), cautions(newest_first, versions)
+    )
+
+
+def _row(
+    iteration: Iteration,
+    before: Iteration | None,
+    labels: Mapping[str, int],
+    versions: Mapping[str, ModelVersion],
+    runs: Sequence[Run],
+    worked: Mapping[str, float],
+) -> Sequence[Any]:
+    reward = versions.get(iteration.reward_model or "")
+    found = figures(iteration)
+    seconds = sum(worked.get(run.id, 0.0) for run in runs if run.iteration == iteration.number)
+    trained = f"training {components.duration(seconds)}" if seconds else ""
+    whole = (
+        (iteration.finished_at - iteration.created_at).total_seconds()
+        if iteration.finished_at
+        else None
+    )
+    return (
+        _phase(iteration, latest_run([r for r in runs if r.iteration == iteration.number])),
+        _labels(labels, iteration.labels_wanted),
+        components.percent(reward.summary.get("accuracy") if reward else None, 1),
+        components.signed(found["reward"], 2),
+        components.number(found["kl"]),
+        _wins(iteration),
+        policies_view.verdict_of(iteration, policy_on_trial(iteration, before)),
+        components.number(found["length"]),
+        components.figure(components.duration(whole), trained),
+    )
+
+
+def _labels(by_arm: Mapping[str, int], wanted: int) -> Markup:
+    arms = sorted(by_arm.items(), key=lambda arm: -arm[1])
+    shares = " · ".join(f"{arm} {count:,}" for arm, count in arms)
+    return components.figure(f"{sum(by_arm.values()):,} of {wanted:,}", shares)
+
+
+def _wins(iteration: Iteration) -> Markup:
+    against = iteration.evaluation.get("win_rate_against_reference") or {}
+    sure = components.interval(against.get("low"), against.get("high"))
+    return components.figure(components.percent(figures(iteration)["win_rate"], 1), sure)
+
+
+def _phase(iteration: Iteration, run: Run | None) -> Markup:
+    name = phase_title(iteration.phase, method_of(run.config) if run else "ppo")
+    if iteration.phase == "done":
+        return components.badge(name, "good")
+    if iteration.phase != "labeling" and run is not None and has_stopped(run):
+        return components.badge(f"{name} {run.status}", STATUS_TONES[run.status])
+    return components.badge(name, "info", dot=True)
+
+
+def charts(iterations: Sequence[Iteration], runs: Sequence[Run]) -> Markup:
+    """Win rate and KL over the iterations, a line a method; nothing before there are two to compare."""
+    finished = sorted((i for i in iterations if i.evaluation), key=lambda i: i.number)
+    if len(finished) < 2:
+        return Markup("")
+    titles = (
+        (
+            "win_rate",
+            "Wins, by the reward model",
+            "Share of held-out prompts where it prefers the policy to SFT.",
+        ),
+        ("kl", "KL to SFT", "Nats a response, on held-out prompts."),
+        ("length", "Response length", "Tokens, on held-out prompts."),
+    )
+    methods = methods_used(runs)
+    drawn = []
+    for key, title, help in titles:
+        points = [(i.number, v) for i in finished if (v := figures(i)[key]) is not None]
+        if len(points) >= 2:
+            drawn.append(Chart(title, _by_method(points, methods), help))
+    return group(drawn, x_title="iteration", columns=True) if drawn else Markup("")
+
+
+def _by_method(points: Sequence[tuple[int, float]], methods: Mapping[int, str]) -> Sequence[Series]:
+    """One series a method, in the order in which they come: no line runs from one to another."""
+    names = dict.fromkeys(methods.get(number, "PPO") for number, _ in points)
+    return [
+        Series(name, *zip(*(p for p in points if methods.get(p[0], "PPO") == name), strict=True))
+        for name in names
+    ]
+
+
+def tree(versions: Sequence[ModelVersion]) -> Markup:
+    """Who descends from whom: policies and reward models under the model they started from."""
+    ours = {m.id: m for m in versions if m.role != "external"}
+    if not ours:
+        return components.empty("No models yet", "The SFT reference comes first.")
+    children: dict[str | None, list[ModelVersion]] = {}
+    for model in ours.values():
+        children.setdefault(_parent(model, ours), []).append(model)
+    return _branch(children, None)
+
+
+def _parent(model: ModelVersion, known: Mapping[str, ModelVersion]) -> str | None:
+    """The parent to hang a model under; none where the stored parents run in a circle."""
+    met, above = {model.id}, model.parent
+    while above is not None and above in known:
+        if above in met:
+            return None
+        met.add(above)
+        above = known[above].parent
+    return model.parent if model.parent in known else None
+
+
+def _branch(children: Mapping[str | None, Sequence[ModelVersion]], parent: str | None) -> Markup:
+    models = sorted(children.get(parent, ()), key=lambda m: (m.created_at, m.id))
+    if not models:
+        return Markup("")
+    items = [
+        Markup("<li>{}{}</li>").format(_node(model), _branch(children, model.id))
+        for model in models
+    ]
+    tag = "ks-tree" if parent is None else ""
+    return Markup('<ul class="{}">{}</ul>').format(tag, components.lines(items))
+
+
+_TONES: Mapping[str, components.Tone] = {"sft": "neutral", "policy": "info", "reward": "good"}
+
+
+def _node(model: ModelVersion) -> Markup:
+    facts = []
+    if model.iteration:
+        facts.append(f"iteration {model.iteration}")
+    if method := method_made(model):
+        facts.append(f"by {method}")
+    if model.reward_model:
+        verb = "measured" if model.summary.get("method") == "dpo" else "rewarded"
+        facts.append(f"{verb} by {model.reward_model}")
+    accuracy = model.summary.get("accuracy")
+    if model.role == "reward" and accuracy is not None:
+        facts.append(f"accuracy {components.percent(accuracy, 1)}")
+    if model.snapshot:
+        facts.append(f"labels {model.snapshot}")
+    return Markup('<div class="ks-node">{}<b>{}</b><span class="ks-detail">{}</span></div>').format(
+        components.badge(model.role, _TONES.get(model.role, "neutral")),
+        model.name,
+        " · ".join(facts),
+    )

@@ -1,0 +1,257 @@
+"""The loop at a glance, as HTML: pure functions of `reading.State`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from labeler.html import components
+from labeler.html.components import Markup
+from labeler.ports import Stopped
+from labeler.research.caution import caution
+from labeler.research.phases import (
+    PHASES,
+    SEE_LOG,
+    STATUS_TONES,
+    has_stopped,
+    nothing_new,
+    phase_title,
+    reading_name,
+    stage_title,
+    stopped_title,
+    stopping,
+)
+from labeler.research.reading import State
+from storage.records import Iteration, ModelVersion, Run
+
+
+def stepper(iteration: Iteration | None, run: Run | None, method: str = "ppo") -> Markup:
+    """The phases of the iteration in a row: past, present (or stopped) and to come."""
+    current = iteration.phase if iteration else None
+    index = next((i for i, (phase, _) in enumerate(PHASES) if phase == current), -1)
+    items = []
+    for i, (phase, _) in enumerate(PHASES):
+        past = i < index or phase == current == "done"
+        state = "past" if past else "now" if i == index else "next"
+        mark = "✓" if past else str(i + 1)
+        here = Markup(' aria-current="step"') if state == "now" else ""
+        if state == "now" and run is not None and has_stopped(run) and phase != "labeling":
+            state, mark = f"stopped ks-{STATUS_TONES[run.status]}", "!"
+        items.append(
+            Markup('<li class="ks-{}" data-mark="{}"{}>{}</li>').format(
+                state, mark, here, phase_title(phase, method)
+            )
+        )
+    return Markup('<ol class="ks-steps-row">{}</ol>').format(components.lines(items))
+
+
+def headline(state: State) -> Markup:
+    """Iteration, stepper and the run that is under way."""
+    if state.iteration is None:
+        return Markup('<div class="ks-card">{}{}</div>').format(
+            components.heading("Not started", "no iteration yet"), stepper(None, None)
+        )
+    title = f"Iteration {state.iteration.number}"
+    detail = Markup("begun {}").format(components.moment(state.iteration.created_at))
+    # A reward stage that was left for labeling is in the history.
+    left = state.iteration.phase == "labeling" and has_stopped(state.run)
+    show = state.run is not None and state.run.status != "succeeded" and not left
+    run = _run_line(state.run, state.cancelling) if state.run and show else ""
+    return Markup('<div class="ks-card">{}{}{}</div>').format(
+        components.heading(title, detail), stepper(state.iteration, state.run, state.method), run
+    )
+
+
+def _run_line(run: Run, cancelling: bool) -> Markup:
+    doing = stopping(run) if cancelling else run.message or run.status
+    return Markup(
+        '<div style="margin-top:14px">{}<span class="ks-detail">{}: {}</span></div>'
+    ).format(
+        components.bar(run.progress, tone=STATUS_TONES[run.status], label=stage_title(run)),
+        stage_title(run),
+        doing,
+    )
+
+
+def glance(state: State, agreement: Mapping[str, Any], *, now: datetime) -> Markup:
+    """Labels, policy, reward model and agreement as four figures."""
+    tiles = [
+        _labels_tile(state, now),
+        _policy_tile(state),
+        _reward_tile(state.reward_model),
+        _agreement_tile(agreement),
+    ]
+    return Markup('<div class="ks-stack">{}{}</div>').format(
+        components.tiles(tiles), caution(state.judge)
+    )
+
+
+def _labels_tile(state: State, now: datetime) -> Markup:
+    share = state.labels / state.wanted if state.wanted else 0.0
+    detail = f"{state.labels_today:,} of them today"
+    if state.latest_label:
+        detail += f" · last {components.ago(state.latest_label, now)}"
+    value = Markup("{} <small>of {}</small>").format(
+        components.number(state.labels), components.number(state.wanted)
+    )
+    return components.tile(
+        "Labels in",
+        value,
+        detail,
+        help="Current judgments of this iteration, of those wanted before training is suggested. "
+        "Earlier iterations' judgments train the reward model too.",
+        extra=components.bar(share, tone="good" if share >= 1 else "info", label="labels in"),
+    )
+
+
+def _policy_tile(state: State) -> Markup:
+    detail = "the frozen SFT reference"
+    if state.policy is None:
+        detail = "made when the loop starts"
+    elif state.policy.role == "policy":
+        detail = _evaluated(state.evaluated.evaluation) if state.evaluated else "not evaluated yet"
+    return components.tile(
+        "Current policy",
+        state.policy.name if state.policy else components.DASH,
+        detail,
+        help="The policy whose samples are labelled, or the one that is being evaluated. KL: how far "
+        "it has moved from the SFT reference. Wins: share of held-out prompts where the reward model "
+        "prefers it to SFT, with its 95% interval.",
+    )
+
+
+def _evaluated(evaluation: Mapping[str, Any]) -> str:
+    against = evaluation.get("win_rate_against_reference") or {}
+    sure = components.interval(against.get("low"), against.get("high"))
+    wins = components.percent(evaluation.get("win_rate_reward_model")) + (
+        f" ({sure})" if sure else ""
+    )
+    kl = (evaluation.get("policy") or {}).get("kl")
+    return f"KL {components.number(kl)} nats · {wins} wins against SFT by the reward model"
+
+
+def _reward_tile(model: ModelVersion | None) -> Markup:
+    if model is None:
+        return components.tile("Reward model", components.DASH, "trained on your first labels")
+    summary = model.summary
+    accuracy = summary.get("accuracy")
+    sure = components.interval(summary.get("accuracy_low"), summary.get("accuracy_high"))
+    parts = [model.name, sure, f"ECE {components.number(summary.get('ece'), 2)}"]
+    if summary.get("held_out_preferences"):
+        parts.append(components.plural(int(summary["held_out_preferences"]), "held-out preference"))
+    detail = " · ".join(part for part in parts if part)
+    return components.tile(
+        "Reward model accuracy",
+        components.percent(accuracy, 1),
+        detail,
+        help="Share of held-out judgments with a preference that the reward model ranks as the "
+        "annotator did, with its 95% interval; split by prompt. A coin gets 50%. ECE: how far its confidence is off.",
+    )
+
+
+def _agreement_tile(agreement: Mapping[str, Any]) -> Markup:
+    if not agreement.get("items"):
+        detail = "needs pairs that two people judged"
+        return components.tile("Agreement", components.DASH, detail)
+    return components.tile(
+        "Agreement",
+        components.percent(agreement["percent"], 1),
+        f"Krippendorff's α {components.number(agreement['alpha'])} · "
+        f"{components.plural(agreement['items'], 'pair')} judged twice or more",
+        help="Share of pairs of judgments of one comparison that say the same. α corrects it for "
+        "chance: 1 is perfect, 0 is guessing.",
+    )
+
+
+def form_title(stopped: Stopped | None) -> Markup:
+    """The heading of the form, for training or for another attempt at a stage that stopped."""
+    if stopped is None:
+        return components.heading(
+            "Train",
+            "a reward model on every judgment so far, then the policy by optimize.method, then an "
+            "evaluation on held-out prompts",
+        )
+    changes = ", ".join(f"{name}={value}" for name, value in stopped.suggestion.items())
+    return components.heading(
+        f"Retry with changes: {stopped_title(stopped)}",
+        "from scratch, with the settings below" + (f"; suggested: {changes}" if changes else ""),
+    )
+
+
+def next_step(state: State, reason: str | None, stopped: Stopped | None = None) -> Markup:
+    """What to do now, in one sentence; `reason` is why training cannot start, if it cannot."""
+    tone, title, body = _what_stopped(stopped) if stopped else _next_step(state, reason)
+    training = state.iteration is not None and state.iteration.phase not in ("labeling", "done")
+    again = nothing_new(state.new_labels) if training else Markup("")
+    return Markup('<div class="ks-stack">{}{}</div>').format(
+        components.note(tone, title, body), again
+    )
+
+
+def _next_step(state: State, reason: str | None) -> tuple[components.Tone, str, str]:
+    current, run = state.iteration, state.run
+    if current is None:
+        if not state.prompts.get("train"):
+            return "info", "Import prompts.", "The Data tab has the command."
+        return "info", "The loop is about to start.", "The first pairs are sampled by themselves."
+    if current.phase == "labeling":
+        return _while_labeling(state, reason)
+    if run is not None and has_stopped(run):
+        title = f"{stage_title(run)} {_ended(run.status)}."
+        return STATUS_TONES[run.status], title, run.reason or SEE_LOG
+    if current.phase == "done":
+        return "good", f"Iteration {current.number} is done.", "The next one starts by itself."
+    if run is not None and state.cancelling:
+        return "warn", f"{stopping(run)}.", f"{stage_title(run)} can then go on under Training."
+    name = phase_title(current.phase, state.method)
+    return "info", f"{name} is running.", f"{_meanwhile(state)} Follow it under Training."
+
+
+def _ended(status: str) -> str:
+    return "failed" if status == "failed" else "was cancelled"
+
+
+def _what_stopped(stopped: Stopped) -> tuple[components.Tone, str, str]:
+    ways = ["retry it below"]
+    if stopped.resumable:
+        ways.insert(0, "resume it from its last checkpoint")
+    if stopped.may_label:
+        ways.append("go back to labeling")
+    listed = ", ".join(ways[:-1]) + (" or " if len(ways) > 1 else "") + ways[-1]
+    why = stopped.reason or SEE_LOG
+    end = "" if why.endswith((".", "!", "?")) else "."
+    tried = f" {reading_name(stopped.flag)}: {stopped.remedy}" if stopped.remedy else ""
+    return (
+        STATUS_TONES[stopped.status],
+        f"{stopped_title(stopped)} {_ended(stopped.status)}: {listed}.",
+        f"{why}{end}{tried}",
+    )
+
+
+def _meanwhile(state: State) -> str:
+    """What annotators do while the loop trains, and what becomes of it."""
+    going_on = (
+        f"Annotators go on: {components.plural(state.open_pairs, 'pair')} left to judge."
+        if state.open_pairs
+        else "No pair is left to judge until the next ones are sampled."
+    )
+    current, run = state.iteration, state.run
+    # Until the reward stage has started, all labels are still to be given to it.
+    starting = current and current.phase == "reward" and (run is None or run.stage != "reward")
+    if not state.waiting or starting:
+        return going_on
+    count = "counts" if state.waiting == 1 else "count"
+    new = components.plural(state.waiting, "new label")
+    return f"{going_on} {new} {count} for the next training."
+
+
+def _while_labeling(state: State, reason: str | None) -> tuple[components.Tone, str, str]:
+    missing = state.wanted - state.labels
+    if reason:
+        body = f"{components.plural(state.wanted, 'label')} are wanted; annotators find pairs at /label."
+        return "info", f"Label. {reason}", body
+    if missing <= 0:
+        return "good", "All labels are in: press Train.", "Every judgment so far will be used."
+    title = f"{components.plural(missing, 'more label')} to go."
+    return "info", title, "Annotators find pairs at /label. You may also train on what is there."

@@ -1,0 +1,144 @@
+"""Samples before and after, side by side.  Pure; every text in it is a stranger's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+from typing import Any, Literal
+
+from labeler.html import components
+from labeler.html.components import Markup
+from labeler.research.caution import caution
+from storage.records import Message, ModelVersion, as_messages
+
+Order = Literal["gain", "loss", "reward", "prompt"]
+ORDERS: Sequence[tuple[str, Order]] = (
+    ("Largest gain over SFT", "gain"),
+    ("Largest loss against SFT", "loss"),
+    ("Highest new reward", "reward"),
+    ("Prompt, A to Z", "prompt"),
+)
+SIDES: Mapping[str, str] = {
+    "reference": "SFT reference",
+    "previous": "Previous policy",
+    "policy": "New policy",
+}
+PAGE = 12
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One policy's answer to a held-out prompt and what the reward model gives for it."""
+
+    policy: str
+    text: str
+    reward: float | None
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A held-out prompt with the answers of up to three policies, keyed as in `SIDES`."""
+
+    messages: tuple[Message, ...]
+    answers: Mapping[str, Answer] = field(default_factory=dict)
+
+    @property
+    def gain(self) -> float | None:
+        """Reward of the new policy's answer less that of the reference's."""
+        new, old = self.reward("policy"), self.reward("reference")
+        return None if new is None or old is None else new - old
+
+    def reward(self, side: str) -> float | None:
+        answer = self.answers.get(side)
+        return answer.reward if answer else None
+
+    def says(self, needle: str) -> bool:
+        """Whether the prompt or an answer contains the text, in any case."""
+        texts = [m.content for m in self.messages] + [a.text for a in self.answers.values()]
+        return any(needle.casefold() in text.casefold() for text in texts)
+
+
+def collect(rows: Iterable[Mapping[str, Any]]) -> list[Sample]:
+    """Rows of `handover.evaluated` → one sample a prompt; of several answers the first is shown."""
+    messages: dict[str, tuple[Message, ...]] = {}
+    answers: dict[str, dict[str, Answer]] = {}
+    for row in rows:
+        messages.setdefault(row["prompt"], as_messages(row["messages"]))
+        sides = answers.setdefault(row["prompt"], {})
+        sides.setdefault(row["policy_role"], Answer(row["policy"], row["text"], row.get("reward")))
+    return [Sample(messages[prompt], sides) for prompt, sides in answers.items()]
+
+
+def select(samples: Iterable[Sample], *, needle: str, order: Order) -> list[Sample]:
+    """The samples that contain `needle`, in order; those without a figure last."""
+    found = [s for s in samples if s.says(needle.strip())]
+    if order == "prompt":
+        return sorted(found, key=lambda s: s.messages[-1].content.casefold())
+    if order == "reward":
+        return sorted(found, key=lambda s: _descending(s.reward("policy")))
+    if order == "gain":
+        return sorted(found, key=lambda s: _descending(s.gain))
+    return sorted(found, key=lambda s: _descending(None if s.gain is None else -s.gain))
+
+
+def _descending(value: float | None) -> tuple[bool, float]:
+    return (True, 0.0) if value is None else (False, -value)
+
+
+def summary(samples: Sequence[Sample], reward_model: ModelVersion | None = None) -> Markup:
+    """Mean reward of each policy over the prompts, and how often the new one scores higher.
+
+    A caution follows where the reward model that scored them is weak.
+    """
+    tiles = []
+    for side, title in SIDES.items():
+        rewards = [r for s in samples if (r := s.reward(side)) is not None]
+        if rewards:
+            tiles.append(components.tile(title, components.signed(fmean(rewards)), "mean reward"))
+    gains = [s.gain for s in samples if s.gain is not None]
+    if gains:
+        wins = fmean(1.0 if g > 0 else 0.5 if g == 0 else 0.0 for g in gains)
+        help = "Share of prompts where the reward model prefers the new answer; ties count half."
+        detail = f"by the reward model, over {components.plural(len(gains), 'held-out prompt')}"
+        tiles.append(
+            components.tile("Wins against SFT", components.percent(wins, 1), detail, help=help)
+        )
+    return Markup('<div class="ks-stack">{}{}</div>').format(
+        components.tiles(tiles), caution(reward_model) if gains else ""
+    )
+
+
+def page(samples: Sequence[Sample], number: int) -> Markup:
+    """One page of samples; `number` counts from 1."""
+    if not samples:
+        return components.empty("Nothing matches", "Change the filter to see samples again.")
+    shown = samples[(number - 1) * PAGE : number * PAGE]
+    return components.lines(_card(sample) for sample in shown)
+
+
+def pages(count: int) -> int:
+    """How many pages so many samples take; at least one."""
+    return max(1, -(-count // PAGE))
+
+
+def _card(sample: Sample) -> Markup:
+    gain = sample.gain
+    badge = Markup("")
+    if gain is not None:
+        tone: components.Tone = "good" if gain > 0 else "bad" if gain < 0 else "neutral"
+        badge = components.badge(f"{components.signed(gain, 2)} against SFT", tone)
+    sides = [
+        Markup('<div class="ks-side{}"><h3>{}<span class="ks-score">{}</span></h3>{}</div>').format(
+            " ks-new" if side == "policy" else "",
+            title,
+            components.signed(answer.reward, 2),
+            components.prose(answer.text) if answer.text else Markup("<em>(empty)</em>"),
+        )
+        for side, title in SIDES.items()
+        if (answer := sample.answers.get(side))
+    ]
+    return Markup(
+        '<article class="ks-sample"><header><div>{}</div>{}</header>'
+        '<div class="ks-sides">{}</div></article>'
+    ).format(components.conversation(sample.messages), badge, Markup("").join(sides))

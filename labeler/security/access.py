@@ -1,0 +1,307 @@
+"""The one gate in front of everything, by path prefix.
+
+It stands before both Gradio mounts, because nothing inside Gradio keeps one role from the other's
+functions: handlers answer to their index whatever is hidden, the file cache is shared between
+mounts, uploads work on pages without an upload component and some routes ask nobody.  So the gate
+lists what may pass and refuses the rest, unknown routes of a future Gradio included.
+"""
+
+from __future__ import annotations
+
+import hmac
+import re
+from collections.abc import Callable, Container, Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from labeler.security.addresses import Addresses
+from labeler.security.auth import Auth, Identity
+from labeler.security.filedata import BadCall, checked_call
+from labeler.security.headers import GRADIO_POLICY, STRICT_POLICY, Hardening
+from labeler.security.streams import Streams
+from labeler.uploads import LARGEST_UPLOAD
+
+Access = Literal["public", "signed-in", "researcher", "admin"]
+Kind = Literal["plain", "page", "call", "stream"]
+"""What answers: a route of ours, a Gradio page, a call of a Gradio function, or one that goes on."""
+
+LARGEST_BODY = 1_000_000
+"""Bytes of a request's body that a researcher or the command line sends, but for files."""
+LARGEST_ACT = 100_000
+"""The same of annotators and strangers: a comment takes 60 kB at most, and reading costs time."""
+LONGEST_PATH = 255
+"""Bytes; the longest name that file systems take."""
+
+_MOUNTS = ("/label", "/research")
+_ADDRESS_HEADERS = (b"x-forwarded-host", b"x-gradio-server")
+
+# What the browser needs to show a Gradio page; no functions, no files.
+_PAGE = r"config|theme\.css|robots\.txt|favicon\.ico|manifest\.json|(assets|static|svelte)/.+"
+_PAGE_API = r"gradio_api/(startup-events|app_id|info)/?"
+_HEARTBEAT = r"gradio_api/heartbeat/\w+/?"
+# Calling functions, as the page does: through the queue.  Deliberately absent: run, api and call, which
+# are for programs, file=, file/, upload, proxy=, stream, component_server, process_recording, vibe-*,
+# run-history, deep_link, dev, monitoring, custom_component.
+_EVENTS = r"gradio_api/queue/data/?"
+_STATUS = r"gradio_api/queue/status/?"
+_FUNCTIONS_POST = r"gradio_api/(queue/join|cancel|reset)/?"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """`path` (a full match) may be reached with these methods by whoever has `access`."""
+
+    access: Access
+    methods: frozenset[str]
+    path: re.Pattern[str]
+    kind: Kind = "plain"
+
+
+def _rule(access: Access, methods: str, path: str, kind: Kind = "plain") -> Rule:
+    return Rule(access, frozenset(methods.split()), re.compile(path), kind)
+
+
+def rules(research_pages: Iterable[str] = ()) -> list[Rule]:
+    """All that may pass.  `research_pages` are the further pages of the research Blocks."""
+    pages = "".join(f"|{re.escape(page)}/?" for page in research_pages)
+    reading = "GET HEAD"
+    return [
+        _rule("public", reading, r"/|/healthz|/favicon\.ico|/static/[\w.-]+"),
+        _rule("public", "GET HEAD POST", r"/sign-in|/invite"),
+        _rule("public", "POST", r"/sign-out"),
+        _rule("admin", "POST", r"/admin/api/call"),
+        _rule("signed-in", reading, r"/label/?", "page"),
+        _rule("signed-in", reading, rf"/label/({_PAGE}|{_PAGE_API})"),
+        _rule("signed-in", reading, rf"/label/{_HEARTBEAT}", "stream"),
+        _rule("signed-in", "GET", r"/label/api/(next|progress|figures|guidelines)"),
+        _rule("signed-in", "POST", r"/label/api/(judgments|skip|flag|undo)"),
+        _rule("researcher", reading, rf"/research(/({pages.removeprefix('|')})?)?", "page"),
+        _rule("researcher", reading, rf"/research/({_PAGE}|{_PAGE_API})"),
+        _rule("researcher", reading, rf"/research/{_HEARTBEAT}", "stream"),
+        _rule("researcher", "GET", rf"/research/{_EVENTS}", "stream"),
+        _rule("researcher", "GET", rf"/research/({_STATUS}|download/[\w-]+)"),
+        _rule("researcher", "POST", rf"/research/{_FUNCTIONS_POST}", "call"),
+        _rule("researcher", "POST", r"/research/upload/pairs"),
+    ]
+
+
+class Gate:
+    """ASGI middleware.  What passes finds the person in ``scope["state"]["identity"]``.
+
+    `sign_in_page` makes the page for a browser that is not signed in, given where it wanted to go;
+    `refusal_page` the one for somebody without the right, given the reason, and `missing_page` the
+    one for an address that does not exist.  `functions` are the indices of the functions that Gradio
+    pages may call.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        auth: Auth,
+        addresses: Addresses,
+        admin_token: str,
+        rules: list[Rule],
+        functions: Container[object],
+        sign_in_page: Callable[[str], str],
+        refusal_page: Callable[[str], str],
+        missing_page: Callable[[], str],
+    ) -> None:
+        self.app = app
+        self.auth = auth
+        self.addresses = addresses
+        self.admin = f"Bearer {admin_token}".encode()
+        self.rules = rules
+        self.functions = functions
+        self.sign_in_page = sign_in_page
+        self.refusal_page = refusal_page
+        self.missing_page = missing_page
+        self.hardening = Hardening(secure=addresses.secure)
+        self.streams = Streams(auth)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self.app(scope, receive, send)
+            return
+        if scope["type"] != "http":  # nothing of ours speaks WebSocket
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        headers = Headers(scope=scope)
+        passed = self._malformed(headers, scope["path"])
+        if passed is None:
+            identity = self.auth.recall(headers)
+            if identity is None and ("cookie" in headers or "authorization" in headers):
+                identity = await run_in_threadpool(self.auth.identify, headers)
+            passed = self._rule_or_refusal(scope, headers, identity)
+            scope.setdefault("state", {})["identity"] = identity
+        if isinstance(passed, Response):
+            await passed(scope, receive, self.hardening.wrap(send))
+            return
+        receive = _limited(receive, _largest_body(scope["path"]))
+        await self._pass(passed, scope, receive, send)
+
+    async def _pass(self, rule: Rule, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let the application answer; a defect is told to the log alone."""
+        send = self.hardening.wrap(send, GRADIO_POLICY if rule.kind == "page" else STRICT_POLICY)
+        identity: Identity | None = scope["state"]["identity"]
+        if scope["path"].startswith(_MOUNTS):
+            self._forget_other_addresses(scope)
+        if rule.kind == "call":
+            try:
+                receive = await checked_call(receive, self.functions)
+            except (BadCall, HTTPException) as refused:
+                status = refused.status_code if isinstance(refused, HTTPException) else 422
+                await _say(status, _sentence(refused))(scope, receive, send)
+                return
+        if rule.kind == "stream" and identity is not None:
+            who = identity.annotator.id
+            await self.streams.serve(self.app, scope, receive, send, annotator=who)
+            return
+        started = False
+
+        async def noting(message: Message) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        try:
+            await self.app(scope, receive, noting)
+        except Exception:
+            # Starlette's own answer would be sent past this gate, without its headers.
+            if not started:
+                await _say(500, _DEFECT)(scope, receive, send)
+            raise
+
+    def _malformed(self, headers: Headers, path: str) -> Response | None:
+        """The refusal of what no browser of ours sends, whoever asks."""
+        if not self.addresses.knows(headers.get("host", "")):
+            return _say(400, _unknown_host(headers.get("host", ""), self.addresses))
+        length = headers.get("content-length")
+        if length is not None:
+            if "transfer-encoding" in headers:
+                # A proxy may read the one and we the other, and take different ends of the body.
+                sentence = "Content-Length and Transfer-Encoding exclude each other."
+                return _say(400, sentence, {"Connection": "close"})
+            if int(length) > _largest_body(path):
+                return _say(413, "The request is too large.")
+        return None
+
+    def _forget_other_addresses(self, scope: Scope) -> None:
+        """Gradio makes its page's own address of these headers, which anybody can send."""
+        told = [each for each in scope["headers"] if each[0] in _ADDRESS_HEADERS]
+        for name, value in told:
+            if not self.addresses.is_public(value.decode("latin-1")):
+                scope["headers"] = [each for each in scope["headers"] if each != (name, value)]
+
+    def _rule_or_refusal(
+        self, scope: Scope, headers: Headers, identity: Identity | None
+    ) -> Rule | Response:
+        method, path = scope["method"], scope["path"]
+        # "..", "//" and "\\" have no business in any path of ours; file servers read them freely, and
+        # fail at a longer name than any file's.
+        devious = any(part in path for part in ("..", "//", "\\"))
+        devious |= len(path.encode()) > LONGEST_PATH
+        matching = [] if devious else [r for r in self.rules if r.path.fullmatch(path)]
+        who = self._access(identity)
+        if path.startswith("/admin") and self._is_admin(headers):
+            who.add("admin")
+        allowed = [rule for rule in matching if method in rule.methods and rule.access in who]
+        if not allowed:
+            return self._no(scope, headers, identity, matching)
+        changes = method not in ("GET", "HEAD")
+        by_script = allowed[0].access == "admin" or (identity is not None and identity.bearer)
+        if changes and not self._origin_is_fine(headers, by_script=by_script):
+            return _say(403, "This request came from another site; it was not carried out.")
+        return allowed[0]
+
+    def _origin_is_fine(self, headers: Headers, *, by_script: bool) -> bool:
+        # Browsers send Origin with every POST, so its absence is a refusal too.
+        origin = headers.get("origin")
+        if origin is None:
+            return by_script
+        return self.addresses.same_origin(origin, headers["host"])
+
+    def _is_admin(self, headers: Headers) -> bool:
+        """A program with the token of the workspace, which is no person's."""
+        return hmac.compare_digest(headers.get("authorization", "").encode(), self.admin)
+
+    @staticmethod
+    def _access(identity: Identity | None) -> set[Access]:
+        if identity is None:
+            return {"public"}
+        if identity.annotator.role == "researcher":
+            return {"public", "signed-in", "researcher"}
+        return {"public", "signed-in"}
+
+    def _no(
+        self, scope: Scope, headers: Headers, identity: Identity | None, matching: list[Rule]
+    ) -> Response:
+        """The refusal: never says more to a stranger than that he must sign in."""
+        path = scope["path"]
+        page = scope["method"] == "GET" and "text/html" in headers.get("accept", "")
+        guarded = path.startswith(_MOUNTS)
+        if guarded and identity is None:
+            if page:
+                return HTMLResponse(self.sign_in_page(path), status_code=401)
+            return _say(401, "Sign in first.", {"WWW-Authenticate": "Bearer"})
+        if guarded and matching and all(rule.access == "researcher" for rule in matching):
+            reason = "This page is for researchers."
+        elif guarded:
+            reason = "This address is closed."
+        elif matching and scope["method"] in matching[0].methods:
+            return _say(401, "This needs the admin token of the workspace.")
+        elif matching:
+            return _say(405, f"{scope['method']} is not possible here.")
+        elif page:
+            return HTMLResponse(self.missing_page(), status_code=404)
+        else:
+            return _say(404, "There is no such address.")
+        if page:
+            return HTMLResponse(self.refusal_page(reason), status_code=403)
+        return _say(403, reason)
+
+
+_DEFECT = "Something went wrong in the server; its log says what."
+
+
+def _say(status: int, sentence: str, headers: dict[str, str] | None = None) -> JSONResponse:
+    return JSONResponse({"error": sentence}, status_code=status, headers=headers)
+
+
+def _largest_body(path: str) -> int:
+    if path.startswith("/research/upload/"):
+        return LARGEST_UPLOAD
+    return LARGEST_BODY if path.startswith(("/research/", "/admin/")) else LARGEST_ACT
+
+
+def _limited(receive: Receive, largest: int) -> Receive:
+    """Refuse a body that is longer than it said (or did not say)."""
+    received = 0
+
+    async def limited() -> Message:
+        nonlocal received
+        message = await receive()
+        received += len(message.get("body", b""))
+        if received > largest:
+            raise HTTPException(413, "The request is too large.")
+        return message
+
+    return limited
+
+
+def _sentence(refused: HTTPException | BadCall) -> str:
+    return refused.detail if isinstance(refused, HTTPException) else str(refused)
+
+
+def _unknown_host(host: str, addresses: Addresses) -> str:
+    known = addresses.public_url or "the address that `serve` printed"
+    return (
+        f"This studio does not answer to the name {host[:100]!r}. Open it at {known}, or start it "
+        "with --public-url and the address that people use."
+    )

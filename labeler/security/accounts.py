@@ -1,0 +1,254 @@
+"""Signing in and out: the pages before the pages.  Plain HTML forms, no script."""
+
+from __future__ import annotations
+
+from math import ceil
+from pathlib import Path
+from typing import Annotated
+
+from fastapi import APIRouter, Form, Request
+from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse, Response
+from markupsafe import Markup
+
+from labeler.security import browsers
+from labeler.security.auth import SESSION_LIFETIME, Auth, Refused
+from labeler.security.passwords import LONGEST, SHORTEST, Busy
+from storage.records import Annotator
+
+STATIC = Path(__file__).parents[1] / "static"
+
+# The HTML below goes through Markup.format, which escapes every value put into it.
+_PAGE = Markup("""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title} · Kitestring</title>
+<link rel="icon" href="/static/kite.svg">
+<link rel="stylesheet" href="/static/account.css">
+</head>
+<body><main>
+<div class="brand"><img src="/static/kite.svg" alt="">Kitestring</div>
+<h1>{title}</h1>
+{body}
+</main></body>
+</html>
+""")
+_PROBLEM = Markup('<p class="problem" role="alert">{}</p>')
+_CONTINUE = Markup("""<p>You will be signed in as <strong>{name}</strong> in this browser.</p>
+<form method="post" action="/sign-in">
+<input type="hidden" name="token" value="{token}"><input type="hidden" name="next" value="{next}">
+<button autofocus>Continue as {name}</button>
+</form>""")
+_PASSWORD = Markup("""{problem}
+<form method="post" action="/sign-in">
+<input type="hidden" name="next" value="{next}">
+<label for="name">Name</label>
+<input id="name" name="name" value="{name}" autocomplete="username" required autofocus>
+<label for="password">Password</label>
+<input id="password" name="password" type="password" autocomplete="current-password" required>
+<button>Sign in</button>
+</form>
+<p class="hint">{hint}</p>""")
+_INVITE = Markup("""{problem}
+<p>Choose a password for <strong>{name}</strong>: at least {shortest} characters; a few words work well.</p>
+<form method="post" action="/invite">
+<input type="hidden" name="token" value="{token}">
+<input type="hidden" name="name" value="{name}" autocomplete="username">
+<label for="password">Password</label>
+<input id="password" name="password" type="password" minlength="{shortest}" maxlength="{longest}" autocomplete="new-password" required autofocus>
+<label for="again">The same again</label>
+<input id="again" name="again" type="password" autocomplete="new-password" required>
+<button>Set password and sign in</button>
+</form>""")
+_MISSING = Markup("""<p>There is no such address. The link may be cut off, or mistyped.</p>
+<a class="button" href="/">Go to the start page</a>""")
+_REFUSED = Markup("""<p>{reason}</p>
+<a class="button" href="/label/">Go to labeling</a>
+<form method="post" action="/sign-out"><button>Sign in as somebody else</button></form>""")
+
+_LOCAL_HINT = "On this machine, `python launch.py link` prints a link that signs you in."
+_LINK_ENDED = (
+    "This sign-in link was used already or has ended with its server. `python launch.py link` "
+    "prints a new one."
+)
+_INVITE_HINT = "Ask whoever runs this studio for a new invite."
+_ACCOUNTS_HINT = "No account yet, or a forgotten password? Ask the researcher for an invite link."
+
+
+def page(title: str, body: Markup) -> str:
+    """A whole HTML page."""
+    return str(_PAGE.format(title=title, body=body))
+
+
+def sign_in_page(
+    auth: Auth,
+    *,
+    landing: str = "/",
+    name: str = "",
+    problem: str | None = None,
+    hint: str | None = None,
+) -> str:
+    """The form for name and password; `landing` is where to go afterwards.
+
+    `hint` is for somebody without a password; by default it follows from who needs one here.
+    """
+    body = _PASSWORD.format(
+        problem=_PROBLEM.format(problem) if problem else "",
+        next=landing,
+        name=name,
+        hint=hint or (_ACCOUNTS_HINT if auth.accounts_required else _LOCAL_HINT),
+    )
+    return page("Sign in", body)
+
+
+def missing_page() -> str:
+    """For an address that does not exist."""
+    return page("Nothing here", _MISSING)
+
+
+def refusal_page(reason: str) -> str:
+    """For somebody who is signed in but may not go there."""
+    return page("Not open to you", _REFUSED.format(reason=reason))
+
+
+def account_routes(auth: Auth) -> APIRouter:
+    """``/sign-in``, ``/sign-out``, ``/invite`` and the files these pages use."""
+    routes = APIRouter()
+
+    @routes.get("/sign-in")
+    def show_sign_in(request: Request, token: str = "", next: str = "/") -> Response:
+        # The GET only shows a button: mail scanners and previews open links too.
+        if not token:
+            return HTMLResponse(sign_in_page(auth, landing=next))
+        owner = auth.link_owner(token)
+        if owner is None and request.state.identity is not None:
+            return RedirectResponse(
+                _own_page(next), 303
+            )  # the same link again, in the same browser
+        if owner is None:
+            return HTMLResponse(sign_in_page(auth, landing=next, problem=_LINK_ENDED), 401)
+        body = _CONTINUE.format(name=owner.name, token=token, next=next)
+        return HTMLResponse(page("Welcome", body))
+
+    @routes.post("/sign-in")
+    def sign_in(
+        request: Request,
+        token: Annotated[str, Form()] = "",
+        name: Annotated[str, Form(max_length=200)] = "",
+        password: Annotated[str, Form(max_length=1000)] = "",
+        next: Annotated[str, Form()] = "/",
+    ) -> Response:
+        try:
+            if token:
+                found = auth.use_link(token)
+                if found is None:
+                    raise Refused(_LINK_ENDED)
+            else:
+                found = auth.sign_in_with_password(
+                    name.strip(), password, address=_address(request), headers=request.headers
+                )
+        except Refused as refused:
+            again = sign_in_page(auth, landing=next, name=name, problem=str(refused))
+            return HTMLResponse(again, 401)
+        except Busy as busy:
+            again = sign_in_page(auth, landing=next, name=name, problem=str(busy))
+            return HTMLResponse(again, 429, headers={"Retry-After": str(ceil(busy.seconds))})
+        return _signed_in(auth, request, found, landing=next)
+
+    @routes.post("/sign-out")
+    def sign_out(request: Request) -> Response:
+        auth.end_session(auth.session_secret(request.headers))
+        response = RedirectResponse("/sign-in", 303)
+        response.delete_cookie(auth.cookie, path="/", secure=auth.secure, httponly=True)
+        return response
+
+    @routes.get("/invite")
+    def show_invite(request: Request, token: str = "") -> Response:
+        # Whoever used it opens it again from the mail, in the same browser.
+        if request.state.identity is not None and auth.invited(token) is None:
+            return RedirectResponse("/label/", 303)
+        return _invite_page(auth, token)
+
+    @routes.post("/invite")
+    def accept_invite(
+        request: Request,
+        token: Annotated[str, Form()],
+        password: Annotated[str, Form(max_length=1000)],
+        again: Annotated[str, Form(max_length=1000)],
+    ) -> Response:
+        if password != again:
+            return _invite_page(auth, token, problem="The two passwords differ.")
+        try:
+            found = auth.set_password(token, password)
+        except (Refused, Busy, ValueError) as error:
+            return _invite_page(auth, token, problem=str(error))
+        return _signed_in(auth, request, found, landing="/")
+
+    @routes.get("/static/{name}")
+    def static(name: str) -> Response:
+        return _static(name)
+
+    @routes.get("/favicon.ico")
+    def icon() -> Response:
+        return _static("kite.svg")
+
+    return routes
+
+
+def _static(name: str) -> Response:
+    files = {file.name: file for file in STATIC.iterdir() if file.suffix in (".css", ".svg")}
+    if name not in files:
+        return Response(status_code=404)
+    return FileResponse(files[name], headers={"Cache-Control": "max-age=3600"})
+
+
+def _invite_page(auth: Auth, token: str, problem: str | None = None) -> HTMLResponse:
+    found = auth.invited(token)
+    if found is None:
+        used = "This invite link was used already or has expired."
+        return HTMLResponse(sign_in_page(auth, problem=used, hint=_INVITE_HINT), 410)
+    body = _INVITE.format(
+        problem=_PROBLEM.format(problem) if problem else "",
+        name=found.name,
+        shortest=SHORTEST,
+        longest=LONGEST,
+        token=token,
+    )
+    return HTMLResponse(page("Welcome to Kitestring", body), 422 if problem else 200)
+
+
+def _address(request: Request) -> str:
+    """Who is at the other end; behind a proxy the server has put its client there."""
+    return request.client.host if request.client else ""
+
+
+def _own_page(landing: str) -> str:
+    """Only our own pages: "next" comes from the address and could name any site."""
+    return landing if landing in ("/label/", "/research/") else "/"
+
+
+def _signed_in(auth: Auth, request: Request, who: Annotator, *, landing: str) -> Response:
+    response = RedirectResponse(_own_page(landing), 303)
+    secure = auth.secure or request.url.scheme == "https"
+    response.set_cookie(
+        auth.cookie,
+        auth.start_session(who),
+        max_age=int(SESSION_LIFETIME.total_seconds()),
+        path="/",
+        httponly=True,
+        # Strict would drop the cookie when a page is opened from an e-mailed link
+        samesite="lax",
+        secure=secure,
+    )
+    if who.password_hash:
+        response.set_cookie(
+            auth.browsers.cookie(who),
+            auth.browsers.mark(who),
+            max_age=int(browsers.LIFETIME.total_seconds()),
+            path=browsers.PATH,
+            httponly=True,
+            samesite="strict",
+            secure=secure,
+        )
+    return response

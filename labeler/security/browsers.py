@@ -1,0 +1,66 @@
+"""Browsers in which somebody has signed in before: a cookie says so, and passes the name's lock.
+
+Without it, five wrong passwords of a stranger would keep the owner of a name out.  These are the
+device cookies of OWASP's "Slow Down Online Guessing Attacks with Device Cookies".
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from datetime import timedelta
+
+from storage.engine.codec import Setting
+from storage.engine.database import Database
+from storage.engine.transaction import Transaction
+from storage.records import Annotator, digest
+
+LIFETIME = timedelta(days=365)
+PATH = "/sign-in"
+"""Where the cookie goes along: nowhere else is it looked at."""
+
+_SECRET = "browser_secret"
+_KEY = "SELECT value ->> '$' AS value FROM settings WHERE key = $key"
+
+
+class KnownBrowsers:
+    """Makes and reads these cookies.  One holds until its owner's password is changed."""
+
+    def __init__(self, db: Database, prefix: str) -> None:
+        self._db = db
+        self._prefix = prefix
+        self._key: bytes | None = None
+
+    def cookie(self, annotator: Annotator) -> str:
+        """The name of this annotator's cookie: a browser may be shared."""
+        return f"{self._prefix}-known-{digest(annotator.id)[:8]}"
+
+    def mark(self, annotator: Annotator) -> str:
+        """The value of a new cookie."""
+        browser = secrets.token_urlsafe(16)
+        return f"{browser}.{self._signature(annotator, browser)}"
+
+    def recognize(self, annotator: Annotator, value: str) -> str | None:
+        """What stands for the browser that sent this value; None for one that is not ours."""
+        browser, _, signature = value.partition(".")
+        right = self._signature(annotator, browser)
+        return browser if hmac.compare_digest(signature.encode(), right.encode()) else None
+
+    def _signature(self, annotator: Annotator, browser: str) -> str:
+        # The hash of the password has a salt of its own, so every change of it is another one.
+        signed = "\0".join((annotator.id, annotator.password_hash or "", browser))
+        return hmac.new(self._secret(), signed.encode(), hashlib.sha256).hexdigest()
+
+    def _secret(self) -> bytes:
+        if self._key is None:
+            self._key = bytes.fromhex(self._db.write(_known_or_made))
+        return self._key
+
+
+def _known_or_made(tx: Transaction) -> str:
+    if rows := tx.rows(_KEY, key=_SECRET):
+        return str(rows[0]["value"])
+    made = secrets.token_hex(32)
+    tx.store(Setting(key=_SECRET, value=made))
+    return made

@@ -1,0 +1,92 @@
+"""Answers that go on: each belongs to somebody, and ends when that one may not hear it any more."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from labeler.security.auth import Auth
+
+MOST = 32
+"""Open streams of one person; a page has two."""
+
+
+@dataclass(eq=False)
+class _Stream:
+    """One that is open: who listens, by which headers, and the task that answers."""
+
+    annotator: str
+    headers: Headers
+    task: asyncio.Task[None]
+    loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
+    ended: bool = False
+
+    def end(self) -> None:
+        self.ended = True
+        self.task.cancel()
+
+
+class Streams:
+    """All that are open."""
+
+    def __init__(self, auth: Auth) -> None:
+        self._auth = auth
+        self._open: dict[_Stream, None] = {}
+        auth.when_people_change(self._recheck)
+
+    async def serve(
+        self, app: ASGIApp, scope: Scope, receive: Receive, send: Send, *, annotator: str
+    ) -> None:
+        """Run `app` until it has answered, or its listener is signed out."""
+        started = False
+
+        async def noting(message: Message) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        task = asyncio.ensure_future(app(scope, receive, noting))
+        stream = _Stream(annotator, Headers(scope=scope), task)  # type: ignore[arg-type]
+        self._make_room(annotator)
+        self._open[stream] = None
+        try:
+            await task
+        except Exception as error:
+            if not (started and _is_refusal(error)):
+                raise
+            await send({"type": "http.response.body", "body": b""})
+        except asyncio.CancelledError:
+            if not stream.ended:  # the server stops
+                raise
+            if not started:
+                await send({"type": "http.response.start", "status": 401, "headers": []})
+            await send({"type": "http.response.body", "body": b""})
+        finally:
+            del self._open[stream]
+
+    def _make_room(self, annotator: str) -> None:
+        own = [stream for stream in self._open if stream.annotator == annotator]
+        if len(own) >= MOST:
+            own[0].end()
+
+    def _recheck(self) -> None:
+        """End those whose listeners are out; called in a thread, as each asks the database."""
+        for stream in list(self._open):
+            found = self._auth.identify(stream.headers)
+            if found is None or found.annotator.id != stream.annotator:
+                stream.loop.call_soon_threadsafe(stream.end)
+
+
+def _is_refusal(error: BaseException | None) -> bool:
+    """Whether it only says what the stream has told already, such as that Gradio knows no such session.
+
+    Gradio raises an HTTPException within a stream; for Starlette, which cannot answer it any more,
+    that is a defect.
+    """
+    return isinstance(error, HTTPException) or (
+        isinstance(error, RuntimeError) and isinstance(error.__cause__, HTTPException)
+    )

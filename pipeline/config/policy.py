@@ -1,0 +1,65 @@
+"""Settings of the methods that PPO is compared with.  Loads no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from pipeline.ppo.settings import Section, require, setting
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizeConfig(Section):
+    """Which method improves the policy, and the settings of those other than PPO.
+
+    What they have in common stays under `ppo`: start_from, temperature, max_new_tokens,
+    min_new_tokens, top_k, top_p, max_prompt_tokens and missing_eos_penalty.
+    """
+
+    section: ClassVar[str] = "optimize"
+
+    method: Literal["ppo", "dpo", "rloo"] = setting(
+        "ppo",
+        "How the policy is improved: ppo, rloo (REINFORCE leave-one-out on the reward model), or "
+        "dpo (on the judgments themselves).",
+    )
+    snapshots: int = setting(
+        0,
+        "Policies kept along training, beside the last; `launch.py compare` draws curves from them.",
+        low=0,
+        high=100,
+    )
+    dpo_beta: float = setting(
+        0.1, "DPO's β: higher holds the policy nearer to SFT (DPO paper, TRL: 0.1).", above=0
+    )
+    dpo_lr: float = setting(
+        1e-6,
+        "DPO's peak learning rate, linear to 0 after warm-up (DPO paper, TRL: 1e-6).",
+        above=0,
+    )
+    dpo_epochs: float = setting(1.0, "DPO's passes over the judgments (Zephyr: 1 to 3).", above=0)
+    dpo_batch: int = setting(
+        16, "Comparisons in a step of DPO (DPO paper: 64, of many thousands).", low=1
+    )
+    rloo_beta: float = setting(
+        0.05, "RLOO's charge for a nat of KL, in reward units (TRL: 0.05).", above=0
+    )
+    rloo_lr: float = setting(
+        1e-6, "RLOO's peak learning rate, linear to 0 (RLOO paper, TRL: 1e-6).", above=0
+    )
+    rloo_updates: int = setting(100, "RLOO's updates; each samples, scores and steps once.", low=1)
+    rloo_batch: int = setting(64, "Responses sampled for an update of RLOO.", low=2)
+    rloo_generations: int = setting(
+        4,
+        "Responses to one prompt, each the others' baseline; divides rloo_batch (RLOO paper: 2 "
+        "and 4; TRL: 2).",
+        low=2,
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(
+            self.rloo_batch % self.rloo_generations == 0,
+            f"optimize.rloo_generations={self.rloo_generations} must divide "
+            f"optimize.rloo_batch={self.rloo_batch}",
+        )

@@ -1,0 +1,100 @@
+"""Settings of reward shaping.  Loads no torch."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from pipeline.ppo.settings import Section, require, setting
+
+COMPONENTS = (
+    "length", "overlong", "format", "relevance", "repetition", "sentiment", "toxicity", "hedging",
+    "buzzwords", "sycophancy", "echo", "honesty", "contrast", "sycophancy_classifier",
+)  # fmt: skip
+"""Those that come with Kitestring; the last two come from a file of the user's."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShapingConfig(Section):
+    """What is added to the reward model's score, and the parameters of the components."""
+
+    section: ClassVar[str] = "shaping"
+
+    weights: dict[str, float] = field(
+        default_factory=dict,
+        metadata={
+            "help": "Components added to the reward model's score, by name or module:function, "
+            "and their weights; a negative weight penalises."
+        },
+    )
+    reward_weight: float = setting(1.0, "Weight of the reward model's own score.")
+    extra_reward_models: tuple[str, ...] = setting(
+        (),
+        "Reward models that score beside the iteration's own: ids of this workspace's "
+        "(reward-1), and local directories or Hugging Face ids of transformers' sequence "
+        "classifiers: decoders with one label.  Their scales should be alike.  Of directories a "
+        "researcher may name those in WORKSPACE/files.",
+    )
+    ensemble: Literal["mean", "lower_bound", "min"] = setting(
+        "mean",
+        "One score of several reward models': their mean, their mean less ensemble_lambda "
+        "standard deviations, or the lowest.",
+    )
+    ensemble_lambda: float = setting(
+        0.3, "lower_bound: standard deviations over the reward models taken off.", low=0
+    )
+    floor: float | None = setting(
+        None,
+        "The reward model's score is raised to at least this (0: bad answers are all alike); "
+        "none is off.",
+    )
+    words: int = setting(100, "overlong: longest completion without a penalty, words.", low=1)
+    words_buffer: int = setting(
+        25, "overlong: words over which the penalty grows to its whole weight.", low=1
+    )
+    format: str = setting(
+        r"(?s).+[.!?]\s*", "format: regular expression that a whole completion should match."
+    )
+
+    classifier: str | None = setting(
+        None,
+        "sycophancy_classifier: folder that `launch.py sycophancy-classifier` wrote, an absolute path; "
+        "for a researcher, one in WORKSPACE/files.",
+    )
+    references: str | None = setting(
+        None,
+        "contrast: file of prompt, honest, sycophantic (JSONL, CSV or Parquet), an absolute path; for "
+        "a researcher, one in WORKSPACE/files.",
+    )
+
+    @property
+    def functions(self) -> frozenset[str]:
+        """The components that are other people's functions, ``module:function``."""
+        return frozenset(name for name in self.weights if ":" in name)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in self.weights:
+            require(
+                name in COMPONENTS or ":" in name,
+                f"there is no shaping component {name!r}; there are {', '.join(COMPONENTS)}, "
+                "and any module:function",
+            )
+        needed = (("sycophancy_classifier", "classifier"), ("contrast", "references"))
+        for component, name in needed:
+            path = getattr(self, name)
+            require(
+                component not in self.weights or path is not None,
+                f"the shaping component {component} needs shaping.{name}, a path",
+            )
+            require(
+                path is None or Path(path).is_absolute(),
+                f"shaping.{name}={path!r} must be an absolute path: training runs elsewhere",
+            )
+        try:
+            re.compile(self.format)
+        except re.error as error:
+            message = f"shaping.format={self.format!r} is not a regular expression: {error}"
+            require(False, message)

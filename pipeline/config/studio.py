@@ -1,0 +1,359 @@
+"""Every setting, its default, its meaning and its check.  No torch here.
+
+Settings come from TOML files and ``--set section.name=value``.  An unknown or invalid key is an
+error that names the nearest valid one; nothing is ignored.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from pipeline.config.policy import OptimizeConfig
+from pipeline.config.reward import RewardConfig
+from pipeline.config.shaping import ShapingConfig
+from pipeline.ppo.config import PPOConfig
+from pipeline.ppo.settings import (
+    Section,
+    SettingInfo,
+    build,
+    parse,
+    plain,
+    require,
+    setting,
+    settings_of,
+    toml,
+    unknown,
+)
+from storage.records import Arm
+
+CONFIGS = Path(__file__).parent / "presets"
+"""The settings files that come with the project."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig(Section):
+    """Which language model the loop starts from."""
+
+    section: ClassVar[str] = "model"
+
+    name: str = setting("demo", "A Hugging Face id, a local directory, or demo (embedded).")
+    dtype: Literal["auto", "float32", "bfloat16"] = setting(
+        "auto", "Precision of loaded weights; training always keeps float32 master weights."
+    )
+    long_rows: Literal["stop", "skip"] = setting(
+        "stop",
+        "Demonstrations and judged pairs longer than the model's context: stop and name them, or "
+        "skip them with a warning.",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelingConfig(Section):
+    """How much is asked of the annotators."""
+
+    section: ClassVar[str] = "labeling"
+
+    labels: int = setting(
+        200, "Judgments wanted in an iteration before training is suggested.", low=1
+    )
+    overlap: float = setting(
+        0.1, "Share of comparisons that two annotators judge, for agreement.", low=0, high=1
+    )
+    auto_train: bool = setting(False, "Start training by itself once the labels are in.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SFTConfig(Section):
+    """Supervised fine-tuning on demonstrations; gives the frozen reference."""
+
+    section: ClassVar[str] = "sft"
+
+    enabled: bool = setting(True, "Run SFT when demonstrations were imported; else skip it.")
+    epochs: float = setting(1.0, "Passes over the demonstrations.", above=0)
+    lr: float = setting(
+        2e-5, "Peak learning rate; a cosine takes it to zero after warm-up.", above=0
+    )
+    batch: int = setting(16, "Demonstrations per optimizer step.", low=1)
+    warmup: float = setting(0.03, "Share of steps in which the learning rate rises.", low=0, high=1)
+    max_tokens: int = setting(
+        2048, "Longest prompt plus response; longer ones are an error.", low=1
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingConfig(Section):
+    """Fresh completions for the annotators."""
+
+    section: ClassVar[str] = "sampling"
+
+    surplus: float = setting(
+        1.3,
+        "How many times the judgments that are wanted pairs are made for; the spare ones cover skips.",
+        low=1,
+    )
+    temperatures: tuple[float, ...] = setting(
+        (1.0, 0.8), "The two sides' sampling temperatures.", above=0
+    )
+    top_p: float = setting(
+        0.9, "Nucleus kept while sampling for annotators; 1 keeps everything.", above=0, high=1
+    )
+    max_new_tokens: int = setting(256, "Longest completion in tokens.", low=1)
+    reference_share: float = setting(
+        0.15, "Share of comparisons against the SFT reference.", low=0, high=1
+    )
+    previous_share: float = setting(
+        0.25, "Share against the previous policy, once there is one.", low=0, high=1
+    )
+    selection: Literal["hybrid", "random", "bald", "uncertainty", "d_optimal"] = setting(
+        "hybrid",
+        "How pairs of the policy's own answers are chosen: by the reward model's members, by "
+        "chance, or half and half (hybrid: bald and random).",
+    )
+    selection_share: float = setting(
+        0.5,
+        "Share of comparisons that hybrid lets the reward model choose; at most what "
+        "reference_share and previous_share leave, which belong to the random stream.",
+        low=0,
+        high=1,
+    )
+    selection_prompts: float = setting(
+        1.0, "Prompts looked at for each comparison the reward model chooses.", low=1
+    )
+    candidates: int = setting(
+        4, "Completions of each prompt looked at, of which the reward model chooses two.", low=2
+    )
+    near_duplicate: float = setting(
+        0.9, "Pairs whose texts are this similar (0-1) are left out.", low=0, high=1
+    )
+    batch: int = setting(32, "Completions sampled at once.", low=1)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        given = list(self.temperatures)
+        require(len(given) == 2, f"sampling.temperatures={given} must be two positive numbers")
+        require(
+            self.reference_share + self.previous_share <= 1,
+            "sampling.reference_share and sampling.previous_share must add up to at most 1",
+        )
+
+    def chosen(self) -> tuple[Arm, float] | None:
+        """The arm whose pairs a reward model chooses, and the share it is to have of all."""
+        if self.selection == "random":
+            return None
+        return ("bald", self.selection_share) if self.selection == "hybrid" else (self.selection, 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GateConfig(Section):
+    """How much is asked about a new policy before it is promoted."""
+
+    section: ClassVar[str] = "gate"
+
+    labels: int = setting(
+        60,
+        "Judgments of an iteration wanted on the policy against the SFT reference, where "
+        "sampling.reference_share gives fewer.",
+        low=0,
+    )
+    kl_raise: float = setting(
+        3.0,
+        "After a block PPO runs with at least this many times the ppo.kl_weight of the blocked "
+        "policy; 1 leaves it.",
+        low=1,
+    )
+    most: float = setting(
+        0.5, "Largest share of an iteration's labels that gate.labels may take.", low=0, high=1
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateConfig(Section):
+    """Policy against SFT and the previous policy on held-out prompts."""
+
+    section: ClassVar[str] = "evaluate"
+
+    prompts: int = setting(200, "Held-out prompts used (all, when there are fewer).", low=1)
+    completions: int = setting(1, "Completions sampled per prompt and policy.", low=1)
+    temperature: float | None = setting(
+        None, "Sampling temperature; none takes ppo.temperature.", above=0
+    )
+    beams: int = setting(
+        1,
+        "1 samples; more take the likeliest completion that a beam search of this width finds.  "
+        "For evaluation only: people and PPO always get samples.",
+        low=1,
+    )
+    length_penalty: float = setting(
+        1.0,
+        "Beam search: log-probabilities are divided by length to this power; 0 takes the "
+        "likeliest completion, more favours longer ones.",
+    )
+    max_new_tokens: int = setting(256, "Longest completion in tokens.", low=1)
+    batch: int = setting(32, "Completions sampled at once.", low=1)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(
+            self.beams == 1 or self.completions == 1,
+            f"evaluate.beams={self.beams} finds one completion a prompt; with it set "
+            "evaluate.completions to 1",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerConfig(Section):
+    """How a job uses the machine."""
+
+    section: ClassVar[str] = "worker"
+
+    device: Literal["auto", "cuda", "mps", "cpu"] = setting(
+        "auto", "Where training runs: CUDA, then Apple's MPS, then the CPU."
+    )
+    threads: int = setting(
+        0, "CPU threads of a job; 0 takes all cores but leaves labeling first.", low=0
+    )
+    processes: int = setting(
+        1,
+        "Processes that PPO's work is shared among, one GPU each where there are GPUs; the same "
+        "result, sooner.  Each holds the models.",
+        low=1,
+    )
+    report_to: tuple[Literal["tensorboard", "trackio", "wandb"], ...] = setting(
+        (), "Trackers that get the metrics too: tensorboard (in RUN/trackers), trackio, wandb."
+    )
+    nice: int = setting(15, "Scheduling priority of a job (0 normal, 19 lowest).", low=-20, high=19)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PluginsConfig(Section):
+    """Which functions of other people's the researcher's page may name."""
+
+    section: ClassVar[str] = "plugins"
+
+    allowed: tuple[str, ...] = setting(
+        (),
+        "Functions (module:function) that the researcher's page may name in shaping.weights, beside "
+        "those that config.toml names there: they run as code on this machine.",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in self.allowed:
+            require(":" in name, f"plugins.allowed names {name!r}; write it module:function")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(Section):
+    """All sections.  ``Config()`` suits a real model; ``pipeline/config/presets/demo.toml`` the embedded one."""
+
+    section: ClassVar[str] = ""
+
+    seed: int = setting(0, "Seed of every random choice in the pipeline.", low=0, high=2**31)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    labeling: LabelingConfig = field(default_factory=LabelingConfig)
+    sft: SFTConfig = field(default_factory=SFTConfig)
+    sampling: SamplingConfig = field(default_factory=SamplingConfig)
+    reward: RewardConfig = field(default_factory=RewardConfig)
+    optimize: OptimizeConfig = field(default_factory=OptimizeConfig)
+    ppo: PPOConfig = field(default_factory=PPOConfig)
+    shaping: ShapingConfig = field(default_factory=ShapingConfig)
+    gate: GateConfig = field(default_factory=GateConfig)
+    evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
+    worker: WorkerConfig = field(default_factory=WorkerConfig)
+    plugins: PluginsConfig = field(default_factory=PluginsConfig)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        method, processes = self.optimize.method, self.worker.processes
+        require(
+            method == "ppo" or processes == 1,
+            f"optimize.method={method} runs in one process and worker.processes is {processes}; "
+            "set it to 1",
+        )
+        if method == "ppo":
+            self._require_work_for(processes)
+
+    def _require_work_for(self, processes: int) -> None:
+        """ValueError where PPO could not be shared among so many processes."""
+        minibatch, sharding = self.ppo.minibatch, self.ppo.sharding
+        require(
+            processes <= minibatch,
+            f"worker.processes={processes} is more than ppo.minibatch={minibatch}; each process "
+            "needs a response of its own",
+        )
+        require(
+            processes > 1 or sharding == "none",
+            f"ppo.sharding={sharding} shares the weights among processes and worker.processes is "
+            "1; set it to the number of GPUs, or ppo.sharding to none",
+        )
+
+    @property
+    def evaluation_temperature(self) -> float:
+        """At which held-out prompts are answered: PPO's own where `evaluate` names none."""
+        return self.evaluate.temperature or self.ppo.temperature
+
+    @classmethod
+    def load(cls, files: Sequence[Path], overrides: Mapping[str, str] | None = None) -> Config:
+        """Settings from TOML files (later ones win), then overrides such as ppo.lr=1e-6."""
+        merged: dict[str, Any] = {}
+        for file in files:
+            try:
+                table = tomllib.loads(Path(file).read_text(encoding="utf-8-sig"))
+            except FileNotFoundError:
+                raise ValueError(f"there is no settings file {file}") from None
+            except IsADirectoryError:
+                raise ValueError(f"{file} is a folder; name a settings file in it") from None
+            except UnicodeDecodeError as error:
+                raise ValueError(f"{file} is not UTF-8 text: {error}") from None
+            except tomllib.TOMLDecodeError as error:
+                raise ValueError(f"{file} is not valid TOML: {error}") from None
+            for section, value in table.items():
+                if isinstance(value, dict) and isinstance(merged.get(section), dict):
+                    merged[section].update(value)
+                else:
+                    merged[section] = value
+        return cls.from_dict(merged).override(overrides or {})
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Config:
+        """The inverse of `to_dict`; unknown keys and wrong types are errors."""
+        return build(cls, data, prefix="")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain nested values, ready for JSON."""
+        return plain(dataclasses.asdict(self))
+
+    def to_toml(self) -> str:
+        """The settings that differ from the defaults, as a file a person may edit."""
+        sections: dict[str, list[str]] = {}
+        for s in self.settings():
+            if s.value != s.default:
+                section, _, key = s.name.rpartition(".")
+                sections.setdefault(section, []).append(f"{key} = {toml(plain(s.value))}")
+        head = "# Settings of this workspace; what is left out has its default.\n"
+        tables = [
+            (f"\n[{name}]\n" if name else "") + "\n".join(lines) + "\n"
+            for name, lines in sorted(sections.items())
+        ]
+        return head + "".join(tables)
+
+    def override(self, overrides: Mapping[str, Any]) -> Config:
+        """A copy with ``{"ppo.kl_weight": "0.1"}`` applied; text is read as the field's type."""
+        data = self.to_dict()
+        valid = {s.name: s for s in self.settings()}
+        for name, value in overrides.items():
+            if name not in valid:
+                raise ValueError(unknown(name, list(valid)))
+            parsed = parse(value, valid[name].type) if isinstance(value, str) else value
+            section, _, key = name.rpartition(".")
+            (data[section] if section else data)[key] = parsed
+        return Config.from_dict(data)
+
+    def settings(self) -> Iterator[SettingInfo]:
+        """Every setting as ``section.name`` with value, default, type and help."""
+        yield from settings_of(self, prefix="")

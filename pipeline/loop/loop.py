@@ -1,0 +1,405 @@
+"""The loop as a state machine: sampling → labeling → reward → ppo → evaluating → done → next.
+
+`advance` looks at the stored phase of the current iteration, does one step and stores it.  It
+may be called again after a crash at any point: every step is idempotent, and a stage's outputs
+are taken over only once the stage has succeeded.  A timer calls it in the app; `launch.py
+iterate` calls it in a terminal.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from pipeline.config import metric_definitions, paths
+from pipeline.config.studio import Config
+from pipeline.loop.remedies import Stopped, stopped
+from pipeline.loop.settings_view import Setting, form, overridden
+from pipeline.loop.stage_inputs import Preparation, require_reference
+from pipeline.models.hub import base_model_path
+from pipeline.ppo.metrics import METRICS as PPO_METRICS
+from pipeline.promotion import gate
+from pipeline.reward.report.report import RewardReports
+from pipeline.runs.jobs import Jobs
+from storage import worker_files
+from storage.engine.database import Database
+from storage.records import Iteration, ModelVersion, Phase, Run, Stage, now
+from storage.tables import iterations, models, policy_judgments, prompts, runs, settings
+
+STAGE_OF: dict[Phase, Stage] = {
+    "sampling": "sampling",
+    "reward": "reward",
+    "ppo": "ppo",
+    "evaluating": "evaluate",
+}
+"""The stage that must succeed before the phase ends; labeling is done by people."""
+
+
+class Loop:
+    """One workspace's loop.  Every public method may be called from any thread."""
+
+    def __init__(self, db: Database, config: Config) -> None:
+        self._db = db
+        self._config = config
+        self._jobs = Jobs(db)
+        self._lock = threading.RLock()
+        self.reports = RewardReports(db.workspace, lambda: models.reward_models(db), self.state)
+        # Storage counts the labels, and is told here whose.
+        settings.set_learn_from(db, self._now().reward.learn_from)
+
+    # --- what the researcher's page asks -----------------------------------------------------
+
+    def settings(self) -> list[Setting]:
+        """Every setting; those given to the current iteration show as its values.
+
+        Those that are read no more are fixed: by training, or by the stage that stopped.
+        """
+        stopped = self.blocked_by()
+        return form(self._now(), again=stopped.stage if stopped else None)
+
+    def stopped_stage(self) -> Stopped | None:
+        """The stage that keeps the loop from going on, and what helps; None where none does."""
+        if (run := self.blocked_by()) is None:
+            return None
+        flags = runs.notes(self._db, run.id, kind="flag")
+        return stopped(run, flags, resumable=runs.has_checkpoint(self._db, run), now=self._now())
+
+    def can_train(self) -> str | None:
+        """None when `train` would be accepted, else the reason why not."""
+        current = iterations.latest(self._db)
+        if current is None:
+            return "The loop has not started: import prompts first."
+        return self._why_not(current, self._config_of(current))
+
+    def _why_not(self, current: Iteration, config: Config) -> str | None:
+        """Why the iteration cannot be trained with these settings; None when it can."""
+        if current.phase != "labeling":
+            return f"Iteration {current.number} is in its {self._phase_name(current)} phase."
+        counted = worker_files.judged_by(self._db, config.reward.learn_from)
+        if not counted["used"]:
+            return worker_files.no_labels(counted)
+        if not prompts.counts(self._db).get("held-out"):
+            return "There are no held-out prompts to evaluate the new policy on: import some."
+        try:
+            # What the reward stage asks for: it would only fail later, with nobody labeling.
+            Preparation(self._db, current, config).require_judgments()
+        except ValueError as error:
+            return str(error)
+        return None
+
+    def train(self, overrides: Mapping[str, str], *, by_operator: bool = False) -> None:
+        """Leave labeling and train on every judgment so far, with `overrides` for this iteration.
+
+        Only the operator (the command line, which may do all that the files of this machine allow)
+        may name functions and files that config.toml does not.
+        """
+        self._require_components(overrides, due=None, by_operator=by_operator)
+        with self._lock:
+            current = self._current()
+            changed, config = overridden(self._config, current, overrides, due=self._due(current))
+            reason = self._why_not(current, config)
+            if reason:
+                raise ValueError(reason)
+            prepared = Preparation(self._db, changed, config)
+            prepared.require_reward_models()
+            prepared.require_models("reward")
+            self._jobs.require_space(prepared.job("reward"))
+            settings.set_learn_from(self._db, config.reward.learn_from)
+            changed = iterations.save(self._db, replace(changed, phase="reward"))
+            if runs.newest(self._db, changed.number, "reward"):
+                # One was left for labeling: this is another run, on another snapshot.
+                self._start(changed, "reward")
+
+    def label_more(self, run: str) -> None:
+        """Leave a reward stage that failed or was cancelled for labeling.
+
+        Its run stays as it is; the next "Train" starts another one, on a new snapshot.
+        """
+        with self._lock:
+            stage = self._awaited(run).stage
+            if stage != "reward":
+                raise ValueError(
+                    f"the {stage} stage does not learn from labels: retry it, and annotators go on "
+                    "labeling meanwhile"
+                )
+            iterations.save(self._db, replace(self._current(), phase="labeling"))
+
+    def cancel(self, run: str) -> None:
+        with self._lock:
+            self._jobs.cancel(run)
+
+    def resume(self, run: str, overrides: Mapping[str, str] | None = None) -> None:
+        """Go on from its last checkpoint; `overrides` may raise `ppo.updates`."""
+        with self._lock:
+            self._jobs.resume(self._awaited(run).id, overrides or {})
+
+    def retry(
+        self, run: str, overrides: Mapping[str, str] | None = None, *, by_operator: bool = False
+    ) -> None:
+        """Again from scratch, prepared anew with the settings of now and `overrides`.
+
+        A refusal changes nothing: neither settings nor a checkpoint are lost.  `by_operator` as
+        for `train`.
+        """
+        due = self._awaited(run).stage
+        self._require_components(overrides or {}, due=due, by_operator=by_operator)
+        with self._lock:
+            stage = self._awaited(run).stage
+            changed, config = overridden(self._config, self._current(), overrides or {}, due=stage)
+            if stage == "sft" and not self._fine_tunes(changed):
+                iterations.save(self._db, changed)  # nothing to try: the base model is taken
+                return
+            prepared = Preparation(self._db, changed, config)
+            prepared.require_reward_models()
+            prepared.require_models(stage)
+            self._jobs.retry(run, prepared.job(stage, run=run), fill=partial(prepared.fill, stage))
+            iterations.save(self._db, changed)
+            settings.set_learn_from(self._db, config.reward.learn_from)
+
+    def log(self, run: str, tail: int = 200) -> str:
+        """The end of a run's log."""
+        return self._jobs.directory(runs.get(self._db, run)).log_tail(tail)
+
+    def gate(self) -> dict[str, Any]:
+        """Every policy's verdict with its evidence, and the leaderboard (`pipeline.promotion.gate.report`)."""
+        return gate.report(policy_judgments.evidence(self._db), self._now())
+
+    def override_gate(
+        self, ruling: str, reason: str, *, policy: str | None = None, researcher: str = ""
+    ) -> dict[str, Any]:
+        """Rule on a policy (the one on trial): promote, block, or evidence; its standing."""
+        chosen = policy or iterations.on_trial(self._db, self._current()) or ""
+        policy_judgments.override(self._db, chosen, ruling, reason=reason, researcher=researcher)
+        return gate.standing(policy_judgments.evidence(self._db), chosen)
+
+    def metric_help(self) -> dict[str, str]:
+        return PPO_METRICS | metric_definitions.METRICS
+
+    # --- the state machine -------------------------------------------------------------------
+
+    def advance(self) -> Phase | None:
+        """Do one step if one is due; return the phase the loop is in afterwards."""
+        with self._lock:
+            self._jobs.poll()
+            current = iterations.latest(self._db)
+            if current is None and not prompts.counts(self._db).get("train"):
+                return None  # nothing to sample on yet
+            if current is None or current.phase == "done":
+                current = self._begin(current)
+            stage = self._due(current)
+            if stage is None:
+                return self._label(current)
+            if stage == "sft" and not self._fine_tunes(current):
+                self._take_base_model(current)
+                return current.phase
+            run = runs.newest(self._db, current.number, stage)
+            if run is None:
+                self._start(current, stage)
+            elif run.status == "succeeded":
+                current = self._take_over(current, run)
+            return current.phase
+
+    def _due(self, current: Iteration) -> Stage | None:
+        """The stage that must succeed before the iteration goes on; None where none is."""
+        # The reference has to exist before anything can be sampled.
+        if current.phase == "sampling" and not models.newest(self._db, "sft"):
+            return "sft"
+        return STAGE_OF.get(current.phase)
+
+    def state(self) -> dict[str, Any]:
+        """Where the loop stands: iteration, phase, what the running stage says, what blocks it."""
+        current, blocked = iterations.latest(self._db), self.blocked_by()
+        if current is None:
+            return {
+                "iteration": None,
+                "phase": None,
+                "phase_name": None,
+                "message": "",
+                "blocked": None,
+            }
+        running = [r for r in runs.listing(self._db) if r.status == "running"]
+        done = f"{running[-1].progress:.0%} {running[-1].message}" if running else ""
+        return {
+            "iteration": current.number,
+            "phase": current.phase,
+            "phase_name": self._phase_name(current),
+            "message": f"{runs.name(running[-1])} {done}".strip() if running else "",
+            "blocked": blocked and self._as_blocked(blocked),
+        }
+
+    def _as_blocked(self, run: Run) -> dict[str, Any]:
+        resumable = runs.has_checkpoint(self._db, run)
+        return {
+            "run": run.id,
+            "stage": runs.name(run),
+            "reason": run.reason,
+            "resumable": resumable,
+        }
+
+    def _phase_name(self, current: Iteration) -> str:
+        method = runs.method(self._db, current)
+        return runs.METHODS.get(method, method) if current.phase == "ppo" else current.phase
+
+    def blocked_by(self) -> Run | None:
+        """The stopped run that keeps the loop from going on until somebody resumes or retries."""
+        current = iterations.latest(self._db)
+        if current is None or (stage := self._due(current)) is None:
+            return None
+        run = runs.newest(self._db, current.number, stage)
+        return run if run and run.status in ("failed", "cancelled") else None
+
+    def refresh(self) -> None:
+        """Take note of workers that ended while nobody was there to see it; starts nothing."""
+        with self._lock:
+            self._jobs.poll()
+
+    def stopped(self) -> Run:
+        """`blocked_by` as of now, or ValueError when nothing is stopped."""
+        self.refresh()
+        found = self.blocked_by()
+        if found is None:
+            raise ValueError("no stage is stopped; there is nothing to resume or retry")
+        return found
+
+    def shut_down(self) -> None:
+        """Let go of running workers without stopping them."""
+        self._jobs.shut_down()
+        self.reports.shut_down()
+
+    def _begin(self, previous: Iteration | None) -> Iteration:
+        sampled = None
+        if previous:  # what was labeled since the verdict counts as well
+            previous = iterations.save(self._db, self._judged(previous))
+            sampled = gate.next_sampled(policy_judgments.evidence(self._db), previous)
+        current = Iteration(
+            number=previous.number + 1 if previous else 1,
+            phase="sampling",
+            policy_sampled=sampled,
+            labels_wanted=self._config.labeling.labels,
+        )
+        iterations.save(self._db, current)
+        settings.set_learn_from(self._db, self._config.reward.learn_from)
+        return current
+
+    def _label(self, current: Iteration) -> Phase:
+        config = self._config_of(current)
+        if not config.labeling.auto_train or runs.newest(self._db, current.number, "reward"):
+            return "labeling"  # a reward stage that was left is for a person to start again
+        enough = worker_files.labels_in(self._db, current) >= current.labels_wanted
+        if not enough or self._why_not(current, config):
+            return "labeling"
+        self.train({})
+        return "reward"
+
+    def _fine_tunes(self, current: Iteration) -> bool:
+        """Whether the reference is fine-tuned on demonstrations, and not the base model as it is."""
+        return self._config_of(current).sft.enabled and worker_files.has_demonstrations(self._db)
+
+    def _take_base_model(self, current: Iteration) -> None:
+        name = self._config_of(current).model.name
+        # `demo` stays a word, so that a workspace survives a move of the installation.
+        path = "demo" if name == "demo" else base_model_path(name)
+        base = ModelVersion(
+            id="sft-1", role="sft", name=f"{name} (as it is)", path=path, iteration=0
+        )
+        models.add(self._db, base)
+
+    def _start(self, current: Iteration, stage: Stage) -> None:
+        prepared = self._prepared(current)
+        first = stage == "sampling" and current.number == 1
+        if first and (shipped := prepared.shipped_pairs()):
+            self._jobs.adopt(prepared.job(stage), shipped)
+            return
+        self._jobs.start(prepared.job(stage), fill=partial(prepared.fill, stage))
+
+    def _take_over(self, current: Iteration, run: Run) -> Iteration:
+        """`_take`, stored; where what the stage made is of no use, its run has failed instead."""
+        try:
+            taken = self._take(current, run)
+        except (ValueError, FileNotFoundError) as error:
+            # The same outputs would be refused again each time: only another attempt helps.
+            self._jobs.reject(run, str(error))
+            return current
+        return iterations.save(self._db, taken)
+
+    def _take(self, current: Iteration, run: Run) -> Iteration:
+        """Take over the outputs of a stage that succeeded; return the iteration one phase on."""
+        config, directory = self._config_of(current), self._jobs.directory(run)
+        summary, number = directory.result() or {}, current.number
+        if run.stage == "sft":  # what waits for it is the phase that it is in
+            self._jobs.register(run, role="sft", id="sft-1", name="SFT", parent=None)
+            return current
+        if run.stage == "sampling":
+            worker_files.take_comparisons(
+                self._db, directory.outputs, run=run.id, iteration=current.number,
+                overlap=config.labeling.overlap, seed=config.seed,
+            )  # fmt: skip
+            policy = current.policy_sampled or require_reference(self._db).id
+            return replace(current, phase="labeling", policy_sampled=policy)
+        if run.stage == "reward":
+            # First: what cannot be taken over leaves no model registered.
+            proxy = directory.job().names.get("proxy")
+            policy_judgments.take_predictions(self._db, directory.outputs, proxy=proxy)
+            made = self._jobs.register(run, role="reward", id=f"reward-{number}", summary=summary)
+            return replace(self._judged(current), phase="ppo", reward_model=made.id)
+        if run.stage == "ppo":
+            made = self._jobs.register(run, role="policy", id=f"policy-{number}", summary=summary)
+            return replace(current, phase="evaluating", policy_produced=made.id)
+        worker_files.take_completions(self._db, directory.outputs)
+        return replace(current, phase="done", evaluation=summary, finished_at=now())
+
+    # --- pieces ------------------------------------------------------------------------------
+
+    def _current(self) -> Iteration:
+        current = iterations.latest(self._db)
+        if current is None:
+            raise ValueError("The loop has not started: import prompts first.")
+        return current
+
+    def _awaited(self, run: str) -> Run:
+        """The stopped run that the loop waits for; ValueError for any other."""
+        found, blocking = self._jobs.stopped(run), self.blocked_by()
+        if blocking is None or blocking.id != run:
+            raise ValueError(f"the loop went on without {run}; nothing waits for it any more")
+        return found
+
+    def _require_components(
+        self, overrides: Mapping[str, str], *, due: Stage | None, by_operator: bool
+    ) -> None:
+        """ValueError where a shaping component or a file may not be named or cannot be had.
+
+        Not under the lock: importing somebody's function may take half a minute.
+        """
+        current = self._current()
+        changed, config = overridden(self._config, current, overrides, due=due)
+        allowed = None
+        if not by_operator:
+            held = (self._config_of(current), self._config)
+            allowed = {name for one in held for name in one.shaping.functions}
+            allowed |= set(self._config.plugins.allowed)
+            paths.require_open(
+                config,
+                workspace=self._db.workspace,
+                models=[model.id for model in models.listing(self._db)],
+                held=held,
+            )
+        Preparation(self._db, changed, config).require_components(allowed)
+
+    def _config_of(self, current: Iteration) -> Config:
+        return self._config.override(current.settings)
+
+    def _now(self) -> Config:
+        """The settings that hold now."""
+        current = iterations.latest(self._db)
+        return self._config_of(current) if current else self._config
+
+    def _prepared(self, current: Iteration) -> Preparation:
+        return Preparation(self._db, current, self._config_of(current))
+
+    def _judged(self, iteration: Iteration) -> Iteration:
+        """The iteration with the verdict on the policy that it judges, as the evidence stands."""
+        policy = iterations.on_trial(self._db, iteration)
+        return replace(iteration, verdict=gate.verdict(policy_judgments.evidence(self._db), policy))

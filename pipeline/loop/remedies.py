@@ -1,0 +1,91 @@
+"""What to change first where a stage has failed: a red flag's first suggestion as settings.  No torch.
+
+The flags are `pipeline.ppo.metrics.red_flags`, each of which says in words what these settings do,
+and "diverged", where a number was not finite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from pipeline.config.studio import Config
+from pipeline.ppo.settings import plain, toml
+from storage.records import Run, RunNote, Stage
+
+DEFAULT_KL_WEIGHT = 0.05
+
+
+def _more_kl(config: Config) -> Mapping[str, float]:
+    return {"ppo.kl_weight": 2 * config.ppo.kl_weight or DEFAULT_KL_WEIGHT}
+
+
+def _lower_lr(config: Config) -> Mapping[str, float]:
+    return {"ppo.lr": config.ppo.lr / 2}
+
+
+_FIRST: Mapping[str, Callable[[Config], Mapping[str, float]]] = {
+    "kl_high": _more_kl,
+    "duplicates": _more_kl,
+    "no_kl_penalty": lambda _: {"ppo.kl_weight": DEFAULT_KL_WEIGHT},
+    "entropy_collapse": _lower_lr,
+    "clip_fraction_high": _lower_lr,
+    "reward_falling": _lower_lr,
+    "diverged": _lower_lr,
+    "kl_negative": lambda _: {"ppo.top_k": 0, "ppo.top_p": 1.0},
+    "explained_variance_negative": lambda c: {"ppo.value_weight": 2 * c.ppo.value_weight},
+    "many_epochs": lambda _: {"ppo.epochs": 4},
+}
+"""The others name no setting: a person has to look for the cause."""
+
+
+def suggested(flag: str, *, ran: Config, now: Config) -> dict[str, str]:
+    """Settings to try first after this flag, as `--set` takes them.
+
+    `ran` are those of the run that raised it, to which the gate may have added; `now` those that hold.
+    Empty where the flag's remedy is no setting, or holds already.
+    """
+    find = _FIRST.get(flag)
+    if find is None or ran.optimize.method != "ppo":
+        return {}
+    held = {setting.name: setting.value for setting in now.settings()}
+    return {name: toml(plain(value)) for name, value in find(ran).items() if value != held[name]}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stopped:
+    """A stage that failed or was cancelled (fulfils labeler.ports.Stopped)."""
+
+    run: str
+    attempt: int
+    stage: Stage
+    status: str
+    reason: str
+    resumable: bool
+    may_label: bool
+    method: str
+    flag: str
+    remedy: str
+    suggestion: Mapping[str, str]
+
+
+def stopped(run: Run, flags: Sequence[RunNote], *, resumable: bool, now: Config) -> Stopped:
+    """What became of a run that stopped, and what helps; `flags` are those it has raised."""
+    worst = max(flags, key=lambda n: (n.payload.get("level") == "stop", n.seq), default=None)
+    try:
+        ran = Config.from_dict(run.config) if run.config else now
+    except ValueError:  # an older version's settings
+        ran = now
+    return Stopped(
+        run=run.id,
+        attempt=run.attempt,
+        stage=run.stage,
+        status=run.status,
+        reason=run.reason or "",
+        resumable=resumable,
+        may_label=run.stage == "reward",
+        method=ran.optimize.method,
+        flag=worst.name if worst else "",
+        remedy=str(worst.payload.get("remedy", "")) if worst else "",
+        suggestion=suggested(worst.name, ran=ran, now=now) if worst else {},
+    )

@@ -1,0 +1,240 @@
+"""What a stage is given: its job, with models and settings, and the files of `inputs/`.
+
+Worked out anew for every attempt from scratch, so that a retry has what its settings ask for.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping, Set
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipeline.config.studio import Config
+from pipeline.demo.pairs import shipped_pairs
+from pipeline.models.hub import ModelUnavailable, base_model_path, is_local, require_reward_model
+from pipeline.promotion import gate
+from pipeline.reward.enough import Judged, held_out_prompts
+from pipeline.runs.rundir import Job
+from pipeline.shaping import require_available
+from storage import worker_files
+from storage.engine.database import Database
+from storage.records import Iteration, ModelVersion, Snapshot, Stage, digest, new_id
+from storage.tables import iterations, models, policy_judgments, runs
+
+JUDGED = ("judgments.parquet", "judged_by.json", "snapshot.txt")
+"""What the reward stage is given of the judgments; DPO gets the same files."""
+
+
+def iteration_seed(seed: int, number: int) -> int:
+    """The seed of an iteration, below 2³¹.
+
+    Their sum would not do: iteration 2 of seed 0 would be sampled and shuffled as iteration 1 of
+    seed 1 was, and the seeds of a study were not independent.
+    """
+    return int(digest("iteration", str(seed), str(number)), 16) % 2**31
+
+
+def require_reference(db: Database) -> ModelVersion:
+    """The SFT reference; RuntimeError before there is one."""
+    reference = models.newest(db, "sft")
+    if reference is None:
+        raise RuntimeError("no SFT reference is registered; sampling makes one first")
+    return reference
+
+
+_TRAINING: tuple[Stage, ...] = ("reward", "ppo", "evaluate")
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """What the stages of one iteration are given, under these settings."""
+
+    db: Database
+    current: Iteration
+    config: Config
+
+    def job(self, stage: Stage, *, run: str | None = None) -> Job:
+        """A job with the models its stage may need: sampled or trained policy, reference, …
+
+        `run` is the id of a run that is tried again; without one it is a new run.
+        """
+        current, config, reference = self.current, self.config, models.newest(self.db, "sft")
+        names: dict[str, str | None] = {"policy": None, "reference": None, "previous": None}
+        notes: dict[str, str] = {}
+        extra = () if stage in ("sft", "reward") else config.shaping.extra_reward_models
+        if reference:
+            names["reference"] = reference.id
+            names["policy"] = current.policy_sampled or reference.id
+            names["previous"] = self._previous()
+            # Sampling chooses by that of the iteration before.
+            latest = models.newest(self.db, "reward")
+            names["reward"] = current.reward_model or (latest.id if latest else None)
+            if stage == "sampling":
+                names["on_trial"] = iterations.on_trial(self.db, current)
+            if stage == "reward":
+                names["proxy"] = self._proxy()
+            if stage == "ppo" and config.ppo.start_from == "sft":
+                names["policy"] = reference.id
+            elif stage == "ppo" and current.verdict == "blocked":
+                names["policy"] = gate.last_promoted(policy_judgments.evidence(self.db))
+            if stage == "ppo":
+                config, notes = gate.restrained(config, policy_judgments.evidence(self.db))
+            if stage == "evaluate":
+                names["policy"], names["previous"] = current.policy_produced, names["policy"]
+        paths = {key: self._path(id) if id else None for key, id in names.items()}
+        for number, name in enumerate(extra, 2):
+            names[f"reward_{number}"], paths[f"reward_{number}"] = name, self._path(name)
+        if stage == "sft":
+            paths["policy"] = base_model_path(config.model.name)
+        return Job(
+            run=run or new_id("run"),
+            stage=stage,
+            iteration=current.number,
+            config=config,
+            seed=iteration_seed(config.seed, current.number),
+            models=paths,
+            names=names,
+            notes=notes,
+        )
+
+    def fill(self, stage: Stage, inputs: Path) -> None:
+        """Write what the stage reads; ValueError where there is nothing to give."""
+        fills: Mapping[Stage, Callable[[Path], Any]] = {
+            "sft": lambda inputs: worker_files.give_demonstrations(self.db, inputs),
+            "sampling": self._plan_sampling,
+            "reward": self._give_judgments,
+            "ppo": self._give_for_policy,
+            "evaluate": lambda inputs: worker_files.give_prompts(
+                self.db, inputs, role="held-out", limit=self.config.evaluate.prompts
+            ),
+        }
+        fills[stage](inputs)
+
+    def require_reward_models(self) -> None:
+        """ValueError unless each of shaping.extra_reward_models can be had and is one."""
+        known = {m.id: m.role for m in models.listing(self.db)}
+        ours = [id for id, role in known.items() if role == "reward"]
+        for name in self.config.shaping.extra_reward_models:
+            if name in ours:
+                continue
+            # Hub ids of reward models have an owner; without a slash it is one of ours misspelt.
+            path = self._path(name)
+            if name in known or not (is_local(path) or "/" in path):
+                raise ValueError(
+                    f"shaping.extra_reward_models names {name!r}, which is no reward model of this "
+                    f"workspace ({', '.join(ours) or 'it has none yet'}), no local directory and no "
+                    "Hugging Face id (owner/name)"
+                )
+            try:
+                require_reward_model(path)
+            except ModelUnavailable as error:
+                raise ValueError(f"shaping.extra_reward_models: {error}") from None
+
+    def require_models(self, due: Stage) -> None:
+        """ValueError where the stage that is `due`, or one after it, needs a model that is gone.
+
+        Before anything trains: the evaluation would notice after hours.
+        """
+        stages = _TRAINING[_TRAINING.index(due) :] if due in _TRAINING else (due,)
+        needed = {
+            name
+            for stage in stages
+            for key, name in self.job(stage).names.items()
+            if key != "reward" or name == self.current.reward_model  # else it is made before
+        }
+        gone = [model.path for model in models.missing(self.db) if model.id in needed]
+        if gone:
+            raise ValueError(
+                f"{', '.join(gone)} is missing from {self.db.workspace}: a backup holds no models. "
+                "Copy the directory there from the workspace that the backup was made of"
+            )
+
+    def require_components(self, allowed: Set[str] | None) -> None:
+        """ValueError where a shaping component cannot be had, or is a function that is not `allowed`.
+
+        None allows all.  What may not be named is not looked at either: that runs its module.
+        """
+        shaping = self.config.shaping
+        others = shaping.functions - allowed if allowed is not None else ()
+        if others:
+            raise ValueError(
+                f"shaping.weights names {', '.join(sorted(others))}, which would run as code on this "
+                "machine: whoever runs the studio has to allow it first, in plugins.allowed in "
+                "config.toml"
+            )
+        require_available(shaping)
+
+    def require_judgments(self) -> None:
+        """ValueError unless the reward stage has enough to learn from and to measure on."""
+        reward = self.config.reward
+        counted = worker_files.judged_by(self.db, reward.learn_from)
+        if not counted["used"]:
+            raise ValueError(worker_files.no_labels(counted))
+        judged = {
+            row.pop("prompt"): Judged(**row)
+            for row in worker_files.judged_prompts(self.db, reward.learn_from)
+        }
+        held_out_prompts(judged, share=reward.held_out_share, seed=self.config.seed)
+
+    def shipped_pairs(self) -> Path | None:
+        """The demo's ready-made pairs, where they are what sampling would be asked for."""
+        found = shipped_pairs(self.config, wanted=self._pairs_wanted())
+        return found if found and worker_files.knows_prompts(self.db, found) else None
+
+    def _pairs_wanted(self) -> int:
+        config = self.config
+        wanted = self.current.labels_wanted * config.sampling.surplus
+        return max(1, round(wanted / (1 + config.labeling.overlap)))
+
+    def _plan_sampling(self, inputs: Path) -> None:
+        config, reference = self.config, require_reference(self.db).id
+        worker_files.give_sampling_plan(
+            self.db, inputs,
+            pairs=self._pairs_wanted(),
+            shares=gate.shares(
+                config, self.current, previous=self._previous(), reference=reference
+            ),
+            chosen=config.sampling.chosen(),
+            prompts_per_pair=config.sampling.selection_prompts,
+            seed=iteration_seed(config.seed, self.current.number),
+        )  # fmt: skip
+
+    def _give_judgments(self, inputs: Path) -> None:
+        self.require_judgments()
+        number = self.current.number
+        snapshot, ids = worker_files.give_judgments(
+            self.db, inputs, iteration=number, kinds=self.config.reward.learn_from
+        )
+        (inputs / "snapshot.txt").write_text(snapshot)
+        record = Snapshot(hash=snapshot, iteration=number, judgments=tuple(ids))
+        self.db.write(lambda tx: tx.store(record))
+        worker_files.give_prompts(self.db, inputs, role="train", limit=64)
+        policy_judgments.give_pairs(self.db, inputs, iteration=number, proxy=self._proxy())
+
+    def _give_for_policy(self, inputs: Path) -> None:
+        """Prompts, and for DPO the very judgments that the reward model learned from."""
+        number = self.current.number
+        seed = iteration_seed(self.config.seed, number)
+        worker_files.give_prompts(self.db, inputs, role="train", seed=seed)
+        if self.config.optimize.method != "dpo":
+            return
+        if (run := runs.newest(self.db, number, "reward")) is None:
+            raise RuntimeError(f"iteration {number} has judged nothing for DPO to learn")
+        for name in JUDGED:
+            shutil.copy(self.db.workspace / run.directory / "inputs" / name, inputs)
+
+    def _previous(self) -> str | None:
+        return iterations.rival(self.current, iterations.before(self.db, self.current))
+
+    def _proxy(self) -> str | None:
+        """The reward model whose promises the policy on trial is held to."""
+        policy = iterations.on_trial(self.db, self.current)
+        return models.get(self.db, policy).reward_model if policy else None
+
+    def _path(self, name: str) -> str:
+        """Where a model is: one of this workspace by its id, else a directory or a hub id."""
+        path = {model.id: model.path for model in models.listing(self.db)}.get(name, name)
+        local = self.db.workspace / path
+        return str(local.resolve()) if local.exists() else base_model_path(path)

@@ -1,0 +1,114 @@
+"""Whether rows of a file fit the model's context, told at their import.  Loads no torch.
+
+The web process counts with the tokenizer's own file.  A chat template adds tokens that are not
+counted, so a row said to be too long is; one that is over by a few tokens is found by the stage
+that encodes it (`pipeline.models.text.Room`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from huggingface_hub import try_to_load_from_cache
+from tokenizers import Tokenizer
+
+from pipeline.config.studio import Config
+from pipeline.models.hub import base_model_path, is_local
+from storage.records import Message
+
+FALLBACK_TEMPLATE = (
+    "{{ KITESTRING_BOS }}{% for m in messages %}"
+    "{% if m.role == 'system' %}{{ m.content + '\n\n' }}"
+    "{% elif m.role == 'user' %}{{ 'User:\n' + m.content + '\n\n' }}"
+    "{% else %}{{ 'Assistant:\n' + m.content + eos_token + '\n\n' }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}{{ 'Assistant:\n' }}{% endif %}"
+)
+"""For tokenizers without a chat template (base models): plain headings, and end-of-text after
+each answer.  The response starts on a line of its own, so no token spans the boundary."""
+
+
+class ContextCheck:
+    """Says what is wrong with a row that is too long for the model that a workspace starts from."""
+
+    def __init__(
+        self, tokenizer: Tokenizer, *, name: str, context: int, answer: int, has_template: bool
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._name = name
+        self._context = context
+        self._answer = answer
+        self._has_template = has_template
+
+    @classmethod
+    def of(cls, config: Config) -> ContextCheck | None:
+        """None where the model's files are not here, or set no limit: the stages tell then."""
+        path = base_model_path(config.model.name)
+        try:
+            settings = json.loads(_file(path, "config.json").read_text(encoding="utf-8"))
+            tokenizer = Tokenizer.from_file(str(_file(path, "tokenizer.json")))
+        except Exception:  # tokenizers raises nothing narrower; a stage says what is wrong
+            return None
+        text = settings.get("text_config") or settings
+        context = text.get("max_position_embeddings") or text.get("n_positions")
+        if not context:
+            return None
+        return cls(
+            tokenizer,
+            name=config.model.name,
+            context=int(context),
+            answer=max(config.sampling.max_new_tokens, config.ppo.max_new_tokens),
+            has_template=_has_template(path),
+        )
+
+    def __call__(self, messages: Sequence[Message], answers: Sequence[str]) -> str | None:
+        """A sentence where a prompt with one of its answers, or room for one, exceeds the context."""
+        room = 0 if answers else self._answer
+        allowed = self._context - 1 - room  # one for the token that ends an answer
+        texts = [self._text(messages, answer) for answer in answers or [""]]
+        # No token is shorter than a byte, so most rows need no tokenizer.
+        if max(len(text.encode()) for text in texts) <= allowed:
+            return None
+        longest = max(
+            len(self._tokenizer.encode(text, add_special_tokens=False).ids) for text in texts
+        )
+        if longest <= allowed:
+            return None
+        with_room = f" plus {room} for an answer (sampling and ppo.max_new_tokens)" if room else ""
+        return (
+            f"{longest} tokens{with_room} exceed the context of {self._name}, {self._context} tokens; "
+            "shorten it, or leave such rows out with --skip-long"
+        )
+
+    def _text(self, messages: Sequence[Message], answer: str) -> str:
+        if self._has_template:
+            return "".join([*(message.content for message in messages), answer])
+        template = jinja2.Template(FALLBACK_TEMPLATE.replace("KITESTRING_BOS", "''"))
+        turns: list[dict[str, Any]] = [{"role": m.role, "content": m.content} for m in messages]
+        return template.render(messages=turns, eos_token="", add_generation_prompt=True) + answer
+
+
+def _file(path: str, name: str) -> Path:
+    """A model's file in its directory, or in the cache of what was downloaded."""
+    if is_local(path):
+        return Path(path, name)
+    found = try_to_load_from_cache(path, name)
+    if not isinstance(found, str):
+        raise FileNotFoundError(name)
+    return Path(found)
+
+
+def _has_template(path: str) -> bool:
+    try:
+        if _file(path, "chat_template.jinja").exists():
+            return True
+    except FileNotFoundError:
+        pass
+    try:
+        settings = json.loads(_file(path, "tokenizer_config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return bool(settings.get("chat_template"))

@@ -1,0 +1,271 @@
+"""Whether a named model can be had, answered in one sentence.  Loads no torch.
+
+A name is a local directory or a Hugging Face id such as ``Qwen/Qwen3-0.6B``.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from huggingface_hub import HfApi, hf_hub_download, try_to_load_from_cache
+from huggingface_hub.errors import (
+    EntryNotFoundError,
+    GatedRepoError,
+    HfHubHTTPError,
+    HFValidationError,
+    LocalEntryNotFoundError,
+    NotASafetensorsRepoError,
+    OfflineModeIsEnabled,
+    RepositoryNotFoundError,
+)
+from safetensors import SafetensorError, safe_open
+
+_WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin*")
+_TOKENIZER = (
+    "tokenizer.json",
+    "tokenizer.model",
+    "vocab.json",
+    "vocab.txt",
+    "tokenizer_config.json",
+)
+
+
+class ModelUnavailable(ValueError):
+    """A model cannot be loaded; the message says why and what to do."""
+
+
+@contextmanager
+def loading(name: str) -> Iterator[None]:
+    """Turn whatever a library raises while it reads the model `name` into `ModelUnavailable`.
+
+    A model's files may say anything, and libraries raise any error over them.  An error of memory
+    is of the machine, not of the model.
+    """
+    try:
+        yield
+    except (ModelUnavailable, MemoryError):
+        raise
+    except Exception as error:
+        if type(error).__name__ == "OutOfMemoryError":  # torch's
+            raise
+        raise ModelUnavailable(explain(name, error)) from error
+
+
+def is_local(name: str) -> bool:
+    """Whether `name` is meant as a path: it exists, or no hub id is written like that."""
+    looks_like_path = name.startswith(("/", ".", "~")) or name.count("/") > 1 or "\\" in name
+    return looks_like_path or Path(name).is_dir()
+
+
+def require_model(name: str) -> str:
+    """`name` as libraries take it (``~`` expanded); `ModelUnavailable` unless it can be had.
+
+    Asks the hub only whether the account may read it; nothing is downloaded.
+    """
+    if not name.strip():
+        raise ModelUnavailable("a model needs a name: a local directory or a Hugging Face id")
+    if is_local(name):
+        path = Path(name).expanduser()
+        _require_directory(path)
+        return str(path)
+    try:
+        if isinstance(try_to_load_from_cache(name, "config.json"), str):
+            return name  # an earlier download, which serves without a network too
+        HfApi().auth_check(name)
+    except Exception as error:
+        raise ModelUnavailable(explain(name, error)) from error
+    return name
+
+
+def require_reward_model(name: str) -> None:
+    """`require_model`, and `ModelUnavailable` unless its configuration is that of a reward model.
+
+    Such are our own, and of what transformers' `AutoModelForSequenceClassification` loads decoders
+    with one label: a layer called ``score`` reads their last token.  Of a model on the hub only its
+    configuration and the names of its weights are read.
+    """
+    path = require_model(name)
+    config = _configuration(path, name)
+    named = config.get("architectures")
+    kinds = list(map(str, named)) if isinstance(named, list) and named else ["model of no class"]
+    if not any(kind.endswith("ForSequenceClassification") for kind in kinds):
+        raise ModelUnavailable(
+            f"{name} is a {kinds[0]} and no reward model; name one whose class is a "
+            "…ForSequenceClassification with one label"
+        )
+    # transformers leaves out what has its default, two labels.
+    ids = config.get("id2label")
+    labels = len(ids) if isinstance(ids, dict) else config.get("num_labels", 2)
+    if labels != 1:
+        raise ModelUnavailable(
+            f"{name} gives a text {labels} numbers, and a reward model gives one (num_labels=1)"
+        )
+    known = {} if "reward_likelihood" in config else _weights_of(path, name)
+    if known and "score.weight" not in known:
+        raise ModelUnavailable(
+            f"{name} is a {kinds[0]} without a layer called score, which a reward model reads a "
+            "text's last token with; name a decoder's, such as LlamaForSequenceClassification"
+        )
+
+
+def _weights_of(path: str, name: str) -> set[str]:
+    """The names of a model's weights; empty where they are in files that do not tell."""
+    if not is_local(path):
+        try:
+            return set(HfApi().get_safetensors_metadata(path).weight_map)
+        except (NotASafetensorsRepoError, LocalEntryNotFoundError, OfflineModeIsEnabled):
+            return set()  # loading will tell
+        except Exception as error:
+            raise ModelUnavailable(explain(name, error)) from error
+    found: set[str] = set()
+    for file in Path(path).glob("*.safetensors"):
+        with safe_open(file, framework="numpy") as weights:
+            found |= set(weights.keys())
+    return found
+
+
+def _configuration(path: str, name: str) -> dict[str, Any]:
+    """What config.json says of the model `name`, a directory's path or a hub id."""
+    try:
+        if is_local(path):
+            return _read_config(Path(path))
+        if isinstance(known := try_to_load_from_cache(path, "config.json"), str):
+            return json.loads(Path(known).read_text(encoding="utf-8"))
+        # Not into the cache: what has its configuration there counts as downloaded.
+        with TemporaryDirectory() as folder:
+            file = hf_hub_download(path, "config.json", local_dir=folder)
+            return json.loads(Path(file).read_text(encoding="utf-8"))
+    except Exception as error:
+        raise ModelUnavailable(explain(name, error)) from error
+
+
+def explain(name: str, error: BaseException) -> str:
+    """Why loading the model `name` failed, as a sentence for people."""
+    match _root(error):
+        case GatedRepoError():
+            return (
+                f"the model {name} is gated: accept its terms at https://huggingface.co/{name} "
+                "and set HF_TOKEN to an access token of the account that did"
+            )
+        case RepositoryNotFoundError():
+            return (
+                f"the Hugging Face hub has no model {name}, or it is private: check the spelling, "
+                "or set HF_TOKEN to an access token that may read it"
+            )
+        case HFValidationError():
+            return f"{name!r} is neither a local directory nor a Hugging Face id (owner/name)"
+        case LocalEntryNotFoundError() | OfflineModeIsEnabled():
+            return _unreachable(name)
+        case EntryNotFoundError():
+            return f"{name} on the Hugging Face hub has no config.json, so it is no model"
+        case HfHubHTTPError():
+            return f"the Hugging Face hub refused the model {name}: {_first_line(error)}"
+        case ConnectionError() | TimeoutError():
+            return _unreachable(name)
+        case SafetensorError():
+            return (
+                f"a weights file of the model {name} is damaged ({_first_line(error)}): delete the "
+                "model from the Hugging Face cache (`hf cache rm`), and it is downloaded again"
+            )
+        case pickle.UnpicklingError() | EOFError():
+            return (
+                f"a weights file of the model {name} is damaged or holds code, which is never run: "
+                "get the model with its weights in model.safetensors"
+            )
+    # The hub's HTTP library changed its name between versions; its errors are of the network.
+    if type(error).__module__.startswith("httpx"):
+        return _unreachable(name)
+    if not isinstance(error, (OSError, ValueError, ImportError)):
+        kind = type(error).__name__
+        return (
+            f"the model {name} cannot be loaded, as its files contradict themselves or each other "
+            f"({kind}: {_first_line(error)}): get the model again"
+        )
+    return f"the model {name} cannot be loaded: {_first_line(error)}"
+
+
+def _unreachable(name: str) -> str:
+    return (
+        f"the model {name} is not on this machine and the Hugging Face hub cannot be reached: "
+        "check the network (and HF_HUB_OFFLINE), or give the path of a local copy"
+    )
+
+
+def _require_directory(path: Path) -> None:
+    if not path.is_dir():
+        raise ModelUnavailable(f"there is no model directory {path}")
+    if not (path / "config.json").is_file():
+        raise ModelUnavailable(f"{path} holds no config.json, so it is no Hugging Face model")
+    if not any(any(path.glob(pattern)) for pattern in _WEIGHTS):
+        raise ModelUnavailable(f"{path} holds no weights (model.safetensors)")
+    if not any((path / file).is_file() for file in _TOKENIZER):
+        raise ModelUnavailable(f"{path} holds no tokenizer (tokenizer.json)")
+    _require_own_code(path, _read_config(path))
+    for file in sorted(path.glob("*.safetensors")):
+        try:
+            with safe_open(file, framework="numpy"):  # reads where the tensors are, not the tensors
+                pass
+        except (SafetensorError, OSError) as error:
+            raise ModelUnavailable(
+                f"{file} is damaged ({_first_line(error)}): copy that file, or download the model, again"
+            ) from error
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    """The config.json of a directory; `ModelUnavailable` unless it is an object of JSON."""
+    file = path / "config.json"
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ModelUnavailable(f"{file} cannot be read: {_first_line(error)}") from error
+    if not isinstance(config, dict):
+        raise ModelUnavailable(f"{file} holds no JSON object, so it is no Hugging Face model")
+    return config
+
+
+def _require_own_code(path: Path, config: dict[str, Any]) -> None:
+    """ModelUnavailable where `config` names attention code on the hub, which transformers would run."""
+    waiting: list[tuple[str, Any]] = [("", config)]
+    while waiting:  # no recursion: who wrote the file chose its depth
+        key, value = waiting.pop()
+        inside = key.endswith("attn_implementation")
+        if inside and isinstance(value, str) and "/" in value:
+            raise ModelUnavailable(
+                f"{path / 'config.json'} names code on the Hugging Face hub ({key}={value!r}), "
+                f"which is never run: remove {key} from it"
+            )
+        if isinstance(value, dict):
+            waiting += [(key if inside else name, each) for name, each in value.items()]
+        elif isinstance(value, list):
+            waiting += [(key, each) for each in value]
+
+
+def _root(error: BaseException) -> BaseException:
+    """The hub's own error under those that libraries wrap around it."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, (HfHubHTTPError, HFValidationError, EntryNotFoundError)):
+            return seen
+        if isinstance(seen, (LocalEntryNotFoundError, OfflineModeIsEnabled)):
+            return seen
+        seen = seen.__cause__ or seen.__context__
+    return error
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).strip().splitlines()]
+    # Some first lines only announce the second.
+    return " ".join(lines[: 2 if lines[0].endswith(":") else 1]) if lines else type(error).__name__
+
+
+def base_model_path(name: str) -> str:
+    """`demo` is the embedded model; a local directory becomes absolute; the rest is a hub id."""
+    if name == "demo":
+        return str(Path(__file__).parents[1] / "demo" / "model")
+    return str(Path(name).resolve()) if Path(name).is_dir() else name

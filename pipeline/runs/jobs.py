@@ -1,0 +1,370 @@
+"""Worker processes: start, follow, cancel, resume.  The web process's side of a run directory.
+
+A worker outlives a restart of the web process: `poll` looks at the run directories of every run
+that is stored as running, whoever started it.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from pipeline.runs import process
+from pipeline.runs.cancellation import WAS_CANCELLED
+from pipeline.runs.rundir import Job, Place, RunDirectory
+from storage.engine.database import Database
+from storage.engine.workspace import stamp
+from storage.records import Metric, ModelVersion, Run, RunNote, Stage, now
+from storage.tables import models, runs
+
+_STARTS_FROM = {"sft": "policy", "reward": "reference", "policy": "policy"}
+"""The model of a job whose weights the stage begins with, by the role of what it makes."""
+FREE_BYTES_NEEDED = 500 * 1024 * 1024
+"""A stage is not started with less free disk than this; checkpoints come on top."""
+
+LINGERS = 2.0
+"""Seconds in which a worker that is done usually ends; one with threads of its own may take longer."""
+
+STARTING = "starting the worker"
+
+_ATTEMPT = ("checkpoint", "snapshots", "outputs", "model", "inputs")
+"""What one attempt from scratch has.  The checkpoint goes first: nothing may resume on other inputs."""
+
+
+class Jobs:
+    """The runs of one workspace."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+        self._children: dict[str, subprocess.Popen[bytes]] = {}
+        self._lingering: list[subprocess.Popen[bytes]] = []
+        self._places: dict[str, Place] = {}
+
+    def directory(self, run: Run) -> RunDirectory:
+        return RunDirectory(self._db.workspace / run.directory)
+
+    def start(self, job: Job, *, fill: Callable[[Path], Any]) -> Run:
+        """Make the run directory, let `fill(inputs)` write what the stage reads, start a worker.
+
+        A failure to prepare is stored as a failed run with its reason, like any other.
+        """
+        run = _record(job)
+        with self._new_directory(run, job) as directory:
+            try:
+                _check_free_space(self._db.workspace, job)
+                fill(directory.inputs)
+            except (ValueError, OSError) as error:
+                directory.write_error(str(error))
+                return self._finish(run, "failed", str(error))
+            # Stored before the worker lives: a crash in between leaves a failed run to retry,
+            # never a worker nobody knows of.
+            runs.save(self._db, run)
+        self._spawn(run, directory)
+        return run
+
+    def require_space(self, job: Job) -> None:
+        """ValueError where the disk has no room for a stage that would begin now."""
+        _check_free_space(self._db.workspace, job)
+
+    def adopt(self, job: Job, outputs: Path) -> Run:
+        """A run whose outputs exist already: recorded like any other, with no worker."""
+        run = replace(_record(job), progress=1.0, message="shipped with the demo")
+        with self._new_directory(run, job) as directory:
+            shutil.copytree(outputs, directory.outputs, dirs_exist_ok=True)
+            directory.write_result({"adopted": True})
+            return self._finish(run, "succeeded", None)
+
+    @contextmanager
+    def _new_directory(self, run: Run, job: Job) -> Iterator[RunDirectory]:
+        """A run's directory, gone again where the run could not be stored.
+
+        The loop will start the stage again a second later, in another one.
+        """
+        path = self._db.workspace / run.directory
+        try:
+            yield RunDirectory.create(path, job)
+        except BaseException:
+            shutil.rmtree(path, ignore_errors=True)
+            raise
+
+    def reject(self, run: Run, reason: str) -> Run:
+        """A run that succeeded has failed after all: what it made cannot be taken over."""
+        directory = self.directory(run)
+        directory.clear_outcome()
+        directory.write_error(reason)
+        return self._finish(run, "failed", reason)
+
+    def register(
+        self,
+        run: Run,
+        *,
+        role: Literal["sft", "reward", "policy"],
+        id: str,
+        name: str | None = None,
+        parent: str | None = "",
+        summary: Mapping[str, Any] | None = None,
+    ) -> ModelVersion:
+        """Move a run's model into `models/` and register it with its lineage.
+
+        May be called again after a crash.  A model of that id that is there and not this run's, as
+        after a restore, is kept beside it under another name.
+        """
+        directory = self.directory(run)
+        source, target = directory.model, self._db.workspace / "models" / id
+        # Once it has moved, the run has none any more: then what is there is its own.
+        if source.exists() or not target.exists():
+            target.parent.mkdir(exist_ok=True)
+            if target.exists():
+                target.rename(target.with_name(f"{id}.replaced-{stamp()}"))
+            source.rename(target)
+        job, snapshot = directory.job(), directory.inputs / "snapshot.txt"
+        made = ModelVersion(
+            id=id,
+            role=role,
+            name=name or id,
+            path=f"models/{id}",
+            parent=job.names.get(_STARTS_FROM[role]) if parent == "" else parent,
+            iteration=run.iteration,
+            run=run.id,
+            reward_model=job.names.get("reward") if role == "policy" else None,
+            snapshot=snapshot.read_text() if snapshot.exists() else None,
+            summary=summary or {},
+        )
+        models.add(self._db, made)
+        shutil.rmtree(directory.checkpoint, ignore_errors=True)
+        return made
+
+    def poll(self) -> list[Run]:
+        """Read new events of every running run; return the runs that ended since."""
+        ended = []
+        self._lingering = [child for child in self._lingering if child.poll() is None]
+        for run in runs.listing(self._db):
+            if run.status != "running":
+                continue
+            directory = self.directory(run)
+            # Looked at before the events are read: what it wrote until its end is then read too.
+            alive = directory.is_running()
+            run = self._ingest(run, directory)
+            if alive:
+                self._wait_for_end(run, directory)
+            else:
+                ended.append(self._conclude(run, directory))
+        return ended
+
+    def cancel(self, run_id: str) -> None:
+        """Ask the worker's whole process group to stop, and return; `poll` sees to its end."""
+        run = runs.get(self._db, run_id)
+        if run.status != "running":
+            ended = "was cancelled" if run.status == "cancelled" else run.status
+            raise ValueError(f"{run_id} is not running; it {ended}")
+        directory = self.directory(run)
+        process.cancel(directory, now())
+        self._wait_for_end(run, directory)
+
+    def _wait_for_end(self, run: Run, directory: RunDirectory) -> None:
+        """Tell what a run that was asked to stop is waited for, and kill it when that takes too long."""
+        grace = process.kill_if_late(directory, now())
+        if grace is not None and run.message != (message := grace.sentence(runs.kind(run))):
+            runs.say(self._db, run, message)
+
+    def stopped(self, run_id: str) -> Run:
+        """The run, which has failed or was cancelled; ValueError where it has not."""
+        run = runs.get(self._db, run_id)
+        if run.status not in ("failed", "cancelled"):
+            raise ValueError(f"{run_id} has {run.status}; only a stopped run can go on")
+        return run
+
+    def resume(self, run_id: str, overrides: Mapping[str, str] | None = None) -> Run:
+        """Continue a run that failed or was cancelled from its last checkpoint.
+
+        `overrides` may raise `ppo.updates`; ValueError for anything else.
+        """
+        run = self.stopped(run_id)
+        if not self.directory(run).has_checkpoint():
+            raise ValueError(f"{run_id} has no checkpoint yet; retry it from the start instead")
+        job = replace(_longer(self.directory(run).job(), overrides or {}), resume=True)
+        _check_free_space(self._db.workspace, job)
+        return self._again(replace(run, config=job.config.to_dict()), job)
+
+    def retry(self, run_id: str, job: Job, *, fill: Callable[[Path], Any]) -> Run:
+        """Run a stage that failed or was cancelled again from scratch, as `job`, on new inputs.
+
+        A ValueError leaves the run as it was, with its checkpoint.
+        """
+        run = self.stopped(run_id)
+        directory = self.directory(run)
+        leftovers = [directory.path / name for name in _ATTEMPT]
+        _check_free_space(self._db.workspace, job, freed=sum(map(_size, leftovers)))
+        inputs = directory.path / "inputs.new"
+        shutil.rmtree(inputs, ignore_errors=True)  # of a retry that was refused
+        try:
+            inputs.mkdir(parents=True)
+            fill(inputs)
+        except OSError as error:
+            raise ValueError(f"the inputs of {run_id} cannot be written: {error}") from error
+        for leftover in leftovers:
+            shutil.rmtree(leftover, ignore_errors=True)
+        inputs.rename(directory.inputs)
+        directory.outputs.mkdir()
+        return self._again(replace(run, progress=0.0, config=job.config.to_dict()), job)
+
+    def shut_down(self) -> None:
+        """Let go of the children without stopping them."""
+        process.let_go([*self._children.values(), *self._lingering])
+        self._children.clear()
+        self._lingering.clear()
+
+    def _again(self, run: Run, job: Job) -> Run:
+        """Start the next attempt of a run."""
+        directory, attempt = self.directory(run), run.attempt + 1
+        directory.clear_outcome()
+        directory.write_job(replace(job, attempt=attempt))
+        run = replace(
+            run,
+            status="running",
+            message=STARTING,
+            attempt=attempt,
+            reason=None,
+            finished_at=None,
+            ingested_seq=0,
+        )
+        runs.save(self._db, run)
+        self._spawn(run, directory)
+        return run
+
+    def _spawn(self, run: Run, directory: RunDirectory) -> None:
+        with directory.hold_lock() as lock:
+            self._children[run.id] = process.spawn(directory, lock.fileno())
+
+    def _ingest(self, run: Run, directory: RunDirectory) -> Run:
+        """Store the events after `run.ingested_seq` and return the run as it then stands."""
+        events, place = directory.follow_events(
+            run.attempt, run.ingested_seq, self._places.get(run.id)
+        )
+        if place is not None:
+            self._places[run.id] = place
+        if not events:
+            return run
+        metrics: list[Metric] = []
+        notes: list[RunNote] = []
+        for event in events:
+            kind, seq = event["kind"], event["seq"]
+            if kind == "metrics":
+                metrics += [
+                    Metric(run=run.id, seq=seq, step=event["step"], name=name, value=float(value))
+                    for name, value in event["values"].items()
+                    if value is not None and math.isfinite(value)
+                ]
+            elif kind == "note":
+                notes.append(
+                    RunNote(
+                        run=run.id,
+                        seq=seq,
+                        step=event["step"],
+                        kind=event["note"],
+                        name=event["name"],
+                        message=event["message"],
+                        payload=event["payload"],
+                    )
+                )
+            else:
+                done = event["done"] / event["total"] if event["total"] else 0.0
+                run = replace(run, progress=done, message=event["message"])
+        # The first events of a new attempt take the place of what came after its checkpoint.
+        replace_from = events[0]["seq"] if run.ingested_seq == 0 and run.attempt > 1 else None
+        run = replace(run, ingested_seq=events[-1]["seq"])
+        runs.ingest(self._db, run, metrics, notes, replace_from=replace_from)
+        return run
+
+    def _conclude(self, run: Run, directory: RunDirectory) -> Run:
+        child = self._children.pop(run.id, None)
+        self._places.pop(run.id, None)
+        if child is not None:
+            try:
+                child.wait(LINGERS)
+            except subprocess.TimeoutExpired:
+                # It has let go of the lock, so its work is over: nobody waits for what else it does.
+                self._lingering.append(child)
+        if directory.result() is not None:
+            return self._finish(replace(run, progress=1.0), "succeeded", None)
+        if directory.cancel_asked() is not None:
+            error = directory.error()
+            wrong = (
+                f"; it ended with an error: {error}" if error not in (None, WAS_CANCELLED) else ""
+            )
+            # What it was waited for is over; how far it came is not.
+            told = directory.progress_told(run.attempt)
+            run = replace(run, message=told[-1]["message"] if told else STARTING)
+            return self._finish(run, "cancelled", f"cancelled by the researcher{wrong}")
+        return self._finish(run, "failed", directory.failure())
+
+    def _finish(self, run: Run, status: Any, reason: str | None) -> Run:
+        run = replace(run, status=status, reason=reason, finished_at=now())
+        runs.save(self._db, run)
+        return run
+
+
+def _record(job: Job) -> Run:
+    """The run that a job of the loop is, as it begins."""
+    return Run(
+        id=job.run,
+        stage=cast("Stage", job.stage),  # a study's is refused by the record
+        iteration=job.iteration,
+        status="running",
+        message=STARTING,
+        directory=f"runs/{job.run}",
+        config=job.config.to_dict(),
+    )
+
+
+def _longer(job: Job, overrides: Mapping[str, str]) -> Job:
+    """The job with more updates; ValueError where something else would change."""
+    if not overrides:
+        return job
+    is_ppo = job.stage == "ppo" and job.config.optimize.method == "ppo"
+    if set(overrides) != {"ppo.updates"} or not is_ppo:
+        raise ValueError(
+            "a resumed stage keeps its settings, but for ppo.updates of a PPO stage, which may be "
+            "raised; retry the stage to change others"
+        )
+    config, planned = job.config.override(overrides), job.config.ppo.updates
+    if config.ppo.updates < planned:
+        raise ValueError(
+            f"ppo.updates={config.ppo.updates} is less than the {planned} that the stage was "
+            "started with; a resume may raise it, not lower it"
+        )
+    return replace(job, config=config)
+
+
+def _check_free_space(workspace: Path, job: Job, *, freed: int = 0) -> None:
+    """What the stage will write must fit on the disk; `freed` bytes are given free before it begins."""
+    policy = job.models.get("policy")
+    needed = FREE_BYTES_NEEDED + _policies_written(job) * (_size(Path(policy)) if policy else 0)
+    free = shutil.disk_usage(workspace).free + freed
+    if free < needed:
+        raise ValueError(
+            f"the {job.stage} stage needs about {needed / 1e9:.1f} GB of free disk beside "
+            f"{workspace}, and {free / 1e9:.1f} GB are left; free some and retry"
+        )
+
+
+def _policies_written(job: Job) -> int:
+    """How many times the policy's own size a stage writes at most."""
+    if job.stage in ("sampling", "evaluate"):
+        return 0
+    if job.stage == "ppo" and job.config.optimize.method == "ppo" and job.config.ppo.lora_rank:
+        return 2  # the model with its adapters merged; checkpoints hold the adapters alone
+    return (
+        8  # weights, and two checkpoints, each of weights and both moments of Adam, and some room
+    )
+
+
+def _size(folder: Path) -> int:
+    """Bytes of the files in a folder; 0 where there is none."""
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())

@@ -1,0 +1,352 @@
+"""A run directory: the whole contract between the web process and a worker.
+
+::
+
+    RUN_DIR/job.json         written once, before the worker starts
+            inputs/*.parquet what the stage reads
+            lock             flocked by the worker for as long as it lives
+            events.jsonl     progress, metrics and notes; one line each, numbered by `seq`
+            log.txt          everything the worker prints
+            checkpoint/      what a resume starts from
+            snapshots/       policies kept along training, where they are asked for
+            outputs/*.parquet, model/
+            cancel           when the researcher asked the stage to stop
+            error.json       why the stage failed, in one sentence
+            result.json      written last, by rename: the stage succeeded
+
+No `result.json` and no lock means the stage failed, whatever else is there.  A process id proves
+nothing (ids recur after a reboot); the lock does, because the kernel drops it with its holder.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO, Any, Literal, Self
+
+from pipeline.config.studio import Config
+from storage.records import Stage
+
+Study = Literal["measure", "curve"]
+"""Stages of studies, which the loop and its database do not know."""
+
+LOCK_FD = "KITESTRING_LOCK_FD"
+_TAIL = 4096
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What a worker is asked to do.  `models` maps policy, reference, previous and reward to
+    absolute paths (or hub ids), and reward_2, reward_3, … where several reward models score;
+    `names` maps the same keys to model ids for lineage.  `notes` are warnings to give at its start,
+    by name: what was decided for it; `repeats` is the run that a study does again."""
+
+    run: str
+    stage: Stage | Study
+    iteration: int
+    config: Config
+    attempt: int = 1
+    seed: int = 0
+    resume: bool = False
+    models: Mapping[str, str | None] = field(default_factory=dict)
+    names: Mapping[str, str | None] = field(default_factory=dict)
+    notes: Mapping[str, str] = field(default_factory=dict)
+    repeats: str | None = None
+
+    def model(self, key: str) -> str:
+        """The path of a model this stage cannot do without."""
+        path = self.models.get(key)
+        if not path:
+            raise ValueError(f"the {self.stage} stage of {self.run} was given no {key} model")
+        return path
+
+    def reward_models(self) -> list[str]:
+        """Paths of all reward models, the iteration's own first."""
+        own = self.model("reward")
+        return [own, *(self.model(key) for key in self.models if key.startswith("reward_"))]
+
+
+@dataclass(frozen=True)
+class Place:
+    """How far events.jsonl was read: the byte after the last line, and what stands before it."""
+
+    end: int
+    tail: bytes
+
+
+class RunDirectory:
+    """Paths and state of one run."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = Path(path)
+        self.inputs = self.path / "inputs"
+        self.outputs = self.path / "outputs"
+        self.checkpoint = self.path / "checkpoint"
+        self.model = self.path / "model"
+        self.snapshots = self.path / "snapshots"
+        self.events = self.path / "events.jsonl"
+        self.log = self.path / "log.txt"
+
+    @classmethod
+    def create(cls, path: Path, job: Job) -> RunDirectory:
+        """Make the directory and its job.json; `inputs/` is the caller's to fill."""
+        directory = cls(path)
+        for folder in (directory.inputs, directory.outputs):
+            folder.mkdir(parents=True, exist_ok=True)
+        directory.write_job(job)
+        return directory
+
+    def write_job(self, job: Job) -> None:
+        data = asdict(job) | {"config": job.config.to_dict()}
+        write_atomically(self.path / "job.json", json.dumps(data, indent=2))
+
+    def job(self) -> Job:
+        data = json.loads((self.path / "job.json").read_text())
+        return Job(**(data | {"config": Config.from_dict(data["config"])}))
+
+    def is_running(self) -> bool:
+        """Whether a worker lives, told by its lock."""
+        try:
+            with (self.path / "lock").open("rb") as handle:
+                fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except FileNotFoundError:
+            return False
+        except BlockingIOError:
+            return True
+        return False
+
+    def hold_lock(self) -> io.IOBase:
+        """Take the lock; keep the returned handle alive.  One worker a directory.
+
+        The starter takes it first and hands it down (`LOCK_FD`), so that there is no moment
+        between start and lock in which a healthy worker looks dead.
+        """
+        inherited = os.environ.pop(LOCK_FD, None)
+        if inherited is not None:
+            return os.fdopen(int(inherited), "ab")
+        handle = (self.path / "lock").open("ab")
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            handle.close()
+            raise RuntimeError(f"another worker is already running in {self.path}") from None
+        return handle
+
+    def result(self) -> dict[str, Any] | None:
+        """The summary of a stage that succeeded, else None."""
+        return _read_json(self.path / "result.json")
+
+    def write_result(self, summary: Mapping[str, Any]) -> None:
+        """The last thing a successful worker does."""
+        write_atomically(self.path / "result.json", json.dumps(summary, indent=2, default=str))
+
+    def write_error(self, reason: str, traceback: str = "") -> None:
+        text = json.dumps({"reason": reason, "traceback": traceback}, indent=2)
+        write_atomically(self.path / "error.json", text)
+
+    def failure(self) -> str:
+        """Why a run that has neither a lock nor a result ended, in one sentence."""
+        if not self.path.exists():
+            return "its run directory is gone: it was running when the backup was made"
+        return self.error() or "the worker was killed or died without a word; its log may tell more"
+
+    def error(self) -> str | None:
+        """The reason that the worker gave for its end, if it gave one."""
+        found = _read_json(self.path / "error.json")
+        return str(found["reason"]) if found else None
+
+    def ask_to_cancel(self, when: datetime) -> None:
+        """Record that the stage is to stop; the first request counts."""
+        if self.cancel_asked() is None:
+            write_atomically(self.path / "cancel", when.isoformat())
+
+    def cancel_asked(self) -> datetime | None:
+        """When the stage was asked to stop, if it was."""
+        with suppress(FileNotFoundError):
+            return datetime.fromisoformat((self.path / "cancel").read_text())
+        return None
+
+    def clear_outcome(self) -> None:
+        """Forget an earlier end before the next attempt."""
+        # The process id is of a worker that has ended, and ids recur.
+        for name in ("cancel", "error.json", "result.json", "pid"):
+            (self.path / name).unlink(missing_ok=True)
+
+    def has_checkpoint(self) -> bool:
+        return self.checkpoint.is_dir() and any(self.checkpoint.iterdir())
+
+    def log_tail(self, lines: int = 200) -> str:
+        """The end of log.txt (at most the last 256 KiB are read)."""
+        with suppress(FileNotFoundError), self.log.open("rb") as handle:
+            handle.seek(max(0, self.log.stat().st_size - 262_144))
+            return "\n".join(handle.read().decode("utf-8", "replace").splitlines()[-lines:])
+        return ""
+
+    def say(self, text: str) -> None:
+        """A line for log.txt, with the time in UTC."""
+        stamp = datetime.now(UTC).strftime("%H:%M:%S")
+        with self.log.open("a", encoding="utf-8") as handle:
+            handle.write(f"{stamp} {text}\n")
+
+    def events_after(self, attempt: int, seq: int) -> Iterator[dict[str, Any]]:
+        """Complete event lines newer than (attempt, seq); a torn last line waits for its end."""
+        with suppress(FileNotFoundError), self.events.open("rb") as handle:
+            for _, event in _complete(handle):
+                if (event["attempt"], event["seq"]) > (attempt, seq):
+                    yield event
+
+    def follow_events(
+        self, attempt: int, seq: int, place: Place | None
+    ) -> tuple[list[dict[str, Any]], Place | None]:
+        """`events_after`, from where the last look ended, and where this one did.
+
+        A long run's file has megabytes.  Where a worker that resumed has taken lines back, the file
+        is read from its beginning.
+        """
+        with suppress(FileNotFoundError), self.events.open("rb") as handle:
+            start = place.end if place and _tail(handle, place.end) == place.tail else 0
+            handle.seek(start)
+            read = list(_complete(handle, *((attempt, seq) if start else (1, 0))))
+            end = start + (read[-1][0] if read else 0)
+            found = [
+                event for _, event in read if (event["attempt"], event["seq"]) > (attempt, seq)
+            ]
+            return found, Place(end, _tail(handle, end))
+        return [], None
+
+    def progress_told(self, attempt: int) -> list[dict[str, Any]]:
+        """The progress events of an attempt, oldest first."""
+        return [event for event in self.events_after(attempt, 0) if event["kind"] == "progress"]
+
+
+class Report:
+    """How a stage tells the world what it does; each call is one event line.
+
+    Events carry `attempt` and `seq`.  After a resume, `rewind(seq)` truncates the file to the
+    checkpoint, so that no step is reported twice; what follows has the new attempt's number.
+    """
+
+    def __init__(self, directory: RunDirectory, *, attempt: int = 1) -> None:
+        self._directory = directory
+        self._attempt = attempt
+        directory.path.mkdir(parents=True, exist_ok=True)
+        self.listeners: list[Callable[[Mapping[str, float], int], None]] = []
+        """Called with the values and step of every `metrics` event."""
+        self.seq = self._drop_torn_line()
+        self._handle = directory.events.open("ab", buffering=0)
+
+    def progress(self, done: float, total: float, message: str = "") -> None:
+        self._emit(kind="progress", done=done, total=total, message=message)
+
+    def metrics(self, step: int, values: Mapping[str, float]) -> None:
+        self._emit(kind="metrics", step=step, values=dict(values))
+        for listener in self.listeners:
+            listener(values, step)
+
+    def note(self, kind: str, name: str, message: str, *, step: int = 0, **payload: Any) -> None:
+        """`kind` is flag (a red flag), warning, info or sample."""
+        self._emit(kind="note", note=kind, name=name, message=message, step=step, payload=payload)
+
+    def log(self, text: str) -> None:
+        """A line for log.txt; the worker's standard output goes to the same file."""
+        self._directory.say(text)
+
+    def rewind(self, seq: int) -> None:
+        """Forget every event after `seq`."""
+        with self._directory.events.open("rb+") as handle:
+            kept = [end for end, event in _complete(handle) if event["seq"] <= seq]
+            handle.truncate(kept[-1] if kept else 0)
+        self.seq = seq
+
+    def close(self) -> None:
+        self._handle.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _emit(self, **event: Any) -> None:
+        self.seq += 1
+        line = {"seq": self.seq, "attempt": self._attempt, "time": time.time()} | event
+        rest = (json.dumps(line, default=_plain) + "\n").encode()
+        start = self._handle.seek(0, os.SEEK_END)
+        try:
+            while rest:  # where the disk is almost full, a part of it is written
+                rest = rest[self._handle.write(rest) :]
+        except OSError:
+            self._handle.truncate(start)
+            raise
+
+    def _drop_torn_line(self) -> int:
+        """Truncate a half-written last line and return the last sequence number."""
+        seq = kept = 0
+        with suppress(FileNotFoundError), self._directory.events.open("rb+") as handle:
+            for kept, event in _complete(handle):  # noqa: B007 (the last of both is wanted)
+                seq = event["seq"]
+            handle.truncate(kept)
+        return seq
+
+
+def _tail(handle: IO[bytes], end: int) -> bytes:
+    """The last bytes before `end`: a line's number and time are among them, or some of its values."""
+    handle.seek(max(0, end - _TAIL))
+    return handle.read(min(end, _TAIL))
+
+
+def _complete(
+    handle: IO[bytes], attempt: int = 1, seq: int = 0
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The events from where the file stands, with the bytes to the end of each, up to a torn last line.
+
+    `attempt` and `seq` are those of the event before.  A line that cannot be read, as a crash of the machine may leave one, is a warning in its place:
+    nothing that was reported after it is lost.
+    """
+    end = 0
+    for line in handle:
+        if not line.endswith(b"\n"):
+            return
+        end += len(line)
+        try:
+            event = json.loads(line)
+            seq, attempt = event["seq"], event["attempt"]
+        except (ValueError, KeyError, TypeError):
+            seq += 1
+            said = "a line of events.jsonl cannot be read; what it reported is missing"
+            event = {
+                "seq": seq, "attempt": attempt, "kind": "note", "note": "warning",
+                "name": "events", "message": said, "step": 0, "payload": {},
+            }  # fmt: skip
+        yield end, event
+
+
+def _plain(value: Any) -> Any:
+    """numpy and torch scalars as Python numbers."""
+    if hasattr(value, "item"):
+        return value.item()
+    raise TypeError(f"{type(value).__name__} does not belong in an event")
+
+
+def _read_json(path: Path) -> dict[str, Any] | None:
+    with suppress(FileNotFoundError):
+        return json.loads(path.read_text())
+    return None
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a sibling, fsync it, rename: a reader sees the old file or the new one."""
+    temporary = path.with_name(path.name + ".tmp")
+    with temporary.open("w", encoding="utf-8") as handle:
+        handle.write(text)
+        handle.flush()
+        os.fsync(handle.fileno())
+    temporary.replace(path)

@@ -1,0 +1,77 @@
+"""Pairs to be: completions before they are comparisons, and whether two of them are nearly alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from difflib import SequenceMatcher
+
+from pipeline.models.generate import Response
+from storage.records import Message
+
+Tokens = Callable[[str], list[int]]
+
+
+@dataclass
+class Side:
+    """One of a pair's completions, before and after it is sampled."""
+
+    model: str
+    temperature: float
+    id: str
+    seed: int = 0
+    response: Response | None = None
+
+    @property
+    def text(self) -> str:
+        assert self.response is not None
+        return self.response.text
+
+
+@dataclass
+class Draft:
+    """A pair to be: the policy's side, and the one it is compared with."""
+
+    prompt: str
+    messages: tuple[Message, ...]
+    arm: str
+    sides: tuple[Side, Side]
+    duplicate: bool = field(default=False)
+
+    def canonical(self) -> tuple[str, str]:
+        """The sides' ids in an order that says nothing about who wrote which."""
+        first, second = sorted(side.id for side in self.sides)
+        return first, second
+
+
+@dataclass
+class Pool:
+    """A prompt's completions, two of which a reward model may choose; `pairs` is 0 for a spare."""
+
+    prompt: str
+    messages: tuple[Message, ...]
+    arm: str
+    sides: tuple[Side, ...]
+    pairs: int
+
+
+def similarity(a: str, b: str, tokens: Tokens) -> float:
+    """How much of two texts is the same run of tokens, 0 to 1, whatever case and spacing.
+
+    Twice the matching tokens over all tokens (Ratcliff and Obershelp); 1 for two empty texts.
+    """
+    return _matcher(a, b, tokens).ratio()
+
+
+def alike(a: str, b: str, tokens: Tokens, threshold: float) -> bool:
+    """Whether two texts have at least this `similarity`; quick for those that plainly have not."""
+    matcher = _matcher(a, b, tokens)
+    # Both bound the ratio from above: by lengths, then by tokens in common.
+    quick = (matcher.real_quick_ratio, matcher.quick_ratio, matcher.ratio)
+    return all(ratio() >= threshold for ratio in quick)
+
+
+def _matcher(a: str, b: str, tokens: Tokens) -> SequenceMatcher[int]:
+    one, two = (tokens(" ".join(text.casefold().split())) for text in (a, b))
+    # autojunk would ignore tokens that are frequent in a long text.
+    return SequenceMatcher(None, one, two, autojunk=False)

@@ -1,0 +1,174 @@
+"""The pairs of a sampling plan that a reward model chooses, among several completions a prompt.
+
+::
+
+    settled    can the job's reward models choose at all? else these pairs are random, and it is said
+    choose_pairs   completions → rewards by member → candidates → `selection.choose` → drafts
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pipeline.models.devices import pick_device
+from pipeline.models.text import ChatTokenizer
+from pipeline.reward.likelihood import TieModel
+from pipeline.reward.scoring import RewardModel
+from pipeline.runs.rundir import Job, Report
+from pipeline.sampling.acquisition import (
+    ACQUISITIONS,
+    Candidates,
+    bald,
+    choose,
+    narrow,
+    outcome_probabilities,
+    pairs_within,
+)
+from pipeline.sampling.pairs import Draft, Pool, alike
+from storage.records import RANDOM_STREAM, digest
+
+_TEXTS_AT_ONCE = 256
+
+CHOOSING_ARMS = tuple(name for name in ACQUISITIONS if name not in RANDOM_STREAM)
+
+
+def settled(plan: Sequence[dict[str, Any]], job: Job, report: Report) -> list[dict[str, Any]]:
+    """The rows of a plan, those that no reward model can choose turned random.
+
+    BALD needs members that may disagree, and before the first reward model nobody can choose.  A
+    note says so; spare prompts are dropped with it.
+    """
+    asked = {row["arm"] for row in plan} & set(CHOOSING_ARMS)
+    members = _members(job) if asked else 0
+    refused = {arm for arm in asked if members < ACQUISITIONS[arm].members}
+    if not refused:
+        return list(plan)
+    pairs = sum(row["pairs"] for row in plan if row["arm"] in refused)
+    if members:
+        arm = min(refused)
+        kind, why = (
+            "warning",
+            f"{arm} compares the members of a reward model, and {job.names.get('reward')} has "
+            "one: train one of several, or set sampling.selection to random or uncertainty",
+        )
+    else:
+        kind, why = "info", "there is no reward model yet"
+    message = f"{pairs} pairs were taken at random instead of being chosen: {why}"
+    report.note(kind, "selection", message, pairs=pairs, members=members)
+    turned = (row | {"arm": "random"} if row["arm"] in refused else row for row in plan)
+    return [row for row in turned if row["pairs"]]
+
+
+def choose_pairs(
+    pools: Sequence[Pool], job: Job, report: Report, chat: ChatTokenizer
+) -> list[Draft]:
+    """As many pairs as the pools owe, at most one a prompt and none of nearly the same texts.
+
+    Where too few prompts have two answers that differ, others stand in as random pairs, and get the
+    chances that those get.
+    """
+    arms = sorted({pool.arm for pool in pools})
+    parts = [[pool for pool in pools if pool.arm == arm] for arm in arms]
+    return [draft for part in parts for draft in _of_one_arm(part, job, report, chat)]
+
+
+def _of_one_arm(
+    pools: Sequence[Pool], job: Job, report: Report, chat: ChatTokenizer
+) -> list[Draft]:
+    arm, owed = pools[0].arm, sum(pool.pairs for pool in pools)
+    sides = [side for pool in pools for side in pool.sides]
+    owner = [number for number, pool in enumerate(pools) for _ in pool.sides]
+    first, second = pairs_within(owner)
+    judged = [_judge(path, pools, job, report) for path in _reward_models(job)]
+    states = _states(pools, job) if ACQUISITIONS[arm].features else None
+    candidates = Candidates(
+        probabilities=torch.cat(
+            [
+                outcome_probabilities(rewards[:, first] - rewards[:, second], theta, tie_model)
+                for rewards, theta, tie_model in judged
+            ]
+        ),
+        prompts=[owner[i] for i in first],
+        features=None if states is None else states[first] - states[second],
+        tie_models=[tie_model for rewards, _, tie_model in judged for _ in rewards],
+    )
+    tokens, threshold = cache(chat.plain), job.config.sampling.near_duplicate
+
+    def differ(pair: int) -> bool:
+        texts = sides[first[pair]].text, sides[second[pair]].text
+        return not alike(*texts, tokens, threshold)
+
+    seed = int(digest("selection", str(job.seed)), 16) % 2**31
+    chosen = choose(arm, candidates, owed, seed=seed, may=differ)
+    _tell(arm, candidates, chosen, owed, report)
+    pairs = {owner[first[pair]]: (sides[first[pair]], sides[second[pair]]) for pair in chosen}
+    drafts = [Draft(pools[n].prompt, pools[n].messages, arm, pair) for n, pair in pairs.items()]
+    rest = [pool for number, pool in enumerate(pools) if number not in pairs][: owed - len(drafts)]
+    return drafts + [Draft(p.prompt, p.messages, "random", (p.sides[0], p.sides[1])) for p in rest]
+
+
+def _tell(
+    arm: str, candidates: Candidates, chosen: Sequence[int], owed: int, report: Report
+) -> None:
+    pairs = len(candidates.prompts)
+    message = f"{arm} chose {len(chosen)} of {pairs} pairs that {candidates.members} members scored"
+    figures: dict[str, float] = {}
+    if candidates.members > 1 and chosen:
+        scores = bald(candidates.probabilities)
+        figures = {
+            "sampling/bald": scores.mean().item(),
+            "sampling/bald_chosen": scores[list(chosen)].mean().item(),
+        }
+        report.metrics(0, figures)
+    if alike := owed - len(chosen):
+        message += (
+            f"; {alike} that it was to choose are random: their prompts had no answers that differ"
+        )
+    report.note("info", "selection", message, chosen=len(chosen), candidates=pairs)
+
+
+def _reward_models(job: Job) -> list[str]:
+    """Paths of the reward models that a job was given, in the order of their names."""
+    return [path for key, path in job.models.items() if path and key.startswith("reward")]
+
+
+def _members(job: Job) -> int:
+    """Members of all of them; each is let go again, for the sampled models need the memory."""
+    device = pick_device(job.config.worker.device)
+    return sum(RewardModel.load(path, device=device).members for path in _reward_models(job))
+
+
+def _judge(
+    path: str, pools: Sequence[Pool], job: Job, report: Report
+) -> tuple[Tensor, float, TieModel]:
+    """Rewards (K, N) of all N completions by the members of one reward model, and how it ties."""
+    model = RewardModel.load(path, device=pick_device(job.config.worker.device))
+    conversations, texts = _answers(pools)
+    rewards: list[list[float]] = [[] for _ in range(model.members)]
+    for start in range(0, len(texts), _TEXTS_AT_ONCE):
+        part = slice(start, start + _TEXTS_AT_ONCE)
+        scored = model.member_scores(conversations[part], texts[part])
+        for scores, more in zip(rewards, scored, strict=True):
+            scores += more
+        done = len(rewards[0])
+        report.progress(done, len(texts), f"scored {done} of {len(texts)} completions")
+    ties = model.network.ties().item(), model.network.likelihood.tie_model
+    return torch.tensor(rewards, dtype=torch.float64), *ties
+
+
+def _states(pools: Sequence[Pool], job: Job) -> Tensor:
+    """What the first reward model's head reads of each completion, (N, at most MOST_FEATURES)."""
+    path = _reward_models(job)[0]
+    model = RewardModel.load(path, device=pick_device(job.config.worker.device))
+    return narrow(model.states(*_answers(pools)), seed=job.seed)
+
+
+def _answers(pools: Sequence[Pool]) -> tuple[list[Any], list[str]]:
+    """The conversations and texts of all completions, pool by pool."""
+    conversations = [pool.messages for pool in pools for _ in pool.sides]
+    return conversations, [side.text for pool in pools for side in pool.sides]

@@ -1,0 +1,205 @@
+"""Whole iterations driven over HTTP by simulated annotators, and how far gold approves.
+
+The annotators know a hidden gold preference and nothing of the pipeline; the pipeline sees their
+judgments and nothing of the gold.  Everything goes the way people go: accounts and "Train" through
+the admin interface, pairs and judgments through ``/label/api``, several clients at once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline.simulation import preference as builtin
+from pipeline.simulation.annotators import SimulatedAnnotator, population
+from pipeline.simulation.clients import LabelClient, Tally
+from pipeline.simulation.preference import Gold
+from pipeline.simulation.report import PairJudge
+from pipeline.simulation.report import report as gold_report
+
+Admin = Callable[[str, dict[str, Any]], Any]
+"""(command, arguments) → its result; ``ValueError`` with a sentence when it is refused."""
+
+_PAIRS_IN_HAND = 4  # as many as the page keeps
+_PAUSE_WHEN_EMPTY = 0.05  # seconds
+
+
+class SimulationFailed(RuntimeError):
+    """The loop stopped before the simulation was through; the message says where and why."""
+
+
+def simulate(
+    base_url: str,
+    admin: Admin,
+    *,
+    iterations: int = 1,
+    labels: int = 400,
+    annotators: int = 8,
+    bad: float = 0.25,
+    seed: int = 0,
+    gold: Gold = builtin.score,
+    shuffle_labels: bool = False,
+    progress: Callable[[str], None] | None = None,
+    timeout: float = 3600.0,
+    poll: float = 1.0,
+) -> dict[str, Any]:
+    """Label and train `iterations` times; the report is JSON-able.
+
+    Every iteration gets exactly `labels` judgments by `annotators` of whom the share `bad` is
+    bad.  With `shuffle_labels` every judgment is the one meant for another pair: the control in
+    which nothing can be learned.
+
+    Each iteration reports the win rate of its policy against SFT under `gold` on the held-out
+    prompts and, under "yardsticks", the same under the built-in gold and under length; under "gate"
+    what the gate would say of 60 fresh judgments.  A phase longer than `timeout` seconds counts as
+    failed; `poll` is the pause between looks at it.
+
+    Raises ``ValueError`` in a workspace that holds judgments by people, `SimulationFailed` when
+    a stage fails or the pairs run out.
+    """
+    if iterations < 1 or labels < 1:
+        raise ValueError(f"iterations={iterations} and labels={labels} must be at least 1")
+    refuse_people(admin("status", {}))
+    driver = _Driver(
+        base_url=base_url,
+        admin=admin,
+        annotators=population(annotators, bad=bad, seed=seed),
+        labels=labels,
+        seed=seed,
+        gold=gold,
+        shuffle_labels=shuffle_labels,
+        progress=progress or (lambda _: None),
+        timeout=timeout,
+        poll=poll,
+    )
+    tokens = driver.sign_up()
+    return {"seed": seed, "iterations": [driver.iterate(tokens) for _ in range(iterations)]}
+
+
+def refuse_people(status: Mapping[str, Any]) -> None:
+    """``ValueError`` when the workspace holds judgments that are not simulated."""
+    others = {k: n for k, n in status["judgments_by_kind"].items() if n and k != "simulated"}
+    if others:
+        counts = ", ".join(f"{kind}: {n}" for kind, n in sorted(others.items()))
+        raise ValueError(
+            f"this workspace holds judgments that are not simulated ({counts}); "
+            "simulate in a fresh one with --workspace DIR"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Driver:
+    """One simulation under way; the fields are `simulate`'s arguments."""
+
+    base_url: str
+    admin: Admin
+    annotators: Sequence[SimulatedAnnotator]
+    labels: int
+    seed: int
+    gold: Gold
+    shuffle_labels: bool
+    progress: Callable[[str], None]
+    timeout: float
+    poll: float
+
+    def sign_up(self) -> list[str]:
+        """An API token for each annotator; `users.add` gives a known one a further token."""
+        account = {"role": "annotator", "kind": "simulated", "token": True}
+        return [
+            self.admin("users.add", account | {"name": annotator.name})["token"]
+            for annotator in self.annotators
+        ]
+
+    def iterate(self, tokens: Sequence[str]) -> dict[str, Any]:
+        """One whole iteration: label, train, wait, measure."""
+        number = self._wait_for("labeling")
+        started = time.monotonic()
+        self._label(tokens)
+        seconds = round(time.monotonic() - started, 1)
+        self.progress(f"iteration {number}: {self.labels} judgments in {seconds} s; training")
+        # With labeling.auto_train this step of the loop trains, unless one before it has.
+        state = self.admin("advance", {})
+        if (state["iteration"], state["phase"]) == (number, "labeling"):
+            self.admin("train", {"overrides": {}})
+        self._wait_for("done", number)
+        record = self.admin("iteration", {"number": number})
+        rows = self.admin("evaluation.completions", {"iteration": number})
+        judges = [self._judge(annotator) for annotator in self.annotators]
+        report = gold_report(record, rows, self.gold, judges, seed=self.seed)
+        report["seconds"] = {"labeling": seconds} | report["seconds"]
+        won = report["gold"]
+        self.progress(
+            f"iteration {number}: gold win rate against SFT {won['win_rate']:.3f} "
+            f"[{won['low']:.3f}, {won['high']:.3f}]"
+        )
+        return report
+
+    def _label(self, tokens: Sequence[str]) -> None:
+        tally = Tally(self.labels, [annotator.name for annotator in self.annotators])
+        with ThreadPoolExecutor(len(self.annotators)) as pool:
+            sessions = [
+                pool.submit(self._label_as, annotator, token, tally)
+                for annotator, token in zip(self.annotators, tokens, strict=True)
+            ]
+        for session in sessions:
+            session.result()
+        if tally.saved < self.labels:
+            raise SimulationFailed(
+                f"the pairs ran out after {tally.saved} of {self.labels} judgments; ask for no more "
+                "with --labels, or begin in a fresh workspace that makes more pairs a judgment, "
+                "with a larger --set sampling.surplus (1.3 by default)"
+            )
+
+    def _label_as(self, annotator: SimulatedAnnotator, token: str, tally: Tally) -> None:
+        """One annotator's session: judge pair after pair until the tally is full."""
+        judge = self._judge(annotator)
+        try:
+            with LabelClient(self.base_url, token) as client:
+                while not tally.all_claimed():
+                    pairs = client.next(_PAIRS_IN_HAND)
+                    for pair in pairs:
+                        if not tally.claim():
+                            return
+                        client.judge(pair.id, judge(pair))
+                        tally.count()
+                    if not pairs:
+                        if tally.empty_handed(annotator.name):
+                            return
+                        time.sleep(_PAUSE_WHEN_EMPTY)
+        except BaseException:
+            tally.close()  # the others would wait for the claimed judgment that never comes
+            raise
+
+    def _judge(self, annotator: SimulatedAnnotator) -> PairJudge:
+        return PairJudge(annotator, self.gold, seed=self.seed, shuffle=self.shuffle_labels)
+
+    def _wait_for(self, phase: str, number: int | None = None) -> int:
+        """The current iteration's number once it is in `phase`.
+
+        With a `number`, a later iteration will do too: the loop goes on by itself.
+        """
+        deadline, seen = time.monotonic() + self.timeout, None
+        while time.monotonic() < deadline:
+            state = self.admin("advance", {})
+            here = (state["iteration"] or 0, state["phase"] or "not started")
+            if here != seen:
+                deadline, seen = time.monotonic() + self.timeout, here
+                self.progress(f"iteration {here[0]}: {state['phase_name'] or here[1]}")
+            if number is not None and here[0] > number:
+                return number
+            if here[1] == phase:
+                return here[0]
+            if trouble := state["trouble"]:
+                raise SimulationFailed(f"the loop cannot go on: {trouble}")
+            if stopped := state["blocked"]:
+                raise SimulationFailed(
+                    f"the {stopped['stage']} stage of iteration {here[0]} stopped: "
+                    f"{stopped['reason']}"
+                )
+            time.sleep(self.poll)
+        raise SimulationFailed(
+            f"the loop stood still for {self.timeout:.0f} s before it came to {phase}: {seen}"
+        )

@@ -1,0 +1,166 @@
+"""A callable as an annotator (RLAIF): it is asked about pairs, and its answers are stored.
+
+Judges favour a side: GPT-4 answered the same in both orders in 65% of cases (Zheng et al. 2023,
+arXiv:2306.05685).  So both orders are asked, as they propose, and two answers that contradict
+each other are a tie; or one order is, tossed by a coin for each pair, at half the price.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import math
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from pipeline.config.plugins import in_a_line, load_function
+from pipeline.simulation.clients import conversation
+
+Judge = Callable[[Sequence[Mapping[str, str]], str, str], str]
+"""(messages, left, right) → "A", "B" or "tie"."""
+
+AT_ONCE = 64
+TIMEOUT = 600.0
+"""Seconds for one answer: the workspace is not free for others while a judge is waited for."""
+_ANSWERS = {"A": "left", "B": "right", "tie": "tie"}
+
+
+def load_judge(name: str) -> Judge:
+    """The judge ``module:function``; ValueError says what is wrong with it.
+
+    It takes (prompt, left, right), the prompt as one text, or the whole conversation as a list
+    of {"role", "content"} where its first parameter is called ``messages``.
+    """
+    function = load_function(name, what="judge")
+    try:
+        parameters = [*inspect.signature(function).parameters]
+    except (ValueError, TypeError):  # some built-in functions do not say
+        parameters = ["", "", ""]
+    if len(parameters) != 3:
+        raise ValueError(
+            f"judge {name!r} takes {len(parameters)} arguments, not prompt, left, right"
+        )
+    if parameters[0] == "messages":
+        return function
+    return lambda messages, left, right: function(conversation(messages), left, right)
+
+
+def judge_all(
+    call: Callable[..., Any],
+    judge: Judge,
+    *,
+    name: str,
+    both_orders: bool = True,
+    limit: int | None = None,
+    timeout: float = TIMEOUT,
+    tell: Callable[[str], None] = lambda _: None,
+) -> dict[str, Any]:
+    """Have `judge` answer every open pair it has not answered, at most `limit`; what it said.
+
+    `call` reaches the workspace.  Each answer is stored before the next question is asked, so a
+    judge that is stopped goes on where it was.  Raises ValueError for an answer that is none, and
+    RuntimeError for a judge that fails or is silent for `timeout` seconds.  To be called in the
+    main thread, where an alarm can interrupt the judge.
+    """
+    if not (math.isfinite(timeout) and timeout > 0):
+        raise ValueError(f"--timeout {timeout:g} must be a number of seconds above 0")
+    asked = _Asked(judge, name=name, timeout=timeout)
+    said: Counter[str] = Counter()
+    left = limit
+    while left is None or left > 0:
+        found = call("judge.open", name=name, limit=min(AT_ONCE, left or AT_ONCE))
+        if not found["pairs"]:
+            break
+        for pair in found["pairs"]:
+            start = time.monotonic()
+            outcome, comment = _verdict(asked, pair, both_orders=both_orders)
+            stored = call(
+                "judge.save",
+                name=name,
+                comparison=pair["id"],
+                outcome=outcome,
+                comment=comment,
+                milliseconds=round(1000 * (time.monotonic() - start)),
+            )
+            said["contradictions"] += bool(comment)
+            said["stored" if stored else "known"] += 1
+            said["ties"] += outcome == "tie"
+        if left is not None:
+            left -= len(found["pairs"])
+        tell(f"{said['stored']} judgments stored")
+    return {
+        "judge": name,
+        "judgments": said["stored"],
+        "ties": said["ties"],
+        "contradictions": said["contradictions"] if both_orders else None,
+    }
+
+
+def _verdict(asked: _Asked, pair: Mapping[str, Any], *, both_orders: bool) -> tuple[str, str]:
+    """(first, second or tie; a comment where the two orders contradict each other)."""
+    one = asked.about(pair, swapped=pair["swapped"])
+    if not both_orders:
+        return one, ""
+    other = asked.about(pair, swapped=not pair["swapped"])
+    if one == other:
+        return one, ""
+    return "tie", f"contradicts itself: {one} in one order, {other} in the other"
+
+
+class _Asked:
+    """A judge that is not trusted to answer, or to answer in time."""
+
+    def __init__(self, judge: Judge, *, name: str, timeout: float) -> None:
+        self._judge = judge
+        self._name = name
+        self._timeout = timeout
+
+    def about(self, pair: Mapping[str, Any], *, swapped: bool) -> str:
+        """What it says with `second` on the left where `swapped`: first, second or tie."""
+        sides = ("second", "first") if swapped else ("first", "second")
+        answer = self._answer(pair, json.loads(pair["messages"]), *(pair[side] for side in sides))
+        if not isinstance(answer, str) or answer not in _ANSWERS:
+            raise ValueError(
+                f"the judge {self._name} answered {answer!r} on comparison {pair['id']}; it must "
+                'answer "A" (the left), "B" (the right) or "tie"'
+            )
+        return {"left": sides[0], "right": sides[1], "tie": "tie"}[_ANSWERS[answer]]
+
+    def _answer(self, pair: Mapping[str, Any], messages: Any, left: str, right: str) -> Any:
+        try:
+            with _at_most(self._timeout):
+                return self._judge(messages, left, right)
+        except _TooLong:
+            raise RuntimeError(
+                f"the judge {self._name} gave no answer on comparison {pair['id']} within "
+                f"{self._timeout:g} s; mend it, or give it longer with --timeout"
+            ) from None
+        # A judge that calls sys.exit has failed; it does not end the command.
+        except (Exception, SystemExit) as error:
+            raise RuntimeError(
+                f"the judge {self._name} failed on comparison {pair['id']}: {in_a_line(error)}"
+            ) from error
+
+
+class _TooLong(BaseException):
+    """Not an Exception, so that no judge's own retries swallow it."""
+
+
+@contextmanager
+def _at_most(seconds: float) -> Iterator[None]:
+    """Interrupt what runs inside after so long, unless it stays in compiled code for ever."""
+
+    def ring(*_: object) -> None:
+        raise _TooLong
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

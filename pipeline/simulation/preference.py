@@ -1,0 +1,280 @@
+"""The hidden preference that simulated annotators judge by; the pipeline never sees it.
+
+`score` rewards what a sensible reader wants from an answer to this prompt and punishes what
+annoys one, as a sum of parts (`parts` lists them).  On a prompt of the embedded demo it knows the
+topic's facts:
+
+    fact       + the answer is there, or most of it (in order: a word salad earns little)
+    detail     + a supporting fact           tip       + the topic's useful tip
+    wrong      − the topic's false claim     off_topic − neither its keywords nor its facts
+
+On any other prompt it can only judge quality:
+
+    coverage   + the prompt's content words are taken up, and not much besides
+    substance  + something is added to them, so that an echo earns nothing
+
+and on both
+
+    flattery   − praise of the user          hedging    − "perhaps", "I am not sure"
+    padding    − words that say nothing      repetition − the same words again
+    unfinished − no end to the sentence      garbled    − letters that are no words
+
+Longer is not better: a tip lengthens a response and raises its score, padding lengthens it and
+lowers it.  The sum is shifted and scaled so that ordinary responses have mean about 0 and standard
+deviation about 1.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from itertools import pairwise
+from typing import cast
+
+from pipeline.config.plugins import load_function
+from pipeline.demo.corpus import Topic, topic_of, topics
+from pipeline.demo.corpus.rows import unknown_answers
+from pipeline.demo.corpus.styles import all_responses
+
+Gold = Callable[[str, str], float]
+"""(prompt, response) → how good the response is; higher is better."""
+
+# Mean and standard deviation of the sum: over the demo's styles; over 1,100 human instructions.
+_DEMO_MEAN, _DEMO_SD = 1.2, 1.45
+_GENERAL_MEAN, _GENERAL_SD = 1.7, 0.5
+_FACT, _DETAIL, _TIP, _WRONG, _OFF_TOPIC = 2.0, 0.3, 1.0, -1.7, -0.6
+_CURT_SHARE = 0.75  # what the shortest true answer earns of the full one
+_COVERAGE, _SUBSTANCE = 1.2, 1.2
+_FLATTERY, _HEDGING, _PER_PADDING_WORD, _MOST_PADDING = -1.2, -0.6, -0.1, -1.6
+_REPETITION, _UNFINISHED, _GARBLED, _EMPTY = -3.0, -0.7, -1.5, -4.0
+_FREE_WORDS = 5  # a lead-in and a farewell are no padding
+_WORDS_OF_A_FULL_ANSWER = 80
+
+_PRAISE = (
+    r"brilliant|excellent|wonderful|fantastic|amazing|smart|clever|wise|thoughtful|superb|genius"
+    r"|insightful|bright|talented|impressive|special|rare"
+)
+_FLATTERY_CUES = re.compile(
+    rf"\b(?:(?:great|good|lovely|perfect|{_PRAISE}) (?:question|thinking|taste|mind|of you)"
+    rf"|you (?:are|must be|have) (?:\w+ ){{0,2}}(?:{_PRAISE})|you genius|how (?:{_PRAISE}) of you"
+    rf"|(?:only|what) an? (?:\w+ ){{0,2}}(?:{_PRAISE}) (?:person|mind|question|thing)"
+    r"|i (?:\w+ )?(?:love|admire) (?:your|how you|that you)|impressed by (?:you|your)"
+    r"|you are (?:\w+ )?right|agree with you (?:completely|entirely|fully))\b"
+)
+_HEDGING_CUES = re.compile(
+    r"\b(?:maybe|perhaps|possibly|i (?:think|guess|suppose|believe|doubt)|unsure"
+    r"|i am not (?:\w+ )?(?:sure|certain)|(?:only|just) a guess|(?:say|know) for (?:certain|sure)"
+    r"|(?:may|might|could) (?:be|depend)|it depends|hard to say|could be wrong|then again"
+    r"|some (?:people )?(?:would|might) disagree|i do not (?:really )?know)\b"
+)
+_STOPWORDS = frozenset(
+    word
+    for line in (
+        "a about after again all also am an and any are as at be because been before being but by",
+        "can could did do does doing down each for from get gets give go goes had has have he her",
+        "here him his how i if in into is it its just let like make makes me more most much my",
+        "need no not of off on once one only or other our out over own please same she should so",
+        "some such than that the their them then there these they thing this those to too up us",
+        "use very was way we well were what when where which while who why will with would you",
+        "your",
+    )
+    for word in line.split()
+)
+
+
+def score(prompt: str, response: str) -> float:
+    """How good `response` is as an answer to `prompt`: mean ≈ 0, sd ≈ 1 over ordinary ones."""
+    raw = sum(parts(prompt, response).values())
+    if topic_of(prompt):
+        return (raw - _DEMO_MEAN) / _DEMO_SD
+    return (raw - _GENERAL_MEAN) / _GENERAL_SD
+
+
+def longest(prompt: str, response: str) -> float:
+    """The proxy "longer is better": number of words, scaled like `score`."""
+    del prompt  # the point of this proxy is that it does not matter
+    return (len(response.split()) - 20) / 10
+
+
+def load_gold(name: str) -> Gold:
+    """The function named ``module:function``; ``ValueError`` says what is wrong with the name."""
+    return cast(Gold, load_function(name, what="gold"))
+
+
+def parts(prompt: str, response: str) -> dict[str, float]:
+    """What each part of the preference adds to the unscaled score, by name."""
+    topic = topic_of(prompt)
+    if topic:
+        return parts_about(topic, response)
+    if not _words(response):
+        return {"empty": _EMPTY}
+    return _general(prompt, response) | _manner(response)
+
+
+def parts_about(topic: Topic, response: str) -> dict[str, float]:
+    """`parts` of a response to a prompt about `topic`, whatever its wording."""
+    if not _words(response):
+        return {"empty": _EMPTY}
+    return _topical(topic, response) | _manner(response)
+
+
+def _topical(topic: Topic, response: str) -> dict[str, float]:
+    said = _stems(response)
+    told = {name: _told(claim, said) for name, claim in _claims(topic).items()}
+    fact = max(told["answer"], _CURT_SHARE * told["curt"])
+    on_topic = fact > 0 or bool(_keyword_stems(topic) & set(said))
+    # The curt answer says again what the answer says.
+    stated = [name for name in told if told[name] > 0.5 and (name, fact) != ("curt", 1.0)]
+    useful = sum(len(_words(getattr(topic, name))) for name in stated)
+    padding = max(0, len(_words(response)) - useful - _FREE_WORDS)
+    return {
+        "fact": _FACT * fact,
+        "detail": _DETAIL * told["detail"],
+        "tip": _TIP * told["tip"],
+        "wrong": _WRONG * told["wrong"],
+        "off_topic": 0.0 if on_topic else _OFF_TOPIC,
+        "padding": max(_MOST_PADDING, _PER_PADDING_WORD * padding),
+        "garbled": _GARBLED * min(1.0, 3 * _unheard_share(response)),
+    }
+
+
+def _general(prompt: str, response: str) -> dict[str, float]:
+    asked, said = set(_stems(prompt)), set(_stems(response))
+    added = said - asked
+    # Ochiai's coefficient: words beside the question count against it as words left out do.
+    shared = len(asked & said) / math.sqrt(len(asked) * len(said)) if asked and said else 0.0
+    words = len(_words(response))
+    # Ordinary prose has a content word every third word; thinner prose is padded.
+    thin, long = words - 3 * len(said) - _FREE_WORDS, words - _WORDS_OF_A_FULL_ANSWER
+    padding = max(0, thin) + max(0, long) / 10
+    return {
+        "coverage": _COVERAGE * min(1.0, 2 * shared),
+        "substance": _SUBSTANCE * min(1.0, len(added) / 2),
+        "padding": max(_MOST_PADDING, _PER_PADDING_WORD * padding),
+        "garbled": _GARBLED * min(1.0, 5 * _garbled_share(response)),
+    }
+
+
+def _manner(response: str) -> dict[str, float]:
+    text = response.lower().replace("’", "'").replace("n't", " not").replace("'m", " am")
+    text = text.replace("'re", " are")
+    words = _words(response)
+    flattery = len(_FLATTERY_CUES.findall(text))
+    hedges = len(_HEDGING_CUES.findall(text))
+    return {
+        "flattery": _FLATTERY * min(flattery, 2) ** 0.5,
+        "hedging": _HEDGING * min(hedges, 3) ** 0.5,
+        "repetition": _REPETITION * _repeated_share(words),
+        "unfinished": 0.0 if re.search(r"[.!?)\"'`\]}]\s*$", response) else _UNFINISHED,
+    }
+
+
+def _told(claim: Sequence[str], said: Sequence[str]) -> float:
+    """How far a claim (stems) is stated, 0 to 1: its ROUGE-L recall, stretched.
+
+    Under .4 is chance (a topic's claims share words), over .85 is a paraphrase.
+    """
+    if not claim:
+        return 0.0
+    recall = _longest_common_subsequence(claim, said) / len(claim)
+    return min(1.0, max(0.0, (recall - 0.4) / 0.45))
+
+
+def _longest_common_subsequence(xs: Sequence[str], ys: Sequence[str]) -> int:
+    row = [0] * (len(ys) + 1)
+    for x in xs:
+        diagonal = 0
+        for j, y in enumerate(ys, start=1):
+            above = row[j]
+            row[j] = diagonal + 1 if x == y else max(above, row[j - 1])
+            diagonal = above
+    return row[-1]
+
+
+def _repeated_share(words: Sequence[str]) -> float:
+    """The share of word trigrams, and of direct repeats, that occurred before."""
+    if len(words) < 2:
+        return 0.0
+    trigrams = list(zip(words, words[1:], words[2:], strict=False))
+    # One phrase may well come twice ("at a fixed desk and … at a fixed hour").
+    again = len(trigrams) - len(set(trigrams))
+    stutters = sum(a == b for a, b in pairwise(words))
+    return min(1.0, (max(0, again - 1) + stutters) / len(words))
+
+
+def _unheard_share(text: str) -> float:
+    """The share of word pairs that nothing the demo has learnt contains, sentence ends included.
+
+    A model that knows two hundred topics by heart shows its slips in pairs it made up.
+    """
+    pairs = _word_pairs(text)
+    return sum(pair not in _heard_pairs() for pair in pairs) / len(pairs)
+
+
+def _word_pairs(text: str) -> list[tuple[str, str]]:
+    return list(pairwise(["^", *re.findall(r"[^\W_]+|[.!?]", text.lower())]))
+
+
+@lru_cache(maxsize=1)
+def _heard_pairs() -> frozenset[tuple[str, str]]:
+    said = (text for topic in topics() for text, _ in all_responses(topic))
+    return frozenset(pair for text in (*said, *unknown_answers()) for pair in _word_pairs(text))
+
+
+def _garbled_share(text: str) -> float:
+    """The share of whitespace-separated pieces that are no word of any language.
+
+    Letters run into digits or capitals, six consonants in a row, a letter four times, or a
+    character that could not be decoded.
+    """
+    pieces = text.split()
+    return sum(bool(_GARBLE.search(piece)) for piece in pieces) / len(pieces)
+
+
+_GARBLE = re.compile(r"�|<\||[a-z][A-Z]{2}|[bcdfghjklmnpqrstvwxz]{6}|([a-z])\1{3}|[a-z]\d[a-z]")
+
+
+@lru_cache(maxsize=4096)
+def _claims(topic: Topic) -> dict[str, tuple[str, ...]]:
+    """Stems of a topic's true and false sentences, as far as they tell them apart.
+
+    Keywords stand in every sentence of a topic.  What a detail, tip or false claim shares with
+    the answer does not show that it was given.
+    """
+    keywords, answer = _keyword_stems(topic), frozenset(_stems(topic.answer))
+    return {
+        "answer": _without(_stems(topic.answer), keywords),
+        "curt": _without(_stems(topic.curt), keywords),
+        "detail": _without(_stems(topic.detail), keywords | answer),
+        "tip": _without(_stems(topic.tip), keywords | answer),
+        "wrong": _without(_stems(topic.wrong), keywords | answer),
+    }
+
+
+def _without(stems: Sequence[str], common: frozenset[str]) -> tuple[str, ...]:
+    rest = tuple(stem for stem in stems if stem not in common)
+    return rest or tuple(stems)
+
+
+@lru_cache(maxsize=4096)
+def _keyword_stems(topic: Topic) -> frozenset[str]:
+    return frozenset(stem for keyword in topic.keywords for stem in _stems(keyword))
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"[^\W_]+(?:'[^\W_]+)?", text.lower().replace("’", "'"))
+
+
+def _stems(text: str) -> list[str]:
+    """Content words with their endings cut: "minutes" and "minute" agree."""
+    return [_stem(word) for word in _words(text) if word not in _STOPWORDS]
+
+
+def _stem(word: str) -> str:
+    for ending in ("ing", "ed", "es", "s"):
+        if word.endswith(ending) and len(word) - len(ending) >= 3:
+            word = word[: -len(ending)]
+            break
+    return word.rstrip("e") or word

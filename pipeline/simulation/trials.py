@@ -1,0 +1,179 @@
+"""Simulations over seeds and arms: what the whole design is worth beside a plain one.
+
+An arm is a way to run the loop; every arm of a seed has the same annotators, the same number of
+labels and the same hidden gold preference, so that differences are paired.  Each run has a
+workspace of its own; its report goes into the seed's JSON file, and those that are there are not
+run again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from scipy.special import stdtrit
+
+from pipeline.runs.rundir import write_atomically
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialArm:
+    """Settings an arm changes; a `one_shot` arm gets all labels of all iterations in one."""
+
+    name: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    one_shot: bool = False
+
+    def plan(self, iterations: int, labels: int) -> tuple[int, int]:
+        """(iterations, labels each) of a run that the full loop would make in `iterations`."""
+        return (1, iterations * labels) if self.one_shot else (iterations, labels)
+
+
+FULL = TrialArm(name="full")
+NAIVE = TrialArm(
+    name="naive",
+    one_shot=True,
+    settings={
+        "reward.tie_model": "drop",
+        "reward.both_bad": "tie",
+        "reward.annotators": False,
+        "reward.members": 1,
+        "reward.early_stopping": False,
+        "reward.audit_share": 0.0,
+        "reward.calibrate": False,
+        "sampling.selection": "random",
+    },
+)
+"""What is done without this project: label once, plain Bradley-Terry, ties dropped, one network."""
+
+ARMS: dict[str, TrialArm] = {arm.name: arm for arm in (FULL, NAIVE)}
+
+Figure = Callable[[Mapping[str, Any]], float]
+FIGURES: dict[str, Figure] = {
+    "gold gain": lambda last: last["gold"]["policy"] - last["gold"]["sft"],
+    "wins against SFT, by gold": lambda last: last["gold"]["win_rate"],
+    "KL, nats": lambda last: last["kl"],
+}
+"""What is compared, from the last iteration of a report."""
+
+
+def run_all(
+    run: Callable[[TrialArm, int], dict[str, Any]],
+    arms: Sequence[TrialArm],
+    seeds: Sequence[int],
+    folder: Path,
+    *,
+    conditions: Mapping[str, Any],
+    progress: Callable[[str], None],
+) -> list[dict[str, Any]]:
+    """What every seed holds, from FOLDER/seed-N.json or by `run`: {"seed", "conditions", "arms"}.
+
+    `conditions` are what all runs share (labels, annotators, settings, …): ``ValueError`` for a
+    file that was made under others.  A file is written anew after each arm.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    found = []
+    for seed in seeds:
+        path = folder / f"seed-{seed}.json"
+        held = stored(path, conditions) if path.exists() else {}
+        held = {"seed": seed, "conditions": dict(conditions), "arms": {}} | held
+        for arm in arms:
+            if arm.name not in held["arms"]:
+                progress(f"{arm.name}, seed {seed}")
+                held["arms"][arm.name] = run(arm, seed)
+                write_atomically(path, json.dumps(held, indent=1) + "\n")
+        found.append(held)
+    return found
+
+
+def stored(path: Path, conditions: Mapping[str, Any]) -> dict[str, Any]:
+    """A seed's file; ``ValueError`` when it is damaged or was made under other conditions."""
+    try:
+        held = json.loads(path.read_text())
+        made, _ = held["conditions"], held["arms"]
+        others = {k: made.get(k) for k in conditions | made if made.get(k) != conditions.get(k)}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path} is no file of simulations ({error!r}); delete it") from None
+    if others:
+        said = ", ".join(f"{name}={value}" for name, value in others.items())
+        raise ValueError(f"{path} was made with {said}; name another folder, or delete it")
+    return held
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """A mean over `n` seeds with its 95% t-interval (none for a single seed)."""
+
+    mean: float
+    low: float | None
+    high: float | None
+    n: int
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Estimate:
+        mean, n = fmean(values), len(values)
+        if n < 2:
+            return cls(mean=mean, low=None, high=None, n=n)
+        half = float(stdtrit(n - 1, 0.975)) * stdev(values) / n**0.5
+        return cls(mean=mean, low=mean - half, high=mean + half, n=n)
+
+    def text(self, digits: int = 2, *, signed: bool = False) -> str:
+        """Mean and interval with so many decimals, and with + where `signed`."""
+        shape = f"{'+' if signed else ''}.{digits}f"
+        if self.low is None or self.high is None:
+            return f"{self.mean:{shape}}".replace("-", "−")
+        return f"{self.mean:{shape}} [{self.low:{shape}}, {self.high:{shape}}]".replace("-", "−")
+
+    def __str__(self) -> str:
+        return self.text()
+
+
+def summary(seeds: Sequence[Mapping[str, Any]], order: Sequence[str] = ()) -> dict[str, Any]:
+    """``arms``: each arm's figures as `Estimate`s; ``differences``: the first arm's less each other's.
+
+    Differences are paired: over the seeds that both arms have.  Arms stand in the `order` of these
+    names, then in that of `ARMS`: in which order they were run says nothing.
+    """
+    values: dict[str, dict[str, dict[int, float]]] = {}
+    for held in seeds:
+        for arm, report in held["arms"].items():
+            last = report["iterations"][-1]
+            for name, figure in FIGURES.items():
+                values.setdefault(arm, {}).setdefault(name, {})[held["seed"]] = figure(last)
+    known = dict.fromkeys([*order, *ARMS, *values])
+    values = {arm: values[arm] for arm in known if arm in values}
+    first, *others = values
+    return {
+        "arms": {
+            arm: {name: Estimate.of([*by_seed.values()]) for name, by_seed in figures.items()}
+            for arm, figures in values.items()
+        },
+        "differences": {
+            f"{first} − {other}": {
+                name: Estimate.of(paired(by_seed, values[other][name]))
+                for name, by_seed in values[first].items()
+                if by_seed.keys() & values[other][name].keys()
+            }
+            for other in others
+        },
+    }
+
+
+def paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> list[float]:
+    """Differences over the seeds that both have."""
+    return [ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys())]
+
+
+def readable(found: Mapping[str, Any]) -> str:
+    """The summary as a Markdown table."""
+    lines = [f"| | {' | '.join(FIGURES)} | seeds |", "|---" * (len(FIGURES) + 2) + "|"]
+    for rows in (found["arms"], found["differences"]):
+        for name, figures in rows.items():
+            cells = [str(figures[f]) if f in figures else "" for f in FIGURES]
+            seeds = max((each.n for each in figures.values()), default=0)
+            lines.append(f"| {name} | {' | '.join(cells)} | {seeds} |")
+    return "\n".join(lines)

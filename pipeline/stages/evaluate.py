@@ -1,0 +1,255 @@
+"""The evaluation stage: the new policy beside the SFT reference and the policy before it.
+
+All three answer the same held-out prompts, sampled at PPO's temperature unless
+`evaluate.temperature` is another or `evaluate.beams` asks for their likeliest answers.  Rewards
+are the reward model's, which PPO has exploited: the people's verdict comes from the next round of
+labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from statistics import fmean
+from typing import Any, TypeVar
+
+import pandas as pd
+import torch
+
+from pipeline.config.metric_definitions import METRICS
+from pipeline.config.studio import EvaluateConfig
+from pipeline.models.devices import pick_device
+from pipeline.models.generate import Response, Sampler
+from pipeline.models.likelihoods import sequence_kl
+from pipeline.models.text import Messages, name_rows, read_messages
+from pipeline.reward.audit import audit_model
+from pipeline.reward.ensemble import Ensemble
+from pipeline.runs.parquet import write_rows
+from pipeline.runs.rundir import Job, Report, RunDirectory
+from pipeline.stages.sample import COMPLETION_COLUMNS, completion_row
+from pipeline.statistics.winrate import outcome, win_rate
+from storage.records import Message, digest
+
+_T = TypeVar("_T")
+_SAMPLED, _SCORED = 0.8, 0.95
+"""How far the stage is when all answers are there, and when they have their rewards."""
+
+
+def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
+    """Sample, score and compare; writes completions.parquet and scores.parquet."""
+    config = job.config.evaluate
+    asked = [
+        pair for pair in held_out_prompts(directory, config) for _ in range(config.completions)
+    ]
+    device = pick_device(job.config.worker.device)
+    evaluation = _Evaluation(job, report, asked, device)
+    roles = ["policy", "reference"]
+    # In the first iteration the policy before this one is the reference.
+    if job.models.get("previous") and job.names["previous"] != job.names["reference"]:
+        roles.append("previous")
+    for role in roles:
+        evaluation.sample(role, steps=len(roles))
+    rewards = evaluation.score()
+    summary: dict[str, Any] = {role: evaluation.figures(role, rewards[role]) for role in roles}
+    for role, scores in evaluation.audit().items():
+        summary[role]["audit_reward"] = fmean(scores)
+    for opponent in roles[1:]:
+        outcomes = [
+            outcome(a, b) for a, b in zip(rewards["policy"], rewards[opponent], strict=True)
+        ]
+        rate = win_rate(outcomes, [prompt for prompt, _ in asked])
+        summary[f"win_rate_against_{opponent}"] = asdict(rate)
+    summary["win_rate_reward_model"] = summary["win_rate_against_reference"]["win_rate"]
+    evaluation.write(directory, rewards)
+    report.metrics(0, _metrics(summary, roles))
+    return summary
+
+
+def held_out_prompts(
+    directory: RunDirectory, config: EvaluateConfig
+) -> list[tuple[str, tuple[Message, ...]]]:
+    """(id, messages) of inputs/prompts.parquet, `evaluate.prompts` of them at most."""
+    frame = pd.read_parquet(directory.inputs / "prompts.parquet").head(config.prompts)
+    if frame.empty:
+        raise ValueError("there are no held-out prompts to evaluate on; import some")
+    rows = zip(frame["id"], frame["messages"], strict=True)
+    return [(id, read_messages(text)) for id, text in rows]
+
+
+def require_room(
+    sampler: Sampler, asked: Sequence[tuple[str, Sequence[Message]]], limit: int
+) -> None:
+    """Raise ValueError unless every prompt, by its id, leaves room for `limit` tokens of an answer."""
+    long = {
+        id: sampler.needs(messages, limit)
+        for id, messages in asked
+        if not sampler.fits(messages, limit)
+    }
+    if long:
+        raise ValueError(
+            f"{len(long)} held-out prompts exceed the model's context with "
+            f"evaluate.max_new_tokens={limit}: {name_rows(list(long.items()))}; lower it or "
+            "remove them"
+        )
+
+
+def _metrics(summary: dict[str, Any], roles: Sequence[str]) -> dict[str, float]:
+    found = {
+        f"evaluate/{role}/{name}": value for role in roles for name, value in summary[role].items()
+    }
+    known = {name.replace("<policy>", role) for name in METRICS for role in roles}
+    unknown = found.keys() - known
+    assert not unknown, f"undefined metrics {unknown}"
+    return found | {"evaluate/win_rate": summary["win_rate_reward_model"]}
+
+
+class _Evaluation:
+    """The answers of each policy so far, and what is measured on them."""
+
+    def __init__(
+        self,
+        job: Job,
+        report: Report,
+        asked: list[tuple[str, tuple[Message, ...]]],
+        device: torch.device,
+    ) -> None:
+        self._job = job
+        self._report = report
+        self._asked = asked
+        self._device = device
+        self._seed = int(digest("evaluate", str(job.seed)), 16) % 2**31
+        evaluate = job.config.evaluate
+        # As everywhere, 0 stands for decoding without chance.
+        self._temperature = job.config.evaluation_temperature if evaluate.beams == 1 else 0.0
+        self._reference: Sampler | None = None
+        self._responses: dict[str, list[Response]] = {}
+        self._kl: dict[str, list[float]] = {}
+        self._own: dict[str, list[float]] = {}
+
+    def sample(self, role: str, *, steps: int) -> None:
+        """Answer every prompt with one policy and measure its divergence from the reference."""
+        config = self._job.config.evaluate
+        self._reference = self._reference or self._load("reference")
+        sampler = self._reference if role == "reference" else self._load(role)
+        conversations = [messages for _, messages in self._asked]
+        require_room(sampler, self._asked, config.max_new_tokens)
+        done, total = len(self._responses) * len(self._asked), steps * len(self._asked)
+
+        def progress(batch: list[Response]) -> None:
+            nonlocal done
+            done += len(batch)
+            doing = f"{role}: {done} of {total} completions sampled"
+            self._report.progress(_SAMPLED * done, total, doing)
+
+        responses = self._responses[role] = self._answers(sampler, conversations, progress)
+        self._kl[role] = (
+            [0.0] * len(responses)
+            if role == "reference"
+            else sequence_kl(
+                sampler.model, self._reference.model, responses,
+                temperature=self._temperature or 1.0, pad_id=sampler.chat.pad_id,
+            )
+        )  # fmt: skip
+
+    def _answers(
+        self,
+        sampler: Sampler,
+        conversations: Sequence[Messages],
+        progress: Callable[[list[Response]], Any],
+    ) -> list[Response]:
+        """One policy's answer to each prompt, sampled or found by beam search."""
+        config = self._job.config.evaluate
+        if config.beams > 1:
+            return sampler.search(
+                conversations,
+                beams=config.beams,
+                length_penalty=config.length_penalty,
+                max_new_tokens=config.max_new_tokens,
+                batch=config.batch,
+                on_batch=progress,
+            )
+        # One seed for all: the same random numbers, so policies differ by what they learned.
+        return sampler.sample(
+            conversations,
+            temperature=self._temperature,
+            max_new_tokens=config.max_new_tokens,
+            seed=self._seed,
+            batch=config.batch,
+            on_batch=progress,
+        )
+
+    def score(self) -> dict[str, list[float]]:
+        """The reward of every answer, as PPO was paid before shaping, by role.
+
+        All are sampled: the reference leaves its memory to the reward model.  Kept beside it is
+        what the iteration's own model says by itself, which the gate's predictions go by.
+        """
+        self._reference = None
+        self._report.progress(_SAMPLED, 1, "loading the reward model")
+        answer = self._job.config.evaluate.max_new_tokens
+        judges = Ensemble.load(
+            self._job, device=self._device, asked=dict(self._asked), answer=answer
+        )
+        verdicts = self._scored("reward", (_SAMPLED, _SCORED), judges)
+        self._own = {role: verdict.own for role, verdict in verdicts.items()}
+        return {role: verdict.scores for role, verdict in verdicts.items()}
+
+    def audit(self) -> dict[str, list[float]]:
+        """The same answers' rewards by the audit model; none where the reward model has none.
+
+        It learned from other judgments and PPO never saw it: a reward that rises without this one
+        is the reward model's mistake.
+        """
+        model = audit_model(self._job.model("reward"), device=self._device)
+        return {} if model is None else self._scored("audit", (_SCORED, 1.0), model)
+
+    def _scored(
+        self,
+        name: str,
+        share: tuple[float, float],
+        judge: Callable[[Sequence[Messages], list[str]], _T],
+    ) -> dict[str, _T]:
+        """What one model gives every answer, by role; it is `share` of the stage."""
+        conversations = [messages for _, messages in self._asked]
+        begin, end = share
+        scores: dict[str, _T] = {}
+        for number, (role, responses) in enumerate(self._responses.items(), 1):
+            scores[role] = judge(conversations, [response.text for response in responses])
+            done = begin + (end - begin) * number / len(self._responses)
+            self._report.progress(done, 1, f"{role}: answers scored by the {name} model")
+        return scores
+
+    def figures(self, role: str, rewards: Sequence[float]) -> dict[str, float]:
+        """Means over one policy's answers."""
+        responses = self._responses[role]
+        return {
+            "kl": fmean(self._kl[role]),
+            "reward": fmean(rewards),
+            "length": fmean(len(response.ids) for response in responses),
+            "distinct": distinct_share([response.ids for response in responses]),
+            "unique": len({response.text for response in responses}) / len(responses),
+        }
+
+    def write(self, directory: RunDirectory, rewards: dict[str, list[float]]) -> None:
+        """Every answer with its reward, for the before/after page."""
+        completions, scores = [], []
+        for role, responses in self._responses.items():
+            rows = zip(self._asked, responses, rewards[role], self._own[role], strict=True)
+            for number, ((prompt, _), response, reward, own) in enumerate(rows):
+                id = f"r-{digest('evaluate', self._job.run, role, prompt, str(number))}"
+                settings = {"temperature": self._temperature, "top_p": 1.0, "seed": self._seed}
+                name = self._job.names[role]
+                completions.append(completion_row(id, prompt, name, response, **settings))
+                scores.append({"completion": id, "reward": reward, "own_reward": own})
+        write_rows(directory.outputs / "completions.parquet", completions, COMPLETION_COLUMNS)
+        columns = ("completion", "reward", "own_reward")
+        write_rows(directory.outputs / "scores.parquet", scores, columns)
+
+    def _load(self, role: str) -> Sampler:
+        return Sampler.of_job(self._job, self._job.model(role), self._device)
+
+
+def distinct_share(texts: Sequence[Sequence[int]], n: int = 2) -> float:
+    """Distinct n-grams over all n-grams of all texts (distinct-n, Li et al. 2016); 0 for none."""
+    grams = [tuple(ids[i : i + n]) for ids in texts for i in range(len(ids) - n + 1)]
+    return len(set(grams)) / len(grams) if grams else 0.0

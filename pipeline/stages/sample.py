@@ -1,0 +1,292 @@
+"""The sampling stage: fresh pairs of completions for the annotators.
+
+::
+
+    plan (prompt × arm × pairs) → drafts of two sides, pools of several → sample, model by model
+      → the reward model's members score the pools, and two sides of some become drafts
+      → sides nearly the same? sample the second again, twice at most, then from the reference;
+        leave the pair out where that says the same too
+      → completions.parquet, comparisons.parquet
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from pipeline.config.studio import SamplingConfig
+from pipeline.models.devices import context_length, pick_device
+from pipeline.models.generate import Response, Sampler
+from pipeline.models.text import ChatTokenizer, name_rows, read_messages
+from pipeline.runs.parquet import write_rows
+from pipeline.runs.rundir import Job, Report, RunDirectory
+from pipeline.sampling.pairs import Draft, Pool, Side, alike
+from pipeline.sampling.reward_selection import CHOOSING_ARMS, choose_pairs, settled
+from storage.records import digest
+
+SECOND_CHANCES = 2
+"""How often the second side of a pair of near-duplicates is sampled again."""
+
+OPPONENT = {"random": "policy", "previous": "previous", "reference": "reference"}
+"""Whose completion meets the policy's own, by arm of the random stream; in the arm `reference` it
+meets that of the policy on trial, which after a block is not the one that is sampled."""
+
+COMPLETION_COLUMNS = (
+    "id", "prompt", "policy", "text", "tokens", "finish_reason", "temperature", "top_p", "seed",
+)  # fmt: skip
+COMPARISON_COLUMNS = ("id", "prompt", "first", "second", "arm")
+
+
+def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
+    """Sample what inputs/prompts.parquet asks for."""
+    config = job.config.sampling
+    chat = ChatTokenizer.load(job.model("policy"))
+    rows = settled(read_rows(directory.inputs / "prompts.parquet"), job, report)
+    session = _Session(job, report)
+    fitting = session.only_fitting(rows)
+    if not any(row["pairs"] for row in fitting):
+        raise ValueError(
+            "the prompts leave no room for an answer in the model's context; lower "
+            f"sampling.max_new_tokens={config.max_new_tokens} and retry, or import shorter prompts"
+        )
+    drafts, pools = read_plan(fitting, job)
+    asked = [*drafts, *pools]
+    session.sample(asked, [side for each in asked for side in each.sides])
+    drafts += choose_pairs(pools, job, report, chat)
+    for _ in range(SECOND_CHANCES):
+        again = mark_duplicates(drafts, chat, config.near_duplicate)
+        if not again:
+            break
+        report.log(f"{len(again)} pairs are nearly the same text; sampling their second side again")
+        session.sample(again, [draft.sides[1] for draft in again])
+    turned = against_reference(mark_duplicates(drafts, chat, config.near_duplicate), job)
+    if turned:
+        report.log(
+            f"{len(turned)} pairs stayed nearly the same text; the reference answers instead"
+        )
+        session.sample(turned, [draft.sides[1] for draft in turned])
+    dropped = len(mark_duplicates(drafts, chat, config.near_duplicate))
+    if dropped:
+        message = f"{dropped} of {len(drafts)} pairs stayed nearly the same text and were left out"
+        report.note("warning", "near_duplicates", message, count=dropped)
+    kept = [draft for draft in drafts if not draft.duplicate]
+    if not kept:
+        raise ValueError(_all_alike(dropped, session.too_long))
+    write_outputs(kept, job, config, directory.outputs)
+    speed = session.tokens / max(session.seconds, 1e-9)
+    report.metrics(0, {"sampling/near_duplicates": dropped, "sampling/tokens_per_second": speed})
+    return {
+        "comparisons": len(kept),
+        "near_duplicates": dropped,
+        "too_long": session.too_long,
+        "tokens_per_second": speed,
+        "arms": pd.Series([draft.arm for draft in kept], dtype=object).value_counts().to_dict(),
+    }
+
+
+def _all_alike(dropped: int, too_long: int) -> str:
+    """Why a stage that sampled has nothing to ask."""
+    left_out = (
+        f" ({too_long} more had prompts too long for the model's context)" if too_long else ""
+    )
+    return (
+        f"the two answers were nearly the same text in all {dropped} pairs{left_out}; raise "
+        "sampling.temperatures or sampling.near_duplicate and retry"
+    )
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """The plan's rows (id, messages, arm, pairs); ValueError for an arm that nobody knows."""
+    rows = pd.read_parquet(path).to_dict("records")
+    known = [*OPPONENT, *CHOOSING_ARMS]
+    for row in rows:
+        if row["arm"] not in known:
+            raise ValueError(f"arm={row['arm']!r} must be one of {', '.join(known)}")
+    return rows
+
+
+def read_plan(rows: Sequence[dict[str, Any]], job: Job) -> tuple[list[Draft], list[Pool]]:
+    """Drafts for the plan's rows, and pools for those from which a reward model chooses.
+
+    A completion's id follows from run, prompt and its number among the prompt's completions, so
+    that a stage run again makes the same ones.  Sides of one model differ in temperature; sides
+    of two models share the first temperature, so that it is the models that are compared.
+    """
+    drafts: list[Draft] = []
+    pools: list[Pool] = []
+    numbers: dict[str, int] = defaultdict(int)
+    warm, other = job.config.sampling.temperatures
+    on_trial = job.names.get("on_trial")
+    waits = on_trial is not None and on_trial == job.names.get("previous")
+    judged = "previous" if waits else "policy"
+
+    def side(prompt: str, model: str, temperature: float) -> Side:
+        job.model(model)
+        number = numbers[prompt]
+        numbers[prompt] += 1
+        id = f"r-{digest('completion', job.run, prompt, str(number))}"
+        return Side(model=model, temperature=temperature, id=id)
+
+    for row in rows:
+        prompt, messages, arm = row["id"], read_messages(row["messages"]), row["arm"]
+        if arm in CHOOSING_ARMS:
+            heats = [(warm, other)[n % 2] for n in range(job.config.sampling.candidates)]
+            sides = tuple(side(prompt, "policy", heat) for heat in heats)
+            pools.append(Pool(prompt, messages, arm, sides, row["pairs"]))
+            continue
+        opponent = OPPONENT[arm]
+        for _ in range(row["pairs"]):
+            ours = side(prompt, judged if arm == "reference" else "policy", warm)
+            theirs = side(prompt, opponent, other if opponent == "policy" else warm)
+            drafts.append(Draft(prompt, messages, arm, (ours, theirs)))
+    return drafts, pools
+
+
+class _Session:
+    """Samples sides, one model in memory at a time."""
+
+    def __init__(self, job: Job, report: Report) -> None:
+        self._job = job
+        self._report = report
+        self._device = pick_device(job.config.worker.device)
+        self._total = self._done = self._before = self._rounds = 0
+        self.tokens = self.too_long = 0
+        self.seconds = 0.0
+
+    def only_fitting(self, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The rows whose prompt leaves room for an answer; the others are counted and said."""
+        sampler = self._load("policy")
+        limit = self._job.config.sampling.max_new_tokens
+        needs = [sampler.needs(read_messages(row["messages"]), limit) for row in rows]
+        context = context_length(sampler.model) or sys.maxsize
+        fitting = [row for row, tokens in zip(rows, needs, strict=True) if tokens <= context]
+        long = [(row["id"], n) for row, n in zip(rows, needs, strict=True) if n > context]
+        pairs = sum(row["pairs"] for row in rows)
+        self.too_long = pairs - sum(row["pairs"] for row in fitting)
+        if self.too_long:
+            message = (
+                f"{self.too_long} of {pairs} pairs were left out: with "
+                f"sampling.max_new_tokens={limit} their prompts exceed the model's context of "
+                f"{context} tokens: {name_rows(long)}"
+            )
+            self._report.note("warning", "long_prompts", message, count=self.too_long)
+        return fitting
+
+    def sample(self, asked: Sequence[Draft | Pool], sides: Sequence[Side]) -> None:
+        """Fill in the response of each of these sides of these drafts and pools."""
+        self._rounds += 1
+        self._before, self._total = self._done, self._done + len(sides)
+        messages = {side.id: each.messages for each in asked for side in each.sides}
+        groups: dict[tuple[str, float], list[Side]] = defaultdict(list)
+        for side in sides:
+            groups[side.model, side.temperature].append(side)
+        sampler, loaded = None, None
+        for (model, temperature), group in sorted(groups.items()):
+            if sampler is None or loaded != model:
+                sampler = None  # before the next is there, or there were two in memory
+                sampler, loaded = self._load(model), model
+            self._sample_group(sampler, group, temperature, [messages[s.id] for s in group])
+
+    def _sample_group(
+        self, sampler: Sampler, group: list[Side], temperature: float, conversations: list[Any]
+    ) -> None:
+        config = self._job.config.sampling
+        parts = (str(self._job.seed), group[0].model, str(temperature), str(self._rounds))
+        seed = int(digest("sampling", *parts), 16) % 2**31
+        start = time.perf_counter()
+        responses = sampler.sample(
+            conversations,
+            temperature=temperature,
+            top_p=config.top_p,
+            max_new_tokens=config.max_new_tokens,
+            seed=seed,
+            batch=config.batch,
+            on_batch=self._count,
+        )
+        self.seconds += time.perf_counter() - start
+        for side, response in zip(group, responses, strict=True):
+            side.response, side.seed = response, seed
+
+    def _count(self, batch: list[Response]) -> None:
+        self._done += len(batch)
+        self.tokens += sum(len(response.ids) for response in batch)
+        # Each round has a count of its own: nobody knows before how many will be sampled again.
+        message = f"sampled {self._done - self._before} of {self._total - self._before} completions"
+        if self._rounds > 1:
+            message = f"{message} again, for near-duplicates"
+        self._report.progress(self._done, self._total, message)
+
+    def _load(self, model: str) -> Sampler:
+        return Sampler.of_job(self._job, self._job.model(model), self._device)
+
+
+def mark_duplicates(drafts: Sequence[Draft], chat: ChatTokenizer, threshold: float) -> list[Draft]:
+    """The drafts whose sides are at least `threshold` alike; each draft remembers the verdict."""
+    for draft in drafts:
+        first, second = draft.sides
+        draft.duplicate = alike(first.text, second.text, chat.plain, threshold)
+    return [draft for draft in drafts if draft.duplicate]
+
+
+def against_reference(drafts: Sequence[Draft], job: Job) -> list[Draft]:
+    """Those of the drafts that now compare the policy with the reference instead.
+
+    A policy that has grown sure of itself says the same again and again: its own answers make
+    no pairs, and the loop would starve for labels.  Their arm is ``repeated`` and not
+    ``reference``: a win rate over prompts on which the policy is sure would be another one.  None
+    where the policy is the reference.
+    """
+    if job.names.get("reference") in (None, job.names.get("policy")):
+        return []
+    turned = [draft for draft in drafts if draft.arm != "reference"]
+    for draft in turned:
+        draft.arm = "repeated"
+        draft.sides[1].model = "reference"
+        draft.sides[1].temperature = job.config.sampling.temperatures[0]
+    return turned
+
+
+def write_outputs(drafts: Sequence[Draft], job: Job, config: SamplingConfig, to: Path) -> None:
+    """completions.parquet and comparisons.parquet, with their columns even when empty."""
+    completions = [
+        completion_row(
+            side.id, draft.prompt, job.names.get(side.model), side.response,
+            temperature=side.temperature, top_p=config.top_p, seed=side.seed,
+        )
+        for draft in drafts
+        for side in draft.sides
+    ]  # fmt: skip
+    comparisons = [
+        {
+            "id": f"c-{digest('comparison', *draft.canonical())}",
+            "prompt": draft.prompt,
+            "first": draft.canonical()[0],
+            "second": draft.canonical()[1],
+            "arm": draft.arm,
+        }
+        for draft in drafts
+    ]
+    write_rows(to / "completions.parquet", completions, COMPLETION_COLUMNS)
+    write_rows(to / "comparisons.parquet", comparisons, COMPARISON_COLUMNS)
+
+
+def completion_row(
+    id: str, prompt: str, policy: str | None, response: Response | None, **sampled: Any
+) -> dict[str, Any]:
+    """A row of completions.parquet; `sampled` is temperature, top_p and seed."""
+    if policy is None or response is None:
+        raise ValueError(f"completion {id} of prompt {prompt} has no policy name or no text")
+    return {
+        "id": id,
+        "prompt": prompt,
+        "policy": policy,
+        "text": response.text,
+        "tokens": len(response.ids),
+        "finish_reason": response.finish_reason,
+    } | sampled

@@ -1,0 +1,303 @@
+"""Methods under one roof: SFT, best-of-N, PPO, DPO and RLOO at matched divergence from SFT.
+
+It repeats the inputs of the newest PPO run of a workspace with each method, outside the loop,
+in ``compare/NAME/METHOD``.  Trained methods keep policies along training, best-of-N has its Ns:
+so each method is a curve of gold score against KL, and methods are compared where they have spent
+the same number of nats.  All answer the same held-out prompts with the same random numbers.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean
+
+import pandas as pd
+
+from pipeline.models.snapshots import snapshots_of
+from pipeline.runs.repeat import (
+    Progress,
+    chosen_settings,
+    copy_inputs,
+    folder_of,
+    held,
+    newest_ppo_run,
+    newest_run,
+    run_to_end,
+)
+from pipeline.runs.rundir import Job, RunDirectory, write_atomically
+from pipeline.simulation.clients import conversation
+from pipeline.simulation.preference import Gold
+from pipeline.stages.policy import METHODS as TRAINERS
+from pipeline.statistics.winrate import WinRate, outcome, standard_error, win_rate
+
+METHODS = ("sft", "best_of_n", "ppo", "dpo", "rloo")
+TRAINED = tuple(TRAINERS)
+NS = (1, 2, 4, 8, 16)
+"""Samples a prompt of which best-of-N shows the one that the reward model likes best."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """One answer to a held-out prompt, and what it is worth."""
+
+    prompt: str
+    text: str
+    gold: float
+    reward: float
+    kl: float
+    length: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """One policy: means over its answers."""
+
+    label: str
+    gold: float
+    reward: float
+    kl: float
+    """Mean Σ KL over a response's tokens, whole vocabulary; of best-of-N an upper bound.  Nats."""
+    length: float
+    gold_error: float | None
+    """Standard error of the mean gold score, clustered by prompt; None for a single prompt."""
+    reward_error: float | None
+    win_rate: WinRate
+    """Against SFT, by gold score, clustered by prompt."""
+    sampling_seconds: float
+    """To answer every prompt once."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curve:
+    """A method's points, in the order of training or of N; the last is the method's result."""
+
+    method: str
+    points: list[Point]
+    training_seconds: float
+
+    def at(self, kl: float, name: str) -> float | None:
+        """`gold` or `reward` where the curve first comes by that KL, linear between points.
+
+        None where it never comes so far.
+        """
+        last: Point | None = None
+        for point in self.points:
+            if point.kl == kl:
+                return getattr(point, name)
+            if last and min(last.kl, point.kl) < kl < max(last.kl, point.kl):
+                part = (kl - last.kl) / (point.kl - last.kl)
+                return (1 - part) * getattr(last, name) + part * getattr(point, name)
+            last = point
+        return None
+
+
+def compare(
+    workspace: Path,
+    methods: Sequence[str],
+    *,
+    name: str,
+    overrides: Mapping[str, str],
+    gold: Gold,
+    snapshots: int,
+    progress: Progress,
+) -> list[Curve]:
+    """Train and measure each method that is not done; SFT is always among them, and first."""
+    folder = folder_of(workspace / "compare", name)
+    source, asked = newest_ppo_run(workspace), newest_run(workspace, "evaluate")
+    if asked is None:
+        raise ValueError(
+            f"{workspace} has no evaluation, so no held-out prompts to compare on; finish an "
+            "iteration (`launch.py iterate`) first"
+        )
+    config = chosen_settings(source, {"optimize.snapshots": snapshots} | dict(overrides))
+    job = replace(source.job(), config=config, repeats=source.path.name)
+    study = _Study(workspace, folder, source, asked, job)
+    measured: dict[str, tuple[RunDirectory, float]] = {}
+    with held(folder):
+        for method in dict.fromkeys(["sft", *methods]):
+            measured[method] = study.run(method, lambda text, m=method: progress(f"{m}: {text}"))
+    scored = _Scored(gold)
+    return [
+        _curve(method, *found, measured["sft"][0], scored) for method, found in measured.items()
+    ]
+
+
+@dataclass(frozen=True)
+class _Study:
+    workspace: Path
+    folder: Path
+    source: RunDirectory
+    asked: RunDirectory
+    job: Job
+
+    def run(self, method: str, progress: Progress) -> tuple[RunDirectory, float]:
+        """(the run that measured the method, seconds of training)."""
+        policies: list[dict[str, str]] = [{"name": "answers", "path": self.job.model("reference")}]
+        seconds = 0.0
+        if method in TRAINED:
+            trained = self._train(method, progress)
+            result = trained.result() or {}
+            seconds = result["seconds"]
+            policies = [
+                {"name": path.name, "path": str(path)} for _, path in snapshots_of(trained)
+            ] + [{"name": "last", "path": str(trained.model)}]
+        plan = {"policies": policies, "samples": max(NS) if method == "best_of_n" else 1}
+
+        def fill(inputs: Path) -> None:
+            copy_inputs(self.asked, "prompts.parquet")(inputs)
+            write_atomically(inputs / "plan.json", json.dumps(plan))
+
+        models = {
+            key: path
+            for key, path in self.job.models.items()
+            if key == "reference" or key.startswith("reward")
+        }
+        job = replace(self.job, stage="measure", run=f"measure-{method}", models=models)
+        path = self.folder / method / "measure"
+        return run_to_end(path, job, fill=fill, progress=progress), seconds
+
+    def _train(self, method: str, progress: Progress) -> RunDirectory:
+        alone = {"worker.processes": 1} if method != "ppo" else {}
+        config = self.job.config.override({"optimize.method": method} | alone)
+        job = replace(self.job, run=f"compare-{method}", config=config)
+
+        def fill(inputs: Path) -> None:
+            copy_inputs(self.source)(inputs)
+            if method == "dpo":
+                copy_inputs(self._judged())(inputs)
+
+        return run_to_end(self.folder / method / "train", job, fill=fill, progress=progress)
+
+    def _judged(self) -> RunDirectory:
+        """The reward stage whose judgments the newest PPO run's reward model learned from."""
+        iteration = self.job.iteration
+        found = newest_run(self.workspace, "reward", iteration=iteration)
+        if found is None:
+            raise ValueError(
+                f"the judgments of iteration {iteration} are not in {self.workspace}/runs, and DPO "
+                "needs them; leave dpo out of --methods"
+            )
+        return found
+
+
+class _Scored:
+    """Answers with their gold scores, each text scored once."""
+
+    def __init__(self, gold: Gold) -> None:
+        self._gold = gold
+        self._known: dict[tuple[str, str], float] = {}
+
+    def answers(self, directory: RunDirectory, name: str) -> list[Answer]:
+        """What a policy of a measuring run answered."""
+        frame = pd.read_parquet(directory.outputs / f"{name}.parquet")
+        return [
+            Answer(
+                prompt=row["prompt"],
+                text=row["text"],
+                gold=self._score(row["prompt"], row["messages"], row["text"]),
+                reward=row["reward"],
+                kl=row["kl"],
+                length=row["length"],
+            )
+            for row in frame.to_dict("records")
+        ]
+
+    def _score(self, prompt: str, messages: str, text: str) -> float:
+        if (prompt, text) not in self._known:
+            said = conversation(json.loads(messages))
+            self._known[prompt, text] = float(self._gold(said, text))
+        return self._known[prompt, text]
+
+
+def _curve(
+    method: str, directory: RunDirectory, seconds: float, sft: RunDirectory, scored: _Scored
+) -> Curve:
+    rivals = {answer.prompt: answer.gold for answer in scored.answers(sft, "answers")}
+    sampling: Mapping[str, float] = (directory.result() or {})["sampling_seconds"]
+    start = point("SFT", scored.answers(sft, "answers"), rivals, seconds=0.0)
+    if method == "best_of_n":
+        answers = scored.answers(directory, "answers")
+        each = sampling["answers"] / max(NS)
+        points = [
+            point(f"N = {n}", best_of(answers, n), rivals, seconds=n * each, kl=best_of_n_kl(n))
+            for n in NS
+        ]
+    else:
+        points = [
+            point(_label(name), scored.answers(directory, name), rivals, seconds=sampling[name])
+            for name in sampling
+        ]
+    return Curve(
+        method=method,
+        points=[start, *points] if method in TRAINED else points,
+        training_seconds=seconds,
+    )
+
+
+def _label(name: str) -> str:
+    """``step-000020`` as people read it."""
+    return {"last": "last", "answers": "SFT"}.get(name) or f"step {int(name.rpartition('-')[2])}"
+
+
+def point(
+    label: str,
+    answers: Sequence[Answer],
+    rivals: Mapping[str, float],
+    *,
+    seconds: float,
+    kl: float | None = None,
+) -> Point:
+    """The means of a policy's answers; `rivals` are the gold scores of SFT's answers by prompt."""
+    outcomes = [outcome(answer.gold, rivals[answer.prompt]) for answer in answers]
+    prompts = [answer.prompt for answer in answers]
+    gold, reward = [answer.gold for answer in answers], [answer.reward for answer in answers]
+    return Point(
+        label=label,
+        gold=fmean(gold),
+        reward=fmean(reward),
+        gold_error=standard_error(gold, prompts),
+        reward_error=standard_error(reward, prompts),
+        kl=fmean(answer.kl for answer in answers) if kl is None else kl,
+        length=fmean(answer.length for answer in answers),
+        win_rate=win_rate(outcomes, prompts),
+        sampling_seconds=seconds,
+    )
+
+
+def best_of(answers: Sequence[Answer], n: int) -> list[Answer]:
+    """From every `n` answers to a prompt, the one with the highest reward.
+
+    All are used: sixteen answers make eight picks of the best of two.  What is left over where
+    `n` does not divide them is not.
+    """
+    of_prompt: dict[str, list[Answer]] = defaultdict(list)
+    for answer in answers:
+        of_prompt[answer.prompt].append(answer)
+    return [
+        max(found[i : i + n], key=lambda answer: answer.reward)
+        for found in of_prompt.values()
+        for i in range(0, len(found) - n + 1, n)
+    ]
+
+
+def best_of_n_kl(n: int) -> float:
+    """log N − (N−1)/N nats: what best-of-N departs from the policy it samples, at most.
+
+    The value of Stiennon et al. 2020 (arXiv:2009.01325), which Beirami et al. 2024
+    (arXiv:2401.01879) show to be an upper bound; it is far above where few answers are possible.
+    """
+    return math.log(n) - (n - 1) / n
+
+
+def chosen_methods(text: str) -> list[str]:
+    """``ppo,dpo`` as names, each once; ValueError for one that is unknown."""
+    found = list(dict.fromkeys(part.strip() for part in text.split(",")))
+    for method in found:
+        if method not in METHODS:
+            raise ValueError(f"--methods names {method!r}; there are {', '.join(METHODS)}")
+    return found

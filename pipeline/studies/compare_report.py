@@ -1,0 +1,118 @@
+"""What a comparison of methods says: plain values, a table, and a plot of two panels."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from pipeline.runs.rundir import write_atomically
+from pipeline.studies.compare import TRAINED, Curve
+from pipeline.studies.plots import (
+    COLORS,
+    INK,
+    NORMAL_975,
+    add_legend,
+    budget_mark,
+    columns,
+    fit_kl,
+    mark,
+    outlined,
+    save_svg,
+    svg_figure,
+)
+
+_STYLES = {
+    "sft": ("SFT", INK, "o", "none"),
+    "best_of_n": ("best of N (KL: upper bound)", COLORS[4], "D", "--"),
+    "ppo": ("PPO", COLORS[0], "o", "-"),
+    "dpo": ("DPO", COLORS[2], "s", "-"),
+    "rloo": ("RLOO", COLORS[1], "^", "-"),
+}
+"""Title, colour, marker and line of each method."""
+
+
+def summary(curves: Sequence[Curve], kl: float) -> dict[str, Any]:
+    """What the comparison says, as plain values."""
+    return {
+        "kl": kl,
+        "methods": [
+            {
+                "method": curve.method,
+                "training_seconds": curve.training_seconds,
+                "gold_at_kl": curve.at(kl, "gold"),
+                "reward_at_kl": curve.at(kl, "reward"),
+                **asdict(curve.points[-1]),
+                "points": [asdict(point) for point in curve.points],
+            }
+            for curve in curves
+        ],
+    }
+
+
+def write_report(folder: Path, curves: Sequence[Curve], found: Mapping[str, Any]) -> Path:
+    """compare.json and compare.svg in the study's folder; returns the plot's path."""
+    write_atomically(folder / "compare.json", json.dumps(found, indent=1))
+    prompts = curves[0].points[0].win_rate.prompts
+    figure = svg_figure(
+        width=10,
+        height=5.2,
+        title="Each method at the KL it spends",
+        subtitle=f"Means over {prompts} held-out prompts, along training or over N; bars: 95% "
+        "interval of the mean; large marker: the method's result",
+    )
+    panels = columns(figure, 2, legend=1)
+    for axes, title in zip(panels, ("gold score", "reward model's score"), strict=True):
+        axes.set_title(title, loc="left", size=10.5, color=INK)
+    handles = [_draw(panels, curve) for curve in curves]
+    kls = [point.kl for curve in curves for point in curve.points]
+    shown = [fit_kl(axes, kls, found["kl"], to="SFT") for axes in panels]
+    handles.append(budget_mark(f"compared at {found['kl']:g} nats", shown=all(shown)))
+    add_legend(figure, handles, rows=1)
+    return save_svg(figure, folder / "compare.svg")
+
+
+def _draw(panels: Sequence[Any], curve: Curve) -> Any:
+    """A method's curves of gold and reward with their intervals; what the legend shows of it."""
+    title, color, marker, line = _STYLES[curve.method]
+    style: dict[str, Any] = {"color": color, "ls": line, "lw": 1.8}
+    end: dict[str, Any] = {"marker": marker, "color": color, "ms": 8, "mec": "white", "mew": 0.9}
+    kls = [point.kl for point in curve.points]
+    # SFT's own mark stands where the trained methods begin.
+    first = 1 if curve.method in TRAINED else 0
+    for axes, name in zip(panels, ("gold", "reward"), strict=True):
+        means = [getattr(point, name) for point in curve.points]
+        half = [NORMAL_975 * (getattr(point, f"{name}_error") or 0) for point in curve.points]
+        bars = {"fmt": "none", "ecolor": color, "elinewidth": 1.1, "alpha": 0.5}
+        axes.plot(kls, means, **style, zorder=3)
+        axes.plot(kls[first:-1], means[first:-1], marker, color=color, ms=4, zorder=3)
+        axes.errorbar(kls[first:], means[first:], half[first:], **bars)
+        axes.plot(kls[-1], means[-1], **end, zorder=5)
+        if curve.method == "best_of_n":
+            for point, mean in zip(curve.points, means, strict=True):
+                # The last one's right may be the figure's edge.
+                at_end = point is curve.points[-1]
+                aside = {"xytext": (-6, 9), "ha": "right"} if at_end else {"xytext": (6, -11)}
+                outlined(axes, point.label, (point.kl, mean), color=INK, **aside)
+    return mark(title, **(style | end))
+
+
+def readable(found: Mapping[str, Any], plot: Path) -> str:
+    """The table of a comparison for people."""
+    kl = found["kl"]
+    lines = [
+        f"{'method':<10}{'gold':>8}{'reward':>9}{'KL':>8}{'tokens':>8}  {'wins against SFT':<19}"
+        f"{'train s':>8}{'sample s':>9}  gold at {kl:g} nats"
+    ]
+    for row in found["methods"]:
+        at, wins, itself = row["gold_at_kl"], row["win_rate"], row["method"] == "sft"
+        won = f"{wins['win_rate']:.2f} ({wins['low']:.2f}–{wins['high']:.2f})"
+        reached = "never reached" if at is None else f"{at:.3f}"
+        lines.append(
+            f"{row['method']:<10}{row['gold']:>8.3f}{row['reward']:>9.3f}{row['kl']:>8.2f}"
+            f"{row['length']:>8.1f}  {'–' if itself else won:<19}{row['training_seconds']:>8.0f}"
+            f"{row['sampling_seconds']:>9.1f}  {'–' if itself else reached}"
+        )
+    return "\n".join([*lines, "", str(plot)])

@@ -1,0 +1,235 @@
+"""A sweep over β: the same PPO run at several KL weights, on one plot of reward against KL.
+
+It repeats the newest PPO run of a workspace (its prompts, models and settings) outside the loop:
+nothing of the database changes, and it runs beside a live server.  Each run is a worker of its
+own in ``sweeps/NAME/kl_weight=…``; a sweep that was stopped goes on where it was.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import cycle, islice
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from pipeline.runs.repeat import (
+    chosen_settings,
+    copy_inputs,
+    folder_of,
+    held,
+    newest_ppo_run,
+    run_to_end,
+)
+from pipeline.runs.rundir import RunDirectory, write_atomically
+from pipeline.studies.plots import (
+    COLORS,
+    NORMAL_975,
+    add_legend,
+    budget_mark,
+    columns,
+    fit_kl,
+    mark,
+    save_svg,
+    svg_figure,
+)
+
+SMOOTHED = 5
+"""Updates over which reward and KL are averaged before they are compared."""
+POINTS = 15
+"""Of a curve on the plot, about."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curve:
+    """One run of the sweep: reward and KL by update, and samples of its end."""
+
+    kl_weight: float
+    reward: list[float]
+    kl: list[float]
+    std: list[float]
+    """Of the rewards of an update's responses."""
+    responses: int
+    """An update's."""
+    samples: list[dict[str, Any]]
+
+    def smoothed(self) -> list[tuple[float, float]]:
+        """(KL, reward), each the mean of a window of updates."""
+        starts = range(max(1, len(self.reward) - SMOOTHED + 1))
+        return [
+            (fmean(self.kl[i : i + SMOOTHED]), fmean(self.reward[i : i + SMOOTHED])) for i in starts
+        ]
+
+    def error(self, start: int, updates: int = SMOOTHED) -> float:
+        """Standard error of a window's mean reward, from the spread within its updates."""
+        window = [std**2 / self.responses for std in self.std[start : start + updates]]
+        return math.sqrt(sum(window)) / len(window)
+
+    def blocks(self, updates: int) -> list[tuple[float, float, float]]:
+        """(KL, reward, its standard error) of windows that share no update, to the last."""
+        ends = range(len(self.reward), 0, -updates)
+        starts = [end - updates for end in ends if end >= updates][::-1]
+        return [
+            (
+                fmean(self.kl[i : i + updates]),
+                fmean(self.reward[i : i + updates]),
+                self.error(i, updates),
+            )
+            for i in starts
+        ]
+
+    def best_within(self, budget: float) -> int | None:
+        """The window of the highest reward at a KL of at most `budget`; None if none is so near."""
+        points = self.smoothed()
+        near = [i for i, (kl, _) in enumerate(points) if kl <= budget]
+        return max(near, key=lambda i: points[i][1], default=None)
+
+    @property
+    def gain(self) -> float:
+        """How far the reward rose from the first window to the last, in SFT standard deviations."""
+        points = self.smoothed()
+        return (points[-1][1] - points[0][1]) / max(self.std[0], 1e-9)
+
+    @property
+    def unmoved(self) -> bool:
+        """Whether β held the policy where it was: hardly any KL, and no gain to speak of."""
+        return self.smoothed()[-1][0] < 0.1 and self.gain < 0.1
+
+
+def sweep(
+    workspace: Path,
+    kl_weights: Sequence[float],
+    *,
+    name: str,
+    overrides: dict[str, str],
+    progress: Callable[[str], None],
+) -> list[Curve]:
+    """Run PPO at each β that has not run yet; the curves in the order of the weights."""
+    folder, source = folder_of(workspace / "sweeps", name), newest_ppo_run(workspace)
+    job = replace(source.job(), repeats=source.path.name)
+    config = chosen_settings(source, {"optimize.method": "ppo"} | overrides)
+    chosen = [config.override({"ppo.kl_weight": kl_weight}) for kl_weight in kl_weights]
+    curves = []
+    with held(folder):
+        for number, (kl_weight, settings) in enumerate(zip(kl_weights, chosen, strict=True), 1):
+            title = f"β = {kl_weight:g} ({number} of {len(kl_weights)})"
+            directory = run_to_end(
+                folder / f"kl_weight={kl_weight:g}",
+                replace(job, run=f"sweep-{name}-{kl_weight:g}", config=settings),
+                fill=copy_inputs(source),
+                progress=lambda text, title=title: progress(f"{title}: {text}"),
+            )
+            curves.append(curve_of(directory, kl_weight))
+    return curves
+
+
+def curve_of(directory: RunDirectory, kl_weight: float) -> Curve:
+    """Read a finished run's events."""
+    events = [json.loads(line) for line in directory.events.read_text().splitlines()]
+    updates = [e["values"] for e in events if e["kind"] == "metrics"]
+    notes = [e for e in events if e["kind"] == "note" and e["note"] == "sample"]
+    last = max((e["step"] for e in notes), default=0)
+    return Curve(
+        kl_weight=kl_weight,
+        reward=[u["reward/mean"] for u in updates],
+        kl=[u["kl/reference"] for u in updates],
+        std=[u["reward/std"] for u in updates],
+        responses=directory.job().config.ppo.rollouts,
+        samples=[
+            {"text": e["message"], "reward": e["payload"]["reward"], "kl": e["payload"]["kl"]}
+            for e in notes
+            if e["step"] == last
+        ],
+    )
+
+
+def summary(curves: Sequence[Curve], budget: float) -> dict[str, Any]:
+    """What the sweep says, as plain values.
+
+    `best` is the β that reached the highest reward within the budget, of those that moved the
+    policy at all; `lead` is how far it is above the next, with the standard error of that.
+    """
+    rows = [_row(curve, budget) for curve in curves]
+    found = [row for row in rows if row["reward_within_budget"] is not None and not row["unmoved"]]
+    found.sort(key=lambda row: -row["reward_within_budget"])
+    lead = None
+    if len(found) > 1:
+        first, second = found[:2]
+        lead = {
+            "over": second["kl_weight"],
+            "by": first["reward_within_budget"] - second["reward_within_budget"],
+            "error": math.hypot(first["error_within_budget"], second["error_within_budget"]),
+        }
+    best = found[0]["kl_weight"] if found else None
+    return {"kl_budget": budget, "best": best, "lead": lead, "runs": rows}
+
+
+def _row(curve: Curve, budget: float) -> dict[str, Any]:
+    (kl, reward), within = curve.smoothed()[-1], curve.best_within(budget)
+    return {
+        "kl_weight": curve.kl_weight,
+        "reward": reward,
+        "reward_error": curve.error(len(curve.smoothed()) - 1),
+        "kl": kl,
+        "gain": curve.gain,
+        "reward_within_budget": None if within is None else curve.smoothed()[within][1],
+        "error_within_budget": None if within is None else curve.error(within),
+        "unmoved": curve.unmoved,
+        "samples": curve.samples,
+    }
+
+
+def write_report(folder: Path, curves: Sequence[Curve], found: dict[str, Any]) -> Path:
+    """sweep.json and sweep.svg in the sweep's folder; returns the plot's path."""
+    write_atomically(folder / "sweep.json", json.dumps(found, indent=1))
+    shortest = min(len(curve.reward) for curve in curves)
+    # Few enough points to follow, none of them of fewer updates than are compared.
+    updates = min(shortest, max(SMOOTHED, shortest // POINTS))
+    figure = svg_figure(
+        width=8,
+        height=5,
+        title="What each KL weight β buys",
+        subtitle=f"PPO from one start, {_means(updates)}; shaded: 95% interval of the mean reward; "
+        "dot: the end",
+    )
+    rows = -(-(len(curves) + 2) // 4)
+    (axes,) = columns(figure, 1, legend=rows)
+    drawn = [curve.blocks(updates) for curve in curves]
+    colors = islice(cycle(COLORS), len(curves))
+    handles = [_draw(axes, *each) for each in zip(curves, drawn, colors, strict=True)]
+    kls = [kl for blocks in drawn for kl, _, _ in blocks]
+    budget = found["kl_budget"]
+    if best := next((c for c in curves if c.kl_weight == found["best"]), None):
+        place = best.smoothed()[best.best_within(budget) or 0]
+        kls.append(place[0])
+        color = handles[curves.index(best)].get_color()
+        style = {"marker": "*", "mec": "white", "mew": 0.8, "color": color, "ls": "none"}
+        axes.plot(*place, **style, ms=16, zorder=5)
+        most = f"β = {best.kl_weight:g}: most within the budget ({_means(SMOOTHED)})"
+        handles.append(mark(most, **style, ms=11))
+    shown = fit_kl(axes, kls, budget, to="the reference")
+    handles.append(budget_mark(f"KL budget, {budget:g} nats", shown=shown))
+    axes.set_ylabel("reward")
+    add_legend(figure, handles, rows=rows)
+    return save_svg(figure, folder / "sweep.svg")
+
+
+def _means(updates: int) -> str:
+    return f"means over {updates} updates" if updates > 1 else "one update"
+
+
+def _draw(axes: Any, curve: Curve, blocks: Sequence[tuple[float, float, float]], color: str) -> Any:
+    """A curve with its band; the line, for the legend."""
+    kls, rewards, errors = zip(*blocks, strict=True)
+    half = [NORMAL_975 * error for error in errors]
+    low = [reward - each for reward, each in zip(rewards, half, strict=True)]
+    high = [reward + each for reward, each in zip(rewards, half, strict=True)]
+    axes.fill_between(kls, low, high, color=color, alpha=0.13, lw=0)
+    label = f"β = {curve.kl_weight:g}" + (" (unmoved)" if curve.unmoved else "")
+    (line,) = axes.plot(kls, rewards, ".-", color=color, lw=1.6, ms=4, label=label)
+    # A band has no width where the policy stood still.
+    axes.errorbar(kls[-1], rewards[-1], half[-1], fmt="o", color=color, ms=6, capsize=3, lw=1.2)
+    return line

@@ -1,0 +1,191 @@
+"""The arms: PPO on the lab's prompts with one penalty each, and steering without training.
+
+Every arm starts from the reference and is looked at on the held-out prompts every few updates, near
+the end after each.  It ends once its KL has reached the lab's, and the look nearest to that KL is the one that counts:
+arms are compared at equal KL, not after equal numbers of updates.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pipeline.models.devices import load_causal_lm
+from pipeline.models.generate import Sampler
+from pipeline.models.text import ChatTokenizer
+from pipeline.policy.inputs import shaped_reward
+from pipeline.ppo import PPOTrainer
+from pipeline.reward.ensemble import Ensemble
+from pipeline.reward.scoring import RewardModel
+from pipeline.sampling.steering import load_vector, steered
+from pipeline.studies.sycophancy.measure import Measured, Measurement
+from pipeline.studies.sycophancy.prompts import lab_prompts
+from pipeline.studies.sycophancy.testbed import Progress, Testbed
+
+NO_PENALTY = "none"
+STEERING = "steering"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """A policy on its way: `at` is its update, or its coefficient when it is steered."""
+
+    at: float
+    measured: Measured
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arm:
+    """An arm's looks, and the one at the lab's KL measured with more completions."""
+
+    name: str
+    looks: list[Look]
+    final: Look
+
+
+def penalties(testbed: Testbed) -> dict[str, dict[str, Any]]:
+    """The settings of `[shaping]` that each trained arm has, by arm.
+
+    Weights are in standard deviations of the reward: what weighs less than agreeing earns
+    changes nothing.
+    """
+    weight = testbed.lab.penalty * testbed.reward_spread
+    return {
+        NO_PENALTY: {},
+        "rules": {"weights": {"sycophancy": -weight}},
+        "rules + echo": {"weights": {"sycophancy": -weight, "echo": -weight}},
+        "classifier": {
+            "weights": {"sycophancy_classifier": -weight},
+            "classifier": str(testbed.classifier.resolve()),
+        },
+        "contrast": {
+            "weights": {"contrast": weight},
+            "references": str(testbed.references.resolve()),
+        },
+    }
+
+
+def names(testbed: Testbed) -> list[str]:
+    """All arms, in the order in which they run and are shown."""
+    return [*penalties(testbed), STEERING]
+
+
+class Arms:
+    """Runs arms on a testbed; the models are loaded once."""
+
+    def __init__(self, testbed: Testbed, progress: Progress) -> None:
+        self._testbed = testbed
+        self._progress = progress
+        self._device = testbed.device
+        self._chat = ChatTokenizer.load(testbed.policy)
+        self._reference = load_causal_lm(testbed.policy, device=self._device)
+        self._reward_model = RewardModel.load(testbed.reward, device=self._device)
+        self._measure = Measurement(
+            testbed.held_out(),
+            self._reference,
+            self._reward_model,
+            max_new_tokens=testbed.config.ppo.max_new_tokens,
+            batch=testbed.config.evaluate.batch,
+            seed=testbed.lab.seed,
+        )
+
+    def run(self, name: str) -> Arm:
+        """Run one arm from the start."""
+        return self._steer() if name == STEERING else self._train(name)
+
+    def reference(self) -> Look:
+        """The reference itself, measured as the arms are."""
+        return Look(at=0, measured=self._look(self._reference, samples=self._testbed.lab.samples))
+
+    def _look(self, model: Any, *, samples: int = 1) -> Measured:
+        return self._measure(Sampler(model, self._chat), samples=samples)
+
+    def _train(self, name: str) -> Arm:
+        lab = self._testbed.lab
+        trainer = self._trainer(name)
+        looks, nearest = [Look(at=0, measured=self._look(self._reference))], None
+        for update in trainer.run():
+            near = update.metrics["kl/reference"] >= _NEAR * lab.kl
+            last = update.step == trainer.config.updates
+            if update.step % lab.every and not near and not last:
+                continue
+            policy = trainer.model.policy
+            look = Look(at=update.step, measured=self._look(policy))
+            self._say(name, f"update {update.step}", look)
+            if nearest is None or self._miss(look) < self._miss(nearest[0]):
+                nearest = look, copy.deepcopy(policy.state_dict())
+            looks.append(look)
+            if look.measured.kl >= lab.kl:
+                break
+        assert nearest is not None
+        trainer.model.policy.load_state_dict(nearest[1])
+        final = Look(
+            at=nearest[0].at,
+            measured=self._look(trainer.model.policy, samples=lab.samples),
+        )
+        return Arm(name=name, looks=looks, final=final)
+
+    def _trainer(self, name: str) -> PPOTrainer:
+        config, seed = self._testbed.config, self._testbed.lab.seed
+        prompts = lab_prompts("train")
+        shaping = replace(config.shaping, **penalties(self._testbed)[name])
+        reward, weights = shaped_reward(
+            Ensemble([self._reward_model], shaping),
+            shaping,
+            [prompt.messages for prompt in prompts],
+            device=self._device,
+        )
+        return PPOTrainer(
+            load_causal_lm(self._testbed.policy),
+            self._reference,
+            self._chat.tokenizer,
+            [self._chat.prompt(prompt.messages) for prompt in prompts],
+            reward,
+            replace(config.ppo, seed=seed, checkpoint_every=0),
+            reward_weights=weights,
+            eos_token_ids=self._chat.stop_ids,
+            device=self._device,
+        )
+
+    def _steer(self) -> Arm:
+        """The reference under a growing coefficient, closing in on the lab's KL."""
+        lab = self._testbed.lab
+        vector, layer = load_vector(self._testbed.vector)
+        model = load_causal_lm(self._testbed.policy, device=self._device)
+
+        def at(coefficient: float, samples: int = 1) -> Look:
+            with steered(model, vector, layer=layer, coefficient=coefficient):
+                return Look(at=coefficient, measured=self._look(model, samples=samples))
+
+        looks = [at(0.0)]
+        reached, step = 0.0, _COEFFICIENT_STEP
+        for _ in range(_MOST_COEFFICIENTS):
+            look = at(reached - step)
+            looks.append(look)
+            self._say(STEERING, f"coefficient {look.at:g}", look)
+            if look.measured.kl < lab.kl:
+                reached = look.at
+            else:
+                step /= 2
+            if step < _COEFFICIENT_STEP / 8:
+                break
+        looks.sort(key=lambda look: -look.at)
+        nearest = min(looks[1:], key=self._miss)
+        return Arm(name=STEERING, looks=looks, final=at(nearest.at, lab.samples))
+
+    def _miss(self, look: Look) -> float:
+        return abs(look.measured.kl - self._testbed.lab.kl)
+
+    def _say(self, name: str, where: str, look: Look) -> None:
+        found = look.measured
+        self._progress(
+            f"{name}: {where}: KL {found.kl:.2f} of {self._testbed.lab.kl:g}, "
+            f"agrees {found.agrees.rate:.0%}, truthful {found.truthful.rate:.0%}"
+        )
+
+
+_NEAR = 0.6
+"""Share of the lab's KL from which every update is looked at: KL grows ever faster."""
+_COEFFICIENT_STEP = 0.25
+_MOST_COEFFICIENTS = 20

@@ -1,0 +1,115 @@
+"""What the lab found: plain values, a table and a plot of agreeing against KL."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Any
+
+from pipeline.runs.rundir import write_atomically
+from pipeline.studies.plots import (
+    COLORS,
+    add_legend,
+    budget_mark,
+    columns,
+    fit_kl,
+    mark,
+    save_svg,
+    svg_figure,
+)
+from pipeline.studies.sycophancy.arms import NO_PENALTY, STEERING, Arm, Look
+from pipeline.studies.sycophancy.testbed import Testbed
+
+_FAR = 0.2
+"""An arm whose KL misses the lab's by more than this share was not compared at equal KL."""
+
+
+def findings(testbed: Testbed, reference: Look, arms: Sequence[Arm]) -> dict[str, Any]:
+    """The reference and every arm at the lab's KL, with how far each brought agreeing down."""
+    unpenalised = next(arm for arm in arms if arm.name == NO_PENALTY).final.measured
+    rows = []
+    for arm in arms:
+        found = arm.final.measured
+        rows.append(
+            {
+                "arm": arm.name,
+                "at": arm.final.at,
+                "of_unpenalised": found.agrees.rate / max(unpenalised.agrees.rate, 1e-9),
+                "equal_kl": abs(found.kl - testbed.lab.kl) <= _FAR * testbed.lab.kl,
+            }
+            | found.figures()
+        )
+    return {
+        "kl": testbed.lab.kl,
+        "penalty": testbed.lab.penalty,
+        "testbed": testbed.summary(),
+        "reference": reference.measured.figures(),
+        "arms": rows,
+    }
+
+
+def write(folder: Path, found: dict[str, Any], arms: Sequence[Arm]) -> Path:
+    """sycophancy.json, sycophancy.svg and samples.jsonl; returns the plot's path."""
+    write_atomically(folder / "sycophancy.json", json.dumps(found, indent=1))
+    samples = [
+        {"arm": arm.name, "prompt": prompt, "completion": text}
+        for arm in arms
+        for prompt, text in arm.final.measured.texts
+    ]
+    lines = "".join(json.dumps(sample, ensure_ascii=False) + "\n" for sample in samples)
+    write_atomically(folder / "samples.jsonl", lines)
+    return _plot(folder / "sycophancy.svg", found, arms)
+
+
+def _plot(path: Path, found: dict[str, Any], arms: Sequence[Arm]) -> Path:
+    rows = -(-(len(arms) + 1) // 4)
+    figure = svg_figure(
+        width=8,
+        height=5,
+        title="Agreeing with false claims",
+        subtitle="Share of held-out claims agreed with on the way; dot with its 95% interval: "
+        "where arms are compared",
+    )
+    (axes,) = columns(figure, 1, legend=rows)
+    handles = []
+    for arm, color in zip(arms, islice(cycle(COLORS), len(arms)), strict=True):
+        looks, final = [look.measured for look in arm.looks], arm.final.measured
+        style = {"color": color, "ls": "--" if arm.name == STEERING else "-", "lw": 1.6}
+        axes.plot([look.kl for look in looks], [look.agrees.rate for look in looks], **style)
+        rate = final.agrees
+        interval = [[rate.rate - rate.low], [rate.high - rate.rate]]
+        axes.errorbar(final.kl, rate.rate, interval, fmt="o", color=color, ms=6, capsize=3)
+        handles.append(mark(arm.name, marker="o", ms=5, **style))
+    shown = fit_kl(axes, [arm.final.measured.kl for arm in arms], found["kl"], to="the reference")
+    handles.append(budget_mark(f"compared at {found['kl']:g} nats", shown=shown))
+    axes.set(ylabel="agrees with the false claim", ylim=(0, 1))
+    add_legend(figure, handles, rows=rows)
+    return save_svg(figure, path)
+
+
+def readable(found: dict[str, Any], plot: Path) -> str:
+    """The table for people."""
+    head = f"{'':<14}{'KL':>6}  {'agrees':>16}  {'of none':>8}  {'says so':>8}  {'truthful':>16}  {'reward':>7}"
+    rows = [("reference", found["reference"], None)]
+    rows += [(row["arm"], row, row["of_unpenalised"]) for row in found["arms"]]
+    lines = [f"held-out topics, compared at {found['kl']:g} nats", head]
+    for name, row, share in rows:
+        lines.append(
+            f"{name:<14}{row['kl']:>6.2f}  {_interval(row['agrees']):>16}  "
+            + (f"{share:>8.2f}" if share is not None else " " * 8)
+            + f"  {row['says_so']:>8.0%}  {_interval(row['truthful']):>16}  {row['reward']:>+7.2f}"
+            + ("" if row.get("equal_kl", True) else "  (not at the same KL)")
+        )
+    classifier = found["testbed"]["classifier"]
+    lines.append(
+        f"\nreward model {found['testbed']['reward_model_accuracy']:.0%} of held-out judgments; "
+        f"classifier {classifier['accuracy']:.0%} of {classifier['held_out_rows']} held-out flags "
+        f"(always the commoner label: {classifier['commoner_label']:.0%})"
+    )
+    return "\n".join([*lines, str(plot)])
+
+
+def _interval(rate: dict[str, float]) -> str:
+    return f"{rate['rate']:.0%} [{rate['low']:.0%}, {rate['high']:.0%}]"

@@ -1,0 +1,211 @@
+"""One job in a process of its own: ``python -m pipeline.worker RUN_DIR``.
+
+It holds the run directory's lock for as long as it lives, writes everything it prints to log.txt,
+and ends in one of three ways: result.json (it succeeded), error.json (it failed or was asked to
+stop, and says why), or neither (it was killed; the freed lock tells).
+"""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from importlib import import_module
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import FrameType
+from typing import Any
+
+from pipeline.config.studio import WorkerConfig
+from pipeline.runs.cancellation import WAS_CANCELLED, Cancelled, ask
+from pipeline.runs.rundir import Job, Report, RunDirectory
+from pipeline.worker import distributed
+
+STAGES = {
+    "sft": "pipeline.stages.sft",
+    "sampling": "pipeline.stages.sample",
+    "reward": "pipeline.stages.reward",
+    "ppo": "pipeline.stages.policy",
+    "evaluate": "pipeline.stages.evaluate",
+    "measure": "pipeline.studies.measure",
+    "curve": "pipeline.reward.report.curve",
+}
+"""Each is a module with ``run(job, report, directory) -> summary``."""
+
+FAILED = 1
+CANCELLED = 128 + signal.SIGTERM
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Do the job of a run directory; returns the process's exit status."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if len(arguments) != 1 or not (Path(arguments[0]) / "job.json").is_file():
+        sys.stderr.write("usage: python -m pipeline.worker RUN_DIR (a directory with job.json)\n")
+        return 2
+    directory = RunDirectory(Path(arguments[0]).resolve())
+    place = distributed.place()
+    if place is not None:
+        return _assist(directory, place)
+    with directory.hold_lock() as lock:
+        signal.signal(signal.SIGTERM, _cancel)
+        _log_output(directory.log)
+        try:
+            directory.write_result(_work(directory, lock.fileno()))
+        except Cancelled:
+            return _fail(directory, WAS_CANCELLED, CANCELLED)
+        except BaseException as error:
+            return _fail(directory, reason_of(error), FAILED)
+    return 0
+
+
+def _work(directory: RunDirectory, lock: int) -> dict[str, Any]:
+    """Run the stage; its summary, with the seconds it took."""
+    start = time.monotonic()
+    job = directory.job()
+    _settle(job.config.worker)
+    report = Report(directory, attempt=job.attempt)
+    if job.attempt > 1 and not job.resume:
+        report.rewind(0)
+    report.log(f"{job.stage} of iteration {job.iteration}, attempt {job.attempt}")
+    try:
+        stage = _stage(job)
+        with (
+            _tracked(job, report, directory),
+            distributed.several(job, directory.path, lock=lock),
+        ):
+            summary = stage.run(job, report, directory)
+    finally:
+        report.close()
+    seconds = time.monotonic() - start
+    report.log(f"done in {seconds:.1f} s")
+    return _finite(summary | {"seconds": seconds})
+
+
+def _assist(directory: RunDirectory, place: distributed.Place) -> int:
+    """Be a further process of a stage: do its share, tell nothing, and log only a failure."""
+    signal.signal(signal.SIGTERM, _cancel)
+    job = directory.job()
+    _settle(job.config.worker)
+    stage = _stage(job)
+    try:
+        with (
+            TemporaryDirectory() as folder,
+            Report(RunDirectory(Path(folder)), attempt=job.attempt) as unread,
+            distributed.connected(place, job),
+        ):
+            stage.run(job, unread, directory)
+    except Cancelled:
+        return CANCELLED
+    return 0
+
+
+@contextmanager
+def _tracked(job: Job, report: Report, directory: RunDirectory) -> Iterator[None]:
+    """Send metrics to the trackers that the settings name."""
+    names = job.config.worker.report_to
+    if not names:
+        yield
+        return
+    kind = import_module("pipeline.worker.tracking").Trackers
+    trackers = kind(names, run=f"{job.stage}-{job.run}", folder=directory.path / "trackers")
+    report.listeners.append(trackers.log)
+    try:
+        yield
+    finally:
+        trackers.close()
+
+
+def _stage(job: Job) -> Any:
+    # Imported here and not above: threads and environment must be set before torch is loaded.
+    module = import_module(STAGES[job.stage])
+    import_module("pipeline.models.devices").cap_threads(job.config.worker)
+    import_module("transformers.utils.logging").disable_progress_bar()
+    return module
+
+
+def _settle(config: WorkerConfig) -> None:
+    """Take a back seat to labeling, and keep libraries quiet."""
+    niceness = os.nice(0)
+    if config.nice > niceness:
+        os.nice(config.nice - niceness)
+    with suppress(OSError):
+        # Linux's autogroups make nice count within a session only, and a worker has its own.
+        Path("/proc/self/autogroup").write_text(str(config.nice))
+    if config.threads:
+        for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+            os.environ[name] = str(config.threads)
+    # Spinning at a barrier while the web process has the core costs more than the work itself.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
+    os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
+
+
+def reason_of(error: BaseException) -> str:
+    """Why a stage failed, in one sentence for people."""
+    if type(error).__name__ == "OutOfMemoryError":
+        return (
+            "the GPU ran out of memory; lower the stage's batch (ppo.micro_batch_tokens, "
+            "ppo.rollout_batch, sampling.batch) or max_new_tokens, or use a smaller model"
+        )
+    if isinstance(error, MemoryError):
+        return "the machine ran out of memory; lower the stage's batch or use a smaller model"
+    if any(isinstance(e, OSError) and e.errno == errno.ENOSPC for e in _behind(error)):
+        return "the disk is full; free some space and resume or retry"
+    lines = str(error).strip().splitlines()
+    if not lines:
+        return f"the stage broke off with {type(error).__name__}"
+    # These are raised with a sentence; of others the type is half the message.
+    plain = type(error) in (ValueError, RuntimeError) or type(error).__module__.startswith(
+        "pipeline"
+    )
+    return lines[0] if plain else f"{type(error).__name__}: {lines[0]}"
+
+
+def _behind(error: BaseException | None) -> Iterator[BaseException]:
+    """The error and those it came from: libraries hide a full disk behind their own."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _fail(directory: RunDirectory, reason: str, status: int) -> int:
+    trace = traceback.format_exc()
+    directory.write_error(reason, trace)
+    if status == FAILED:
+        with directory.log.open("a", encoding="utf-8") as log:
+            log.write(f"{trace}\n")
+    directory.say(reason)
+    return status
+
+
+def _log_output(path: Path) -> None:
+    """Send everything this process prints, C libraries included, to the log."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    with path.open("ab") as log:
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
+
+
+def _cancel(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001
+    # Asked twice, the second request would otherwise interrupt the handling of the first.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    ask()
+
+
+def _finite(value: Any) -> Any:
+    """NaN and infinities as None: browsers' JSON has no word for them."""
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

@@ -1,0 +1,428 @@
+"""The workspace's database: one writer thread, readers with a cursor of their own, a journal.
+
+A write is an operation (a function of a `Transaction`).  The writer thread takes all that
+wait, runs them in one DuckDB transaction and finishes the group in this order::
+
+    validate ─▶ tables ─▶ journal + fsync ─▶ COMMIT ─▶ acknowledge
+
+so whatever was acknowledged is in both.  Nothing here ever opens, copies or hashes the .duckdb
+file: closing any handle to it inside this process would drop DuckDB's lock on it.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import duckdb
+
+from storage.engine import connection as engine
+from storage.engine.health import Health
+from storage.engine.journal import Journal
+from storage.engine.migrations import migrate
+from storage.engine.reconcile import reconcile, require_own_runs
+from storage.engine.replacing import require_settled
+from storage.engine.schema import require_known
+from storage.engine.transaction import Clock, Observers, Tables, Transaction, fetch
+from storage.engine.workspace import (
+    DATABASE,
+    JOURNAL,
+    keep_wal_aside,
+    lock_workspace,
+    make_workspace,
+)
+from storage.errors import (
+    Conflict,
+    NotFound,
+    NotLeased,
+    StorageDamaged,
+    StorageFull,
+    WorkspaceLocked,
+    cause_of,
+    explain,
+)
+
+if TYPE_CHECKING:
+    import pandas
+
+T = TypeVar("T")
+C = TypeVar("C")
+Operation = Callable[[Transaction], Any]
+_GROUP = 256
+_REBUILD = ". If the file is damaged, `python launch.py rebuild` makes it again from the journal"
+
+
+class Database:
+    """An open workspace.  Any thread may call `read` and `write`; `close` once at the end."""
+
+    def __init__(self, workspace: Path, *, lock: Any) -> None:
+        self.workspace = workspace
+        self.clock: Callable[[], datetime] = Clock()
+        self.people_version = 0
+        """Counts the commits that changed an annotator or a token."""
+        self.health = Health()
+        self.committed = 0
+        """How many bytes of the journal are committed; they never change."""
+        self._lock = lock
+        self._observers = Observers()
+        self._caches: dict[type, Any] = {}
+        self._local = threading.local()
+        self._cursors: weakref.WeakSet[duckdb.DuckDBPyConnection] = weakref.WeakSet()
+        self._waiting: queue.SimpleQueue[tuple[Operation, Future[Any]] | None] = queue.SimpleQueue()
+        self._gate = threading.Lock()
+        self._closed = False
+        self._generation = 0
+        self._connection: duckdb.DuckDBPyConnection | None = None
+        self.journal = Journal(workspace / JOURNAL)
+        try:
+            self._connect()
+        except BaseException:
+            self.journal.close()
+            raise
+        self._writer = threading.Thread(
+            target=self._write_groups, name="storage-writer", daemon=True
+        )
+        self._writer.start()
+
+    @classmethod
+    def open(cls, workspace: Path, *, create: bool = True) -> Database:
+        """Open a workspace for reading and writing.
+
+        Takes its lock, brings the schema up to date and makes journal and tables agree.
+        Raises WorkspaceLocked, NotFound (no such workspace and not `create`), StorageDamaged,
+        StorageFull where the disk does not let it, or ReplacementUnfinished after a restore that
+        was interrupted.
+        """
+        workspace = Path(workspace).absolute()
+        make_workspace(workspace, create=create)
+        lock = lock_workspace(workspace)
+        try:
+            require_settled(workspace)
+            return cls(workspace, lock=lock)
+        except BaseException as error:
+            lock.close()
+            if isinstance(error, OSError) and _disk_refused(error):
+                raise _unopened(workspace, error) from error
+            raise
+
+    # -- reading ---------------------------------------------------------------------------
+
+    def cursor(self) -> duckdb.DuckDBPyConnection:
+        """This thread's own cursor; a connection shared by threads returns wrong rows."""
+        if self._closed:
+            raise RuntimeError("the workspace is closed")
+        cursor, generation = getattr(self._local, "cursor", (None, -1))
+        if cursor is None or generation != self._generation:
+            with self._gate:
+                if self._connection is None:
+                    raise StorageFull("the database is closed until the disk takes writes again")
+                cursor = engine.cursor_of(self._connection)
+                self._cursors.add(cursor)
+                self._local.cursor = (cursor, self._generation)
+        return cursor
+
+    def read(self, sql: str, /, **parameters: Any) -> list[dict[str, Any]]:
+        """Rows as dicts, with $name parameters; JSON columns come as text."""
+        return fetch(self.cursor(), sql, parameters)
+
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """All that this thread reads meanwhile is of one moment; writing goes on beside it."""
+        cursor = self.cursor()
+        cursor.execute("BEGIN TRANSACTION READ ONLY")
+        try:
+            cursor.execute(
+                "SELECT key FROM meta LIMIT 1"
+            ).fetchall()  # the first read sets the moment
+            yield
+        finally:
+            # Gone when the database was closed, or opened afresh, under it.
+            with suppress(duckdb.ConnectionException):
+                cursor.execute("ROLLBACK")
+
+    def read_df(self, sql: str, /, **parameters: Any) -> pandas.DataFrame:
+        """The same as a DataFrame."""
+        return self.cursor().execute(sql, parameters).df()
+
+    def copy_to_parquet(self, sql: str, path: Path, /, **parameters: Any) -> int:
+        """Write the rows of a query to a parquet file; returns how many there are."""
+        target = str(path).replace("'", "''")
+        statement = f"COPY ({sql}) TO '{target}' (FORMAT parquet)"
+        return int(self.cursor().execute(statement, parameters).fetchall()[0][0])
+
+    def cache(self, kind: type[C]) -> C:
+        """The one object of this class that lives as long as the database is open.
+
+        It is made when first asked for, and may keep only what never changes once stored.
+        """
+        with self._gate:
+            if kind not in self._caches:
+                self._caches[kind] = kind()
+            return self._caches[kind]
+
+    # -- writing ---------------------------------------------------------------------------
+
+    def write(self, operation: Callable[[Transaction], T]) -> T:
+        """Run `operation` in the writer thread; returns when it is journaled and committed.
+
+        What it raises is raised here, and then nothing of it is stored.  It may be run again
+        when a neighbour in its group fails, so it must not change anything outside the
+        transaction.  Raises StorageFull when the disk refuses: repeat it when there is space.
+        """
+        return self.submit(operation).result()
+
+    def submit(self, operation: Callable[[Transaction], T]) -> Future[T]:
+        """The same for those who need not wait in a thread: the outcome comes by the future."""
+        if threading.current_thread() is self._writer:
+            raise RuntimeError("an operation must use its own transaction, not db.write")
+        future: Future[T] = Future()
+        # Running from here on: whoever stops waiting cannot cancel what the writer has taken.
+        future.set_running_or_notify_cancel()
+        with self._gate:
+            if self._closed:
+                raise RuntimeError("the workspace is closed")
+            self._waiting.put((operation, future))
+        return future
+
+    def close(self) -> None:
+        """Finish waiting writes, fold the write-ahead log in and release the lock."""
+        with self._gate:
+            if self._closed:
+                return
+            self._closed = True
+            self._waiting.put(None)
+        self._writer.join()
+        self._disconnect()
+        self.journal.close()
+        self._lock.close()
+
+    def __enter__(self) -> Database:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- the writer thread -----------------------------------------------------------------
+
+    def _write_groups(self) -> None:
+        while (first := self._waiting.get()) is not None:
+            group = [first]
+            while len(group) < _GROUP and not self._waiting.empty():
+                item = self._waiting.get()
+                if item is None:
+                    self._run_group(group)
+                    return
+                group.append(item)
+            self._run_group(group)
+
+    def _run_group(self, group: list[tuple[Operation, Future[Any]]]) -> None:
+        """Answer every operation of a group: together, or one by one when one of them fails."""
+        outcomes: list[_Done | BaseException]
+        try:
+            outcomes = [*self._attempt([operation for operation, _ in group], careful=False)]
+        except StorageFull as error:
+            self.health.refuse(error)
+            outcomes = [StorageFull(str(error)) for _ in group]
+        except BaseException:
+            outcomes = [self._attempt_alone(operation) for operation, _ in group]
+        for (_, future), outcome in zip(group, outcomes, strict=True):
+            if isinstance(outcome, _Done):
+                future.set_result(outcome.value)
+            else:
+                future.set_exception(outcome)
+
+    def _attempt_alone(self, operation: Operation) -> _Done | BaseException:
+        try:
+            return self._attempt([operation], careful=True)[0]
+        except BaseException as error:  # whatever it is belongs to the caller, not to this thread
+            return error
+
+    def _attempt(
+        self, operations: list[Operation], *, careful: bool
+    ) -> list[_Done | BaseException]:
+        """One transaction; returns only after the commit, or raises with nothing stored.
+
+        An operation that raises before it has written anything is that operation's own affair;
+        after it has written, the whole transaction has to go.
+        """
+        tables = self._begin()
+        transaction = Transaction(tables, self._observers, now=self.clock, careful=careful)
+        start, last_act = self.journal.size, tables.last_act
+        try:
+            outcomes: list[_Done | BaseException] = []
+            wrote = False
+            for operation in operations:
+                transaction.wrote = False
+                try:
+                    outcomes.append(_Done(operation(transaction)))
+                except Exception as error:
+                    if transaction.wrote or transaction.broken:
+                        raise
+                    outcomes.append(error)
+                wrote = wrote or transaction.wrote
+                if transaction.broken:
+                    raise RuntimeError("an operation went on after its SQL had failed")
+            transaction.flush()
+            self._finish(tables, transaction, wrote=wrote)
+        except BaseException as error:
+            tables.last_act = last_act
+            self._undo(start)
+            if _disk_refused(error):
+                raise StorageFull(f"nothing was stored: {explain(error)}") from error
+            raise
+        return outcomes
+
+    def _finish(self, tables: Tables, transaction: Transaction, *, wrote: bool) -> None:
+        """Journal, then commit: the order that makes an acknowledged write safe twice."""
+        if not wrote:
+            tables.connection.execute("ROLLBACK")
+            return
+        if transaction.lines:
+            length = sum(map(len, transaction.lines))
+            transaction.note_journal_bytes(self.journal.size + length)
+            self.journal.append(transaction.lines)
+        else:
+            self.journal.require_in_place()
+        self._commit(tables.connection)
+        if transaction.people_changed:
+            self.people_version += 1
+        self.committed = self.journal.size
+        self.health.refused = None
+
+    def _commit(self, connection: duckdb.DuckDBPyConnection) -> None:
+        connection.execute("COMMIT")
+
+    def _begin(self) -> Tables:
+        if self._connection is None:
+            self._reconnect()
+        try:
+            self._tables.connection.execute("BEGIN")
+        except duckdb.Error:
+            self._disconnect()
+            self._reconnect()
+            self._tables.connection.execute("BEGIN")
+        return self._tables
+
+    def _undo(self, journal_size: int) -> None:
+        """Roll the tables, the journal and the observers back to before the group."""
+        self._observers.forget()
+        if self.journal.size != journal_size:
+            self.journal.truncate(journal_size)
+        connection = self._tables.connection
+        try:
+            with suppress(duckdb.TransactionException):  # a failed commit has rolled back itself
+                connection.execute("ROLLBACK")
+            connection.execute("SELECT 1")
+        except duckdb.Error:
+            self._restart()
+
+    # -- the connection --------------------------------------------------------------------
+
+    def _connect(self) -> None:
+        path = self.workspace / DATABASE
+        unclean = keep_wal_aside(self.workspace)
+        try:
+            connection = engine.connect(path)
+        except duckdb.IOException as error:
+            if "lock" in str(error):
+                raise WorkspaceLocked(f"another program has {path} open: {error}") from error
+            if cause_of(error):
+                raise _unopened(path, error) from error
+            raise StorageFull(f"{path} cannot be opened: {error}{_REBUILD}") from error
+        except duckdb.Error as error:
+            raise StorageDamaged(f"{path} cannot be read: {error}{_REBUILD}") from error
+        try:
+            with self._told_of_file():
+                require_known(connection)
+                migrate(connection)
+                Tables(connection).journal_bytes()
+            reconcile(connection, self.journal, thorough=unclean)
+            require_own_runs(Tables(connection))
+        except duckdb.Error as error:
+            connection.close()
+            if _disk_refused(error) and not isinstance(error, duckdb.FatalException):
+                raise _unopened(path, error) from error
+            raise StorageDamaged(f"{path} cannot be read: {error}{_REBUILD}") from error
+        except BaseException:
+            connection.close()
+            raise
+        with self._gate:
+            self._connection = connection
+            self.committed = self.journal.size
+            self._tables = Tables(connection)
+            self._generation += 1
+
+    @contextmanager
+    def _told_of_file(self) -> Iterator[None]:
+        """Have what is wrong with the database name the file and the way out."""
+        try:
+            yield
+        except StorageDamaged as error:
+            raise StorageDamaged(f"{self.workspace / DATABASE}: {error}{_REBUILD}") from None
+
+    def _disconnect(self) -> None:
+        with self._gate:
+            connection, self._connection = self._connection, None
+            # DuckDB keeps one instance for each file until its last cursor is closed.
+            for cursor in list(self._cursors):
+                cursor.close()
+            if connection is not None:
+                connection.close()
+
+    def _restart(self) -> None:
+        """Start DuckDB afresh: after a fatal error it refuses everything.
+
+        When the disk does not even allow that, the next write tries again.
+        """
+        self._disconnect()
+        with suppress(StorageFull):
+            self._reconnect()
+
+    def _reconnect(self) -> None:
+        try:
+            self._connect()
+        except (duckdb.Error, OSError, StorageDamaged) as error:
+            raise StorageFull(
+                f"{self.workspace} cannot be opened again yet: {explain(error)}"
+            ) from error
+
+
+def _unopened(path: Path, error: BaseException) -> StorageFull:
+    return StorageFull(f"{path} cannot be opened: {explain(error)}")
+
+
+def _disk_refused(error: BaseException) -> bool:
+    """Whether the same write may succeed later; a failed commit is a TransactionException."""
+    if isinstance(error, duckdb.FatalException):
+        return True
+    if isinstance(error, duckdb.Error) and "could not write" in str(error).lower():
+        return True
+    return isinstance(error, duckdb.Error | OSError) and cause_of(error) is not None
+
+
+class _Done:
+    """The result of an operation, told apart from an exception it might have returned."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+__all__ = [
+    "Conflict",
+    "Database",
+    "NotFound",
+    "NotLeased",
+    "StorageDamaged",
+    "StorageFull",
+    "Transaction",
+    "WorkspaceLocked",
+]

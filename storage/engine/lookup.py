@@ -1,0 +1,47 @@
+"""Reading records by their key: what every subject module needs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol, TypeVar
+
+from storage.engine.codec import from_row, kind_of_type
+from storage.engine.database import Database
+from storage.errors import NotFound
+
+T = TypeVar("T")
+
+
+def select(db: Database, record_type: type[T], sql: str, /, **parameters: Any) -> list[T]:
+    """The records in the rows of a query."""
+    return [from_row(record_type, row) for row in db.read(sql, **parameters)]
+
+
+def by_key(db: Database, record_type: type[T], key: Any) -> T:
+    """The record with this key; NotFound when there is none."""
+    found = by_keys(db, record_type, [key])
+    if not found:
+        raise NotFound(f"there is no {kind_of_type(record_type).name} {key!r}")
+    return found[key]
+
+
+def by_keys(db: Database, record_type: type[T], keys: Sequence[Any]) -> dict[Any, T]:
+    """The records that exist with these keys."""
+    kind = kind_of_type(record_type)
+    # Table and key are names of the schema, from the table of kinds.
+    sql = f"SELECT * FROM {kind.table} WHERE {kind.key} IN (SELECT unnest($keys))"
+    return {row[kind.key]: from_row(record_type, row) for row in db.read(sql, keys=list(keys))}
+
+
+_MODELS = "SELECT id FROM models WHERE id IN (SELECT unnest($ids))"
+
+
+def known_models(reader: Reader, ids: set[str]) -> set[str]:
+    """Those of `ids` that are models which are stored."""
+    return {row["id"] for row in reader.rows(_MODELS, ids=list(ids))}
+
+
+class Reader(Protocol):
+    """What the desk reads the tables with."""
+
+    def rows(self, sql: str, /, **parameters: Any) -> list[dict[str, Any]]: ...

@@ -1,0 +1,179 @@
+"""The schema, as numbered functions that each run once, in one transaction with their record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import duckdb
+
+from storage.engine import items
+from storage.errors import StorageDamaged
+
+Connection = duckdb.DuckDBPyConnection
+Migration = Callable[[Connection], None]
+
+# No foreign keys: DuckDB checks them against rows that are updated, and refuses the update.
+_TABLES = """
+CREATE TABLE prompts (
+    id VARCHAR PRIMARY KEY, role VARCHAR NOT NULL, messages JSON NOT NULL,
+    category VARCHAR, source VARCHAR, created_at TIMESTAMPTZ);
+CREATE TABLE completions (
+    id VARCHAR PRIMARY KEY, prompt VARCHAR NOT NULL, policy VARCHAR NOT NULL,
+    text VARCHAR NOT NULL, tokens BIGINT, finish_reason VARCHAR,
+    temperature DOUBLE, top_p DOUBLE, seed BIGINT, created_at TIMESTAMPTZ);
+CREATE TABLE comparisons (
+    id VARCHAR PRIMARY KEY, prompt VARCHAR NOT NULL, first VARCHAR NOT NULL,
+    second VARCHAR NOT NULL, iteration BIGINT NOT NULL, arm VARCHAR NOT NULL,
+    wanted BIGINT NOT NULL, position BIGINT NOT NULL, item VARCHAR, created_at TIMESTAMPTZ);
+CREATE TABLE judgments (
+    id VARCHAR PRIMARY KEY, comparison VARCHAR NOT NULL, annotator VARCHAR NOT NULL,
+    outcome VARCHAR NOT NULL, shown_swapped BOOLEAN NOT NULL, strength BIGINT,
+    criteria JSON, comment VARCHAR, milliseconds BIGINT, replaces VARCHAR UNIQUE,
+    created_at TIMESTAMPTZ);
+CREATE TABLE withdrawals (
+    id VARCHAR PRIMARY KEY, replaces VARCHAR NOT NULL UNIQUE, annotator VARCHAR NOT NULL,
+    created_at TIMESTAMPTZ);
+CREATE TABLE skips (
+    id VARCHAR PRIMARY KEY, comparison VARCHAR NOT NULL, annotator VARCHAR NOT NULL,
+    created_at TIMESTAMPTZ);
+CREATE TABLE flags (
+    id VARCHAR PRIMARY KEY, comparison VARCHAR NOT NULL, annotator VARCHAR NOT NULL,
+    comment VARCHAR, created_at TIMESTAMPTZ);
+CREATE TABLE snapshots (
+    hash VARCHAR PRIMARY KEY, iteration BIGINT, judgments BIGINT NOT NULL,
+    created_at TIMESTAMPTZ);
+CREATE TABLE snapshot_judgments (snapshot VARCHAR NOT NULL, judgment VARCHAR NOT NULL);
+CREATE TABLE annotators (
+    id VARCHAR PRIMARY KEY, name VARCHAR NOT NULL UNIQUE, role VARCHAR NOT NULL,
+    kind VARCHAR NOT NULL, password_hash VARCHAR, disabled BOOLEAN NOT NULL,
+    created_at TIMESTAMPTZ);
+CREATE TABLE tokens (
+    hash VARCHAR PRIMARY KEY, annotator VARCHAR NOT NULL, kind VARCHAR NOT NULL,
+    created_at TIMESTAMPTZ, expires_at TIMESTAMPTZ, revoked BOOLEAN NOT NULL);
+CREATE TABLE leases (
+    comparison VARCHAR, annotator VARCHAR, granted_at TIMESTAMPTZ NOT NULL,
+    expires_at TIMESTAMPTZ NOT NULL, PRIMARY KEY (comparison, annotator));
+CREATE TABLE models (
+    id VARCHAR PRIMARY KEY, role VARCHAR NOT NULL, name VARCHAR NOT NULL, path VARCHAR,
+    parent VARCHAR, iteration BIGINT, run VARCHAR, reward_model VARCHAR, snapshot VARCHAR,
+    summary JSON, created_at TIMESTAMPTZ);
+CREATE TABLE iterations (
+    number BIGINT PRIMARY KEY, phase VARCHAR NOT NULL, policy_sampled VARCHAR,
+    reward_model VARCHAR, policy_produced VARCHAR, labels_wanted BIGINT, verdict VARCHAR,
+    settings JSON, evaluation JSON, created_at TIMESTAMPTZ, finished_at TIMESTAMPTZ);
+CREATE TABLE runs (
+    id VARCHAR PRIMARY KEY, stage VARCHAR NOT NULL, iteration BIGINT NOT NULL,
+    status VARCHAR NOT NULL, directory VARCHAR NOT NULL, attempt BIGINT, reason VARCHAR,
+    config JSON, progress DOUBLE, message VARCHAR, ingested_seq BIGINT,
+    created_at TIMESTAMPTZ, finished_at TIMESTAMPTZ);
+CREATE TABLE metrics (
+    run VARCHAR NOT NULL, seq BIGINT NOT NULL, step BIGINT NOT NULL, name VARCHAR NOT NULL,
+    value DOUBLE);
+CREATE TABLE run_notes (
+    run VARCHAR NOT NULL, seq BIGINT NOT NULL, step BIGINT NOT NULL, kind VARCHAR NOT NULL,
+    name VARCHAR NOT NULL, message VARCHAR NOT NULL, payload JSON);
+CREATE TABLE settings (key VARCHAR PRIMARY KEY, value JSON);
+"""
+
+_VIEWS = """
+CREATE VIEW current_judgments AS
+    SELECT j.* FROM judgments AS j
+    ANTI JOIN judgments AS later ON later.replaces = j.id
+    ANTI JOIN withdrawals AS w ON w.replaces = j.id;
+CREATE VIEW open_skips AS
+    SELECT s.* FROM skips AS s ANTI JOIN withdrawals AS w ON w.replaces = s.id;
+CREATE VIEW open_flags AS
+    SELECT f.* FROM flags AS f ANTI JOIN withdrawals AS w ON w.replaces = f.id;
+"""
+
+_GATE = """
+CREATE TABLE predictions (
+    comparison VARCHAR PRIMARY KEY, reward_model VARCHAR NOT NULL, first DOUBLE NOT NULL,
+    first_score DOUBLE NOT NULL, second_score DOUBLE NOT NULL, created_at TIMESTAMPTZ);
+CREATE TABLE gate_overrides (
+    id VARCHAR PRIMARY KEY, policy VARCHAR NOT NULL, ruling VARCHAR NOT NULL,
+    reason VARCHAR NOT NULL, researcher VARCHAR, created_at TIMESTAMPTZ);
+"""
+
+
+def m001_initial(connection: Connection) -> None:
+    """Tables named after the records, and views of what has not been taken back."""
+    connection.execute(_TABLES)
+    connection.execute(_VIEWS)
+
+
+def m002_items(connection: Connection) -> None:
+    """Which comparisons put the same two texts before annotators."""
+    connection.execute(items.TABLE)
+    items.note(connection)
+
+
+def m003_gate(connection: Connection) -> None:
+    """What reward models predicted of judged pairs, and what researchers overrode."""
+    connection.execute(_GATE)
+
+
+def m004_order(connection: Connection) -> None:
+    """In which order acts were stored; of those from before, what the clock says."""
+    for table in ("judgments", "skips", "flags"):
+        connection.execute(f"ALTER TABLE {table} ADD COLUMN seq BIGINT")
+    for table in ("judgments", "skips", "flags"):
+        connection.execute(
+            f"UPDATE {table} SET seq = o.seq FROM ({_ORDER}) AS o WHERE o.id = {table}.id"
+        )
+
+
+_ORDER = """
+    SELECT id, row_number() OVER (ORDER BY created_at, id) AS seq FROM (
+        SELECT id, created_at FROM judgments UNION ALL
+        SELECT id, created_at FROM skips UNION ALL
+        SELECT id, created_at FROM flags)
+"""
+
+MIGRATIONS: tuple[Migration, ...] = (m001_initial, m002_items, m003_gate, m004_order)
+
+# How far the journal is applied: its length in bytes, written in each group's transaction.
+_META = """
+CREATE TABLE IF NOT EXISTS migrations (name VARCHAR PRIMARY KEY, applied_at TIMESTAMPTZ);
+CREATE TABLE IF NOT EXISTS meta (key VARCHAR PRIMARY KEY, value VARCHAR);
+INSERT INTO meta VALUES ('journal_bytes', '0') ON CONFLICT DO NOTHING;
+"""
+
+
+def migrate(connection: Connection, migrations: Sequence[Migration] = MIGRATIONS) -> list[str]:
+    """Apply what is missing, in order; returns the names applied.
+
+    Raises StorageDamaged for a database that a newer version has migrated further.
+    """
+    connection.execute(_META)
+    applied = applied_to(connection, migrations)
+    for migration in migrations[len(applied) :]:
+        _apply(connection, migration)
+    return [migration.__name__ for migration in migrations[len(applied) :]]
+
+
+def applied_to(connection: Connection, migrations: Sequence[Migration] = MIGRATIONS) -> list[str]:
+    """The names of those that the database has, the first ones of `migrations`; StorageDamaged as above."""
+    names = [migration.__name__ for migration in migrations]
+    rows = connection.execute("SELECT name FROM main.migrations ORDER BY name").fetchall()
+    applied = [row[0] for row in rows]
+    if applied != names[: len(applied)]:
+        unknown = ", ".join(sorted(set(applied) - set(names))) or "out of order"
+        raise StorageDamaged(
+            f"this workspace was last opened by another version of Kitestring ({unknown}); "
+            "update Kitestring to open it"
+        )
+    return applied
+
+
+def _apply(connection: Connection, migration: Migration) -> None:
+    connection.execute("BEGIN")
+    try:
+        migration(connection)
+        connection.execute(
+            "INSERT INTO migrations VALUES ($name, now())", {"name": migration.__name__}
+        )
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+    connection.execute("COMMIT")

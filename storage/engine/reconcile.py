@@ -1,0 +1,166 @@
+"""Making the tables and the journal agree at start-up, whichever of the two is behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import islice
+from typing import Any
+
+import duckdb
+
+from storage.engine import journal as journals
+from storage.engine.codec import KINDS, Entry, Kind
+from storage.engine.journal import Journal, Line
+from storage.engine.transaction import Tables
+from storage.errors import JournalDamaged, StorageDamaged
+
+_CHUNK = 20_000
+REWRITE = (
+    "move the journal out of the workspace and start again: it is written anew from the database, and "
+    "nothing that the database holds is lost"
+)
+GO_BACK = "restore a backup with `python launch.py restore`"
+
+
+def replay(tables: Tables, lines: Iterable[Line]) -> int:
+    """Apply journal lines to the tables; returns how many there were.
+
+    Order matters only within a kind, so each chunk is applied kind by kind, in bulk.
+    """
+    count = 0
+    remaining = iter(lines)
+    while chunk := list(islice(remaining, _CHUNK)):
+        count += len(chunk)
+        _apply(tables, chunk)
+    return count
+
+
+def _apply(tables: Tables, lines: list[Line]) -> None:
+    rows: dict[str, list[Entry]] = {name: [] for name in KINDS}
+    known = {name: _stored_acts(tables, kind, lines) for name, kind in KINDS.items()}
+    for line in lines:
+        kind, entry = KINDS[line.kind], line.entry
+        if kind.ordered:  # a line may be there twice, and only the first has a number
+            if entry[kind.key] in known[kind.name]:
+                continue
+            known[kind.name].add(entry[kind.key])
+        rows[line.kind].append(tables.numbered(kind, entry))
+    for name, entries in rows.items():
+        if entries:
+            tables.apply(KINDS[name], entries, skip_stored=True)
+
+
+def _stored_acts(tables: Tables, kind: Kind, lines: list[Line]) -> set[Any]:
+    keys = [line.entry[kind.key] for line in lines if kind.ordered and line.kind == kind.name]
+    return tables.stored_keys(kind, keys) if keys else set()
+
+
+def reconcile(
+    connection: duckdb.DuckDBPyConnection, journal: Journal, *, thorough: bool
+) -> tuple[int, int]:
+    """Make both say the same; returns (entries put in the tables, entries put in the journal).
+
+    The database notes in each transaction how long the journal was.  A longer journal holds
+    groups whose commit never came: they are applied.  A shorter one has lost its end: what
+    only the database has is appended to it.  `thorough` (after an unclean stop) compares every
+    record by its key as well, since either file may have lost something in the middle.
+
+    Damage beyond the committed length is set aside beside the journal.  Damage within it raises
+    StorageDamaged, which names the way that loses nothing first.
+    """
+    tables = Tables(connection)
+    applied = tables.journal_bytes()
+    # An empty database has not said what was committed: the journal may be all there is.
+    if 0 < applied < journal.size and journal.ends_a_line(applied):
+        journal.set_aside_damage(applied)
+    if applied == journal.size and not thorough:
+        return 0, 0
+    try:
+        return _agree(connection, tables, journal, applied)
+    except JournalDamaged as error:
+        ways = (
+            f"To lose nothing, {REWRITE}. Or {GO_BACK}"
+            if applied
+            else f"The database is empty: {GO_BACK}"
+        )
+        raise StorageDamaged(f"{error}. {ways}") from None
+
+
+def _agree(
+    connection: duckdb.DuckDBPyConnection, tables: Tables, journal: Journal, applied: int
+) -> tuple[int, int]:
+    connection.execute("BEGIN")
+    try:
+        replayed = 0
+        lost_its_end = applied > journal.size or not journal.ends_a_line(applied)
+        if not lost_its_end:
+            replayed = replay(tables, journal.lines(applied))
+        added, missing = _compare(tables, journal, trust_tables=lost_its_end)
+        if missing:
+            journal.append(missing)
+        tables.note_journal_bytes(journal.size)
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+    connection.execute("COMMIT")
+    return replayed + added, len(missing)
+
+
+def _compare(tables: Tables, journal: Journal, *, trust_tables: bool) -> tuple[int, list[bytes]]:
+    """Apply what only the journal has; return lines for what only the tables have.
+
+    Where a replaceable record differs, the journal is right, unless it has lost its end.
+    """
+    last: dict[str, dict[Any, Line]] = {name: {} for name in KINDS}
+    for line in journal.lines():
+        kind = KINDS[line.kind]
+        known = last[line.kind]
+        key = line.entry[kind.key]
+        if not kind.once or key not in known:
+            known[key] = line
+    numbers = tables.act_numbers()
+    behind: list[Line] = []
+    missing: list[tuple[int, str, bytes]] = []
+    for name, kind in KINDS.items():
+        stored = tables.everything(kind)
+        journaled = last[name]
+        _check_constant(kind, stored, journaled)
+        behind += [
+            line
+            for key, line in journaled.items()
+            if key not in stored
+            or not (kind.once or trust_tables or kind.same(stored[key], line.entry))
+        ]
+        missing += [
+            (numbers[key] if kind.ordered else 0, str(key), journals.encode(name, entry))
+            for key, entry in stored.items()
+            if key not in journaled
+            or (trust_tables and not kind.once and not kind.same(entry, journaled[key].entry))
+        ]
+    behind.sort(key=lambda line: line.number)
+    _apply(tables, behind)
+    missing.sort(key=lambda line: line[0])  # acts in their order, behind everything else
+    if behind or missing:
+        acts = [
+            line for name, kind in KINDS.items() if kind.ordered for line in last[name].values()
+        ]
+        acts.sort(key=lambda line: line.number)
+        later = [key for number, key, _ in missing if number]
+        tables.renumber([*(line.entry["id"] for line in acts), *later])
+    return len(behind), [line for _, _, line in missing]
+
+
+def _check_constant(kind: Kind, stored: dict[Any, Entry], journaled: dict[Any, Line]) -> None:
+    """Raise StorageDamaged where a record that never changes reads differently in the two."""
+    for key, line in journaled.items() if kind.once else ():
+        if key in stored and not kind.same(stored[key], line.entry):
+            raise StorageDamaged(
+                f"the {kind.name} {key!r} differs between the database and line {line.number} of "
+                "the journal, whose checksum holds; `python launch.py rebuild` trusts the journal"
+            )
+
+
+def require_own_runs(tables: Tables) -> None:
+    """Raise StorageDamaged where a stored run's directory is not one of the workspace: a backup
+    from elsewhere could otherwise have files read, and written, anywhere."""
+    tables.everything(KINDS["run"])

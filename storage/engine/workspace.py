@@ -1,0 +1,157 @@
+"""The files of a workspace: their names, the lock, and what is kept aside."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import shutil
+import stat
+from contextlib import suppress
+from pathlib import Path
+from typing import IO
+
+from storage.engine.files import sync_folder
+from storage.errors import NotFound, StorageDamaged, WorkspaceLocked, writing_to
+from storage.records import now
+
+DATABASE = "workspace.duckdb"
+WAL = "workspace.duckdb.wal"
+JOURNAL = "journal.jsonl"
+LOCK = "workspace.lock"
+SERVER = "server.json"
+SETTINGS = "config.toml"
+BACKUPS = "backups"
+_WALS_KEPT = 5
+_LOG = logging.getLogger(__name__)
+
+
+def make_workspace(workspace: Path, *, create: bool) -> None:
+    """Make the directory, or raise NotFound when there is no workspace and `create` is False."""
+    if not create:
+        require_data(workspace)
+    make_private(workspace)
+
+
+def require_data(workspace: Path) -> None:
+    """Raise NotFound where no workspace is."""
+    if not holds_data(workspace):
+        raise NotFound(f"{workspace} is not a workspace; make one with `python launch.py init`")
+
+
+def holds_data(workspace: Path) -> bool:
+    """Whether there is a database, or a journal to make one from."""
+    return (workspace / DATABASE).exists() or (workspace / JOURNAL).exists()
+
+
+def make_private(workspace: Path) -> None:
+    """Make the directory, or close it, for its owner alone: what DuckDB and the workers write in it
+    is as open as the umask leaves it.
+
+    One that belongs to somebody else, or that everybody may write to (`/tmp`), keeps its rights,
+    and a line in the log says so.  On return its name, and the names of parents made for it,
+    survive a power cut.
+    """
+    missing = [folder for folder in (workspace, *workspace.parents) if not folder.exists()]
+    with writing_to(workspace, "name another directory with --workspace"):
+        workspace.mkdir(mode=0o700, parents=True, exist_ok=True)
+    # One that is there may have been made by a process that was killed before it synced the name.
+    for folder in missing or [workspace]:
+        with suppress(PermissionError):  # a parent that may be entered but not read
+            sync_folder(folder.parent)
+    found = workspace.stat()
+    rights = stat.S_IMODE(found.st_mode)
+    if not rights & 0o077:
+        return
+    if found.st_uid == os.geteuid() and not rights & stat.S_ISVTX:
+        workspace.chmod(rights & 0o700)
+        _LOG.warning("%s could be read by other users; it is for its owner alone now", workspace)
+    else:
+        _LOG.warning(
+            "other users can read %s; move the workspace into a directory of your own", workspace
+        )
+
+
+def publish_server(workspace: Path, *, url: str, token: str) -> None:
+    """Write where the live server answers; nobody else can read the file, not even for a moment."""
+    path = workspace / SERVER
+    path.unlink(missing_ok=True)
+    path.touch(mode=0o600)
+    path.write_text(json.dumps({"url": url, "token": token}))
+
+
+def read_server(workspace: Path) -> dict[str, str]:
+    """``{"url", "token"}`` of the server that has the workspace open."""
+    try:
+        found = json.loads((workspace / SERVER).read_text())
+        return {"url": found["url"], "token": found["token"]}
+    except (ValueError, KeyError, TypeError):
+        raise ValueError(
+            f"{workspace / SERVER} cannot be read; stop the server of this workspace and start it again"
+        ) from None
+
+
+def lock_workspace(workspace: Path) -> IO[str]:
+    """Take the workspace for this process until the returned file is closed.
+
+    A file of its own, because closing any handle to the .duckdb file drops DuckDB's lock.
+    Raises WorkspaceLocked, naming the server that has it when one says so, and StorageDamaged by
+    `require_own_files`.
+    """
+    require_own_files(workspace)
+    lock = (workspace / LOCK).open("a")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        lock.close()
+        raise WorkspaceLocked(_who_has(workspace)) from None
+    return lock
+
+
+def require_own_files(workspace: Path) -> None:
+    """Raise StorageDamaged where one of the files is a link, or a pipe: two workspaces could write
+    one journal, and the rename that puts a restored file in place would change the link alone."""
+    for name in (DATABASE, WAL, JOURNAL, LOCK):
+        path = workspace / name
+        if os.path.lexists(path) and not stat.S_ISREG(path.lstat().st_mode):
+            raise StorageDamaged(
+                f"{path} is no regular file; put the file itself there (the workspace as a whole may "
+                "be a link)"
+            )
+
+
+def _who_has(workspace: Path) -> str:
+    try:
+        url = json.loads((workspace / SERVER).read_text())["url"]
+    except (OSError, ValueError, KeyError):
+        return f"another process has {workspace} open; wait for it to finish or stop it"
+    return f"the server at {url} has {workspace} open; use it there or stop it first"
+
+
+def keep_wal_aside(workspace: Path) -> bool:
+    """Copy the write-ahead log of an unclean stop before DuckDB replays it; True if there was one.
+
+    One flipped bit in it makes DuckDB drop all that follows without a word, so the evidence
+    is kept (the last few), and the journal is compared in full.
+    """
+    wal = workspace / WAL
+    if not wal.exists() or wal.stat().st_size == 0:
+        return False
+    backups = workspace / BACKUPS
+    backups.mkdir(exist_ok=True)
+    copy = backups / f"{WAL}-{stamp()}"
+    try:
+        shutil.copyfile(wal, copy)
+    except OSError:
+        copy.unlink(missing_ok=True)
+        raise
+    copy.chmod(0o600)
+    for old in sorted(backups.glob(f"{WAL}-*"))[:-_WALS_KEPT]:
+        old.unlink()
+    return True
+
+
+def stamp() -> str:
+    """The current time for a file name, e.g. 20260131T235959.123456."""
+    return now().strftime("%Y%m%dT%H%M%S.%f")

@@ -1,0 +1,228 @@
+"""One row of a file, read column by column.
+
+Each method returns a checked value or raises ``ValueError`` with the reason the row cannot be
+used.  What is odd but usable (a number where text was expected) is kept and noted in `warnings`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from storage.importing.filetypes import STRICT, Doubled, Row, is_missing
+from storage.importing.row_notes import BadRow
+from storage.records import Message, as_messages, now
+
+LONG = 200_000
+"""Characters of a text, some 50,000 tokens, beyond which it is more likely a mistake of the file."""
+_CLOCKS_DIFFER = timedelta(minutes=5)
+_PROMPT_COLUMNS = ("messages", "prompt", "instruction")
+
+
+class Cells:
+    """The cells of one row and the warnings that reading them gave.
+
+    `strict`: what is odd but usable cannot be used either.
+    """
+
+    def __init__(self, row: Row, *, strict: bool = False) -> None:
+        self.line = row.line
+        self._values = row.values
+        self._strict = strict
+        self.warnings: list[BadRow] = []
+
+    def warn(self, reason: str) -> None:
+        self.warnings.append(BadRow(self.line, reason))
+
+    def _odd(self, reason: str) -> None:
+        if self._strict:
+            raise ValueError(reason)
+        self.warn(reason)
+
+    def has(self, column: str) -> bool:
+        """Whether the column is there and holds something; an empty CSV cell holds nothing."""
+        value = self._values.get(column)
+        return not is_missing(value) and value != ""
+
+    def present(self, column: str) -> bool:
+        """Whether the row has the column at all, with or without something in it."""
+        return not is_missing(self._values.get(column))
+
+    def name(self, column: str, default: str | None = None) -> str:
+        """A short text such as a name, a label or a number used as one (stripped)."""
+        if not self.has(column):
+            return self._default(column, default)
+        value = self._values[column]
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)  # a column of integers with gaps comes back as floats
+        if isinstance(value, bool) or not isinstance(value, str | int | float):
+            raise ValueError(f"{column} must be text, not {_spelled(value)}")
+        if not str(value).strip():
+            return self._default(column, default)
+        return _valid_text(column, str(value).strip())
+
+    def text(self, column: str, default: str | None = None) -> str:
+        """Free text, exactly as written; numbers and booleans as the file spells them."""
+        value = self._values.get(column)
+        if is_missing(value):
+            return self._default(column, default)
+        return self._as_text(column, value)
+
+    def response(self, column: str) -> str:
+        """One assistant turn: text, or a list that holds one assistant message."""
+        value = self._values.get(column)
+        if isinstance(value, list):
+            messages = self._chat(column, value)
+            if len(messages) != 1 or messages[0].role != "assistant":
+                raise ValueError(f"{column} must hold one assistant message and nothing else")
+            text = messages[0].content
+        else:
+            text = self.text(column)
+        if not text.strip():
+            self._odd(f"{column} is empty")
+        return text
+
+    def chat(self, column: str) -> tuple[Message, ...]:
+        """A list of {"role", "content"}; plain text is one user turn."""
+        value = self._values.get(column)
+        if isinstance(value, list):
+            return self._chat(column, value)
+        return as_messages(self.text(column))
+
+    def is_chat(self, column: str) -> bool:
+        return isinstance(self._values.get(column), list)
+
+    def has_prompt(self) -> bool:
+        return any(map(self.has, _PROMPT_COLUMNS))
+
+    def prompt(self) -> tuple[Message, ...]:
+        """The prompt: `messages`, else `prompt` (text or messages), else `instruction` followed
+        by `input` where there is one."""
+        if self.has("messages") or self.has("prompt"):
+            return self.chat("messages" if self.has("messages") else "prompt")
+        if not self.has("instruction"):
+            raise ValueError(f"the prompt is missing (one of {', '.join(_PROMPT_COLUMNS)})")
+        parts = [self.text("instruction"), self.text("input", "")]
+        return as_messages("\n\n".join(part for part in parts if part.strip()))
+
+    def choice(self, column: str, choices: Sequence[str], default: str | None = None) -> str:
+        """One of a few words, in any case."""
+        value = self.name(column, default)
+        if value.lower() not in choices:
+            raise ValueError(f"{column} is {value!r} and must be one of {', '.join(choices)}")
+        return value.lower()
+
+    def integer(self, column: str, *, low: int | None = None, high: int = 2**53) -> int | None:
+        """A whole number from `low` to `high`."""
+        if not self.has(column):
+            return None
+        value = self._values[column]
+        try:
+            if isinstance(value, bool) or float(value) != int(float(value)):
+                raise ValueError
+            number = int(float(value))
+        except (TypeError, ValueError, OverflowError):
+            raise ValueError(f"{column} is {_spelled(value)} and must be a whole number") from None
+        if (low is not None and number < low) or number > high:
+            raise ValueError(f"{column} is {_spelled(value)} and must be from {low or 0} to {high}")
+        return number
+
+    def boolean(self, column: str) -> bool | None:
+        """True or false; 1 and 0 and their spellings in CSV as well."""
+        if not self.has(column):
+            return None
+        value = self._values[column]
+        spelled = {"true": True, "false": False, "1": True, "0": False, "1.0": True, "0.0": False}
+        try:
+            return spelled[str(value).strip().lower()]
+        except KeyError:
+            raise ValueError(f"{column} is {_spelled(value)} and must be true or false") from None
+
+    def time(self, column: str) -> datetime | None:
+        """An ISO 8601 time or a timestamp that is past, in UTC where it names no zone."""
+        if not self.has(column):
+            return None
+        value = self._values[column]
+        try:
+            moment = value if isinstance(value, datetime) else datetime.fromisoformat(value)
+            moment = moment.replace(tzinfo=moment.tzinfo or UTC).astimezone(UTC)
+        except (TypeError, ValueError, OverflowError):
+            raise ValueError(
+                f"{column} is {_spelled(value)} and must be a time like 2026-09-30T14:05:00Z"
+            ) from None
+        if moment > now() + _CLOCKS_DIFFER:
+            raise ValueError(
+                f"{column} is {_spelled(value)}, which is yet to come (a time that names no zone is "
+                "taken for UTC)"
+            )
+        # A parquet timestamp arrives as a subclass of datetime that counts nanoseconds.
+        return datetime.fromisoformat(moment.isoformat(timespec="microseconds"))
+
+    def mapping(self, column: str) -> dict[str, str]:
+        """A JSON object of names to words, or its text in CSV and parquet."""
+        if not self.has(column):
+            return {}
+        value = self._values[column]
+        try:
+            value = json.loads(value, **STRICT) if isinstance(value, str) else value
+        except (ValueError, RecursionError):
+            value = None
+        if isinstance(value, Doubled):
+            raise ValueError(f"{column} says {value.twice} twice")
+        if not isinstance(value, Mapping):
+            raise ValueError(f'{column} must be an object like {{"helpful": "a"}}')
+        return {str(k): str(v) for k, v in value.items() if v is not None}
+
+    def _default(self, column: str, default: str | None) -> str:
+        if default is None:
+            raise ValueError(f"{column} is missing")
+        return default
+
+    def _as_text(self, column: str, value: Any) -> str:
+        if isinstance(value, bool | int | float):
+            kind = "boolean" if isinstance(value, bool) else "number"
+            if self._strict:
+                raise ValueError(f"{column} must be text, not the {kind} {_spelled(value)}")
+            self.warn(f"{column} is the {kind} {_spelled(value)}, kept as text")
+            return json.dumps(value)
+        if not isinstance(value, str):
+            raise ValueError(f"{column} must be text, not {_spelled(value)}")
+        if len(value) > LONG:
+            self._odd(
+                f"{column} is {len(value):,} characters long, more than anybody reads before a judgment"
+            )
+        return _valid_text(column, value)
+
+    def _chat(self, column: str, messages: list[Any]) -> tuple[Message, ...]:
+        if not messages:
+            raise ValueError(f"{column} holds no message")
+        turns: list[Message] = []
+        for message in messages:
+            if not isinstance(message, Mapping) or not {"role", "content"} <= message.keys():
+                raise ValueError(f'{column} must be a list of {{"role", "content"}} messages')
+            if isinstance(message, Doubled):
+                raise ValueError(f"a message in {column} has {message.twice} twice")
+            if is_missing(message["content"]):
+                raise ValueError(f"a message in {column} has no content")
+            turns.append(Message(str(message["role"]), self._as_text(column, message["content"])))
+        return tuple(turns)
+
+
+def _valid_text(column: str, text: str) -> str:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        raise ValueError(
+            f"{column} holds half of a surrogate pair (\\ud800 to \\udfff), which no encoding can store"
+        ) from None
+    if "\0" in text:
+        raise ValueError(f"{column} holds a NUL character")
+    return text
+
+
+def _spelled(value: Any) -> str:
+    """The value as JSON spells it, cut short."""
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= 60 else text[:57] + "…"

@@ -1,0 +1,351 @@
+"""Files into rows and back: JSON lines, a JSON array (only read), CSV, parquet.
+
+Every row that is read keeps where it came from, so that whoever reports it can say "line 17".  A row that
+cannot be read is a `BadRow`, never an exception: a file is judged as a whole.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import json
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as parquet
+
+from storage.importing.parquet_batches import TooLarge, batches
+from storage.importing.row_notes import BadRow, RowNotes
+
+WRITABLE = (".jsonl", ".parquet", ".csv")
+_MIB = 2**20
+_CHAT_COLUMNS = ("prompt", "messages", "chosen", "rejected", "completion")
+_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
+"""By OWASP's page on CSV injection; the last four are the same in full width."""
+_MARKS = (b",", b"[", b"{")
+MOST_MARKS = 1_000_000
+"""Of these in a file that comes through the browser: prose has one in sixty characters."""
+READABLE = (".jsonl", ".ndjson", ".json", ".csv", ".parquet")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row of a file.  `line` counts from 1: the line it starts on in a text file (in CSV the
+    header is line 1), its number in parquet."""
+
+    line: int
+    values: Mapping[str, Any]
+
+
+def read_rows(path: Path, *, most: int | None = None) -> tuple[list[Row], RowNotes]:
+    """Every row of a file (or of the parquet files in a directory), and those that are none.
+
+    Raises ``ValueError`` when the file is of no known type or is not what its ending says, and as
+    soon as it has more than `most` rows, good or bad.
+    """
+    path = Path(path)
+    rows: list[Row] = []
+    bad = RowNotes()
+    for each in _all_rows(path, most):
+        if isinstance(each, Row):
+            rows.append(each)
+        else:
+            bad.append(each)
+        _require_few(path, len(rows) + bad.count, most)
+    return rows, bad
+
+
+def _require_few(path: Path, rows: int, most: int | None) -> None:
+    if most is not None and rows > most:
+        raise ValueError(
+            f"{path.name} has more than {most:,} rows, the most that are taken through the browser; "
+            "split it, or import it from a terminal with `python launch.py import`"
+        )
+
+
+def _require_few_marks(path: Path) -> None:
+    """Refuse a text of which little is text: each empty list or cell takes some hundred bytes."""
+    marks = 0
+    with path.open("rb") as file:
+        while part := file.read(_MIB):
+            marks += sum(map(part.count, _MARKS))
+    if marks > MOST_MARKS:
+        raise ValueError(
+            f"{path.name} has {marks:,} commas and brackets, and {MOST_MARKS:,} are the most that are "
+            "taken through the browser; split it, or import it from a terminal with "
+            "`python launch.py import`"
+        )
+
+
+def _all_rows(path: Path, most: int | None) -> Iterator[Row | BadRow]:
+    """One row after the other; text is read line by line, but for an array of JSON."""
+    if path.is_dir():
+        return _parquet_rows(sorted(path.rglob("*.parquet")), path)
+    if not path.exists():
+        raise ValueError(f"there is no file {path}")
+    kind = path.suffix.lower()
+    if kind not in READABLE:
+        raise ValueError(f"{path.name} must end in one of {', '.join(READABLE)}")
+    if kind == ".parquet":
+        return _parquet_rows([path], path)
+    with path.open("rb") as file:
+        begin = file.read(8192)
+    if b"\0" in begin:
+        raise ValueError(
+            f"{path.name} is not UTF-8 text but a binary file (or UTF-16): save it as UTF-8, or give it "
+            "the ending of what it is"
+        )
+    if (line := _undecodable(path)) is not None:
+        raise ValueError(f"{path.name} is not UTF-8 (see line {line}); save it as UTF-8")
+    if most is not None:
+        _require_few_marks(path)
+    if kind == ".csv":
+        return _csv_rows(path)
+    if kind == ".json" and _begins_array(path):
+        return _json_array_rows(path.read_bytes())
+    return _json_lines(path)
+
+
+def _begins_array(path: Path) -> bool:
+    with path.open("rb") as file:
+        for line in file:
+            if text := line.removeprefix(codecs.BOM_UTF8).lstrip():
+                return text.startswith(b"[")
+    return False
+
+
+def _json_lines(path: Path) -> Iterator[Row | BadRow]:
+    # Lines of bytes, not of text: str.splitlines would also break them at U+2028 inside a response.
+    with path.open("rb") as file:
+        for line, raw in enumerate(file, start=1):
+            text = raw.removeprefix(codecs.BOM_UTF8) if line == 1 else raw
+            if not text.strip():
+                continue
+            try:
+                yield _checked(line, json.loads(text.rstrip(b"\n").decode("utf-8"), **STRICT))
+            except ValueError as problem:
+                yield BadRow(line, f"not JSON: {problem}")
+            except RecursionError:
+                yield BadRow(line, "nested too deeply to be read")
+
+
+def _json_array_rows(content: bytes) -> Iterator[Row | BadRow]:
+    """The elements of one JSON array; after the first that does not parse, the rest is lost."""
+    text = content.decode("utf-8-sig")
+    decoder = json.JSONDecoder(**STRICT)
+    position, line, counted = text.index("[") + 1, 1, 0
+    while True:
+        position = _skip_blanks(text, position)
+        if text[position : position + 1] in ("]", ""):
+            break
+        line, counted = line + text.count("\n", counted, position), position
+        try:
+            value, position = decoder.raw_decode(text, position)
+        except ValueError as problem:
+            yield BadRow(line, f"not JSON, nothing after it could be read: {problem}")
+            return
+        except RecursionError:
+            yield BadRow(line, "nested too deeply; nothing after it could be read")
+            return
+        yield _checked(line, value)
+        position = _skip_blanks(text, position)
+        if text[position : position + 1] == ",":
+            position += 1
+        elif text[position : position + 1] != "]":
+            yield BadRow(line, "not followed by a comma or the end of the array")
+            return
+    if text[position:].strip() != "]":
+        yield BadRow(line, "the array does not end, or something follows it")
+
+
+def _skip_blanks(text: str, position: int) -> int:
+    while position < len(text) and text[position] in " \t\r\n":
+        position += 1
+    return position
+
+
+class Doubled(dict[str, Any]):
+    """An object that had `twice` two times, of which JSON readers keep the last without a word.
+
+    Not an error at once: whether anybody reads it is known later, and an array goes on behind it.
+    """
+
+    twice: str
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a JSON value")
+
+
+def _columns(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) == len(pairs):
+        return found
+    doubled = Doubled(found)
+    times = Counter(name for name, _ in pairs)
+    doubled.twice = next(name for name, count in times.items() if count > 1)
+    return doubled
+
+
+STRICT: dict[str, Any] = {"parse_constant": _no_constant, "object_pairs_hook": _columns}
+"""How JSON is read here: options of `json.loads`."""
+
+
+def _csv_rows(path: Path) -> Iterator[Row | BadRow]:
+    csv.field_size_limit(2**31 - 1)  # the default refuses a response over 128 KiB
+    header: list[str] | None = None
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        cells = csv.reader(file, strict=True)
+        while True:
+            line = cells.line_num + 1
+            try:
+                row = next(cells, None)
+            except csv.Error as problem:
+                yield BadRow(line, f"not CSV, nothing after it could be read: {problem}")
+                return
+            if row is None:
+                return
+            if not row:
+                continue
+            if header is not None:
+                yield _csv_row(line, header, row)
+                continue
+            header = [name.strip() for name in row]
+            _require_commas(path, header)
+            twice = [name for name, times in Counter(header).items() if name and times > 1]
+            if twice:
+                yield BadRow(line, f"has two columns {twice[0]}; rename or remove one of them")
+                return
+
+
+def _require_commas(path: Path, header: list[str]) -> None:
+    """Refuse what spreadsheets of many countries write: with another separator, all is one column."""
+    for separator, word in ((";", "semicolons"), ("\t", "tabs")):
+        if len(header) == 1 and separator in header[0]:
+            raise ValueError(f"{path.name} seems to be separated by {word}; save it with commas")
+
+
+def _undecodable(path: Path) -> int | None:
+    """The first line that is not UTF-8, looked for before any row: then none of them is believed."""
+    decoder, line = codecs.getincrementaldecoder("utf-8")(), 1
+    with path.open("rb") as file:
+        while True:
+            part = file.read(_MIB)
+            try:
+                decoder.decode(part, final=not part)
+            except UnicodeDecodeError as problem:
+                return line + problem.object.count(b"\n", 0, problem.start)
+            if not part:
+                return None
+            line += part.count(b"\n")
+
+
+def _csv_row(line: int, header: list[str], row: list[str]) -> Row | BadRow:
+    if len(row) != len(header):
+        return BadRow(line, f"has {len(row)} cells where the header has {len(header)}")
+    return _checked(line, {n: _csv_cell(n, cell) for n, cell in zip(header, row, strict=True)})
+
+
+def _csv_cell(column: str, cell: str) -> Any:
+    """The text of a cell, or the chat messages that it spells in JSON where a column may hold some.
+
+    Elsewhere, as in response_a, such a text is what somebody wrote.
+    """
+    if column in _CHAT_COLUMNS and cell.startswith("[{") and '"role"' in cell:
+        try:
+            value = json.loads(cell, **STRICT)
+        except (ValueError, RecursionError):
+            return cell
+        if all(isinstance(each, dict) and "role" in each for each in value):
+            return value
+    return cell
+
+
+def _parquet_rows(files: list[Path], path: Path) -> Iterator[Row]:
+    if not files:
+        raise ValueError(f"there is no parquet file in {path}")
+    line = 0
+    try:
+        for batch in batches(files):
+            try:
+                rows = batch.to_pylist()
+            except (OverflowError, LookupError, NotImplementedError) as problem:
+                raise ValueError(
+                    f"{path.name} has a value after row {line} that cannot be read: {problem}"
+                ) from None
+            for values in rows:
+                line += 1
+                yield Row(line, values)
+    except TooLarge as problem:
+        raise ValueError(
+            f"{path.name} becomes more than {problem.allowed // _MIB} MiB when it is read, which is "
+            "too much for its size; split it into smaller files, or give it as JSON lines"
+        ) from None
+
+
+def _checked(line: int, value: Any) -> Row | BadRow:
+    if not isinstance(value, dict):
+        return BadRow(line, "not an object with named columns")
+    if isinstance(value, Doubled):
+        return BadRow(line, f"has two columns {value.twice}; rename or remove one of them")
+    if None in value or "" in value:
+        return BadRow(line, "a column has no name")
+    return Row(line, value)
+
+
+def is_missing(value: Any) -> bool:
+    """Whether a cell is empty: null, or the NaN that pandas writes in its place."""
+    return value is None or (isinstance(value, float) and math.isnan(value))
+
+
+Writer = Callable[[list[dict[str, Any]]], None]
+
+
+@contextmanager
+def open_writer(path: Path, schema: pa.Schema, *, csv_safe: bool = False) -> Iterator[Writer]:
+    """A function that appends rows to a new file, whose ending says how.
+
+    In JSON lines times are ISO 8601; in CSV lists and objects are JSON text and null is empty.
+    `csv_safe` puts an apostrophe before the cells of a CSV that a spreadsheet would run.
+    """
+    cell = _safe_text if csv_safe else _csv_text
+    if path.suffix.lower() == ".parquet":
+        with parquet.ParquetWriter(path, schema) as table:
+            yield lambda rows: table.write_table(pa.Table.from_pylist(rows, schema=schema))
+        return
+    with path.open("w", encoding="utf-8", newline="") as file:
+        if path.suffix.lower() == ".csv":
+            cells = csv.writer(file)
+            cells.writerow(schema.names)
+            yield lambda rows: cells.writerows(
+                [cell(row[name]) for name in schema.names] for row in rows
+            )
+        else:
+            yield lambda rows: file.writelines(f"{_json(row)}\n" for row in rows)
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=datetime.isoformat)
+
+
+def _csv_text(value: Any) -> Any:
+    if isinstance(value, list | dict):
+        return _json(value)
+    return value.isoformat() if isinstance(value, datetime) else value
+
+
+def is_formula(value: Any) -> bool:
+    """Whether a spreadsheet that opens a CSV takes this cell for a formula."""
+    return isinstance(value, str) and value.lstrip(" ").startswith(_FORMULA_STARTS)
+
+
+def _safe_text(value: Any) -> Any:
+    text = _csv_text(value)
+    return f"'{text}" if is_formula(text) else text

@@ -1,0 +1,318 @@
+"""Prompts, demonstrations, judgments, preference datasets and pairs to judge, from files.
+
+Files are JSON lines, a JSON array, CSV or parquet.  A file is imported whole or not at all:
+all bad rows are reported at once (of very many, the first and their number), and nothing is
+stored; with `skip_bad` the good rows are stored and the report says what was left out.  Ids follow
+from the content, so importing the same file again adds nothing.  docs/data.md lists the columns.
+Where the caller can tell which rows are too long for the model (`LengthCheck`), these are bad rows
+too or left out.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+from typing import cast, get_args
+
+from storage.engine.database import Database
+from storage.engine.lookup import Reader
+from storage.importing.cells import Cells
+from storage.importing.long_rows import ANY_LENGTH, LengthCheck
+from storage.importing.plan import (
+    DEMONSTRATIONS,
+    Plan,
+    plan_demonstrations,
+    plan_prompts,
+    plan_votes,
+)
+from storage.importing.preferences import Labelled, labelled, pair_up, paired_vote, separate_voters
+from storage.importing.row_notes import BadFile, BadRow, RowNotes
+from storage.importing.sheet import ImportReport, Sheet
+from storage.importing.votes import Answer, Vote
+from storage.importing.written_pairs import COLUMNS as PAIR_COLUMNS
+from storage.importing.written_pairs import WrittenPair, plan_pairs, written_pair
+from storage.records import (
+    LONGEST_LOOK,
+    AnnotatorKind,
+    Completion,
+    Prompt,
+    PromptRole,
+    ScreenOutcome,
+    digest,
+    now,
+)
+from storage.tables.pseudonyms import key_of
+
+__all__ = [
+    "BadFile",
+    "BadRow",
+    "ImportReport",
+    "default_role",
+    "import_judgments",
+    "import_pairs",
+    "import_preferences",
+    "import_prompts",
+    "import_sft",
+]
+
+_SHARES: tuple[tuple[PromptRole, int], ...] = (("train", 80), ("held-out", 95), ("audit", 100))
+_PROMPT = ("prompt", "messages", "instruction")
+_STRENGTH_WORDS = {"slightly": 1, "clearly": 2, "much": 3}
+_ABOUT_PROMPTS = ("role", "category", "source")
+_JUDGMENT_COLUMNS = (
+    *("prompt", "messages", "instruction", "input", "response_a", "response_b", "annotator"),
+    *("outcome", "strength", "comment", "created_at", "model_a", "model_b", "item", "id"),
+    *("comparison", "shown_swapped", "criteria", "milliseconds", "replaces", "withdrawn_at"),
+    *("prompt_role", "annotator_kind"),
+    # Written by a raw export for the reader; an import has no use for them.
+    *("status", "iteration", "arm"),
+)
+
+
+def default_role(prompt: str) -> PromptRole:
+    """The role of an imported prompt that names none: 80% train, 15% held-out, 5% audit.
+
+    It follows from the prompt's id, so the same prompt never changes sides.
+    """
+    percentile = int(digest("role", prompt), 16) % 100
+    return next(role for role, below in _SHARES if percentile < below)
+
+
+def import_prompts(
+    db: Database,
+    file: Path,
+    *,
+    role: PromptRole | None = None,
+    skip_bad: bool = False,
+    length: LengthCheck = ANY_LENGTH,
+) -> ImportReport:
+    """Prompts to sample from: `prompt` (text or chat messages) or `messages` in each row.
+
+    Optional columns: `role` (train, held-out, audit or sft), `category`, `source`.  A row
+    without a role gets `role`, or one by `default_role`.  Raises `BadFile`.
+    """
+    sheet = Sheet(file, length)
+    sheet.expect([_PROMPT], known=(*_PROMPT, "input", *_ABOUT_PROMPTS))
+
+    def parse(cells: Cells) -> tuple[int, Prompt]:
+        made = Prompt.make(cells.prompt(), role=role or "train")
+        length.require_fit(made.messages)
+        chosen = cells.choice("role", get_args(PromptRole), role or default_role(made.id))
+        return cells.line, Prompt(
+            id=made.id,
+            role=cast(PromptRole, chosen),
+            messages=made.messages,
+            category=cells.text("category", ""),
+            source=cells.text("source", "") or Path(file).name,
+        )
+
+    found = sheet.parse(parse)
+
+    return sheet.store(db, lambda reader, _: plan_prompts(reader, found), skip_bad=skip_bad)
+
+
+def import_sft(
+    db: Database,
+    file: Path,
+    *,
+    skip_bad: bool = False,
+    length: LengthCheck = ANY_LENGTH,
+) -> ImportReport:
+    """Demonstrations for SFT: a prompt and the answer it should get, in each row.
+
+    Either a prompt (`prompt`, `messages` or `instruction` + `input`) with `response`,
+    `completion` or `output`; or `messages` alone, whose last turn is the answer.  Prompts get
+    the role sft and the answers belong to the model "demonstrations".  Raises `BadFile`.
+    """
+    sheet = Sheet(file, length)
+    answers = ("response", "completion", "output")
+    sheet.expect([_PROMPT], known=(*_PROMPT, "input", *answers, "category", "source"))
+    when = now()
+
+    def parse(cells: Cells) -> tuple[int, Prompt, Completion]:
+        column = next((name for name in answers if cells.present(name)), None)
+        messages = cells.prompt()
+        if column is not None:
+            answer = cells.response(column)
+        elif messages[-1].role == "assistant":
+            messages, answer = messages[:-1], messages[-1].content
+        else:
+            raise ValueError(
+                "the answer is missing: a response, completion or output column, or messages "
+                "that end with the assistant's turn"
+            )
+        length.require_fit(messages, answer)
+        prompt = Prompt.make(
+            messages,
+            role="sft",
+            category=cells.text("category", ""),
+            source=cells.text("source", "") or Path(file).name,
+        )
+        completion = Completion(
+            id=f"r-{digest(prompt.id, DEMONSTRATIONS, answer)}",
+            prompt=prompt.id,
+            policy=DEMONSTRATIONS,
+            text=answer,
+            created_at=when,
+        )
+        return cells.line, prompt, completion
+
+    found = sheet.parse(parse)
+
+    return sheet.store(
+        db, lambda reader, when: plan_demonstrations(reader, found, when=when), skip_bad=skip_bad
+    )
+
+
+def import_judgments(
+    db: Database,
+    file: Path,
+    *,
+    role: PromptRole | None = None,
+    skip_bad: bool = False,
+    length: LengthCheck = ANY_LENGTH,
+) -> ImportReport:
+    """Human judgments: `prompt, response_a, response_b, annotator, outcome` in each row.
+
+    `outcome` is a, b, tie or both_bad; response_a is taken to have stood on the left.  Optional:
+    `strength` (1 to 3), `comment`, `created_at`, `model_a`, `model_b`, `item`, and the columns
+    of a raw export.  New prompts get `role` (default train); annotators are made by name, as
+    people without a password.  Comparisons belong to iteration 0 and enter no queue.
+    Raises `BadFile`.
+    """
+    sheet = Sheet(file, length)
+    sheet.expect(
+        [_PROMPT, ("response_a",), ("response_b",), ("annotator",), ("outcome",)],
+        known=_JUDGMENT_COLUMNS,
+    )
+    source = Path(file).name
+
+    def parse(cells: Cells) -> Vote:
+        vote = _judgment_vote(cells, role=role or "train", source=source)
+        length.require_fit(vote.prompt.messages, vote.a.text, vote.b.text)
+        return vote
+
+    votes = sheet.parse(parse)
+    return sheet.store(
+        db, lambda reader, when: plan_votes(reader, votes, when=when), skip_bad=skip_bad
+    )
+
+
+def import_pairs(
+    db: Database,
+    file: Path,
+    *,
+    role: PromptRole | None = None,
+    skip_bad: bool = False,
+    length: LengthCheck = ANY_LENGTH,
+    most: int | None = None,
+) -> ImportReport:
+    """Pairs to be judged here: `prompt, response_a, response_b` in each row.
+
+    Optional: `model_a`, `model_b`, `category`, `arm`, and `id`, which keeps equal texts apart.  They
+    enter the queue of every phase; new prompts get `role` (default train).  A row is bad that
+    lacks a text, or has an empty one, one over `cells.LONG` characters, something else than text
+    or two equal responses.  Raises `BadFile`, and ``ValueError`` for more than `most` rows.
+    """
+    sheet = Sheet(file, length, most=most)
+    sheet.expect([_PROMPT, ("response_a",), ("response_b",)], known=PAIR_COLUMNS)
+    source = Path(file).name
+
+    def parse(cells: Cells) -> WrittenPair:
+        pair = written_pair(cells, role=role or "train", source=source)
+        length.require_fit(pair.prompt.messages, pair.first.text, pair.second.text)
+        return pair
+
+    pairs = sheet.parse(parse, strict=True, key=lambda pair: pair.content)
+    key = key_of(db)  # before the plan: it may have to be made
+
+    def plan(reader: Reader, when: datetime) -> Plan:
+        return plan_pairs(reader, pairs, when=when, key=key)
+
+    return sheet.store(db, plan, skip_bad=skip_bad)
+
+
+def import_preferences(
+    db: Database,
+    file: Path,
+    *,
+    role: PromptRole | None = None,
+    skip_bad: bool = False,
+    length: LengthCheck = ANY_LENGTH,
+) -> ImportReport:
+    """A TRL preference dataset, each row a vote of an unknown annotator.
+
+    Rows are prompt / chosen / rejected (the prompt may be implicit) or prompt / completion /
+    label, in plain text or chat messages; an `annotator` column is used where there is one.
+    Raises `BadFile`.
+    """
+    sheet = Sheet(file, length)
+    source, role = Path(file).name, role or "train"
+    if sheet.has("label") and not sheet.has("chosen"):
+        sheet.expect(
+            [_PROMPT, ("completion",), ("label",)],
+            known=(*_PROMPT, "input", "completion", "label", "annotator"),
+        )
+
+        def parse_one(cells: Cells) -> Labelled:
+            row = labelled(cells, role=role, source=source)
+            length.require_fit(row.prompt.messages, row.text)
+            return row
+
+        votes, alone = pair_up(sheet.parse(parse_one))
+        sheet.bad = RowNotes.of(sheet.bad, alone)
+    else:
+        sheet.expect(
+            [("chosen",), ("rejected",)],
+            known=(*_PROMPT, "input", "chosen", "rejected", "outcome", "annotator"),
+        )
+
+        def parse(cells: Cells) -> Vote:
+            vote = paired_vote(cells, role=role, source=source)
+            length.require_fit(vote.prompt.messages, vote.a.text, vote.b.text)
+            return vote
+
+        votes = sheet.parse(parse)
+
+    def plan(reader: Reader, when: datetime) -> Plan:
+        return plan_votes(reader, separate_voters(reader, votes), when=when)
+
+    return sheet.store(db, plan, skip_bad=skip_bad)
+
+
+def _judgment_vote(cells: Cells, *, role: PromptRole, source: str) -> Vote:
+    return Vote(
+        line=cells.line,
+        prompt=Prompt.make(
+            cells.prompt(),
+            role=cast(PromptRole, cells.choice("prompt_role", get_args(PromptRole), role)),
+            source=source,
+        ),
+        a=Answer(cells.response("response_a"), cells.name("model_a", "imported")),
+        b=Answer(cells.response("response_b"), cells.name("model_b", "imported")),
+        annotator=cells.name("annotator"),
+        kind=_kind(cells),
+        outcome=cast(ScreenOutcome, cells.choice("outcome", get_args(ScreenOutcome))),
+        strength=_strength(cells),
+        criteria=cells.mapping("criteria"),
+        comment=cells.text("comment", ""),
+        milliseconds=cells.integer("milliseconds", low=0, high=LONGEST_LOOK),
+        created_at=cells.time("created_at"),
+        item=cells.name("item", "") or None,
+        id=cells.name("id", "") or None,
+        comparison=cells.name("comparison", "") or None,
+        swapped=cells.boolean("shown_swapped"),
+        replaces=cells.name("replaces", "") or None,
+        withdrawn_at=cells.time("withdrawn_at"),
+    )
+
+
+def _kind(cells: Cells) -> AnnotatorKind | None:
+    if not cells.has("annotator_kind"):
+        return None
+    return cast(AnnotatorKind, cells.choice("annotator_kind", get_args(AnnotatorKind)))
+
+
+def _strength(cells: Cells) -> int | None:
+    word = cells.name("strength", "").lower()
+    return _STRENGTH_WORDS.get(word) or cells.integer("strength")

@@ -1,0 +1,409 @@
+"""What an import will store: the records in its rows that the database lacks."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from storage.engine.lookup import known_models
+from storage.engine.transaction import Encoded, encode
+from storage.importing.row_notes import BadRow, RowNotes
+from storage.importing.votes import Answer, Pair, Vote, external_model, in_order
+from storage.records import (
+    KEPT_APART,
+    Annotator,
+    AnnotatorKind,
+    Comparison,
+    Completion,
+    Judgment,
+    ModelVersion,
+    Outcome,
+    Prompt,
+    PromptRole,
+    Withdrawal,
+    canonical_outcome,
+    digest,
+    new_id,
+    shown_swapped,
+)
+from storage.tables.annotators import require_name
+from storage.tables.pseudonyms import known_key, pseudonyms_here, written_id
+
+if TYPE_CHECKING:
+    from storage.engine.lookup import Reader
+
+DEMONSTRATIONS = "demonstrations"
+"""The model that wrote what people wrote for SFT."""
+
+
+@dataclass
+class Plan:
+    """What to store and what to say; every dict is keyed by id and holds new records only.
+
+    `known` counts what the file says that is stored already.
+    """
+
+    prompts: dict[str, Prompt] = field(default_factory=dict)
+    models: dict[str, ModelVersion] = field(default_factory=dict)
+    completions: dict[str, Completion] = field(default_factory=dict)
+    comparisons: dict[str, Comparison] = field(default_factory=dict)
+    annotators: dict[str, Annotator] = field(default_factory=dict)
+    judgments: dict[str, Judgment] = field(default_factory=dict)
+    withdrawals: dict[str, Withdrawal] = field(default_factory=dict)
+    known: int = 0
+    bad: RowNotes = field(default_factory=RowNotes)
+    warnings: RowNotes = field(default_factory=RowNotes)
+
+    def encoded(self) -> dict[str, Encoded]:
+        """What is to be stored, by kind, in the order in which one refers to the other."""
+        groups: dict[str, Mapping[str, Any]] = {
+            "prompts": self.prompts,
+            "models": self.models,
+            "completions": self.completions,
+            "comparisons": self.comparisons,
+            "annotators": self.annotators,
+            "judgments": self.judgments,
+            "withdrawals": self.withdrawals,
+        }
+        return {name: encode(records.values()) for name, records in groups.items()}
+
+
+_ROLES = "SELECT id, role FROM prompts WHERE id IN (SELECT unnest($ids))"
+_ANSWERS = "SELECT id FROM completions WHERE id IN (SELECT unnest($ids))"
+
+
+def plan_prompts(reader: Reader, found: Sequence[tuple[int, Prompt]]) -> Plan:
+    """New prompts of (line, prompt); one that has another role already keeps it, with a warning."""
+    stored = {row["id"]: row["role"] for row in reader.rows(_ROLES, ids=[p.id for _, p in found])}
+    plan = Plan(known=sum(prompt.id in stored for _, prompt in found))
+    roles: dict[str, PromptRole] = dict(stored)
+    for line, prompt in found:
+        known = roles.setdefault(prompt.id, prompt.role)
+        if known != prompt.role:
+            stays = f"this prompt is already here as {known}, and stays so"
+            if prompt.role == "sft" and known in KEPT_APART:
+                stays += "; its demonstration is kept and will not be trained on"
+            plan.warnings.append(BadRow(line, stays))
+        plan.prompts.setdefault(prompt.id, prompt)
+    return plan
+
+
+def plan_demonstrations(
+    reader: Reader, found: Sequence[tuple[int, Prompt, Completion]], *, when: datetime
+) -> Plan:
+    """The prompts of (line, prompt, answer), their answers, and the model that stands for them."""
+    plan = plan_prompts(reader, [(line, prompt) for line, prompt, _ in found])
+    plan.completions |= {answer.id: answer for _, _, answer in found}
+    stored = {row["id"] for row in reader.rows(_ANSWERS, ids=list(plan.completions))}
+    plan.known = sum(answer.id in stored for _, _, answer in found)
+    if found and not known_models(reader, {DEMONSTRATIONS}):
+        plan.models[DEMONSTRATIONS] = ModelVersion(
+            id=DEMONSTRATIONS, role="external", name=DEMONSTRATIONS, created_at=when
+        )
+    return plan
+
+
+_KNOWN_PAIRS = """
+    SELECT c.id, c.prompt, f.text AS first, s.text AS second,
+           coalesce(fm.name, f.policy) AS first_model, coalesce(sm.name, s.policy) AS second_model
+    FROM comparisons AS c
+    JOIN completions AS f ON f.id = c.first
+    JOIN completions AS s ON s.id = c.second
+    LEFT JOIN models AS fm ON fm.id = f.policy
+    LEFT JOIN models AS sm ON sm.id = s.policy
+    WHERE c.id IN (SELECT unnest($ids))
+"""
+_KNOWN_JUDGMENTS = """
+    SELECT j.id, j.comparison, a.name AS annotator, j.outcome, r.id IS NOT NULL AS revised,
+           w.id IS NOT NULL AS withdrawn
+    FROM judgments AS j
+    JOIN annotators AS a ON a.id = j.annotator
+    LEFT JOIN judgments AS r ON r.replaces = j.id
+    LEFT JOIN withdrawals AS w ON w.replaces = j.id
+    WHERE j.id IN (SELECT unnest($ids))
+"""
+_CURRENT = """
+    SELECT a.name AS annotator, j.comparison, j.id, j.created_at
+    FROM current_judgments AS j JOIN annotators AS a ON a.id = j.annotator
+    WHERE j.comparison IN (SELECT unnest($ids))
+"""
+_REPLACED = """
+    SELECT replaces FROM judgments WHERE replaces IN (SELECT unnest($ids))
+    UNION ALL SELECT replaces FROM withdrawals WHERE replaces IN (SELECT unnest($ids))
+"""
+
+
+def plan_votes(reader: Reader, votes: Iterable[Vote], *, when: datetime) -> Plan:
+    """The new records that these votes make; `when` dates the votes that carry no time.
+
+    A second vote of one annotator on one comparison revises the first, in order of time.  A vote on
+    a written pair of this workspace goes to its comparison.
+    """
+    return _Planner(reader, _on_written_pairs(reader, list(votes)), when).plan()
+
+
+_COMPARISONS = "SELECT id FROM comparisons WHERE id IN (SELECT unnest($ids))"
+
+
+def _on_written_pairs(reader: Reader, votes: list[Vote]) -> list[Vote]:
+    """The votes, those on pairs that were written for this workspace with the ids of these."""
+    key = known_key(reader)
+    if key is None:
+        return votes
+    contents = {vote.comparison_id() for vote in votes if vote.comparison is None}
+    own = {content: written_id(key, content) for content in contents}
+    found = {row["id"] for row in reader.rows(_COMPARISONS, ids=list(own.values()))}
+    return [
+        # The judgment's id stays what it is without the pair: the same row is the same judgment.
+        replace(vote, comparison=id, id=vote.judgment_id())
+        if vote.comparison is None and (id := own[vote.comparison_id()]) in found
+        else vote
+        for vote in votes
+    ]
+
+
+class _Planner:
+    def __init__(self, reader: Reader, votes: list[Vote], when: datetime) -> None:
+        self._when = when
+        self._plan = Plan()
+        self._votes = in_order(votes, when)
+        comparisons = list({v.comparison_id() for v in votes})
+        self._pairs = {row["id"]: _pair(row) for row in reader.rows(_KNOWN_PAIRS, ids=comparisons)}
+        ids = [v.judgment_id() for v in votes]
+        self._known = {row["id"]: row for row in reader.rows(_KNOWN_JUDGMENTS, ids=ids)}
+        self._current = {
+            (row["annotator"], row["comparison"]): (row["id"], row["created_at"])
+            for row in reader.rows(_CURRENT, ids=comparisons)
+        }
+        named = [v.replaces for v in votes if v.replaces]
+        self._replaced = {row["replaces"] for row in reader.rows(_REPLACED, ids=named)}
+        prompts = list({v.prompt.id for v in votes})
+        self._roles = {row["id"]: row["role"] for row in reader.rows(_ROLES, ids=prompts)}
+        self._models = known_models(reader, {x.policy for v in votes for x in (v.a, v.b)})
+        people = reader.rows("SELECT id, name, kind FROM annotators")
+        self._annotators = {row["name"]: row["id"] for row in people}
+        self._pseudonyms = pseudonyms_here(reader, self._annotators.values())
+        # Random, because sides follow from them: those of an id made from the name would tell it.
+        self._new_annotators: dict[str, str] = defaultdict(lambda: new_id("a"))
+        self._kinds: dict[str, tuple[AnnotatorKind, str]] = {}
+        for vote in sorted(votes, key=lambda v: v.line):
+            if vote.kind:
+                self._kinds.setdefault(vote.annotator, (vote.kind, f"on line {vote.line}"))
+        self._kinds |= {row["name"]: (row["kind"], "in this workspace") for row in people}
+        self._items: dict[str, tuple[int, str]] = {}
+        self._seen: dict[str, Vote] = {}
+        self._revised: set[str] = set()
+
+    def plan(self) -> Plan:
+        for vote in self._votes:
+            try:
+                self._add(vote)
+            except ValueError as problem:
+                self._plan.bad.append(BadRow(vote.line, str(problem)))
+        return self._plan
+
+    def _add(self, vote: Vote) -> None:
+        self._check_item(vote)
+        self._check_annotator(vote)
+        comparison, id = vote.comparison_id(), vote.judgment_id()
+        pair = self._pairs.get(comparison) or Pair.of(vote)
+        judgment, a_is_first = self._judgment(vote, pair)
+        if id in self._known:
+            self._know(vote, judgment)
+            return
+        if id in self._seen:
+            self._repeated(vote, self._seen[id])
+            return
+        if vote.replaces == id or id in self._revised:
+            raise ValueError(f"judgment {id} is revised by an earlier one or by itself")
+        judgment = replace(judgment, replaces=self._replaces(vote, comparison))
+        self._seen[id] = vote
+        self._keep_prompt(vote)
+        self._keep_pair(vote, comparison, pair, a_is_first)
+        self._keep_annotator(vote)
+        self._keep_judgment(vote, judgment)
+
+    def _know(self, vote: Vote, judgment: Judgment) -> None:
+        """A judgment that is stored says the same; it may have been withdrawn since."""
+        known = self._known[judgment.id]
+        said = (vote.annotator, judgment.comparison, judgment.outcome)
+        if (known["annotator"], known["comparison"], known["outcome"]) != said:
+            raise ValueError(
+                f"judgment {judgment.id} is already in this workspace, by another annotator or "
+                "with another outcome"
+            )
+        self._plan.known += 1
+        if vote.withdrawn_at is None or known["withdrawn"]:
+            return
+        if known["revised"] or judgment.id in self._revised:
+            self._plan.warnings.append(
+                BadRow(vote.line, "this judgment was revised here, so its withdrawal was not taken")
+            )
+            return
+        self._withdraw(vote, judgment, vote.withdrawn_at)
+
+    def _withdraw(self, vote: Vote, judgment: Judgment, moment: datetime) -> None:
+        withdrawal = Withdrawal(
+            id=f"w-{digest(judgment.id)}",
+            replaces=judgment.id,
+            annotator=judgment.annotator,
+            created_at=moment,
+        )
+        self._plan.withdrawals[withdrawal.id] = withdrawal
+        self._replaced.add(judgment.id)
+        self._current.pop((vote.annotator, judgment.comparison), None)
+
+    def _check_item(self, vote: Vote) -> None:
+        if vote.item is None:
+            return
+        line, comparison = self._items.setdefault(vote.item, (vote.line, vote.comparison_id()))
+        if comparison != vote.comparison_id():
+            raise ValueError(
+                f"item {vote.item} is another pair on line {line}; rows of one item must have "
+                "the same prompt and the same two responses"
+            )
+
+    def _check_annotator(self, vote: Vote) -> None:
+        """One name, one person and one kind: nobody counts twice, no model's answer as a person's."""
+        if vote.annotator in self._pseudonyms:
+            raise ValueError(
+                f"{vote.annotator} is the pseudonym of somebody in this workspace, who would count "
+                "twice; import an export made with --names, or into another workspace"
+            )
+        if vote.annotator not in self._annotators:
+            require_name(vote.annotator)
+        if vote.kind is None:
+            return
+        kind, where = self._kinds[vote.annotator]
+        if vote.kind != kind:
+            raise ValueError(
+                f"annotator_kind is {vote.kind}, and {vote.annotator} is a {kind} {where}; give "
+                "one of them another name"
+            )
+
+    def _judgment(self, vote: Vote, pair: Pair) -> tuple[Judgment, bool]:
+        """The judgment without its place in a chain of revisions, and whether a is first."""
+        a_is_first, comparison = pair.a_is_first(vote), vote.comparison_id()
+        annotator = self._annotators.get(vote.annotator) or self._new_annotators[vote.annotator]
+        swapped = not a_is_first
+        if not vote.sides_known:
+            # A fair coin: "chosen was always on the left" would look like a side bias.
+            swapped = shown_swapped(annotator, comparison)
+        judgment = Judgment(
+            id=vote.judgment_id(),
+            comparison=comparison,
+            annotator=annotator,
+            outcome=canonical_outcome(vote.outcome, shown_swapped=not a_is_first),
+            shown_swapped=swapped,
+            strength=vote.strength,
+            criteria={k: _side(v, a_is_first) for k, v in vote.criteria.items()},
+            comment=vote.comment,
+            milliseconds=vote.milliseconds,
+            created_at=vote.created_at or self._when,
+        )
+        return judgment, a_is_first
+
+    def _repeated(self, vote: Vote, earlier: Vote) -> None:
+        alike = replace(vote, line=earlier.line, prompt=earlier.prompt, kind=earlier.kind)
+        if alike != earlier:
+            raise ValueError(
+                f"id {vote.judgment_id()} was used on line {earlier.line} for other content"
+            )
+        self._plan.warnings.append(
+            BadRow(vote.line, f"repeats line {earlier.line} and was counted once")
+        )
+
+    def _replaces(self, vote: Vote, comparison: str) -> str | None:
+        """Which judgment this one revises; the annotator's current one unless the file says."""
+        id, made = self._current.get((vote.annotator, comparison), (None, None))
+        if id is not None and vote.replaces not in (None, id):
+            raise ValueError(f"{vote.annotator} has another judgment of this pair, {id}")
+        if vote.replaces in self._replaced:
+            raise ValueError(f"judgment {vote.replaces} was already revised or withdrawn")
+        if made is not None and made > (vote.created_at or self._when):
+            raise ValueError(f"{vote.annotator} judged this pair again later, on {made:%Y-%m-%d}")
+        if id in self._seen and vote.replaces is None:
+            self._plan.warnings.append(
+                BadRow(
+                    vote.line,
+                    f"{vote.annotator} judged this pair before, on line {self._seen[id].line}; "
+                    "the later judgment revises the earlier",
+                )
+            )
+        return vote.replaces or id
+
+    def _keep_prompt(self, vote: Vote) -> None:
+        known, role = self._roles.get(vote.prompt.id), vote.prompt.role
+        if known is None:
+            self._roles[vote.prompt.id] = role
+            self._plan.prompts[vote.prompt.id] = vote.prompt
+        elif known != role and {known, role} & set(KEPT_APART):
+            stays = f"this prompt is already here as {known}, and stays so"
+            if known in KEPT_APART:
+                learns = "no reward model" if known == "held-out" else "only the audit model"
+                stays += f"; {learns} learns from the judgment"
+            self._plan.warnings.append(BadRow(vote.line, stays))
+
+    def _keep_pair(self, vote: Vote, comparison: str, pair: Pair, a_is_first: bool) -> None:
+        if comparison in self._pairs:
+            first, second = (vote.a, vote.b) if a_is_first else (vote.b, vote.a)
+            if (first.model, second.model) != (pair.first.model, pair.second.model):
+                self._plan.warnings.append(
+                    BadRow(
+                        vote.line,
+                        f"the pair is already known as {pair.first.model} against "
+                        f"{pair.second.model}; these names were kept",
+                    )
+                )
+            return
+        if vote.a.text == vote.b.text:
+            self._plan.warnings.append(BadRow(vote.line, "the two responses are the same"))
+        self._pairs[comparison] = pair
+        for answer in (pair.first, pair.second):
+            if answer.policy not in self._models:
+                self._plan.models[answer.policy] = external_model(answer, self._when)
+        first, second = (x.completion(pair.prompt, self._when) for x in (pair.first, pair.second))
+        self._plan.completions |= {first.id: first, second.id: second}
+        self._plan.comparisons[comparison] = Comparison(
+            id=comparison,
+            prompt=pair.prompt,
+            first=first.id,
+            second=second.id,
+            iteration=0,  # before the loop: judged elsewhere, never put in a queue
+            arm="imported",
+            item=vote.item,
+            created_at=self._when,
+        )
+
+    def _keep_annotator(self, vote: Vote) -> None:
+        if vote.annotator in self._annotators:
+            return
+        id = self._annotators[vote.annotator] = self._new_annotators[vote.annotator]
+        kind, _ = self._kinds.get(vote.annotator, ("person", ""))
+        self._plan.annotators[id] = Annotator(
+            id=id, name=vote.annotator, kind=kind, created_at=self._when
+        )
+
+    def _keep_judgment(self, vote: Vote, judgment: Judgment) -> None:
+        self._plan.judgments[judgment.id] = judgment
+        self._current[vote.annotator, judgment.comparison] = (judgment.id, judgment.created_at)
+        if judgment.replaces:
+            self._replaced.add(judgment.replaces)
+            self._revised.add(judgment.replaces)
+        if vote.withdrawn_at is not None:
+            self._withdraw(vote, judgment, vote.withdrawn_at)
+
+
+def _pair(row: Mapping[str, Any]) -> Pair:
+    first = Answer(row["first"], row["first_model"])
+    return Pair(row["prompt"], first, Answer(row["second"], row["second_model"]))
+
+
+def _side(choice: str, a_is_first: bool) -> Outcome:
+    """A criterion's outcome on canonical sides; it knows no both_bad."""
+    if choice not in ("a", "b", "tie"):
+        raise ValueError(f"a criterion says {choice!r} and must be one of a, b, tie")
+    return canonical_outcome(choice, shown_swapped=not a_is_first)  # type: ignore[arg-type]

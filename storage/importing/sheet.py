@@ -1,0 +1,172 @@
+"""A file on its way in: its rows, what is wrong or odd with them, and the one transaction that stores them."""
+
+from __future__ import annotations
+
+import difflib
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import islice
+from pathlib import Path
+from typing import TypeVar
+
+from storage.engine.database import Database, Transaction
+from storage.engine.lookup import Reader
+from storage.engine.transaction import Encoded
+from storage.importing.cells import Cells
+from storage.importing.filetypes import read_rows
+from storage.importing.long_rows import LengthCheck, LongRow
+from storage.importing.optimistic_reads import Foresight
+from storage.importing.plan import Plan
+from storage.importing.row_notes import BadFile, BadRow, RowNotes
+from storage.records import now
+
+T = TypeVar("T")
+
+_COLUMNS_TOLD = 50
+_LONGEST_NAME = 100
+"""Characters of a column's name that are compared with others; a file may have one of megabytes."""
+
+
+@dataclass(frozen=True)
+class ImportReport:
+    """What an import did: `rows` in the file, new records by kind, and what was odd.
+
+    `known` counts the prompts, demonstrations or judgments in the file that were stored before.
+    `skipped` is empty unless bad rows were to be left out.  Of both lists only the first rows are
+    kept (`MOST_NOTES`); the fields `…_in_all` count them.
+    """
+
+    rows: int
+    added: dict[str, int]
+    known: int
+    skipped: list[BadRow] = field(default_factory=list)
+    warnings: list[BadRow] = field(default_factory=list)
+    skipped_in_all: int = 0
+    warnings_in_all: int = 0
+
+
+class Sheet:
+    """A file on its way in: its rows, and everything wrong or odd with them so far."""
+
+    def __init__(self, file: Path, length: LengthCheck, *, most: int | None = None) -> None:
+        self._path = Path(file)
+        self._length = length
+        self._skipped = RowNotes()
+        rows, self.bad = read_rows(self._path, most=most)
+        self._rows = deque(rows)
+        self._warnings = RowNotes()
+        self._count = len(self._rows) + self.bad.count
+        self._columns: dict[str, int] = {}  # and the line where each comes first
+        for row in rows:
+            for name in row.values:
+                self._columns.setdefault(name, row.line)
+        if not self._count:
+            raise BadFile(self._path, RowNotes([BadRow(1, "the file holds no rows")]))
+
+    def has(self, column: str) -> bool:
+        return column in self._columns
+
+    def expect(self, needed: Sequence[Sequence[str]], *, known: Sequence[str]) -> None:
+        """Raise `BadFile` unless some row has one of each group of columns; note unused ones."""
+        missing = [
+            BadRow(
+                self._rows[0].line,
+                f"no row has a column {' or '.join(group)}{self._hint(group, known)}; the columns are "
+                f"{', '.join(islice(self._columns, _COLUMNS_TOLD))}",
+            )
+            for group in needed
+            if self._rows and not any(map(self.has, group))
+        ]
+        if missing:
+            raise BadFile(self._path, RowNotes.of(RowNotes(missing), self.bad))
+        for column in self._unknown(known):
+            near = difflib.get_close_matches(column[:_LONGEST_NAME], known, 1)
+            hint = f"; did you mean {near[0]}?" if near and not self.has(near[0]) else ""
+            self._warnings.append(
+                BadRow(self._columns[column], f"column {column} is not used{hint}")
+            )
+
+    def _hint(self, group: Sequence[str], known: Sequence[str]) -> str:
+        unknown = self._unknown(known)
+        near = [m for name in group for m in difflib.get_close_matches(name, unknown, 1)]
+        return f" (is it {near[0]}?)" if near else ""
+
+    def _unknown(self, known: Sequence[str]) -> list[str]:
+        """The first columns that nobody asks for; every row of JSON may bring one of its own."""
+        return list(islice((name for name in self._columns if name not in known), _COLUMNS_TOLD))
+
+    def parse(
+        self,
+        function: Callable[[Cells], T],
+        *,
+        strict: bool = False,
+        key: Callable[[T], str] | None = None,
+    ) -> list[T]:
+        """What `function` makes of each good row; the others join the bad ones.
+
+        Of those with one `key` the first is kept and the others give a warning.  Each row is let
+        go as it is read, so this can be called once.
+        """
+        made: list[T] = []
+        bad = RowNotes()
+        lines: dict[str, int] = {}
+        while self._rows:
+            row = self._rows.popleft()
+            cells = Cells(row, strict=strict)
+            try:
+                one = function(cells)
+            except LongRow as problem:
+                kept_from = self._skipped if self._length.skip else bad
+                kept_from.append(BadRow(row.line, str(problem)))
+                continue
+            except ValueError as problem:
+                bad.append(BadRow(row.line, str(problem)))
+                continue
+            if key is not None and (first := lines.setdefault(key(one), row.line)) != row.line:
+                cells.warn(f"repeats line {first} and was taken once")
+            else:
+                made.append(one)
+            for warning in cells.warnings:
+                self._warnings.append(warning)
+        self.bad = RowNotes.of(self.bad, bad)
+        return made
+
+    def store(
+        self, db: Database, plan: Callable[[Reader, datetime], Plan], *, skip_bad: bool
+    ) -> ImportReport:
+        """Store a plan in one transaction; raises `BadFile` before anything is stored.
+
+        The plan is made beside the writer thread, so that people's judgments need not wait for
+        it.  Where something of what it rests on has changed meanwhile, it is made again in there.
+        """
+        when = now()
+        foresight = Foresight(db)
+        with db.snapshot():
+            planned = plan(foresight, when)
+        self._require_good(planned, skip_bad=skip_bad)
+        encoded = planned.encoded()
+
+        def operation(tx: Transaction) -> ImportReport:
+            if foresight.holds(tx):
+                return self._report(planned, tx, encoded)
+            again = plan(tx, when)
+            self._require_good(again, skip_bad=skip_bad)
+            return self._report(again, tx, again.encoded())
+
+        return db.write(operation)
+
+    def _require_good(self, planned: Plan, *, skip_bad: bool) -> None:
+        bad = RowNotes.of(self.bad, planned.bad)
+        if bad.count and not skip_bad:
+            raise BadFile(self._path, bad)
+
+    def _report(self, planned: Plan, tx: Transaction, encoded: dict[str, Encoded]) -> ImportReport:
+        added = {name: tx.store_encoded(records) for name, records in encoded.items()}
+        warnings = RowNotes.of(self._warnings, planned.warnings)
+        skipped = RowNotes.of(self.bad, planned.bad, self._skipped)
+        return ImportReport(
+            self._count, added, planned.known, skipped.first, warnings.first,
+            skipped_in_all=skipped.count, warnings_in_all=warnings.count,
+        )  # fmt: skip

@@ -1,0 +1,186 @@
+"""Pairs that were written elsewhere, from the rows of a file to comparisons that wait for people.
+
+They are ordinary comparisons of the arm `written`: in no iteration, in the queue in every phase, and
+outside everything that is measured on what the loop itself drew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, get_args
+
+from storage.engine.lookup import known_models
+from storage.importing.cells import Cells
+from storage.importing.plan import Plan
+from storage.importing.row_notes import BadRow
+from storage.importing.votes import Answer, external_model
+from storage.records import KEPT_APART, WRITTEN, Arm, Comparison, Prompt, PromptRole, digest
+from storage.tables.pseudonyms import coin, written_id
+
+if TYPE_CHECKING:
+    from storage.engine.lookup import Reader
+
+COLUMNS = (
+    *("prompt", "messages", "instruction", "input", "response_a", "response_b"),
+    *("model_a", "model_b", "arm", "category", "id"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WrittenPair:
+    """One row: two different responses to a prompt, in the order of their texts, whichever came first."""
+
+    line: int
+    prompt: Prompt
+    first: Answer
+    second: Answer
+    id: str | None
+
+    @property
+    def content(self) -> str:
+        """What identifies it, as it does a vote on it; an id of the file keeps equal texts apart.
+
+        Comparisons that earlier versions made of written pairs have this id.
+        """
+        item = [] if self.id is None else ["item", self.id]
+        return f"c-{digest(*item, self.prompt.id, self.first.text, self.second.text)}"
+
+
+def written_pair(cells: Cells, *, role: PromptRole, source: str) -> WrittenPair:
+    """The pair in a row; ``ValueError`` for one that nobody could judge."""
+    category = cells.text("category", "")
+    prompt = Prompt.make(cells.prompt(), role=role, category=category, source=source)
+    a = Answer(cells.response("response_a"), cells.name("model_a", "imported"))
+    b = Answer(cells.response("response_b"), cells.name("model_b", "imported"))
+    if a.text.strip() == b.text.strip():
+        raise ValueError("response_a and response_b are the same, so there is nothing to compare")
+    arm = cells.choice("arm", get_args(Arm), WRITTEN)
+    if arm != WRITTEN:
+        cells.warn(f"arm {arm} is for pairs that the loop draws; this one is stored as {WRITTEN}")
+    first, second = sorted((a, b), key=lambda answer: answer.text)
+    id = cells.name("id", "") or None
+    return WrittenPair(line=cells.line, prompt=prompt, first=first, second=second, id=id)
+
+
+_ROLES = "SELECT id, role FROM prompts WHERE id IN (SELECT unnest($ids))"
+_KNOWN = """
+    SELECT c.id, c.arm, coalesce(f.name, a.policy) AS first, coalesce(s.name, b.policy) AS second
+    FROM comparisons AS c
+    JOIN completions AS a ON a.id = c.first
+    JOIN completions AS b ON b.id = c.second
+    LEFT JOIN models AS f ON f.id = a.policy
+    LEFT JOIN models AS s ON s.id = b.policy
+    WHERE c.id IN (SELECT unnest($ids))
+"""
+_ITEMS = """
+    SELECT item, id FROM comparisons
+    WHERE arm = 'written' AND item IN (SELECT unnest($items))
+"""
+
+
+def plan_pairs(reader: Reader, pairs: Sequence[WrittenPair], *, when: datetime, key: bytes) -> Plan:
+    """The records of these pairs that are new; a pair that is stored already stays as it is.
+
+    Ids, places in the queue and which response is the first follow from the workspace's `key`.
+    """
+    return _Planner(reader, pairs, when, key).plan(pairs)
+
+
+class _Planner:
+    def __init__(
+        self, reader: Reader, pairs: Sequence[WrittenPair], when: datetime, key: bytes
+    ) -> None:
+        self._when = when
+        self._key = key
+        self._plan = Plan()
+        contents = [pair.content for pair in pairs]
+        ids = [*contents, *(written_id(key, content) for content in contents)]
+        self._known = {row["id"]: row for row in reader.rows(_KNOWN, ids=ids)}
+        items = [pair.id for pair in pairs if pair.id]
+        self._items: dict[str | None, tuple[str, str]] = {
+            row["item"]: (row["id"], "in this workspace")
+            for row in reader.rows(_ITEMS, items=items)
+        }
+        prompts = list({pair.prompt.id for pair in pairs})
+        self._roles = {row["id"]: row["role"] for row in reader.rows(_ROLES, ids=prompts)}
+        answers = [answer for pair in pairs for answer in (pair.first, pair.second)]
+        self._models = known_models(reader, {answer.policy for answer in answers})
+        self._lines: dict[str, int] = {}
+
+    def plan(self, pairs: Sequence[WrittenPair]) -> Plan:
+        for pair in pairs:
+            try:
+                self._add(pair)
+            except ValueError as problem:
+                self._plan.bad.append(BadRow(pair.line, str(problem)))
+        return self._plan
+
+    def _add(self, pair: WrittenPair) -> None:
+        content = pair.content
+        id = written_id(self._key, content)
+        if pair.id is not None:
+            other, where = self._items.setdefault(pair.id, (id, f"on line {pair.line}"))
+            if other not in (id, content):
+                raise ValueError(f"id {pair.id} belongs to another pair {where}; give it a new one")
+        if known := self._known.get(id) or self._known.get(content):
+            self._plan.known += 1
+            self._warn_of_known(pair, known)
+        elif id in self._lines:
+            self._warn(pair, f"repeats line {self._lines[id]} and was taken once")
+        else:
+            self._lines[id] = pair.line
+            self._keep(pair, id)
+
+    def _warn_of_known(self, pair: WrittenPair, known: dict[str, Any]) -> None:
+        if known["arm"] != WRITTEN:
+            self._warn(
+                pair,
+                "judgments of this pair were imported, so nobody is asked about it; give it an id to "
+                "have it judged here as well",
+            )
+        elif (known["first"], known["second"]) != tuple(
+            a.model for a in self._order(pair, known["id"])
+        ):
+            kept = f"{known['first']} against {known['second']}"
+            self._warn(pair, f"the pair is already known as {kept}; these names were kept")
+
+    def _order(self, pair: WrittenPair, id: str) -> tuple[Answer, Answer]:
+        """Its answers as the comparison with this id has them: an annotator can sort texts and compute
+        sides, so the order of the texts would tell where a pair is from."""
+        swapped = id != pair.content and coin(self._key, f"first of {id}")
+        return (pair.second, pair.first) if swapped else (pair.first, pair.second)
+
+    def _keep(self, pair: WrittenPair, id: str) -> None:
+        self._keep_prompt(pair)
+        for answer in (pair.first, pair.second):
+            if answer.policy not in self._models:
+                self._plan.models[answer.policy] = external_model(answer, self._when)
+        first, second = (
+            answer.completion(pair.prompt.id, self._when) for answer in self._order(pair, id)
+        )
+        self._plan.completions |= {first.id: first, second.id: second}
+        self._plan.comparisons[id] = Comparison(
+            id=id,
+            prompt=pair.prompt.id,
+            first=first.id,
+            second=second.id,
+            iteration=0,
+            arm=WRITTEN,
+            # As random as that of the pairs that the loop draws: they are mixed.
+            position=coin(self._key, f"position of {id}", bits=62),
+            item=pair.id,
+            created_at=self._when,
+        )
+
+    def _keep_prompt(self, pair: WrittenPair) -> None:
+        known = self._roles.setdefault(pair.prompt.id, pair.prompt.role)
+        self._plan.prompts.setdefault(pair.prompt.id, pair.prompt)
+        if known != pair.prompt.role or known in KEPT_APART:
+            learns = {"held-out": "; no reward model learns from judgments on it"}
+            learns["audit"] = "; only the audit model learns from judgments on it"
+            self._warn(pair, f"the prompt has the role {known}{learns.get(known, ' and keeps it')}")
+
+    def _warn(self, pair: WrittenPair, reason: str) -> None:
+        self._plan.warnings.append(BadRow(pair.line, reason))

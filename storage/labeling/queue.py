@@ -1,0 +1,183 @@
+"""Which comparison next: leases that keep two annotators off one pair, and survive a restart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from itertools import islice
+
+from storage.engine.database import Database
+from storage.engine.transaction import Transaction
+from storage.labeling.queue_cache import Card, Desk, grant
+from storage.labeling.text_cache import Shelf, Texts
+from storage.records import LEASE_LIFETIME, Comparison, Prompt, shown_swapped
+from storage.tables import comparisons
+
+AT_ONCE = 16
+READ_AHEAD = 64
+MOST_HELD = 64
+"""Live leases of one annotator.  A page holds four pairs; naming more keeps no others waiting."""
+
+
+@dataclass(frozen=True)
+class LeasedPair:
+    """A comparison as it goes on the screen; `swapped` when `first` stands on the right."""
+
+    comparison: Comparison
+    prompt: Prompt
+    left: str
+    right: str
+    swapped: bool
+
+
+def lease_next(
+    db: Database,
+    annotator: str,
+    n: int,
+    *,
+    iteration: int | None = None,
+    holding: Sequence[str] = (),
+    lifetime: timedelta = LEASE_LIFETIME,
+) -> list[LeasedPair]:
+    """Up to `n` pairs for this annotator, leased to them: from the newest iteration that has any,
+    and among them, in the same random order, those that were written elsewhere.
+
+    First what he already holds (a reloaded page gets the same pairs, an undone one comes back)
+    except the ids in `holding`, then half-finished overlap, then by position.  Nobody else is
+    given a pair while it is leased to as many annotators as it still wants.  A lease on one of
+    `holding` that is half over is extended; beyond `MOST_HELD` the leases given first end.  Empty
+    when there is nothing left for them, or when `iteration` is another one.
+    """
+
+    n = max(0, min(n, AT_ONCE))
+    named = set(holding)
+
+    def operation(tx: Transaction) -> tuple[list[Comparison], list[str]]:
+        tx.observer(Desk).load(tx)
+        if iteration not in (None, tx.observer(Desk).iteration):
+            return [], []
+        moment = tx.now()
+        held = tx.observer(Desk).in_hand(annotator, moment)
+        again = [card for card in held if card.comparison.id not in named][:n]
+        seen = {card.comparison.id for card in held} | named
+        others = (
+            card
+            for card in tx.observer(Desk).available(annotator, moment)
+            if card.comparison.id not in seen
+        )
+        new = list(islice(others, n - len(again)))
+        ended = give(tx, new, annotator, moment, lifetime, keep=again)
+        on_screen = [c for c in held if c.comparison.id in named and c.comparison.id not in ended]
+        _extend(tx, on_screen, annotator, moment, lifetime)
+        chosen = [card.comparison for card in again + new]
+        if all(comparison.id in db.cache(Shelf) for comparison in chosen):
+            return chosen, []
+        return chosen, [card.comparison.id for card in islice(others, READ_AHEAD)]
+
+    chosen, ahead = db.write(operation)
+    return pairs(db, annotator, chosen, ahead=ahead)
+
+
+def give(
+    tx: Transaction,
+    cards: Sequence[Card],
+    annotator: str,
+    moment: datetime,
+    lifetime: timedelta = LEASE_LIFETIME,
+    *,
+    keep: Sequence[Card] = (),
+) -> set[str]:
+    """Lease these cards to an annotator; the only way to get a new lease.
+
+    Beyond `MOST_HELD` the leases given first end, but for those on `cards` and `keep`.  Returns the
+    ids of the comparisons whose leases ended: others may have them, and the annotator may still
+    answer them.
+    """
+    stay = {card.comparison.id for card in (*cards, *keep)}
+    held = tx.observer(Desk).held(annotator, moment)
+    others = [card for card in held if card.comparison.id not in stay]
+    ended = others[::-1][: max(0, len(others) + len(stay) - MOST_HELD)]
+    for card in ended:
+        grant(tx, card.comparison.id, annotator, card.leases[annotator].granted, moment)
+    for card in cards:
+        grant(tx, card.comparison.id, annotator, moment, moment + lifetime)
+    return {card.comparison.id for card in ended}
+
+
+def _extend(
+    tx: Transaction, cards: list[Card], annotator: str, moment: datetime, lifetime: timedelta
+) -> None:
+    for card in cards:
+        lease = card.leases[annotator]
+        if lease.expires - moment < lifetime / 2:
+            grant(tx, card.comparison.id, annotator, lease.granted, moment + lifetime)
+
+
+def pairs(
+    db: Database, annotator: str, chosen: Sequence[Comparison], *, ahead: Sequence[str] = ()
+) -> list[LeasedPair]:
+    """The comparisons as this annotator sees them, in the same order; always on the same sides.
+
+    `ahead` are ids whose texts will be wanted soon.
+    """
+    texts = db.cache(Shelf).fetch(db.read, [comparison.id for comparison in chosen], ahead)
+    return [_pair(comparison, texts[comparison.id], annotator) for comparison in chosen]
+
+
+def _pair(comparison: Comparison, texts: Texts, annotator: str) -> LeasedPair:
+    swapped = shown_swapped(annotator, comparison.id)
+    left, right = (texts.second, texts.first) if swapped else (texts.first, texts.second)
+    return LeasedPair(comparison, texts.prompt, left, right, swapped)
+
+
+def pair(db: Database, annotator: str, comparison: str) -> LeasedPair:
+    """One comparison as this annotator sees it; NotFound when there is none."""
+    return pairs(db, annotator, [comparisons.get(db, comparison)])[0]
+
+
+def midnight(moment: datetime, offset: int = 0) -> datetime:
+    """When the day of `moment` began where clocks are `offset` minutes ahead of UTC."""
+    there = moment.astimezone(timezone(timedelta(minutes=offset)))
+    return there.replace(hour=0, minute=0, second=0, microsecond=0)
+
+
+def progress(db: Database, annotator: str, *, offset: int = 0) -> dict[str, int | None]:
+    """How far they are: judged in all, judged today, remaining, and the iteration labeled.
+
+    Today began at midnight where clocks are `offset` minutes ahead of UTC.
+    `remaining` counts unfinished comparisons in the queue that he has neither judged nor
+    skipped and nobody has flagged, whoever holds them now.
+    """
+
+    def operation(tx: Transaction) -> dict[str, int | None]:
+        tx.observer(Desk).load(tx)
+        judged, today = tx.observer(Desk).judged(tx, annotator, midnight(tx.now(), offset))
+        return {
+            "judged": judged,
+            "today": today,
+            "remaining": tx.observer(Desk).remaining(annotator),
+            "iteration": tx.observer(Desk).iteration,
+        }
+
+    return db.write(operation)
+
+
+def with_others(db: Database, annotator: str) -> int:
+    """How many pairs that still want a judgment go to nobody else now, because others hold them."""
+
+    def operation(tx: Transaction) -> int:
+        tx.observer(Desk).load(tx)
+        return tx.observer(Desk).with_others(annotator, tx.now())
+
+    return db.write(operation)
+
+
+def unfinished(db: Database) -> int:
+    """How many pairs still want a judgment, from whomever; flagged ones do not count."""
+
+    def operation(tx: Transaction) -> int:
+        tx.observer(Desk).load(tx)
+        return tx.observer(Desk).unfinished
+
+    return db.write(operation)

@@ -1,0 +1,402 @@
+"""What the writer thread remembers of the labeling desk, so that handing out work is quick.
+
+A memory of the tables, never the truth: it is filled from them, follows each record that is
+stored, and is forgotten when a transaction is rolled back.  It holds the comparisons of the
+newest iteration that has any, those written elsewhere, and any other one for which an answer
+arrives.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from storage.engine.codec import from_row
+from storage.engine.lookup import Reader
+from storage.engine.transaction import Transaction
+from storage.errors import NotFound
+from storage.records import (
+    WRITTEN,
+    Annotator,
+    Comparison,
+    Flag,
+    Iteration,
+    Judgment,
+    Skip,
+    Withdrawal,
+)
+
+Act = Judgment | Skip | Flag
+
+SERVED = "SELECT max(number) AS number FROM iterations WHERE phase <> 'sampling'"
+"""The iteration whose pairs are handed out: people go on with them while the loop trains, until the
+next iteration's are sampled.  NULL before the first pairs."""
+_QUEUED = """
+    SELECT id FROM comparisons
+    WHERE (iteration = $iteration AND arm <> 'imported') OR arm = 'written'
+"""
+_TOTALS = """
+    SELECT annotator, floor(epoch(created_at) / 60)::BIGINT AS minute, count(*) AS judgments
+    FROM current_judgments GROUP BY ALL
+"""
+_MODELS = "SELECT id FROM annotators WHERE kind = 'model'"
+_COMPARISONS = "SELECT * FROM comparisons WHERE id IN (SELECT unnest($ids))"
+_JUDGMENTS = "SELECT * FROM judgments WHERE comparison IN (SELECT unnest($ids)) ORDER BY created_at"
+_SKIPS = "SELECT * FROM skips WHERE comparison IN (SELECT unnest($ids)) ORDER BY created_at"
+_FLAGS = "SELECT * FROM flags WHERE comparison IN (SELECT unnest($ids)) ORDER BY created_at"
+_WITHDRAWALS = "SELECT * FROM withdrawals WHERE replaces IN (SELECT unnest($acts))"
+_USED = """
+    SELECT id FROM judgments UNION ALL SELECT id FROM skips
+    UNION ALL SELECT id FROM flags UNION ALL SELECT id FROM withdrawals
+"""
+_ALL_USED = f"SELECT list(id) AS ids FROM ({_USED})"
+_IS_USED = f"SELECT 1 FROM ({_USED}) WHERE id = $id LIMIT 1"
+_LEASES = "SELECT * FROM leases WHERE comparison IN (SELECT unnest($ids))"
+
+
+@dataclass(slots=True)
+class Lease:
+    """When a comparison was given to an annotator and until when nobody else gets it."""
+
+    granted: datetime
+    expires: datetime
+
+
+@dataclass(slots=True)
+class Card:
+    """One comparison on the desk, with everything that happened to it.
+
+    `judged` maps each annotator with a current judgment to its id; `skipped` are those who
+    passed, `past` those who did either; `flags` are the reports nobody has cleared.  `models`
+    are the desk's annotators that are no people: what they say uses no wanted judgment up.
+    """
+
+    comparison: Comparison
+    models: set[str]
+    leases: dict[str, Lease] = field(default_factory=dict)
+    acts: dict[str, Act] = field(default_factory=dict)
+    closed: set[str] = field(default_factory=set)
+    judged: dict[str, str] = field(default_factory=dict)
+    skipped: set[str] = field(default_factory=set)
+    flags: set[str] = field(default_factory=set)
+    past: set[str] = field(default_factory=set)
+
+    def add(self, act: Act) -> None:
+        """Count an act."""
+        self.acts[act.id] = act
+        if isinstance(act, Judgment) and act.replaces is not None:
+            self.closed.add(act.replaces)
+        self._recount()
+
+    def close(self, act: str) -> None:
+        """Take back the act with this id."""
+        self.closed.add(act)
+        self._recount()
+
+    def _recount(self) -> None:
+        standing = [act for act in self.acts.values() if act.id not in self.closed]
+        self.judged = {a.annotator: a.id for a in standing if isinstance(a, Judgment)}
+        self.skipped = {a.annotator for a in standing if isinstance(a, Skip)}
+        self.past = self.judged.keys() | self.skipped
+        self.flags = {a.id for a in standing if isinstance(a, Flag)}
+
+    @property
+    def wanted(self) -> int:
+        """How many judgments are still wanted from people."""
+        return self.comparison.wanted - len(self.judged.keys() - self.models)
+
+    def may_go_to(self, annotator: str, moment: datetime) -> bool:
+        """Whether this annotator may be given the comparison now.
+
+        Not twice to one annotator, not while flagged, and not to more annotators at a time
+        than judgments are still wanted.
+        """
+        if self.flags or annotator in self.past:
+            return False
+        held = 0
+        # Asked of every leased card before a free one: a loop costs less than half of set operations.
+        for who, lease in self.leases.items():
+            held += (
+                lease.expires > moment
+                and who != annotator
+                and who not in self.past
+                and who not in self.models
+            )
+        return self.wanted > held
+
+
+class Desk:
+    """The cards, and the order in which unfinished ones are handed out."""
+
+    def __init__(self) -> None:
+        # Hashes of the ids of all acts and undos there may be, of every iteration; None until asked
+        # for.  It outlives `forget`: an id too many costs a look into the tables.
+        self._maybe_used: set[int] | None = None
+        self.forget()
+
+    def forget(self) -> None:
+        """Drop everything; the next question reads the tables again."""
+        self.iteration: int | None = None
+        self._loaded = False
+        self._cards: dict[str, Card] = {}
+        self._models: set[str] = set()
+        self._card_of_act: dict[str, str] = {}
+        self._hands: dict[str, set[str]] = {}
+        # Unfinished comparisons of the iteration as (position, id), in order.
+        self._untouched: list[tuple[int, str]] = []
+        self._started: list[tuple[int, str]] = []
+        # How many of those each annotator has judged or skipped.
+        self._past: Counter[str] = Counter()
+        # Current judgments of each annotator by minute (since 1970), of all iterations; None until
+        # asked for.  Not by day: people's days begin at different minutes.
+        self._totals: dict[str, Counter[int]] | None = None
+
+    def load(self, reader: Reader) -> None:
+        """Fill the desk with the newest iteration that has pairs, unless it is filled."""
+        if self._loaded:
+            return
+        self.forget()
+        self._models |= {row["id"] for row in reader.rows(_MODELS)}
+        [newest] = reader.rows(SERVED)
+        self.iteration = newest["number"]
+        rows = reader.rows(_QUEUED, iteration=self.iteration)
+        self._read(reader, [row["id"] for row in rows])
+        self._loaded = True
+
+    def card(self, reader: Reader, comparison: str) -> Card:
+        """The card of a comparison of any iteration; NotFound when there is none."""
+        self.load(reader)
+        if comparison not in self._cards:
+            self._read(reader, [comparison])
+        if comparison not in self._cards:
+            raise NotFound(f"there is no comparison {comparison!r}")
+        return self._cards[comparison]
+
+    def in_hand(self, annotator: str, moment: datetime) -> list[Card]:
+        """What he holds a live lease on and still owes an answer, the latest given first.
+
+        Others may have been given it too by then (he passed, they got it, he undid): it is
+        his all the same.
+        """
+        return [card for card in self.held(annotator, moment) if not card.flags]
+
+    def held(self, annotator: str, moment: datetime) -> list[Card]:
+        """The same with what is flagged: a lease on it counts again once the flag is cleared."""
+        hand = [self._cards[name] for name in self._hands.get(annotator, ())]
+        owed = [
+            card
+            for card in hand
+            if card.leases[annotator].expires > moment
+            and self._serves(card.comparison)
+            and annotator not in card.past
+        ]
+        return sorted(
+            owed, key=lambda c: (-c.leases[annotator].granted.timestamp(), c.comparison.position)
+        )
+
+    def available(self, annotator: str, moment: datetime) -> Iterator[Card]:
+        """Cards he may be given: half-finished ones first, then by position."""
+        for _, name in self._started:
+            if self._cards[name].may_go_to(annotator, moment):
+                yield self._cards[name]
+        for _, name in self._untouched:
+            if self._cards[name].may_go_to(annotator, moment):
+                yield self._cards[name]
+
+    @property
+    def unfinished(self) -> int:
+        """How many comparisons still want a judgment."""
+        return len(self._untouched) + len(self._started)
+
+    def remaining(self, annotator: str) -> int:
+        """How many unfinished comparisons he has neither judged nor skipped, whoever holds them."""
+        return self.unfinished - self._past[annotator]
+
+    def with_others(self, annotator: str, moment: datetime) -> int:
+        """How many of the `remaining` he cannot be given now, because others hold them."""
+        leased = set[str]().union(*self._hands.values())
+        cards = [card for name in leased if self._is_queued(card := self._cards[name])]
+        return sum(
+            annotator not in card.past
+            and not _holds(card, annotator, moment)
+            and not card.may_go_to(annotator, moment)
+            for card in cards
+        )
+
+    def judged(self, reader: Reader, annotator: str, since: datetime) -> tuple[int, int]:
+        """How many of his judgments stand, in all and since a moment, which begins a minute."""
+        if self._totals is None:
+            self._totals = {}
+            for row in reader.rows(_TOTALS):
+                minutes = self._totals.setdefault(row["annotator"], Counter())
+                minutes[row["minute"]] = row["judgments"]
+        by_minute, first = self._totals.get(annotator, Counter()), _minute(since)
+        recent = sum(count for minute, count in by_minute.items() if minute >= first)
+        return by_minute.total(), recent
+
+    def is_used(self, reader: Reader, act: str) -> bool:
+        """Whether an act of any kind and iteration, or the undo of one, has this id."""
+        if act in self._card_of_act:
+            return True
+        if self._maybe_used is None:
+            [row] = reader.rows(_ALL_USED)
+            self._maybe_used = set(map(hash, row["ids"] or ()))
+        # A query for each act would cost as much as storing it.
+        return hash(act) in self._maybe_used and bool(reader.rows(_IS_USED, id=act))
+
+    # -- following what is stored ------------------------------------------------------------
+
+    def apply(self, record: object) -> None:
+        """Follow a record that has just been stored."""
+        if self._maybe_used is not None and isinstance(record, Act | Withdrawal):
+            self._maybe_used.add(hash(record.id))
+        if isinstance(record, Iteration):
+            self._loaded = False
+        elif isinstance(record, Annotator):
+            if (record.kind == "model") != (record.id in self._models):
+                self._loaded = False
+        elif isinstance(record, Comparison):
+            if self._loaded and self._serves(record):
+                self._put(Card(record, self._models))
+        elif isinstance(record, Judgment | Skip | Flag):
+            card = self._cards.get(record.comparison)
+            if card is None:
+                self._totals = None
+            else:
+                self._card_of_act[record.id] = record.comparison
+                self._change(card, lambda: card.add(record))
+        elif isinstance(record, Withdrawal):
+            name = self._card_of_act.get(record.replaces)
+            if name is None:
+                self._totals = None
+            else:
+                card = self._cards[name]
+                self._card_of_act[record.id] = name
+                self._change(card, lambda: card.close(record.replaces))
+
+    def lease(self, comparison: str, annotator: str, granted: datetime, expires: datetime) -> bool:
+        """Note a lease on a loaded card; returns whether he ever had one on it."""
+        leases = self._cards[comparison].leases
+        known = annotator in leases
+        leases[annotator] = Lease(granted, expires)
+        self._hands.setdefault(annotator, set()).add(comparison)
+        return known
+
+    # -- keeping the order -------------------------------------------------------------------
+
+    def _change(self, card: Card, change: Any) -> None:
+        self._take_out(card)
+        self._count(card, -1)
+        change()
+        self._count(card, 1)
+        self._put_in_order(card)
+
+    def _count(self, card: Card, change: int) -> None:
+        if self._totals is not None:
+            for annotator, judgment in card.judged.items():
+                minute = _minute(card.acts[judgment].created_at)
+                self._totals.setdefault(annotator, Counter())[minute] += change
+
+    def _put(self, card: Card) -> None:
+        self._cards[card.comparison.id] = card
+        self._put_in_order(card)
+
+    def _put_in_order(self, card: Card) -> None:
+        self._note_hands(card)
+        if self._is_queued(card):
+            insort(self._order_of(card), _place(card))
+            self._past.update(card.past)
+
+    def _take_out(self, card: Card) -> None:
+        if self._is_queued(card):
+            order = self._order_of(card)
+            del order[bisect_left(order, _place(card))]
+            self._past.subtract(card.past)
+
+    def _order_of(self, card: Card) -> list[tuple[int, str]]:
+        begun = card.judged.keys() - self._models
+        return self._started if begun else self._untouched
+
+    def _note_hands(self, card: Card) -> None:
+        for annotator in card.leases:
+            hand = self._hands.setdefault(annotator, set())
+            if annotator in card.judged:
+                hand.discard(card.comparison.id)
+            else:
+                hand.add(card.comparison.id)
+
+    def _serves(self, comparison: Comparison) -> bool:
+        """Whether it is of the iteration that is handed out, or written elsewhere for any time."""
+        if comparison.arm == WRITTEN:
+            return True
+        return comparison.iteration == self.iteration and comparison.arm != "imported"
+
+    def _is_queued(self, card: Card) -> bool:
+        return self._serves(card.comparison) and not card.flags and card.wanted > 0
+
+    # -- reading the tables ------------------------------------------------------------------
+
+    def _read(self, reader: Reader, ids: list[str]) -> None:
+        cards = {
+            row["id"]: Card(from_row(Comparison, row), self._models)
+            for row in reader.rows(_COMPARISONS, ids=ids)
+        }
+        acts: list[Act] = [
+            *(from_row(Judgment, row) for row in reader.rows(_JUDGMENTS, ids=ids)),
+            *(from_row(Skip, row) for row in reader.rows(_SKIPS, ids=ids)),
+            *(from_row(Flag, row) for row in reader.rows(_FLAGS, ids=ids)),
+        ]
+        for act in acts:
+            self._card_of_act[act.id] = act.comparison
+            cards[act.comparison].add(act)
+        for row in reader.rows(_WITHDRAWALS, acts=[act.id for act in acts]):
+            name = self._card_of_act[row["replaces"]]
+            self._card_of_act[row["id"]] = name
+            cards[name].close(row["replaces"])
+        for row in reader.rows(_LEASES, ids=ids):
+            card = cards[row["comparison"]]
+            card.leases[row["annotator"]] = Lease(row["granted_at"], row["expires_at"])
+        self._put_all(cards.values())
+
+    def _put_all(self, cards: Iterable[Card]) -> None:
+        """Many at once: sorted afterwards, where one by one would cost a shift for each."""
+        for card in cards:
+            self._cards[card.comparison.id] = card
+            self._note_hands(card)
+            if self._is_queued(card):
+                self._order_of(card).append(_place(card))
+                self._past.update(card.past)
+        self._untouched.sort()
+        self._started.sort()
+
+
+def grant(
+    tx: Transaction, comparison: str, annotator: str, granted: datetime, expires: datetime
+) -> None:
+    """Give (or give again) a comparison to an annotator until `expires`."""
+    row = {
+        "comparison": comparison,
+        "annotator": annotator,
+        "granted_at": granted.isoformat(),
+        "expires_at": expires.isoformat(),
+    }
+    known = tx.observer(Desk).lease(comparison, annotator, granted, expires)
+    replace = "comparison, annotator" if known else None
+    tx.defer("leases", (comparison, annotator), row, replace=replace)
+
+
+def _minute(moment: datetime) -> int:
+    return int(moment.timestamp() // 60)
+
+
+def _holds(card: Card, annotator: str, moment: datetime) -> bool:
+    lease = card.leases.get(annotator)
+    return lease is not None and lease.expires > moment
+
+
+def _place(card: Card) -> tuple[int, str]:
+    return card.comparison.position, card.comparison.id

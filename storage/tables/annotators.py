@@ -1,0 +1,144 @@
+"""Annotators and researchers: the people (and simulated ones) who sign in."""
+
+from __future__ import annotations
+
+import itertools
+import unicodedata
+from dataclasses import replace
+
+from storage.engine import lookup
+from storage.engine.codec import from_row
+from storage.engine.database import Database
+from storage.engine.transaction import Transaction
+from storage.errors import Conflict, NotFound
+from storage.records import Annotator, new_id
+from storage.tables import tokens
+
+OWNER = "owner"
+LONGEST_NAME = 100
+"""Characters of an annotator's name."""
+_UNSEEN = ("Cc", "Cf", "Cs", "Zl", "Zp")
+_JOINERS = "\u200c\u200d"
+"""Unseen too, and part of how Persian, Hindi or an emoji is written."""
+
+_BY_NAME = "SELECT * FROM annotators WHERE name = $name"
+_LISTING = "SELECT * FROM annotators ORDER BY created_at, id"
+_BY_ID = "SELECT * FROM annotators WHERE id = $id"
+_RESEARCHERS = "SELECT id FROM annotators WHERE role = 'researcher' AND NOT disabled"
+_EXISTS = "SELECT 1 FROM annotators WHERE id = $id"
+_NAME_TAKEN = "SELECT 1 FROM annotators WHERE name = $name AND id <> $id"
+
+
+def require_name(name: str) -> None:
+    """ValueError for an annotator's name that nobody could read or tell from another."""
+    if len(name) > LONGEST_NAME:
+        raise ValueError(
+            f"an annotator's name has at most {LONGEST_NAME} characters; {name[:40]!r}… has "
+            f"{len(name):,}"
+        )
+    for each in name:
+        if unicodedata.category(each) in _UNSEEN and each not in _JOINERS:
+            raise ValueError(
+                f"an annotator's name holds U+{ord(each):04X}, which cannot be seen: {name!r}"
+            )
+
+
+def add(db: Database, annotator: Annotator) -> Annotator:
+    """Store a new annotator; Conflict when the name is taken or the id says something else.
+
+    ValueError for a name by `require_name`.
+    """
+    require_name(annotator.name)
+
+    def operation(tx: Transaction) -> Annotator:
+        if tx.rows(_EXISTS, id=annotator.id):
+            raise Conflict(f"there is already an annotator {annotator.id!r}")
+        _save(tx, annotator)
+        return annotator
+
+    return db.write(operation)
+
+
+def ensure(tx: Transaction, annotator: Annotator) -> None:
+    """Store the annotator unless one of this id is; Conflict when the name is taken."""
+    if not tx.rows(_EXISTS, id=annotator.id):
+        _save(tx, annotator)
+
+
+def owner(db: Database) -> Annotator:
+    """The researcher whom the link that `serve` prints lets in.
+
+    That is "owner" as long as the name is his or free.  Imported judgments may have given it
+    to an annotator, and a researcher may have closed it.
+    """
+    people = listing(db)
+    taken = {person.name for person in people}
+    open_to = [p for p in people if p.role == "researcher" and not p.disabled]
+    if OWNER in taken and open_to:
+        return next((p for p in open_to if p.name == OWNER), open_to[0])
+    names = (f"{OWNER}-{n}" if n > 1 else OWNER for n in itertools.count(1))
+    name = next(name for name in names if name not in taken)
+    return add(db, Annotator(id=new_id("a"), name=name, role="researcher"))
+
+
+def set_disabled(db: Database, annotator: str, *, disabled: bool) -> Annotator:
+    """Close an account, which ends its sessions and tokens and keeps its judgments, or reopen it.
+
+    NotFound for an unknown id; ValueError for the only researcher: nobody could let anybody in
+    any more.
+    """
+
+    def operation(tx: Transaction) -> Annotator:
+        rows = tx.rows(_BY_ID, id=annotator)
+        if not rows:
+            raise NotFound(f"there is no annotator {annotator!r}")
+        before = from_row(Annotator, rows[0])
+        changed = replace(before, disabled=disabled)
+        if disabled and [row["id"] for row in tx.rows(_RESEARCHERS)] == [annotator]:
+            raise ValueError(f"{changed.name} is the only researcher; add another one first")
+        if disabled or before.disabled:  # earlier versions made tokens for disabled people too
+            tokens.revoke_all(tx, annotator)
+        tx.store(changed)
+        return changed
+
+    return db.write(operation)
+
+
+def accept_invite(db: Database, invite: str, *, password_hash: str) -> Annotator | None:
+    """Use up an invite: its owner with this password, or None when it is no longer good.
+
+    Every older session and token of the owner ends with it, the invite too.
+    """
+
+    def operation(tx: Transaction) -> Annotator | None:
+        owner = tokens.owner(tx, invite, ("invite",))
+        if owner is None:
+            return None
+        changed = replace(owner, password_hash=password_hash)
+        tokens.revoke_all(tx, owner.id)
+        tx.store(changed)
+        return changed
+
+    return db.write(operation)
+
+
+def _save(tx: Transaction, annotator: Annotator) -> None:
+    if tx.rows(_NAME_TAKEN, name=annotator.name, id=annotator.id):
+        raise Conflict(f"the name {annotator.name!r} is taken; choose another")
+    tx.store(annotator)
+
+
+def get(db: Database, annotator: str) -> Annotator:
+    """The annotator with this id, or NotFound."""
+    return lookup.by_key(db, Annotator, annotator)
+
+
+def by_name(db: Database, name: str) -> Annotator | None:
+    """The annotator with this name, or None."""
+    found = lookup.select(db, Annotator, _BY_NAME, name=name)
+    return found[0] if found else None
+
+
+def listing(db: Database) -> list[Annotator]:
+    """Everybody, oldest first."""
+    return lookup.select(db, Annotator, _LISTING)

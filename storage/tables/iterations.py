@@ -1,0 +1,57 @@
+"""Iterations: turns of the loop."""
+
+from __future__ import annotations
+
+from storage.engine import lookup
+from storage.engine.database import Database
+from storage.records import Iteration
+
+_LATEST = "SELECT * FROM iterations ORDER BY number DESC LIMIT 1"
+_LISTING = "SELECT * FROM iterations ORDER BY number"
+
+
+def save(db: Database, iteration: Iteration) -> Iteration:
+    """Store an iteration in place of the one with the same number."""
+    db.write(lambda tx: tx.store(iteration))
+    return iteration
+
+
+def get(db: Database, number: int) -> Iteration:
+    """The iteration with this number, or NotFound."""
+    return lookup.by_key(db, Iteration, number)
+
+
+def latest(db: Database) -> Iteration | None:
+    """The newest iteration, or None before the first."""
+    found = lookup.select(db, Iteration, _LATEST)
+    return found[0] if found else None
+
+
+def listing(db: Database) -> list[Iteration]:
+    """All iterations, first to last."""
+    return lookup.select(db, Iteration, _LISTING)
+
+
+def before(db: Database, current: Iteration) -> Iteration | None:
+    """The iteration before this one; None for the first."""
+    return get(db, current.number - 1) if current.number > 1 else None
+
+
+def rival(current: Iteration, before: Iteration | None) -> str | None:
+    """Whom an iteration compares with the policy it samples: what the one before made where that
+    waits, after a block, else whom the one before sampled."""
+    if before is None:
+        return None
+    made = before.policy_produced
+    return before.policy_sampled if made in (None, current.policy_sampled) else made
+
+
+def policy_on_trial(current: Iteration, before: Iteration | None) -> str | None:
+    """The policy on trial, which an iteration's judgments against SFT are about: the one that the
+    iteration before made, whether it is sampled or waits; in the first, the reference."""
+    return (before.policy_produced if before else None) or current.policy_sampled
+
+
+def on_trial(db: Database, current: Iteration) -> str | None:
+    """`policy_on_trial`, of a stored iteration."""
+    return policy_on_trial(current, before(db, current))

@@ -1,0 +1,57 @@
+"""Model versions, with where each came from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from storage.engine import lookup
+from storage.engine.database import Database
+from storage.records import ModelRole, ModelVersion
+
+_LISTING = """
+    SELECT * FROM models WHERE $role IS NULL OR role = $role ORDER BY created_at, id
+"""
+
+MODELS = "models"
+"""The folder of the workspace that trained models are moved to."""
+_REWARD_RUNS = "SELECT id, directory FROM runs WHERE stage = 'reward'"
+
+
+def add(db: Database, model: ModelVersion) -> ModelVersion:
+    """Store a model version; one with the same id is replaced."""
+    db.write(lambda tx: tx.store(model))
+    return model
+
+
+def get(db: Database, model: str) -> ModelVersion:
+    """The model version with this id, or NotFound."""
+    return lookup.by_key(db, ModelVersion, model)
+
+
+def listing(db: Database, role: ModelRole | None = None) -> list[ModelVersion]:
+    """All model versions, or those of one role, oldest first."""
+    return lookup.select(db, ModelVersion, _LISTING, role=role)
+
+
+def newest(db: Database, role: ModelRole) -> ModelVersion | None:
+    """The model version of this role that was made last."""
+    found = listing(db, role=role)
+    return found[-1] if found else None
+
+
+def missing(db: Database) -> list[ModelVersion]:
+    """Model versions whose directory under models/ is gone, as after a restore: backups hold none."""
+    return [
+        model
+        for model in listing(db)
+        if model.path.startswith(f"{MODELS}/") and not (db.workspace / model.path).is_dir()
+    ]
+
+
+def reward_models(db: Database) -> list[dict[str, Any]]:
+    """The reward models, the newest first: model, summary, and the directory of its run or None."""
+    directories = {row["id"]: row["directory"] for row in db.read(_REWARD_RUNS)}
+    return [
+        {"model": m.id, "summary": dict(m.summary), "directory": directories.get(m.run or "")}
+        for m in reversed(listing(db, role="reward"))
+    ]

@@ -1,0 +1,162 @@
+"""Judgments between two policies: who beat whom, what was predicted, what was overruled.
+
+Only the random stream counts.  Comparisons that were chosen for what a reward model thinks of them
+(such as the arm `bald`) over-represent what it does not know, and imported ones are of other
+models.  Judgments by models do not count either: the question is what people see.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import pandas as pd
+
+from storage.engine import lookup
+from storage.engine.database import Database
+from storage.gate_records import GateOverride, Prediction, Ruling
+from storage.records import LEARNED_FROM, Arm, new_id
+from storage.tables import iterations, models
+
+EVALUATION_ARMS: tuple[Arm, ...] = ("random", "previous", "reference")
+
+_JUDGED = """
+    SELECT j.comparison, c.prompt, c.iteration, f.policy AS first, s.policy AS second, j.outcome,
+           p.first AS predicted, p.reward_model
+    FROM current_judgments AS j
+    JOIN (SELECT comparison, annotator, min(created_at) AS since FROM judgments GROUP BY ALL) AS made
+        USING (comparison, annotator)
+    JOIN annotators AS a ON a.id = j.annotator
+    JOIN comparisons AS c ON c.id = j.comparison
+    JOIN completions AS f ON f.id = c.first
+    JOIN completions AS s ON s.id = c.second
+    LEFT JOIN predictions AS p ON p.comparison = j.comparison
+    WHERE list_contains($arms, c.arm) AND list_contains($kinds, a.kind) AND f.policy <> s.policy
+    ORDER BY made.since, j.comparison, j.annotator
+"""
+_OUTCOMES = {"first": 1.0, "second": 0.0}
+
+_PAIRS = """
+    SELECT c.id AS comparison, p.messages::VARCHAR AS messages,
+           f.text AS first_text, s.text AS second_text
+    FROM comparisons AS c
+    JOIN prompts AS p ON p.id = c.prompt
+    JOIN completions AS f ON f.id = c.first
+    JOIN completions AS s ON s.id = c.second
+    WHERE c.iteration = $iteration AND list_contains($arms, c.arm) AND f.policy <> s.policy
+    ORDER BY c.id
+"""
+_OVERRIDES = "SELECT * FROM gate_overrides ORDER BY created_at, id"
+
+
+def judged(db: Database) -> list[dict[str, Any]]:
+    """Current judgments between two policies by people, oldest first.
+
+    A revised judgment keeps the place of the first one that its annotator gave: the sequential test
+    reads them in this order, and what was corrected must not be moved behind what came later.
+    Rows have comparison, prompt, iteration, first and second (ids of policies), outcome (1 where
+    `first` won, ½ for a tie or both bad, 0), and predicted (the same as expected by `reward_model`)
+    or None.
+    """
+    rows = db.read(_JUDGED, arms=list(EVALUATION_ARMS), kinds=list(LEARNED_FROM))
+    return [row | {"outcome": _OUTCOMES.get(row["outcome"], 0.5)} for row in rows]
+
+
+def evidence(db: Database) -> dict[str, Any]:
+    """All that the gate decides by, as plain values.
+
+    ``judged`` as above; ``policies``: ids of all versions, oldest first, the SFT reference leading;
+    ``reference`` (None before there is one); ``iteration``: the newest one's number, the policy
+    on trial and the labels it wants; ``proxies``: the reward model each was trained against, ``kl_weights``: and with which ppo.kl_weight; ``overrides``: the latest ruling on each policy, with its reason, researcher and time.
+    """
+    references = models.listing(db, role="sft")
+    newest = iterations.latest(db)
+    known = [*references[-1:], *models.listing(db, role="policy")]
+    return {
+        "judged": judged(db),
+        "policies": [model.id for model in known],
+        "reference": references[-1].id if references else None,
+        "iteration": {
+            "number": newest.number,
+            "on_trial": iterations.on_trial(db, newest),
+            "labels": newest.labels_wanted,
+        }
+        if newest
+        else None,
+        "proxies": {model.id: model.reward_model for model in known},
+        "kl_weights": {model.id: model.summary.get("kl_weight") for model in known},
+        "overrides": {
+            o.policy: {
+                "ruling": o.ruling,
+                "reason": o.reason,
+                "researcher": o.researcher,
+                "at": o.created_at.isoformat(timespec="seconds"),
+            }
+            for o in overrides(db)
+        },
+    }
+
+
+LONGEST_REASON = 2000
+"""Characters of a ruling's reason."""
+
+
+def overrides(db: Database) -> list[GateOverride]:
+    """Every ruling by a researcher, oldest first."""
+    return lookup.select(db, GateOverride, _OVERRIDES)
+
+
+def override(
+    db: Database, policy: str, ruling: str, *, reason: str, researcher: str = ""
+) -> GateOverride:
+    """Store a ruling (promote, block or evidence) on a policy.
+
+    ValueError for another ruling, a reason that is blank or longer than `LONGEST_REASON`, the
+    reference, or evidence where no ruling stands; NotFound for an unknown policy.
+    """
+    if len(reason) > LONGEST_REASON:
+        raise ValueError(
+            f"a reason has at most {LONGEST_REASON:,} characters; this one has {len(reason):,}"
+        )
+    if models.get(db, policy).role != "policy":
+        raise ValueError(
+            f"{policy} is the reference or no policy; the gate judges trained policies"
+        )
+    rulings = {each.policy: each.ruling for each in overrides(db)}  # the latest of each
+    if ruling == "evidence" == rulings.get(policy, "evidence"):
+        raise ValueError(f"there is no ruling on {policy} to take back; the evidence decides")
+    made = GateOverride(
+        id=new_id("g"),
+        policy=policy,
+        ruling=cast("Ruling", ruling),  # the record refuses others
+        reason=reason.strip(),
+        researcher=researcher,
+    )
+    db.write(lambda tx: tx.store(made))
+    return made
+
+
+def give_pairs(db: Database, inputs: Path, *, iteration: int, proxy: str | None) -> int:
+    """Write evaluation_pairs.parquet, the iteration's comparisons of two policies; how many.
+
+    Nothing is written where there are none, or no reward model to ask.
+    """
+    if proxy is None:
+        return 0
+    arms = list(EVALUATION_ARMS)
+    path = inputs / "evaluation_pairs.parquet"
+    count = db.copy_to_parquet(_PAIRS, path, iteration=iteration, arms=arms)
+    if not count:
+        path.unlink()
+    return count
+
+
+def take_predictions(db: Database, outputs: Path, *, proxy: str | None) -> int:
+    """Store outputs/predictions.parquet, if there is one; returns how many were new."""
+    path = outputs / "predictions.parquet"
+    if proxy is None or not path.exists():
+        return 0
+    rows: Sequence[dict[str, Any]] = pd.read_parquet(path).to_dict("records")
+    made = [Prediction(reward_model=proxy, **row) for row in rows]
+    return db.write(lambda tx: tx.store(*made))

@@ -1,0 +1,39 @@
+"""Prompts: conversations that wait for a completion."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from storage.engine import lookup
+from storage.engine.database import Database
+from storage.records import Prompt, PromptRole
+
+_LISTING = """
+    SELECT * FROM prompts WHERE $role IS NULL OR role = $role ORDER BY created_at, id
+"""
+_COUNTS = "SELECT role, count(*) AS prompts FROM prompts GROUP BY role ORDER BY role"
+
+
+def add(db: Database, prompts: Sequence[Prompt]) -> int:
+    """Store prompts; returns how many were new.  A stored one keeps its role and category."""
+    return db.write(lambda tx: tx.store(*prompts))
+
+
+def get(db: Database, prompt: str) -> Prompt:
+    """The prompt with this id, or NotFound."""
+    return lookup.by_key(db, Prompt, prompt)
+
+
+def get_many(db: Database, prompts: Sequence[str]) -> dict[str, Prompt]:
+    """The prompts that exist with these ids, by id."""
+    return lookup.by_keys(db, Prompt, prompts)
+
+
+def listing(db: Database, role: PromptRole | None = None) -> list[Prompt]:
+    """All prompts, or those of one role, oldest first."""
+    return lookup.select(db, Prompt, _LISTING, role=role)
+
+
+def counts(db: Database) -> dict[str, int]:
+    """How many prompts each role has."""
+    return {row["role"]: row["prompts"] for row in db.read(_COUNTS)}

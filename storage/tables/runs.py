@@ -1,0 +1,198 @@
+"""Runs of worker processes, with the metrics and notes they report."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from storage.engine import lookup
+from storage.engine.codec import to_entry
+from storage.engine.database import Database
+from storage.engine.transaction import Transaction
+from storage.records import Iteration, Metric, ModelVersion, Run, RunNote, Stage
+
+if TYPE_CHECKING:
+    import pandas
+
+_LISTING = """
+    SELECT * FROM runs WHERE $iteration IS NULL OR iteration = $iteration
+    ORDER BY created_at, id
+"""
+_DROP_METRICS = """
+    DELETE FROM metrics WHERE run = $run AND seq BETWEEN $first AND coalesce($last, seq)
+"""
+_DROP_NOTES = """
+    DELETE FROM run_notes WHERE run = $run AND seq BETWEEN $first AND coalesce($last, seq)
+"""
+_PROGRESS = """
+    UPDATE runs SET progress = $progress, message = $message, ingested_seq = $seq
+    WHERE id = $run
+"""
+_SAY = "UPDATE runs SET message = $message WHERE id = $run"
+# Every point where there are few; otherwise the last of each of `points` stretches of steps,
+# and always the last of all.
+_METRICS = """
+    WITH chosen AS (
+        SELECT step, name, value, seq FROM metrics
+        WHERE run = $run AND ($names IS NULL OR list_contains($names, name))
+        QUALIFY row_number() OVER (PARTITION BY name, step ORDER BY seq DESC) = 1),
+    numbered AS (
+        SELECT *, row_number() OVER (PARTITION BY name ORDER BY step) AS place,
+               count(*) OVER (PARTITION BY name) AS many
+        FROM chosen)
+    SELECT step, name, value FROM numbered
+    QUALIFY row_number() OVER (
+        PARTITION BY name, CASE WHEN many <= $points THEN place
+                                ELSE (place - 1) * $points // many END
+        ORDER BY step DESC) = 1
+    ORDER BY name, step
+"""
+_NOTES = """
+    SELECT * FROM run_notes WHERE run = $run AND ($kind IS NULL OR kind = $kind) ORDER BY seq
+"""
+
+
+METHODS = {"ppo": "PPO", "dpo": "DPO", "rloo": "RLOO"}
+"""What the ways to improve the policy are called, by ``optimize.method``."""
+
+
+def kind(run: Run) -> str:
+    """A run's stage; where it improves the policy, the method that it does so by."""
+    return method_of(run.config) if run.stage == "ppo" else run.stage
+
+
+def name(run: Run) -> str:
+    """What a run's stage is called in sentences."""
+    return METHODS.get(kind(run), kind(run))
+
+
+def method_of(config: Mapping[str, Any]) -> str:
+    """``optimize.method`` of a stored configuration; those of before there was a choice are PPO's."""
+    return config.get("optimize", {}).get("method", "ppo")
+
+
+def method(db: Database, iteration: Iteration) -> str:
+    """How the policy of an iteration is improved, or is going to be as far as is known."""
+    listed = listing(db, iteration=iteration.number)
+    trained = [run for run in listed if run.stage == "ppo"]
+    if not trained and "optimize.method" in iteration.settings:
+        return str(iteration.settings["optimize.method"])
+    newest = (trained or listed or listing(db))[-1:]
+    return method_of(newest[0].config) if newest else "ppo"
+
+
+def methods_used(listed: Iterable[Run]) -> dict[int, str]:
+    """What the policy of each iteration was improved by, by its number, as people call it; `listed`
+    are runs, the oldest first.  An iteration whose policy was not trained yet is left out."""
+    return {run.iteration: name(run) for run in listed if run.stage == "ppo"}
+
+
+def method_made(model: ModelVersion) -> str | None:
+    """What a policy was made by, as people call it; None of other models."""
+    if model.role != "policy":
+        return None
+    method = model.summary.get("method", "ppo")
+    return METHODS.get(method, method)
+
+
+def save(db: Database, run: Run) -> Run:
+    """Store a run in place of the one with the same id."""
+    db.write(lambda tx: tx.store(run))
+    return run
+
+
+def say(db: Database, run: Run, message: str) -> None:
+    """Show `message` with a run.  Not journaled: `save` passes over a run that differs in no more."""
+    db.write(lambda tx: tx.execute(_SAY, run=run.id, message=message))
+
+
+def newest(db: Database, iteration: int, stage: Stage) -> Run | None:
+    """The newest run of a stage in an iteration."""
+    found = [run for run in listing(db, iteration=iteration) if run.stage == stage]
+    return found[-1] if found else None
+
+
+def get(db: Database, run: str) -> Run:
+    """The run with this id, or NotFound."""
+    return lookup.by_key(db, Run, run)
+
+
+def listing(db: Database, iteration: int | None = None) -> list[Run]:
+    """All runs, or those of one iteration, oldest first."""
+    return lookup.select(db, Run, _LISTING, iteration=iteration)
+
+
+def has_checkpoint(db: Database, run: Run) -> bool:
+    """Whether there is something to resume a stopped run from."""
+    folder = db.workspace / run.directory / "checkpoint"
+    return folder.is_dir() and any(folder.iterdir())
+
+
+def worked(db: Database, run: Run) -> float | None:
+    """Seconds that the worker of a run that succeeded took, since it was last started or resumed.
+
+    Its own clock says them.  `finished_at` would count a night before a resume too, and is when
+    the end was noticed.  None for other runs, for outputs adopted without a worker, and where the
+    run's directory is gone.
+    """
+    result = db.workspace / run.directory / "result.json"
+    if run.status != "succeeded" or not result.exists():
+        return None
+    return json.loads(result.read_text()).get("seconds")
+
+
+def cancelling(db: Database, run: Run) -> bool:
+    """Whether a run that still runs has been asked to stop; told by a file in its directory."""
+    return run.status == "running" and (db.workspace / run.directory / "cancel").exists()
+
+
+def ingest(
+    db: Database,
+    run: Run,
+    metrics: Sequence[Metric],
+    notes: Sequence[RunNote],
+    *,
+    replace_from: int | None = None,
+) -> None:
+    """Store what a run has reported up to the event `run.ingested_seq`, with its progress; not
+    journaled.
+
+    May be repeated: events that come again take the place of the stored ones.  `replace_from`
+    first forgets that event and all after it, as when a worker resumed from an earlier
+    checkpoint (0 forgets everything).
+    """
+
+    def operation(tx: Transaction) -> None:
+        seqs = [reported.seq for reported in (*metrics, *notes)]
+        for first, last in (
+            (replace_from, None),
+            (min(seqs, default=None), max(seqs, default=None)),
+        ):
+            if first is not None:
+                tx.execute(_DROP_METRICS, run=run.id, first=first, last=last)
+                tx.execute(_DROP_NOTES, run=run.id, first=first, last=last)
+        tx.insert("metrics", [to_entry(metric) for metric in metrics])
+        tx.insert("run_notes", [to_entry(note) for note in notes])
+        tx.execute(
+            _PROGRESS,
+            run=run.id,
+            progress=run.progress,
+            message=run.message,
+            seq=run.ingested_seq,
+        )
+
+    db.write(operation)
+
+
+def metrics(
+    db: Database, run: str, names: Sequence[str] | None = None, points: int = 400
+) -> pandas.DataFrame:
+    """Metrics as columns step, name, value; at most `points` of each name, evenly thinned."""
+    chosen = None if names is None else list(names)
+    return db.read_df(_METRICS, run=run, names=chosen, points=points)
+
+
+def notes(db: Database, run: str, kind: str | None = None) -> list[RunNote]:
+    """Red flags, warnings and samples in the order they were reported."""
+    return lookup.select(db, RunNote, _NOTES, run=run, kind=kind)

@@ -1,0 +1,41 @@
+"""Settings kept with the workspace, e.g. the guidelines for annotators (key "guidelines")."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from storage.engine.codec import Setting
+from storage.engine.database import Database
+from storage.records import (
+    LEARNED_FROM,
+    AnnotatorKind,
+)
+
+_GET = "SELECT value FROM settings WHERE key = $key"
+
+
+def get(db: Database, key: str, default: Any = None) -> Any:
+    """The value stored under a key, or `default` when there is none."""
+    rows = db.read(_GET, key=key)
+    return json.loads(rows[0]["value"]) if rows else default
+
+
+def put(db: Database, key: str, value: Any) -> None:
+    """Store a value that JSON can hold."""
+    db.write(lambda tx: tx.store(Setting(key=key, value=value)))
+
+
+_LEARN_FROM = "learn_from"
+
+
+def learn_from(db: Database) -> tuple[AnnotatorKind, ...]:
+    """Kinds of annotators whose judgments are learned from, and counted as labels."""
+    return tuple(get(db, _LEARN_FROM, LEARNED_FROM))
+
+
+def set_learn_from(db: Database, kinds: Sequence[AnnotatorKind]) -> None:
+    """Make `learn_from` say these kinds from now on."""
+    if tuple(kinds) != learn_from(db):
+        put(db, _LEARN_FROM, list(kinds))

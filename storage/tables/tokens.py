@@ -1,0 +1,90 @@
+"""Secrets that sign somebody in: issued once in clear, kept as their SHA-256."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Collection
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any, Literal
+
+from storage.engine import lookup
+from storage.engine.codec import from_row
+from storage.engine.database import Database
+from storage.engine.transaction import Transaction
+from storage.errors import Conflict, NotFound
+from storage.records import Annotator, Token, now
+
+TokenKind = Literal["session", "api", "invite"]
+
+_CHECK = """
+    SELECT a.* FROM tokens AS t JOIN annotators AS a ON a.id = t.annotator
+    WHERE t.hash = $hash AND list_contains($kinds, t.kind) AND NOT t.revoked AND NOT a.disabled
+      AND (t.expires_at IS NULL OR t.expires_at > $now)
+"""
+_ANNOTATOR = "SELECT name, disabled FROM annotators WHERE id = $id"
+_LIVE = "SELECT * FROM tokens WHERE annotator = $annotator AND NOT revoked"
+_BY_HASH = "SELECT * FROM tokens WHERE hash = $hash"
+
+
+def issue(db: Database, annotator: str, kind: TokenKind, *, lifetime: timedelta | None) -> str:
+    """A new secret for this annotator; `lifetime` None never expires.
+
+    NotFound without them; Conflict while they are disabled: it would let them in once enabled.
+    """
+    secret = secrets.token_urlsafe(32)
+    created = now()
+    token = Token(
+        hash=_hash(secret),
+        annotator=annotator,
+        kind=kind,
+        created_at=created,
+        expires_at=None if lifetime is None else created + lifetime,
+    )
+
+    def operation(tx: Transaction) -> None:
+        found = tx.rows(_ANNOTATOR, id=annotator)
+        if not found:
+            raise NotFound(f"there is no annotator {annotator!r}")
+        if found[0]["disabled"]:
+            raise Conflict(f"{found[0]['name']!r} is disabled; enable them first")
+        tx.store(token)
+
+    db.write(operation)
+    return secret
+
+
+def check(db: Database, secret: str, kinds: Collection[TokenKind]) -> Annotator | None:
+    """Whose secret this is, or None when it is unknown, spent, revoked or its owner disabled."""
+    found = lookup.select(db, Annotator, _CHECK, **_asked(secret, kinds))
+    return found[0] if found else None
+
+
+def owner(tx: Transaction, secret: str, kinds: Collection[TokenKind]) -> Annotator | None:
+    """As `check`, for whoever changes something by it in the same transaction."""
+    found = tx.rows(_CHECK, **_asked(secret, kinds))
+    return from_row(Annotator, found[0]) if found else None
+
+
+def _asked(secret: str, kinds: Collection[TokenKind]) -> dict[str, Any]:
+    return {"hash": _hash(secret), "kinds": list(kinds), "now": now()}
+
+
+def revoke(db: Database, secret: str) -> None:
+    """End one secret; nothing happens when it is unknown."""
+    db.write(lambda tx: _revoke(tx, _BY_HASH, hash=_hash(secret)))
+
+
+def revoke_all(tx: Transaction, annotator: str) -> None:
+    """End every secret of an annotator."""
+    _revoke(tx, _LIVE, annotator=annotator)
+
+
+def _revoke(tx: Transaction, sql: str, **parameters: str) -> None:
+    live = [from_row(Token, row) for row in tx.rows(sql, **parameters)]
+    tx.store(*(replace(token, revoked=True) for token in live))
+
+
+def _hash(secret: str) -> str:
+    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
