@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import random
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from fault_world import Killed
 
-from benchmarks.kills.ledger import FAULTS
+from benchmarks.kills.ledger import FAULTS, Ledger
 from benchmarks.powercuts import recording
-from benchmarks.powercuts.__main__ import Cuts, missed
-from benchmarks.powercuts.check import faults
+from benchmarks.powercuts.__main__ import NAMED, Cuts, missed
+from benchmarks.powercuts.check import examine, faults
 from benchmarks.powercuts.disk import Disk
 from benchmarks.powercuts.recording import Record
+from storage.engine import replacing
+from storage.engine.backup import backup, restore
+from storage.engine.database import Database
+from storage.engine.workspace import DATABASE, JOURNAL, LOCK
+from storage.tables import settings
 
 ROOT = Path(__file__).parent.parent
 
@@ -162,7 +169,7 @@ os.rename("new", "name")
 
 FIRST_ACT = """
 from pathlib import Path
-from storage import settings
+from storage.tables import settings
 from storage.engine.database import Database
 db = Database.open(Path("folder/workspace"))
 settings.put(db, "kept", 1)
@@ -188,6 +195,45 @@ def test_without_a_compiler_the_command_says_what_is_missing(tmp_path, monkeypat
 
 
 # -- a workspace -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def all_moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A restore cut after the old files were moved and before a new one has its name."""
+    workspace = tmp_path / "workspace"
+    with Database.open(workspace) as db:
+        settings.put(db, "kept", 1)
+        backup(db, tmp_path / "copy")
+    move = replacing.move
+
+    def move_old(source: Path, target: Path) -> None:
+        if source.name.endswith(".new"):
+            raise Killed(source)
+        move(source, target)
+
+    monkeypatch.setattr(replacing, "move", move_old)
+    with pytest.raises(Killed):
+        restore(tmp_path / "copy", workspace)
+    monkeypatch.undo()
+    names = {path.name for path in workspace.iterdir()}
+    assert names - {LOCK} == {"backups", replacing.MARKER, f"{DATABASE}.new", f"{JOURNAL}.new"}
+    return workspace
+
+
+def test_a_restore_cut_between_its_renames_is_finished(all_moved):
+    found = examine(all_moved, Ledger(), 0)
+    assert found["recovered"] == ["restore finished"]
+    assert not faults(found, NAMED)
+    with Database.open(all_moved) as db:
+        assert settings.get(db, "kept") == 1
+
+
+def test_a_workspace_that_no_message_opens_is_a_fault(all_moved):
+    (all_moved / f"{JOURNAL}.new").unlink()
+    shutil.rmtree(all_moved / "backups")
+    found = examine(all_moved, Ledger(), 0)
+    assert faults(found, NAMED) == {"unopened": 1}
+    assert "is gone" in found["why"]
 
 
 @needs_a_compiler

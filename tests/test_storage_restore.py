@@ -6,6 +6,8 @@ import errno
 import json
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -31,6 +33,7 @@ from storage.labeling import queue
 from storage.records import Run, now
 from storage.tables import runs, settings
 
+ROOT = Path(__file__).parent.parent
 FILES = (DATABASE, JOURNAL, SETTINGS)
 
 
@@ -628,6 +631,128 @@ def test_every_command_refuses_a_workspace_whose_restore_was_interrupted(tmp_pat
 
 def command(*arguments: str) -> str:
     return CliRunner().invoke(app, arguments, catch_exceptions=False).output
+
+
+def restores_by_files_in_place(place: Path, tmp_path: Path) -> dict[frozenset[str], Path]:
+    """Interrupted restores, one for each set of old and new files that are in place."""
+    left: dict[frozenset[str], Path] = {}
+    counted = shutil.copytree(place / "old", tmp_path / "counted")
+    with stopping() as steps:
+        restore(place / "copy", counted)
+    begin = next(n for n, (_, a) in enumerate(steps.calls) if str(a[-1]).endswith(replacing.MARKER))
+    for at in range(begin, len(steps)):
+        workspace = shutil.copytree(place / "old", tmp_path / f"at-{at}")
+        with stopping(at), pytest.raises(Killed):
+            restore(place / "copy", workspace)
+        names = frozenset(path.name for path in workspace.iterdir() if path.name != LOCK)
+        if replacing.MARKER in names:
+            left.setdefault(names, workspace)
+    return left
+
+
+def test_every_door_names_the_ways_out_wherever_a_restore_was_interrupted(place, tmp_path):
+    """Also where neither the database nor the journal has its name."""
+    left = restores_by_files_in_place(place, tmp_path)
+    new_files = {f"{name}.new" for name in FILES}
+    assert any(not names & {DATABASE, JOURNAL} and new_files <= names for names in left)
+    assert len(left) == 2 * len(FILES) + 1
+    for names, workspace in left.items():
+        for attempt in (
+            lambda at=workspace: Database.open(at),
+            lambda at=workspace: Database.open(at, create=False),
+            lambda at=workspace: rebuild(at),
+            lambda at=workspace: restore(place / "copy", at),
+        ):
+            with pytest.raises(ReplacementUnfinished, match=r"--finish.*--undo"):
+                attempt()
+        assert names == {path.name for path in workspace.iterdir()} - {LOCK}
+        other = shutil.copytree(workspace, tmp_path / f"{workspace.name}-undone")
+        finish_restore(workspace)
+        assert says(workspace) == "new"
+        undo_restore(other)
+        assert says(other) == "old"
+
+
+def test_a_workspace_whose_restore_lost_its_marker_does_not_begin_empty(place, tmp_path):
+    for names, workspace in restores_by_files_in_place(place, tmp_path).items():
+        (workspace / replacing.MARKER).unlink()
+        if names & {DATABASE, JOURNAL}:  # one of the two makes the other again
+            with Database.open(workspace) as db:
+                assert settings.get(db, "says") in ("old", "new")
+            continue
+        before = files(workspace)
+        for attempt in (
+            lambda at=workspace: Database.open(at),
+            lambda at=workspace: Database.open(at, create=False),
+            lambda at=workspace: rebuild(at),
+            lambda at=workspace: finish_restore(at),
+            lambda at=workspace: undo_restore(at),
+        ):
+            with pytest.raises(
+                StorageDamaged, match=r"old files are in .*/replaced-.* end in \.new"
+            ):
+                attempt()
+        assert files(workspace) == before
+        (aside,) = (workspace / "backups").iterdir()
+        for path in aside.iterdir():  # as the message says
+            path.rename(workspace / path.name)
+        assert says(workspace) == "old"
+
+
+@pytest.mark.parametrize("lost", FILES)
+def test_the_way_that_is_left_is_named_when_a_file_of_the_other_is_gone(place, tmp_path, lost):
+    for workspace in restores_by_files_in_place(place, tmp_path).values():
+        (aside,) = (workspace / "backups").iterdir()
+        if replacing.new(workspace, lost).exists():
+            without_new = shutil.copytree(workspace, tmp_path / f"{workspace.name}-without-new")
+            replacing.new(without_new, lost).unlink()
+            refuses_to(finish_restore, without_new, r"\.new is gone.*--undo` puts")
+            undo_restore(without_new)
+            assert says(without_new) == "old"
+        if (aside / lost).exists():
+            (aside / lost).unlink()
+            refuses_to(undo_restore, workspace, rf"{lost} is gone.*--finish` completes")
+            finish_restore(workspace)
+            assert says(workspace) == "new"
+
+
+def test_neither_way_is_named_when_both_files_are_gone(place, tmp_path):
+    left = restores_by_files_in_place(place, tmp_path)
+    workspace = next(at for names, at in left.items() if not names & {*FILES})
+    (aside,) = (workspace / "backups").iterdir()
+    (aside / JOURNAL).unlink()
+    replacing.new(workspace, JOURNAL).unlink()
+    for attempt in (finish_restore, undo_restore):
+        refuses_to(attempt, workspace, r"journal.jsonl is gone.*journal.jsonl\.new is gone.*backup")
+
+
+def refuses_to(attempt: Callable[[Path], None], workspace: Path, sentence: str) -> None:
+    before = files(workspace)
+    with pytest.raises(StorageDamaged, match=sentence):
+        attempt(workspace)
+    assert files(workspace) == before
+
+
+def killed_while_it_checks(backup: Path, workspace: Path) -> None:
+    """Restore in a process that ends while the log of the new database is not folded in."""
+    code = f"""
+import os
+from pathlib import Path
+from storage.engine import backup
+def die(connection):
+    connection.execute("INSERT INTO settings VALUES ('stale', '1')")
+    os._exit(9)
+backup._bound_leases = die
+backup.restore(Path({str(backup)!r}), Path({str(workspace)!r}))
+"""
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=60).returncode == 9
+
+
+def test_a_restore_takes_nothing_from_one_that_was_killed_before(place):
+    killed_while_it_checks(place / "copy", place / "old")
+    assert (place / "old" / f"{DATABASE}.new.wal").stat().st_size > 0
+    restore(place / "copy", place / "old")
+    assert says(place / "old") == "new"
 
 
 # -- a backup that is stopped ----------------------------------------------------------------

@@ -267,6 +267,7 @@ def restore(backup: Path, workspace: Path) -> Path | None:
     make_workspace(workspace, create=True)
     with lock_workspace(workspace):
         replacing.require_settled(workspace)
+        _discard_new(workspace)  # DuckDB would replay the log of a copy that was not completed
         try:
             for name, written in manifest.files.items():
                 if copy_file(backup / name, replacing.new(workspace, name)) != written:
@@ -366,7 +367,7 @@ def rebuild(workspace: Path) -> dict[str, Any]:
     the old database then stays where it is.
     """
     workspace = Path(workspace).absolute()
-    if not (workspace / JOURNAL).exists():
+    if not (workspace / JOURNAL).exists() and replacing.is_settled(workspace):
         raise NotFound(f"{workspace / JOURNAL} does not exist: there is nothing to rebuild from")
     with lock_workspace(workspace):
         replacing.require_settled(workspace)

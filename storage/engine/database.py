@@ -28,7 +28,7 @@ from storage.engine.health import Health
 from storage.engine.journal import Journal
 from storage.engine.migrations import migrate
 from storage.engine.reconcile import reconcile, require_own_runs
-from storage.engine.replacing import require_settled
+from storage.engine.replacing import is_settled, require_settled
 from storage.engine.schema import require_known
 from storage.engine.transaction import Clock, Observers, Tables, Transaction, fetch
 from storage.engine.workspace import (
@@ -101,7 +101,7 @@ class Database:
         was interrupted.
         """
         workspace = Path(workspace).absolute()
-        make_workspace(workspace, create=create)
+        make_workspace(workspace, create=create or not is_settled(workspace))
         lock = lock_workspace(workspace)
         try:
             require_settled(workspace)

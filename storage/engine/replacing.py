@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from storage.engine.files import make_folder, move, remove, sync_file, write_file
-from storage.engine.workspace import BACKUPS, DATABASE, JOURNAL, SETTINGS, WAL, stamp
+from storage.engine.workspace import BACKUPS, DATABASE, JOURNAL, SETTINGS, WAL, holds_data, stamp
 from storage.errors import NotFound, ReplacementUnfinished, StorageDamaged
 
 MARKER = "replacing.json"
@@ -44,13 +44,26 @@ def new(workspace: Path, name: str) -> Path:
     return workspace / f"{name}.new"
 
 
+def is_settled(workspace: Path) -> bool:
+    """Whether no replacement was interrupted.
+
+    Ask before reporting that a file is missing: an interrupted replacement may have moved it.
+    """
+    return not (workspace / MARKER).exists() and _moved_without_marker(workspace) is None
+
+
 def require_settled(workspace: Path) -> None:
-    """Raise ReplacementUnfinished, naming the two ways out, where a replacement was interrupted."""
-    if (workspace / MARKER).exists():
-        command = f"python launch.py restore --workspace {workspace}"
+    """Raise ReplacementUnfinished, naming the two ways out, where a replacement was interrupted.
+
+    Raises StorageDamaged, naming the files to move by hand, where its marker cannot be read, or is
+    gone while the database and the journal are both moved away.
+    """
+    if not is_settled(workspace):
+        what = _read(workspace).what
         raise ReplacementUnfinished(
-            f"{_read(workspace).what} was interrupted, and {workspace} is part old and part new: "
-            f"`{command} --finish` completes it, `{command} --undo` puts the old files back"
+            f"{what} was interrupted, and {workspace} is part old and part new: "
+            f"`{_command(workspace)} --finish` completes it, `{_command(workspace)} --undo` puts "
+            "the old files back"
         )
 
 
@@ -87,17 +100,15 @@ def replace(
 def finish(workspace: Path) -> Path | None:
     """Complete an interrupted replacement; returns where the old files are, None without any.
 
-    Raises NotFound when there is none.
+    Raises NotFound when there is none, and StorageDamaged, with nothing moved, when a new file is
+    gone.
     """
     plan = _read(workspace)
     aside = workspace / plan.aside
-    lost = [
-        n for n in plan.files if not new(workspace, n).exists() and not _is_new(workspace, plan, n)
-    ]
-    if lost:
-        raise StorageDamaged(
-            f"{new(workspace, lost[0])} is gone, so that {plan.what} cannot be completed; "
-            f"`python launch.py restore --workspace {workspace} --undo` puts the old files back"
+    if gone := _gone_new(workspace, plan):
+        raise _stuck(workspace, plan) or StorageDamaged(
+            f"{gone[0]} is gone, so that {plan.what} cannot be completed; "
+            f"`{_command(workspace)} --undo` puts the old files back"
         )
     # The log first: it must never lie beside a database file that is not its own.
     for name in (*plan.outdated, *plan.files):
@@ -111,9 +122,18 @@ def finish(workspace: Path) -> Path | None:
 
 
 def undo(workspace: Path) -> None:
-    """Put the old files back.  Raises NotFound when no replacement was interrupted."""
+    """Put the old files back.
+
+    Raises NotFound when no replacement was interrupted, and StorageDamaged, with nothing moved,
+    when an old file is gone: the new ones are then all that is left.
+    """
     plan = _read(workspace)
     aside = workspace / plan.aside
+    if gone := _gone_old(workspace, plan):
+        raise _stuck(workspace, plan) or StorageDamaged(
+            f"{gone[0]} is gone, so that the old files cannot be put back; "
+            f"`{_command(workspace)} --finish` completes {plan.what}"
+        )
     for name in plan.files:
         if _is_new(workspace, plan, name):
             move(workspace / name, new(workspace, name))
@@ -129,21 +149,95 @@ def undo(workspace: Path) -> None:
 
 def _is_old(workspace: Path, plan: Replacement, name: str) -> bool:
     """Whether NAME is still the file that is to be replaced."""
-    if name not in plan.present or (workspace / plan.aside / name).exists():
-        return False
-    return (workspace / name).exists()
+    return (
+        name in plan.present
+        and (workspace / name).exists()
+        and not _was_moved(workspace, plan, name)
+    )
 
 
 def _is_new(workspace: Path, plan: Replacement, name: str) -> bool:
     """Whether NAME is the file that has taken the place of another."""
-    if new(workspace, name).exists() or not (workspace / name).exists():
-        return False
-    return name not in plan.present or (workspace / plan.aside / name).exists()
+    return _is_alone(workspace, name) and (
+        name not in plan.present or _was_moved(workspace, plan, name)
+    )
+
+
+def _was_moved(workspace: Path, plan: Replacement, name: str) -> bool:
+    """Whether the old NAME was moved aside, also where it has been deleted there since.
+
+    Old files are moved in one order and put back in the reverse order, and new ones have their
+    names only while all the old ones are aside.
+    """
+    aside = workspace / plan.aside
+    order = [n for n in (*plan.outdated, *plan.files) if n in plan.present]
+    return any((aside / n).exists() for n in order[order.index(name) :]) or any(
+        _is_alone(workspace, n) and (n not in plan.present or (aside / n).exists())
+        for n in plan.files
+    )
+
+
+def _is_alone(workspace: Path, name: str) -> bool:
+    """Whether there is a NAME and no NAME.new."""
+    return (workspace / name).exists() and not new(workspace, name).exists()
+
+
+def _gone_new(workspace: Path, plan: Replacement) -> list[Path]:
+    """The new files that are neither beside the old ones nor in their place."""
+    return [
+        new(workspace, name)
+        for name in plan.files
+        if not new(workspace, name).exists() and not _is_new(workspace, plan, name)
+    ]
+
+
+def _gone_old(workspace: Path, plan: Replacement) -> list[Path]:
+    """The old files that are neither in their place nor aside."""
+    aside = workspace / plan.aside
+    return [
+        aside / name
+        for name in plan.present
+        if not (aside / name).exists() and not _is_old(workspace, plan, name)
+    ]
+
+
+def _stuck(workspace: Path, plan: Replacement) -> StorageDamaged | None:
+    """What to say where neither the new files nor the old ones are complete."""
+    gone_old, gone_new = _gone_old(workspace, plan), _gone_new(workspace, plan)
+    if not (gone_old and gone_new):
+        return None
+    return StorageDamaged(
+        f"{plan.what} was interrupted and can be neither completed nor undone: "
+        f"{', '.join(f'{path} is gone' for path in (*gone_old, *gone_new))}. Put one of them back, or restore a backup "
+        "into a new directory with `python launch.py restore`"
+    )
+
+
+def _command(workspace: Path) -> str:
+    return f"python launch.py restore --workspace {workspace}"
+
+
+def _moved_without_marker(workspace: Path) -> Path | None:
+    """Where the old files are, if database and journal were moved and the marker does not say so.
+
+    No stop leaves that, as the marker is on the disk before a file is moved, but a marker may be
+    deleted.  A workspace opened then would begin empty.
+    """
+    if holds_data(workspace) or not any(new(workspace, n).exists() for n in (DATABASE, JOURNAL)):
+        return None
+    replaced = sorted((workspace / BACKUPS).glob("replaced-*"), reverse=True)
+    return next((aside for aside in replaced if holds_data(aside)), None)
 
 
 def _read(workspace: Path) -> Replacement:
     path = workspace / MARKER
     if not path.exists():
+        if aside := _moved_without_marker(workspace):
+            raise StorageDamaged(
+                f"{workspace} has no {DATABASE} and no {JOURNAL}: a restore or rebuild was "
+                f"interrupted, and {path}, which notes how far it came, is gone. The old files are in "
+                f"{aside}, the new ones end in .new: put either under their names"
+            )
         raise NotFound(f"no replacement of the files of {workspace} was interrupted")
     try:
         plan = Replacement(**{k: _tuple(v) for k, v in json.loads(path.read_text()).items()})
