@@ -39,9 +39,9 @@ from benchmarks.demo_world import (
 from benchmarks.seeds import run_seeds
 from pipeline.demo import MODEL_DIR
 from pipeline.models.text import ChatTokenizer
-from pipeline.reward.calibration import Factors, fitted_factors
 from pipeline.reward.data import JudgedPair
 from pipeline.reward.likelihood import Likelihood, TieValues
+from pipeline.reward.quality.calibration import Factors, fitted_factors
 from pipeline.simulation.annotators import SimulatedAnnotator, population
 from pipeline.simulation.trials import TrialArm
 

@@ -30,10 +30,10 @@ from pipeline.demo import MODEL_DIR
 from pipeline.demo.corpus import prompts
 from pipeline.models.generate import Sampler
 from pipeline.models.text import ChatTokenizer, Messages
-from pipeline.reward.calibration import calibrate
 from pipeline.reward.data import JudgedPair, shared_out, stopping_pairs
 from pipeline.reward.likelihood import OUTCOME_CODES, UNSTATED
 from pipeline.reward.members import train_members
+from pipeline.reward.quality.calibration import calibrate
 from pipeline.reward.scoring import RewardModel
 from pipeline.reward.stopping import Kept
 from pipeline.runs.rundir import Report, RunDirectory

@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from pipeline.reward.ceiling import ceiling_of, noise_ceiling
+from pipeline.reward.quality.ceiling import ceiling_of, noise_ceiling
 from pipeline.reward.report.forecast import THE_MODEL, Seen, trend
 from pipeline.reward.report.learning_curve import BLOCKS, ORDERS
 from pipeline.statistics.winrate import win_rate

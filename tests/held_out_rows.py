@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from pipeline.reward.quality import quality
+from pipeline.reward.quality.figures import quality
 
 
 def row(

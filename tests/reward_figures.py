@@ -24,7 +24,7 @@ def rate(value: float, low: float, high: float) -> dict[str, Any]:
 
 
 def quality(**changes: Any) -> dict[str, Any]:
-    """A good reward model's, as `pipeline.reward.quality.quality` returns them."""
+    """A good reward model's, as `pipeline.reward.quality.figures.quality` returns them."""
     bins = [
         (0.5, 0.56, share(0.55, 0.36, 0.72, 26)), (0.6, 0.65, share(0.68, 0.47, 0.84, 22)),
         (0.7, 0.75, share(0.74, 0.51, 0.89, 19)), (0.8, 0.84, share(0.86, 0.58, 0.97, 14)),

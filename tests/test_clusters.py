@@ -12,7 +12,7 @@ import pytest
 from pipeline.config.studio import Config
 from pipeline.promotion import gate
 from pipeline.reward.likelihood import FIRST, SECOND
-from pipeline.reward.metrics import held_out_metrics
+from pipeline.reward.quality.metrics import held_out_metrics
 from pipeline.simulation import report as goldreport
 from pipeline.statistics.winrate import win_rate
 from pipeline.studies.compare import Answer, point

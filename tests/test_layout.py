@@ -1,27 +1,13 @@
 """The dependency rules: who may import whom, and what loads no torch."""
 
-import ast
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from import_graph import PACKAGES, PAGE, ROOT, cycle, drawn, imports, named_in, siblings
 
-ROOT = Path(__file__).parent.parent
-PACKAGES = ("commands", "labeler", "pipeline", "storage")
 MAY_USE_STORAGE = (Path("pipeline/loop"), Path("pipeline/runs/jobs.py"))
-
-
-def imports(path: Path) -> set[str]:
-    """Every module named in an import statement of the file, wherever it stands."""
-    found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            # `from storage import queue` names the module storage.labeling.queue
-            found |= {f"{node.module}.{alias.name}" for alias in node.names} | {node.module}
-    return found
 
 
 def ours(modules: set[str], package: str) -> set[str]:
@@ -52,27 +38,29 @@ print(len(stubs), gradio.Textbox(label="still works").get_config()["label"])
     assert found.stdout.strip() == "0 still works", found.stderr
 
 
-@pytest.mark.parametrize("package", ["labeler", "pipeline", "storage"])
+@pytest.mark.parametrize("package", PACKAGES)
 def test_every_package_has_sources(package: str) -> None:
     assert len(sources(package)) > 5  # the rules below must have something to check
 
 
 def test_labeler_imports_storage_only() -> None:
     for path in sources("labeler"):
-        used = imports(path)
-        assert not ours(used, "pipeline") | ours(used, "launch"), path
+        used = named_in(path)
+        assert not ours(used, "pipeline") | ours(used, "launch") | ours(used, "commands"), path
 
 
 def test_storage_imports_nothing_of_ours() -> None:
     for path in sources("storage"):
-        used = imports(path)
-        assert not ours(used, "pipeline") | ours(used, "launch") | ours(used, "labeler"), path
+        used = named_in(path)
+        assert not any(
+            ours(used, other) for other in ("pipeline", "launch", "labeler", "commands")
+        ), path
 
 
 def test_pipeline_reaches_storage_through_records_except_around_the_loop() -> None:
     for path in sources("pipeline"):
-        used = imports(path)
-        assert not ours(used, "labeler") | ours(used, "launch"), path
+        used = named_in(path)
+        assert not ours(used, "labeler") | ours(used, "launch") | ours(used, "commands"), path
         if not any(path.relative_to(ROOT).is_relative_to(place) for place in MAY_USE_STORAGE):
             foreign = {
                 m
@@ -82,11 +70,40 @@ def test_pipeline_reaches_storage_through_records_except_around_the_loop() -> No
             assert not foreign, f"{path} imports {foreign}"
 
 
+def test_no_folder_imports_in_a_circle() -> None:
+    """In every package, modules and folders that stand side by side form no cycle."""
+    levels = siblings(imports())
+    assert {"", "pipeline", "storage", "labeler.research"} <= levels.keys()
+    assert {package: cycle(level) for package, level in levels.items() if cycle(level)} == {}
+
+
+def test_a_circle_is_found() -> None:
+    chain = {"a.x": {"b.y"}, "b.y": {"c.z"}, "c.z": set()}
+    assert cycle(siblings(chain)[""]) == []
+    # No module is in a cycle here; the folders a and b are.
+    assert cycle(siblings(chain | {"b.w": {"a.v"}})[""]) == ["a", "b", "a"]
+    assert cycle(siblings({"p.a.x": {"p.b"}, "p.b": {"p.a.y"}})["p"]) == ["a", "b", "a"]
+
+
+def test_the_drawing_of_the_folders_is_of_today() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    assert drawn(page) == page, "run: python tests/import_graph.py"
+
+
 def test_ppo_stands_alone() -> None:
     allowed_of_ours = "pipeline.ppo"
     for path in sources("pipeline/ppo"):
-        used = imports(path)
-        for package in ("trl", "gradio", "duckdb", "storage", "labeler", "launch", "datasets"):
+        used = named_in(path)
+        for package in (
+            "trl",
+            "gradio",
+            "duckdb",
+            "storage",
+            "labeler",
+            "launch",
+            "commands",
+            "datasets",
+        ):
             assert not ours(used, package), path
         for module in ours(used, "pipeline"):
             assert module.startswith(allowed_of_ours) or module == "pipeline", path

@@ -25,7 +25,7 @@ from pipeline.reward.annotators import (
     fit_annotators,
 )
 from pipeline.reward.likelihood import BOTH_BAD, FIRST, SECOND, TIE, Likelihood, TieValues
-from pipeline.reward.reliability import (
+from pipeline.reward.quality.reliability import (
     calibrated,
     expected_agreement,
     losses_to_annotators,

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from pipeline.models.text import ChatTokenizer
-from pipeline.reward.calibration import calibrate, fitted_factors
 from pipeline.reward.data import JudgedPair
 from pipeline.reward.likelihood import (
     BOTH_BAD,
@@ -23,6 +22,7 @@ from pipeline.reward.likelihood import (
     TieValues,
 )
 from pipeline.reward.network import from_language_model
+from pipeline.reward.quality.calibration import calibrate, fitted_factors
 from pipeline.reward.scoring import RewardModel
 from storage.records import digest
 from tests.stage_inputs import tiny_models

@@ -9,7 +9,9 @@ import pytest
 import torch
 
 from pipeline.reward.annotators import FittedAnnotators, Judged
-from pipeline.reward.ceiling import (
+from pipeline.reward.data import JudgedPair
+from pipeline.reward.likelihood import BOTH_BAD, FIRST, SECOND, TIE, Likelihood, TieValues
+from pipeline.reward.quality.ceiling import (
     Ceiling,
     agreement,
     ceiling_of,
@@ -18,9 +20,7 @@ from pipeline.reward.ceiling import (
     said_alike,
     share_of_ceiling,
 )
-from pipeline.reward.data import JudgedPair
-from pipeline.reward.likelihood import BOTH_BAD, FIRST, SECOND, TIE, Likelihood, TieValues
-from pipeline.reward.reliability import expected_preference_agreement, outcome_chances
+from pipeline.reward.quality.reliability import expected_preference_agreement, outcome_chances
 from pipeline.statistics.winrate import WinRate
 
 

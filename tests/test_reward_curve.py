@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 from pipeline.reward.data import split_by_prompt
-from pipeline.reward.held_out import COLUMNS
+from pipeline.reward.quality.held_out import COLUMNS
 from pipeline.reward.report import curve
 from pipeline.reward.report.curve import deal, require_enough
 from pipeline.reward.report.learning_curve import BLOCKS, ORDERS, figures, file_of

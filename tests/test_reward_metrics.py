@@ -7,7 +7,7 @@ import math
 import pytest
 
 from pipeline.reward.likelihood import FIRST, SECOND, TIE
-from pipeline.reward.metrics import expected_calibration_error, held_out_metrics
+from pipeline.reward.quality.metrics import expected_calibration_error, held_out_metrics
 from tests.judged_pairs import pair
 
 

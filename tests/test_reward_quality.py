@@ -8,11 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline.reward.ceiling import FEWEST
-from pipeline.reward.held_out import coin_log_loss
 from pipeline.reward.likelihood import FIRST, SECOND, TIE
-from pipeline.reward.metrics import expected_calibration_error
-from pipeline.reward.quality import (
+from pipeline.reward.quality.ceiling import FEWEST
+from pipeline.reward.quality.figures import (
     by_agreement,
     by_margin,
     calibration,
@@ -20,6 +18,8 @@ from pipeline.reward.quality import (
     of_stream,
     outcomes,
 )
+from pipeline.reward.quality.held_out import coin_log_loss
+from pipeline.reward.quality.metrics import expected_calibration_error
 from pipeline.statistics.winrate import win_rate
 from tests.held_out_rows import figures, row
 from tests.judged_pairs import pair as usual_pair

@@ -17,7 +17,7 @@ from pipeline.config.reward import RewardConfig
 from pipeline.models.text import read_messages
 from pipeline.reward import trainer as reward_trainer
 from pipeline.reward.data import bootstrap_weights, set_apart, stopping_pairs
-from pipeline.reward.metrics import length_correlation_in_pairs
+from pipeline.reward.quality.metrics import length_correlation_in_pairs
 from pipeline.reward.scoring import RewardModel
 from pipeline.reward.stopping import EarlyStopping, Kept, clearly_worse
 from pipeline.reward.trainer import squared_correlation

@@ -13,7 +13,7 @@ import torch
 from benchmarks.demo_world import ANSWERS, Fitted, People, World
 from pipeline.models.text import ChatTokenizer
 from pipeline.reward.likelihood import FIRST, TIE, preference_logit
-from pipeline.reward.metrics import expected_calibration_error
+from pipeline.reward.quality.metrics import expected_calibration_error
 from pipeline.simulation.annotators import population
 
 STRANGERS, JUDGMENTS = 50, 2

@@ -13,7 +13,7 @@ from pipeline.config.reward import RewardConfig
 from pipeline.models.text import ChatTokenizer
 from pipeline.reward.data import JudgedPair, annotator_ids
 from pipeline.reward.likelihood import BOTH_BAD, TIE
-from pipeline.reward.reliability import reliability
+from pipeline.reward.quality.reliability import reliability
 from pipeline.simulation.annotators import SimulatedAnnotator, population
 from pipeline.simulation.trials import TrialArm
 

@@ -1,0 +1,1 @@
+"""The annotator's page: session, routes, HTML, scripts and styles."""

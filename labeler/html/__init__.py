@@ -1,0 +1,1 @@
+"""HTML from records and from text that strangers wrote."""

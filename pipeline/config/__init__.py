@@ -1,0 +1,1 @@
+"""Every setting, by section.  Nothing here loads torch."""

@@ -5,20 +5,42 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
+import torch
+
+from pipeline.ppo.advantages import Advantages
 from pipeline.ppo.checkpoint import random_states, restore_random_states
+from pipeline.ppo.config import PPOConfig
 from pipeline.ppo.model import shapes_hash
+from pipeline.ppo.rewarder import Rewarder
 from pipeline.ppo.sharding import load_states, optimizer_state, trained_state
-
-if TYPE_CHECKING:
-    from pipeline.ppo.trainer import PPOTrainer
 
 _FORMAT = 2
 """What a checkpoint holds and how: 1, which had no number, held frozen weights too."""
 
 
-def state_of(trainer: PPOTrainer) -> dict[str, Any]:
+class Resumable(Protocol):
+    """What of a `PPOTrainer` is kept, and what tells one run from another."""
+
+    config: PPOConfig
+    model: Any
+    learner: Any
+    rewarder: Rewarder
+    advantages: Advantages
+    sampler: Any
+    generators: dict[str, torch.Generator]
+    prompts: list[list[int]]
+    eos_token_ids: list[int]
+    frozen_hash: str
+    reference_hash: str
+    step: int
+    history: list[dict[str, float]]
+    stopped: str | None
+    extra: dict[str, Any]
+
+
+def state_of(trainer: Resumable) -> dict[str, Any]:
     """Everything a bit-for-bit resume needs, the caller's `extra` included."""
     return {
         "format": _FORMAT,
@@ -36,7 +58,7 @@ def state_of(trainer: PPOTrainer) -> dict[str, Any]:
     }
 
 
-def restore(trainer: PPOTrainer, state: dict[str, Any]) -> None:
+def restore(trainer: Resumable, state: dict[str, Any]) -> None:
     """Put the trainer back to where `state_of` was asked; ValueError where that was another run."""
     _check_same_run(trainer, state)
     load_states(trainer.model, trainer.learner.optimizer, state)
@@ -50,7 +72,7 @@ def restore(trainer: PPOTrainer, state: dict[str, Any]) -> None:
     trainer.extra = json.loads(state["extra"])
 
 
-def _check_same_run(trainer: PPOTrainer, state: dict[str, Any]) -> None:
+def _check_same_run(trainer: Resumable, state: dict[str, Any]) -> None:
     """ValueError unless the state is of this run, or of one that this one makes longer."""
     written = state.get("format", 1)
     if written != _FORMAT:
@@ -75,7 +97,7 @@ def _check_same_run(trainer: PPOTrainer, state: dict[str, Any]) -> None:
         )
 
 
-def fingerprint(trainer: PPOTrainer) -> dict[str, Any]:
+def fingerprint(trainer: Resumable) -> dict[str, Any]:
     """What must be the same for a resume to mean anything."""
     settings = asdict(replace(trainer.config, checkpoint_every=0))
     prompts = hashlib.sha256(json.dumps(trainer.prompts).encode()).hexdigest()

@@ -18,9 +18,9 @@ from typing import Any
 import torch
 
 from pipeline.models.text import ChatTokenizer
-from pipeline.reward.calibration import calibrate
 from pipeline.reward.data import JudgedPair
 from pipeline.reward.members import train_members
+from pipeline.reward.quality.calibration import calibrate
 from pipeline.reward.scoring import RewardModel
 from pipeline.reward.trainer import AUDITED, SHARE
 from pipeline.runs.rundir import Job, Report, RunDirectory

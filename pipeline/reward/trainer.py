@@ -24,7 +24,7 @@ from pipeline.reward.data import (
     training_rows,
 )
 from pipeline.reward.likelihood import Likelihood, TieValues
-from pipeline.reward.reliability import losses_to_annotators
+from pipeline.reward.quality.reliability import losses_to_annotators
 from pipeline.reward.scoring import RewardModel
 from pipeline.reward.stopping import EarlyStopping, Kept
 from pipeline.runs.rundir import Report

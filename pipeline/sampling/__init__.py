@@ -1,0 +1,1 @@
+"""Pairs for the annotators: made from samples, chosen at random or by the reward model."""

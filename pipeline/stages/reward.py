@@ -19,7 +19,6 @@ from pipeline.models.hf_trainer import prefixed
 from pipeline.models.text import ChatTokenizer, Messages, read_messages
 from pipeline.ppo.metrics import length_correlation
 from pipeline.reward.audit import AUDIT, train_audit_model
-from pipeline.reward.calibration import calibrate
 from pipeline.reward.data import (
     JudgedPair,
     annotator_ids,
@@ -29,12 +28,13 @@ from pipeline.reward.data import (
     shared_out,
     stopping_pairs,
 )
-from pipeline.reward.held_out import measure_quality
 from pipeline.reward.likelihood import LEARNS_THETA
 from pipeline.reward.members import train_members
-from pipeline.reward.metrics import held_out_metrics, length_correlation_in_pairs
 from pipeline.reward.predictions import predict
-from pipeline.reward.reliability import notes_on_annotators, reliability
+from pipeline.reward.quality.calibration import calibrate
+from pipeline.reward.quality.held_out import measure_quality
+from pipeline.reward.quality.metrics import held_out_metrics, length_correlation_in_pairs
+from pipeline.reward.quality.reliability import notes_on_annotators, reliability
 from pipeline.reward.scoring import RewardModel
 from pipeline.reward.trainer import SHARE
 from pipeline.runs.rundir import Job, Report, RunDirectory

@@ -1,0 +1,1 @@
+"""Agreement between annotators and the reliability of each, with intervals."""

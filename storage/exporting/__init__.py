@@ -1,0 +1,1 @@
+"""Judgments out: as a dataset in a file, a directory or on the hub, with its card."""

@@ -1,0 +1,1 @@
+"""Files into records: read, checked row by row, planned beside the writer, stored in one transaction."""

@@ -1,0 +1,1 @@
+"""The Annotators tab: accounts, agreement and reliability."""

@@ -1,0 +1,1 @@
+"""The Data tab: imports, exports and guidelines."""

@@ -1,0 +1,1 @@
+"""The History tab: every iteration, its models and judgments."""

@@ -1,0 +1,1 @@
+"""The Loop tab: where the iteration stands, and what to do next."""

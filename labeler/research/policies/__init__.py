@@ -1,0 +1,1 @@
+"""The Policies tab: gate verdicts, leaderboard and rulings."""

@@ -1,0 +1,1 @@
+"""The Reward model tab: quality, learning curve and verdict."""

@@ -1,0 +1,1 @@
+"""The Samples tab: what each model answers."""

@@ -1,0 +1,1 @@
+"""The Training tab: a run's metrics, events and log."""

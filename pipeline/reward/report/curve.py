@@ -19,10 +19,10 @@ import pandas as pd
 
 from pipeline.models.devices import pick_device
 from pipeline.models.text import ChatTokenizer
-from pipeline.reward import held_out as table
 from pipeline.reward.data import JudgedPair, job_pairs, set_apart, split_by_prompt, stopping_pairs
 from pipeline.reward.members import train_members
-from pipeline.reward.quality import of_stream, outcomes
+from pipeline.reward.quality import held_out as table
+from pipeline.reward.quality.figures import of_stream, outcomes
 from pipeline.reward.report.learning_curve import BLOCKS, COLUMNS, ORDERS, THE_MODEL, file_of
 from pipeline.reward.scoring import RewardModel
 from pipeline.runs.parquet import write_rows

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from pipeline.reward.ceiling import FEWEST as LEAST_OVERLAP
+from pipeline.reward.quality.ceiling import FEWEST as LEAST_OVERLAP
 
 Verdict = Literal["enough for PPO", "best-of-N is safer", "keep labeling"]
 Allows = Literal["ppo", "best_of_n", "labeling"]

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from scipy.special import stdtrit
 
-from pipeline.reward.ceiling import FEWEST, noise_ceiling, share_of_ceiling
-from pipeline.reward.metrics import expected_calibration_error
+from pipeline.reward.quality.ceiling import FEWEST, noise_ceiling, share_of_ceiling
+from pipeline.reward.quality.metrics import expected_calibration_error
 from pipeline.statistics.winrate import WinRate, cluster_numbers, clustered_mean, win_rate
 from storage.records import RANDOM_STREAM
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
-from pipeline.reward.calibration import Factors, Scale
-from pipeline.reward.ceiling import agreement, items_of, said_alike
 from pipeline.reward.data import JudgedPair
 from pipeline.reward.likelihood import LEARNS_THETA, OUTCOME_CODES, TieModel, log_probabilities
-from pipeline.reward.quality import quality
+from pipeline.reward.quality.calibration import Factors, Scale
+from pipeline.reward.quality.ceiling import agreement, items_of, said_alike
+from pipeline.reward.quality.figures import quality
 from pipeline.reward.scoring import RewardModel
 from pipeline.runs.parquet import write_rows
 

@@ -21,8 +21,8 @@ from torch import Tensor
 
 from pipeline.reward.data import JudgedPair
 from pipeline.reward.likelihood import LEARNS_THETA, Likelihood, TieValues
-from pipeline.reward.metrics import held_out_metrics
-from pipeline.reward.reliability import judged_by_rewards
+from pipeline.reward.quality.metrics import held_out_metrics
+from pipeline.reward.quality.reliability import judged_by_rewards
 from pipeline.reward.scoring import RewardModel
 from storage.records import digest
 

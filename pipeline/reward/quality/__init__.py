@@ -1,0 +1,1 @@
+"""How good a reward model is: measured on held-out judgments, with its scale and its ceiling."""
