@@ -107,7 +107,7 @@ def train(rows: Path, folder: Path) -> dict[str, Any]:
         loop = Loop(db, config)
         _advance(db, loop, "labeling")
         loop.train({})
-        _advance(db, loop, "ppo")
+        _advance(db, loop, "policy")
         loop.shut_down()
         (made,) = models.listing(db, role="reward")
     return {"judgments": len(fitting), "left_out": len(judged) - len(fitting)} | dict(made.summary)

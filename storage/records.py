@@ -30,8 +30,8 @@ FinishReason = Literal["stop", "length"]
 AnnotatorRole = Literal["annotator", "researcher"]
 AnnotatorKind = Literal["person", "simulated", "model"]
 ModelRole = Literal["sft", "reward", "policy", "external"]
-Phase = Literal["sampling", "labeling", "reward", "ppo", "evaluating", "done"]
-Stage = Literal["sft", "sampling", "reward", "ppo", "evaluate"]
+Phase = Literal["sampling", "labeling", "reward", "policy", "evaluating", "done"]
+Stage = Literal["sft", "sampling", "reward", "policy", "evaluate"]
 RunStatus = Literal["running", "succeeded", "failed", "cancelled"]
 Arm = Literal[
     "random", "previous", "reference", "repeated", "imported", "written",

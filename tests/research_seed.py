@@ -250,7 +250,7 @@ class Seeding:
                 summary=summary,
             ),
         )  # fmt: skip
-        self.run(number, "ppo", "succeeded", minutes=6)
+        self.run(number, "policy", "succeeded", minutes=6)
         self.ppo_events(f"run-{number}-ppo", updates=100)
         models.add(
             self.db,
@@ -262,7 +262,7 @@ class Seeding:
 
     def run(self, number: int, stage, status, *, minutes: float = 1, **more) -> Run:
         begun = self.begun + timedelta(hours=12 * (number - 1) + 10)
-        offset = {"sampling": 0, "reward": 5, "ppo": 10, "evaluate": 30}[stage]
+        offset = {"sampling": 0, "reward": 5, "policy": 10, "evaluate": 30}[stage]
         begun += timedelta(minutes=offset)
         record = Run(
             id=f"run-{number}-{stage}", stage=stage, iteration=number, status=status,
@@ -272,7 +272,7 @@ class Seeding:
                 "finished_at": begun + timedelta(minutes=minutes), **more,
             },
         )  # fmt: skip
-        if stage == "ppo":
+        if stage == "policy":
             (self.db.workspace / record.directory / "checkpoint" / "step-1").mkdir(parents=True)
         return runs.save(self.db, record)
 
@@ -390,10 +390,10 @@ class Seeding:
 
     def failed_ppo(self, number: int) -> Run:
         """The iteration's PPO has died two thirds through, with a red flag up."""
-        self.iteration(number, "ppo", 120, reward_model=f"reward-{number - 1}")
+        self.iteration(number, "policy", 120, reward_model=f"reward-{number - 1}")
         self.run(number, "reward", "succeeded", minutes=2)
         self.run(
-            number, "ppo", "failed", minutes=4, progress=0.9, message="update 90 of 100",
+            number, "policy", "failed", minutes=4, progress=0.9, message="update 90 of 100",
             reason=f"out of memory at update 90: {HOSTILE}",
         )  # fmt: skip
         self.ppo_events(f"run-{number}-ppo", updates=90, flags=True)

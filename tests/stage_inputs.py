@@ -159,7 +159,7 @@ def give(directory: RunDirectory, name: str, rows: list[dict[str, Any]]) -> None
 
 def first_update(models: dict[str, str], path: Path, **settings: Any) -> dict[str, float]:
     """Metrics of the first update of a run of the PPO stage."""
-    job = make_job("ppo", models, ppo__updates=1, **settings)
+    job = make_job("policy", models, ppo__updates=1, **settings)
     directory = RunDirectory.create(path, job)
     give(directory, "prompts.parquet", make_prompts(8))
     with Report(directory) as report:

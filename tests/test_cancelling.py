@@ -42,7 +42,7 @@ def updating(
     monkeypatch.setattr(process, "PATIENCE", UPDATE_TAKES / 10)
     shaping = {"tests.test_cancelling:slow": 1.0}
     job = make_job(
-        "ppo", models, ppo__updates=100, ppo__checkpoint_every=1000, shaping__weights=shaping
+        "policy", models, ppo__updates=100, ppo__checkpoint_every=1000, shaping__weights=shaping
     )
     jobs = Jobs(db)
     run = jobs.start(

@@ -120,13 +120,13 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "optimize__dpo_lr": 1e-2,
         "ppo__lr": 1e-2,
     }
-    for stage in ("reward", "ppo", "evaluate"):
+    for stage in ("reward", "policy", "evaluate"):
         job = make_job(stage, models, **chosen)
         directory = RunDirectory.create(root / "runs" / stage, job)
         if stage == "reward":
             give(directory, "judgments.parquet", make_judgments(30))
         else:
-            give(directory, "prompts.parquet", make_prompts(8 if stage == "ppo" else 5))
+            give(directory, "prompts.parquet", make_prompts(8 if stage == "policy" else 5))
     return root
 
 
@@ -193,10 +193,10 @@ def test_all_methods_are_trained_measured_drawn_and_not_done_twice(workspace):
 def test_answers_are_measured_by_all_reward_models_that_the_policy_was_trained_against(
     workspace, tmp_path
 ):
-    models = dict(RunDirectory(workspace / "runs" / "ppo").job().models)
+    models = dict(RunDirectory(workspace / "runs" / "policy").job().models)
     models["reward_2"] = str(tmp_path / "reward_2")
     save_random_reward(models["reference"], tmp_path / "reward_2", seed=1)
-    for stage in ("ppo", "evaluate"):
+    for stage in ("policy", "evaluate"):
         job = make_job(stage, models, shaping__ensemble="lower_bound", shaping__ensemble_lambda=0.5)
         directory = RunDirectory.create(tmp_path / "runs" / stage, job)
         give(directory, "prompts.parquet", make_prompts(2))
@@ -243,7 +243,7 @@ def test_what_is_missing_is_said(workspace, tmp_path):
     with pytest.raises(ValueError, match="no PPO run to repeat"):
         run("compare", "--workspace", tmp_path)
     (tmp_path / "runs").mkdir()
-    (tmp_path / "runs" / "ppo").symlink_to(workspace / "runs" / "ppo")
+    (tmp_path / "runs" / "policy").symlink_to(workspace / "runs" / "policy")
     with pytest.raises(ValueError, match="has no evaluation, so no held-out prompts"):
         run("compare", "--workspace", tmp_path)
     (tmp_path / "runs" / "evaluate").symlink_to(workspace / "runs" / "evaluate")

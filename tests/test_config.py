@@ -131,16 +131,16 @@ def test_what_training_reads_is_open_in_the_form_and_what_sampling_has_read_is_f
         ("sampling.top_p", "sft", None),
         ("sampling.top_p", "sampling", None),
         ("sampling.top_p", None, "pairs are sampled and labeled"),
-        ("labeling.labels", "ppo", "pairs are sampled and labeled"),
+        ("labeling.labels", "policy", "pairs are sampled and labeled"),
         ("sampling.batch", "reward", None),
-        ("sampling.batch", "ppo", "when the reward model is trained"),
+        ("sampling.batch", "policy", "when the reward model is trained"),
         ("reward.lr", "reward", None),
-        ("reward.lr", "ppo", "when the reward model is trained"),
+        ("reward.lr", "policy", "when the reward model is trained"),
         ("reward.tie_model", "evaluate", "when the reward model is trained"),
         ("reward.lr", None, None),  # the next training reads it
         (
             "reward.held_out_share",
-            "ppo",
+            "policy",
             "when the reward model is trained",
         ),  # DPO shares out alike
         ("ppo.lr", "evaluate", None),

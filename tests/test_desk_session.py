@@ -214,12 +214,12 @@ def test_progress_counts(session, ben):
 
 def test_an_empty_queue_says_what_the_loop_is_doing(db, session, ben):
     assert session.waiting_for() == "labeling"
-    iterations.save(db, Iteration(number=1, phase="ppo"))
+    iterations.save(db, Iteration(number=1, phase="policy"))
     for pair in session.next(ben, 16):
         session.judge(ben, verdict(pair.id))
 
     assert session.next(ben, 4) == []
-    assert session.waiting_for() == "ppo"
+    assert session.waiting_for() == "policy"
 
 
 def test_guidelines_have_a_default_and_a_version(db, session):

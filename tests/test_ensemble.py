@@ -191,9 +191,9 @@ def test_a_job_names_the_extra_models_by_id_directory_or_hub(tmp_path):
             versions.add(
                 db, ModelVersion(id=id, role=role, name=id, path=f"models/{id}", iteration=1)
             )  # type: ignore[arg-type]
-        current = Iteration(number=1, phase="ppo", labels_wanted=1, reward_model="reward-2")
+        current = Iteration(number=1, phase="policy", labels_wanted=1, reward_model="reward-2")
         prepared = Preparation(db, current, config)
-        job = prepared.job("ppo")
+        job = prepared.job("policy")
         folder = (db.workspace / "models").resolve()
         assert job.reward_models() == [
             str(folder / "reward-2"), str(folder / "reward-1"), "some-org/reward-model",

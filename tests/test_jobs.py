@@ -71,9 +71,9 @@ def test_a_reward_model_starts_from_sft_and_a_policy_from_the_one_it_improves(db
         ("sampling", {}, False),
         ("evaluate", {}, False),
         ("reward", {}, True),
-        ("ppo", {}, True),
-        ("ppo", {"ppo.lora_rank": "4"}, False),
-        ("ppo", {"ppo.lora_rank": "4", "optimize.method": "dpo"}, True),
+        ("policy", {}, True),
+        ("policy", {"ppo.lora_rank": "4"}, False),
+        ("policy", {"ppo.lora_rank": "4", "optimize.method": "dpo"}, True),
     ],
 )
 def test_a_stage_needs_the_disk_that_it_will_write(

@@ -81,7 +81,7 @@ def test_what_comes_in_while_the_loop_trains_counts_for_the_next_snapshot(world:
         assert trained_on(world, 2) == set(first)
         late = judge_next(world, "ann", 1)
         assert snapshots.waiting(world, LEARNED_FROM) == 1
-        for phase in ("ppo", "evaluating", "done"):
+        for phase in ("policy", "evaluating", "done"):
             add_iteration(world, 2, phase=phase, labels_wanted=3)
             late += judge_next(world, "ann", 1)
         assert loop.advance() == "sampling"  # of iteration 3
@@ -102,7 +102,12 @@ def test_what_comes_in_while_the_loop_trains_counts_for_the_next_snapshot(world:
 def test_a_judgment_that_comes_late_changes_no_verdict_but_the_next(world: Database):
     """Twelve losses against SFT block policy-1, of which half come in while PPO runs."""
     add_iteration(
-        world, 2, phase="ppo", policy_produced=None, reward_model="reward-2", verdict="provisional"
+        world,
+        2,
+        phase="policy",
+        policy_produced=None,
+        reward_model="reward-2",
+        verdict="provisional",
     )
     compare(world, "policy-1", "sft-1", ["second"] * 6)
     with loop_of(world) as loop:
@@ -146,7 +151,7 @@ def test_the_reward_stage_is_given_no_held_out_prompts_and_told_which_are_for_au
 
 
 def seed_of(db: Database, number: int, **settings: object) -> int:
-    add_iteration(db, number, phase="ppo", policy_sampled="policy-1", policy_produced=None)
+    add_iteration(db, number, phase="policy", policy_sampled="policy-1", policy_produced=None)
     with loop_of(db, **settings) as loop:
         loop.advance()
         run = next(r for r in runs.listing(db) if r.iteration == number)

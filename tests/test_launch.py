@@ -407,7 +407,7 @@ def test_simulate_and_iterate_run_through_on_the_demo(tmp_path: Path):
     assert (report["seed"], [i["iteration"] for i in report["iterations"]]) == (3, [1])
     first = report["iterations"][0]
     assert 0 <= first["gold"]["low"] <= first["gold"]["win_rate"] <= first["gold"]["high"] <= 1
-    assert {"reward", "ppo"} <= first["seconds"].keys()
+    assert {"reward", "policy"} <= first["seconds"].keys()
     assert {"accuracy", "ece"} <= first["reward_model"].keys()
     assert {"kl", "length"} <= first.keys()
 

@@ -144,7 +144,7 @@ def test_a_prompt_without_room_for_an_answer_is_named_and_not_trained_on(
 ):
     settings = {"ppo__updates": 1, "optimize__method": method, "optimize__rloo_updates": 1}
     settings |= {"optimize__rloo_batch": 4, "optimize__rloo_generations": 2}
-    run = ran(tmp_path, "ppo", models, {"prompts": asked()}, **settings)
+    run = ran(tmp_path, "policy", models, {"prompts": asked()}, **settings)
     assert asked()[-1]["id"] in warning(run, "long_prompts")
 
 
@@ -156,7 +156,7 @@ def test_a_held_out_prompt_without_room_for_an_answer_is_named(
     assert "evaluate.max_new_tokens=6" in reason
 
 
-@pytest.mark.parametrize("stage", ["sampling", "ppo", "evaluate"])
+@pytest.mark.parametrize("stage", ["sampling", "policy", "evaluate"])
 def test_the_longest_answer_that_is_cut_off_can_still_be_scored(
     models: dict[str, str], tmp_path: Path, stage: str
 ):
@@ -181,7 +181,7 @@ def test_a_reward_model_with_less_context_than_the_policy_says_so_before_anythin
     save_random_reward(small, tmp_path / "reward", seed=0)
     rows = [*make_prompts(3), a_prompt("d" * 40)]
     given = models | {"reward": str(tmp_path / "reward")}
-    reason = failure(ran(tmp_path, "ppo", given, {"prompts": rows}))
+    reason = failure(ran(tmp_path, "policy", given, {"prompts": rows}))
     assert f"{rows[-1]['id']} ({42 + 5 + 1} tokens)" in reason
     assert "the reward model's context of 32 tokens" in reason
 

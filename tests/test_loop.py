@@ -152,16 +152,16 @@ def test_a_whole_iteration_survives_a_killed_worker(db: Database, loop: Loop) ->
     with pytest.raises(ValueError, match="did you mean 'ppo\\.kl_weight'"):
         loop.train({"ppo.kl_wait": "0.1"})
     loop.train({"ppo.kl_weight": "0.2"})
-    advance(loop, lambda: in_phase(db, "ppo")() and steps_so_far(db) >= 3)
+    advance(loop, lambda: in_phase(db, "policy")() and steps_so_far(db) >= 3)
 
-    victim = run_of(db, "ppo")
+    victim = run_of(db, "policy")
     kill(db, victim)
     loop.advance()
     failed = runs.get(db, victim.id)
     assert failed.status == "failed"
     assert failed.reason
-    assert loop.advance() == "ppo"  # it waits for a person and starts nothing by itself
-    assert run_of(db, "ppo").id == victim.id
+    assert loop.advance() == "policy"  # it waits for a person and starts nothing by itself
+    assert run_of(db, "policy").id == victim.id
 
     loop.resume(victim.id)
     advance(loop, in_phase(db, "labeling", number=2))
@@ -199,7 +199,7 @@ def test_a_whole_iteration_survives_a_killed_worker(db: Database, loop: Loop) ->
     # People compare it with SFT, and it is held to what its own reward model promised.
     label_everything(db, "second")
     loop.train({})
-    advance(loop, in_phase(db, "ppo", number=2))
+    advance(loop, in_phase(db, "policy", number=2))
     compared = policy_judgments.judged(db)
     # Half of the labels (the gate's most), so far as the two do not say the same.
     assert 5 <= len(compared) <= 10
@@ -318,12 +318,12 @@ def test_an_iteration_with_dpo_learns_from_the_reward_models_own_judgments(
     loop.train({"optimize.method": "dpo", "optimize.dpo_lr": "1e-3", "optimize.dpo_batch": "4"})
     advance(loop, in_phase(db, "labeling", number=2))
 
-    trained = run_of(db, "ppo")
+    trained = run_of(db, "policy")
     made = models.get(db, "policy-1")
     assert (trained.status, made.summary["method"]) == ("succeeded", "dpo")
     assert made.snapshot == models.get(db, "reward-1").snapshot
     given = [
-        RunDirectory(db.workspace / run_of(db, stage).directory) for stage in ("reward", "ppo")
+        RunDirectory(db.workspace / run_of(db, stage).directory) for stage in ("reward", "policy")
     ]
     ours, theirs = ((d.inputs / "judgments.parquet").read_bytes() for d in given)
     assert ours == theirs

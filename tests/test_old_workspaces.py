@@ -26,8 +26,10 @@ import pytest
 from typer.testing import CliRunner
 
 import launch
+from commands.studio import Studio
+from pipeline.loop.workspace_config import load_settings
 
-POLICY_PHASE = "ppo"
+POLICY_PHASE = "policy"
 """What the phase and the stage that train the policy are called today."""
 
 ARCHIVE = Path(__file__).parent / "workspaces" / "v0.1.tar.xz"
@@ -152,7 +154,7 @@ def told(workspace: Path, *command: str) -> Any:
 @contextmanager
 def opened(workspace: Path) -> Iterator[Any]:
     """The workspace with its loop."""
-    with closing(launch.Studio(workspace, launch.load_settings(workspace, [], []))) as studio:
+    with closing(Studio(workspace, load_settings(workspace, [], []))) as studio:
         yield studio
 
 
@@ -350,7 +352,7 @@ def test_the_runs_of_an_old_iteration_can_be_read(old: Path):
 def test_no_setting_of_an_old_workspace_is_lost(unpacked: Path, old: Path):
     written = tomllib.loads((unpacked / "backup" / "config.toml").read_text())
     assert dict(flat(written)) == SETTINGS  # the list here is whole
-    read = dict(flat(launch.load_settings(old, [], []).to_dict()))
+    read = dict(flat(load_settings(old, [], []).to_dict()))
     here = SETTINGS | {"model.name": f"{unpacked}/base"}
     assert {name: read[name] for name in here} == here
     # Of what "Train" was given for the iteration too.

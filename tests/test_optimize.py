@@ -60,7 +60,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 def prepared(models: dict[str, str], path: Path, **settings: Any) -> tuple[Job, RunDirectory]:
-    job = make_job("ppo", models, **settings)
+    job = make_job("policy", models, **settings)
     directory = RunDirectory.create(path, job)
     give(directory, "prompts.parquet", make_prompts(8))
     give(directory, "judgments.parquet", make_judgments(40))
@@ -96,7 +96,7 @@ def test_the_log_probability_of_a_response_is_that_of_its_tokens():
 def test_dpo_takes_the_side_that_was_preferred_and_no_ties(tmp_path):
     rows = make_judgments(12, ties=0.0)
     rows[0]["outcome"], rows[1]["outcome"] = "tie", "both_bad"
-    directory = RunDirectory.create(tmp_path, make_job("ppo", {}))
+    directory = RunDirectory.create(tmp_path, make_job("policy", {}))
     give(directory, "judgments.parquet", rows)
     chat = ChatTokenizer(tiny_tokenizer())
     path = directory.inputs / "judgments.parquet"
@@ -204,7 +204,7 @@ def test_rloo_raises_a_simple_reward_near_the_reference(models, tmp_path):
                 {"optimize.rloo_beta": beta, "ppo.missing_eos_penalty": 0}
             ).to_dict()
         )
-        here = Job(run="r", stage="ppo", iteration=1, config=chosen, seed=1, models=models)
+        here = Job(run="r", stage="policy", iteration=1, config=chosen, seed=1, models=models)
         folder = RunDirectory.create(tmp_path / f"beta-{beta}", here)
         model = tiny_model(seed=1)
         asked = [

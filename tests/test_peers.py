@@ -41,7 +41,7 @@ def numbered(directory: RunDirectory) -> bool:
 def test_two_processes_tell_and_make_what_one_does(models: dict[str, str], tmp_path: Path):
     done = {}
     for count in (1, 2):
-        job = make_job("ppo", models, worker__processes=count, ppo__lr=1e-3)
+        job = make_job("policy", models, worker__processes=count, ppo__lr=1e-3)
         done[count] = run_ppo(tmp_path / str(count), job)
         assert work(done[count]) == 0, done[count].failure()
         assert steps_reported(done[count]) == [1, 2, 3]
@@ -72,8 +72,7 @@ def test_two_processes_tell_and_make_what_one_does(models: dict[str, str], tmp_p
 
 @pytest.mark.slow  # a minute, and more beside other work
 def test_cancelled_and_killed_it_resumes_to_the_same_end(models: dict[str, str], tmp_path: Path):
-    job = make_job(
-        "ppo", models, worker__processes=2, ppo__updates=20, ppo__checkpoint_every=4
+    job = make_job("policy", models, worker__processes=2, ppo__updates=20, ppo__checkpoint_every=4
     )  # fmt: skip
     whole = run_ppo(tmp_path / "whole", job)
     assert work(whole) == 0, whole.failure()
@@ -108,7 +107,7 @@ def test_cancelled_and_killed_it_resumes_to_the_same_end(models: dict[str, str],
 
 
 def test_a_process_that_breaks_off_ends_the_stage(models: dict[str, str], tmp_path: Path):
-    job = make_job("ppo", models, worker__processes=2, ppo__updates=500)
+    job = make_job("policy", models, worker__processes=2, ppo__updates=500)
     directory = run_ppo(tmp_path / "run", job)
     process = start(directory)
     wait_for(

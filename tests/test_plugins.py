@@ -58,7 +58,7 @@ def unchanged(db: Database) -> bool:
 
 
 def failed_ppo(loop: Loop, world: Database) -> str:
-    add_iteration(world, 2, phase="ppo", policy_produced=None, reward_model="reward-2")
+    add_iteration(world, 2, phase="policy", policy_produced=None, reward_model="reward-2")
     return stop(loop).id
 
 
@@ -107,7 +107,7 @@ def test_the_operators_command_line_may_name_any(world: Database):
     studio = Studio(place, Config())
     try:
         studio.call("train", overrides={"shaping.weights": MINE})
-        add_iteration(studio.db, 2, phase="ppo", policy_produced=None, reward_model="reward-2")
+        add_iteration(studio.db, 2, phase="policy", policy_produced=None, reward_model="reward-2")
         stop(studio.loop)
         studio.call("retry", overrides={"shaping.weights": MINE})
         assert iterations.get(studio.db, 2).settings["shaping.weights"] == MINE

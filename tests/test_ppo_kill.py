@@ -221,7 +221,7 @@ def assert_same_run(ours: RunDirectory, theirs: RunDirectory) -> None:
 @pytest.fixture(scope="module")
 def undisturbed(forks: Forks, models: dict[str, str], tmp_path_factory: Any) -> RunDirectory:
     directory = make_run(
-        tmp_path_factory.mktemp("whole") / "run", make_job("ppo", models, **STATEFUL)
+        tmp_path_factory.mktemp("whole") / "run", make_job("policy", models, **STATEFUL)
     )
     forks.start(directory.path)
     assert forks.ended() == 0, directory.failure()
@@ -249,7 +249,7 @@ def test_killed_five_times_it_equals_the_run_nobody_disturbed(forks, undisturbed
 
 
 def test_killed_after_its_last_update_it_has_only_the_rest_to_do(forks, models, tmp_path):
-    job = make_job("ppo", models, **STATEFUL, ppo__kl_budget=1e-6)
+    job = make_job("policy", models, **STATEFUL, ppo__kl_budget=1e-6)
     whole = make_run(tmp_path / "whole", replace(job, notes={"kl_raise": "It is held closer."}))
     forks.start(whole.path)
     assert forks.ended() == 0, whole.failure()
@@ -299,7 +299,7 @@ def test_killed_anywhere_in_a_save_a_whole_one_is_left(forks, tmp_path, step):
 @pytest.mark.timeout(900)  # seven starts of torch, each up to a minute on a busy machine
 def test_killed_and_resumed_by_jobs_the_stored_run_is_whole(db, models):
     jobs, chance = Jobs(db), random.Random(5)
-    job = make_job("ppo", models, **STATEFUL)
+    job = make_job("policy", models, **STATEFUL)
     for name, kills in (("whole", 0), ("broken", 5)):
         directory = jobs.directory(jobs.start(replace(job, run=name), fill=fill))
         for _ in range(kills):

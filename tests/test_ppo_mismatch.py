@@ -98,7 +98,7 @@ def test_log_probabilities_that_are_not_finite_count_as_a_mismatch():
 
 
 def test_the_studio_says_what_was_seen_and_what_to_try(tmp_path, monkeypatch):
-    job = make_job("ppo", tiny_models_and_reward(tmp_path), ppo__rollout_backend="transformers")
+    job = make_job("policy", tiny_models_and_reward(tmp_path), ppo__rollout_backend="transformers")
     directory = RunDirectory.create(tmp_path / "run", job)
     give(directory, "prompts.parquet", make_prompts(8))
 

@@ -70,7 +70,7 @@ def test_an_unknown_component_is_refused_before_anything_is_sampled(models, tmp_
 
 def category_counts(models: dict[str, str], path: Path, *, without: str = "") -> dict[str, int]:
     """Returns that each category's mean is of, after every prompt was answered once."""
-    job = make_job("ppo", models, ppo__updates=2, ppo__rollouts=4, ppo__baseline="category_mean")
+    job = make_job("policy", models, ppo__updates=2, ppo__rollouts=4, ppo__baseline="category_mean")
     directory = RunDirectory.create(path / "run", job)
     categories = ["sums"] * 5 + ["poems"] * 2 + [""]
     made = [Prompt.make(f"Say {i}", role="train", category=c) for i, c in enumerate(categories)]
@@ -95,7 +95,7 @@ def test_inputs_that_name_no_categories_are_of_one(models, tmp_path):
 
 
 def test_a_resume_that_passed_over_a_damaged_checkpoint_says_so_on_the_page(models, tmp_path):
-    job = make_job("ppo", models, ppo__updates=2)
+    job = make_job("policy", models, ppo__updates=2)
     directory = RunDirectory.create(tmp_path / "run", job)
     give(directory, "prompts.parquet", make_prompts(8))
     with Report(directory) as report:
@@ -116,7 +116,7 @@ def test_a_resume_that_passed_over_a_damaged_checkpoint_says_so_on_the_page(mode
 def test_a_run_that_diverges_ends_with_a_flag_that_outweighs_those_before(
     models, tmp_path, monkeypatch
 ):
-    job = make_job("ppo", models, ppo__updates=3)
+    job = make_job("policy", models, ppo__updates=3)
     directory = RunDirectory.create(tmp_path / "run", job)
     give(directory, "prompts.parquet", make_prompts(8))
     step = Learner._step

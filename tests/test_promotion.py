@@ -409,7 +409,7 @@ def test_the_verdict_stands_when_the_reward_stage_has_spoken(loop: Loop, world: 
     )
     loop.advance()
     second = iterations.get(world, 2)
-    assert (second.phase, second.verdict) == ("ppo", "blocked")
+    assert (second.phase, second.verdict) == ("policy", "blocked")
     assert standing(world)["alarm"]["predicted"] == pytest.approx(0.9)
     # Taken over a second time, as after a crash: the same.
     iterations.save(world, replace(second, phase="reward", verdict=None))
@@ -422,7 +422,7 @@ def test_ppo_goes_on_from_the_last_promoted_after_a_block(
 ):
     settings = {"ppo.start_from": "previous"}
     for verdict, start in (("provisional", "policy-1"), ("blocked", "sft-1")):
-        add_iteration(world, 2, phase="ppo", verdict=verdict, settings=settings)
+        add_iteration(world, 2, phase="policy", verdict=verdict, settings=settings)
         loop.advance()
         assert started.jobs[-1].names["policy"] == start
 
@@ -480,10 +480,10 @@ def test_ppo_is_started_with_the_raise_and_with_the_reason(
 ):
     trained_with(world, {"policy-1": 1.0})
     compare(world, "policy-1", "sft-1", TWELVE_LOSSES)
-    add_iteration(world, 2, phase="ppo", verdict="blocked", policy_produced=None)
+    add_iteration(world, 2, phase="policy", verdict="blocked", policy_produced=None)
     loop.advance()
     (job,) = started.jobs
-    assert (job.stage, job.config.ppo.kl_weight) == ("ppo", 3)
+    assert (job.stage, job.config.ppo.kl_weight) == ("policy", 3)
     assert "policy-1, trained with 1, is blocked" in job.notes["kl_raise"]
 
 

@@ -101,7 +101,7 @@ def test_train_is_pressed_then_the_run_fails_and_is_resumed(browser, world):
         world.loop.reason = "Iteration 2 is in its PPO phase."
         failed = world.seeding.failed_ppo(2)
         world.loop.stopped = Stopped(
-            run=failed.id, attempt=1, stage="ppo", status="failed", reason=failed.reason or "",
+            run=failed.id, attempt=1, stage="policy", status="failed", reason=failed.reason or "",
             resumable=True, may_label=False,
         )  # fmt: skip
         expect(page.locator("#top")).to_contain_text("Iteration 2 · PPO failed")

@@ -35,7 +35,7 @@ MIDNIGHT = now() - timedelta(hours=30)
 
 
 STOPPED = Stopped(
-    run="run-3-ppo", attempt=1, stage="ppo", status="failed", reason="", resumable=True,
+    run="run-3-ppo", attempt=1, stage="policy", status="failed", reason="", resumable=True,
     may_label=False,
 )  # fmt: skip
 
@@ -252,9 +252,9 @@ def test_a_refusal_of_the_loop_is_said(tabs):
 def test_a_run_that_was_asked_to_stop_says_so_on_both_tabs_until_it_has(db, live):
     seeding = Seeding(db)
     before = iterations.get(db, 1)
-    seeding.iteration(1, "ppo", 30)
+    seeding.iteration(1, "policy", 30)
     waiting = "finishes this update; killed after 3 min without progress"
-    running = seeding.run(1, "ppo", "running", progress=0.25, finished_at=None, message=waiting)
+    running = seeding.run(1, "policy", "running", progress=0.25, finished_at=None, message=waiting)
     request = db.workspace / running.directory / "cancel"
     request.touch()
     try:

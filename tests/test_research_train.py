@@ -107,7 +107,7 @@ def test_train_is_closed_with_the_reason_and_open_without_one(live, monkeypatch)
 # Another attempt at a stage that stopped
 
 FAILED = Stopped(
-    run="run-7", attempt=1, stage="ppo", status="failed", reason="ppo.lr=5e-05 diverged", resumable=True,
+    run="run-7", attempt=1, stage="policy", status="failed", reason="ppo.lr=5e-05 diverged", resumable=True,
     may_label=False, flag="kl_high", remedy="Raise kl_weight.", suggestion={"ppo.kl_weight": "0.1"},
 )  # fmt: skip
 

@@ -34,7 +34,7 @@ NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 def run(**changes) -> Run:
     given = {
-        "id": "run-1", "stage": "ppo", "iteration": 1, "status": "running", "directory": "runs/1",
+        "id": "run-1", "stage": "policy", "iteration": 1, "status": "running", "directory": "runs/1",
         "created_at": NOON,
     }  # fmt: skip
     return Run(**(given | changes))
@@ -52,7 +52,7 @@ def state(**changes) -> State:
 
 def stopped(**changes) -> Stopped:
     given = {
-        "run": "run-1", "attempt": 1, "stage": "ppo", "status": "failed", "reason": "it diverged",
+        "run": "run-1", "attempt": 1, "stage": "policy", "status": "failed", "reason": "it diverged",
         "resumable": False, "may_label": False,
     }  # fmt: skip
     return Stopped(**(given | changes))
@@ -60,7 +60,7 @@ def stopped(**changes) -> Stopped:
 
 # The loop
 
-TRAINING = {"iteration": Iteration(number=2, phase="ppo"), "run": run()}
+TRAINING = {"iteration": Iteration(number=2, phase="policy"), "run": run()}
 
 
 def steps(markup: str) -> list[str]:
@@ -75,7 +75,7 @@ def test_the_stepper_shows_what_is_past_present_and_to_come():
 
 def test_a_stopped_run_stops_its_phase_but_not_labeling():
     failed = run(status="failed")
-    ppo, labeling = Iteration(number=1, phase="ppo"), Iteration(number=1, phase="labeling")
+    ppo, labeling = Iteration(number=1, phase="policy"), Iteration(number=1, phase="labeling")
     assert steps(loop_view.stepper(ppo, failed))[3] == "stopped ks-bad"
     assert steps(loop_view.stepper(labeling, failed))[1] == "now"
     assert steps(loop_view.stepper(Iteration(number=1, phase="done"), None)) == ["past"] * 6
@@ -91,11 +91,11 @@ def test_a_stopped_run_stops_its_phase_but_not_labeling():
         ({"labels": 100}, None, "press Train"),
         ({"labels": 0}, "There are no labels.", "There are no labels."),
         (
-            {"iteration": Iteration(number=2, phase="ppo"), "run": run(status="failed")},
+            {"iteration": Iteration(number=2, phase="policy"), "run": run(status="failed")},
             "x",
             "PPO failed.",
         ),
-        ({"iteration": Iteration(number=2, phase="ppo"), "run": run()}, "x", "PPO is running"),
+        ({"iteration": Iteration(number=2, phase="policy"), "run": run()}, "x", "PPO is running"),
         ({**TRAINING, "open_pairs": 37}, "x", "37 pairs left to judge."),
         ({**TRAINING, "open_pairs": 1, "waiting": 1}, "x", "1 new label counts for the next"),
         ({**TRAINING, "waiting": 5}, "x", "No pair is left to judge until the next ones"),
@@ -124,7 +124,7 @@ def test_one_sentence_says_what_to_do_next(changes, reason, says):
     ],
 )
 def test_a_stopped_stage_is_said_with_the_ways_that_there_are(changes, says, not_said):
-    training = {"iteration": Iteration(number=2, phase="ppo"), "run": run(status="failed")}
+    training = {"iteration": Iteration(number=2, phase="policy"), "run": run(status="failed")}
     seen = loop_view.next_step(state(**training), "x", stopped(**changes))
     assert all(sentence in seen for sentence in says)
     assert not any(word in seen for word in not_said)
@@ -259,7 +259,7 @@ def test_the_charts_of_each_method_stand_first():
 def test_the_policys_stage_is_called_by_its_method():
     dpo = run(config={"optimize": {"method": "dpo"}})
     assert (phases.stage_title(dpo), phases.stage_title(run())) == ("DPO", "PPO")
-    training = Iteration(number=1, phase="ppo")
+    training = Iteration(number=1, phase="policy")
     drawn = loop_view.stepper(training, dpo, "dpo")
     assert ">DPO<" in drawn
     assert "PPO" not in drawn
@@ -561,11 +561,11 @@ def test_history_shows_figures_and_times():
     # They were resumed the next morning; what they took is what their workers say.
     stages = [
         run(id=stage, stage=stage, status="succeeded", finished_at=NOON + timedelta(hours=9))
-        for stage in ("reward", "ppo", "sampling")
+        for stage in ("reward", "policy", "sampling")
     ]
     labels = {1: {"bald": 48, "random": 56}}
     seen = history_view.table(
-        [done], labels, {"r": reward}, stages, {"reward": 120.0, "ppo": 300.0}
+        [done], labels, {"r": reward}, stages, {"reward": 120.0, "policy": 300.0}
     )
     for text in ("104 of 100", "random 56 · bald 48", "71.0%", "+0.70", "3.10", "68.0%", "59–76%", "44.6", "2 h 00 min",
                  "7 min 00 s"):  # fmt: skip
@@ -573,7 +573,7 @@ def test_history_shows_figures_and_times():
 
 
 def test_a_stopped_iteration_says_so_in_the_history():
-    ppo = Iteration(number=1, phase="ppo")
+    ppo = Iteration(number=1, phase="policy")
     assert "PPO failed" in history_view.table([ppo], {}, {}, [run(status="failed")], {})
 
 
@@ -602,14 +602,20 @@ def test_history_and_tree_name_what_made_each_policy():
 def test_a_stopped_run_has_one_tone_wherever_it_is_named(status, tone):
     ended = run(status=status)
     badge = f'ks-badge ks-{tone}">'
-    turn = Iteration(number=2, phase="ppo")
+    turn = Iteration(number=2, phase="policy")
     assert f"{badge}Iteration 2 · PPO {status}" in top.top(state(iteration=turn, run=ended), "w")
     assert f"{badge}{status}" in training_view.card(ended, now=NOON, seconds_left=None)
     assert f'<li class="ks-stopped ks-{tone}" data-mark="!" aria-current="step">PPO' in (
         loop_view.stepper(turn, ended)
     )
     stopped = Stopped(
-        run="r", attempt=1, stage="ppo", status=status, reason="x", resumable=True, may_label=False
+        run="r",
+        attempt=1,
+        stage="policy",
+        status=status,
+        reason="x",
+        resumable=True,
+        may_label=False,
     )
     for told in (
         loop_view.next_step(state(iteration=turn, run=ended), None),

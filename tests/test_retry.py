@@ -140,7 +140,7 @@ def test_a_retry_keeps_what_the_gate_has_raised(loop: Loop, world: Database):
         )
     )
     compare(world, "policy-1", "sft-1", ["second"] * 12)
-    in_phase(world, "ppo", verdict="blocked")
+    in_phase(world, "policy", verdict="blocked")
     failed = stop(loop)
     before = job(world, failed)
     loop.retry(failed.id, {"ppo.kl_weight": "0.01"})
@@ -154,7 +154,7 @@ def test_a_retry_keeps_what_the_gate_has_raised(loop: Loop, world: Database):
 
 def test_a_retry_takes_the_models_its_settings_name(loop: Loop, world: Database, tmp_path: Path):
     extra = save_classifier(tmp_path / "extra")
-    in_phase(world, "ppo", reward_model="reward-2")
+    in_phase(world, "policy", reward_model="reward-2")
     failed = stop(loop)
     assert job(world, failed).names["policy"] == "sft-1"
     loop.retry(
@@ -172,7 +172,7 @@ def test_a_retry_takes_the_models_its_settings_name(loop: Loop, world: Database,
 
 
 def test_a_misspelt_reward_model_is_refused_and_can_be_mended(loop: Loop, world: Database):
-    in_phase(world, "ppo", settings={"shaping.extra_reward_models": '["reward-7"]'})
+    in_phase(world, "policy", settings={"shaping.extra_reward_models": '["reward-7"]'})
     failed = stop(loop)
     assert job(world, failed).names["reward_2"] == "reward-7"
     with pytest.raises(ValueError, match="names 'reward-7', which is no reward model of this"):
@@ -225,7 +225,7 @@ def test_training_asks_for_its_reward_models_at_once(
 
 def test_a_retry_with_another_method_has_that_methods_inputs(loop: Loop, world: Database):
     reward_run(world)
-    in_phase(world, "ppo")
+    in_phase(world, "policy")
     failed = stop(loop)
     inputs = directory(world, failed).inputs
     loop.retry(failed.id, {"optimize.method": "dpo"})
@@ -294,7 +294,7 @@ def test_predictions_that_cannot_be_taken_over_leave_no_reward_model_behind(
 
 
 def test_a_model_that_is_gone_is_a_failure_to_retry(loop: Loop, world: Database):
-    in_phase(world, "ppo", reward_model="reward-2")
+    in_phase(world, "policy", reward_model="reward-2")
     (world.workspace / "models" / "policy-2").rmdir()
     run = stop(loop)
     directory(world, run).write_result({})
@@ -368,7 +368,7 @@ def test_what_a_retry_deletes_counts_as_free(
 def test_a_resume_may_raise_the_updates_and_nothing_else(
     loop: Loop, world: Database, refused: dict[str, str], message: str
 ):
-    in_phase(world, "ppo", reward_model="reward-1")
+    in_phase(world, "policy", reward_model="reward-1")
     failed = stop(loop)
     leave_a_checkpoint(world, failed)
     before = job(world, failed)
@@ -452,7 +452,7 @@ def test_a_retry_of_fine_tuning_reads_the_base_model_that_its_settings_name(
 
 def test_nothing_is_trained_on_a_model_that_a_restore_did_not_bring(world: Database, loop: Loop):
     """The evaluation would look for it only after the training."""
-    in_phase(world, "ppo", reward_model="reward-1")
+    in_phase(world, "policy", reward_model="reward-1")
     failed = stop(loop)
     (world.workspace / "models" / "policy-1").rmdir()
     with pytest.raises(ValueError, match=r"models/policy-1 is missing .*a backup holds no models"):

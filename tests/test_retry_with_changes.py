@@ -35,7 +35,7 @@ def world(db: Database) -> Database:
     """PPO of iteration 2 is due."""
     add_models(db, policies=2)
     add_iteration(db, 1)
-    add_iteration(db, 2, phase="ppo", policy_produced=None, reward_model="reward-2")
+    add_iteration(db, 2, phase="policy", policy_produced=None, reward_model="reward-2")
     return db
 
 
@@ -58,7 +58,7 @@ def test_the_first_thing_to_try_is_a_setting(loop: Loop, world: Database):
     raise_flag(world, failed)
     seen = loop.stopped_stage()
     assert seen is not None
-    assert (seen.run, seen.stage, seen.flag) == (failed.id, "ppo", "kl_high")
+    assert (seen.run, seen.stage, seen.flag) == (failed.id, "policy", "kl_high")
     assert seen.suggestion == {"ppo.kl_weight": "0.04"}  # twice the 0.02 of the run
     assert (seen.resumable, seen.may_label) == (False, False)
     leave_a_checkpoint(world, failed)

@@ -15,14 +15,14 @@ from pipeline.runs.rundir import Job, Place, Report, RunDirectory
 
 @pytest.fixture
 def directory(tmp_path: Path) -> RunDirectory:
-    job = Job(run="run-1", stage="ppo", iteration=2, config=Config(), models={"policy": "/m"})
+    job = Job(run="run-1", stage="policy", iteration=2, config=Config(), models={"policy": "/m"})
     return RunDirectory.create(tmp_path / "run-1", job)
 
 
 def test_a_job_reads_back_as_written(directory: RunDirectory) -> None:
     job = directory.job()
     assert job.config == Config()
-    assert (job.stage, job.iteration, job.model("policy")) == ("ppo", 2, "/m")
+    assert (job.stage, job.iteration, job.model("policy")) == ("policy", 2, "/m")
     with pytest.raises(ValueError, match="was given no reward model"):
         job.model("reward")
 

@@ -124,11 +124,11 @@ def test_the_models_in_use_and_the_runs_of_the_iteration(db: Database) -> None:
             iteration=2,
             summary={"accuracy": 0.75, "log_loss": 0.6, "theta": 0.3},
         ),
-        Iteration(number=2, phase="ppo", policy_sampled="policy-1", reward_model="reward-2"),
-        Run(id="run-1", stage="ppo", iteration=1, status="succeeded", directory="runs/run-1"),
+        Iteration(number=2, phase="policy", policy_sampled="policy-1", reward_model="reward-2"),
+        Run(id="run-1", stage="policy", iteration=1, status="succeeded", directory="runs/run-1"),
         Run(
             id="run-2",
-            stage="ppo",
+            stage="policy",
             iteration=2,
             status="failed",
             directory="runs/run-2",
@@ -150,7 +150,7 @@ def test_the_models_in_use_and_the_runs_of_the_iteration(db: Database) -> None:
     assert found["runs"] == [
         {
             "id": "run-2",
-            "stage": "ppo",
+            "stage": "policy",
             "name": "PPO",
             "iteration": 2,
             "status": "failed",
@@ -189,7 +189,7 @@ def test_the_night_before_a_resume_is_no_time_that_a_stage_took(db: Database) ->
     stages = (
         ("sampling", "succeeded"),
         ("reward", "succeeded"),
-        ("ppo", "succeeded"),
+        ("policy", "succeeded"),
         ("evaluate", "failed"),
     )
     made = [
@@ -217,16 +217,16 @@ def test_the_night_before_a_resume_is_no_time_that_a_stage_took(db: Database) ->
 @pytest.mark.parametrize(("method", "name"), [("dpo", "DPO"), ("rloo", "RLOO"), ("ppo", "PPO")])
 def test_the_policys_stage_is_called_by_its_method(db: Database, method: str, name: str):
     config = {"optimize": {"method": method}}
-    iterations.save(db, Iteration(number=1, phase="ppo", settings={"optimize.method": method}))
+    iterations.save(db, Iteration(number=1, phase="policy", settings={"optimize.method": method}))
     assert status(db)["iteration"]["method"] == name  # before its run exists
     made = Run(
-        id="r", stage="ppo", iteration=1, status="running", directory="runs/r", config=config
+        id="r", stage="policy", iteration=1, status="running", directory="runs/r", config=config
     )
     runs.save(db, made)
     found = status(db)
     assert [run["name"] for run in found["runs"]] == [name]
     assert found["iteration"]["method"] == name
-    assert found["iteration"]["phase"] == "ppo"
+    assert found["iteration"]["phase"] == "policy"
     # A retry with another method is another method, whatever was asked for first.
     runs.save(db, replace(made, config={"optimize": {"method": "rloo"}}))
     assert status(db)["iteration"]["method"] == "RLOO"

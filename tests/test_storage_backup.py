@@ -67,7 +67,7 @@ def live_through_everything(db: Database) -> None:
     annotators.set_disabled(db, "cat", disabled=True)
     tokens.revoke(db, tokens.issue(db, "ann", "session", lifetime=None))
     models.add(db, ModelVersion(id="m", role="policy", name="M", summary={"loss": float("nan")}))
-    run = Run(id="r", stage="ppo", iteration=1, status="running", directory="runs/r")
+    run = Run(id="r", stage="policy", iteration=1, status="running", directory="runs/r")
     runs.save(db, run)
     runs.ingest(db, run, [Metric(run="r", seq=1, step=1, name="kl", value=0.1)], [])
     settings.put(db, "guidelines", "# Be kind")
@@ -338,7 +338,7 @@ def test_a_large_journal_replays_in_bulk_whatever_its_order(tmp_path):
 
 
 def test_metrics_and_notes_come_back_as_they_were_reported(db):
-    run = Run(id="r", stage="ppo", iteration=1, status="running", directory="runs/r")
+    run = Run(id="r", stage="policy", iteration=1, status="running", directory="runs/r")
     runs.save(db, run)
     told = [Metric(run="r", seq=s, step=s, name="kl", value=s / 10) for s in range(1, 7)]
     note = RunNote(run="r", seq=4, step=4, kind="flag", name="kl", message="hi", payload={"x": [1]})
@@ -362,7 +362,7 @@ def test_metrics_and_notes_come_back_as_they_were_reported(db):
 
 
 def test_many_points_are_thinned_evenly_and_keep_the_last(db):
-    run = Run(id="r", stage="ppo", iteration=1, status="running", directory="runs/r")
+    run = Run(id="r", stage="policy", iteration=1, status="running", directory="runs/r")
     runs.save(db, run)
     told = [
         Metric(run="r", seq=s, step=s, name=name, value=float(s))

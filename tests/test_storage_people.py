@@ -178,7 +178,7 @@ def test_every_field_comes_back(db):
         evaluation={"kl": 1.0}, finished_at=now(),
     )  # fmt: skip
     run = Run(
-        id="r", stage="ppo", iteration=1, status="failed", directory="runs/r", attempt=2,
+        id="r", stage="policy", iteration=1, status="failed", directory="runs/r", attempt=2,
         reason="out of memory", config={"ppo": {"lr": 1e-5}}, progress=0.5, message="step 5",
         ingested_seq=9, finished_at=now(),
     )  # fmt: skip

@@ -199,7 +199,7 @@ def test_the_newest_iteration_that_has_pairs_is_served(db):
     assert lease(db, "ann", 3) == []  # what he holds of iteration 1 is no longer asked
 
 
-@pytest.mark.parametrize("phase", ["reward", "ppo", "evaluating", "done"])
+@pytest.mark.parametrize("phase", ["reward", "policy", "evaluating", "done"])
 def test_pairs_are_served_while_the_loop_trains_and_samples_the_next_ones(db, phase):
     fill(db, 3, iteration=1)
     judge(db, lease(db, "ann")[0], "ann")

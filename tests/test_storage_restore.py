@@ -117,7 +117,7 @@ def with_an_unknown_record(copy: Path) -> None:
 
 
 def with_a_run_elsewhere(copy: Path) -> None:
-    entry = {"id": "r", "stage": "ppo", "iteration": 1, "status": "failed"}
+    entry = {"id": "r", "stage": "policy", "iteration": 1, "status": "failed"}
     with (copy / JOURNAL).open("ab") as journal:
         journal.write(encode("run", {**entry, "directory": "../../etc"}))
     (copy / DATABASE).unlink()
@@ -828,10 +828,10 @@ def test_verify_tells_when_the_journal_lost_its_half(place, how):
 @pytest.mark.parametrize("directory", ["../../etc", "/etc", "runs", "runs/../../x", "models/m", ""])
 def test_a_run_outside_its_folder_is_refused_at_every_door(place, directory):
     with pytest.raises(ValueError, match="not in runs/"):
-        Run(id="r", stage="ppo", iteration=1, status="failed", directory=directory)
+        Run(id="r", stage="policy", iteration=1, status="failed", directory=directory)
     workspace = place / "old"
     with Database.open(workspace) as db:
-        good = Run(id="r", stage="ppo", iteration=1, status="failed", directory="runs/r")
+        good = Run(id="r", stage="policy", iteration=1, status="failed", directory="runs/r")
         runs.save(db, good)
     lines = (workspace / JOURNAL).read_bytes().splitlines(keepends=True)
     entry = json.loads(lines.pop())

@@ -64,23 +64,23 @@ def test_a_folder_has_one_command_at_a_time(tmp_path: Path):
 
 def test_a_worker_that_lives_on_is_left_alone(tmp_path: Path):
     """Its starter was killed; the run is still its own."""
-    directory = RunDirectory.create(tmp_path / "run", make_job("ppo", MODELS))
+    directory = RunDirectory.create(tmp_path / "run", make_job("policy", MODELS))
     directory.write_error("as it was")
     before = {path: path.read_bytes() for path in directory.path.glob("*.json")}
     with (
         directory.hold_lock(),
         pytest.raises(RuntimeError, match="another worker is already running in"),
     ):
-        start(directory.path, make_job("ppo", MODELS))
+        start(directory.path, make_job("policy", MODELS))
     assert {path: path.read_bytes() for path in directory.path.glob("*.json")} == before
 
 
 def test_what_differs_is_named_and_the_machine_is_not(tmp_path: Path):
-    job = make_job("ppo", MODELS)
+    job = make_job("policy", MODELS)
     RunDirectory.create(tmp_path, job).write_result({})
-    machine = make_job("ppo", MODELS, worker__nice=9, worker__threads=2)
+    machine = make_job("policy", MODELS, worker__nice=9, worker__threads=2)
     assert start(tmp_path, machine).result() == {}
-    other = make_job("ppo", MODELS | {"policy": "q"}, ppo__lr=0.5, worker__nice=9)
+    other = make_job("policy", MODELS | {"policy": "q"}, ppo__lr=0.5, worker__nice=9)
     with pytest.raises(
         ValueError,
         match=r"\(ppo.lr: 3e-06 → 0.5; the policy model: p → q\); give this one another --name",
@@ -128,7 +128,7 @@ def test_measuring_says_how_far_it_is(tmp_path: Path):
 
 def test_a_stage_that_is_called_like_its_phase_is_named_once():
     states = [
-        {"iteration": 1, "phase": "ppo", "phase_name": "DPO", "message": "DPO 50% step 2 of 4"},
+        {"iteration": 1, "phase": "policy", "phase_name": "DPO", "message": "DPO 50% step 2 of 4"},
         {
             "iteration": 1,
             "phase": "evaluating",

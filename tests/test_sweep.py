@@ -83,7 +83,7 @@ def test_all_weights_are_looked_at_before_any_is_trained(last: str, said: str):
 def test_settings_that_no_weight_goes_with_stop_the_sweep_before_it_starts(tmp_path):
     """An adaptive β must lie between its limits, and the second does not."""
     models = dict.fromkeys(("policy", "reference", "reward"), "-")
-    job = make_job("ppo", models, ppo__kl_control="adaptive")
+    job = make_job("policy", models, ppo__kl_control="adaptive")
     give(RunDirectory.create(tmp_path / "runs" / "run-1", job), "prompts.parquet", make_prompts(1))
     with pytest.raises(ValueError, match=r"ppo\.kl_weight=50.0 must lie between"):
         sweep(tmp_path, [0.2, 50], name="s", overrides={}, progress=print)
@@ -104,7 +104,7 @@ def test_a_workspace_without_ppo_has_nothing_to_repeat(tmp_path):
 
 def test_a_sweep_runs_resumes_and_draws(tmp_path):
     models = tiny_models_and_reward(tmp_path / "models")
-    job = make_job("ppo", models, ppo__updates=6, optimize__method="rloo")
+    job = make_job("policy", models, ppo__updates=6, optimize__method="rloo")
     give(RunDirectory.create(tmp_path / "runs" / "run-1", job), "prompts.parquet", make_prompts(8))
     lines: list[str] = []
 

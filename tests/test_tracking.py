@@ -14,7 +14,7 @@ from tests.stage_inputs import give, make_job, make_prompts, tiny_models_and_rew
 
 def test_tensorboard_shows_the_metrics_of_the_events(tmp_path):
     models = tiny_models_and_reward(tmp_path / "models")
-    job = make_job("ppo", models, ppo__updates=2, worker__report_to=["tensorboard"])
+    job = make_job("policy", models, ppo__updates=2, worker__report_to=["tensorboard"])
     directory = RunDirectory.create(tmp_path / "run", job)
     give(directory, "prompts.parquet", make_prompts(4))
     run_worker(directory)

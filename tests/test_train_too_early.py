@@ -190,7 +190,7 @@ def test_the_model_that_comes_of_it_has_the_new_snapshot(loop: Loop, world: Data
     made.model.mkdir()
     made.write_result({})
     runs.save(world, Run(**{**vars(again), "status": "succeeded", "reason": None}))
-    assert loop.advance() == "ppo"
+    assert loop.advance() == "policy"
     snapshot = models.get(world, "reward-2").snapshot
     assert snapshot == (made.inputs / "snapshot.txt").read_text()
     assert models.get(world, "reward-2").run == again.id
@@ -201,11 +201,11 @@ def test_only_a_stopped_reward_stage_can_be_left(loop: Loop, world: Database, fa
     loop.retry(failed.id)
     with pytest.raises(ValueError, match="only a stopped run"):
         loop.label_more(failed.id)
-    add_iteration(world, 2, phase="ppo", policy_produced=None, reward_model="reward-2")
+    add_iteration(world, 2, phase="policy", policy_produced=None, reward_model="reward-2")
     ppo = stop(loop)
     with pytest.raises(ValueError, match="does not learn from labels"):
         loop.label_more(ppo.id)
-    assert iterations.get(world, 2).phase == "ppo"
+    assert iterations.get(world, 2).phase == "policy"
 
 
 @pytest.mark.usefixtures("dying_workers")

@@ -133,7 +133,7 @@ def test_sampling(models: dict[str, str], tmp_path: Path):
 
 
 def test_ppo_and_evaluate(trained: dict[str, str], tmp_path: Path):
-    directory = RunDirectory.create(tmp_path / "ppo", make_job("ppo", trained))
+    directory = RunDirectory.create(tmp_path / "ppo", make_job("policy", trained))
     give(directory, "prompts.parquet", make_prompts(6))
     assert work(directory) == 0, directory.failure()
     result = directory.result()
@@ -218,7 +218,7 @@ def test_reasons_are_one_sentence(error: BaseException, says: str):
 
 
 def test_cancelled_ppo_keeps_the_update_it_has_made(trained: dict[str, str], tmp_path: Path):
-    job = make_job("ppo", trained, ppo__updates=200, ppo__checkpoint_every=1000)
+    job = make_job("policy", trained, ppo__updates=200, ppo__checkpoint_every=1000)
     directory = run_ppo(tmp_path / "run", job)
     process = start(directory)
     wait_for(
@@ -234,7 +234,7 @@ def test_cancelled_ppo_keeps_the_update_it_has_made(trained: dict[str, str], tmp
 
 
 def test_killed_and_cancelled_ppo_resumes_to_the_same_end(trained: dict[str, str], tmp_path: Path):
-    job = make_job("ppo", trained, ppo__updates=40, ppo__checkpoint_every=4)
+    job = make_job("policy", trained, ppo__updates=40, ppo__checkpoint_every=4)
     whole = run_ppo(tmp_path / "whole", job)
     assert work(whole) == 0, whole.failure()
 

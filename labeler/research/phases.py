@@ -15,7 +15,7 @@ PHASES: tuple[tuple[Phase, str], ...] = (
     ("sampling", "Sample"),
     ("labeling", "Label"),
     ("reward", "Reward model"),
-    ("ppo", "PPO"),
+    ("policy", "Policy"),
     ("evaluating", "Evaluate"),
     ("done", "Done"),
 )
@@ -25,26 +25,26 @@ STAGES = {
     "sft": "Supervised fine-tuning",
     "sampling": "Sampling",
     "reward": "Reward model",
-    "ppo": "PPO",
+    "policy": "Policy",
     "evaluate": "Evaluation",
 }
 
 
 def stage_title(run: Run) -> str:
     """What a run's stage is called on the pages; by its method where it improves the policy."""
-    return runs.name(run) if run.stage == "ppo" else STAGES[run.stage]
+    return runs.name(run) if run.stage == "policy" else STAGES[run.stage]
 
 
 def stopped_title(stopped: Stopped) -> str:
     """The same of a stage that stopped."""
-    if stopped.stage != "ppo":
+    if stopped.stage != "policy":
         return STAGES[stopped.stage]
     return runs.METHODS.get(stopped.method, stopped.method)
 
 
 def phase_title(phase: Phase, method: str) -> str:
     """What a phase is called on the pages; `method` is what improves the policy."""
-    return runs.METHODS.get(method, method) if phase == "ppo" else dict(PHASES)[phase]
+    return runs.METHODS.get(method, method) if phase == "policy" else dict(PHASES)[phase]
 
 
 SEE_LOG = "Its log, under Training, says more."

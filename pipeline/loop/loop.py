@@ -1,4 +1,4 @@
-"""The loop as a state machine: sampling → labeling → reward → ppo → evaluating → done → next.
+"""The loop as a state machine: sampling → labeling → reward → policy → evaluating → done → next.
 
 `advance` looks at the stored phase of the current iteration, does one step and stores it.  It
 may be called again after a crash at any point: every step is idempotent, and a stage's outputs
@@ -32,7 +32,7 @@ from storage.tables import iterations, models, policy_judgments, prompts, runs, 
 STAGE_OF: dict[Phase, Stage] = {
     "sampling": "sampling",
     "reward": "reward",
-    "ppo": "ppo",
+    "policy": "policy",
     "evaluating": "evaluate",
 }
 """The stage that must succeed before the phase ends; labeling is done by people."""
@@ -241,7 +241,7 @@ class Loop:
 
     def _phase_name(self, current: Iteration) -> str:
         method = runs.method(self._db, current)
-        return runs.METHODS.get(method, method) if current.phase == "ppo" else current.phase
+        return runs.METHODS.get(method, method) if current.phase == "policy" else current.phase
 
     def blocked_by(self) -> Run | None:
         """The stopped run that keeps the loop from going on until somebody resumes or retries."""
@@ -344,8 +344,8 @@ class Loop:
             proxy = directory.job().names.get("proxy")
             policy_judgments.take_predictions(self._db, directory.outputs, proxy=proxy)
             made = self._jobs.register(run, role="reward", id=f"reward-{number}", summary=summary)
-            return replace(self._judged(current), phase="ppo", reward_model=made.id)
-        if run.stage == "ppo":
+            return replace(self._judged(current), phase="policy", reward_model=made.id)
+        if run.stage == "policy":
             made = self._jobs.register(run, role="policy", id=f"policy-{number}", summary=summary)
             return replace(current, phase="evaluating", policy_produced=made.id)
         worker_files.take_completions(self._db, directory.outputs)

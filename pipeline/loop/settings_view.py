@@ -32,7 +32,7 @@ READ_BY: Mapping[Stage, tuple[str, ...]] = {
         "reward", "sampling.batch", "ppo.temperature", "ppo.max_new_tokens", "model.dtype",
         "worker", "seed",
     ),
-    "ppo": (
+    "policy": (
         "optimize", "ppo", "shaping", "reward.learn_from", "gate.kl_raise", "model.dtype",
         "worker", "seed",
     ),
@@ -147,7 +147,7 @@ def too_late(name: str, due: Stage | None) -> str | None:
             "config.toml of a new one"
         )
     of_the_reward_model = any(kind in _OF_THE_REWARD_MODEL for kind in kinds)
-    if due in ("ppo", "evaluate") and of_the_reward_model:
+    if due in ("policy", "evaluate") and of_the_reward_model:
         return (
             f"{name} acts when the reward model is trained, which this iteration's is; set it for the "
             "next iteration, when it is trained"

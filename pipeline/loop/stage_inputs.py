@@ -44,7 +44,7 @@ def require_reference(db: Database) -> ModelVersion:
     return reference
 
 
-_TRAINING: tuple[Stage, ...] = ("reward", "ppo", "evaluate")
+_TRAINING: tuple[Stage, ...] = ("reward", "policy", "evaluate")
 
 
 @dataclass(frozen=True)
@@ -75,11 +75,11 @@ class Preparation:
                 names["on_trial"] = iterations.on_trial(self.db, current)
             if stage == "reward":
                 names["proxy"] = self._proxy()
-            if stage == "ppo" and config.ppo.start_from == "sft":
+            if stage == "policy" and config.ppo.start_from == "sft":
                 names["policy"] = reference.id
-            elif stage == "ppo" and current.verdict == "blocked":
+            elif stage == "policy" and current.verdict == "blocked":
                 names["policy"] = gate.last_promoted(policy_judgments.evidence(self.db))
-            if stage == "ppo":
+            if stage == "policy":
                 config, notes = gate.restrained(config, policy_judgments.evidence(self.db))
             if stage == "evaluate":
                 names["policy"], names["previous"] = current.policy_produced, names["policy"]
@@ -105,7 +105,7 @@ class Preparation:
             "sft": lambda inputs: worker_files.give_demonstrations(self.db, inputs),
             "sampling": self._plan_sampling,
             "reward": self._give_judgments,
-            "ppo": self._give_for_policy,
+            "policy": self._give_for_policy,
             "evaluate": lambda inputs: worker_files.give_prompts(
                 self.db, inputs, role="held-out", limit=self.config.evaluate.prompts
             ),

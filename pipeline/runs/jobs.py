@@ -327,7 +327,7 @@ def _longer(job: Job, overrides: Mapping[str, str]) -> Job:
     """The job with more updates; ValueError where something else would change."""
     if not overrides:
         return job
-    is_ppo = job.stage == "ppo" and job.config.optimize.method == "ppo"
+    is_ppo = job.stage == "policy" and job.config.optimize.method == "ppo"
     if set(overrides) != {"ppo.updates"} or not is_ppo:
         raise ValueError(
             "a resumed stage keeps its settings, but for ppo.updates of a PPO stage, which may be "
@@ -358,7 +358,7 @@ def _policies_written(job: Job) -> int:
     """How many times the policy's own size a stage writes at most."""
     if job.stage in ("sampling", "evaluate"):
         return 0
-    if job.stage == "ppo" and job.config.optimize.method == "ppo" and job.config.ppo.lora_rank:
+    if job.stage == "policy" and job.config.optimize.method == "ppo" and job.config.ppo.lora_rank:
         return 2  # the model with its adapters merged; checkpoints hold the adapters alone
     return (
         8  # weights, and two checkpoints, each of weights and both moments of Adam, and some room

@@ -34,7 +34,7 @@ def newest_run(workspace: Path, stage: str, *, iteration: int | None = None) -> 
 
 def newest_ppo_run(workspace: Path) -> RunDirectory:
     """The run that improved the policy last; ValueError where there is none."""
-    found = newest_run(workspace, "ppo")
+    found = newest_run(workspace, "policy")
     if found is None:
         raise ValueError(
             f"{workspace} has no PPO run to repeat; train once (`launch.py iterate`) first"

@@ -110,6 +110,8 @@ class RunDirectory:
 
     def job(self) -> Job:
         data = json.loads((self.path / "job.json").read_text())
+        if data.get("stage") == "ppo":  # its name until version 0.2
+            data["stage"] = "policy"
         return Job(**(data | {"config": Config.from_dict(data["config"])}))
 
     def is_running(self) -> bool:

@@ -50,7 +50,7 @@ def several(job: Job, run: Path, *, lock: int) -> Iterator[None]:
     Raises ValueError for more than there are GPUs, and RuntimeError when another process broke off.
     """
     size = job.config.worker.processes
-    if job.stage != "ppo" or size == 1:
+    if job.stage != "policy" or size == 1:
         yield
         return
     with TemporaryDirectory() as folder:

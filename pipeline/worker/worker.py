@@ -31,7 +31,7 @@ STAGES = {
     "sft": "pipeline.stages.sft",
     "sampling": "pipeline.stages.sample",
     "reward": "pipeline.stages.reward",
-    "ppo": "pipeline.stages.policy",
+    "policy": "pipeline.stages.policy",
     "evaluate": "pipeline.stages.evaluate",
     "measure": "pipeline.studies.measure",
     "curve": "pipeline.reward.report.curve",

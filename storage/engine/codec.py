@@ -55,6 +55,8 @@ class Kind:
     the journal, whatever the clock said.  It is no part of the entry.  Records of `people` kinds
     say who may sign in.
 
+    `upgrade` turns an entry that an earlier version wrote into one of today.
+
     Three hooks serve kinds that are more than one row.  `expand` writes what stands in other
     tables and returns the rows of the kind's own; `gather` puts it back into rows that were read;
     `stored` follows entries that are in the table now.
@@ -69,6 +71,7 @@ class Kind:
     volatile: frozenset[str] = frozenset()
     ordered: bool = False
     people: bool = False
+    upgrade: Callable[[Entry], Entry] | None = None
     expand: Callable[..., list[Entry]] | None = None
     gather: Callable[[TableAccess, list[dict[str, Any]]], None] | None = None
     stored: Callable[[TableAccess, Sequence[Entry]], None] | None = None
@@ -109,6 +112,15 @@ def _note_items(tables: TableAccess, comparisons: Sequence[Entry]) -> None:
     items.note(tables.connection, [entry["id"] for entry in comparisons])
 
 
+def _renamed(field: str) -> Callable[[Entry], Entry]:
+    """Until version 0.2 the policy's stage and phase were called ppo, whatever the method."""
+
+    def upgrade(entry: Entry) -> Entry:
+        return entry | {field: "policy"} if entry.get(field) == "ppo" else entry
+
+    return upgrade
+
+
 _TIME = frozenset({"created_at"})
 _ACT = frozenset({"created_at", "seq"})
 # A stage that is run again may score a little differently; the first prediction stands.
@@ -140,8 +152,22 @@ _ALL = (
     Kind("annotator", records.Annotator, "annotators", once=False, people=True),
     Kind("token", records.Token, "tokens", "hash", once=False, people=True),
     Kind("model", records.ModelVersion, "models", once=False),
-    Kind("iteration", records.Iteration, "iterations", "number", once=False),
-    Kind("run", records.Run, "runs", once=False, volatile=_PROGRESS),
+    Kind(
+        "iteration",
+        records.Iteration,
+        "iterations",
+        "number",
+        once=False,
+        upgrade=_renamed("phase"),
+    ),
+    Kind(
+        "run",
+        records.Run,
+        "runs",
+        once=False,
+        volatile=_PROGRESS,
+        upgrade=_renamed("stage"),
+    ),
     Kind("prediction", gate_records.Prediction, "predictions", "comparison", ignored=_ANY_SCORE),
     Kind("override", gate_records.GateOverride, "gate_overrides", ignored=_TIME),
     Kind("setting", Setting, "settings", "key", once=False),

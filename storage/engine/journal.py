@@ -62,7 +62,7 @@ def decode(raw: bytes) -> tuple[str, Entry]:
         raise ValueError(f"a record {kind!r} is unknown here; a newer Kitestring wrote it")
     if not isinstance(entry.get(known.key), str | int):
         raise ValueError(f"its {kind} has no {known.key}")
-    return kind, entry
+    return kind, known.upgrade(entry) if known.upgrade else entry
 
 
 def _is_whole(raw: bytes) -> bool:

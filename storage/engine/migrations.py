@@ -123,6 +123,12 @@ def m004_order(connection: Connection) -> None:
         )
 
 
+def m005_policy_stage(connection: Connection) -> None:
+    """The stage and phase that improve the policy are named after it, and no more after PPO."""
+    connection.execute("UPDATE iterations SET phase = 'policy' WHERE phase = 'ppo'")
+    connection.execute("UPDATE runs SET stage = 'policy' WHERE stage = 'ppo'")
+
+
 _ORDER = """
     SELECT id, row_number() OVER (ORDER BY created_at, id) AS seq FROM (
         SELECT id, created_at FROM judgments UNION ALL
@@ -130,7 +136,13 @@ _ORDER = """
         SELECT id, created_at FROM flags)
 """
 
-MIGRATIONS: tuple[Migration, ...] = (m001_initial, m002_items, m003_gate, m004_order)
+MIGRATIONS: tuple[Migration, ...] = (
+    m001_initial,
+    m002_items,
+    m003_gate,
+    m004_order,
+    m005_policy_stage,
+)
 
 # How far the journal is applied: its length in bytes, written in each group's transaction.
 _META = """

@@ -59,7 +59,7 @@ METHODS = {"ppo": "PPO", "dpo": "DPO", "rloo": "RLOO"}
 
 def kind(run: Run) -> str:
     """A run's stage; where it improves the policy, the method that it does so by."""
-    return method_of(run.config) if run.stage == "ppo" else run.stage
+    return method_of(run.config) if run.stage == "policy" else run.stage
 
 
 def name(run: Run) -> str:
@@ -75,7 +75,7 @@ def method_of(config: Mapping[str, Any]) -> str:
 def method(db: Database, iteration: Iteration) -> str:
     """How the policy of an iteration is improved, or is going to be as far as is known."""
     listed = listing(db, iteration=iteration.number)
-    trained = [run for run in listed if run.stage == "ppo"]
+    trained = [run for run in listed if run.stage == "policy"]
     if not trained and "optimize.method" in iteration.settings:
         return str(iteration.settings["optimize.method"])
     newest = (trained or listed or listing(db))[-1:]
@@ -85,7 +85,7 @@ def method(db: Database, iteration: Iteration) -> str:
 def methods_used(listed: Iterable[Run]) -> dict[int, str]:
     """What the policy of each iteration was improved by, by its number, as people call it; `listed`
     are runs, the oldest first.  An iteration whose policy was not trained yet is left out."""
-    return {run.iteration: name(run) for run in listed if run.stage == "ppo"}
+    return {run.iteration: name(run) for run in listed if run.stage == "policy"}
 
 
 def method_made(model: ModelVersion) -> str | None:

@@ -16,7 +16,7 @@ from storage.records import Iteration, ModelVersion, Run
 from storage.tables.iterations import policy_on_trial
 from storage.tables.runs import method_made, method_of, methods_used
 
-TRAINING = ("reward", "ppo")
+TRAINING = ("reward", "policy")
 """Stages whose time the history shows."""
 
 _COLUMNS = (
