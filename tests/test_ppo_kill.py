@@ -45,8 +45,9 @@ import json, os, signal, sys
 from pathlib import Path
 import torch
 torch.set_num_threads(1)
-from pipeline import ppo_stage, worker
+from pipeline.worker import worker
 from pipeline.runs.jobs import Jobs
+from pipeline.runs.rundir import RunDirectory
 from pipeline.ppo.checkpoint import save_checkpoint
 
 def die_at(count):
@@ -65,7 +66,7 @@ def obey(directory, count=0, save=0):
         die_at(count)
     if not save:
         return worker.main([directory])
-    save_checkpoint(ppo_stage.RunDirectory(directory).path, save, {"step": save, "new": True})
+    save_checkpoint(RunDirectory(directory).path, save, {"step": save, "new": True})
     return 0
 
 for line in sys.stdin:

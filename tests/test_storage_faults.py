@@ -151,7 +151,7 @@ FULL_DISK = """
 import resource, sys, threading
 from pathlib import Path
 from storage_world import fill
-from storage import judgments, queue
+from storage.labeling import judgments, queue
 from storage.engine.backup import rebuild, verify
 from storage.engine.database import Database
 from storage.errors import StorageDamaged, StorageFull
@@ -227,7 +227,7 @@ DIES = """
 import os, sys
 from pathlib import Path
 from storage_world import fill
-from storage import judgments, queue
+from storage.labeling import judgments, queue
 from storage.engine.database import Database
 
 db = Database.open(Path(sys.argv[1]))
@@ -327,7 +327,7 @@ def test_after_an_unclean_stop_a_label_that_reads_differently_in_the_two_is_name
 DIES_AT_ONCE = """
 import os, sys
 from pathlib import Path
-from storage import settings
+from storage.tables import settings
 from storage.engine.database import Database
 db = Database.open(Path(sys.argv[1]))
 settings.put(db, "x", 1)
@@ -372,7 +372,7 @@ def test_opening_on_a_full_disk_asks_for_space_and_calls_nothing_damaged(tmp_pat
 LABELS = """
 import sys, threading, uuid
 from pathlib import Path
-from storage import judgments, queue
+from storage.labeling import judgments, queue
 from storage.engine.database import Database
 
 db = Database.open(Path(sys.argv[1]))

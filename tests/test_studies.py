@@ -98,8 +98,13 @@ def test_ctrl_c_says_how_to_go_on(command: tuple[str, ...], monkeypatch: pytest.
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    for module in ("sweep.sweep", "compare.compare", "cli.judge_all", "lab.study.study"):
-        monkeypatch.setattr(f"pipeline.{module}", interrupted)
+    for module in (
+        "pipeline.studies.sweep.sweep",
+        "pipeline.studies.compare.compare",
+        "commands.studies.judge_all",
+        "pipeline.studies.sycophancy.study.study",
+    ):
+        monkeypatch.setattr(module, interrupted)
     monkeypatch.setattr(studio, "Studio", MagicMock())
     found = CliRunner().invoke(app, command)
     assert found.exit_code == 130

@@ -4,10 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
-from commands.simulate import add_simulate_command, chosen_arms
+from commands import simulate
+from commands.main import app
+from commands.simulate import chosen_arms
 from pipeline.simulation import trials
 from pipeline.simulation.trials import FULL, NAIVE, Estimate, run_all, summary
 
@@ -120,14 +121,12 @@ def test_arms_are_named_and_unknown_ones_refused():
         chosen_arms(["fancy"])
 
 
-def test_many_runs_do_not_go_into_a_workspace(tmp_path):
-    app = typer.Typer()
-    app.command("other")(lambda: None)
+def test_many_runs_do_not_go_into_a_workspace(tmp_path, monkeypatch):
 
     def never(*_):
         raise AssertionError("a server was started")
 
-    add_simulate_command(app, server_for=never, tiny_settings=tmp_path, show=print)
+    monkeypatch.setattr(simulate, "server_for", never)
     (tmp_path / "config.toml").write_text("")
     ended = CliRunner().invoke(app, ["simulate", "--seeds", "2", "--workspace", str(tmp_path)])
     assert isinstance(ended.exception, ValueError)
@@ -146,16 +145,14 @@ def test_many_runs_do_not_go_into_a_workspace(tmp_path):
         ),
     ],
 )
-def test_what_was_asked_for_is_told_from_what_was_not(tmp_path, said, asked, unasked):
-    app = typer.Typer()
-    app.command("other")(lambda: None)
+def test_what_was_asked_for_is_told_from_what_was_not(tmp_path, said, asked, unasked, monkeypatch):
     given = []
 
     def server_for(*arguments):
         given.append(arguments)
         raise ValueError("no server in this test")
 
-    add_simulate_command(app, server_for=server_for, tiny_settings=tmp_path, show=print)
+    monkeypatch.setattr(simulate, "server_for", server_for)
     CliRunner().invoke(app, ["simulate", "--workspace", str(tmp_path), *said])
     assert given == [(tmp_path, [], asked, unasked)]
 
@@ -168,15 +165,13 @@ def test_what_was_asked_for_is_told_from_what_was_not(tmp_path, said, asked, una
         (["--arm", "naive", "--arm", "full"], "naive − full"),
     ],
 )
-def test_two_arms_that_are_named_say_their_order(tmp_path, arms, difference):
+def test_two_arms_that_are_named_say_their_order(tmp_path, arms, difference, monkeypatch):
     conditions = {
         "iterations": 1, "labels": 400, "annotators": 8, "bad": 0.25, "gold": None,
         "shuffle_labels": False, "tiny": False, "settings": {},
     }  # fmt: skip
     run_recorded(tmp_path, [], conditions=conditions, arms=(NAIVE, FULL))
-    app = typer.Typer()
-    app.command("other")(lambda: None)
-    add_simulate_command(app, server_for=None, tiny_settings=tmp_path, show=print)
+    monkeypatch.setattr(simulate, "server_for", None)  # nothing is run again
     command = ["simulate", "--workspace", str(tmp_path), "--seeds", "2", *arms, "--json"]
     ended = CliRunner().invoke(app, command, catch_exceptions=False)
     assert list(json.loads(ended.stdout)["differences"]) == [difference]
