@@ -49,9 +49,14 @@ def serve(
     model: Model = None,
     prompts_file: Annotated[Path | None, typer.Option("--prompts", help="Prompts (JSONL).")] = None,
     sft: Annotated[Path | None, typer.Option(help="Demonstrations for SFT (JSONL).")] = None,
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    host: Annotated[
+        str, typer.Option(help="Address to listen on.", envvar="KITESTRING_HOST")
+    ] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port; 0 picks a free one.")] = 7860,
-    public_url: Annotated[str | None, typer.Option(help="The address behind a proxy.")] = None,
+    public_url: Annotated[
+        str | None,
+        typer.Option(help="The address behind a proxy.", envvar="KITESTRING_PUBLIC_URL"),
+    ] = None,
     config: ConfigFiles = [],  # noqa: B006
     sets: Sets = [],  # noqa: B006
 ) -> None:

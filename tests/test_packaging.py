@@ -9,12 +9,15 @@ import subprocess
 import sys
 import sysconfig
 import zipfile
+from dataclasses import dataclass
 from email.parser import Parser
 from pathlib import Path
 
+import httpx
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = ("commands", "labeler", "pipeline", "storage")
 SHARED = sysconfig.get_path("purelib")
 
 # Every process of the installed program writes down what it opens of the checkout.
@@ -57,17 +60,27 @@ def test_every_file_that_the_program_reads_is_in_the_wheel(wheel):
         assert "Apache License" in archive.read(licence).decode()
     assert metadata["License-Expression"] == "Apache-2.0"
     listed = subprocess.run(
-        ["git", "ls-files", "launch.py", "commands", "labeler", "pipeline", "storage"],
+        ["git", "ls-files", "launch.py", *PACKAGES],
         cwd=ROOT, capture_output=True, text=True, check=True,
     ).stdout.split()  # fmt: skip
     assert set(listed) - held == set()
+    assert {f"{package}/py.typed" for package in PACKAGES} <= held
     assert not any(name.startswith(("tests/", "benchmarks/")) for name in held)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(1200)  # a minute or two where nothing else runs
-def test_installed_it_runs_the_whole_loop_in_an_empty_directory(wheel, tmp_path):
-    place, log = tmp_path / "venv", tmp_path / "opened"
+@dataclass(frozen=True)
+class Installed:
+    """A fresh environment that holds the wheel and, by reference, the dependencies."""
+
+    bin: Path
+    opened: Path  # the files of the checkout that its processes opened, one a line
+    environment: dict[str, str]
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    folder = tmp_path_factory.mktemp("installed")
+    place, log = folder / "venv", folder / "opened"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", place], check=True, timeout=120)
     python = place / "bin" / "python"
     subprocess.run(
@@ -82,19 +95,52 @@ def test_installed_it_runs_the_whole_loop_in_an_empty_directory(wheel, tmp_path)
     (site / "sitecustomize.py").write_text(
         WATCH.format(root=str(ROOT), shared=os.path.realpath(SHARED), log=str(log))
     )
-    empty = tmp_path / "empty"
-    empty.mkdir()
     environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    return Installed(place / "bin", log, environment)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)  # a minute or two where nothing else runs
+def test_installed_it_runs_the_whole_loop_in_an_empty_directory(installed, tmp_path):
     done = subprocess.run(
-        [place / "bin" / "kitestring", "simulate", "--tiny", "--json"],
-        cwd=empty, env=environment, capture_output=True, text=True, timeout=900,
+        [installed.bin / "kitestring", "simulate", "--tiny", "--json"],
+        cwd=tmp_path, env=installed.environment, capture_output=True, text=True, timeout=900,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
     report = json.loads(done.stdout)
     assert len(report["iterations"]) == 1
-    assert (empty / "workspace" / "journal.jsonl").exists()
-    opened = set(log.read_text().splitlines())
-    assert opened == set()
-    # The watch itself works: reading a file of the checkout is noticed.
-    subprocess.run([python, "-c", f"open({str(ROOT / 'README.md')!r})"], check=True, cwd=empty)
-    assert log.read_text().splitlines() == [str(ROOT / "README.md")]
+    assert (tmp_path / "workspace" / "journal.jsonl").exists()
+    assert installed.opened.read_text() == ""
+
+
+@pytest.mark.slow
+def test_installed_it_serves_both_pages_from_an_empty_directory(installed, tmp_path):
+    server = subprocess.Popen(
+        [installed.bin / "kitestring", "serve", "--port", "0"],
+        cwd=tmp_path, env=installed.environment, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert server.stdout is not None
+    try:
+        link = next(line.strip() for line in server.stdout if "http://" in line)
+        address, token = link.split("/sign-in?token=")
+        with httpx.Client(base_url=address, headers={"origin": address}, timeout=60) as browser:
+            assert browser.get("/healthz").json() == {"status": "ok"}
+            form = {"token": token.split("&")[0], "next": "/label/"}
+            assert browser.post("/sign-in", data=form).status_code == 303
+            for page in ("/label/", "/research/"):
+                assert "gradio" in browser.get(page).text
+                assert browser.get(f"{page}config").json()["components"]
+    finally:
+        server.terminate()
+        server.wait(timeout=60)
+        server.stdout.close()
+    assert installed.opened.read_text() == ""
+
+
+@pytest.mark.slow
+def test_the_watch_notices_a_file_of_the_checkout(installed, tmp_path):
+    read = f"open({str(ROOT / 'README.md')!r})"
+    before = installed.opened.read_text() if installed.opened.exists() else ""
+    subprocess.run([installed.bin / "python", "-c", read], check=True, cwd=tmp_path)
+    assert installed.opened.read_text() == f"{before}{ROOT / 'README.md'}\n"
+    installed.opened.write_text(before)
