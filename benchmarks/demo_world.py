@@ -30,12 +30,12 @@ from pipeline.demo import MODEL_DIR
 from pipeline.demo.corpus import prompts
 from pipeline.models.generate import Sampler
 from pipeline.models.text import ChatTokenizer, Messages
-from pipeline.reward.data import JudgedPair, shared_out, stopping_pairs
+from pipeline.reward.data import JudgedPair, split_judgments, stopping_pairs
 from pipeline.reward.likelihood import OUTCOME_CODES, UNSTATED
 from pipeline.reward.members import train_members
 from pipeline.reward.quality.calibration import calibrate
 from pipeline.reward.scoring import RewardModel
-from pipeline.reward.stopping import Kept
+from pipeline.reward.stopping import EarlyStop
 from pipeline.runs.rundir import Report, RunDirectory
 from pipeline.sampling.pairs import alike
 from pipeline.simulation.annotators import SimulatedAnnotator
@@ -255,7 +255,7 @@ def trained(
     seed: int,
     bootstrap_seed: int = 0,
     outside: Sequence[JudgedPair] = (),
-) -> tuple[RewardModel, Kept | None]:
+) -> tuple[RewardModel, EarlyStop | None]:
     """A reward model that has learned the judgments from the embedded model, as in the stage."""
     with (
         Path(os.devnull).open("w") as nowhere,
@@ -286,7 +286,7 @@ class Fitted:
         cls, pairs: Sequence[JudgedPair], chat: ChatTokenizer, config: RewardConfig, *, seed: int
     ) -> Fitted:
         """As the stage shares judgments out, trains, and calibrates; `cpu_seconds` of the training."""
-        learned, apart, held_out = shared_out(pairs, config, seed=CONFIG.seed)
+        learned, apart, held_out = split_judgments(pairs, config, seed=CONFIG.seed)
         started = time.process_time()
         model, kept = trained(
             learned,

@@ -64,7 +64,7 @@ from pipeline.sampling.acquisition import (
 )
 from pipeline.simulation.annotators import population
 from pipeline.simulation.trials import TrialArm
-from storage.allocation import Asked, Used, share_out
+from storage.allocation import Allocation, PromptUsage, allocate_prompts
 from storage.records import Arm
 
 ARMS: dict[str, tuple[Arm, float] | None] = {
@@ -212,13 +212,13 @@ class Asking:
         self, count: int, chosen: tuple[Arm, float] | None, model: Fitted | None, number: int
     ) -> list[tuple[int, int]]:
         """The next `count` pairs; without a model all are random."""
-        plan = share_out(
+        plan = allocate_prompts(
             [str(n) for n in range(self._world.held_out)],
             pairs=count,
             shares={},
             chosen=chosen if model else None,
             prompts_per_pair=self._prompts_per_pair,
-            used=Used(all=self._used, stream=self._stream),
+            used=PromptUsage(all=self._used, stream=self._stream),
             seed=1000 * self._world.seed + number,
         )
         stream = [row for row in plan if row.arm == "random"]
@@ -231,7 +231,7 @@ class Asking:
         self._used.update(str(first // ANSWERS) for first, _ in found)
         return found
 
-    def _random(self, row: Asked, number: int) -> list[tuple[int, int]]:
+    def _random(self, row: Allocation, number: int) -> list[tuple[int, int]]:
         """Pairs of a prompt in a drawn order, those not asked yet."""
         coin = np.random.default_rng([self._world.seed, 2, number, int(row.prompt)])
         pairs = list(combinations(self._world.answers(int(row.prompt)), 2))
@@ -239,7 +239,7 @@ class Asking:
         return [pair for pair in drawn if self._may(pair)][: row.pairs]
 
     def _chosen(
-        self, pool: Sequence[Asked], arm: Arm, model: Fitted, number: int
+        self, pool: Sequence[Allocation], arm: Arm, model: Fitted, number: int
     ) -> list[tuple[int, int]]:
         answers = [n for row in pool for n in self._world.answers(int(row.prompt))]
         first, second = pairs_within([n // ANSWERS for n in answers])

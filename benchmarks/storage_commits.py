@@ -25,7 +25,7 @@ from pathlib import Path
 from storage.engine.database import Database
 from storage.engine.transaction import Transaction
 from storage.labeling import judgments, queue
-from storage.labeling.queue_cache import Desk, grant
+from storage.labeling.queue_cache import QueueCache, grant
 from storage.records import LEASE_LIFETIME, Comparison, Completion, Iteration, Prompt
 from storage.tables import comparisons, completions, iterations, prompts
 
@@ -66,7 +66,7 @@ def assign(db: Database, threads: int) -> list[list[str]]:
     taken = names[len(names) // 4 :]
 
     def operation(tx: Transaction) -> None:
-        tx.observer(Desk).load(tx)
+        tx.observer(QueueCache).load(tx)
         moment = tx.now()
         for n, name in enumerate(taken):
             grant(tx, name, f"a{n % threads}", moment, moment + LEASE_LIFETIME)

@@ -30,7 +30,6 @@ from typing import Any
 
 from benchmarks.seeds import run_seeds
 from commands.simulate import run_trial, stop_workers, text
-from commands.studio import server_for
 from pipeline.config.studio import CONFIGS
 from pipeline.simulation.trials import FULL, NAIVE, Estimate, TrialArm, paired
 
@@ -82,7 +81,6 @@ def run(
                 arm,
                 place,
                 planned,
-                server_for=server_for,
                 files=[CONFIGS / "demo.toml"],
                 sets=["worker.nice=0", *chosen],
                 annotators=ANNOTATORS,

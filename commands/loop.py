@@ -7,7 +7,7 @@ from typing import Any
 
 from commands.app import DEFAULT, Sets, Workspace, app, log_progress, show
 from commands.studio import connect
-from pipeline.loop.settings_view import require_in_time
+from pipeline.loop.settings_view import check_unlocked
 from pipeline.loop.workspace_config import load_settings
 from pipeline.ppo.settings import assignments
 from pipeline.simulation.clients import follow
@@ -17,7 +17,7 @@ from pipeline.simulation.clients import follow
 def iterate(workspace: Workspace = DEFAULT, sets: Sets = []) -> None:  # noqa: B006
     """Train on the labels so far and sample the next pairs: one whole iteration, no browser."""
     load_settings(workspace, [], sets)  # an invalid one is refused before anything runs
-    require_in_time(assignments(sets), None)
+    check_unlocked(assignments(sets), None)
     with connect(workspace) as target:
         state = follow(target.call, until="labeling", tell=log_progress)
         target.call("train", overrides=assignments(sets))

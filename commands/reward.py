@@ -10,7 +10,7 @@ import typer
 
 from commands.app import DEFAULT, AsJson, Workspace, app, log_progress
 from commands.studio import connect
-from pipeline.reward.report.report import make_curve, readable
+from pipeline.reward.report.report import format_report, make_curve
 from pipeline.runs.repeat import stoppable
 
 reward = typer.Typer(help="Reward models.", no_args_is_help=True)
@@ -47,7 +47,7 @@ def report_command(
         # Beside a live server, and without holding the workspace where there is none.
         make_curve(workspace.resolve(), found, log_progress)
         found = _report(workspace, found["model"])
-    typer.echo(json.dumps(found) if as_json else readable(found))
+    typer.echo(json.dumps(found) if as_json else format_report(found))
 
 
 def _report(workspace: Path, model: str | None) -> Any:

@@ -15,7 +15,7 @@ import typer
 from commands.app import DEFAULT, ConfigFiles, Model, Sets, Workspace, app, log_progress
 from commands.studio import Remote, Studio, connect
 from labeler.security.addresses import Addresses
-from labeler.security.listening import address, listen, others_may_come, public_address
+from labeler.security.listening import address, is_exposed, listen, public_address
 from pipeline.loop.workspace_config import prepare
 from storage.engine.database import Database
 from storage.engine.watch import Watch
@@ -125,7 +125,7 @@ def _run_server(
         admin=studio.commands.call,
         admin_token=token,
         addresses=Addresses.of(host=host, public_url=public_url),
-        accounts_required=others_may_come(host, public_url),
+        accounts_required=is_exposed(host, public_url),
     )
     studio.commands.address = public_url or local
     server = http_server(web, behind_proxy=public_url is not None)

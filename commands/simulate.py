@@ -110,7 +110,7 @@ def simulate_command(
     )  # fmt: skip
     # One arm alone says no order: the file may hold others already.
     found = trials.summary(held, [arm.name for arm in arms] if len(arms) > 1 else ())
-    typer.echo(json.dumps(as_plain(found)) if as_json else trials.readable(found))
+    typer.echo(json.dumps(as_plain(found)) if as_json else trials.format_trials(found))
 
 
 def run_trial(

@@ -47,7 +47,7 @@ def sweep_command(
     )
     found = sweep.summary(curves, budget)
     plot = sweep.write_report(workspace.resolve() / "sweeps" / name, curves, found)
-    typer.echo(json.dumps(found | {"plot": str(plot)}) if as_json else readable(found, plot))
+    typer.echo(json.dumps(found | {"plot": str(plot)}) if as_json else format_sweep(found, plot))
 
 
 @app.command("compare")
@@ -82,7 +82,7 @@ def compare_command(
     found = compare_report.summary(curves, kl)
     plot = compare_report.write_report(place / "compare" / name, curves, found)
     shown = json.dumps(found | {"plot": str(plot)}) if as_json else None
-    typer.echo(shown or compare_report.readable(found, plot))
+    typer.echo(shown or compare_report.format_comparison(found, plot))
 
 
 @app.command("judge")
@@ -142,7 +142,7 @@ def plan_command(
         win_rate=win_rate, ties=ties, per_prompt=per_prompt, correlation=correlation
     )
     found = planning.plan(scenario, power=power, seed=seed)
-    typer.echo(json.dumps(found) if as_json else planning.readable(found))
+    typer.echo(json.dumps(found) if as_json else planning.format_plan(found))
 
 
 @app.command("gate")
@@ -168,15 +168,15 @@ def gate_command(
                 "gate.override",
                 ruling=override, reason=reason, policy=policy, researcher=by or _account(),
             )  # fmt: skip
-            text = gate.told(found)
+            text = gate.format_verdict(found)
         elif reason or by:
             raise ValueError("--reason and --by go with --override promote or block")
         elif policy:
             found = gate.standing_in(target.call("gate"), policy)
-            text = gate.told(found)
+            text = gate.format_verdict(found)
         else:
             found = target.call("gate")
-            text = gate.readable(found)
+            text = gate.format_gate(found)
     typer.echo(json.dumps(found) if as_json else text)
 
 
@@ -219,7 +219,7 @@ def betas(text: str) -> list[float]:
     return found
 
 
-def readable(found: dict[str, Any], plot: Path) -> str:
+def format_sweep(found: dict[str, Any], plot: Path) -> str:
     """The table, samples and plot of a sweep for people."""
     budget = found["kl_budget"]
     lines = [f"{'β':>8}  {'reward':>8}  {'KL':>7}  {'gain, sd':>8}  reward within {budget:g} nats"]
@@ -249,6 +249,6 @@ def _verdict(found: dict[str, Any]) -> str:
     if best is None:
         return f"\nno winner: no β that moved the policy was within {found['kl_budget']:g} nats"
     if lead is None:
-        return f"\nβ = {best:g} has no rival"
+        return f"\nβ = {best:g} has no competitor"
     text = f"\nβ = {best:g} is {lead['by']:.3f} ± {1.96 * lead['error']:.3f} above β = {lead['over']:g}"
     return text if lead["by"] > 1.96 * lead["error"] else f"{text}: noise can explain that"

@@ -35,7 +35,7 @@ def sycophancy(
     # torch takes seconds to import; only this command needs it.
     from transformers.utils.logging import disable_progress_bar  # noqa: PLC0415
 
-    from pipeline.studies.sycophancy.report import readable  # noqa: PLC0415
+    from pipeline.studies.sycophancy.report import format_lab  # noqa: PLC0415
     from pipeline.studies.sycophancy.study import study  # noqa: PLC0415
     from pipeline.studies.sycophancy.testbed import LabConfig  # noqa: PLC0415
 
@@ -47,7 +47,7 @@ def sycophancy(
         config,
         log_progress,
     )
-    typer.echo(json.dumps(found | {"plot": str(plot)}) if as_json else readable(found, plot))
+    typer.echo(json.dumps(found | {"plot": str(plot)}) if as_json else format_lab(found, plot))
 
 
 @app.command("sycophancy-classifier")

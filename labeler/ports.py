@@ -17,7 +17,7 @@ SettingValue = int | float | str | bool
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting:
+class SettingView:
     """One setting of the pipeline as the "Train" form shows it.
 
     `name` is the dotted key (``ppo.kl_weight``), `value` what holds now, `default` what the
@@ -91,7 +91,7 @@ class Loop(Protocol):
         """Reports on reward models."""
         ...
 
-    def settings(self) -> list[Setting]:
+    def settings(self) -> list[SettingView]:
         """Every setting with its current value, in the order to show them."""
         ...
 

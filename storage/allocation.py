@@ -13,7 +13,7 @@ from storage.records import Arm, digest
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class Allocation:
     """A prompt to sample.  `pairs` is 0 for a spare one, from which a pair may be chosen instead."""
 
     prompt: str
@@ -22,23 +22,23 @@ class Asked:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Used:
+class PromptUsage:
     """How many comparisons of each prompt there are: in all, and in the random stream."""
 
     all: Mapping[str, int] = field(default_factory=dict)
     stream: Mapping[str, int] = field(default_factory=dict)
 
 
-def share_out(
+def allocate_prompts(
     prompts: Sequence[str],
     *,
     pairs: int,
     shares: Mapping[Arm, float],
     chosen: tuple[Arm, float] | None,
     prompts_per_pair: float,
-    used: Used,
+    used: PromptUsage,
     seed: int,
-) -> list[Asked]:
+) -> list[Allocation]:
     """`pairs` pairs over prompts and arms; at most one pair of a prompt is left to be chosen.
 
     `shares` are the parts of arms of the random stream other than `random`, which gets the rest.
@@ -61,13 +61,15 @@ def share_out(
     plan = _stream_rows(stream, others, pairs - wanted, seed)
     if chosen and wanted:
         pool = pool[: max(wanted, round(wanted * prompts_per_pair))]
-        plan += [Asked(prompt=p, arm=chosen[0], pairs=int(i < wanted)) for i, p in enumerate(pool)]
+        plan += [
+            Allocation(prompt=p, arm=chosen[0], pairs=int(i < wanted)) for i, p in enumerate(pool)
+        ]
     return plan
 
 
 def _stream_rows(
     prompts: Sequence[str], others: Sequence[Arm], pairs: int, seed: int
-) -> list[Asked]:
+) -> list[Allocation]:
     """`pairs` pairs over these prompts in whole laps, and over `others` and `random` by chance."""
     random: list[Arm] = ["random"] * (pairs - len(others))
     arms: list[Arm] = [*others, *random]
@@ -76,7 +78,7 @@ def _stream_rows(
     for place, i in enumerate(order):
         key = (prompts[place % len(prompts)], arms[i])
         asked[key] = asked.get(key, 0) + 1
-    return [Asked(prompt=prompt, arm=arm, pairs=n) for (prompt, arm), n in asked.items()]
+    return [Allocation(prompt=prompt, arm=arm, pairs=n) for (prompt, arm), n in asked.items()]
 
 
 def _prompts_of_stream(prompts: int, stream: int, chosen: int) -> int:

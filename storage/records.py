@@ -190,7 +190,7 @@ class Comparison:
             raise ValueError(f"wanted={self.wanted} must be at least 1")
 
 
-LONGEST_LOOK = 7 * 24 * 3600 * 1000
+MAX_VIEW_MS = 7 * 24 * 3600 * 1000
 """Milliseconds somebody may look at a pair; a forgotten tab is not a week of thought."""
 
 

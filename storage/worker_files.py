@@ -14,7 +14,7 @@ from typing import Any
 
 import pandas as pd
 
-from storage.allocation import Used, share_out
+from storage.allocation import PromptUsage, allocate_prompts
 from storage.engine.database import Database
 from storage.records import (
     KEPT_APART,
@@ -129,17 +129,17 @@ def give_sampling_plan(
 ) -> int:
     """Write prompts.parquet: which prompts to sample, for which arm, how many pairs of each.
 
-    `plan.share_out` says how they are shared out.
+    `allocation.allocate_prompts` divides them among the arms.
     """
     asked = {p.id: p for p in prompts.listing(db, role="train")}
     if not asked:
         raise ValueError("there are no train prompts; import some with `launch.py import`")
     rows = db.read(_SAMPLED_SO_FAR, stream=list(RANDOM_STREAM))
-    used = Used(
+    used = PromptUsage(
         all={row["prompt"]: row["n"] for row in rows},
         stream={row["prompt"]: row["of_stream"] for row in rows},
     )
-    plan = share_out(
+    plan = allocate_prompts(
         list(asked),
         pairs=pairs,
         shares=shares,

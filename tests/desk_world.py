@@ -18,7 +18,7 @@ import httpx
 from fastapi import FastAPI
 
 from labeler.app import create_app
-from labeler.ports import Setting
+from labeler.ports import SettingView
 from labeler.security.addresses import Addresses
 from labeler.security.listening import listen
 from labeler.serving import server as http_server
@@ -47,7 +47,7 @@ class QuietLoop:
 
     reports = RewardReports(Path(), list, lambda: {"message": ""})
 
-    def settings(self) -> list[Setting]:
+    def settings(self) -> list[SettingView]:
         return []
 
     def can_train(self) -> str | None:

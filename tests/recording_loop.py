@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from reward_figures import RecordingReports
 
-from labeler.ports import Setting, Stopped
+from labeler.ports import SettingView, Stopped
 from pipeline.config.studio import Config
 from pipeline.promotion import gate
 from storage.engine.database import Database
@@ -41,34 +41,34 @@ class RecordingLoop:
         self.stopped: Stopped | None = None
         self.reports = RecordingReports(self, db)
 
-    def settings(self) -> list[Setting]:
+    def settings(self) -> list[SettingView]:
         return [
-            Setting(
+            SettingView(
                 name="ppo.updates", value=100, default=100, kind="int", basic=True,
                 help="Policy updates in the run; each samples, scores and trains once.",
             ),
-            Setting(
+            SettingView(
                 name="ppo.kl_weight", value=0.05, default=0.05, kind="float", basic=True,
                 help="β: reward paid per nat of divergence from the reference.",
             ),
-            Setting(
+            SettingView(
                 name="ppo.lr", value=5e-05, default=3e-06, kind="float", basic=True,
                 help="Peak learning rate of AdamW.",
             ),
-            Setting(
+            SettingView(
                 name="reward.tie_model", value="rao_kupper", default="rao_kupper", kind="str",
                 choices=("rao_kupper", "drop", "half"), basic=True,
                 help="What ties teach: a learned tie threshold, nothing, or half a win each.",
             ),
-            Setting(
+            SettingView(
                 name="reward.center", value=True, default=True, kind="bool",
                 help="Shift rewards so that SFT responses average 0.",
             ),
-            Setting(
+            SettingView(
                 name="sampling.top_p", value=0.9, default=1.0, kind="float", why_fixed="sampling.top_p acts earlier",
                 help="Nucleus kept while sampling for annotators.",
             ),
-            Setting(name="seed", value=0, default=0, kind="int", help="Seed of the pipeline."),
+            SettingView(name="seed", value=0, default=0, kind="int", help="Seed of the pipeline."),
         ]  # fmt: skip
 
     def can_train(self) -> str | None:

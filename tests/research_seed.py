@@ -251,12 +251,12 @@ class Seeding:
             ),
         )  # fmt: skip
         self.run(number, "policy", "succeeded", minutes=6)
-        self.ppo_events(f"run-{number}-ppo", updates=100)
+        self.ppo_events(f"run-{number}-policy", updates=100)
         models.add(
             self.db,
             ModelVersion(
                 id=f"policy-{number}", role="policy", name=f"policy-{number}", parent="sft-1",
-                iteration=number, run=f"run-{number}-ppo", reward_model=f"reward-{number}",
+                iteration=number, run=f"run-{number}-policy", reward_model=f"reward-{number}",
             ),
         )  # fmt: skip
 
@@ -396,8 +396,8 @@ class Seeding:
             number, "policy", "failed", minutes=4, progress=0.9, message="update 90 of 100",
             reason=f"out of memory at update 90: {HOSTILE}",
         )  # fmt: skip
-        self.ppo_events(f"run-{number}-ppo", updates=90, flags=True)
-        return runs.get(self.db, f"run-{number}-ppo")
+        self.ppo_events(f"run-{number}-policy", updates=90, flags=True)
+        return runs.get(self.db, f"run-{number}-policy")
 
 
 def kl_flag(run: str, step: int, kl: float) -> RunNote:

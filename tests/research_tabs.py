@@ -14,7 +14,7 @@ from labeler.research.annotators.tab import AnnotatorsTab
 from labeler.research.data.tab import DataTab
 from labeler.research.history.tab import HistoryTab
 from labeler.research.loop.tab import LoopTab
-from labeler.research.panel import piece
+from labeler.research.panel import html_slot
 from labeler.research.samples.tab import SamplesTab
 from labeler.research.training.tab import TrainingTab
 from labeler.security.auth import Identity
@@ -41,7 +41,7 @@ def all_tabs(db: Database, loop: RecordingLoop) -> Tabs:
     """Laid out together, because each Blocks costs Gradio half a second."""
     return laid_out(
         lambda: Tabs(
-            loop, LoopTab(db, loop, top := piece()), TrainingTab(db, loop, top), SamplesTab(db),
+            loop, LoopTab(db, loop, top := html_slot()), TrainingTab(db, loop, top), SamplesTab(db),
             AnnotatorsTab(db, lambda: None), DataTab(db), HistoryTab(db),
         )
     )  # fmt: skip

@@ -14,7 +14,7 @@ import pytest
 from desk_world import ADMIN_TOKEN, add_person, bearer, make_app, session_cookie, workspace
 from starlette.testclient import TestClient
 
-from labeler.security.auth import Auth, Refused
+from labeler.security.auth import Auth, SignInRefused
 from labeler.security.passwords import Allowance, Busy, Lockout, check_password, hash_password
 from storage.tables import annotators, tokens
 
@@ -422,7 +422,7 @@ def test_an_account_that_is_disabled_while_an_invite_is_accepted_stays_disabled(
         return hash_password(password)
 
     monkeypatch.setattr("labeler.security.auth.hash_password", disabled_meanwhile)
-    with pytest.raises(Refused, match="used already or has expired"):
+    with pytest.raises(SignInRefused, match="used already or has expired"):
         app.state.auth.set_password(invite_token(world, person), GOOD)
     found = annotators.get(db, person.id)
     assert (found.disabled, found.password_hash) == (True, None)

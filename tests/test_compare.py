@@ -17,7 +17,7 @@ from pipeline.reward.scoring import RewardModel
 from pipeline.runs.rundir import RunDirectory
 from pipeline.statistics.winrate import win_rate
 from pipeline.studies import compare
-from pipeline.studies.compare import Answer, Curve, Point, best_of, best_of_n_kl, point
+from pipeline.studies.compare import Answer, CurvePoint, MethodCurve, best_of, best_of_n_kl, point
 from tests.stage_inputs import (
     give,
     make_job,
@@ -34,9 +34,9 @@ def answer(prompt: str, *, gold: float = 0.0, reward: float = 0.0, kl: float = 0
     return Answer(prompt=prompt, text=f"{gold} {reward}", gold=gold, reward=reward, kl=kl, length=4)
 
 
-def curve(*places: tuple[float, float]) -> Curve:
+def curve(*places: tuple[float, float]) -> MethodCurve:
     points = [
-        Point(
+        CurvePoint(
             label=str(i),
             kl=kl,
             gold=gold,
@@ -49,7 +49,7 @@ def curve(*places: tuple[float, float]) -> Curve:
         )
         for i, (kl, gold) in enumerate(places)
     ]
-    return Curve(method="ppo", points=points, training_seconds=1)
+    return MethodCurve(method="ppo", points=points, training_seconds=1)
 
 
 def test_a_curve_is_read_off_where_it_first_comes_by():

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from pipeline.config.studio import CONFIGS, Config
-from pipeline.loop.settings_view import BASIC_SETTINGS, form, too_late
+from pipeline.loop.settings_view import BASIC_SETTINGS, form, locked_reason
 
 FILES = sorted(CONFIGS.glob("*.toml"))
 
@@ -149,7 +149,7 @@ def test_what_training_reads_is_open_in_the_form_and_what_sampling_has_read_is_f
 def test_a_setting_is_too_late_once_what_it_governs_is_made(
     name: str, due: Any, says: str | None
 ) -> None:
-    found = too_late(name, due)
+    found = locked_reason(name, due)
     assert found is None if says is None else says in (found or "")
 
 

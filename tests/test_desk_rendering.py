@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from labeler.html.chunks import LONGEST, LONGEST_TEXT, MOST_BRACKETS, MOST_FORMULAS, chunks
-from labeler.html.computed_once import Kept
+from labeler.html.computed_once import ComputedOnce
 from labeler.html.markdown import (
     DEEPEST,
     LONGEST_CODE,
@@ -359,7 +359,9 @@ def test_the_formulas_of_one_text_are_bounded_but_not_the_dollars_of_code():
 
 def test_what_is_rendered_is_kept_up_to_a_number_of_bytes():
     asked = []
-    kept = Kept(lambda n: asked.append(n) or "x" * n, most=100, size=lambda _, made: len(made))
+    kept = ComputedOnce(
+        lambda n: asked.append(n) or "x" * n, most=100, size=lambda _, made: len(made)
+    )
 
     for n in (40, 41, 40, 42, 41):
         assert kept(n) == "x" * n
@@ -371,7 +373,9 @@ def test_what_is_rendered_is_kept_up_to_a_number_of_bytes():
     assert kept.bytes <= 100
 
 
-def ask_at_once(kept: Kept, threads: int, begun: threading.Event, go_on: threading.Event) -> list:
+def ask_at_once(
+    kept: ComputedOnce, threads: int, begun: threading.Event, go_on: threading.Event
+) -> list:
     """What so many threads get that ask for 7 while the first of them computes it."""
     with ThreadPoolExecutor(threads) as pool:
         first = pool.submit(kept, 7)
@@ -396,7 +400,7 @@ def test_threads_that_ask_for_the_same_wait_for_the_one_that_computes_it(most):
         assert go_on.wait(20)
         return "x" * n
 
-    kept = Kept(slow, most=most, size=lambda _, made: len(made))
+    kept = ComputedOnce(slow, most=most, size=lambda _, made: len(made))
     assert ask_at_once(kept, 8, begun, go_on) == ["x" * 7] * 8
     assert computed == [7]
     assert kept.bytes == (7 if most == 100 else 0)
@@ -414,7 +418,7 @@ def test_threads_that_wait_get_the_error_and_a_later_call_tries_again():
             raise ValueError("not now")
         return "x" * n
 
-    kept = Kept(failing, most=100, size=lambda _, made: len(made))
+    kept = ComputedOnce(failing, most=100, size=lambda _, made: len(made))
     assert list(map(str, ask_at_once(kept, 4, begun, go_on))) == ["not now"] * 4
     assert computed == [7]
     assert kept(7) == "x" * 7

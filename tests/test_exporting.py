@@ -18,7 +18,7 @@ import pandas as pd
 import pytest
 
 from storage.engine.database import Database
-from storage.exporting.exports import Place, export
+from storage.exporting.exports import Destination, export
 from storage.exporting.formats import Format, Ties
 from storage.importing.imports import import_judgments, import_preferences
 from storage.records import (
@@ -311,14 +311,14 @@ HIDDEN = ("j0", "j3", "j4", "j5", "j6", "w6")
 
 
 def test_places_and_options_are_checked(db: Database, tmp_path: Path) -> None:
-    assert Place.of("hf://datasets/me/votes") == Place("hub", "me/votes")
-    assert Place.of("hf://me/votes") == Place("hub", "me/votes")
-    assert Place.of(tmp_path) == Place("folder", str(tmp_path))
-    assert Place.of("new/folder") == Place("folder", "new/folder")
-    assert Place.of("a/b.CSV") == Place("file", "a/b.CSV")
+    assert Destination.of("hf://datasets/me/votes") == Destination("hub", "me/votes")
+    assert Destination.of("hf://me/votes") == Destination("hub", "me/votes")
+    assert Destination.of(tmp_path) == Destination("folder", str(tmp_path))
+    assert Destination.of("new/folder") == Destination("folder", "new/folder")
+    assert Destination.of("a/b.CSV") == Destination("file", "a/b.CSV")
     for place in ("hf://votes", "s3://bucket/x.parquet", "votes.txt"):
         with pytest.raises(ValueError, match=r"must|no place"):
-            Place.of(place)
+            Destination.of(place)
     with pytest.raises(ValueError, match="--format is 'dpo' and must be one of trl"):
         export(db, format="dpo", out=tmp_path / "x.csv")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="history goes with --format raw"):

@@ -21,7 +21,7 @@ from hypothesis.stateful import run_state_machine_as_test as run
 from storage_world import fill
 
 from storage.engine.backup import backup, finish_restore, rebuild, restore, undo_restore, verify
-from storage.engine.codec import Setting
+from storage.engine.codec import StoredSetting
 from storage.engine.database import Database
 from storage.engine.replacing import MARKER
 from storage.engine.transaction import Transaction
@@ -29,7 +29,7 @@ from storage.engine.workspace import JOURNAL
 from storage.errors import NotFound
 from storage.importing.imports import import_judgments
 from storage.labeling import judgments
-from storage.labeling.queue_cache import Desk, grant
+from storage.labeling.queue_cache import QueueCache, grant
 from storage.records import now
 
 PEOPLE = ("ann", "bob")
@@ -86,7 +86,7 @@ class Studio(RuleBasedStateMachine):
 
         def operation(tx: Transaction) -> None:
             for comparison in PAIRS:
-                tx.observer(Desk).card(tx, comparison)
+                tx.observer(QueueCache).card(tx, comparison)
                 for who in PEOPLE:
                     grant(tx, comparison, who, now(), now() + timedelta(hours=1))
 
@@ -161,7 +161,7 @@ class Studio(RuleBasedStateMachine):
     def crash_with_a_hole(self, begin: float, length: float) -> None:
         """A power cut before the fsync of a group lost a page in its middle, and kept what follows."""
         committed, name = self.db.journal.size, self.fresh("group")
-        group = [Setting(key=f"{name}-{n}", value="x" * 200) for n in range(6)]
+        group = [StoredSetting(key=f"{name}-{n}", value="x" * 200) for n in range(6)]
         after = self.stopped(lambda: self.db.write(lambda tx: tx.store(*group)), POINTS[0])
         content = bytearray((after / JOURNAL).read_bytes())
         start = committed + int(begin * (len(content) - committed))

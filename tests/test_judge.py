@@ -19,7 +19,7 @@ from storage.commands import Commands
 from storage.engine.database import Database
 from storage.exporting import exports
 from storage.labeling import judgments, model_judges, queue
-from storage.labeling.queue_cache import Desk
+from storage.labeling.queue_cache import QueueCache
 from storage.records import Annotator, shown_swapped
 from storage.status import status
 from storage.tables import annotators, iterations, settings
@@ -227,7 +227,7 @@ def test_a_judge_takes_no_pair_from_people(db: Database):
     judged(db, "likes_first")
     assert queue.progress(db, "ann")["remaining"] == 2
     assert [p.comparison.id for p in queue.lease_next(db, "ann", 5)] == ["c1-0", "c1-1"]
-    db.write(lambda tx: tx.observer(Desk).forget())
+    db.write(lambda tx: tx.observer(QueueCache).forget())
     assert [p.comparison.id for p in queue.lease_next(db, "ann", 5)] == ["c1-0", "c1-1"]
     assert queue.lease_next(db, "bob", 5) == []
 

@@ -10,11 +10,11 @@ from pipeline.config.studio import CONFIGS, Config
 from pipeline.demo.corpus import topics
 from pipeline.shaping.sycophancy import asserts
 from pipeline.studies.sycophancy.annotators import flags, pleased
-from pipeline.studies.sycophancy.arms import NO_PENALTY, STEERING, Arm, Arms, Look
+from pipeline.studies.sycophancy.arms import NO_PENALTY, STEERING, Arms, LabArm, Look
 from pipeline.studies.sycophancy.demonstrations import AGREEING, demonstrations
 from pipeline.studies.sycophancy.measure import Measured, Rate
 from pipeline.studies.sycophancy.prompts import lab_prompts, lab_topics
-from pipeline.studies.sycophancy.report import findings, readable
+from pipeline.studies.sycophancy.report import findings, format_lab
 from pipeline.studies.sycophancy.study import study
 from pipeline.studies.sycophancy.testbed import LabConfig, build
 from pipeline.studies.sycophancy.testbed import Testbed as Bed  # pytest would collect a Test…
@@ -72,8 +72,8 @@ def measured(agrees: float, kl: float) -> Measured:
     )
 
 
-def arm(name: str, agrees: float, kl: float) -> Arm:
-    return Arm(name=name, looks=[], final=Look(at=10, measured=measured(agrees, kl)))
+def arm(name: str, agrees: float, kl: float) -> LabArm:
+    return LabArm(name=name, looks=[], final=Look(at=10, measured=measured(agrees, kl)))
 
 
 def test_arms_are_compared_with_the_unpenalised_one_at_equal_kl(tmp_path):
@@ -91,7 +91,7 @@ def test_arms_are_compared_with_the_unpenalised_one_at_equal_kl(tmp_path):
     assert rows["contrast"]["of_unpenalised"] == pytest.approx(0.25)
     # Within a fifth of 2 nats: 1.6 to 2.4.
     assert [row["equal_kl"] for row in found["arms"]] == [True, True, False]
-    table = readable(found, tmp_path / "plot.svg")
+    table = format_lab(found, tmp_path / "plot.svg")
     assert "rules 1.70 40% [30%, 50%] 0.50" in " ".join(table.split())
     assert table.count("(not at the same KL)") == 1
 

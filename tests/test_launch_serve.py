@@ -16,7 +16,7 @@ import pytest
 from commands.loop import continue_stage
 from commands.serve import import_at_startup, keep_going
 from commands.studio import Studio, connect, server_for
-from labeler.security.listening import address, listen, others_may_come, public_address
+from labeler.security.listening import address, is_exposed, listen, public_address
 from pipeline.config.studio import CONFIGS, Config
 from pipeline.loop.workspace_config import prepare
 from storage.engine.database import Database
@@ -146,7 +146,7 @@ def test_a_public_url_is_one_that_browsers_can_follow(url: str):
 def test_accounts_are_asked_for_where_others_may_come(
     host: str, public_url: str | None, others: bool
 ):
-    assert others_may_come(host, public_url) is others
+    assert is_exposed(host, public_url) is others
 
 
 def test_a_public_url_is_put_in_one_form():

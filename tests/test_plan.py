@@ -11,7 +11,7 @@ import pytest
 from pipeline.config.studio import Config
 from pipeline.loop.stage_inputs import Preparation
 from storage import worker_files
-from storage.allocation import Asked, Used, share_out
+from storage.allocation import Allocation, PromptUsage, allocate_prompts
 from storage.engine.database import Database
 from storage.records import RANDOM_STREAM, Iteration, Prompt, new_id
 from storage.tables import prompts as stored
@@ -22,19 +22,19 @@ from tests.storage_world import fill
 PROMPTS = [f"p{i}" for i in range(200)]
 
 
-def plan(prompts: list[str] = PROMPTS, **changes: Any) -> list[Asked]:
+def plan(prompts: list[str] = PROMPTS, **changes: Any) -> list[Allocation]:
     settings: dict[str, Any] = {
         "pairs": 100,
         "shares": {"reference": 0.15, "previous": 0.25},
         "chosen": ("bald", 0.5),
         "prompts_per_pair": 2.0,
-        "used": Used(),
+        "used": PromptUsage(),
         "seed": 0,
     }
-    return share_out(prompts, **settings | changes)
+    return allocate_prompts(prompts, **settings | changes)
 
 
-def pairs_by_arm(rows: list[Asked]) -> dict[str, int]:
+def pairs_by_arm(rows: list[Allocation]) -> dict[str, int]:
     counts: Counter[str] = Counter()
     for row in rows:
         counts[row.arm] += row.pairs
@@ -71,7 +71,7 @@ def test_arms_fall_on_prompts_by_chance():
 
 def test_what_the_model_chose_does_not_decide_what_it_is_measured_on():
     chosen_before = dict.fromkeys(PROMPTS[:100], 1)
-    fresh, later = plan(), plan(used=Used(all=chosen_before))
+    fresh, later = plan(), plan(used=PromptUsage(all=chosen_before))
     stream = [[row for row in rows if row.arm in RANDOM_STREAM] for rows in (fresh, later)]
     assert stream[0] == stream[1]
     # The reward model itself is not shown the same prompts again while there are others.
@@ -81,7 +81,7 @@ def test_what_the_model_chose_does_not_decide_what_it_is_measured_on():
 
 def test_prompts_least_compared_in_the_stream_come_first():
     used = dict.fromkeys(PROMPTS[:150], 1)
-    rows = plan(used=Used(all=used, stream=used))
+    rows = plan(used=PromptUsage(all=used, stream=used))
     assert {r.prompt for r in rows if r.arm in RANDOM_STREAM} == set(PROMPTS[150:])
 
 

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from commands.main import app
 from pipeline.promotion import power
-from pipeline.promotion.power import Scenario, fixed_size, plan, readable, stopping_times
+from pipeline.promotion.power import Scenario, fixed_size, format_plan, plan, stopping_times
 from pipeline.statistics.sequential_test import LIMIT, log_e, log_wealth
 
 
@@ -83,11 +83,11 @@ def test_a_plan_is_the_same_each_time_and_reads_as_a_sentence():
     assert found["fixed"] == 85
     assert 70 < found["e_process"]["mean"] < 130
     assert found["e_process"]["median"] < found["e_process"]["for_power"]
-    text = readable(found)
+    text = format_plan(found)
     assert "85 judgments show it in 80% of cases" in text
     assert f"{found['e_process']['mean']} judgments on average" in text
     assert "correlate" not in text
-    assert "correlate by 0.3" in readable(plan(Scenario(win_rate=0.7, per_prompt=2)))
+    assert "correlate by 0.3" in format_plan(plan(Scenario(win_rate=0.7, per_prompt=2)))
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_figures_are_said_as_they_were_given():
     with pytest.raises(ValueError, match=r"--win-rate 0\.5000001 must lie"):
         Scenario(win_rate=0.5000001)
     found = plan(Scenario(win_rate=0.9), power=0.999)
-    assert "judgments show it in 99.9% of cases" in readable(found)
+    assert "judgments show it in 99.9% of cases" in format_plan(found)
 
 
 def test_the_command_prints_words_or_json():
@@ -127,7 +127,7 @@ def test_the_command_prints_words_or_json():
     asked = ("--win-rate", "0.7", "--ties", "0.2")
     found = json.loads(run(*asked, "--json"))
     assert found == plan(Scenario(win_rate=0.7, ties=0.2))
-    assert run(*asked).strip() == readable(found)
+    assert run(*asked).strip() == format_plan(found)
 
 
 def test_runs_that_stopped_on_the_wrong_side_do_not_count_as_decided(

@@ -17,7 +17,7 @@ from research_tabs import asked_by, laid_out
 from labeler.research.history import view as history_view
 from labeler.research.history.tab import HistoryTab
 from labeler.research.loop.tab import LoopTab
-from labeler.research.panel import piece
+from labeler.research.panel import html_slot
 from labeler.research.policies import view as policies_view
 from labeler.research.policies.tab import PoliciesTab
 from storage.engine.database import Database
@@ -44,7 +44,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         seeding.judge_policies(2, wins=0.78)
         loop = RecordingLoop(db=db)
         yield laid_out(
-            lambda: World(db, loop, PoliciesTab(loop), LoopTab(db, loop, piece()), HistoryTab(db))
+            lambda: World(
+                db, loop, PoliciesTab(loop), LoopTab(db, loop, html_slot()), HistoryTab(db)
+            )
         )
 
 
@@ -113,7 +115,9 @@ def test_the_loop_says_when_judging_may_stop_and_when_a_policy_is_blocked(world:
 
     def news(**changes: object) -> str:
         changed = [each | changes for each in report["policies"]]
-        return str(policies_view.news(report | {"policies": changed, "last_promoted": "sft-1"}))
+        return str(
+            policies_view.gate_notice(report | {"policies": changed, "last_promoted": "sft-1"})
+        )
 
     assert news(may_stop=False) == ""
     blocked = news(verdict="blocked")
@@ -128,7 +132,7 @@ def test_what_the_loop_says_of_a_policy_changes_with_the_ruling_and_the_iteratio
         seeding = Seeding(db)
         seeding.history(labels=20)
         seeding.judge_policies(2, wins=0.78)
-        tab = laid_out(lambda: LoopTab(db, RecordingLoop(db=db), piece()))
+        tab = laid_out(lambda: LoopTab(db, RecordingLoop(db=db), html_slot()))
         assert "policy-2 is better than SFT" in tab.refresh()[tab.gate]
         policy_judgments.override(db, "policy-2", "block", reason="flatters")
         assert "policy-2 is blocked" in tab.refresh()[tab.gate]

@@ -33,7 +33,7 @@ def agreement(judged) -> float:
 def test_preference_follows_rao_kupper_worked_by_hand():
     # z = 2 · (1.0 − 0.5) + 0.2 = 1.2; P(a) = σ(1.2 − .4) = σ(.8) = 1/(1 + e^−.8) = .689974,
     # P(b) = σ(−1.6) = .167982, and the tie takes the remaining .142044.
-    annotator = SimulatedAnnotator(name="x", temper="careful", slope=2.0, tie=0.4, left_bias=0.2)
+    annotator = SimulatedAnnotator(name="x", profile="careful", slope=2.0, tie=0.4, left_bias=0.2)
     assert annotator.preference(left=1.0, right=0.5) == pytest.approx(
         (0.689974, 0.167982), abs=1e-6
     )
@@ -59,7 +59,7 @@ class Tosses:
 
 
 STRONG = SimulatedAnnotator(
-    name="x", temper="careful", slope=2.0, tie=0.4, left_bias=0.2, gaps=(1.1, 1.7)
+    name="x", profile="careful", slope=2.0, tie=0.4, left_bias=0.2, gaps=(1.1, 1.7)
 )
 
 
@@ -121,16 +121,16 @@ def test_annotators_differ_in_what_they_call_clear_and_nothing_else_depends_on_i
 
 
 def test_bad_share_is_exact_and_filled_in_order():
-    tempers = Counter(a.temper for a in population(8, bad=0.25, seed=3))
-    assert tempers == {"careful": 6, "careless": 1, "side-biased": 1}
-    tempers = Counter(a.temper for a in population(10, bad=0.5, seed=3))
-    assert tempers == {"careful": 5, "careless": 2, "side-biased": 1, "noisy": 1, "inverted": 1}
+    profiles = Counter(a.profile for a in population(8, bad=0.25, seed=3))
+    assert profiles == {"careful": 6, "careless": 1, "side-biased": 1}
+    profiles = Counter(a.profile for a in population(10, bad=0.5, seed=3))
+    assert profiles == {"careful": 5, "careless": 2, "side-biased": 1, "noisy": 1, "inverted": 1}
     assert [a.name for a in population(3, bad=0, seed=3)] == ["sim-01", "sim-02", "sim-03"]
 
 
 def test_seed_decides_who_is_bad():
     def bad_names(seed: int) -> set[str]:
-        return {a.name for a in population(8, bad=0.25, seed=seed) if a.temper != "careful"}
+        return {a.name for a in population(8, bad=0.25, seed=seed) if a.profile != "careful"}
 
     assert bad_names(1) == bad_names(1)
     assert len({frozenset(bad_names(seed)) for seed in range(10)}) > 3
@@ -149,22 +149,22 @@ def test_careful_annotators_agree_with_gold_about_as_often_as_people():
     assert share["a"] == pytest.approx(share["b"], abs=0.04)
 
 
-def by_temper(temper: str) -> SimulatedAnnotator:
-    return next(a for a in population(20, bad=0.5, seed=2) if a.temper == temper)
+def by_profile(profile: str) -> SimulatedAnnotator:
+    return next(a for a in population(20, bad=0.5, seed=2) if a.profile == profile)
 
 
 def test_planted_faults_show():
-    side_biased = judge_standard_normal_pairs(by_temper("side-biased"), 2000)
+    side_biased = judge_standard_normal_pairs(by_profile("side-biased"), 2000)
     assert shares(side_biased)["a"] > 2.5 * shares(side_biased)["b"]
-    assert agreement(judge_standard_normal_pairs(by_temper("inverted"), 2000)) < 0.3
-    assert 0.5 < agreement(judge_standard_normal_pairs(by_temper("noisy"), 2000)) < 0.68
-    careless = judge_standard_normal_pairs(by_temper("careless"), 2000)
+    assert agreement(judge_standard_normal_pairs(by_profile("inverted"), 2000)) < 0.3
+    assert 0.5 < agreement(judge_standard_normal_pairs(by_profile("noisy"), 2000)) < 0.68
+    careless = judge_standard_normal_pairs(by_profile("careless"), 2000)
     assert agreement(careless) == pytest.approx(0.5, abs=0.035)  # 3 standard errors
     assert shares(careless)["both_bad"] == 0  # he does not look
 
 
 def test_two_poor_responses_are_both_bad():
-    judge = by_temper("careful").judge
+    judge = by_profile("careful").judge
     outcomes = Counter(
         judge(left=-3, right=-2.5, words=60, coin=np.random.default_rng(n)).outcome
         for n in range(200)
@@ -189,9 +189,9 @@ def test_time_grows_with_the_text_and_careless_annotators_hurry():
             )
         )
 
-    assert median(by_temper("careful"), 200) > 2 * median(by_temper("careful"), 40)
-    assert 2_000 < median(by_temper("careful"), 40) < 60_000
-    assert median(by_temper("careless"), 200) < median(by_temper("careful"), 200) / 2
+    assert median(by_profile("careful"), 200) > 2 * median(by_profile("careful"), 40)
+    assert 2_000 < median(by_profile("careful"), 40) < 60_000
+    assert median(by_profile("careless"), 200) < median(by_profile("careful"), 200) / 2
 
 
 @pytest.mark.parametrize(("count", "bad"), [(0, 0.0), (4, 1.5), (4, -0.1)])

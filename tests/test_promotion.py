@@ -493,9 +493,9 @@ def test_the_report_is_what_the_command_line_prints(loop: Loop, world: Database)
     found = loop.gate()
     assert [each["policy"] for each in found["policies"]] == ["policy-2", "policy-1"]
     assert found["iteration"] == {"number": 2, "policy": "policy-1", "wanted": 50, "judged": 12}
-    text = gate.readable(found)
+    text = gate.format_gate(found)
     assert "policy-1: promoted" in text
     assert "12 judgments of policy-1 against SFT, 50 wanted; last promoted: policy-1" in text
     assert "cannot be ranked" in text  # policy-2
     nothing = gate.report({"reference": None}, Config())
-    assert gate.readable(nothing) == "There is no trained policy to judge yet."
+    assert gate.format_gate(nothing) == "There is no trained policy to judge yet."

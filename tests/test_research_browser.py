@@ -115,7 +115,7 @@ def test_train_is_pressed_then_the_run_fails_and_is_resumed(browser, world):
         expect(page.locator("#cancel")).to_be_hidden()
         page.locator("#resume").click()
         expect(page.locator("#run-answer")).to_contain_text("Resumed")
-        assert world.loop.asked[1:] == [("resume", "run-2-ppo")]
+        assert world.loop.asked[1:] == [("resume", "run-2-policy")]
 
 
 def test_one_cursor_runs_through_reward_and_kl(browser, world):

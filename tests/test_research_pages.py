@@ -35,7 +35,7 @@ MIDNIGHT = now() - timedelta(hours=30)
 
 
 STOPPED = Stopped(
-    run="run-3-ppo", attempt=1, stage="policy", status="failed", reason="", resumable=True,
+    run="run-3-policy", attempt=1, stage="policy", status="failed", reason="", resumable=True,
     may_label=False,
 )  # fmt: skip
 
@@ -191,7 +191,7 @@ def test_a_failed_run_shows_its_reason_flag_charts_log_and_what_can_be_done(tabs
     assert "KL high" in updates[tab.flags]
     assert updates[tab.charts].count("<svg") == 16
     assert "reward/std" not in updates[tab.others]
-    assert "run-3-ppo update 59" in updates[tab.log]
+    assert "run-3-policy update 59" in updates[tab.log]
     shown = {b.elem_id: updates[b].visible for b in (tab.cancel, tab.resume, tab.retry)}
     assert shown == {"cancel": False, "resume": True, "go-retry": True}
 
@@ -235,7 +235,7 @@ def test_buttons_act_on_the_run_that_is_shown(tabs):
     tab, loop = tabs.training, RecordingLoop()
     updates = tab._press(loop.resume, "Resumed.")(LATEST, {})
     tab._press(loop.cancel, "")("run-2-reward", {})
-    assert loop.asked == [("resume", "run-3-ppo"), ("cancel", "run-2-reward")]
+    assert loop.asked == [("resume", "run-3-policy"), ("cancel", "run-2-reward")]
     assert "Resumed." in updates[tab.answer]
 
 

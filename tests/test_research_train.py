@@ -10,7 +10,7 @@ from recording_loop import RecordingLoop
 from research_seed import labeling_workspace
 from research_tabs import Tabs, all_tabs, laid_out
 
-from labeler.ports import Setting, Stopped
+from labeler.ports import SettingView, Stopped
 from labeler.research.loop.tab import LoopTab
 from labeler.research.loop.train_form import TrainForm
 from storage.engine.database import Database
@@ -163,9 +163,11 @@ def test_a_stopped_stage_can_be_resumed_or_left_for_labeling(live, monkeypatch):
 
 def test_settings_that_the_stage_does_not_read_are_left_out():
     listed = [
-        Setting(name="ppo.lr", value=0.1, default=0.1, kind="float", basic=True, help=""),
-        Setting(name="evaluate.prompts", value=9, default=9, kind="int", help="", offered=False),
-        Setting(name="ppo.top_k", value=3, default=0, kind="int", help=""),
+        SettingView(name="ppo.lr", value=0.1, default=0.1, kind="float", basic=True, help=""),
+        SettingView(
+            name="evaluate.prompts", value=9, default=9, kind="int", help="", offered=False
+        ),
+        SettingView(name="ppo.top_k", value=3, default=0, kind="int", help=""),
     ]
     form = laid_out(lambda: TrainForm(listed))
     suggestion = Stopped(**(vars(FAILED) | {"suggestion": {"ppo.top_k": "0"}}))

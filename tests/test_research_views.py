@@ -17,7 +17,7 @@ from research_seed import kl_flag
 from labeler.ports import Stopped
 from labeler.research import phases, top
 from labeler.research.annotators import view as annotators_view
-from labeler.research.caution import weakness
+from labeler.research.caveats import accuracy_caveat
 from labeler.research.history import view as history_view
 from labeler.research.loop import view as loop_view
 from labeler.research.loop.train_form import TrainForm
@@ -26,7 +26,7 @@ from labeler.research.samples import view as samples_view
 from labeler.research.samples.view import Answer, Sample
 from labeler.research.top import headline
 from labeler.research.training import view as training_view
-from labeler.research.training.eta import Pace
+from labeler.research.training.eta import Eta
 from storage.records import Annotator, Iteration, Message, ModelVersion, Prompt, Run, RunNote
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -193,8 +193,8 @@ WEAK = {"accuracy": 1 / 3, "accuracy_low": 0.01, "accuracy_high": 0.96, "held_ou
     ],
 )
 def test_a_reward_model_that_may_be_a_coin_or_was_hardly_checked_is_called_weak(summary, says):
-    assert (says in weakness(reward_model(**summary))) is True
-    assert bool(weakness(reward_model(**summary))) is bool(says)
+    assert (says in accuracy_caveat(reward_model(**summary))) is True
+    assert bool(accuracy_caveat(reward_model(**summary))) is bool(says)
 
 
 def test_wins_by_a_weak_reward_model_bear_a_caution_on_every_tab_that_shows_them():
@@ -347,7 +347,7 @@ def test_the_card_of_a_running_run_says_how_long_it_still_takes():
 
 def watched(*sights: tuple[float, float], attempt: int = 1) -> float | None:
     """What is said at the last of some sights of a run; each is (seconds since noon, progress)."""
-    pace = Pace()
+    pace = Eta()
     said = [
         pace.seconds_left(
             run(attempt=attempt, progress=progress), now=NOON + timedelta(seconds=seconds)

@@ -129,15 +129,15 @@ def test_arms_of_a_seed_get_the_same_judgments_unless_annotators_differ(world, c
     assert said["pooled-30"] == said["joint-30"]
     assert said["pooled-0"] == said["joint-0"]
     assert said["pooled-0"] != said["pooled-30"]
-    assert sum(a.temper != "careful" for a in people["joint-30"]) == 6  # 30% of 20
-    assert all(a.temper == "careful" for a in people["joint-0"])
+    assert sum(a.profile != "careful" for a in people["joint-30"]) == 6  # 30% of 20
+    assert all(a.profile == "careful" for a in people["joint-0"])
 
 
 def test_auc_by_hand():
-    tempers = dict.fromkeys("abc", "careful") | {"x": "noisy", "y": "inverted"}
+    profiles = dict.fromkeys("abc", "careful") | {"x": "noisy", "y": "inverted"}
     # Of six pairs a wins both, b ties with x and beats y, c loses to x and ties with y: 4 of 6.
     merits = {"a": 1.0, "b": 0.5, "c": -1.0, "x": 0.5, "y": -1.0}
-    assert auc(merits, tempers) == pytest.approx(4 / 6)
+    assert auc(merits, profiles) == pytest.approx(4 / 6)
 
 
 def test_log_loss_by_hand():

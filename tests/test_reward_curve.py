@@ -17,7 +17,7 @@ from pipeline.reward.quality.held_out import COLUMNS
 from pipeline.reward.report import curve
 from pipeline.reward.report.curve import deal, require_enough
 from pipeline.reward.report.learning_curve import BLOCKS, ORDERS, figures, file_of
-from pipeline.reward.report.report import TABLE, RewardReports, curve_job, make_curve, readable
+from pipeline.reward.report.report import TABLE, RewardReports, curve_job, format_report, make_curve
 from pipeline.runs import process
 from pipeline.runs.rundir import RunDirectory
 from storage.records import RANDOM_STREAM, now
@@ -243,12 +243,12 @@ def test_a_report_has_figures_verdict_and_no_curve_yet(world: World):
     found = world.reports.report()
     assert (found["models"], found["model"]) == (["reward-1"], "reward-1")
     assert found["quality"] == world.found["summary"]["quality"]
-    assert found["verdict"]["verdict"] in readable(found)
+    assert found["verdict"]["verdict"] in format_report(found)
     assert found["curve"]["state"] == "none"
     # 3 trainings on a quarter, a half and three quarters in each of 4 orders: 4 · 1.5.
     assert found["curve_seconds"] == 6 * world.found["summary"]["seconds"] > 0
-    assert "no learning curve yet: --curve makes one" in readable(found)
-    assert "\n  ? what more labels would bring is not known" in readable(found)
+    assert "no learning curve yet: --curve makes one" in format_report(found)
+    assert "\n  ? what more labels would bring is not known" in format_report(found)
     assert json.loads(json.dumps(found)) == found
     with pytest.raises(ValueError, match="no reward model reward-7; there are: reward-1"):
         world.reports.report("reward-7")
@@ -257,7 +257,7 @@ def test_a_report_has_figures_verdict_and_no_curve_yet(world: World):
 def test_a_report_for_people(tmp_path: Path):
     write_curve(tmp_path / "reward_curves" / "r.r" / "outputs")
     made = [{"model": "r", "summary": {"quality": quality()}, "directory": "runs/r"}]
-    text = readable(RewardReports(tmp_path, lambda: made, lambda: {}).report())
+    text = format_report(RewardReports(tmp_path, lambda: made, lambda: {}).report())
     lines = text.splitlines()
     assert lines[0] == "r: enough for PPO"
     assert "  + 90 held-out preferences on 60 prompts: enough to tell" in lines
@@ -267,7 +267,7 @@ def test_a_report_for_people(tmp_path: Path):
     assert any(line.startswith("300 (75%)") for line in lines)
     weak = made[0]["summary"]["quality"]
     weak["decisive"] = 10
-    assert "\n  - 10 held-out preferences" in readable(
+    assert "\n  - 10 held-out preferences" in format_report(
         RewardReports(tmp_path, lambda: made, lambda: {}).report()
     )
 
@@ -277,7 +277,7 @@ def test_an_older_reward_model_says_why_it_has_no_report(tmp_path: Path):
     reports = RewardReports(tmp_path, lambda: made, lambda: {"message": ""})
     found = reports.report()
     assert (found["quality"], found["verdict"]) == (None, None)
-    assert "trained before its held-out judgments were kept" in readable(found)
+    assert "trained before its held-out judgments were kept" in format_report(found)
     with pytest.raises(ValueError, match="reward-1 cannot be trained again on fewer labels"):
         reports.start_curve("reward-1")
 

@@ -15,7 +15,7 @@ from pipeline.models.text import ChatTokenizer
 from pipeline.reward import members
 from pipeline.reward.network import from_language_model
 from pipeline.reward.scoring import RewardModel
-from pipeline.reward.stopping import Kept
+from pipeline.reward.stopping import EarlyStop
 from pipeline.runs.rundir import Report, RunDirectory
 from pipeline.stages.reward import run
 from tests.stage_inputs import give, make_job, make_judgments, make_prompts, tiny_models
@@ -129,13 +129,13 @@ def test_ties_are_the_mean_of_what_the_networks_learned(models: dict[str, str]):
 
 def test_what_was_kept_is_the_mean_of_the_networks_that_were_checked():
     kept = [
-        Kept(step=3, epoch=0.5, log_loss=1.0),
+        EarlyStop(step=3, epoch=0.5, log_loss=1.0),
         None,
-        Kept(step=8, epoch=1.0, log_loss=0.4),
-        Kept(step=7, epoch=0.9, log_loss=0.4),
+        EarlyStop(step=8, epoch=1.0, log_loss=0.4),
+        EarlyStop(step=7, epoch=0.9, log_loss=0.4),
     ]
     found = members._mean(kept)
-    assert found == Kept(step=6, epoch=pytest.approx(0.8), log_loss=pytest.approx(0.6))
+    assert found == EarlyStop(step=6, epoch=pytest.approx(0.8), log_loss=pytest.approx(0.6))
     assert members._mean([None, None]) is None
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.reward.stopping import Kept
+from pipeline.reward.stopping import EarlyStop
 from pipeline.runs.rundir import Report, RunDirectory
 from pipeline.stages import reward
 from tests.stage_inputs import give, make_job, make_judgments, make_prompts, tiny_models
@@ -20,7 +20,7 @@ def test_what_is_measured_calibrated_and_compared_with_annotators_was_not_learne
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     given: dict[str, Any] = {}
-    kept = Kept(step=9, epoch=0.5, log_loss=1.0)
+    kept = EarlyStop(step=9, epoch=0.5, log_loss=1.0)
 
     def noting(name: str) -> None:
         real = getattr(reward, name)

@@ -19,7 +19,7 @@ from pipeline.reward import trainer as reward_trainer
 from pipeline.reward.data import bootstrap_weights, set_apart, stopping_pairs
 from pipeline.reward.quality.metrics import length_correlation_in_pairs
 from pipeline.reward.scoring import RewardModel
-from pipeline.reward.stopping import EarlyStopping, Kept, clearly_worse
+from pipeline.reward.stopping import EarlyStop, EarlyStopping, clearly_worse
 from pipeline.reward.trainer import squared_correlation
 from pipeline.runs.cancellation import Cancelled
 from pipeline.runs.rundir import Report, RunDirectory
@@ -145,7 +145,7 @@ def test_what_is_known_is_saved_with_a_checkpoint_and_taken_up(tmp_path: Path):
     resumed = stopping()
     resumed.on_train_begin(args, at(6), None)
     assert train(resumed, range(7, 9)).should_training_stop
-    assert resumed.keep() == Kept(step=4, epoch=0.5, log_loss=pytest.approx(0.8))
+    assert resumed.keep() == EarlyStop(step=4, epoch=0.5, log_loss=pytest.approx(0.8))
     assert network.weight.item() == 4
     # Resumed once it had ended, it ends again without another look.
     again = stopping()

@@ -14,7 +14,7 @@ from research_seed import Seeding
 from research_tabs import laid_out
 from reward_figures import make_curve, quality
 
-from labeler.research.plots import Axis, Plot, Point, draw
+from labeler.research.plots import Axis, Plot, PlotPoint, draw
 from labeler.research.reward import view as reward_view
 from labeler.research.reward.tab import RewardTab
 from storage.engine.database import Database
@@ -229,7 +229,7 @@ def test_buttons_ask_for_the_model_that_is_shown(world: World):
 
 def test_a_plot_keeps_what_lies_beyond_its_axes_at_their_ends():
     axis = Axis(0, 10, [(5, "five")], "x")
-    shown = str(draw(Plot("T", axis, axis, [Point(12, -3, -5, 4, f"beyond {HOSTILE}")])))
+    shown = str(draw(Plot("T", axis, axis, [PlotPoint(12, -3, -5, 4, f"beyond {HOSTILE}")])))
     assert 'style="left:100.0%;top:100.0%' in shown
     assert 'd="M1000.0 100.00L1000.0 60.00"' in shown
     assert shown.count("five") == 2

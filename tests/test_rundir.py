@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.config.studio import Config
-from pipeline.runs.rundir import Job, Place, Report, RunDirectory
+from pipeline.runs.rundir import EventPosition, Job, Report, RunDirectory
 
 
 @pytest.fixture
@@ -169,7 +169,7 @@ def test_following_events_reads_what_is_new_and_notices_what_was_taken_back(tmp_
         whole = directory.events.read_bytes()
         assert place is not None
         directory.events.write_bytes(b"x" * 10 + whole[10:])
-        broken = Place(place.end, directory.events.read_bytes()[: place.end][-4096:])
+        broken = EventPosition(place.end, directory.events.read_bytes()[: place.end][-4096:])
         assert [event["step"] for event in directory.follow_events(1, 3, broken)[0]] == [4]
         directory.events.write_bytes(whole)
     # Resumed from the first event, and grown beyond the place since.

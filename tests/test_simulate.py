@@ -18,8 +18,8 @@ from fastapi.responses import JSONResponse
 from labeler.annotate.routes import explain_errors, label_routes
 from labeler.annotate.session import LabelSession
 from labeler.security.auth import Identity
-from pipeline.simulation.annotators import SimulatedAnnotator, Verdict, population
-from pipeline.simulation.clients import LabelClient, Refused, ShownPair, conversation
+from pipeline.simulation.annotators import Choice, SimulatedAnnotator, population
+from pipeline.simulation.clients import LabelClient, LeasedPair, ServerRefused, conversation
 from pipeline.simulation.driver import SimulationFailed, simulate
 from pipeline.simulation.report import PairJudge, compare, gate_says
 from storage.commands import Commands
@@ -38,7 +38,7 @@ from storage.tables import annotators, comparisons, completions, iterations, mod
 from storage.tables import prompts as prompt_store
 
 PAIRS = 60
-CAREFUL = SimulatedAnnotator(name="sim-01", temper="careful", slope=1.1, tie=0.4)
+CAREFUL = SimulatedAnnotator(name="sim-01", profile="careful", slope=1.1, tie=0.4)
 
 
 def kindness(prompt: str, response: str) -> float:
@@ -243,7 +243,7 @@ def test_whole_iterations_label_exactly_as_asked_and_report_the_gold(db):
     rows = stored(db)
     assert Counter(row["iteration"] for row in rows) == {1: 40, 2: 40}
     assert {a.kind for a in annotators.listing(db)} == {"simulated"}
-    careful = {a.name for a in population(4, bad=0.25, seed=1) if a.temper == "careful"}
+    careful = {a.name for a in population(4, bad=0.25, seed=1) if a.profile == "careful"}
     # Canonical outcomes agree with the texts, so sides were mapped rightly on both swaps.
     for swapped in (False, True):
         seen = [r for r in rows if r["name"] in careful and r["shown_swapped"] == swapped]
@@ -275,7 +275,7 @@ def test_shuffled_labels_are_stored_without_their_meaning(db):
 def test_shuffled_verdicts_are_independent_of_the_pair():
     coin = Random(0)
     pairs = [
-        ShownPair(
+        LeasedPair(
             id=f"c-{n}",
             prompt="Question",
             left=f"kind {coin.gauss(0, 1)}",
@@ -353,7 +353,7 @@ def test_a_refused_annotator_stops_everybody_at_once(db):
         result = studio.admin(command, arguments)
         return result | {"token": "forged"} if arguments.get("name") == "sim-02" else result
 
-    with serving(labeling_app(db)) as url, pytest.raises(Refused, match="401 Sign in first"):
+    with serving(labeling_app(db)) as url, pytest.raises(ServerRefused, match="401 Sign in first"):
         simulate(url, admin, labels=40, annotators=3, gold=kindness, poll=0.01, timeout=20)
 
 
@@ -362,12 +362,12 @@ def test_a_client_gives_up_on_a_server_that_is_gone():
         LabelClient("http://127.0.0.1:9", "token", patience=0.3) as client,
         pytest.raises(httpx.TransportError),
     ):
-        client.judge("c-1", Verdict(outcome="tie", milliseconds=1))
+        client.judge("c-1", Choice(outcome="tie", milliseconds=1))
 
 
 def test_noise_depends_on_seed_annotator_and_pair_but_not_on_order():
     pairs = [
-        ShownPair(id=f"c-{n}", prompt="Question", left="kind 0.005", right="kind 0.0")
+        LeasedPair(id=f"c-{n}", prompt="Question", left="kind 0.005", right="kind 0.0")
         for n in range(60)
     ]
 
@@ -403,7 +403,7 @@ def test_win_rate_meets_every_completion_with_every_other_of_its_prompt():
 
 
 def test_a_gold_that_is_no_number_is_an_error():
-    pair = ShownPair(id="c-1", prompt="Question", left="x", right="y")
+    pair = LeasedPair(id="c-1", prompt="Question", left="x", right="y")
     judge = PairJudge(CAREFUL, lambda _prompt, _text: float("nan"), seed=0, shuffle=False)
     with pytest.raises(ValueError, match="nan"):
         judge(pair)
@@ -425,7 +425,7 @@ class Obliging:
     def __call__(self, pair):
         self.seen.append(pair)
         outcome = "a" if self.wins in pair.left else "b" if self.wins in pair.right else "tie"
-        return Verdict(outcome=outcome, milliseconds=1)
+        return Choice(outcome=outcome, milliseconds=1)
 
 
 def held_out(count, *, same=()):

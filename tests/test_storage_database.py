@@ -14,7 +14,7 @@ import pytest
 from storage_world import child, outcome_of
 
 from pipeline.loop.workspace_config import prepare
-from storage.engine.codec import Setting
+from storage.engine.codec import StoredSetting
 from storage.engine.database import Database, Transaction
 from storage.errors import Conflict, NotFound, WorkspaceLocked
 from storage.records import Completion, Prompt
@@ -170,7 +170,11 @@ def test_a_transaction_reads_what_it_stored(db):
 
 
 def test_replaceable_records_take_the_last_value(db):
-    db.write(lambda tx: tx.store(Setting(key="a", value=1), Setting(key="a", value={"b": [2]})))
+    db.write(
+        lambda tx: tx.store(
+            StoredSetting(key="a", value=1), StoredSetting(key="a", value={"b": [2]})
+        )
+    )
     assert settings.get(db, "a") == {"b": [2]}
     lines = db.journal.path.read_bytes().count(b"\n")
     settings.put(db, "a", {"b": [2]})

@@ -22,7 +22,7 @@ from commands.studio import Studio
 from labeler.app import _home_routes
 from pipeline.loop.workspace_config import prepare
 from storage.engine.backup import rebuild, verify
-from storage.engine.codec import Setting
+from storage.engine.codec import StoredSetting
 from storage.engine.database import Database
 from storage.engine.journal import encode
 from storage.engine.reconcile import REWRITE
@@ -297,7 +297,7 @@ def test_a_write_that_is_refused_for_lack_of_files_may_be_sent_again(tmp_path, m
         with monkeypatch.context() as broken:
             broken.setattr(db.journal, "sync", none_left)
             with pytest.raises(StorageFull, match="ulimit -n"):
-                db.write(lambda tx: tx.store(Setting(key="a", value=1)))
+                db.write(lambda tx: tx.store(StoredSetting(key="a", value=1)))
         settings.put(db, "a", 2)
         assert values(db) == {"a": 2}
 

@@ -14,7 +14,7 @@ from storage.engine.backup import verify
 from storage.engine.database import Database
 from storage.errors import Conflict, NotFound, NotLeased
 from storage.labeling import judgments, queue
-from storage.labeling.queue_cache import Desk
+from storage.labeling.queue_cache import QueueCache
 from storage.records import Iteration, Snapshot, shown_swapped
 from storage.tables import iterations, snapshots
 
@@ -39,7 +39,9 @@ def standing(db: Database) -> set[str]:
     rows = db.read("SELECT id, comparison, annotator FROM current_judgments")
 
     def remembered(tx) -> set[str]:
-        cards = [tx.observer(Desk).card(tx, c["id"]) for c in tx.rows("SELECT id FROM comparisons")]
+        cards = [
+            tx.observer(QueueCache).card(tx, c["id"]) for c in tx.rows("SELECT id FROM comparisons")
+        ]
         return {judgment for card in cards for judgment in card.judged.values()}
 
     assert db.write(remembered) == {row["id"] for row in rows}

@@ -15,8 +15,8 @@ from storage_world import fill
 
 from storage.engine.database import Database
 from storage.labeling import judgments, queue
-from storage.labeling.queue_cache import Card, Desk
-from storage.labeling.text_cache import Shelf
+from storage.labeling.queue_cache import QueueCache, QueueItem
+from storage.labeling.text_cache import TextCache
 from storage.records import Comparison, Iteration
 from storage.tables import iterations
 
@@ -172,10 +172,10 @@ def flag(db: Database, comparison: str, who: str) -> str:
     return judgments.flag(db, id=id, comparison=comparison, annotator=who).id
 
 
-def hand(db: Database, who: str) -> list[Card]:
-    def operation(tx) -> list[Card]:
-        tx.observer(Desk).load(tx)
-        return tx.observer(Desk).in_hand(who, tx.now())
+def hand(db: Database, who: str) -> list[QueueItem]:
+    def operation(tx) -> list[QueueItem]:
+        tx.observer(QueueCache).load(tx)
+        return tx.observer(QueueCache).in_hand(who, tx.now())
 
     return db.write(operation)
 
@@ -262,7 +262,7 @@ def test_the_desk_remembers_what_the_tables_say(tmp_path):
         judgments.flag(db, id="f", comparison=lease(db, "cat")[0], annotator="cat")
         people = ("ann", "bob", "cat", "dan")
         told = {who: queue.progress(db, who) for who in people}
-        db.write(lambda tx: tx.observer(Desk).forget())
+        db.write(lambda tx: tx.observer(QueueCache).forget())
         assert {who: queue.progress(db, who) for who in people} == told
         expected = {who: lease(db, who, 2) for who in people}
     with Database.open(tmp_path) as db:
@@ -310,7 +310,7 @@ def test_today_begins_at_midnight_where_the_annotator_is(db):
         assert {offset: today(offset) for offset in (0, 29, 31, 60, -60, 840, -840)} == {
             0: 1, 29: 1, 31: 2, 60: 2, -60: 2, 840: 2, -840: 2
         }  # fmt: skip
-        db.write(lambda tx: tx.observer(Desk).forget())  # the same from the tables
+        db.write(lambda tx: tx.observer(QueueCache).forget())  # the same from the tables
     judgments.undo(db, id="w", annotator="ann")
     assert (today(0), today(60)) == (0, 1)
 
@@ -379,7 +379,7 @@ def test_the_shelf_holds_so_many_bytes_and_lets_the_oldest_go(db):
     """Six pairs whose texts are of the same lengths, on a shelf for three."""
     fill(db, 6)
     one = sum(map(sys.getsizeof, ("question 1.0?", "first 0", "second 0")))
-    shelf = Shelf(most=3 * one)
+    shelf = TextCache(most=3 * one)
     ids = [f"c1-{i}" for i in range(6)]
     for name in ids[:4]:
         assert shelf.fetch(db.read, [name], [])[name].first == f"first {name[-1]}"
@@ -391,7 +391,7 @@ def test_the_shelf_holds_so_many_bytes_and_lets_the_oldest_go(db):
     assert sum(name in shelf for name in ids) == 3
     assert shelf.bytes == 3 * one
 
-    shelf = Shelf(most=one - 1)
+    shelf = TextCache(most=one - 1)
     assert shelf.fetch(db.read, ids[:1], [])["c1-0"].first == "first 0"
     assert (shelf.bytes, "c1-0" in shelf) == (0, False)
     assert lease(db, "ann", 6) == ids

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from commands import studio
 from commands.main import app
-from pipeline.runs.repeat import folder_of, held, run_to_end
+from pipeline.runs.repeat import exclusive, folder_of, run_to_end
 from pipeline.runs.rundir import Job, Report, RunDirectory
 from pipeline.simulation.clients import follow
 from pipeline.studies import measure
@@ -48,17 +48,17 @@ def test_ordinary_names_are_folders():
 
 
 def test_a_folder_has_one_command_at_a_time(tmp_path: Path):
-    with held(tmp_path / "s"):
+    with exclusive(tmp_path / "s"):
         with (
             pytest.raises(
                 RuntimeError, match=r"another command is at work in .*/s; .* another --x"
             ),
-            held(tmp_path / "s", option="--x"),
+            exclusive(tmp_path / "s", option="--x"),
         ):
             pass
-        with held(tmp_path / "t"):
+        with exclusive(tmp_path / "t"):
             pass
-    with held(tmp_path / "s"):
+    with exclusive(tmp_path / "s"):
         pass
 
 

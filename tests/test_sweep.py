@@ -5,17 +5,19 @@ import math
 
 import pytest
 
-from commands.studies import betas, readable
+from commands.studies import betas, format_sweep
 from pipeline.config.studio import Config
 from pipeline.runs.repeat import nats, newest_ppo_run
 from pipeline.runs.rundir import RunDirectory
-from pipeline.studies.sweep import Curve, summary, sweep, write_report
+from pipeline.studies.sweep import WeightCurve, summary, sweep, write_report
 from tests.stage_inputs import give, make_job, make_prompts, tiny_models_and_reward
 
 
-def curve(kl_weight: float, rewards: list[float], kls: list[float]) -> Curve:
+def curve(kl_weight: float, rewards: list[float], kls: list[float]) -> WeightCurve:
     std = [0.5] * len(rewards)
-    return Curve(kl_weight=kl_weight, reward=rewards, kl=kls, std=std, responses=5, samples=[])
+    return WeightCurve(
+        kl_weight=kl_weight, reward=rewards, kl=kls, std=std, responses=5, samples=[]
+    )
 
 
 FREE = curve(0.0, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9], [0, 2, 4, 6, 8, 10, 12, 14, 16, 18])
@@ -54,18 +56,18 @@ def test_a_policy_that_did_not_move_wins_nothing(tmp_path):
     assert summary([HELD, lucky], 6)["best"] == 0.1
     found = summary([lucky, STUCK], 6)
     assert (found["best"], found["lead"]) == (None, None)
-    assert "no winner: every β left the policy at the reference" in readable(found, tmp_path)
-    assert "no winner: no β that moved the policy was within 3" in readable(
+    assert "no winner: every β left the policy at the reference" in format_sweep(found, tmp_path)
+    assert "no winner: no β that moved the policy was within 3" in format_sweep(
         summary([FREE], 3), tmp_path
     )
 
 
 def test_a_lead_that_noise_can_explain_is_called_so(tmp_path):
     near = curve(0.2, [*HELD.reward[:-1], 4.9], HELD.kl)
-    said = readable(summary([HELD, near], 6), tmp_path)
+    said = format_sweep(summary([HELD, near], 6), tmp_path)
     # 5 and 4.98: .02 with an error of √.02, times 1.96.
     assert "β = 0.1 is 0.020 ± 0.277 above β = 0.2: noise can explain that" in said
-    assert "noise can" not in readable(summary([HELD, FREE], 6), tmp_path)
+    assert "noise can" not in format_sweep(summary([HELD, FREE], 6), tmp_path)
 
 
 def test_weights_are_read_once_each():
@@ -108,7 +110,7 @@ def test_a_sweep_runs_resumes_and_draws(tmp_path):
     give(RunDirectory.create(tmp_path / "runs" / "run-1", job), "prompts.parquet", make_prompts(8))
     lines: list[str] = []
 
-    def go(weights: list[float]) -> list[Curve]:
+    def go(weights: list[float]) -> list[WeightCurve]:
         lines.clear()
         return sweep(
             tmp_path, weights, name="s", overrides={"ppo.lr": "1e-3"}, progress=lines.append

@@ -76,7 +76,7 @@ def test_differences_are_paired_over_the_seeds_that_both_have(tmp_path):
     # t(2) at .975 is 4.302653 (tables), s/√3 = .75/1.7320508.
     assert difference.high == pytest.approx(1.5 + 4.302653 * 0.75 / 3**0.5, abs=1e-5)
     assert difference.low == pytest.approx(1.5 - 4.302653 * 0.75 / 3**0.5, abs=1e-5)
-    said = trials.readable(found)
+    said = trials.format_trials(found)
     assert "| full − naive | 1.50 [−0.36, 3.36] |" in said
     assert "| full | 2.50 " in said
 

@@ -19,8 +19,8 @@ from benchmarks.kills.damage import damage
 from benchmarks.kills.ledger import Act, Ledger
 from benchmarks.kills.recover import recover
 from benchmarks.kills.world import Disk, fill
-from pipeline.simulation.annotators import Verdict
-from pipeline.simulation.clients import LabelClient, Refused
+from pipeline.simulation.annotators import Choice
+from pipeline.simulation.clients import LabelClient, ServerRefused
 from storage.engine.workspace import SERVER
 from storage.records import ScreenOutcome, new_id
 
@@ -91,7 +91,7 @@ class WebCampaign:
                 with LabelClient(url, token, patience=2 * _START) as connection:
                     while not self.stop.is_set():
                         self._judge_some(connection, annotator, coin)
-            except Refused as error:
+            except ServerRefused as error:
                 # Leases are not journaled: once a file was damaged, the one of an unanswered act may
                 # be lost, and whoever sends it is given the pair again.
                 self.known.refused |= {
@@ -108,7 +108,7 @@ class WebCampaign:
             outcome = coin.choice(OUTCOMES)
             act = Act(new_id(), "judgment", annotator, pair.id, outcome)
             self.known.sent[act.id] = act
-            verdict = Verdict(outcome=outcome, milliseconds=coin.randrange(60_000))
+            verdict = Choice(outcome=outcome, milliseconds=coin.randrange(60_000))
             connection.judge(pair.id, verdict, id=act.id)
             self.known.acknowledged[act.id] = None
             if self.stop.is_set():

@@ -90,10 +90,10 @@ def log_loss(stated: np.ndarray, won: np.ndarray) -> float:
     return float(-np.log(np.where(won == 1, stated, 1 - stated)).mean())
 
 
-def auc(merits: Mapping[str, float], tempers: Mapping[str, str]) -> float:
+def auc(merits: Mapping[str, float], profiles: Mapping[str, str]) -> float:
     """The chance that a careful annotator has more merit than a bad one; equal merit counts half."""
     careful, bad = (
-        np.array([merit for id, merit in merits.items() if (tempers[id] == "careful") == wanted])
+        np.array([merit for id, merit in merits.items() if (profiles[id] == "careful") == wanted])
         for wanted in (True, False)
     )
     more = careful[:, None] - bad

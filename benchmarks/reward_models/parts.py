@@ -86,7 +86,7 @@ def run_arm(
     people = population(part.annotators, bad=arm.bad, seed=world.seed)
     pairs = judgments(world, people, labels, chat)
     if arm.careful_only:
-        careful = {annotator.name for annotator in people if annotator.temper == "careful"}
+        careful = {annotator.name for annotator in people if annotator.profile == "careful"}
         pairs = [pair for pair in pairs if pair.annotator in careful]
     fitted = Fitted.to(pairs, chat, config, seed=world.seed)
     said = Counter(pair.outcome for pair in pairs)
@@ -119,7 +119,7 @@ def told_apart(
     As the reward stage reports them: on what the model did not see by the model, on what it
     learned from by an audit model that learned from the rest.
     """
-    tempers = {annotator.name: annotator.temper for annotator in people}
+    profiles = {annotator.name: annotator.profile for annotator in people}
     network, known = fitted.model.network, fitted.model.network.annotators
     effects = zip(known.ids, known.delta.tolist(), known.bias.tolist(), strict=True)
     learned = {id: {"learned_slope": 1 + d, "learned_side_bias": b} for id, d, b in effects}
@@ -136,10 +136,10 @@ def told_apart(
     )["annotators"]
     merits = {row["annotator"]: row["weight"] * (1 if row["slope"] > 0 else -1) for row in reported}
     return {
-        "auc": auc(merits, tempers),
-        "auc_of_slopes": auc({id: each["learned_slope"] for id, each in learned.items()}, tempers),
+        "auc": auc(merits, profiles),
+        "auc_of_slopes": auc({id: each["learned_slope"] for id, each in learned.items()}, profiles),
         "people": [
-            row | {"temper": tempers[row["annotator"]]} | learned.get(row["annotator"], {})
+            row | {"profile": profiles[row["annotator"]]} | learned.get(row["annotator"], {})
             for row in reported
         ],
     }

@@ -25,7 +25,7 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 from labeler.annotate.session import LabelSession, Verdict
 from labeler.security.auth import Identity
 from storage.errors import Conflict, NotFound, NotLeased, StorageFull
-from storage.records import LONGEST_LOOK, Annotator, ScreenOutcome
+from storage.records import MAX_VIEW_MS, Annotator, ScreenOutcome
 
 _LOG = logging.getLogger(__name__)
 LONGEST_COMMENT = 5_000
@@ -73,7 +73,7 @@ class JudgmentBody(Act):
         BeforeValidator(_with_few_names),
     ] = {}
     comment: Comment = ""
-    milliseconds: int | None = Field(default=None, ge=0, le=LONGEST_LOOK, strict=True)
+    milliseconds: int | None = Field(default=None, ge=0, le=MAX_VIEW_MS, strict=True)
     replaces: UUID | None = None
 
     def verdict(self) -> Verdict:

@@ -13,7 +13,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Kept(Generic[P, T]):
+class ComputedOnce(Generic[P, T]):
     """A function whose last results are kept, at most `most` bytes of them; any thread may call it.
 
     Threads that ask for one result at a time wait for the first of them, and get what it got: the

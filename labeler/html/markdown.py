@@ -31,7 +31,7 @@ from pygments.formatters import HtmlFormatter
 from pygments.lexers import get_lexer_by_name
 
 from labeler.html.chunks import chunks
-from labeler.html.computed_once import Kept
+from labeler.html.computed_once import ComputedOnce
 from labeler.html.mathml import mathml
 
 LONGEST_CODE = 8_000
@@ -128,7 +128,7 @@ def _bytes(arguments: tuple[Hashable, ...], made: Rendered | None) -> int:
     return 500 + sum(map(sys.getsizeof, arguments)) + (sys.getsizeof(made.html) if made else 0)
 
 
-@partial(Kept, most=MOST_KEPT, size=_bytes)
+@partial(ComputedOnce, most=MOST_KEPT, size=_bytes)
 def rendered(text: str, style: Style) -> Rendered | None:
     """`text` in this style; None where that would take too long or hide some of it."""
     pieces = chunks(text)
@@ -221,7 +221,7 @@ def _code_inline(
     return f'<code dir="ltr">{html.escape(tokens[index].content)}</code>'
 
 
-def _tame(state: StateCore) -> None:
+def _sanitize(state: StateCore) -> None:
     """Rewrite the tokens that could mislead, reach out or break the page's outline."""
     _check_boxes(state.tokens)
     for token in state.tokens:
@@ -398,7 +398,7 @@ def _markdown(*, breaks: bool) -> MarkdownIt:
     }.items():
         markdown.add_render_rule(kind, rule)
     markdown.inline.ruler.before("escape", "bracket_math", _bracket_math)
-    markdown.core.ruler.push("tame", _tame)
+    markdown.core.ruler.push("tame", _sanitize)
     return markdown
 
 

@@ -20,7 +20,7 @@ from labeler.research.calls import Page
 from labeler.research.data.tab import DataTab
 from labeler.research.history.tab import HistoryTab
 from labeler.research.loop.tab import LoopTab
-from labeler.research.panel import Panel, Updates, piece
+from labeler.research.panel import Panel, Updates, html_slot
 from labeler.research.policies.tab import PoliciesTab
 from labeler.research.reward.tab import RewardTab
 from labeler.research.samples.tab import SamplesTab
@@ -44,7 +44,7 @@ def build(db: Database, loop: Loop, *, people_changed: Callable[[], None]) -> gr
     with Page(
         title="Kitestring", analytics_enabled=False, fill_width=True, delete_cache=CACHE_SECONDS
     ) as blocks:
-        top = piece(elem_id="top")
+        top = html_slot(elem_id="top")
         panels: dict[gr.Tab, Panel] = {}
         with gr.Tabs(elem_id="tabs", overflow_behavior="wrap") as tabs:
             with gr.Tab("Loop", id="loop") as tab:

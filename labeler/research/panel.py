@@ -33,12 +33,12 @@ class Panel:
     every: float | None = None
 
 
-def piece(**options: Any) -> gr.HTML:
+def html_slot(**options: Any) -> gr.HTML:
     """A place for HTML.  Without a script of its own it reports no clicks."""
     return gr.HTML(js_on_load=options.pop("js_on_load", None), apply_default_css=False, **options)
 
 
-def said(tone: components.Tone, title: str, body: str = "") -> str:
+def alert(tone: components.Tone, title: str, body: str = "") -> str:
     """The answer to a press of a button."""
     return components.html(components.note(tone, title, body))
 
@@ -51,12 +51,12 @@ def attempt(action: Callable[[], T], done: Callable[[T], str]) -> str:
     try:
         result = action()
     except (ValueError, LookupError) as error:
-        return said("bad", "Refused.", str(error))
+        return alert("bad", "Refused.", str(error))
     sentence = done(result)
-    return said("good", sentence) if sentence else ""
+    return alert("good", sentence) if sentence else ""
 
 
-def shown(markup: Markup) -> str:
+def render(markup: Markup) -> str:
     return components.html(markup)
 
 

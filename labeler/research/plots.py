@@ -30,7 +30,7 @@ class Axis:
 
 
 @dataclass(frozen=True)
-class Point:
+class PlotPoint:
     """A dot with the ends of its interval and what it says when pointed at; `size` in pixels."""
 
     x: float
@@ -51,7 +51,7 @@ class Plot:
     title: str
     x: Axis
     y: Axis
-    points: Sequence[Point]
+    points: Sequence[PlotPoint]
     help: str = ""
     lines: Sequence[tuple[Sequence[Place], str]] = ()
     band: Sequence[tuple[float, float, float]] = ()
@@ -117,7 +117,7 @@ def _path(plot: Plot, places: Sequence[Place]) -> str:
     )
 
 
-def _dot(plot: Plot, point: Point) -> Markup:
+def _dot(plot: Plot, point: PlotPoint) -> Markup:
     return Markup(
         '<b class="ks-point" tabindex="0" role="note" aria-label="{0}" data-tip="{0}" '
         'style="left:{1}%;top:{2}%;width:{3}px;height:{3}px"></b>'

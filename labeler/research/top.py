@@ -7,7 +7,7 @@ from datetime import datetime
 from labeler.html import components
 from labeler.html.components import Markup
 from labeler.research import reading
-from labeler.research.panel import shown
+from labeler.research.panel import render
 from labeler.research.phases import (
     STATUS_TONES,
     has_stopped,
@@ -26,7 +26,7 @@ def midnight(moment: datetime) -> datetime:
 def headline(db: Database, state: reading.State | None = None) -> str:
     """Where the loop stands, in one line, and below it what is wrong with the workspace, if anything."""
     state = state or reading.state(db, midnight=midnight(now()))
-    return shown(top(state, db.workspace.name, trouble=db.health.trouble))
+    return render(top(state, db.workspace.name, trouble=db.health.trouble))
 
 
 def top(state: State, workspace: str, *, trouble: str | None = None) -> Markup:

@@ -213,7 +213,7 @@ class Gate:
             who.add("admin")
         allowed = [rule for rule in matching if method in rule.methods and rule.access in who]
         if not allowed:
-            return self._no(scope, headers, identity, matching)
+            return self._refuse(scope, headers, identity, matching)
         changes = method not in ("GET", "HEAD")
         by_script = allowed[0].access == "admin" or (identity is not None and identity.bearer)
         if changes and not self._origin_is_fine(headers, by_script=by_script):
@@ -239,7 +239,7 @@ class Gate:
             return {"public", "signed-in", "researcher"}
         return {"public", "signed-in"}
 
-    def _no(
+    def _refuse(
         self, scope: Scope, headers: Headers, identity: Identity | None, matching: list[Rule]
     ) -> Response:
         """The refusal: never says more to a stranger than that he must sign in."""

@@ -11,7 +11,7 @@ from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse, Resp
 from markupsafe import Markup
 
 from labeler.security import browsers
-from labeler.security.auth import SESSION_LIFETIME, Auth, Refused
+from labeler.security.auth import SESSION_LIFETIME, Auth, SignInRefused
 from labeler.security.passwords import LONGEST, SHORTEST, Busy
 from storage.records import Annotator
 
@@ -143,12 +143,12 @@ def account_routes(auth: Auth) -> APIRouter:
             if token:
                 found = auth.use_link(token)
                 if found is None:
-                    raise Refused(_LINK_ENDED)
+                    raise SignInRefused(_LINK_ENDED)
             else:
                 found = auth.sign_in_with_password(
                     name.strip(), password, address=_address(request), headers=request.headers
                 )
-        except Refused as refused:
+        except SignInRefused as refused:
             again = sign_in_page(auth, landing=next, name=name, problem=str(refused))
             return HTMLResponse(again, 401)
         except Busy as busy:
@@ -181,7 +181,7 @@ def account_routes(auth: Auth) -> APIRouter:
             return _invite_page(auth, token, problem="The two passwords differ.")
         try:
             found = auth.set_password(token, password)
-        except (Refused, Busy, ValueError) as error:
+        except (SignInRefused, Busy, ValueError) as error:
             return _invite_page(auth, token, problem=str(error))
         return _signed_in(auth, request, found, landing="/")
 

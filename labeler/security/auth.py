@@ -33,7 +33,7 @@ MOST_REMEMBERED = 10_000
 _INVITE_ENDED = "This invite link was used already or has expired. Ask for a new one."
 
 
-class Refused(PermissionError):
+class SignInRefused(PermissionError):
     """A sign-in that failed; the message is a sentence for the person."""
 
 
@@ -195,7 +195,7 @@ class Auth:
         wait = self.lockout.attempt(counted)
         if wait > 0:
             minutes = max(1, round(wait / 60))
-            raise Refused(
+            raise SignInRefused(
                 f"Too many failed attempts. Wait {minutes} min, use a browser in which you have "
                 "signed in before, or ask for a new invite link."
             )
@@ -205,7 +205,7 @@ class Auth:
             self.lockout.forgive(counted)
             raise
         if found is None or found.disabled or not right:
-            raise Refused("That name and password do not match.")
+            raise SignInRefused("That name and password do not match.")
         self.lockout.succeeded(counted)
         return found
 
@@ -233,10 +233,10 @@ class Auth:
         # Asked first, so that strangers cannot keep the machine busy with passwords, and again
         # when it is used: somebody may have disabled the person while the password was hashed.
         if self.invited(invite) is None:
-            raise Refused(_INVITE_ENDED)
+            raise SignInRefused(_INVITE_ENDED)
         changed = annotators.accept_invite(self.db, invite, password_hash=hash_password(password))
         if changed is None:
-            raise Refused(_INVITE_ENDED)
+            raise SignInRefused(_INVITE_ENDED)
         self.people_changed()
         self.lockout.succeeded(changed.name)
         return changed

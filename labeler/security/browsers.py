@@ -11,7 +11,7 @@ import hmac
 import secrets
 from datetime import timedelta
 
-from storage.engine.codec import Setting
+from storage.engine.codec import StoredSetting
 from storage.engine.database import Database
 from storage.engine.transaction import Transaction
 from storage.records import Annotator, digest
@@ -62,5 +62,5 @@ def _known_or_made(tx: Transaction) -> str:
     if rows := tx.rows(_KEY, key=_SECRET):
         return str(rows[0]["value"])
     made = secrets.token_hex(32)
-    tx.store(Setting(key=_SECRET, value=made))
+    tx.store(StoredSetting(key=_SECRET, value=made))
     return made

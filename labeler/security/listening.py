@@ -24,7 +24,7 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def others_may_come(host: str, public_url: str | None) -> bool:
+def is_exposed(host: str, public_url: str | None) -> bool:
     """Whether people beyond this machine can reach a studio that listens on `host`.
 
     A proxy with a `public_url` lets them in where the studio listens to this machine alone.

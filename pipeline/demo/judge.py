@@ -35,7 +35,7 @@ Trigram = tuple[str, str, str]
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ResponseCheck:
     """What the judge found about one response."""
 
     on_topic: bool
@@ -56,15 +56,15 @@ class Sample:
     stopped: bool
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> ResponseCheck:
         return judge(self.response, self.prompt.topic, stopped=self.stopped)
 
 
-def judge(response: str, topic: Topic, *, stopped: bool) -> Verdict:
+def judge(response: str, topic: Topic, *, stopped: bool) -> ResponseCheck:
     """Judge one response to a question about `topic`."""
     unseen = sum(trigram not in known_trigrams() for trigram in trigrams(response))
     ended = stopped and response.rstrip().endswith((".", "!", "?"))
-    return Verdict(topic.mentioned_in(response), unseen, ended)
+    return ResponseCheck(topic.mentioned_in(response), unseen, ended)
 
 
 def trigrams(text: str) -> Iterator[Trigram]:
@@ -188,7 +188,7 @@ def samples_page(model_dir: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _mark(verdict: Verdict) -> str:
+def _mark(verdict: ResponseCheck) -> str:
     reasons = []
     if not verdict.on_topic:
         reasons.append("off topic")

@@ -17,7 +17,7 @@ from typing import Any
 from pipeline.config import metric_definitions, paths
 from pipeline.config.studio import Config
 from pipeline.loop.remedies import Stopped, stopped
-from pipeline.loop.settings_view import Setting, form, overridden
+from pipeline.loop.settings_view import SettingView, form, overridden
 from pipeline.loop.stage_inputs import Preparation, require_reference
 from pipeline.models.hub import base_model_path
 from pipeline.ppo.metrics import METRICS as PPO_METRICS
@@ -52,7 +52,7 @@ class Loop:
 
     # --- what the researcher's page asks -----------------------------------------------------
 
-    def settings(self) -> list[Setting]:
+    def settings(self) -> list[SettingView]:
         """Every setting; those given to the current iteration show as its values.
 
         Those that are read no more are fixed: by training, or by the stage that stopped.
@@ -171,7 +171,7 @@ class Loop:
         self, ruling: str, reason: str, *, policy: str | None = None, researcher: str = ""
     ) -> dict[str, Any]:
         """Rule on a policy (the one on trial): promote, block, or evidence; its standing."""
-        chosen = policy or iterations.on_trial(self._db, self._current()) or ""
+        chosen = policy or iterations.candidate(self._db, self._current()) or ""
         policy_judgments.override(self._db, chosen, ruling, reason=reason, researcher=researcher)
         return gate.standing(policy_judgments.evidence(self._db), chosen)
 
@@ -401,5 +401,5 @@ class Loop:
 
     def _judged(self, iteration: Iteration) -> Iteration:
         """The iteration with the verdict on the policy that it judges, as the evidence stands."""
-        policy = iterations.on_trial(self._db, iteration)
+        policy = iterations.candidate(self._db, iteration)
         return replace(iteration, verdict=gate.verdict(policy_judgments.evidence(self._db), policy))

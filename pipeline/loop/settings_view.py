@@ -50,7 +50,7 @@ _OF_THE_REWARD_MODEL = ("reward", "sampling.batch")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting:
+class SettingView:
     """A setting as the researcher's form shows it (fulfils labeler.ports.Setting)."""
 
     name: str
@@ -64,13 +64,13 @@ class Setting:
     offered: bool
 
 
-def form(config: Config, *, again: Stage | None = None) -> list[Setting]:
+def form(config: Config, *, again: Stage | None = None) -> list[SettingView]:
     """Every setting with its current value; those of the unfolded form come first.
 
     `again` is a stage that stopped: offered is then what it would read if it is tried again.
     """
     listed = [
-        Setting(
+        SettingView(
             name=s.name,
             value=_shown(s.value),
             default=_shown(s.default),
@@ -78,8 +78,8 @@ def form(config: Config, *, again: Stage | None = None) -> list[Setting]:
             choices=s.choices,
             kind=_kind(s.value),
             basic=s.name in BASIC_SETTINGS,
-            why_fixed=too_late(s.name, again),
-            offered=again is None or (_read(s.name, again) and not too_late(s.name, again)),
+            why_fixed=locked_reason(s.name, again),
+            offered=again is None or (_read(s.name, again) and not locked_reason(s.name, again)),
         )
         for s in config.settings()
     ]
@@ -130,7 +130,7 @@ def disagreeing(
     ]
 
 
-def too_late(name: str, due: Stage | None) -> str | None:
+def locked_reason(name: str, due: Stage | None) -> str | None:
     """Why a setting is fixed where `due` is the next stage (None: training); else None.
 
     What it governs is made already, and what comes must go by the same.
@@ -167,10 +167,10 @@ def _unsampled(due: Stage | None) -> bool:
     return due in ("sft", "sampling")
 
 
-def require_in_time(names: Iterable[str], due: Stage | None) -> None:
+def check_unlocked(names: Iterable[str], due: Stage | None) -> None:
     """ValueError where one of these settings is fixed by then."""
     for name in names:
-        if reason := too_late(name, due):
+        if reason := locked_reason(name, due):
             raise ValueError(reason)
 
 
@@ -183,6 +183,6 @@ def overridden(
     """
     merged = dict(iteration.settings) | dict(by)
     config = base.override(merged)
-    require_in_time(by, due)
+    check_unlocked(by, due)
     wanted = config.labeling.labels if _unsampled(due) else iteration.labels_wanted
     return replace(iteration, settings=merged, labels_wanted=wanted), config

@@ -72,7 +72,7 @@ class Preparation:
             latest = models.newest(self.db, "reward")
             names["reward"] = current.reward_model or (latest.id if latest else None)
             if stage == "sampling":
-                names["on_trial"] = iterations.on_trial(self.db, current)
+                names["on_trial"] = iterations.candidate(self.db, current)
             if stage == "reward":
                 names["proxy"] = self._proxy()
             if stage == "policy" and config.ppo.start_from == "sft":
@@ -226,11 +226,11 @@ class Preparation:
             shutil.copy(self.db.workspace / run.directory / "inputs" / name, inputs)
 
     def _previous(self) -> str | None:
-        return iterations.rival(self.current, iterations.before(self.db, self.current))
+        return iterations.opponent_of(self.current, iterations.before(self.db, self.current))
 
     def _proxy(self) -> str | None:
         """The reward model whose promises the policy on trial is held to."""
-        policy = iterations.on_trial(self.db, self.current)
+        policy = iterations.candidate(self.db, self.current)
         return models.get(self.db, policy).reward_model if policy else None
 
     def _path(self, name: str) -> str:

@@ -35,7 +35,7 @@ from pipeline.reward.data import (
     job_pairs,
     judged_by,
     notes_on_kinds,
-    shared_out,
+    split_judgments,
 )
 from pipeline.reward.likelihood import FIRST
 from pipeline.runs.rundir import Job, Report, RunDirectory
@@ -59,7 +59,7 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
     settings, device = job.config.optimize, pick_device(job.config.worker.device)
     chat = ChatTokenizer.load(job.model("policy"))
     pairs = job_pairs(job, report, directory, chat, job.model("policy"))
-    learned, apart, held_out_pairs = shared_out(pairs, job.config.reward, seed=job.config.seed)
+    learned, apart, held_out_pairs = split_judgments(pairs, job.config.reward, seed=job.config.seed)
     # As the reward model, it is measured on pairs that no reward model chose.
     measured = [pair for pair in held_out_pairs if pair.random_stream]
     training, held_out = preferences(learned), preferences(measured)

@@ -56,7 +56,7 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
     snapshots = Snapshots(directory, count=job.config.optimize.snapshots, total=config.updates)
     told = {"long_prompts": left_out, "critic": stands_in}
     notes = {**job.notes, **{name: sentence for name, sentence in told.items() if sentence}}
-    narrator = _Narrator(trainer, report, [prompt.id for prompt in prompts], notes, snapshots)
+    narrator = EventReporter(trainer, report, [prompt.id for prompt in prompts], notes, snapshots)
     narrator.follow(resume=job.resume)
     trainer.save(directory.model)
     if trainer.processes.rank == 0:
@@ -96,7 +96,7 @@ def _critic(
     return network, None
 
 
-class _Narrator:
+class EventReporter:
     """Runs the updates and turns each into events."""
 
     def __init__(

@@ -312,18 +312,18 @@ def _ruled(ruling: Mapping[str, Any] | None) -> list[str]:
     return [f"{who} ruled “{ruling['ruling']}”: {reason}"]
 
 
-def told(found: Mapping[str, Any]) -> str:
+def format_verdict(found: Mapping[str, Any]) -> str:
     """A policy's standing for people."""
     return "\n".join(
         [f"{found['policy']}: {found['verdict']}", *(f"  {w}" for w in found["words"])]
     )
 
 
-def readable(found: Mapping[str, Any]) -> str:
+def format_gate(found: Mapping[str, Any]) -> str:
     """The report for people."""
     if not found["policies"]:
         return "There is no trained policy to judge yet."
-    lines = [told(each) for each in found["policies"]]
+    lines = [format_verdict(each) for each in found["policies"]]
     lines.append(f"\n{'policy':<16} {'wins against SFT':<28} judgments")
     for rank in found["leaderboard"]:
         chance = "cannot be ranked: no judgments lead to SFT"

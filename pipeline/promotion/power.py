@@ -167,7 +167,7 @@ def _share(value: float) -> str:
     return f"{100 * value:.9g}%"
 
 
-def readable(found: dict[str, Any]) -> str:
+def format_plan(found: dict[str, Any]) -> str:
     """The plan in plain words."""
     sequential, m = found["e_process"], found["per_prompt"]
     ties = f", {found['ties']:.0%} of judgments ties" if found["ties"] else ", no ties"

@@ -198,7 +198,7 @@ def set_apart(
     return list(train), []
 
 
-def shared_out(
+def split_judgments(
     pairs: Sequence[JudgedPair], config: RewardConfig, *, seed: int
 ) -> tuple[list[JudgedPair], list[JudgedPair], list[JudgedPair]]:
     """What training learns from, what is set apart, and what is held out: `split_by_prompt`, then

@@ -33,7 +33,7 @@ class Scorer(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verdict:
+class EnsembleScores:
     """Scores (B,) to pay, and figures (B,) to watch, by name: `Ensemble.figures` says which.
 
     `own` (B,) is the mean over the members of the first reward model, the iteration's own.
@@ -106,7 +106,9 @@ class Ensemble:
             model.require_room(asked, answer)
         return cls(models, job.config.shaping)
 
-    def __call__(self, conversations: Sequence[Messages], completions: Sequence[str]) -> Verdict:
+    def __call__(
+        self, conversations: Sequence[Messages], completions: Sequence[str]
+    ) -> EnsembleScores:
         """What each member says of each completion, and the score that follows."""
         members = [
             scores
@@ -118,4 +120,4 @@ class Ensemble:
         together = aggregate(table, how=config.ensemble, weight=config.ensemble_lambda)
         watched = zip(self.figures, [*members, spread(table).tolist()], strict=False)
         own = table[: self._scorers[0].members].mean(0)
-        return Verdict(scores=together.tolist(), own=own.tolist(), figures=dict(watched))
+        return EnsembleScores(scores=together.tolist(), own=own.tolist(), figures=dict(watched))

@@ -26,7 +26,7 @@ from pipeline.reward.annotators import AnnotatorEffects
 from pipeline.reward.data import JudgedPair, annotator_ids, resolved
 from pipeline.reward.network import from_language_model
 from pipeline.reward.scoring import RewardModel
-from pipeline.reward.stopping import Kept
+from pipeline.reward.stopping import EarlyStop
 from pipeline.reward.trainer import SHARE, likelihood_of, train_reward_model
 from pipeline.runs.rundir import Report, write_atomically
 from storage.records import digest
@@ -52,7 +52,7 @@ def train_members(
     doing: str = "training the reward model",
     share: tuple[float, float] = (0.0, SHARE),
     quiet: bool = False,
-) -> tuple[RewardModel, Kept | None]:
+) -> tuple[RewardModel, EarlyStop | None]:
     """A reward model from the language model `base`, and what early stopping kept, on average.
 
     Arguments are those of `train_reward_model`; only the first network reports more than its
@@ -133,7 +133,7 @@ def _measuring(
     return at
 
 
-def _finish(network: Any, folder: Path, kept: Kept | None, report: Report) -> None:
+def _finish(network: Any, folder: Path, kept: EarlyStop | None, report: Report) -> None:
     """Remember a trained network until all are; its checkpoints are of no more use."""
     found = {"kept": asdict(kept) if kept else None, "seq": report.seq}
     folder.mkdir(parents=True, exist_ok=True)
@@ -145,14 +145,14 @@ def _finish(network: Any, folder: Path, kept: Kept | None, report: Report) -> No
 
 def _restore(
     network: Any, folder: Path, pairs: Sequence[JudgedPair], config: RewardConfig
-) -> Kept | None:
+) -> EarlyStop | None:
     weights = torch.load(folder / _WEIGHTS, map_location="cpu", weights_only=True)
     if any(name.startswith("annotators.") for name in weights):
         network.annotators = AnnotatorEffects(annotator_ids(pairs)).to(network.device)
     network.likelihood = likelihood_of(resolved(config, pairs))
     network.load_state_dict(weights)
     kept = _finished(folder)["kept"]
-    return Kept(**kept) if kept else None
+    return EarlyStop(**kept) if kept else None
 
 
 def _finished(folder: Path) -> dict[str, Any]:
@@ -174,11 +174,11 @@ def _agree(networks: Sequence[Any]) -> None:
             parameter.copy_(mean)
 
 
-def _mean(kept: Iterable[Kept | None]) -> Kept | None:
+def _mean(kept: Iterable[EarlyStop | None]) -> EarlyStop | None:
     known = [each for each in kept if each]
     if not known:
         return None
-    return Kept(
+    return EarlyStop(
         step=round(fmean(each.step for each in known)),
         epoch=fmean(each.epoch for each in known),
         log_loss=fmean(each.log_loss for each in known),

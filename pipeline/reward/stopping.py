@@ -24,7 +24,7 @@ _FILE = "stopping.pt"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kept:
+class EarlyStop:
     """The state that was kept: after which step and epoch, and its log-loss outside the samples."""
 
     step: int
@@ -92,7 +92,7 @@ class EarlyStopping(TrainerCallback):
             found = {"best": self._best, "last": self._last, "waited": self._waited}
             torch.save(found, _file(args, state))
 
-    def keep(self) -> Kept | None:
+    def keep(self) -> EarlyStop | None:
         """Give the network the state that is to be kept; None where nothing was checked."""
         if not self._last:
             return None
@@ -100,7 +100,7 @@ class EarlyStopping(TrainerCallback):
         if back:
             self._network.load_state_dict(self._best["weights"])
         found = self._best if back else self._last
-        return Kept(
+        return EarlyStop(
             step=found["step"], epoch=found["epoch"], log_loss=found["losses"].mean().item()
         )
 

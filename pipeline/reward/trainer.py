@@ -26,7 +26,7 @@ from pipeline.reward.data import (
 from pipeline.reward.likelihood import Likelihood, TieValues
 from pipeline.reward.quality.reliability import losses_to_annotators
 from pipeline.reward.scoring import RewardModel
-from pipeline.reward.stopping import EarlyStopping, Kept
+from pipeline.reward.stopping import EarlyStop, EarlyStopping
 from pipeline.runs.rundir import Report
 
 SHARE, AUDITED = 0.6, 0.8
@@ -223,7 +223,7 @@ def train_reward_model(
     doing: str = "training the reward model",
     share: tuple[float, float] = (0.0, SHARE),
     quiet: bool = False,
-) -> Kept | None:
+) -> EarlyStop | None:
     """Train `network` in place on `pairs`; `measure(step)` is called after each epoch.
 
     Where annotators are learned, `network.annotators` holds them meanwhile and afterwards.

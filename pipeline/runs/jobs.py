@@ -17,7 +17,7 @@ from typing import Any, Literal, cast
 
 from pipeline.runs import process
 from pipeline.runs.cancellation import WAS_CANCELLED
-from pipeline.runs.rundir import Job, Place, RunDirectory
+from pipeline.runs.rundir import EventPosition, Job, RunDirectory
 from storage.engine.database import Database
 from storage.engine.workspace import stamp
 from storage.records import Metric, ModelVersion, Run, RunNote, Stage, now
@@ -44,7 +44,7 @@ class Jobs:
         self._db = db
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self._lingering: list[subprocess.Popen[bytes]] = []
-        self._places: dict[str, Place] = {}
+        self._places: dict[str, EventPosition] = {}
 
     def directory(self, run: Run) -> RunDirectory:
         return RunDirectory(self._db.workspace / run.directory)

@@ -74,7 +74,7 @@ def folder_of(place: Path, name: str) -> Path:
 
 
 @contextmanager
-def held(folder: Path, *, option: str = "--name") -> Iterator[None]:
+def exclusive(folder: Path, *, option: str = "--name") -> Iterator[None]:
     """Have a study's folder, made here, to ourselves; RuntimeError where another command has it."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("ab") as lock:

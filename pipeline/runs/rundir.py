@@ -75,7 +75,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Place:
+class EventPosition:
     """How far events.jsonl was read: the byte after the last line, and what stands before it."""
 
     end: int
@@ -206,8 +206,8 @@ class RunDirectory:
                     yield event
 
     def follow_events(
-        self, attempt: int, seq: int, place: Place | None
-    ) -> tuple[list[dict[str, Any]], Place | None]:
+        self, attempt: int, seq: int, place: EventPosition | None
+    ) -> tuple[list[dict[str, Any]], EventPosition | None]:
         """`events_after`, from where the last look ended, and where this one did.
 
         A long run's file has megabytes.  Where a worker that resumed has taken lines back, the file
@@ -221,7 +221,7 @@ class RunDirectory:
             found = [
                 event for _, event in read if (event["attempt"], event["seq"]) > (attempt, seq)
             ]
-            return found, Place(end, _tail(handle, end))
+            return found, EventPosition(end, _tail(handle, end))
         return [], None
 
     def progress_told(self, attempt: int) -> list[dict[str, Any]]:

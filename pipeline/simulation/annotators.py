@@ -27,9 +27,9 @@ import numpy as np
 
 from storage.records import ScreenOutcome
 
-Temper = Literal["careful", "careless", "side-biased", "noisy", "inverted"]
+AnnotatorProfile = Literal["careful", "careless", "side-biased", "noisy", "inverted"]
 
-BAD_TEMPERS: tuple[Temper, ...] = ("careless", "side-biased", "noisy", "inverted")
+BAD_PROFILES: tuple[AnnotatorProfile, ...] = ("careless", "side-biased", "noisy", "inverted")
 """The order in which the bad share is filled: 2 bad annotators are one careless, one side-biased."""
 
 # Chosen so that on standard-normal scores careful annotators side with the gold in 3 of 4
@@ -46,7 +46,7 @@ _DECISION_MS = 1500.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verdict:
+class Choice:
     """What was pressed, and how long the pair was on the screen.
 
     `strength` of a preference is 1 slightly, 2 clearly, 3 much, or None where none was stated.
@@ -66,7 +66,7 @@ class SimulatedAnnotator:
     """
 
     name: str
-    temper: Temper
+    profile: AnnotatorProfile
     slope: float
     tie: float
     left_bias: float = 0.0
@@ -74,23 +74,23 @@ class SimulatedAnnotator:
     gaps: tuple[float, float] | None = None
     pace: float = 1.0
 
-    def judge(self, *, left: float, right: float, words: int, coin: np.random.Generator) -> Verdict:
+    def judge(self, *, left: float, right: float, words: int, coin: np.random.Generator) -> Choice:
         """Judge a pair with these scores; `words` are on the screen in all."""
         took = self.pace * (_DECISION_MS + words * _READING_MS_PER_WORD)
         milliseconds = int(took * math.exp(coin.normal(0, 0.35)))
         bar = _STANDARD_SHARPNESS * (self.standard - max(left, right))
         if coin.random() < _sigmoid(bar):
-            return Verdict(outcome="both_bad", milliseconds=milliseconds)
+            return Choice(outcome="both_bad", milliseconds=milliseconds)
         z = self._advantage(left, right)
         a, b = self.preference(left=left, right=right)
         toss = coin.random()
         if toss < a:
             strength = self._strength(z, toss)
-            return Verdict(outcome="a", milliseconds=milliseconds, strength=strength)
+            return Choice(outcome="a", milliseconds=milliseconds, strength=strength)
         if toss < a + b:
             strength = self._strength(-z, toss - a)
-            return Verdict(outcome="b", milliseconds=milliseconds, strength=strength)
-        return Verdict(outcome="tie", milliseconds=milliseconds)
+            return Choice(outcome="b", milliseconds=milliseconds, strength=strength)
+        return Choice(outcome="tie", milliseconds=milliseconds)
 
     def preference(self, *, left: float, right: float) -> tuple[float, float]:
         """The probabilities of pressing A and B, once it is not both bad."""
@@ -124,34 +124,34 @@ def population(count: int, *, bad: float, seed: int) -> list[SimulatedAnnotator]
         raise ValueError(f"bad={bad} must be a share between 0 and 1")
     coin = np.random.default_rng([seed, 1])
     number_bad = round(count * bad)
-    careful: list[Temper] = ["careful"] * (count - number_bad)
-    tempers = [BAD_TEMPERS[i % len(BAD_TEMPERS)] for i in range(number_bad)] + careful
+    careful: list[AnnotatorProfile] = ["careful"] * (count - number_bad)
+    profiles = [BAD_PROFILES[i % len(BAD_PROFILES)] for i in range(number_bad)] + careful
     order = coin.permutation(count)
     # A stream of their own: what else a seed draws does not depend on strengths.
     scales = np.exp(np.random.default_rng([seed, 1, 1]).normal(0, 0.22, count)).tolist()
     return [
-        _annotator(f"sim-{n:02d}", tempers[i], scale, coin)
+        _annotator(f"sim-{n:02d}", profiles[i], scale, coin)
         for n, (i, scale) in enumerate(zip(order, scales, strict=True), start=1)
     ]
 
 
 def _annotator(
-    name: str, temper: Temper, scale: float, coin: np.random.Generator
+    name: str, profile: AnnotatorProfile, scale: float, coin: np.random.Generator
 ) -> SimulatedAnnotator:
     slope = _SLOPE * math.exp(coin.normal(0, 0.22))
     tie = _TIE * math.exp(coin.normal(0, 0.22))
     pace = math.exp(coin.normal(0, 0.35))
-    standard = -math.inf if temper == "careless" else _STANDARD
+    standard = -math.inf if profile == "careless" else _STANDARD
     factor, left_bias, haste = {
         "careful": (1.0, 0.0, 1.0),
         "careless": (0.0, 0.0, 0.1),
         "side-biased": (0.4, 1.5, 0.5),
         "noisy": (0.2, 0.0, 0.8),
         "inverted": (-1.0, 0.0, 1.0),
-    }[temper]
+    }[profile]
     return SimulatedAnnotator(
         name=name,
-        temper=temper,
+        profile=profile,
         slope=slope * factor,
         tie=tie,
         left_bias=left_bias,

@@ -16,18 +16,18 @@ from typing import Any, Self
 
 import httpx
 
-from pipeline.simulation.annotators import Verdict
+from pipeline.simulation.annotators import Choice
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0  # seconds; doubles from attempt to attempt
 _PAUSE = 0.5  # seconds between looks at the loop
 
 
-class Refused(RuntimeError):
+class ServerRefused(RuntimeError):
     """The server refused a request for good; the message is its reason."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShownPair:
+class LeasedPair:
     """A pair as it stands on the screen; `prompt` is the conversation as one text."""
 
     id: str
@@ -68,12 +68,12 @@ class LabelClient:
     def __exit__(self, *exception: object) -> None:
         self._http.close()
 
-    def next(self, count: int) -> list[ShownPair]:
+    def next(self, count: int) -> list[LeasedPair]:
         """Up to `count` pairs leased to this annotator; none when nothing waits for him."""
         reply = self._send("GET", "/label/api/next", params={"n": count})
         return [_shown(pair) for pair in reply["pairs"]]
 
-    def judge(self, comparison: str, verdict: Verdict, *, id: str | None = None) -> None:
+    def judge(self, comparison: str, verdict: Choice, *, id: str | None = None) -> None:
         """Store a judgment; returns once the server says it is saved."""
         self._send(
             "POST",
@@ -101,12 +101,12 @@ class LabelClient:
                 if reply.is_success:
                     return reply.json()
                 if reply.status_code != httpx.codes.SERVICE_UNAVAILABLE or last:
-                    raise Refused(f"{method} {path}: {reply.status_code} {reason(reply)}")
+                    raise ServerRefused(f"{method} {path}: {reply.status_code} {reason(reply)}")
             time.sleep(pause)
             pause = min(_LONGEST_PAUSE, 2 * pause)
 
 
-_UNHURRIED = ("import", "export", "backup", "verify")
+NO_TIMEOUT = ("import", "export", "backup", "verify")
 """Commands that take as long as there are data; cut short, they would go on unseen."""
 
 
@@ -131,7 +131,7 @@ class AdminClient:
     def __call__(self, command: str, arguments: dict[str, Any]) -> Any:
         """The command's result; ``ValueError`` with a sentence when it is refused or unheard."""
         body = {"command": command, "arguments": arguments}
-        reading = None if command in _UNHURRIED else self._timeout
+        reading = None if command in NO_TIMEOUT else self._timeout
         try:
             reply = self._http.post(
                 "/admin/api/call", json=body, timeout=httpx.Timeout(self._timeout, read=reading)
@@ -205,9 +205,9 @@ def reason(reply: httpx.Response) -> str:
     return str(body.get("error", body)) if isinstance(body, dict) else str(body)
 
 
-def _shown(pair: Mapping[str, Any]) -> ShownPair:
+def _shown(pair: Mapping[str, Any]) -> LeasedPair:
     turns = [{"role": turn["role"], "content": turn["text"]} for turn in pair["prompt"]]
-    return ShownPair(
+    return LeasedPair(
         id=pair["id"],
         prompt=conversation(turns),
         left=pair["a"]["text"],

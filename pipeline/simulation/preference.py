@@ -136,7 +136,7 @@ def _topical(topic: Topic, response: str) -> dict[str, float]:
         "wrong": _WRONG * told["wrong"],
         "off_topic": 0.0 if on_topic else _OFF_TOPIC,
         "padding": max(_MOST_PADDING, _PER_PADDING_WORD * padding),
-        "garbled": _GARBLED * min(1.0, 3 * _unheard_share(response)),
+        "garbled": _GARBLED * min(1.0, 3 * unseen_bigram_rate(response)),
     }
 
 
@@ -204,7 +204,7 @@ def _repeated_share(words: Sequence[str]) -> float:
     return min(1.0, (max(0, again - 1) + stutters) / len(words))
 
 
-def _unheard_share(text: str) -> float:
+def unseen_bigram_rate(text: str) -> float:
     """The share of word pairs that nothing the demo has learnt contains, sentence ends included.
 
     A model that knows two hundred topics by heart shows its slips in pairs it made up.

@@ -13,8 +13,8 @@ import numpy as np
 from pipeline.promotion.gate import finite
 from pipeline.promotion.overoptimization import over_optimization
 from pipeline.simulation import preference as builtin
-from pipeline.simulation.annotators import SimulatedAnnotator, Verdict
-from pipeline.simulation.clients import ShownPair, conversation
+from pipeline.simulation.annotators import Choice, SimulatedAnnotator
+from pipeline.simulation.clients import LeasedPair, conversation
 from pipeline.simulation.preference import Gold
 from pipeline.statistics.sequential_test import sequential_test
 from pipeline.statistics.winrate import outcome, win_rate
@@ -40,7 +40,7 @@ class PairJudge:
         left, right = self._coin("first").normal(size=2)
         self._held = (float(left), float(right))
 
-    def __call__(self, pair: ShownPair) -> Verdict:
+    def __call__(self, pair: LeasedPair) -> Choice:
         scores = scored(self._gold, pair.prompt, (pair.left, pair.right))
         if self._shuffle:
             scores, self._held = self._held, scores
@@ -142,7 +142,7 @@ def _judged(sides: Mapping[str, Mapping[str, Any]], judge: PairJudge, prompt: st
     """1 where the annotator prefers the policy's answer, 0 where SFT's, ½ where neither."""
     swapped = int(digest("side", prompt), 16) % 2 == 1
     left, right = ("reference", "policy") if swapped else ("policy", "reference")
-    shown = ShownPair(
+    shown = LeasedPair(
         id=f"gate-{prompt}",
         prompt=conversation(sides["policy"]["messages"]),
         left=sides[left]["text"],

@@ -168,7 +168,7 @@ def paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> list[float
     return [ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys())]
 
 
-def readable(found: Mapping[str, Any]) -> str:
+def format_trials(found: Mapping[str, Any]) -> str:
     """The summary as a Markdown table."""
     lines = [f"| | {' | '.join(FIGURES)} | seeds |", "|---" * (len(FIGURES) + 2) + "|"]
     for rows in (found["arms"], found["differences"]):

@@ -25,7 +25,7 @@ from pipeline.reward.data import (
     job_pairs,
     judged_by,
     notes_on_kinds,
-    shared_out,
+    split_judgments,
     stopping_pairs,
 )
 from pipeline.reward.likelihood import LEARNS_THETA
@@ -53,7 +53,7 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
     tell(0, "encoding the judgments")
     chat = ChatTokenizer.load(path)
     pairs = job_pairs(job, report, directory, chat, path)
-    train, apart, held_out = shared_out(pairs, config, seed=job.config.seed)
+    train, apart, held_out = split_judgments(pairs, config, seed=job.config.seed)
     report.log(f"{len(train)} judgments to train on, {len(held_out)} held out, {len(apart)} apart")
     # Pairs that a reward model chose are the hard ones, and say nothing of all others.
     measured = [pair for pair in held_out if pair.random_stream]

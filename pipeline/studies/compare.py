@@ -23,8 +23,8 @@ from pipeline.runs.repeat import (
     Progress,
     chosen_settings,
     copy_inputs,
+    exclusive,
     folder_of,
-    held,
     newest_ppo_run,
     newest_run,
     run_to_end,
@@ -54,7 +54,7 @@ class Answer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Point:
+class CurvePoint:
     """One policy: means over its answers."""
 
     label: str
@@ -73,11 +73,11 @@ class Point:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Curve:
+class MethodCurve:
     """A method's points, in the order of training or of N; the last is the method's result."""
 
     method: str
-    points: list[Point]
+    points: list[CurvePoint]
     training_seconds: float
 
     def at(self, kl: float, name: str) -> float | None:
@@ -85,7 +85,7 @@ class Curve:
 
         None where it never comes so far.
         """
-        last: Point | None = None
+        last: CurvePoint | None = None
         for point in self.points:
             if point.kl == kl:
                 return getattr(point, name)
@@ -105,7 +105,7 @@ def compare(
     gold: Gold,
     snapshots: int,
     progress: Progress,
-) -> list[Curve]:
+) -> list[MethodCurve]:
     """Train and measure each method that is not done; SFT is always among them, and first."""
     folder = folder_of(workspace / "compare", name)
     source, asked = newest_ppo_run(workspace), newest_run(workspace, "evaluate")
@@ -118,7 +118,7 @@ def compare(
     job = replace(source.job(), config=config, repeats=source.path.name)
     study = _Study(workspace, folder, source, asked, job)
     measured: dict[str, tuple[RunDirectory, float]] = {}
-    with held(folder):
+    with exclusive(folder):
         for method in dict.fromkeys(["sft", *methods]):
             measured[method] = study.run(method, lambda text, m=method: progress(f"{m}: {text}"))
     scored = _Scored(gold)
@@ -216,7 +216,7 @@ class _Scored:
 
 def _curve(
     method: str, directory: RunDirectory, seconds: float, sft: RunDirectory, scored: _Scored
-) -> Curve:
+) -> MethodCurve:
     rivals = {answer.prompt: answer.gold for answer in scored.answers(sft, "answers")}
     sampling: Mapping[str, float] = (directory.result() or {})["sampling_seconds"]
     start = point("SFT", scored.answers(sft, "answers"), rivals, seconds=0.0)
@@ -232,7 +232,7 @@ def _curve(
             point(_label(name), scored.answers(directory, name), rivals, seconds=sampling[name])
             for name in sampling
         ]
-    return Curve(
+    return MethodCurve(
         method=method,
         points=[start, *points] if method in TRAINED else points,
         training_seconds=seconds,
@@ -251,12 +251,12 @@ def point(
     *,
     seconds: float,
     kl: float | None = None,
-) -> Point:
+) -> CurvePoint:
     """The means of a policy's answers; `rivals` are the gold scores of SFT's answers by prompt."""
     outcomes = [outcome(answer.gold, rivals[answer.prompt]) for answer in answers]
     prompts = [answer.prompt for answer in answers]
     gold, reward = [answer.gold for answer in answers], [answer.reward for answer in answers]
-    return Point(
+    return CurvePoint(
         label=label,
         gold=fmean(gold),
         reward=fmean(reward),

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.runs.rundir import write_atomically
-from pipeline.studies.compare import TRAINED, Curve
+from pipeline.studies.compare import TRAINED, MethodCurve
 from pipeline.studies.plots import (
     COLORS,
     INK,
@@ -34,7 +34,7 @@ _STYLES = {
 """Title, colour, marker and line of each method."""
 
 
-def summary(curves: Sequence[Curve], kl: float) -> dict[str, Any]:
+def summary(curves: Sequence[MethodCurve], kl: float) -> dict[str, Any]:
     """What the comparison says, as plain values."""
     return {
         "kl": kl,
@@ -52,7 +52,7 @@ def summary(curves: Sequence[Curve], kl: float) -> dict[str, Any]:
     }
 
 
-def write_report(folder: Path, curves: Sequence[Curve], found: Mapping[str, Any]) -> Path:
+def write_report(folder: Path, curves: Sequence[MethodCurve], found: Mapping[str, Any]) -> Path:
     """compare.json and compare.svg in the study's folder; returns the plot's path."""
     write_atomically(folder / "compare.json", json.dumps(found, indent=1))
     prompts = curves[0].points[0].win_rate.prompts
@@ -74,7 +74,7 @@ def write_report(folder: Path, curves: Sequence[Curve], found: Mapping[str, Any]
     return save_svg(figure, folder / "compare.svg")
 
 
-def _draw(panels: Sequence[Any], curve: Curve) -> Any:
+def _draw(panels: Sequence[Any], curve: MethodCurve) -> Any:
     """A method's curves of gold and reward with their intervals; what the legend shows of it."""
     title, color, marker, line = _STYLES[curve.method]
     style: dict[str, Any] = {"color": color, "ls": line, "lw": 1.8}
@@ -99,7 +99,7 @@ def _draw(panels: Sequence[Any], curve: Curve) -> Any:
     return mark(title, **(style | end))
 
 
-def readable(found: Mapping[str, Any], plot: Path) -> str:
+def format_comparison(found: Mapping[str, Any], plot: Path) -> str:
     """The table of a comparison for people."""
     kl = found["kl"]
     lines = [

@@ -19,8 +19,8 @@ from typing import Any
 from pipeline.runs.repeat import (
     chosen_settings,
     copy_inputs,
+    exclusive,
     folder_of,
-    held,
     newest_ppo_run,
     run_to_end,
 )
@@ -44,7 +44,7 @@ POINTS = 15
 
 
 @dataclass(frozen=True, kw_only=True)
-class Curve:
+class WeightCurve:
     """One run of the sweep: reward and KL by update, and samples of its end."""
 
     kl_weight: float
@@ -106,14 +106,14 @@ def sweep(
     name: str,
     overrides: dict[str, str],
     progress: Callable[[str], None],
-) -> list[Curve]:
+) -> list[WeightCurve]:
     """Run PPO at each β that has not run yet; the curves in the order of the weights."""
     folder, source = folder_of(workspace / "sweeps", name), newest_ppo_run(workspace)
     job = replace(source.job(), repeats=source.path.name)
     config = chosen_settings(source, {"optimize.method": "ppo"} | overrides)
     chosen = [config.override({"ppo.kl_weight": kl_weight}) for kl_weight in kl_weights]
     curves = []
-    with held(folder):
+    with exclusive(folder):
         for number, (kl_weight, settings) in enumerate(zip(kl_weights, chosen, strict=True), 1):
             title = f"β = {kl_weight:g} ({number} of {len(kl_weights)})"
             directory = run_to_end(
@@ -126,13 +126,13 @@ def sweep(
     return curves
 
 
-def curve_of(directory: RunDirectory, kl_weight: float) -> Curve:
+def curve_of(directory: RunDirectory, kl_weight: float) -> WeightCurve:
     """Read a finished run's events."""
     events = [json.loads(line) for line in directory.events.read_text().splitlines()]
     updates = [e["values"] for e in events if e["kind"] == "metrics"]
     notes = [e for e in events if e["kind"] == "note" and e["note"] == "sample"]
     last = max((e["step"] for e in notes), default=0)
-    return Curve(
+    return WeightCurve(
         kl_weight=kl_weight,
         reward=[u["reward/mean"] for u in updates],
         kl=[u["kl/reference"] for u in updates],
@@ -146,7 +146,7 @@ def curve_of(directory: RunDirectory, kl_weight: float) -> Curve:
     )
 
 
-def summary(curves: Sequence[Curve], budget: float) -> dict[str, Any]:
+def summary(curves: Sequence[WeightCurve], budget: float) -> dict[str, Any]:
     """What the sweep says, as plain values.
 
     `best` is the β that reached the highest reward within the budget, of those that moved the
@@ -167,7 +167,7 @@ def summary(curves: Sequence[Curve], budget: float) -> dict[str, Any]:
     return {"kl_budget": budget, "best": best, "lead": lead, "runs": rows}
 
 
-def _row(curve: Curve, budget: float) -> dict[str, Any]:
+def _row(curve: WeightCurve, budget: float) -> dict[str, Any]:
     (kl, reward), within = curve.smoothed()[-1], curve.best_within(budget)
     return {
         "kl_weight": curve.kl_weight,
@@ -182,7 +182,7 @@ def _row(curve: Curve, budget: float) -> dict[str, Any]:
     }
 
 
-def write_report(folder: Path, curves: Sequence[Curve], found: dict[str, Any]) -> Path:
+def write_report(folder: Path, curves: Sequence[WeightCurve], found: dict[str, Any]) -> Path:
     """sweep.json and sweep.svg in the sweep's folder; returns the plot's path."""
     write_atomically(folder / "sweep.json", json.dumps(found, indent=1))
     shortest = min(len(curve.reward) for curve in curves)
@@ -221,7 +221,9 @@ def _means(updates: int) -> str:
     return f"means over {updates} updates" if updates > 1 else "one update"
 
 
-def _draw(axes: Any, curve: Curve, blocks: Sequence[tuple[float, float, float]], color: str) -> Any:
+def _draw(
+    axes: Any, curve: WeightCurve, blocks: Sequence[tuple[float, float, float]], color: str
+) -> Any:
     """A curve with its band; the line, for the legend."""
     kls, rewards, errors = zip(*blocks, strict=True)
     half = [NORMAL_975 * error for error in errors]

@@ -26,7 +26,7 @@ _PATIENCE = 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class Rank:
     """One process among those of a stage; they meet at a file."""
 
     rank: int
@@ -34,17 +34,17 @@ class Place:
     meeting: str
 
 
-def place() -> Place | None:
+def this_rank() -> Rank | None:
     """This process's place where the worker started it as a further one, else None."""
     given = os.environ.get(_PLACE)
     if given is None:
         return None
     rank, size, meeting = given.split(" ", 2)
-    return Place(rank=int(rank), size=int(size), meeting=meeting)
+    return Rank(rank=int(rank), size=int(size), meeting=meeting)
 
 
 @contextmanager
-def several(job: Job, run: Path, *, lock: int) -> Iterator[None]:
+def launch_ranks(job: Job, run: Path, *, lock: int) -> Iterator[None]:
     """Inside, the stage has as many processes as `worker.processes` says; PPO alone may.
 
     Raises ValueError for more than there are GPUs, and RuntimeError when another process broke off.
@@ -57,7 +57,7 @@ def several(job: Job, run: Path, *, lock: int) -> Iterator[None]:
         meeting = str(Path(folder) / "meeting")
         others = [_start(run, rank, size, meeting, lock) for rank in range(1, size)]
         try:
-            with connected(Place(rank=0, size=size, meeting=meeting), job):
+            with connected(Rank(rank=0, size=size, meeting=meeting), job):
                 yield
         except RuntimeError as error:
             died = _broken_off(others) if _connection_lost(error) else None
@@ -69,7 +69,7 @@ def several(job: Job, run: Path, *, lock: int) -> Iterator[None]:
 
 
 @contextmanager
-def connected(place: Place, job: Job) -> Iterator[None]:
+def connected(place: Rank, job: Job) -> Iterator[None]:
     """Inside, torch.distributed joins this process with the others."""
     # Only now: the worker sets threads and environment before torch is loaded.
     import torch  # noqa: PLC0415

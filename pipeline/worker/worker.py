@@ -49,9 +49,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write("usage: python -m pipeline.worker RUN_DIR (a directory with job.json)\n")
         return 2
     directory = RunDirectory(Path(arguments[0]).resolve())
-    place = distributed.place()
+    place = distributed.this_rank()
     if place is not None:
-        return _assist(directory, place)
+        return _run_rank(directory, place)
     with directory.hold_lock() as lock:
         signal.signal(signal.SIGTERM, _cancel)
         _log_output(directory.log)
@@ -68,7 +68,7 @@ def _work(directory: RunDirectory, lock: int) -> dict[str, Any]:
     """Run the stage; its summary, with the seconds it took."""
     start = time.monotonic()
     job = directory.job()
-    _settle(job.config.worker)
+    _configure_process(job.config.worker)
     report = Report(directory, attempt=job.attempt)
     if job.attempt > 1 and not job.resume:
         report.rewind(0)
@@ -77,7 +77,7 @@ def _work(directory: RunDirectory, lock: int) -> dict[str, Any]:
         stage = _stage(job)
         with (
             _tracked(job, report, directory),
-            distributed.several(job, directory.path, lock=lock),
+            distributed.launch_ranks(job, directory.path, lock=lock),
         ):
             summary = stage.run(job, report, directory)
     finally:
@@ -87,11 +87,11 @@ def _work(directory: RunDirectory, lock: int) -> dict[str, Any]:
     return _finite(summary | {"seconds": seconds})
 
 
-def _assist(directory: RunDirectory, place: distributed.Place) -> int:
+def _run_rank(directory: RunDirectory, place: distributed.Rank) -> int:
     """Be a further process of a stage: do its share, tell nothing, and log only a failure."""
     signal.signal(signal.SIGTERM, _cancel)
     job = directory.job()
-    _settle(job.config.worker)
+    _configure_process(job.config.worker)
     stage = _stage(job)
     try:
         with (
@@ -129,7 +129,7 @@ def _stage(job: Job) -> Any:
     return module
 
 
-def _settle(config: WorkerConfig) -> None:
+def _configure_process(config: WorkerConfig) -> None:
     """Take a back seat to labeling, and keep libraries quiet."""
     niceness = os.nice(0)
     if config.nice > niceness:

@@ -26,7 +26,7 @@ Entry = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting:
+class StoredSetting:
     """A value the researcher chose, e.g. the guidelines; `value` is anything JSON can hold."""
 
     key: str
@@ -170,7 +170,7 @@ _ALL = (
     ),
     Kind("prediction", gate_records.Prediction, "predictions", "comparison", ignored=_ANY_SCORE),
     Kind("override", gate_records.GateOverride, "gate_overrides", ignored=_TIME),
-    Kind("setting", Setting, "settings", "key", once=False),
+    Kind("setting", StoredSetting, "settings", "key", once=False),
 )
 KINDS: dict[str, Kind] = {kind.name: kind for kind in _ALL}
 _BY_TYPE: dict[type, Kind] = {kind.record: kind for kind in _ALL}

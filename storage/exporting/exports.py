@@ -104,7 +104,7 @@ def export(
             raise ValueError(f"--{name} is {value!r} and must be one of {allowed}")
     if history and format != "raw":
         raise ValueError("the history goes with --format raw; the other formats hold no status")
-    place = Place.of(out)
+    place = Destination.of(out)
     if csv_safe and not place.target.lower().endswith(".csv"):
         raise ValueError(f"--csv-safe is for FILE.csv; {out} is none")
     if place.kind != "hub" and _inside(Path(place.target), db.workspace):
@@ -145,14 +145,14 @@ def _inside(path: Path, folder: Path) -> bool:
 
 
 @dataclass(frozen=True)
-class Place:
+class Destination:
     """Where an export goes; `target` is a path or, on the hub, OWNER/NAME."""
 
     kind: Literal["file", "folder", "hub"]
     target: str
 
     @classmethod
-    def of(cls, out: str | Path) -> Place:
+    def of(cls, out: str | Path) -> Destination:
         text = str(out)
         if text.startswith(_HUB):
             name = text.removeprefix(_HUB).removeprefix("datasets/").strip("/")

@@ -32,7 +32,7 @@ from storage.importing.votes import Answer, Vote
 from storage.importing.written_pairs import COLUMNS as PAIR_COLUMNS
 from storage.importing.written_pairs import WrittenPair, plan_pairs, written_pair
 from storage.records import (
-    LONGEST_LOOK,
+    MAX_VIEW_MS,
     AnnotatorKind,
     Completion,
     Prompt,
@@ -296,7 +296,7 @@ def _judgment_vote(cells: Cells, *, role: PromptRole, source: str) -> Vote:
         strength=_strength(cells),
         criteria=cells.mapping("criteria"),
         comment=cells.text("comment", ""),
-        milliseconds=cells.integer("milliseconds", low=0, high=LONGEST_LOOK),
+        milliseconds=cells.integer("milliseconds", low=0, high=MAX_VIEW_MS),
         created_at=cells.time("created_at"),
         item=cells.name("item", "") or None,
         id=cells.name("id", "") or None,

@@ -11,7 +11,7 @@ from storage.engine.database import Database
 from storage.engine.transaction import Transaction
 
 
-class Foresight:
+class OptimisticReads:
     """Reads for a plan made outside the writer thread, which may find them to be true no more."""
 
     def __init__(self, db: Database) -> None:
@@ -24,7 +24,7 @@ class Foresight:
         self._seen.append((sql, parameters, _unordered(found)))
         return found
 
-    def holds(self, tx: Transaction) -> bool:
+    def still_valid(self, tx: Transaction) -> bool:
         """Whether every question has the same answer now."""
         return all(_unordered(tx.rows(sql, **asked)) == found for sql, asked, found in self._seen)
 

@@ -17,7 +17,7 @@ from storage.engine.transaction import Encoded
 from storage.importing.cells import Cells
 from storage.importing.filetypes import read_rows
 from storage.importing.long_rows import LengthCheck, LongRow
-from storage.importing.optimistic_reads import Foresight
+from storage.importing.optimistic_reads import OptimisticReads
 from storage.importing.plan import Plan
 from storage.importing.row_notes import BadFile, BadRow, RowNotes
 from storage.records import now
@@ -142,14 +142,14 @@ class Sheet:
         it.  Where something of what it rests on has changed meanwhile, it is made again in there.
         """
         when = now()
-        foresight = Foresight(db)
+        foresight = OptimisticReads(db)
         with db.snapshot():
             planned = plan(foresight, when)
         self._require_good(planned, skip_bad=skip_bad)
         encoded = planned.encoded()
 
         def operation(tx: Transaction) -> ImportReport:
-            if foresight.holds(tx):
+            if foresight.still_valid(tx):
                 return self._report(planned, tx, encoded)
             again = plan(tx, when)
             self._require_good(again, skip_bad=skip_bad)

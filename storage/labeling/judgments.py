@@ -19,7 +19,7 @@ from storage.engine.database import Database
 from storage.engine.transaction import Transaction
 from storage.errors import Conflict, NotFound, NotLeased
 from storage.labeling import queue
-from storage.labeling.queue_cache import Act, Card, Desk, grant
+from storage.labeling.queue_cache import Act, QueueCache, QueueItem, grant
 from storage.records import (
     Flag,
     Judgment,
@@ -118,7 +118,7 @@ def judging(
     sides = _canonical_criteria(criteria or {}, swapped=swapped)
 
     def operation(tx: Transaction) -> Judgment:
-        card = tx.observer(Desk).card(tx, comparison)
+        card = tx.observer(QueueCache).card(tx, comparison)
         current = card.judged.get(annotator)
         judgment = Judgment(
             id=id,
@@ -148,7 +148,7 @@ def skip(db: Database, *, id: str, comparison: str, annotator: str) -> Skip:
     check_id(id)
 
     def operation(tx: Transaction) -> Skip:
-        card = tx.observer(Desk).card(tx, comparison)
+        card = tx.observer(QueueCache).card(tx, comparison)
         act = Skip(id=id, comparison=comparison, annotator=annotator, created_at=tx.now())
         return _store_once(tx, card, act)
 
@@ -163,7 +163,7 @@ def flag(db: Database, *, id: str, comparison: str, annotator: str, comment: str
     check_id(id)
 
     def operation(tx: Transaction) -> Flag:
-        card = tx.observer(Desk).card(tx, comparison)
+        card = tx.observer(QueueCache).card(tx, comparison)
         if id not in card.acts:
             _require_few_flags(tx, annotator)
         moment = tx.now()
@@ -205,7 +205,7 @@ def undo(db: Database, *, id: str, annotator: str, replaces: str | None = None) 
         whose = tx.rows(_WHOSE, id=target)
         if not whose or {row["annotator"] for row in whose} != {annotator}:
             raise NotFound(f"you have stored nothing under the id {target!r}")
-        card = tx.observer(Desk).card(tx, whose[0]["comparison"])
+        card = tx.observer(QueueCache).card(tx, whose[0]["comparison"])
         if target in card.closed:
             raise Conflict("this was undone or revised already, perhaps in another tab")
         moment = tx.now()
@@ -224,7 +224,7 @@ def _undone_before(
     if withdrawal.annotator != annotator or replaces not in (None, withdrawal.replaces):
         raise Conflict(f"the id {withdrawal.id!r} undid something else; make a new one")
     comparison = tx.rows(_WHOSE, id=withdrawal.replaces)[0]["comparison"]
-    return tx.observer(Desk).card(tx, comparison).acts[withdrawal.replaces]
+    return tx.observer(QueueCache).card(tx, comparison).acts[withdrawal.replaces]
 
 
 def latest(db: Database, annotator: str) -> str | None:
@@ -250,7 +250,9 @@ def clear_flag(db: Database, *, id: str, flag: str, researcher: str) -> Flag:
             raise NotFound(f"there is no flag {flag!r}")
         if not tx.rows(_WITHDRAWN, id=flag):
             found = from_row(Flag, rows[0])
-            tx.observer(Desk).card(tx, found.comparison)  # so that the desk follows the withdrawal
+            tx.observer(QueueCache).card(
+                tx, found.comparison
+            )  # so that the desk follows the withdrawal
             tx.store(Withdrawal(id=id, replaces=flag, annotator=researcher, created_at=tx.now()))
         return from_row(Flag, rows[0])
 
@@ -290,7 +292,7 @@ def _first_or_second(side: str, *, swapped: bool) -> str:
     return "first" if (side == "a") != swapped else "second"
 
 
-def _store_once(tx: Transaction, card: Card, act: ActT) -> ActT:
+def _store_once(tx: Transaction, card: QueueItem, act: ActT) -> ActT:
     """Store an act of somebody who was given the comparison, or find it stored already."""
     if act.id in card.acts:
         return _same(card.acts[act.id], act)
@@ -299,7 +301,7 @@ def _store_once(tx: Transaction, card: Card, act: ActT) -> ActT:
             f"the comparison {card.comparison.id!r} was never given to you; ask for the next one"
         )
     # The unique index knows acts of one kind alone, and makes the whole group run again.
-    if tx.observer(Desk).is_used(tx, act.id):
+    if tx.observer(QueueCache).is_used(tx, act.id):
         raise Conflict(_USED.format(id=act.id))
     tx.store(act, fresh=True)
     return act

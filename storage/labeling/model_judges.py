@@ -10,7 +10,7 @@ from typing import Any
 
 from storage.engine.database import Database
 from storage.engine.transaction import Transaction
-from storage.labeling.queue_cache import SERVED, Desk
+from storage.labeling.queue_cache import SERVED, QueueCache
 from storage.records import (
     Annotator,
     Judgment,
@@ -81,7 +81,7 @@ def save(
     judge = judge_named(db, name)
 
     def operation(tx: Transaction) -> bool:
-        if judge.id in tx.observer(Desk).card(tx, comparison).judged:
+        if judge.id in tx.observer(QueueCache).card(tx, comparison).judged:
             return False
         annotators.ensure(tx, judge)
         judgment = Judgment(

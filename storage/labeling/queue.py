@@ -9,8 +9,8 @@ from itertools import islice
 
 from storage.engine.database import Database
 from storage.engine.transaction import Transaction
-from storage.labeling.queue_cache import Card, Desk, grant
-from storage.labeling.text_cache import Shelf, Texts
+from storage.labeling.queue_cache import QueueCache, QueueItem, grant
+from storage.labeling.text_cache import TextCache, Texts
 from storage.records import LEASE_LIFETIME, Comparison, Prompt, shown_swapped
 from storage.tables import comparisons
 
@@ -54,16 +54,16 @@ def lease_next(
     named = set(holding)
 
     def operation(tx: Transaction) -> tuple[list[Comparison], list[str]]:
-        tx.observer(Desk).load(tx)
-        if iteration not in (None, tx.observer(Desk).iteration):
+        tx.observer(QueueCache).load(tx)
+        if iteration not in (None, tx.observer(QueueCache).iteration):
             return [], []
         moment = tx.now()
-        held = tx.observer(Desk).in_hand(annotator, moment)
+        held = tx.observer(QueueCache).in_hand(annotator, moment)
         again = [card for card in held if card.comparison.id not in named][:n]
         seen = {card.comparison.id for card in held} | named
         others = (
             card
-            for card in tx.observer(Desk).available(annotator, moment)
+            for card in tx.observer(QueueCache).available(annotator, moment)
             if card.comparison.id not in seen
         )
         new = list(islice(others, n - len(again)))
@@ -71,7 +71,7 @@ def lease_next(
         on_screen = [c for c in held if c.comparison.id in named and c.comparison.id not in ended]
         _extend(tx, on_screen, annotator, moment, lifetime)
         chosen = [card.comparison for card in again + new]
-        if all(comparison.id in db.cache(Shelf) for comparison in chosen):
+        if all(comparison.id in db.cache(TextCache) for comparison in chosen):
             return chosen, []
         return chosen, [card.comparison.id for card in islice(others, READ_AHEAD)]
 
@@ -81,12 +81,12 @@ def lease_next(
 
 def give(
     tx: Transaction,
-    cards: Sequence[Card],
+    cards: Sequence[QueueItem],
     annotator: str,
     moment: datetime,
     lifetime: timedelta = LEASE_LIFETIME,
     *,
-    keep: Sequence[Card] = (),
+    keep: Sequence[QueueItem] = (),
 ) -> set[str]:
     """Lease these cards to an annotator; the only way to get a new lease.
 
@@ -95,7 +95,7 @@ def give(
     answer them.
     """
     stay = {card.comparison.id for card in (*cards, *keep)}
-    held = tx.observer(Desk).held(annotator, moment)
+    held = tx.observer(QueueCache).held(annotator, moment)
     others = [card for card in held if card.comparison.id not in stay]
     ended = others[::-1][: max(0, len(others) + len(stay) - MOST_HELD)]
     for card in ended:
@@ -106,7 +106,7 @@ def give(
 
 
 def _extend(
-    tx: Transaction, cards: list[Card], annotator: str, moment: datetime, lifetime: timedelta
+    tx: Transaction, cards: list[QueueItem], annotator: str, moment: datetime, lifetime: timedelta
 ) -> None:
     for card in cards:
         lease = card.leases[annotator]
@@ -121,7 +121,7 @@ def pairs(
 
     `ahead` are ids whose texts will be wanted soon.
     """
-    texts = db.cache(Shelf).fetch(db.read, [comparison.id for comparison in chosen], ahead)
+    texts = db.cache(TextCache).fetch(db.read, [comparison.id for comparison in chosen], ahead)
     return [_pair(comparison, texts[comparison.id], annotator) for comparison in chosen]
 
 
@@ -151,13 +151,13 @@ def progress(db: Database, annotator: str, *, offset: int = 0) -> dict[str, int 
     """
 
     def operation(tx: Transaction) -> dict[str, int | None]:
-        tx.observer(Desk).load(tx)
-        judged, today = tx.observer(Desk).judged(tx, annotator, midnight(tx.now(), offset))
+        tx.observer(QueueCache).load(tx)
+        judged, today = tx.observer(QueueCache).judged(tx, annotator, midnight(tx.now(), offset))
         return {
             "judged": judged,
             "today": today,
-            "remaining": tx.observer(Desk).remaining(annotator),
-            "iteration": tx.observer(Desk).iteration,
+            "remaining": tx.observer(QueueCache).remaining(annotator),
+            "iteration": tx.observer(QueueCache).iteration,
         }
 
     return db.write(operation)
@@ -167,8 +167,8 @@ def with_others(db: Database, annotator: str) -> int:
     """How many pairs that still want a judgment go to nobody else now, because others hold them."""
 
     def operation(tx: Transaction) -> int:
-        tx.observer(Desk).load(tx)
-        return tx.observer(Desk).with_others(annotator, tx.now())
+        tx.observer(QueueCache).load(tx)
+        return tx.observer(QueueCache).with_others(annotator, tx.now())
 
     return db.write(operation)
 
@@ -177,7 +177,7 @@ def unfinished(db: Database) -> int:
     """How many pairs still want a judgment, from whomever; flagged ones do not count."""
 
     def operation(tx: Transaction) -> int:
-        tx.observer(Desk).load(tx)
-        return tx.observer(Desk).unfinished
+        tx.observer(QueueCache).load(tx)
+        return tx.observer(QueueCache).unfinished
 
     return db.write(operation)

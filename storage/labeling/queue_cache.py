@@ -67,7 +67,7 @@ class Lease:
 
 
 @dataclass(slots=True)
-class Card:
+class QueueItem:
     """One comparison on the desk, with everything that happened to it.
 
     `judged` maps each annotator with a current judgment to its id; `skipped` are those who
@@ -129,7 +129,7 @@ class Card:
         return self.wanted > held
 
 
-class Desk:
+class QueueCache:
     """The cards, and the order in which unfinished ones are handed out."""
 
     def __init__(self) -> None:
@@ -142,7 +142,7 @@ class Desk:
         """Drop everything; the next question reads the tables again."""
         self.iteration: int | None = None
         self._loaded = False
-        self._cards: dict[str, Card] = {}
+        self._cards: dict[str, QueueItem] = {}
         self._models: set[str] = set()
         self._card_of_act: dict[str, str] = {}
         self._hands: dict[str, set[str]] = {}
@@ -167,7 +167,7 @@ class Desk:
         self._read(reader, [row["id"] for row in rows])
         self._loaded = True
 
-    def card(self, reader: Reader, comparison: str) -> Card:
+    def card(self, reader: Reader, comparison: str) -> QueueItem:
         """The card of a comparison of any iteration; NotFound when there is none."""
         self.load(reader)
         if comparison not in self._cards:
@@ -176,7 +176,7 @@ class Desk:
             raise NotFound(f"there is no comparison {comparison!r}")
         return self._cards[comparison]
 
-    def in_hand(self, annotator: str, moment: datetime) -> list[Card]:
+    def in_hand(self, annotator: str, moment: datetime) -> list[QueueItem]:
         """What he holds a live lease on and still owes an answer, the latest given first.
 
         Others may have been given it too by then (he passed, they got it, he undid): it is
@@ -184,7 +184,7 @@ class Desk:
         """
         return [card for card in self.held(annotator, moment) if not card.flags]
 
-    def held(self, annotator: str, moment: datetime) -> list[Card]:
+    def held(self, annotator: str, moment: datetime) -> list[QueueItem]:
         """The same with what is flagged: a lease on it counts again once the flag is cleared."""
         hand = [self._cards[name] for name in self._hands.get(annotator, ())]
         owed = [
@@ -198,7 +198,7 @@ class Desk:
             owed, key=lambda c: (-c.leases[annotator].granted.timestamp(), c.comparison.position)
         )
 
-    def available(self, annotator: str, moment: datetime) -> Iterator[Card]:
+    def available(self, annotator: str, moment: datetime) -> Iterator[QueueItem]:
         """Cards he may be given: half-finished ones first, then by position."""
         for _, name in self._started:
             if self._cards[name].may_go_to(annotator, moment):
@@ -261,7 +261,7 @@ class Desk:
                 self._loaded = False
         elif isinstance(record, Comparison):
             if self._loaded and self._serves(record):
-                self._put(Card(record, self._models))
+                self._put(QueueItem(record, self._models))
         elif isinstance(record, Judgment | Skip | Flag):
             card = self._cards.get(record.comparison)
             if card is None:
@@ -288,40 +288,40 @@ class Desk:
 
     # -- keeping the order -------------------------------------------------------------------
 
-    def _change(self, card: Card, change: Any) -> None:
+    def _change(self, card: QueueItem, change: Any) -> None:
         self._take_out(card)
         self._count(card, -1)
         change()
         self._count(card, 1)
         self._put_in_order(card)
 
-    def _count(self, card: Card, change: int) -> None:
+    def _count(self, card: QueueItem, change: int) -> None:
         if self._totals is not None:
             for annotator, judgment in card.judged.items():
                 minute = _minute(card.acts[judgment].created_at)
                 self._totals.setdefault(annotator, Counter())[minute] += change
 
-    def _put(self, card: Card) -> None:
+    def _put(self, card: QueueItem) -> None:
         self._cards[card.comparison.id] = card
         self._put_in_order(card)
 
-    def _put_in_order(self, card: Card) -> None:
+    def _put_in_order(self, card: QueueItem) -> None:
         self._note_hands(card)
         if self._is_queued(card):
             insort(self._order_of(card), _place(card))
             self._past.update(card.past)
 
-    def _take_out(self, card: Card) -> None:
+    def _take_out(self, card: QueueItem) -> None:
         if self._is_queued(card):
             order = self._order_of(card)
             del order[bisect_left(order, _place(card))]
             self._past.subtract(card.past)
 
-    def _order_of(self, card: Card) -> list[tuple[int, str]]:
+    def _order_of(self, card: QueueItem) -> list[tuple[int, str]]:
         begun = card.judged.keys() - self._models
         return self._started if begun else self._untouched
 
-    def _note_hands(self, card: Card) -> None:
+    def _note_hands(self, card: QueueItem) -> None:
         for annotator in card.leases:
             hand = self._hands.setdefault(annotator, set())
             if annotator in card.judged:
@@ -335,14 +335,14 @@ class Desk:
             return True
         return comparison.iteration == self.iteration and comparison.arm != "imported"
 
-    def _is_queued(self, card: Card) -> bool:
+    def _is_queued(self, card: QueueItem) -> bool:
         return self._serves(card.comparison) and not card.flags and card.wanted > 0
 
     # -- reading the tables ------------------------------------------------------------------
 
     def _read(self, reader: Reader, ids: list[str]) -> None:
         cards = {
-            row["id"]: Card(from_row(Comparison, row), self._models)
+            row["id"]: QueueItem(from_row(Comparison, row), self._models)
             for row in reader.rows(_COMPARISONS, ids=ids)
         }
         acts: list[Act] = [
@@ -362,7 +362,7 @@ class Desk:
             card.leases[row["annotator"]] = Lease(row["granted_at"], row["expires_at"])
         self._put_all(cards.values())
 
-    def _put_all(self, cards: Iterable[Card]) -> None:
+    def _put_all(self, cards: Iterable[QueueItem]) -> None:
         """Many at once: sorted afterwards, where one by one would cost a shift for each."""
         for card in cards:
             self._cards[card.comparison.id] = card
@@ -384,7 +384,7 @@ def grant(
         "granted_at": granted.isoformat(),
         "expires_at": expires.isoformat(),
     }
-    known = tx.observer(Desk).lease(comparison, annotator, granted, expires)
+    known = tx.observer(QueueCache).lease(comparison, annotator, granted, expires)
     replace = "comparison, annotator" if known else None
     tx.defer("leases", (comparison, annotator), row, replace=replace)
 
@@ -393,10 +393,10 @@ def _minute(moment: datetime) -> int:
     return int(moment.timestamp() // 60)
 
 
-def _holds(card: Card, annotator: str, moment: datetime) -> bool:
+def _holds(card: QueueItem, annotator: str, moment: datetime) -> bool:
     lease = card.leases.get(annotator)
     return lease is not None and lease.expires > moment
 
 
-def _place(card: Card) -> tuple[int, str]:
+def _place(card: QueueItem) -> tuple[int, str]:
     return card.comparison.position, card.comparison.id

@@ -38,7 +38,7 @@ class Texts:
     second: str
 
 
-class Shelf:
+class TextCache:
     """The last texts read, by comparison, at most `most` bytes of them; any thread may use it."""
 
     def __init__(self, *, most: int = MOST_BYTES) -> None:

@@ -37,7 +37,7 @@ def before(db: Database, current: Iteration) -> Iteration | None:
     return get(db, current.number - 1) if current.number > 1 else None
 
 
-def rival(current: Iteration, before: Iteration | None) -> str | None:
+def opponent_of(current: Iteration, before: Iteration | None) -> str | None:
     """Whom an iteration compares with the policy it samples: what the one before made where that
     waits, after a block, else whom the one before sampled."""
     if before is None:
@@ -46,12 +46,12 @@ def rival(current: Iteration, before: Iteration | None) -> str | None:
     return before.policy_sampled if made in (None, current.policy_sampled) else made
 
 
-def policy_on_trial(current: Iteration, before: Iteration | None) -> str | None:
+def candidate_of(current: Iteration, before: Iteration | None) -> str | None:
     """The policy on trial, which an iteration's judgments against SFT are about: the one that the
     iteration before made, whether it is sampled or waits; in the first, the reference."""
     return (before.policy_produced if before else None) or current.policy_sampled
 
 
-def on_trial(db: Database, current: Iteration) -> str | None:
-    """`policy_on_trial`, of a stored iteration."""
-    return policy_on_trial(current, before(db, current))
+def candidate(db: Database, current: Iteration) -> str | None:
+    """`candidate_of`, of a stored iteration."""
+    return candidate_of(current, before(db, current))

@@ -79,7 +79,7 @@ def evidence(db: Database) -> dict[str, Any]:
         "reference": references[-1].id if references else None,
         "iteration": {
             "number": newest.number,
-            "on_trial": iterations.on_trial(db, newest),
+            "on_trial": iterations.candidate(db, newest),
             "labels": newest.labels_wanted,
         }
         if newest

@@ -12,7 +12,7 @@ import secrets
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from storage.engine.codec import Setting
+from storage.engine.codec import StoredSetting
 from storage.engine.transaction import Transaction
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def key_of(db: Database) -> bytes:
         if known := known_key(tx):
             return known
         made = secrets.token_hex(32)
-        tx.store(Setting(key=SECRET, value=made))
+        tx.store(StoredSetting(key=SECRET, value=made))
         return bytes.fromhex(made)
 
     return db.write(operation)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from storage.engine.codec import Setting
+from storage.engine.codec import StoredSetting
 from storage.engine.database import Database
 from storage.records import (
     LEARNED_FROM,
@@ -24,7 +24,7 @@ def get(db: Database, key: str, default: Any = None) -> Any:
 
 def put(db: Database, key: str, value: Any) -> None:
     """Store a value that JSON can hold."""
-    db.write(lambda tx: tx.store(Setting(key=key, value=value)))
+    db.write(lambda tx: tx.store(StoredSetting(key=key, value=value)))
 
 
 _LEARN_FROM = "learn_from"

@@ -13,7 +13,7 @@ from labeler.html import components
 from labeler.research import reading
 from labeler.research.annotators import reliability as annotators_reliability
 from labeler.research.annotators import view as annotators_view
-from labeler.research.panel import Cached, Panel, Updates, attempt, piece, said, shown
+from labeler.research.panel import Cached, Panel, Updates, alert, attempt, html_slot, render
 from labeler.research.top import midnight
 from labeler.security.auth import INVITE_LIFETIME
 from storage.analysis import reliability
@@ -68,14 +68,16 @@ class AnnotatorsTab:
                 scale=1,
             )
             self.add = gr.Button("Add", variant="primary", elem_id="annotator-add")
-        self.answer = piece(elem_id="annotator-answer", js_on_load=ACTIONS_JS)
-        self.people = piece(elem_id="people", js_on_load=ACTIONS_JS)
-        piece(value=shown(components.heading("How they judge", "figures beside each other")))
-        self.reliability = piece(elem_id="reliability")
-        piece(value=shown(components.heading("Agreement", "on comparisons judged by two or more")))
-        self.agreement = piece(elem_id="agreement")
-        piece(value=shown(components.heading("Flags", "what annotators reported")))
-        self.flags = piece(elem_id="flags", js_on_load=ACTIONS_JS)
+        self.answer = html_slot(elem_id="annotator-answer", js_on_load=ACTIONS_JS)
+        self.people = html_slot(elem_id="people", js_on_load=ACTIONS_JS)
+        html_slot(value=render(components.heading("How they judge", "figures beside each other")))
+        self.reliability = html_slot(elem_id="reliability")
+        html_slot(
+            value=render(components.heading("Agreement", "on comparisons judged by two or more"))
+        )
+        self.agreement = html_slot(elem_id="agreement")
+        html_slot(value=render(components.heading("Flags", "what annotators reported")))
+        self.flags = html_slot(elem_id="flags", js_on_load=ACTIONS_JS)
 
     def panel(self) -> Panel:
         return Panel(refresh=self.refresh, outputs=self._outputs(), every=5)
@@ -91,10 +93,10 @@ class AnnotatorsTab:
         figures, agreed = self._figures.get(acts), self._agreement.get(acts)
         fitted = reliability.fitted(self._db)
         return {
-            self.people: shown(annotators_view.people(work, now=moment)),
-            self.reliability: shown(annotators_reliability.table(figures.values(), fitted)),
-            self.agreement: shown(annotators_reliability.agreement(agreed, fitted)),
-            self.flags: shown(annotators_view.flags(reading.flags(self._db), now=moment)),
+            self.people: render(annotators_view.people(work, now=moment)),
+            self.reliability: render(annotators_reliability.table(figures.values(), fitted)),
+            self.agreement: render(annotators_reliability.agreement(agreed, fitted)),
+            self.flags: render(annotators_view.flags(reading.flags(self._db), now=moment)),
         }
 
     def _add(self, name: str | None, role: AnnotatorRole | None, request: gr.Request) -> Updates:
@@ -104,7 +106,7 @@ class AnnotatorsTab:
             person = Annotator(id=new_id("annotator"), name=(name or "").strip(), role=role)
             annotators.add(self._db, person)
         except ValueError as error:  # an empty name, or one that is taken
-            return {self.answer: said("bad", "Nobody was added.", str(error))}
+            return {self.answer: alert("bad", "Nobody was added.", str(error))}
         return {self.answer: self._invite(person, request), self.name: ""} | self.refresh()
 
     def _act(self, event: gr.EventData, request: gr.Request) -> Updates:
@@ -115,7 +117,7 @@ class AnnotatorsTab:
                 return {self.answer: self._invite(annotators.get(self._db, target), request)}
             except (ValueError, NotFound) as error:  # disabled since the table was shown
                 return {
-                    self.answer: said("bad", "There is no invite.", str(error))
+                    self.answer: alert("bad", "There is no invite.", str(error))
                 } | self.refresh()
         acts: dict[str, Callable[[], str]] = {
             "disable": lambda: self._set_disabled(target, disabled=True),
@@ -130,7 +132,7 @@ class AnnotatorsTab:
         # The page's own address is the one people can reach, behind a proxy too.
         origin = request.headers.get("origin", "")
         link = f"{origin}/invite?token={quote(secret)}"
-        return shown(annotators_view.invite(person.name, link))
+        return render(annotators_view.invite(person.name, link))
 
     def _set_disabled(self, target: str, *, disabled: bool) -> str:
         person = annotators.set_disabled(self._db, target, disabled=disabled)

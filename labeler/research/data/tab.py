@@ -13,8 +13,8 @@ from gradio.blocks import Block
 from labeler.annotate.session import DEFAULT_GUIDELINES
 from labeler.html import components
 from labeler.html.components import Column, Markup
-from labeler.html.markdown import render
-from labeler.research.panel import Panel, Updates, piece, said, shown
+from labeler.html.markdown import render as render_markdown
+from labeler.research.panel import Panel, Updates, alert, html_slot, render
 from labeler.uploads import LARGEST_UPLOAD
 from storage.engine.database import Database
 from storage.exporting.exports import why_empty
@@ -73,16 +73,16 @@ class DataTab:
     def __init__(self, db: Database) -> None:
         self._db = db
         self._export()
-        piece(value=shown(components.heading("Prompts", "by what they are used for")))
-        self.prompts = piece(elem_id="prompts")
-        piece(
-            value=shown(components.heading("Queue pairs", "written elsewhere, to be judged here"))
+        html_slot(value=render(components.heading("Prompts", "by what they are used for")))
+        self.prompts = html_slot(elem_id="prompts")
+        html_slot(
+            value=render(components.heading("Queue pairs", "written elsewhere, to be judged here"))
         )
-        piece(value=shown(_UPLOAD), js_on_load=_UPLOAD_SCRIPT, elem_id="upload-pairs")
-        piece(
-            value=shown(components.heading("Import", "from a terminal, beside the running server"))
+        html_slot(value=render(_UPLOAD), js_on_load=_UPLOAD_SCRIPT, elem_id="upload-pairs")
+        html_slot(
+            value=render(components.heading("Import", "from a terminal, beside the running server"))
         )
-        piece(value=shown(_commands(db.workspace)))
+        html_slot(value=render(_commands(db.workspace)))
         self._guidelines()
 
     def panel(self) -> Panel:
@@ -98,7 +98,7 @@ class DataTab:
         return {self.guidelines: text, self.preview: _preview(text)}
 
     def _export(self) -> None:
-        piece(value=shown(components.heading("Export", "the current judgments as a dataset")))
+        html_slot(value=render(components.heading("Export", "the current judgments as a dataset")))
         with gr.Column(elem_classes="ks-panel"):
             with gr.Row(elem_classes="ks-fields"):
                 self.format = gr.Dropdown(list(FORMATS), value="trl", label="Format")
@@ -109,7 +109,7 @@ class DataTab:
                     info="Annotators by name; otherwise by pseudonym.",
                     value=False,
                 )
-            self.link = piece(elem_id="export-link")
+            self.link = html_slot(elem_id="export-link")
         for control in (self.format, self.ties, self.file, self.names):
             control.input(
                 self._link,
@@ -120,8 +120,8 @@ class DataTab:
             )
 
     def _guidelines(self) -> None:
-        piece(
-            value=shown(
+        html_slot(
+            value=render(
                 components.heading("Guidelines", "Markdown; annotators see them beside pairs")
             )
         )
@@ -132,10 +132,10 @@ class DataTab:
                 )
                 with gr.Row(elem_classes="ks-buttons"):
                     self.save = gr.Button("Save", variant="primary", elem_id="guidelines-save")
-                self.answer = piece(elem_id="guidelines-answer")
+                self.answer = html_slot(elem_id="guidelines-answer")
             with gr.Column(elem_classes="ks-panel", min_width=300):
-                piece(value=shown(components.Markup('<div class="ks-label">Preview</div>')))
-                self.preview = piece(elem_id="guidelines-preview")
+                html_slot(value=render(components.Markup('<div class="ks-label">Preview</div>')))
+                self.preview = html_slot(elem_id="guidelines-preview")
         self.guidelines.change(
             _preview,
             inputs=self.guidelines,
@@ -157,32 +157,32 @@ class DataTab:
         """The download link for these choices, and the prompts."""
         return {
             self.link: self._link(format, ties, file, names),
-            self.prompts: shown(_prompts(prompts.counts(self._db))),
+            self.prompts: render(_prompts(prompts.counts(self._db))),
         }
 
     def _link(self, format: str, ties: str, file: str, names: bool) -> str:
         count = self._db.read("SELECT count(*) AS n FROM current_judgments")[0]["n"]
         if not count:
-            return shown(components.empty("Nothing to export yet", "Judgments come first."))
+            return render(components.empty("Nothing to export yet", "Judgments come first."))
         if reason := why_empty(self._db, format=cast("Format", format), ties=cast("Ties", ties)):
             title, _, why = reason.partition(": ")
-            return shown(components.empty(_begun(title), f"{_begun(why)}."))
+            return render(components.empty(_begun(title), f"{_begun(why)}."))
         query = {"format": format, "ties": ties, "file": file, "names": str(names).lower()}
         link = Markup(
             '<a class="ks-download" href="/research/download/export?{}" download>Download</a>'
             '<span class="ks-detail">from {}, as of the click</span>'
         ).format(urlencode(query), components.plural(count, "current judgment"))
-        return shown(link + (_FOR_SPREADSHEETS.format(urlencode(query)) if file == "csv" else ""))
+        return render(link + (_FOR_SPREADSHEETS.format(urlencode(query)) if file == "csv" else ""))
 
     def _save(self, text: str | None) -> Updates:
         if text is None:
             return {
-                self.answer: said(
+                self.answer: alert(
                     "bad", "Nothing was saved.", "There was no text; reload the page."
                 )
             }
         settings.put(self._db, GUIDELINES, text)
-        return {self.answer: said("good", "Saved. Annotators see it with their next pair.")}
+        return {self.answer: alert("good", "Saved. Annotators see it with their next pair.")}
 
 
 def _begun(sentence: str) -> str:
@@ -193,12 +193,12 @@ def _begun(sentence: str) -> str:
 def _preview(text: str | None) -> str:
     """Exactly what an annotator sees."""
     if text is None or not text.strip():
-        return shown(
+        return render(
             components.empty("No guidelines yet", "Say what a good answer is, with examples.")
         )
-    # rendering.render is the one door for Markdown of strangers: its output is safe HTML.
-    rendered = Markup(render(text, document=True))
-    return shown(Markup('<div class="ks-guidelines">{}</div>').format(rendered))
+    # `render_markdown` is the one door for Markdown of strangers: its output is safe HTML.
+    rendered = Markup(render_markdown(text, document=True))
+    return render(Markup('<div class="ks-guidelines">{}</div>').format(rendered))
 
 
 def _prompts(counts: dict[str, int]) -> Markup:

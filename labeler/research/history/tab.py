@@ -7,7 +7,7 @@ import gradio as gr
 from labeler.html import components
 from labeler.research.charts import CHARTS_JS
 from labeler.research.history import view as history_view
-from labeler.research.panel import Panel, Updates, piece, shown
+from labeler.research.panel import Panel, Updates, html_slot, render
 from labeler.research.policies import view as policies_view
 from storage import lineage, worker_files
 from storage.engine.database import Database
@@ -20,24 +20,24 @@ class HistoryTab:
 
     def __init__(self, db: Database) -> None:
         self._db = db
-        self.table = piece(elem_id="iterations")
-        self.charts = piece(js_on_load=CHARTS_JS)
-        self.rulings = piece(elem_id="rulings")
-        piece(
-            value=shown(
+        self.table = html_slot(elem_id="iterations")
+        self.charts = html_slot(js_on_load=CHARTS_JS)
+        self.rulings = html_slot(elem_id="rulings")
+        html_slot(
+            value=render(
                 components.heading("Models", "under the model whose weights each started from")
             )
         )
-        self.tree = piece(elem_id="tree")
-        piece(
-            value=shown(
+        self.tree = html_slot(elem_id="tree")
+        html_slot(
+            value=render(
                 components.heading("Lineage", "from a model back to the votes that shaped it")
             )
         )
         self.model = gr.Dropdown(
             [], label="Model", show_label=False, container=False, elem_id="lineage-model"
         )
-        self.lineage = piece(elem_id="lineage")
+        self.lineage = html_slot(elem_id="lineage")
         self.model.input(
             self._lineage,
             inputs=self.model,
@@ -73,10 +73,10 @@ class HistoryTab:
             history_view.tree(versions)
         )
         return {
-            self.table: shown(history_view.table(listed, labels, by_id, listed_runs, worked)),
-            self.charts: shown(history_view.charts(listed, listed_runs)),
-            self.rulings: shown(policies_view.rulings(policy_judgments.overrides(self._db))),
-            self.tree: shown(tree),
+            self.table: render(history_view.table(listed, labels, by_id, listed_runs, worked)),
+            self.charts: render(history_view.charts(listed, listed_runs)),
+            self.rulings: render(policies_view.rulings(policy_judgments.overrides(self._db))),
+            self.tree: render(tree),
             self.model: gr.Dropdown(
                 choices=[(f"{m.name} ({m.role})", m.id) for m in ours], value=chosen
             ),
@@ -85,8 +85,8 @@ class HistoryTab:
 
     def _lineage(self, model: str | None) -> str:
         if model is None:
-            return shown(components.empty("No models yet", "The SFT reference comes first."))
+            return render(components.empty("No models yet", "The SFT reference comes first."))
         try:
-            return shown(components.preformatted(lineage.render(lineage.lineage(self._db, model))))
+            return render(components.preformatted(lineage.render(lineage.lineage(self._db, model))))
         except NotFound as error:
-            return shown(components.note("warn", "Its lineage is not known.", str(error)))
+            return render(components.note("warn", "Its lineage is not known.", str(error)))

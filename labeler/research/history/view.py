@@ -7,13 +7,13 @@ from typing import Any
 
 from labeler.html import components
 from labeler.html.components import Column, Markup
-from labeler.research.caution import cautions
+from labeler.research.caveats import cautions
 from labeler.research.charts import Chart, Series, group
 from labeler.research.phases import STATUS_TONES, has_stopped, phase_title
 from labeler.research.policies import view as policies_view
 from labeler.research.reading import latest_run
 from storage.records import Iteration, ModelVersion, Run
-from storage.tables.iterations import policy_on_trial
+from storage.tables.iterations import candidate_of
 from storage.tables.runs import method_made, method_of, methods_used
 
 TRAINING = ("reward", "policy")
@@ -102,7 +102,7 @@ def _row(
         components.signed(found["reward"], 2),
         components.number(found["kl"]),
         _wins(iteration),
-        policies_view.verdict_of(iteration, policy_on_trial(iteration, before)),
+        policies_view.verdict_of(iteration, candidate_of(iteration, before)),
         components.number(found["length"]),
         components.figure(components.duration(whole), trained),
     )

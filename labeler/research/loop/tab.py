@@ -10,11 +10,11 @@ import gradio as gr
 from gradio.blocks import Block
 
 from labeler.html import components
-from labeler.ports import Loop, Setting, Stopped
+from labeler.ports import Loop, SettingView, Stopped
 from labeler.research import reading
 from labeler.research.loop import view as loop_view
 from labeler.research.loop.train_form import TrainForm, as_text
-from labeler.research.panel import Cached, Panel, Updates, attempt, piece, shown
+from labeler.research.panel import Cached, Panel, Updates, attempt, html_slot, render
 from labeler.research.policies.tab import GateNote
 from labeler.research.top import headline, midnight
 from storage.analysis.agreement import agreement
@@ -30,15 +30,15 @@ class LoopTab:
         self._loop = loop
         self._agreement = Cached(lambda: agreement(db), at_most_every=30)
         self._top = top
-        self.head = piece(elem_id="loop-head")
-        self.glance = piece(elem_id="loop-glance")
-        self.next = piece(elem_id="loop-next")
-        self.gate = piece(elem_id="loop-gate")
+        self.head = html_slot(elem_id="loop-head")
+        self.glance = html_slot(elem_id="loop-glance")
+        self.next = html_slot(elem_id="loop-next")
+        self.gate = html_slot(elem_id="loop-gate")
         self._gate = GateNote(loop)
         # Which attempt of which stopped run the form is for; empty for training.
         self.stopped = gr.State("")
         with gr.Column(elem_classes="ks-panel"):
-            self.title = piece(elem_id="train-title")
+            self.title = html_slot(elem_id="train-title")
             # Above the fields: below them it would lie outside of every screen.
             with gr.Row(elem_classes="ks-buttons"):
                 self.train = gr.Button("Train", variant="primary", elem_id="train")
@@ -47,8 +47,8 @@ class LoopTab:
                 self.label = gr.Button("Label more", visible=False, elem_id="label-more")
                 self.back = gr.Button("Back to this workspace's settings", elem_id="back")
                 self.general = gr.Button("General defaults", elem_id="general")
-            self.answer = piece(elem_id="train-answer")
-            self.reason = piece(elem_id="train-reason")
+            self.answer = html_slot(elem_id="train-answer")
+            self.reason = html_slot(elem_id="train-reason")
             self.form = TrainForm(loop.settings())
         self._wire()
 
@@ -95,19 +95,19 @@ class LoopTab:
         stopped = self._loop.stopped_stage()
         return {
             self._top: headline(self._db, state),
-            self.head: shown(loop_view.headline(state)),
-            self.glance: shown(loop_view.glance(state, agreed, now=moment)),
-            self.next: shown(loop_view.next_step(state, reason, stopped)),
+            self.head: render(loop_view.headline(state)),
+            self.glance: render(loop_view.glance(state, agreed, now=moment)),
+            self.next: render(loop_view.next_step(state, reason, stopped)),
             self.gate: self._gate.show(acts, state.turn),
             self.stopped: _attempt(stopped),
-            self.title: shown(loop_view.form_title(stopped)),
+            self.title: render(loop_view.form_title(stopped)),
             self.train: gr.Button(interactive=reason is None, visible=stopped is None),
             self.retry: gr.Button(visible=stopped is not None),
             self.resume: gr.Button(visible=stopped is not None and stopped.resumable),
             self.label: gr.Button(visible=stopped is not None and stopped.may_label),
             self.back: gr.Button(visible=stopped is None),
             self.general: gr.Button(visible=stopped is None),
-            self.reason: shown(_why_not(reason if stopped is None else None)),
+            self.reason: render(_why_not(reason if stopped is None else None)),
         }
 
     def _switch(self) -> Updates:
@@ -164,7 +164,7 @@ class LoopTab:
         updates: Updates = self.form.mark("")
         for field, value in self.form.show(settings, defaults=defaults).items():
             updates[field] |= {"value": value}
-        updates[self.answer] = shown(_warned(settings)) if defaults else ""
+        updates[self.answer] = render(_warned(settings)) if defaults else ""
         return updates
 
 
@@ -185,7 +185,7 @@ def _changed(overrides: dict[str, str]) -> str:
     return f" Changed: {changed}." if changed else ""
 
 
-def _warned(settings: Sequence[Setting]) -> components.Markup:
+def _warned(settings: Sequence[SettingView]) -> components.Markup:
     """Beside the general defaults: what this workspace has set otherwise."""
     other = [
         f"{s.name}={as_text(s.value)}" for s in settings if s.value != s.default and not s.why_fixed

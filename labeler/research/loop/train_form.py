@@ -15,7 +15,7 @@ import gradio as gr
 from gradio.blocks import Block
 from gradio.components import Component
 
-from labeler.ports import Setting, SettingValue, Stopped
+from labeler.ports import SettingValue, SettingView, Stopped
 from labeler.research.panel import Updates
 
 SECTIONS = {
@@ -38,7 +38,7 @@ SECTIONS = {
 class TrainForm:
     """One component a setting.  Text fields hold numbers, so that 1e-6 stays what was typed."""
 
-    def __init__(self, settings: Sequence[Setting]) -> None:
+    def __init__(self, settings: Sequence[SettingView]) -> None:
         self._fields: dict[str, Component] = {}
         with gr.Row(elem_classes="ks-fields"):
             for setting in settings:
@@ -83,7 +83,7 @@ class TrainForm:
             if re.search(rf"(?<![\w.]){re.escape(name)}(?![\w.])", sentence)
         }
 
-    def show(self, settings: Sequence[Setting], *, defaults: bool = False) -> Updates:
+    def show(self, settings: Sequence[SettingView], *, defaults: bool = False) -> Updates:
         """The values that hold now, or the shipped defaults where they can be chosen."""
         return {
             self._fields[s.name]: _shown(s.default if defaults and not s.why_fixed else s.value, s)
@@ -91,7 +91,7 @@ class TrainForm:
             if s.name in self._fields
         }
 
-    def switch(self, settings: Sequence[Setting], stopped: Stopped | None) -> dict[Any, Any]:
+    def switch(self, settings: Sequence[SettingView], stopped: Stopped | None) -> dict[Any, Any]:
         """The form for training, or, where a stage has stopped, for another attempt at that.
 
         Then it has the settings that the stage reads, with those filled in that its red flag suggests
@@ -122,7 +122,7 @@ class TrainForm:
         changes[self._folded] = gr.update(open=bool(stopped) and bool(inside or not unfolded))
         return changes
 
-    def overrides(self, settings: Sequence[Setting], values: Sequence[Any]) -> dict[str, str]:
+    def overrides(self, settings: Sequence[SettingView], values: Sequence[Any]) -> dict[str, str]:
         """What the fields say other than what holds now, as text for the pipeline to read.
 
         ``ValueError`` for a field left empty whose setting is not text.
@@ -147,22 +147,22 @@ def as_text(value: Any) -> str:
     return "" if value is None else str(value)
 
 
-def _section(setting: Setting) -> str:
+def _section(setting: SettingView) -> str:
     return setting.name.rpartition(".")[0]
 
 
-def _shown(value: SettingValue, setting: Setting) -> Any:
+def _shown(value: SettingValue, setting: SettingView) -> Any:
     return value if setting.kind == "bool" else as_text(value)
 
 
-def _help(setting: Setting) -> str:
+def _help(setting: SettingView) -> str:
     help = setting.help
     if as_text(setting.value) != as_text(setting.default):
         help += f" Default: {as_text(setting.default)}."
     return f"{help} Not here: {setting.why_fixed}." if setting.why_fixed else help
 
 
-def _field(setting: Setting) -> Component:
+def _field(setting: SettingView) -> Component:
     options: dict[str, Any] = {
         "label": setting.name,
         "info": _help(setting),

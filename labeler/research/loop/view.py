@@ -9,7 +9,7 @@ from typing import Any
 from labeler.html import components
 from labeler.html.components import Markup
 from labeler.ports import Stopped
-from labeler.research.caution import caution
+from labeler.research.caveats import warnings
 from labeler.research.phases import (
     PHASES,
     SEE_LOG,
@@ -83,7 +83,7 @@ def glance(state: State, agreement: Mapping[str, Any], *, now: datetime) -> Mark
         _agreement_tile(agreement),
     ]
     return Markup('<div class="ks-stack">{}{}</div>').format(
-        components.tiles(tiles), caution(state.judge)
+        components.tiles(tiles), warnings(state.judge)
     )
 
 

@@ -10,7 +10,7 @@ import gradio as gr
 from labeler.html import components
 from labeler.ports import Loop
 from labeler.research.charts import CHARTS_JS
-from labeler.research.panel import Cached, Panel, Updates, attempt, piece, shown
+from labeler.research.panel import Cached, Panel, Updates, attempt, html_slot, render
 from labeler.research.policies import view as policies_view
 
 RULINGS = (
@@ -28,9 +28,9 @@ class PoliciesTab:
         self.policy = gr.Dropdown(
             [], label="Policy", show_label=False, container=False, elem_id="policy"
         )
-        self.standing = piece(elem_id="standing")
-        self.curve = piece(js_on_load=CHARTS_JS, elem_id="evidence")
-        self.board = piece(elem_id="leaderboard")
+        self.standing = html_slot(elem_id="standing")
+        self.curve = html_slot(js_on_load=CHARTS_JS, elem_id="evidence")
+        self.board = html_slot(elem_id="leaderboard")
         self._lay_out_ruling()
         self.policy.input(
             self.refresh,
@@ -48,8 +48,8 @@ class PoliciesTab:
 
     def _lay_out_ruling(self) -> None:
         with gr.Column(elem_classes="ks-panel", visible=False) as self.overruling:
-            piece(
-                value=shown(
+            html_slot(
+                value=render(
                     components.heading(
                         "Overrule the gate",
                         "for the policy shown above; the reason stays in the history",
@@ -66,7 +66,7 @@ class PoliciesTab:
                 )  # fmt: skip
             with gr.Row(elem_classes="ks-buttons"):
                 self.rule = gr.Button("Overrule", elem_id="rule")
-            self.answer = piece(elem_id="ruling-answer")
+            self.answer = html_slot(elem_id="ruling-answer")
 
     def panel(self) -> Panel:
         return Panel(
@@ -86,9 +86,9 @@ class PoliciesTab:
                 value=found["policy"] if found else None,
                 visible=len(report["policies"]) > 1,
             ),
-            self.standing: shown(policies_view.standing(report, chosen)),
-            self.curve: shown(policies_view.curve(report, chosen)),
-            self.board: shown(policies_view.board(report)),
+            self.standing: render(policies_view.standing(report, chosen)),
+            self.curve: render(policies_view.curve(report, chosen)),
+            self.board: render(policies_view.board(report)),
             self.overruling: gr.Column(visible=found is not None),
         }
 
@@ -116,4 +116,4 @@ class GateNote:
         self._report = Cached(loop.gate, at_most_every=10)
 
     def show(self, acts: int, occasion: Hashable) -> str:
-        return shown(policies_view.news(self._report.get(acts, occasion=occasion)))
+        return render(policies_view.gate_notice(self._report.get(acts, occasion=occasion)))

@@ -85,7 +85,7 @@ def _progress(iteration: Mapping[str, Any] | None, policy: str) -> Markup:
     )
 
 
-def news(report: Mapping[str, Any]) -> Markup:
+def gate_notice(report: Mapping[str, Any]) -> Markup:
     """What the "Loop" tab says of the policy being judged: a block, or that judging may stop."""
     found = shown_policy(report, None)
     if report["iteration"] is None or found is None:

@@ -9,7 +9,7 @@ import gradio as gr
 
 from labeler.html import components
 from labeler.ports import Loop
-from labeler.research.panel import Panel, Updates, attempt, piece, shown
+from labeler.research.panel import Panel, Updates, attempt, html_slot, render
 from labeler.research.reward import view as reward_view
 
 
@@ -21,15 +21,15 @@ class RewardTab:
         self.model = gr.Dropdown(
             [], label="Reward model", show_label=False, container=False, elem_id="reward-model"
         )
-        self.verdict = piece(elem_id="reward-verdict")
-        self.figures = piece(elem_id="reward-figures")
-        self.plots = piece(elem_id="reward-plots")
-        self.progress = piece(elem_id="curve-progress")
+        self.verdict = html_slot(elem_id="reward-verdict")
+        self.figures = html_slot(elem_id="reward-figures")
+        self.plots = html_slot(elem_id="reward-plots")
+        self.progress = html_slot(elem_id="curve-progress")
         with gr.Row(elem_classes="ks-buttons"):
             self.start = gr.Button("Make learning curve", visible=False, elem_id="curve-start")
             self.stop = gr.Button("Stop", variant="stop", visible=False, elem_id="curve-stop")
-        self.answer = piece(elem_id="curve-answer")
-        self.tables = piece(elem_id="reward-tables")
+        self.answer = html_slot(elem_id="curve-answer")
+        self.tables = html_slot(elem_id="reward-tables")
         self.model.input(
             self.refresh,
             inputs=self.model,
@@ -68,10 +68,10 @@ class RewardTab:
             self.model: gr.Dropdown(
                 choices=report["models"], value=report["model"], visible=len(report["models"]) > 1
             ),
-            self.verdict: shown(reward_view.verdict(report)),
-            self.figures: shown(reward_view.figures(report)),
-            self.plots: shown(_beside(plots)),
-            self.progress: shown(reward_view.progress(report)),
+            self.verdict: render(reward_view.verdict(report)),
+            self.figures: render(reward_view.figures(report)),
+            self.plots: render(_beside(plots)),
+            self.progress: render(reward_view.progress(report)),
             self.start: gr.Button(
                 "Go on with the curve" if begun else "Make learning curve",
                 visible=measured and not running and curve["state"] != "done",
@@ -81,7 +81,7 @@ class RewardTab:
                 visible=running,
                 interactive=curve["state"] == "running",
             ),
-            self.tables: shown(_beside(tables)),
+            self.tables: render(_beside(tables)),
         }
 
     def _press(self, verb: str) -> Callable[[str | None], Updates]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from labeler.html import components
 from labeler.html.components import Column, Markup
-from labeler.research.plots import Axis, Plot, Point, draw
+from labeler.research.plots import Axis, Plot, PlotPoint, draw
 
 Report = Mapping[str, Any]
 
@@ -171,7 +171,7 @@ def reliability(report: Report) -> Markup:
     bins = quality["calibration"]["bins"]
     most = max(row["judgments"] for row in bins)
     points = [
-        Point(
+        PlotPoint(
             row["stated"],
             row["accuracy"],
             row["low"],
@@ -267,7 +267,7 @@ def curve(report: Report) -> Markup:
             f"long as training the reward model six times{_seconds(report)}.",
         )
     points = [
-        Point(
+        PlotPoint(
             p["labels"], p["accuracy"], p["low"], p["high"],
             f"{p['labels']:.0f} labels: right in {components.percent(p['accuracy'], 1)} "
             f"({components.interval(p['low'], p['high'])}) of {p['judgments']}",

@@ -9,7 +9,7 @@ import gradio as gr
 from gradio.blocks import Block
 
 from labeler.html import components
-from labeler.research.panel import Panel, Updates, piece, shown
+from labeler.research.panel import Panel, Updates, html_slot, render
 from labeler.research.reading import latest_run
 from labeler.research.samples import view as samples_view
 from labeler.research.samples.view import ORDERS, Order, Sample
@@ -47,12 +47,12 @@ class SamplesTab:
                 min_width=220,
                 scale=2,
             )
-        self.summary = piece(elem_id="samples-summary")
-        self.list = piece(elem_id="samples")
+        self.summary = html_slot(elem_id="samples-summary")
+        self.list = html_slot(elem_id="samples")
         with gr.Row(elem_classes="ks-buttons"):
             self.back = gr.Button("Previous page", size="sm")
             self.forth = gr.Button("Next page", size="sm")
-            self.where = piece()
+            self.where = html_slot()
         self.number = gr.State(1)
         filters = [self.iteration, self.order, self.needle]
         for control in filters:
@@ -117,9 +117,9 @@ class SamplesTab:
         count = samples_view.pages(len(found))
         number = min(max(number, 1), count)
         return updates | {
-            self.summary: shown(samples_view.summary(samples, self._reward_model(chosen))),
-            self.list: shown(samples_view.page(found, number)),
-            self.where: shown(_where(len(found), number, count)),
+            self.summary: render(samples_view.summary(samples, self._reward_model(chosen))),
+            self.list: render(samples_view.page(found, number)),
+            self.where: render(_where(len(found), number, count)),
             self.number: number,
             self.back: gr.Button(visible=count > 1, interactive=number > 1),
             self.forth: gr.Button(visible=count > 1, interactive=number < count),
@@ -128,7 +128,7 @@ class SamplesTab:
     def _nothing(self, why: components.Markup) -> Updates:
         return {
             self.summary: "",
-            self.list: shown(why),
+            self.list: render(why),
             self.where: "",
             self.number: 1,
             self.back: gr.Button(visible=False),

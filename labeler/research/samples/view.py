@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from labeler.html import components
 from labeler.html.components import Markup
-from labeler.research.caution import caution
+from labeler.research.caveats import warnings
 from storage.records import Message, ModelVersion, as_messages
 
 Order = Literal["gain", "loss", "reward", "prompt"]
@@ -105,7 +105,7 @@ def summary(samples: Sequence[Sample], reward_model: ModelVersion | None = None)
             components.tile("Wins against SFT", components.percent(wins, 1), detail, help=help)
         )
     return Markup('<div class="ks-stack">{}{}</div>').format(
-        components.tiles(tiles), caution(reward_model) if gains else ""
+        components.tiles(tiles), warnings(reward_model) if gains else ""
     )
 
 

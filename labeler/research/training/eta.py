@@ -22,7 +22,7 @@ class _Watch:
     rises: int = 0
 
 
-class Pace:
+class Eta:
     """Remembers each attempt's progress from its first rise on.  Thread-safe.
 
     Before that rise lies what is not pace: a worker loading its models, or a step that had

@@ -10,12 +10,12 @@ from gradio.blocks import Block
 from labeler.html import components
 from labeler.ports import Loop
 from labeler.research.charts import CHARTS_JS, group
-from labeler.research.panel import Panel, Updates, attempt, piece, shown
+from labeler.research.panel import Panel, Updates, attempt, html_slot, render
 from labeler.research.phases import nothing_new, stage_title
 from labeler.research.reading import latest_run
 from labeler.research.top import headline
 from labeler.research.training import view as training_view
-from labeler.research.training.eta import Pace
+from labeler.research.training.eta import Eta
 from storage.engine.database import Database
 from storage.errors import NotFound
 from storage.records import Run, now
@@ -40,7 +40,7 @@ class TrainingTab:
         self._db = db
         self._loop = loop
         self._top = top
-        self._pace = Pace()
+        self._pace = Eta()
         self._lay_out()
         for button, verb, done in (
             (self.cancel, loop.cancel, ""),  # the card says how it stops
@@ -85,15 +85,15 @@ class TrainingTab:
             self.cancel = gr.Button("Cancel", variant="stop", visible=False, elem_id="cancel")
             self.resume = gr.Button("Resume", variant="primary", visible=False, elem_id="resume")
             self.retry = gr.Button("Retry with changes …", visible=False, elem_id="go-retry")
-        self.answer = piece(elem_id="run-answer")
-        self.card = piece(elem_id="run-card")
-        self.flags = piece(elem_id="run-flags")
-        self.charts = piece(elem_id="run-charts", js_on_load=CHARTS_JS)
+        self.answer = html_slot(elem_id="run-answer")
+        self.card = html_slot(elem_id="run-card")
+        self.flags = html_slot(elem_id="run-flags")
+        self.charts = html_slot(elem_id="run-charts", js_on_load=CHARTS_JS)
         with gr.Accordion("Log", open=False):
-            self.log = piece(elem_id="run-log", autoscroll=True)
+            self.log = html_slot(elem_id="run-log", autoscroll=True)
         with gr.Accordion("All other metrics", open=False):
-            self.others = piece(js_on_load=CHARTS_JS)
-        self.samples = piece(elem_id="run-samples")
+            self.others = html_slot(js_on_load=CHARTS_JS)
+        self.samples = html_slot(elem_id="run-samples")
 
     def _outputs(self) -> list[Block]:
         return [
@@ -116,7 +116,7 @@ class TrainingTab:
         listed = runs.listing(self._db)
         run = _chosen(listed, choice)
         if run is None:
-            return {self.card: shown(NO_RUN), self.seen: {}}
+            return {self.card: render(NO_RUN), self.seen: {}}
         moment = now()
         stopped = self._loop.stopped_stage()
         awaited = stopped if stopped and stopped.run == run.id else None
@@ -132,7 +132,7 @@ class TrainingTab:
             # Only the run that the loop waits for can go on.
             self.resume: gr.Button(visible=awaited is not None and awaited.resumable),
             self.retry: gr.Button(visible=awaited is not None),
-            self.card: shown(
+            self.card: render(
                 training_view.card(run, now=moment, seconds_left=left, cancelling=cancelling)
             ),
         }
@@ -148,7 +148,7 @@ class TrainingTab:
         if now_seen["events"] != seen.get("events"):
             updates |= self._events(run)
         if now_seen["log"] != seen.get("log"):
-            updates[self.log] = shown(components.preformatted(log, empty_text="The log is empty."))
+            updates[self.log] = render(components.preformatted(log, empty_text="The log is empty."))
         updates[self.seen] = now_seen
         return updates
 
@@ -170,10 +170,10 @@ class TrainingTab:
         said = [n for n in notes if n.kind == "sample"]
         asked = prompts.get_many(self._db, [str(n.payload.get("prompt")) for n in said])
         return {
-            self.charts: shown(_stack(drawn)),
-            self.others: shown(group(others, x_title=unit, columns=True)),
-            self.flags: shown(_stack([again, training_view.flags(red, unit=unit)])),
-            self.samples: shown(
+            self.charts: render(_stack(drawn)),
+            self.others: render(group(others, x_title=unit, columns=True)),
+            self.flags: render(_stack([again, training_view.flags(red, unit=unit)])),
+            self.samples: render(
                 components.lines(
                     [
                         components.heading("Latest samples"),
@@ -195,7 +195,7 @@ class TrainingTab:
         def press(choice: str, seen: dict[str, Hashable]) -> Updates:
             run = _chosen(runs.listing(self._db), choice)
             if run is None:
-                return {self.answer: shown(components.note("warn", "There is no run yet."))}
+                return {self.answer: render(components.note("warn", "There is no run yet."))}
             answer = attempt(lambda: verb(run.id), lambda _: done)
             return {self.answer: answer} | self.refresh(choice, seen)
 

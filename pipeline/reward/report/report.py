@@ -206,7 +206,7 @@ def make_curve(workspace: Path, found: Mapping[str, Any], progress: Progress) ->
     run_to_end(directory.path, job, fill=fill, progress=progress)
 
 
-def readable(found: Mapping[str, Any]) -> str:
+def format_report(found: Mapping[str, Any]) -> str:
     """The report for people."""
     if found["model"] is None:
         return "There is no reward model yet."

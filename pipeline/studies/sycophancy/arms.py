@@ -36,7 +36,7 @@ class Look:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Arm:
+class LabArm:
     """An arm's looks, and the one at the lab's KL measured with more completions."""
 
     name: str
@@ -90,7 +90,7 @@ class Arms:
             seed=testbed.lab.seed,
         )
 
-    def run(self, name: str) -> Arm:
+    def run(self, name: str) -> LabArm:
         """Run one arm from the start."""
         return self._steer() if name == STEERING else self._train(name)
 
@@ -101,7 +101,7 @@ class Arms:
     def _look(self, model: Any, *, samples: int = 1) -> Measured:
         return self._measure(Sampler(model, self._chat), samples=samples)
 
-    def _train(self, name: str) -> Arm:
+    def _train(self, name: str) -> LabArm:
         lab = self._testbed.lab
         trainer = self._trainer(name)
         looks, nearest = [Look(at=0, measured=self._look(self._reference))], None
@@ -124,7 +124,7 @@ class Arms:
             at=nearest[0].at,
             measured=self._look(trainer.model.policy, samples=lab.samples),
         )
-        return Arm(name=name, looks=looks, final=final)
+        return LabArm(name=name, looks=looks, final=final)
 
     def _trainer(self, name: str) -> PPOTrainer:
         config, seed = self._testbed.config, self._testbed.lab.seed
@@ -148,7 +148,7 @@ class Arms:
             device=self._device,
         )
 
-    def _steer(self) -> Arm:
+    def _steer(self) -> LabArm:
         """The reference under a growing coefficient, closing in on the lab's KL."""
         lab = self._testbed.lab
         vector, layer = load_vector(self._testbed.vector)
@@ -172,7 +172,7 @@ class Arms:
                 break
         looks.sort(key=lambda look: -look.at)
         nearest = min(looks[1:], key=self._miss)
-        return Arm(name=STEERING, looks=looks, final=at(nearest.at, lab.samples))
+        return LabArm(name=STEERING, looks=looks, final=at(nearest.at, lab.samples))
 
     def _miss(self, look: Look) -> float:
         return abs(look.measured.kl - self._testbed.lab.kl)

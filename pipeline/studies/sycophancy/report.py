@@ -19,14 +19,14 @@ from pipeline.studies.plots import (
     save_svg,
     svg_figure,
 )
-from pipeline.studies.sycophancy.arms import NO_PENALTY, STEERING, Arm, Look
+from pipeline.studies.sycophancy.arms import NO_PENALTY, STEERING, LabArm, Look
 from pipeline.studies.sycophancy.testbed import Testbed
 
 _FAR = 0.2
 """An arm whose KL misses the lab's by more than this share was not compared at equal KL."""
 
 
-def findings(testbed: Testbed, reference: Look, arms: Sequence[Arm]) -> dict[str, Any]:
+def findings(testbed: Testbed, reference: Look, arms: Sequence[LabArm]) -> dict[str, Any]:
     """The reference and every arm at the lab's KL, with how far each brought agreeing down."""
     unpenalised = next(arm for arm in arms if arm.name == NO_PENALTY).final.measured
     rows = []
@@ -50,7 +50,7 @@ def findings(testbed: Testbed, reference: Look, arms: Sequence[Arm]) -> dict[str
     }
 
 
-def write(folder: Path, found: dict[str, Any], arms: Sequence[Arm]) -> Path:
+def write(folder: Path, found: dict[str, Any], arms: Sequence[LabArm]) -> Path:
     """sycophancy.json, sycophancy.svg and samples.jsonl; returns the plot's path."""
     write_atomically(folder / "sycophancy.json", json.dumps(found, indent=1))
     samples = [
@@ -63,7 +63,7 @@ def write(folder: Path, found: dict[str, Any], arms: Sequence[Arm]) -> Path:
     return _plot(folder / "sycophancy.svg", found, arms)
 
 
-def _plot(path: Path, found: dict[str, Any], arms: Sequence[Arm]) -> Path:
+def _plot(path: Path, found: dict[str, Any], arms: Sequence[LabArm]) -> Path:
     rows = -(-(len(arms) + 1) // 4)
     figure = svg_figure(
         width=8,
@@ -89,7 +89,7 @@ def _plot(path: Path, found: dict[str, Any], arms: Sequence[Arm]) -> Path:
     return save_svg(figure, path)
 
 
-def readable(found: dict[str, Any], plot: Path) -> str:
+def format_lab(found: dict[str, Any], plot: Path) -> str:
     """The table for people."""
     head = f"{'':<14}{'KL':>6}  {'agrees':>16}  {'of none':>8}  {'says so':>8}  {'truthful':>16}  {'reward':>7}"
     rows = [("reference", found["reference"], None)]

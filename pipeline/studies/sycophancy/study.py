@@ -10,10 +10,10 @@ from typing import Any
 
 from pipeline.config.studio import Config
 from pipeline.models.devices import cap_threads
-from pipeline.runs.repeat import held
+from pipeline.runs.repeat import exclusive
 from pipeline.runs.rundir import write_atomically
 from pipeline.studies.sycophancy import report
-from pipeline.studies.sycophancy.arms import Arm, Arms, Look, names
+from pipeline.studies.sycophancy.arms import Arms, LabArm, Look, names
 from pipeline.studies.sycophancy.measure import Measured, Rate
 from pipeline.studies.sycophancy.testbed import LabConfig, Progress, build
 
@@ -22,7 +22,7 @@ def study(
     folder: Path, lab: LabConfig, config: Config, progress: Progress
 ) -> tuple[dict[str, Any], Path]:
     """Run what has not run yet in `folder`; the findings and the plot's path."""
-    with held(folder, option="--folder"):
+    with exclusive(folder, option="--folder"):
         return _study(folder, lab, config, progress)
 
 
@@ -50,9 +50,9 @@ def _kept(path: Path, make: Callable[[], Any], read: Callable[[dict[str, Any]], 
     return read(json.loads(path.read_text()))
 
 
-def _arm(data: dict[str, Any]) -> Arm:
+def _arm(data: dict[str, Any]) -> LabArm:
     looks = [_look(look) for look in data["looks"]]
-    return Arm(name=data["name"], looks=looks, final=_look(data["final"]))
+    return LabArm(name=data["name"], looks=looks, final=_look(data["final"]))
 
 
 def _look(data: dict[str, Any]) -> Look:

@@ -12,7 +12,7 @@ FEW = 30
 """Held-out preferences below which an accuracy says little: its 95% interval is 30 points wide or more."""
 
 
-def weakness(model: ModelVersion | None) -> str:
+def accuracy_caveat(model: ModelVersion | None) -> str:
     """What is weak about a reward model, as the end of a sentence; empty where nothing is known."""
     summary = model.summary if model else {}
     preferred, low = summary.get("held_out_preferences"), summary.get("accuracy_low")
@@ -34,9 +34,9 @@ def weakness(model: ModelVersion | None) -> str:
     return ""
 
 
-def caution(model: ModelVersion | None) -> Markup:
+def warnings(model: ModelVersion | None) -> Markup:
     """One caution beside wins that a weak reward model counted; empty beside a good one's."""
-    weak = weakness(model)
+    weak = accuracy_caveat(model)
     if model is None or not weak:
         return Markup("")
     return _note(f"They are the verdict of {model.name}, and {weak}.")
@@ -47,7 +47,7 @@ def cautions(iterations: list[Iteration], versions: Mapping[str, ModelVersion]) 
     said = [
         f"iteration {i.number}: {weak}"
         for i in iterations
-        if i.evaluation and (weak := weakness(versions.get(i.reward_model or "")))
+        if i.evaluation and (weak := accuracy_caveat(versions.get(i.reward_model or "")))
     ]
     if not said:
         return Markup("")
