@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: all install run test test-all lint format bench bench-ppo demo-model clean
+.PHONY: all install run test test-all lint format docs bench bench-ppo demo-model clean
 .DEFAULT_GOAL := all
 
 all: lint test
@@ -41,6 +41,10 @@ lint: install
 format: install
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# The documentation as a site, in build/site; a broken link is an error.
+docs: install
+	$(BIN)/python docs/site/build.py
 
 bench: install
 	$(BIN)/python -m benchmarks
