@@ -86,7 +86,7 @@ class Studio(RuleBasedStateMachine):
 
         def operation(tx: Transaction) -> None:
             for comparison in PAIRS:
-                tx.observer(QueueCache).card(tx, comparison)
+                tx.observer(QueueCache).item(tx, comparison)
                 for who in PEOPLE:
                     grant(tx, comparison, who, now(), now() + timedelta(hours=1))
 

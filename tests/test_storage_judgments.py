@@ -40,7 +40,7 @@ def standing(db: Database) -> set[str]:
 
     def remembered(tx) -> set[str]:
         cards = [
-            tx.observer(QueueCache).card(tx, c["id"]) for c in tx.rows("SELECT id FROM comparisons")
+            tx.observer(QueueCache).item(tx, c["id"]) for c in tx.rows("SELECT id FROM comparisons")
         ]
         return {judgment for card in cards for judgment in card.judged.values()}
 

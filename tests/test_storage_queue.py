@@ -175,7 +175,7 @@ def flag(db: Database, comparison: str, who: str) -> str:
 def hand(db: Database, who: str) -> list[QueueItem]:
     def operation(tx) -> list[QueueItem]:
         tx.observer(QueueCache).load(tx)
-        return tx.observer(QueueCache).in_hand(who, tx.now())
+        return tx.observer(QueueCache).unanswered(who, tx.now())
 
     return db.write(operation)
 

@@ -30,7 +30,7 @@ class Desk {
         this.showVerdict();
       },
     });
-    this.hand = new Hand(person.id, {
+    this.buffer = new PairBuffer(person.id, {
       held: () => this.outbox.comparisons,
       changed: () => this.show(),
       shown: recall(`shown.${person.id}`),
@@ -38,7 +38,7 @@ class Desk {
     showPerson(person);
     showProgress(progress);
     this.wire();
-    this.hand.fill();
+    this.buffer.fill();
     this.outbox.send();
     setInterval(() => this.refresh(), REFRESH);
   }
@@ -46,17 +46,17 @@ class Desk {
   // Screen
 
   show() {
-    const pair = this.hand.current;
+    const pair = this.buffer.current;
     if (!pair) {
       // What lives only as long as the page must not end with it.
-      if (this.hand.reason === "signed-out" && !this.outbox.fleeting) return location.assign("/sign-in?next=/label/");
+      if (this.buffer.reason === "signed-out" && !this.outbox.fleeting) return location.assign("/sign-in?next=/label/");
       // The last answer is from before these pairs were judged; the next is under way.
-      const reason = this.hand.reason === "labeling" && this.hand.fetching ? "loading" : this.hand.reason;
+      const reason = this.buffer.reason === "labeling" && this.buffer.fetching ? "loading" : this.buffer.reason;
       const state = reason === "loading" ? "loading" : "idle";
       if (state === "idle" && this.judging) announce(IDLE[reason]?.[0] || IDLE.labeling[0]);
       if (state === "idle") this.judging = false;
       showState(state);
-      showIdle(reason, this.progress.today, this.hand.withOthers);
+      showIdle(reason, this.progress.today, this.buffer.withOthers);
       this.shown = null;
     } else if (pair !== this.shown) {
       if (!this.shown) this.refresh(); // pairs have come, and were not counted yet
@@ -77,7 +77,7 @@ class Desk {
 
   // Whoever signed in since must not be offered to undo what was done before.
   showVerdict() {
-    const undoable = (this.history.length || this.latest) && this.hand?.reason !== "somebody-else";
+    const undoable = (this.history.length || this.latest) && this.buffer?.reason !== "somebody-else";
     showVerdict(Boolean(this.shown || undoable));
   }
 
@@ -119,16 +119,16 @@ class Desk {
   }
 
   act(path, more, what) {
-    const pair = this.hand.current;
+    const pair = this.buffer.current;
     if (!pair) return;
     const id = newId();
     this.history.push({ id, pair, draft: this.draft.read() });
     if (this.history.length > HISTORY) this.history.shift();
-    this.hand.advance();
+    this.buffer.advance();
     this.drafts.forget(pair);
     this.draft.clear();
     this.outbox.add(path, { id, comparison: pair.id, ...more }, { what, prompt: snippet(pair) });
-    this.hand.fill();
+    this.buffer.fill();
     this.show(); // last: where no pair is left, it matters that more were asked for
   }
 
@@ -147,12 +147,12 @@ class Desk {
   }
 
   flag() {
-    const pair = this.hand.current;
+    const pair = this.buffer.current;
     if (!pair) return;
     const dialog = $(".flagging");
     dialog.querySelector("textarea").value = "";
     dialog.onclose = () => {
-      if (dialog.returnValue !== "flag" || this.hand.current !== pair) return;
+      if (dialog.returnValue !== "flag" || this.buffer.current !== pair) return;
       this.act("/label/api/flag", { comment: dialog.querySelector("textarea").value.trim() }, "Flagged");
     };
     dialog.returnValue = "cancel";
@@ -188,7 +188,7 @@ class Desk {
 
   comeBack(pair, draft) {
     this.drafts.keep(pair, draft);
-    this.hand.putBack(pair);
+    this.buffer.putBack(pair);
     announce("Undone. The pair is back.");
   }
 
@@ -196,7 +196,7 @@ class Desk {
   cameBack(pair) {
     const writing = $("dialog[open]") || document.activeElement?.closest?.(".desk textarea");
     if (!writing) return this.comeBack(pair, EMPTY);
-    this.hand.putNext(pair);
+    this.buffer.putNext(pair);
     announce("Undone. The pair comes next.");
   }
 
@@ -383,6 +383,6 @@ class Desk {
 
   wake() {
     this.outbox.send();
-    this.hand.fill();
+    this.buffer.fill();
   }
 }

@@ -1,6 +1,6 @@
 """The annotator's page: one `gr.HTML` that talks to the routes of ``/label/api``.
 
-The page keeps a few pairs in hand, shows the next one at once and posts labels in the background;
+The page buffers a few pairs, shows the next one at once and posts labels in the background;
 see the scripts for what is promised about them.  No build step: the parts are joined here.
 """
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import gradio as gr
 
 _HERE = Path(__file__).parent
-_SCRIPTS = ("outbox.js", "hand.js", "view.js", "draft.js", "desk.js", "start.js")
+_SCRIPTS = ("outbox.js", "pair-buffer.js", "view.js", "draft.js", "desk.js", "start.js")
 
 SHELL_CSS = (_HERE / "shell.css").read_text(encoding="utf-8")
 """Styles of the page around the component; they go to the mount, not to the component."""

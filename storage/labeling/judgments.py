@@ -118,8 +118,8 @@ def judging(
     sides = _canonical_criteria(criteria or {}, swapped=swapped)
 
     def operation(tx: Transaction) -> Judgment:
-        card = tx.observer(QueueCache).card(tx, comparison)
-        current = card.judged.get(annotator)
+        item = tx.observer(QueueCache).item(tx, comparison)
+        current = item.judged.get(annotator)
         judgment = Judgment(
             id=id,
             comparison=comparison,
@@ -133,12 +133,12 @@ def judging(
             replaces=current,
             created_at=tx.now(),
         )
-        if replaces is not None and replaces != current and id not in card.acts:
+        if replaces is not None and replaces != current and id not in item.acts:
             raise Conflict(
                 f"your judgment {replaces!r} of this comparison is not the current one: it was "
                 "revised or undone, perhaps in another tab; reload the page"
             )
-        return _store_once(tx, card, judgment)
+        return _store_once(tx, item, judgment)
 
     return operation
 
@@ -148,9 +148,9 @@ def skip(db: Database, *, id: str, comparison: str, annotator: str) -> Skip:
     check_id(id)
 
     def operation(tx: Transaction) -> Skip:
-        card = tx.observer(QueueCache).card(tx, comparison)
+        item = tx.observer(QueueCache).item(tx, comparison)
         act = Skip(id=id, comparison=comparison, annotator=annotator, created_at=tx.now())
-        return _store_once(tx, card, act)
+        return _store_once(tx, item, act)
 
     return db.write(operation)
 
@@ -163,16 +163,16 @@ def flag(db: Database, *, id: str, comparison: str, annotator: str, comment: str
     check_id(id)
 
     def operation(tx: Transaction) -> Flag:
-        card = tx.observer(QueueCache).card(tx, comparison)
-        if id not in card.acts:
+        item = tx.observer(QueueCache).item(tx, comparison)
+        if id not in item.acts:
             _require_few_flags(tx, annotator)
         moment = tx.now()
         act = Flag(
             id=id, comparison=comparison, annotator=annotator, comment=comment, created_at=moment
         )
-        stored = _store_once(tx, card, act)
+        stored = _store_once(tx, item, act)
         if stored is act:  # once it is cleared it belongs to whoever comes first
-            grant(tx, comparison, annotator, card.leases[annotator].granted, moment)
+            grant(tx, comparison, annotator, item.leases[annotator].granted, moment)
         return stored
 
     return db.write(operation)
@@ -205,13 +205,13 @@ def undo(db: Database, *, id: str, annotator: str, replaces: str | None = None) 
         whose = tx.rows(_WHOSE, id=target)
         if not whose or {row["annotator"] for row in whose} != {annotator}:
             raise NotFound(f"you have stored nothing under the id {target!r}")
-        card = tx.observer(QueueCache).card(tx, whose[0]["comparison"])
-        if target in card.closed:
+        item = tx.observer(QueueCache).item(tx, whose[0]["comparison"])
+        if target in item.closed:
             raise Conflict("this was undone or revised already, perhaps in another tab")
         moment = tx.now()
         tx.store(Withdrawal(id=id, replaces=target, annotator=annotator, created_at=moment))
-        queue.give(tx, [card], annotator, moment)
-        return card.acts[target]
+        queue.give(tx, [item], annotator, moment)
+        return item.acts[target]
 
     return db.write(operation)
 
@@ -224,7 +224,7 @@ def _undone_before(
     if withdrawal.annotator != annotator or replaces not in (None, withdrawal.replaces):
         raise Conflict(f"the id {withdrawal.id!r} undid something else; make a new one")
     comparison = tx.rows(_WHOSE, id=withdrawal.replaces)[0]["comparison"]
-    return tx.observer(QueueCache).card(tx, comparison).acts[withdrawal.replaces]
+    return tx.observer(QueueCache).item(tx, comparison).acts[withdrawal.replaces]
 
 
 def latest(db: Database, annotator: str) -> str | None:
@@ -250,7 +250,7 @@ def clear_flag(db: Database, *, id: str, flag: str, researcher: str) -> Flag:
             raise NotFound(f"there is no flag {flag!r}")
         if not tx.rows(_WITHDRAWN, id=flag):
             found = from_row(Flag, rows[0])
-            tx.observer(QueueCache).card(
+            tx.observer(QueueCache).item(
                 tx, found.comparison
             )  # so that the desk follows the withdrawal
             tx.store(Withdrawal(id=id, replaces=flag, annotator=researcher, created_at=tx.now()))
@@ -292,13 +292,13 @@ def _first_or_second(side: str, *, swapped: bool) -> str:
     return "first" if (side == "a") != swapped else "second"
 
 
-def _store_once(tx: Transaction, card: QueueItem, act: ActT) -> ActT:
+def _store_once(tx: Transaction, item: QueueItem, act: ActT) -> ActT:
     """Store an act of somebody who was given the comparison, or find it stored already."""
-    if act.id in card.acts:
-        return _same(card.acts[act.id], act)
-    if act.annotator not in card.leases:
+    if act.id in item.acts:
+        return _same(item.acts[act.id], act)
+    if act.annotator not in item.leases:
         raise NotLeased(
-            f"the comparison {card.comparison.id!r} was never given to you; ask for the next one"
+            f"the comparison {item.comparison.id!r} was never given to you; ask for the next one"
         )
     # The unique index knows acts of one kind alone, and makes the whole group run again.
     if tx.observer(QueueCache).is_used(tx, act.id):

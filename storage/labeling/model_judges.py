@@ -81,7 +81,7 @@ def save(
     judge = judge_named(db, name)
 
     def operation(tx: Transaction) -> bool:
-        if judge.id in tx.observer(QueueCache).card(tx, comparison).judged:
+        if judge.id in tx.observer(QueueCache).item(tx, comparison).judged:
             return False
         annotators.ensure(tx, judge)
         judgment = Judgment(

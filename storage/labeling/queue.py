@@ -58,22 +58,22 @@ def lease_next(
         if iteration not in (None, tx.observer(QueueCache).iteration):
             return [], []
         moment = tx.now()
-        held = tx.observer(QueueCache).in_hand(annotator, moment)
-        again = [card for card in held if card.comparison.id not in named][:n]
-        seen = {card.comparison.id for card in held} | named
+        held = tx.observer(QueueCache).unanswered(annotator, moment)
+        again = [item for item in held if item.comparison.id not in named][:n]
+        seen = {item.comparison.id for item in held} | named
         others = (
-            card
-            for card in tx.observer(QueueCache).available(annotator, moment)
-            if card.comparison.id not in seen
+            item
+            for item in tx.observer(QueueCache).available(annotator, moment)
+            if item.comparison.id not in seen
         )
         new = list(islice(others, n - len(again)))
         ended = give(tx, new, annotator, moment, lifetime, keep=again)
         on_screen = [c for c in held if c.comparison.id in named and c.comparison.id not in ended]
         _extend(tx, on_screen, annotator, moment, lifetime)
-        chosen = [card.comparison for card in again + new]
+        chosen = [item.comparison for item in again + new]
         if all(comparison.id in db.cache(TextCache) for comparison in chosen):
             return chosen, []
-        return chosen, [card.comparison.id for card in islice(others, READ_AHEAD)]
+        return chosen, [item.comparison.id for item in islice(others, READ_AHEAD)]
 
     chosen, ahead = db.write(operation)
     return pairs(db, annotator, chosen, ahead=ahead)
@@ -81,37 +81,37 @@ def lease_next(
 
 def give(
     tx: Transaction,
-    cards: Sequence[QueueItem],
+    items: Sequence[QueueItem],
     annotator: str,
     moment: datetime,
     lifetime: timedelta = LEASE_LIFETIME,
     *,
     keep: Sequence[QueueItem] = (),
 ) -> set[str]:
-    """Lease these cards to an annotator; the only way to get a new lease.
+    """Lease these items to an annotator; the only way to get a new lease.
 
-    Beyond `MOST_HELD` the leases given first end, but for those on `cards` and `keep`.  Returns the
+    Beyond `MOST_HELD` the leases given first end, but for those on `items` and `keep`.  Returns the
     ids of the comparisons whose leases ended: others may have them, and the annotator may still
     answer them.
     """
-    stay = {card.comparison.id for card in (*cards, *keep)}
+    stay = {item.comparison.id for item in (*items, *keep)}
     held = tx.observer(QueueCache).held(annotator, moment)
-    others = [card for card in held if card.comparison.id not in stay]
+    others = [item for item in held if item.comparison.id not in stay]
     ended = others[::-1][: max(0, len(others) + len(stay) - MOST_HELD)]
-    for card in ended:
-        grant(tx, card.comparison.id, annotator, card.leases[annotator].granted, moment)
-    for card in cards:
-        grant(tx, card.comparison.id, annotator, moment, moment + lifetime)
-    return {card.comparison.id for card in ended}
+    for item in ended:
+        grant(tx, item.comparison.id, annotator, item.leases[annotator].granted, moment)
+    for item in items:
+        grant(tx, item.comparison.id, annotator, moment, moment + lifetime)
+    return {item.comparison.id for item in ended}
 
 
 def _extend(
-    tx: Transaction, cards: list[QueueItem], annotator: str, moment: datetime, lifetime: timedelta
+    tx: Transaction, items: list[QueueItem], annotator: str, moment: datetime, lifetime: timedelta
 ) -> None:
-    for card in cards:
-        lease = card.leases[annotator]
+    for item in items:
+        lease = item.leases[annotator]
         if lease.expires - moment < lifetime / 2:
-            grant(tx, card.comparison.id, annotator, lease.granted, moment + lifetime)
+            grant(tx, item.comparison.id, annotator, lease.granted, moment + lifetime)
 
 
 def pairs(

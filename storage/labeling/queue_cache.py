@@ -118,7 +118,7 @@ class QueueItem:
         if self.flags or annotator in self.past:
             return False
         held = 0
-        # Asked of every leased card before a free one: a loop costs less than half of set operations.
+        # Asked of every leased item before a free one: a loop costs less than half of set operations.
         for who, lease in self.leases.items():
             held += (
                 lease.expires > moment
@@ -130,7 +130,7 @@ class QueueItem:
 
 
 class QueueCache:
-    """The cards, and the order in which unfinished ones are handed out."""
+    """The items, and the order in which unfinished ones are handed out."""
 
     def __init__(self) -> None:
         # Hashes of the ids of all acts and undos there may be, of every iteration; None until asked
@@ -142,10 +142,10 @@ class QueueCache:
         """Drop everything; the next question reads the tables again."""
         self.iteration: int | None = None
         self._loaded = False
-        self._cards: dict[str, QueueItem] = {}
+        self._items: dict[str, QueueItem] = {}
         self._models: set[str] = set()
-        self._card_of_act: dict[str, str] = {}
-        self._hands: dict[str, set[str]] = {}
+        self._item_of_act: dict[str, str] = {}
+        self._held: dict[str, set[str]] = {}
         # Unfinished comparisons of the iteration as (position, id), in order.
         self._untouched: list[tuple[int, str]] = []
         self._started: list[tuple[int, str]] = []
@@ -167,45 +167,45 @@ class QueueCache:
         self._read(reader, [row["id"] for row in rows])
         self._loaded = True
 
-    def card(self, reader: Reader, comparison: str) -> QueueItem:
-        """The card of a comparison of any iteration; NotFound when there is none."""
+    def item(self, reader: Reader, comparison: str) -> QueueItem:
+        """The item of a comparison of any iteration; NotFound when there is none."""
         self.load(reader)
-        if comparison not in self._cards:
+        if comparison not in self._items:
             self._read(reader, [comparison])
-        if comparison not in self._cards:
+        if comparison not in self._items:
             raise NotFound(f"there is no comparison {comparison!r}")
-        return self._cards[comparison]
+        return self._items[comparison]
 
-    def in_hand(self, annotator: str, moment: datetime) -> list[QueueItem]:
+    def unanswered(self, annotator: str, moment: datetime) -> list[QueueItem]:
         """What he holds a live lease on and still owes an answer, the latest given first.
 
         Others may have been given it too by then (he passed, they got it, he undid): it is
         his all the same.
         """
-        return [card for card in self.held(annotator, moment) if not card.flags]
+        return [item for item in self.held(annotator, moment) if not item.flags]
 
     def held(self, annotator: str, moment: datetime) -> list[QueueItem]:
         """The same with what is flagged: a lease on it counts again once the flag is cleared."""
-        hand = [self._cards[name] for name in self._hands.get(annotator, ())]
+        leased = [self._items[name] for name in self._held.get(annotator, ())]
         owed = [
-            card
-            for card in hand
-            if card.leases[annotator].expires > moment
-            and self._serves(card.comparison)
-            and annotator not in card.past
+            item
+            for item in leased
+            if item.leases[annotator].expires > moment
+            and self._serves(item.comparison)
+            and annotator not in item.past
         ]
         return sorted(
             owed, key=lambda c: (-c.leases[annotator].granted.timestamp(), c.comparison.position)
         )
 
     def available(self, annotator: str, moment: datetime) -> Iterator[QueueItem]:
-        """Cards he may be given: half-finished ones first, then by position."""
+        """Items he may be given: half-finished ones first, then by position."""
         for _, name in self._started:
-            if self._cards[name].may_go_to(annotator, moment):
-                yield self._cards[name]
+            if self._items[name].may_go_to(annotator, moment):
+                yield self._items[name]
         for _, name in self._untouched:
-            if self._cards[name].may_go_to(annotator, moment):
-                yield self._cards[name]
+            if self._items[name].may_go_to(annotator, moment):
+                yield self._items[name]
 
     @property
     def unfinished(self) -> int:
@@ -218,13 +218,13 @@ class QueueCache:
 
     def with_others(self, annotator: str, moment: datetime) -> int:
         """How many of the `remaining` he cannot be given now, because others hold them."""
-        leased = set[str]().union(*self._hands.values())
-        cards = [card for name in leased if self._is_queued(card := self._cards[name])]
+        leased = set[str]().union(*self._held.values())
+        items = [item for name in leased if self._is_queued(item := self._items[name])]
         return sum(
-            annotator not in card.past
-            and not _holds(card, annotator, moment)
-            and not card.may_go_to(annotator, moment)
-            for card in cards
+            annotator not in item.past
+            and not _holds(item, annotator, moment)
+            and not item.may_go_to(annotator, moment)
+            for item in items
         )
 
     def judged(self, reader: Reader, annotator: str, since: datetime) -> tuple[int, int]:
@@ -240,7 +240,7 @@ class QueueCache:
 
     def is_used(self, reader: Reader, act: str) -> bool:
         """Whether an act of any kind and iteration, or the undo of one, has this id."""
-        if act in self._card_of_act:
+        if act in self._item_of_act:
             return True
         if self._maybe_used is None:
             [row] = reader.rows(_ALL_USED)
@@ -263,71 +263,71 @@ class QueueCache:
             if self._loaded and self._serves(record):
                 self._put(QueueItem(record, self._models))
         elif isinstance(record, Judgment | Skip | Flag):
-            card = self._cards.get(record.comparison)
-            if card is None:
+            item = self._items.get(record.comparison)
+            if item is None:
                 self._totals = None
             else:
-                self._card_of_act[record.id] = record.comparison
-                self._change(card, lambda: card.add(record))
+                self._item_of_act[record.id] = record.comparison
+                self._change(item, lambda: item.add(record))
         elif isinstance(record, Withdrawal):
-            name = self._card_of_act.get(record.replaces)
+            name = self._item_of_act.get(record.replaces)
             if name is None:
                 self._totals = None
             else:
-                card = self._cards[name]
-                self._card_of_act[record.id] = name
-                self._change(card, lambda: card.close(record.replaces))
+                item = self._items[name]
+                self._item_of_act[record.id] = name
+                self._change(item, lambda: item.close(record.replaces))
 
     def lease(self, comparison: str, annotator: str, granted: datetime, expires: datetime) -> bool:
-        """Note a lease on a loaded card; returns whether he ever had one on it."""
-        leases = self._cards[comparison].leases
+        """Note a lease on a loaded item; returns whether he ever had one on it."""
+        leases = self._items[comparison].leases
         known = annotator in leases
         leases[annotator] = Lease(granted, expires)
-        self._hands.setdefault(annotator, set()).add(comparison)
+        self._held.setdefault(annotator, set()).add(comparison)
         return known
 
     # -- keeping the order -------------------------------------------------------------------
 
-    def _change(self, card: QueueItem, change: Any) -> None:
-        self._take_out(card)
-        self._count(card, -1)
+    def _change(self, item: QueueItem, change: Any) -> None:
+        self._take_out(item)
+        self._count(item, -1)
         change()
-        self._count(card, 1)
-        self._put_in_order(card)
+        self._count(item, 1)
+        self._put_in_order(item)
 
-    def _count(self, card: QueueItem, change: int) -> None:
+    def _count(self, item: QueueItem, change: int) -> None:
         if self._totals is not None:
-            for annotator, judgment in card.judged.items():
-                minute = _minute(card.acts[judgment].created_at)
+            for annotator, judgment in item.judged.items():
+                minute = _minute(item.acts[judgment].created_at)
                 self._totals.setdefault(annotator, Counter())[minute] += change
 
-    def _put(self, card: QueueItem) -> None:
-        self._cards[card.comparison.id] = card
-        self._put_in_order(card)
+    def _put(self, item: QueueItem) -> None:
+        self._items[item.comparison.id] = item
+        self._put_in_order(item)
 
-    def _put_in_order(self, card: QueueItem) -> None:
-        self._note_hands(card)
-        if self._is_queued(card):
-            insort(self._order_of(card), _place(card))
-            self._past.update(card.past)
+    def _put_in_order(self, item: QueueItem) -> None:
+        self._note_held(item)
+        if self._is_queued(item):
+            insort(self._order_of(item), _place(item))
+            self._past.update(item.past)
 
-    def _take_out(self, card: QueueItem) -> None:
-        if self._is_queued(card):
-            order = self._order_of(card)
-            del order[bisect_left(order, _place(card))]
-            self._past.subtract(card.past)
+    def _take_out(self, item: QueueItem) -> None:
+        if self._is_queued(item):
+            order = self._order_of(item)
+            del order[bisect_left(order, _place(item))]
+            self._past.subtract(item.past)
 
-    def _order_of(self, card: QueueItem) -> list[tuple[int, str]]:
-        begun = card.judged.keys() - self._models
+    def _order_of(self, item: QueueItem) -> list[tuple[int, str]]:
+        begun = item.judged.keys() - self._models
         return self._started if begun else self._untouched
 
-    def _note_hands(self, card: QueueItem) -> None:
-        for annotator in card.leases:
-            hand = self._hands.setdefault(annotator, set())
-            if annotator in card.judged:
-                hand.discard(card.comparison.id)
+    def _note_held(self, item: QueueItem) -> None:
+        for annotator in item.leases:
+            held = self._held.setdefault(annotator, set())
+            if annotator in item.judged:
+                held.discard(item.comparison.id)
             else:
-                hand.add(card.comparison.id)
+                held.add(item.comparison.id)
 
     def _serves(self, comparison: Comparison) -> bool:
         """Whether it is of the iteration that is handed out, or written elsewhere for any time."""
@@ -335,13 +335,13 @@ class QueueCache:
             return True
         return comparison.iteration == self.iteration and comparison.arm != "imported"
 
-    def _is_queued(self, card: QueueItem) -> bool:
-        return self._serves(card.comparison) and not card.flags and card.wanted > 0
+    def _is_queued(self, item: QueueItem) -> bool:
+        return self._serves(item.comparison) and not item.flags and item.wanted > 0
 
     # -- reading the tables ------------------------------------------------------------------
 
     def _read(self, reader: Reader, ids: list[str]) -> None:
-        cards = {
+        items = {
             row["id"]: QueueItem(from_row(Comparison, row), self._models)
             for row in reader.rows(_COMPARISONS, ids=ids)
         }
@@ -351,25 +351,25 @@ class QueueCache:
             *(from_row(Flag, row) for row in reader.rows(_FLAGS, ids=ids)),
         ]
         for act in acts:
-            self._card_of_act[act.id] = act.comparison
-            cards[act.comparison].add(act)
+            self._item_of_act[act.id] = act.comparison
+            items[act.comparison].add(act)
         for row in reader.rows(_WITHDRAWALS, acts=[act.id for act in acts]):
-            name = self._card_of_act[row["replaces"]]
-            self._card_of_act[row["id"]] = name
-            cards[name].close(row["replaces"])
+            name = self._item_of_act[row["replaces"]]
+            self._item_of_act[row["id"]] = name
+            items[name].close(row["replaces"])
         for row in reader.rows(_LEASES, ids=ids):
-            card = cards[row["comparison"]]
-            card.leases[row["annotator"]] = Lease(row["granted_at"], row["expires_at"])
-        self._put_all(cards.values())
+            item = items[row["comparison"]]
+            item.leases[row["annotator"]] = Lease(row["granted_at"], row["expires_at"])
+        self._put_all(items.values())
 
-    def _put_all(self, cards: Iterable[QueueItem]) -> None:
+    def _put_all(self, items: Iterable[QueueItem]) -> None:
         """Many at once: sorted afterwards, where one by one would cost a shift for each."""
-        for card in cards:
-            self._cards[card.comparison.id] = card
-            self._note_hands(card)
-            if self._is_queued(card):
-                self._order_of(card).append(_place(card))
-                self._past.update(card.past)
+        for item in items:
+            self._items[item.comparison.id] = item
+            self._note_held(item)
+            if self._is_queued(item):
+                self._order_of(item).append(_place(item))
+                self._past.update(item.past)
         self._untouched.sort()
         self._started.sort()
 
@@ -393,10 +393,10 @@ def _minute(moment: datetime) -> int:
     return int(moment.timestamp() // 60)
 
 
-def _holds(card: QueueItem, annotator: str, moment: datetime) -> bool:
-    lease = card.leases.get(annotator)
+def _holds(item: QueueItem, annotator: str, moment: datetime) -> bool:
+    lease = item.leases.get(annotator)
     return lease is not None and lease.expires > moment
 
 
-def _place(card: QueueItem) -> tuple[int, str]:
-    return card.comparison.position, card.comparison.id
+def _place(item: QueueItem) -> tuple[int, str]:
+    return item.comparison.position, item.comparison.id

@@ -1,9 +1,9 @@
-// The pairs in hand: the one on the screen and the next few, fetched ahead.
+// The buffer of pairs: the one on the screen and the next few, fetched ahead.
 
 const KEEP = 4;
 const POLL = { first: 500, longest: 15000 }; // milliseconds, while there is nothing to judge
 
-class Hand {
+class PairBuffer {
   // `held()` names further comparisons that must not come again; `changed()` when the first pair,
   // or the reason why there is none, may have changed.
   // `shown` is the id of the pair to begin with, if it is still his: the one before a reload.
