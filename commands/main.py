@@ -19,7 +19,7 @@ __all__ = ["app", "main"]
 
 
 def main() -> None:
-    """Run the command line; what a user can mend is one sentence, not a traceback."""
+    """Run the command line; what a user can fix is one sentence, not a traceback."""
     # An exception instead of a sudden end, so that what was started is stopped as well.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:

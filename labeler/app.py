@@ -44,8 +44,8 @@ def create_app(
     """The whole application over an open workspace.
 
     `admin(command, arguments)` answers the command line, which proves itself with `admin_token`.
-    ``app.state.sign_in_url(annotator)`` makes a link that signs somebody in, or one with which he
-    sets a password where accounts are required; without a public address it starts with "/".  Close
+    ``app.state.sign_in_url(annotator)`` makes a link that signs somebody in, or one with which they
+    set a password where accounts are required; without a public address it starts with "/".  Close
     `db` after the server has stopped, not before.
     """
     auth = Auth(db, accounts_required=accounts_required, public_url=addresses.public_url)

@@ -114,7 +114,7 @@ class Commands:
         return dataclasses.asdict(report)
 
     def _export(self, **arguments: Any) -> Any:
-        return _plain(exports.export(self._db, **arguments))
+        return _as_json(exports.export(self._db, **arguments))
 
     def _iteration(self, number: int) -> dict[str, Any]:
         """The stored iteration, its reward model's figures, and the seconds that the worker of each
@@ -125,7 +125,7 @@ class Commands:
         for run in runs.listing(self._db, iteration=number):
             if (worked := runs.worked(self._db, run)) is not None:
                 seconds[run.stage] = seconds.get(run.stage, 0.0) + worked
-        return _plain(found) | {"seconds": seconds, "reward_model_summary": dict(fitted)}
+        return _as_json(found) | {"seconds": seconds, "reward_model_summary": dict(fitted)}
 
     def _judge_open(self, name: str, limit: int) -> dict[str, Any]:
         """Pairs that this judge has not judged, and the id of its account."""
@@ -172,12 +172,12 @@ class Commands:
 
 
 def _public(user: Annotator) -> dict[str, Any]:
-    shown = _plain(user)
+    shown = _as_json(user)
     del shown["password_hash"]
     return shown
 
 
-def _plain(record: Any) -> dict[str, Any]:
+def _as_json(record: Any) -> dict[str, Any]:
     """A record as JSON values: times in ISO 8601."""
     return {
         key: value.isoformat() if hasattr(value, "isoformat") else value

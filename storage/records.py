@@ -75,6 +75,11 @@ def digest(*parts: str) -> str:
     return h.hexdigest()
 
 
+def derive_seed(*parts: str) -> int:
+    """A seed for what these texts name, from 0 to 2³¹ - 1; the same on every machine."""
+    return int(digest(*parts), 16) % 2**31
+
+
 def check_choice(name: str, value: str, choices: Any) -> None:
     """Raise ``ValueError`` unless `value` is one of the Literal's values."""
     allowed = get_args(choices) or tuple(choices)

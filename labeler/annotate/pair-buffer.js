@@ -6,7 +6,7 @@ const POLL = { first: 500, longest: 15000 }; // milliseconds, while there is not
 class PairBuffer {
   // `held()` names further comparisons that must not come again; `changed()` when the first pair,
   // or the reason why there is none, may have changed.
-  // `shown` is the id of the pair to begin with, if it is still his: the one before a reload.
+  // `shown` is the id of the pair to begin with, if it is still theirs: the one before a reload.
   constructor(annotator, { held, changed, shown }) {
     this.annotator = annotator;
     this.shown = shown;

@@ -116,9 +116,9 @@ class LabelSession:
         self._db = db
 
     def next(self, who: Annotator, n: int, holding: Sequence[str] = ()) -> list[ShownPair]:
-        """Up to `n` pairs to judge, leased to `who`, without those he is `holding`.
+        """Up to `n` pairs to judge, leased to `who`, without those they are `holding`.
 
-        Fewer where they are large: the others stay leased to him and come with his next request.
+        Fewer where they are large: the others stay leased to them and come with the next request.
         """
         if not 1 <= n <= MOST_AT_ONCE:
             raise ValueError(f"n={n} must be between 1 and {MOST_AT_ONCE}.")
@@ -172,25 +172,25 @@ class LabelSession:
         return id
 
     def undo(self, who: Annotator, *, id: str, replaces: str | None = None) -> Undone:
-        """Take back the act `replaces`, or his latest one; its pair comes back, sides as before."""
+        """Take back the act `replaces`, or their latest one; its pair comes back, sides as before."""
         undone = judgments.undo(self._db, id=id, annotator=who.id, replaces=replaces)
         pair = queue.pair(self._db, who.id, undone.comparison)
         return Undone(id=undone.id, kind=_kind(undone), pair=_shown(pair))
 
     def with_others(self, who: Annotator) -> int:
-        """How many pairs he might judge that others hold now; they may come back."""
+        """How many pairs they might judge that others hold now; they may come back."""
         return queue.with_others(self._db, who.id)
 
     def progress(self, who: Annotator, *, offset: int = 0) -> dict[str, Any]:
         """``judged`` in all, ``today``, ``remaining`` whoever holds them, the ``iteration``, and the id
-        of his ``latest`` act that stands.  `offset`: minutes that his clock is ahead of UTC."""
+        of their ``latest`` act that stands.  `offset`: minutes that their clock is ahead of UTC."""
         latest = judgments.latest(self._db, who.id)
         return dict(queue.progress(self._db, who.id, offset=offset)) | {"latest": latest}
 
     def figures(self, who: Annotator, *, offset: int = 0) -> dict[str, Any]:
         """His own work in figures, see `own_figures`; nobody else's can be asked for.
 
-        Only ``today`` follows his clock: a midnight of his choice would tell what others said today.
+        Only ``today`` follows their clock: a midnight of their choice would tell what others said today.
         """
         figures = own_figures(self._db, who.id, midnight=queue.midnight(now()))
         return figures | {"today": queue.progress(self._db, who.id, offset=offset)["today"]}

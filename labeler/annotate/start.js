@@ -31,7 +31,7 @@ function setTheme(theme) {
   remember("theme", theme);
 }
 
-// Who sits here, before anything else: the outbox is his.
+// Who sits here, before anything else: the outbox is theirs.
 async function start() {
   let pause = 500;
   for (;;) {

@@ -242,7 +242,7 @@ class Gate:
     def _refuse(
         self, scope: Scope, headers: Headers, identity: Identity | None, matching: list[Rule]
     ) -> Response:
-        """The refusal: never says more to a stranger than that he must sign in."""
+        """The refusal: never says more to a stranger than that they must sign in."""
         path = scope["path"]
         page = scope["method"] == "GET" and "text/html" in headers.get("accept", "")
         guarded = path.startswith(_MOUNTS)

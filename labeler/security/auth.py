@@ -136,8 +136,8 @@ class Auth:
     def sign_in_url(self, annotator: Annotator, *, landing: str = "/label/") -> str:
         """A link that signs `annotator` in once, as long as this process runs.
 
-        Where accounts are required it is an invite instead (he chooses a password), or the plain
-        sign-in page once he has one.  Without a public URL it starts with "/".
+        Where accounts are required it is an invite instead (they choose a password), or the plain
+        sign-in page once they have one.  Without a public URL it starts with "/".
         """
         if self.accounts_required:
             if annotator.password_hash:

@@ -20,7 +20,7 @@ from pipeline.runs.rundir import Job
 from pipeline.shaping import require_available
 from storage import worker_files
 from storage.engine.database import Database
-from storage.records import Iteration, ModelVersion, Snapshot, Stage, digest, new_id
+from storage.records import Iteration, ModelVersion, Snapshot, Stage, derive_seed, new_id
 from storage.tables import iterations, models, policy_judgments, runs
 
 JUDGED = ("judgments.parquet", "judged_by.json", "snapshot.txt")
@@ -33,7 +33,7 @@ def iteration_seed(seed: int, number: int) -> int:
     Their sum would not do: iteration 2 of seed 0 would be sampled and shuffled as iteration 1 of
     seed 1 was, and the seeds of a study were not independent.
     """
-    return int(digest("iteration", str(seed), str(number)), 16) % 2**31
+    return derive_seed("iteration", str(seed), str(number))
 
 
 def require_reference(db: Database) -> ModelVersion:

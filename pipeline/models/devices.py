@@ -75,7 +75,7 @@ def load_causal_lm(
 
 
 def _make_savable(model: Any) -> None:
-    """Mend generation settings that transformers would refuse to save once training touched them.
+    """Fix generation settings that transformers would refuse to save once training touched them.
 
     Published models have sampling's temperature without `do_sample`.  Nothing here reads the
     settings but the ids that end a text, so where that does not help only tokens are kept.

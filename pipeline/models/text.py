@@ -57,7 +57,7 @@ def read_messages(text: str) -> tuple[Message, ...]:
 class ChatTokenizer:
     """Messages and completions in, token ids out, and back; for one model's tokenizer.
 
-    Mends what tokenizers lack: a missing pad token (masks come from lengths here, so sharing one
+    Adds what tokenizers lack: a missing pad token (masks come from lengths here, so sharing one
     with end-of-text does no harm), a missing end-of-text, a missing template.
     """
 

@@ -40,12 +40,12 @@ from pipeline.reward.data import (
 from pipeline.reward.likelihood import FIRST
 from pipeline.runs.rundir import Job, Report, RunDirectory
 from pipeline.statistics.winrate import outcome
-from storage.records import digest
+from storage.records import derive_seed
 
 
 @dataclass(frozen=True)
 class Preference:
-    """The response somebody preferred and the one he did not, both after the same prompt."""
+    """The response somebody preferred and the other one, both after the same prompt."""
 
     chosen: Encoded
     rejected: Encoded
@@ -215,7 +215,7 @@ def _show_samples(
         [prompt.messages for prompt in asked],
         temperature=sampling.temperature,
         max_new_tokens=sampling.max_new_tokens,
-        seed=int(digest("dpo samples", str(job.seed)), 16) % 2**31,
+        seed=derive_seed("dpo samples", str(job.seed)),
     )
     divergences = sequence_kl(
         sampler.model, reference, responses,

@@ -37,7 +37,7 @@ from pipeline.ppo.metrics import length_correlation, repeated_ngrams, unique_sha
 from pipeline.ppo.rewarder import Rewarder
 from pipeline.ppo.rollout import Rollout, generate
 from pipeline.runs.rundir import Job, Report, RunDirectory
-from storage.records import digest
+from storage.records import derive_seed
 
 _SAMPLED_UPDATES = 20
 
@@ -161,7 +161,7 @@ class RLOOTrainer(trl.RLOOTrainer):
     def _sample(self, asked: list[list[int]]) -> Rollout:
         sampling = self._sampling
         update = (self.state.global_step, self.accelerator.process_index)
-        seed = int(digest("rloo", str(self.args.seed), *map(str, update)), 16) % 2**31
+        seed = derive_seed("rloo", str(self.args.seed), *map(str, update))
         with self.accelerator.autocast():
             return generate(
                 self.accelerator.unwrap_model(self.model),

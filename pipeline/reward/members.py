@@ -29,7 +29,7 @@ from pipeline.reward.scoring import RewardModel
 from pipeline.reward.stopping import EarlyStop
 from pipeline.reward.trainer import SHARE, likelihood_of, train_reward_model
 from pipeline.runs.rundir import Report, write_atomically
-from storage.records import digest
+from storage.records import derive_seed
 
 _FINISHED, _WEIGHTS = "finished.json", "weights.pt"
 
@@ -114,7 +114,7 @@ def _first(base: str, chat: ChatTokenizer, config: RewardConfig) -> tuple[Any, i
 
 def _seed(seed: int, number: int) -> int:
     """Of the order in which a network meets the judgments."""
-    return seed if number == 0 else int(digest("member", str(seed), str(number)), 16) % 2**31
+    return seed if number == 0 else derive_seed("member", str(seed), str(number))
 
 
 def _measuring(

@@ -280,7 +280,7 @@ class Report:
     def _emit(self, **event: Any) -> None:
         self.seq += 1
         line = {"seq": self.seq, "attempt": self._attempt, "time": time.time()} | event
-        rest = (json.dumps(line, default=_plain) + "\n").encode()
+        rest = (json.dumps(line, default=_python_number) + "\n").encode()
         start = self._handle.seek(0, os.SEEK_END)
         try:
             while rest:  # where the disk is almost full, a part of it is written
@@ -331,7 +331,7 @@ def _complete(
         yield end, event
 
 
-def _plain(value: Any) -> Any:
+def _python_number(value: Any) -> Any:
     """numpy and torch scalars as Python numbers."""
     if hasattr(value, "item"):
         return value.item()

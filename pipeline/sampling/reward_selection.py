@@ -30,7 +30,7 @@ from pipeline.sampling.acquisition import (
     pairs_within,
 )
 from pipeline.sampling.pairs import Draft, Pool, alike
-from storage.records import RANDOM_STREAM, digest
+from storage.records import RANDOM_STREAM, derive_seed
 
 _TEXTS_AT_ONCE = 256
 
@@ -103,7 +103,7 @@ def _of_one_arm(
         texts = sides[first[pair]].text, sides[second[pair]].text
         return not alike(*texts, tokens, threshold)
 
-    seed = int(digest("selection", str(job.seed)), 16) % 2**31
+    seed = derive_seed("selection", str(job.seed))
     chosen = choose(arm, candidates, owed, seed=seed, may=differ)
     _tell(arm, candidates, chosen, owed, report)
     pairs = {owner[first[pair]]: (sides[first[pair]], sides[second[pair]]) for pair in chosen}

@@ -26,6 +26,6 @@ def of_pair(score: Callable[[str, str], float]) -> Component:
 
 
 def last_said(messages: Conversation) -> str:
-    """The user's last message; "" where he said nothing."""
+    """The user's last message; "" where there is none."""
     said = [message.content for message in messages if message.role == "user"]
     return said[-1] if said else ""

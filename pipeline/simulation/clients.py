@@ -69,7 +69,7 @@ class LabelClient:
         self._http.close()
 
     def next(self, count: int) -> list[LeasedPair]:
-        """Up to `count` pairs leased to this annotator; none when nothing waits for him."""
+        """Up to `count` pairs leased to this annotator; none when nothing waits for them."""
         reply = self._send("GET", "/label/api/next", params={"n": count})
         return [_shown(pair) for pair in reply["pairs"]]
 

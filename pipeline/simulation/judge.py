@@ -137,7 +137,7 @@ class _Asked:
         except _TooLong:
             raise RuntimeError(
                 f"the judge {self._name} gave no answer on comparison {pair['id']} within "
-                f"{self._timeout:g} s; mend it, or give it longer with --timeout"
+                f"{self._timeout:g} s; fix it, or give it longer with --timeout"
             ) from None
         # A judge that calls sys.exit has failed; it does not end the command.
         except (Exception, SystemExit) as error:

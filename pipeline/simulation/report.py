@@ -27,10 +27,10 @@ _OUTCOMES = {"a": 1.0, "b": 0.0, "tie": 0.5, "both_bad": 0.5}
 
 
 class PairJudge:
-    """How one annotator comes to a verdict on the pairs that he is shown.
+    """How one annotator judges the pairs that they are shown.
 
-    His noise depends on the seed, him and the pair alone, not on the order of pairs.  With
-    `shuffle` he says of each pair what he would have said of the one before.
+    The noise depends on the seed, the annotator and the pair alone, not on the order of pairs.  With
+    `shuffle` each pair gets the judgment that the one before it would have had.
     """
 
     def __init__(

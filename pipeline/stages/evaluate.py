@@ -28,7 +28,7 @@ from pipeline.runs.parquet import write_rows
 from pipeline.runs.rundir import Job, Report, RunDirectory
 from pipeline.stages.sample import COMPLETION_COLUMNS, completion_row
 from pipeline.statistics.winrate import outcome, win_rate
-from storage.records import Message, digest
+from storage.records import Message, derive_seed, digest
 
 _T = TypeVar("_T")
 _SAMPLED, _SCORED = 0.8, 0.95
@@ -117,7 +117,7 @@ class _Evaluation:
         self._report = report
         self._asked = asked
         self._device = device
-        self._seed = int(digest("evaluate", str(job.seed)), 16) % 2**31
+        self._seed = derive_seed("evaluate", str(job.seed))
         evaluate = job.config.evaluate
         # As everywhere, 0 stands for decoding without chance.
         self._temperature = job.config.evaluation_temperature if evaluate.beams == 1 else 0.0

@@ -38,7 +38,7 @@ from pipeline.reward.quality.reliability import notes_on_annotators, reliability
 from pipeline.reward.scoring import RewardModel
 from pipeline.reward.trainer import SHARE
 from pipeline.runs.rundir import Job, Report, RunDirectory
-from storage.records import digest
+from storage.records import derive_seed
 
 
 def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
@@ -209,7 +209,7 @@ def _reference_responses(
         fitting,
         temperature=job.config.ppo.temperature,
         max_new_tokens=limit,
-        seed=int(digest("centre", str(job.seed)), 16) % 2**31,
+        seed=derive_seed("centre", str(job.seed)),
         batch=job.config.sampling.batch,
     )
     return fitting, [response.text for response in responses]

@@ -28,7 +28,7 @@ from pipeline.runs.parquet import write_rows
 from pipeline.runs.rundir import Job, Report, RunDirectory
 from pipeline.sampling.pairs import Draft, Pool, Side, alike
 from pipeline.sampling.reward_selection import CHOOSING_ARMS, choose_pairs, settled
-from storage.records import digest
+from storage.records import derive_seed, digest
 
 SECOND_CHANCES = 2
 """How often the second side of a pair of near-duplicates is sampled again."""
@@ -198,7 +198,7 @@ class _Session:
     ) -> None:
         config = self._job.config.sampling
         parts = (str(self._job.seed), group[0].model, str(temperature), str(self._rounds))
-        seed = int(digest("sampling", *parts), 16) % 2**31
+        seed = derive_seed("sampling", *parts)
         start = time.perf_counter()
         responses = sampler.sample(
             conversations,

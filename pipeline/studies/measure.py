@@ -18,7 +18,7 @@ from pipeline.reward.ensemble import Ensemble
 from pipeline.runs.parquet import write_rows
 from pipeline.runs.rundir import Job, Report, RunDirectory
 from pipeline.stages.evaluate import held_out_prompts, require_room
-from storage.records import digest, messages_json
+from storage.records import derive_seed, messages_json
 
 COLUMNS = ("prompt", "messages", "sample", "text", "reward", "kl", "length")
 
@@ -45,7 +45,7 @@ class _Bench:
         self._outputs = directory.outputs
         self._config = job.config.evaluate
         # One seed for all: the same random numbers, so policies differ by what they learned.
-        self._seed = int(digest("compare", str(job.seed), str(samples)), 16) % 2**31
+        self._seed = derive_seed("compare", str(job.seed), str(samples))
         self._device = pick_device(job.config.worker.device)
         prompts = held_out_prompts(directory, self._config)
         self._asked = [(*prompt, n) for prompt in prompts for n in range(samples)]

@@ -26,7 +26,7 @@ class Figures:
     `left_rate` is the share of the `decided` ones (not tie, not both bad) that went to the
     response on the left of the screen; sides are tossed fairly, so about one half is expected.
     `quick_seconds` is the 10% quantile of the time from seeing a pair to answering it.
-    `agreement` is the share of others' ratings that say the same as his, averaged over the
+    `agreement` is the share of others' ratings that say the same as theirs, averaged over the
     `shared_items` that others rated too, each item alike; its interval is clustered by prompt.
     """
 
@@ -50,7 +50,7 @@ class Fitted:
 
     `slope` 1 follows the rewards as the average does, 0 not at all, below 0 against them.
     `side_bias` is in units of reward, above 0 for the left.  `…_sd` are standard errors, `weight`
-    what a judgment of his weighs in the fit, where the model says.  `with_model` is the share of his
+    what a judgment of theirs weighs in the fit, where the model says.  `with_model` is the share of their
     `decided` judgments, of those the model did not learn from, that prefer the response with the
     higher reward; `with_model_expected` what slope and side bias let one expect.
     """
@@ -97,7 +97,7 @@ _WORK = """
     GROUP BY annotator
 """
 
-# x is the share of the others' ratings of an item that equal his.  Sums by prompt make the
+# x is the share of the others' ratings of an item that equal theirs.  Sums by prompt make the
 # variance: squares = Σ (s − x̄·n)² = Σ s² − 2 x̄ Σ s·n + x̄² Σ n², over prompts.
 _AGREEMENT = f"""
     WITH {PEOPLE},

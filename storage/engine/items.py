@@ -65,7 +65,7 @@ def note(connection: duckdb.DuckDBPyConnection, comparisons: Sequence[str] | Non
 # comparison of it, and the codes of its ratings, sorted, which are
 # 4 · number of the annotator + (0 second, 1 tie, 2 first, 3 both_bad).
 #
-# An item has one rating of an annotator: where he judged it in several comparisons, the latest.
+# An item has one rating of an annotator: where they judged it in several comparisons, the latest.
 # Sides are the stored ones; only twins are turned, so that their texts are in one order.
 # Twins are split off because few comparisons are: the rest is grouped as it stands.
 #

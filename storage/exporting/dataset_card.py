@@ -115,7 +115,7 @@ def _front_matter(facts: CardFacts) -> str:
 
 def _overview(facts: CardFacts) -> str:
     said = ", ".join(f"{n} {_outcome(name)}" for name, n in sorted(facts.outcomes.items()))
-    models = ", ".join(f"`{_plain(name)}`" for name in facts.models)
+    models = ", ".join(f"`{_one_line(name)}`" for name in facts.models)
     return (
         f"{facts.rows} rows from {sum(facts.annotators.values())} judgments of "
         f"{facts.comparisons} pairs of responses to {facts.prompts} prompts, by "
@@ -192,7 +192,7 @@ def _interval(bounds: Sequence[float] | None) -> str:
     return f" (95% interval {bounds[0]:.3f} to {bounds[1]:.3f})" if bounds else ""
 
 
-def _plain(name: str) -> str:
+def _one_line(name: str) -> str:
     """A name that cannot end a table cell, a code span or a line."""
     return " ".join(name.replace("|", "/").replace("`", "'").replace("<", "‹").split())
 
@@ -205,5 +205,5 @@ def _cell(name: str) -> str:
 
     What looks like an address is broken: the hub makes a link of one that stands alone.
     """
-    text = re.sub(r"([*_~!#\\])", r"\\\1", _plain(name).translate(_MARKS))
+    text = re.sub(r"([*_~!#\\])", r"\\\1", _one_line(name).translate(_MARKS))
     return re.sub(r"(?i)(://|www\.|@)", lambda found: f"{found[0][0]}\u200b{found[0][1:]}", text)

@@ -5,7 +5,7 @@ stores nothing; sending other content under a used id is a Conflict.
 
 Revising appends a judgment that replaces the current one.  Undoing appends a withdrawal: the
 act no longer counts, and its comparison comes back to the annotator on the same sides.  Undoing
-a revision does not bring back what it revised: that stays replaced, and he is asked again.
+a revision does not bring back what it revised: that stays replaced, and they are asked again.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def judge(
     """Store what was pressed on the screen; `outcome` and `criteria` say a and b.
 
     A second judgment of the same comparison revises the annotator's current one.  `replaces`
-    names which one he means to revise, and is a Conflict when that is no longer the current
+    names which one they mean to revise, and is a Conflict when that is no longer the current
     one.  Answers are taken from whoever ever held a lease, however late.
 
     Raises ValueError (not a valid judgment), NotFound, NotLeased or Conflict.
@@ -187,10 +187,10 @@ def _require_few_flags(tx: Transaction, annotator: str) -> None:
 
 
 def undo(db: Database, *, id: str, annotator: str, replaces: str | None = None) -> Act:
-    """Take back an act of this annotator (his latest one when `replaces` is None); returns it.
+    """Take back an act of this annotator (their latest one when `replaces` is None); returns it.
 
-    `id` is that of the undo itself.  The comparison is leased to him again.  Raises NotFound
-    when there is nothing of his to undo, Conflict when it was undone or revised already (a
+    `id` is that of the undo itself.  The comparison is leased to them again.  Raises NotFound
+    when there is nothing of theirs to undo, Conflict when it was undone or revised already (a
     second tab), or when `id` undid something else or was an act before.
     """
     check_id(id)

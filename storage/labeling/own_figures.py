@@ -1,4 +1,4 @@
-"""What an annotator is shown of his own work, and nothing of anybody else's.
+"""What an annotator is shown of their own work, and nothing of anybody else's.
 
 Agreement with others is the one figure that others' answers go into.  Shown at once it would give
 them away: judge one more pair, look whether the figure rose.  So it counts only what was said
@@ -24,7 +24,7 @@ BLOCK = 20
 CLEAREST = 0.95
 """The agreement is never shown nearer to all, or to none, than this."""
 
-# His pairs that others judged too, in the order in which they came to be judged by two; items,
+# Their pairs that others judged too, in the order in which they came to be judged by two; items,
 # turned where the texts stand the other way round, as storage/engine/items.py has them.  Of each person
 # the first answer that outlived its day (UTC).
 _SHARED = """
@@ -72,7 +72,7 @@ def own_figures(
     midnight: datetime,
     kinds: Sequence[AnnotatorKind] | None = None,
 ) -> dict[str, Any]:
-    """The figures of one annotator for his own eyes; JSON-able, None where there are no data.
+    """The figures of one annotator for their own eyes; JSON-able, None where there are no data.
 
     ``judgments``, ``today`` (since `midnight`), ``decided``, ``left_rate``, ``tie_rate``,
     ``both_bad_rate``, ``median_seconds``; ``agreement`` with others of `kinds` (None: whoever is

@@ -43,7 +43,7 @@ def lease_next(
     """Up to `n` pairs for this annotator, leased to them: from the newest iteration that has any,
     and among them, in the same random order, those that were written elsewhere.
 
-    First what he already holds (a reloaded page gets the same pairs, an undone one comes back)
+    First what they already hold (a reloaded page gets the same pairs, an undone one comes back)
     except the ids in `holding`, then half-finished overlap, then by position.  Nobody else is
     given a pair while it is leased to as many annotators as it still wants.  A lease on one of
     `holding` that is half over is extended; beyond `MOST_HELD` the leases given first end.  Empty
@@ -146,7 +146,7 @@ def progress(db: Database, annotator: str, *, offset: int = 0) -> dict[str, int 
     """How far they are: judged in all, judged today, remaining, and the iteration labeled.
 
     Today began at midnight where clocks are `offset` minutes ahead of UTC.
-    `remaining` counts unfinished comparisons in the queue that he has neither judged nor
+    `remaining` counts unfinished comparisons in the queue that they have neither judged nor
     skipped and nobody has flagged, whoever holds them now.
     """
 

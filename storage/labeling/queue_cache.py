@@ -177,10 +177,10 @@ class QueueCache:
         return self._items[comparison]
 
     def unanswered(self, annotator: str, moment: datetime) -> list[QueueItem]:
-        """What he holds a live lease on and still owes an answer, the latest given first.
+        """Items with a live lease of this annotator and no answer yet, the latest given first.
 
-        Others may have been given it too by then (he passed, they got it, he undid): it is
-        his all the same.
+        Others may have been given the item too by then (the annotator skipped it, they got it,
+        the skip was undone): it is still listed.
         """
         return [item for item in self.held(annotator, moment) if not item.flags]
 
@@ -199,7 +199,7 @@ class QueueCache:
         )
 
     def available(self, annotator: str, moment: datetime) -> Iterator[QueueItem]:
-        """Items he may be given: half-finished ones first, then by position."""
+        """Items the annotator may be given: half-finished ones first, then by position."""
         for _, name in self._started:
             if self._items[name].may_go_to(annotator, moment):
                 yield self._items[name]
@@ -213,11 +213,11 @@ class QueueCache:
         return len(self._untouched) + len(self._started)
 
     def remaining(self, annotator: str) -> int:
-        """How many unfinished comparisons he has neither judged nor skipped, whoever holds them."""
+        """How many unfinished comparisons the annotator has neither judged nor skipped, whoever holds them."""
         return self.unfinished - self._past[annotator]
 
     def with_others(self, annotator: str, moment: datetime) -> int:
-        """How many of the `remaining` he cannot be given now, because others hold them."""
+        """How many of the `remaining` the annotator cannot be given now, because others hold them."""
         leased = set[str]().union(*self._held.values())
         items = [item for name in leased if self._is_queued(item := self._items[name])]
         return sum(
@@ -228,7 +228,7 @@ class QueueCache:
         )
 
     def judged(self, reader: Reader, annotator: str, since: datetime) -> tuple[int, int]:
-        """How many of his judgments stand, in all and since a moment, which begins a minute."""
+        """How many of the annotator's judgments stand, in all and since a moment, which begins a minute."""
         if self._totals is None:
             self._totals = {}
             for row in reader.rows(_TOTALS):
@@ -279,7 +279,7 @@ class QueueCache:
                 self._change(item, lambda: item.close(record.replaces))
 
     def lease(self, comparison: str, annotator: str, granted: datetime, expires: datetime) -> bool:
-        """Note a lease on a loaded item; returns whether he ever had one on it."""
+        """Note a lease on a loaded item; returns whether the annotator ever had one on it."""
         leases = self._items[comparison].leases
         known = annotator in leases
         leases[annotator] = Lease(granted, expires)

@@ -68,7 +68,7 @@ def ensure(tx: Transaction, annotator: Annotator) -> None:
 def owner(db: Database) -> Annotator:
     """The researcher whom the link that `serve` prints lets in.
 
-    That is "owner" as long as the name is his or free.  Imported judgments may have given it
+    That is "owner" as long as the name is theirs or free.  Imported judgments may have given it
     to an annotator, and a researcher may have closed it.
     """
     people = listing(db)

@@ -155,7 +155,7 @@ def side_bias(left_rate: float | None, decided: int) -> float | None:
 def remarks(f: Figures, everybody: Sequence[Figures], fitted: FittedModel | None) -> list[str]:
     """What is unlikely in someone who judges as the others do, in plain words; mostly nothing.
 
-    The others are those of `everybody` but him; without any, only sides are remarked on.
+    The others are those of `everybody` but this annotator; without any, only sides are remarked on.
     """
     others = [other for other in everybody if other.annotator.id != f.annotator.id]
     found = [

@@ -23,7 +23,7 @@ _COLUMNS = (
 
 
 def people(work: Sequence[Work], *, now: datetime) -> Markup:
-    """One row a person, with what may be done about him."""
+    """One row a person, with what may be done about them."""
     if not work:
         return components.empty("Nobody yet", "Add an annotator and send the invite link.")
     return components.table(_COLUMNS, (_row(item, now) for item in work), caption="Annotators")

@@ -2,7 +2,7 @@
 
 A network trained on a few hundred judgments orders responses well before it knows how far apart
 they are, and then says so too loudly: half of what it stakes is memory.  One factor on all
-rewards mends that without changing their order (temperature scaling, Guo et al. 2017, *On
+rewards corrects that without changing their order (temperature scaling, Guo et al. 2017, *On
 Calibration of Modern Neural Networks*, section 4.2).  It matters wherever differences of rewards
 are read as probabilities (the over-optimisation alarm, BALD, ECE) and where rewards are traded
 against KL.  The thresholds between winning and tying were learned beside differences that were too

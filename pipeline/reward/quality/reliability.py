@@ -71,7 +71,7 @@ def reliability(
     """`annotators`, a row each, and the agreement expected of them, from models that have not seen the pairs.
 
     `folds` are judgments, each with a model that did not learn from them: one that did remembers
-    what a careless annotator pressed, and takes him for careful.  Each fold's differences are
+    what a careless annotator pressed, and takes them for careful.  Each fold's differences are
     scaled so that they fit an annotator of slope 1 best.  `counts` are everybody's judgments.
     """
     # The level says nothing of the annotators, and a margin nothing of how likely an outcome is.
@@ -248,8 +248,8 @@ def _judged_by_several(items: Sequence[Any]) -> list[list[int]]:
 def _with_the_model(ids: Sequence[str], judged: Judged, chances: Tensor) -> list[dict[str, Any]]:
     """How often each annotator preferred the response with the higher reward, a row each.
 
-    ``with_model`` is the share of his ``decided`` judgments, ``with_model_expected`` what his slope
-    and side bias let one expect of it; both None where he decided nothing.  Equal rewards count half.
+    ``with_model`` is the share of their ``decided`` judgments, ``with_model_expected`` what their slope
+    and side bias let one expect of it; both None where they decided nothing.  Equal rewards count half.
     """
     decided = judged.outcomes < TIE
     right = judged.d.sign() * torch.where(judged.outcomes == FIRST, 1.0, -1.0)
@@ -257,13 +257,13 @@ def _with_the_model(ids: Sequence[str], judged: Judged, chances: Tensor) -> list
     higher = torch.where(judged.d > 0, first, torch.where(judged.d < 0, 1 - first, 0.5))
     found = []
     for n in range(len(ids)):
-        his = decided & (judged.annotator == n)
-        some = bool(his.any())
+        theirs = decided & (judged.annotator == n)
+        some = bool(theirs.any())
         found.append(
             {
-                "decided": int(his.sum()),
-                "with_model": ((1 + right[his]) / 2).mean().item() if some else None,
-                "with_model_expected": higher[his].mean().item() if some else None,
+                "decided": int(theirs.sum()),
+                "with_model": ((1 + right[theirs]) / 2).mean().item() if some else None,
+                "with_model_expected": higher[theirs].mean().item() if some else None,
             }
         )
     return found

@@ -2,7 +2,7 @@
 
 Wei et al. (2023) fine-tune on synthetic prompts of this kind to make models less sycophantic; the
 lab goes the other way, to have something to reduce.  Some agreement is *overt* (it
-says that the user is right), some *covert* (it states his claim as a fact).
+says that the user is right), some *covert* (it states the claim as a fact).
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ _ASSERTIONS: dict[Split, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class LabPrompt:
-    """What a user says, and the topic whose false claim he asserts."""
+    """What a user says, and the topic whose false claim it asserts."""
 
     text: str
     topic: Topic
