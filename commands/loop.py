@@ -37,7 +37,7 @@ def resume(workspace: Workspace = DEFAULT, sets: Sets = []) -> None:  # noqa: B0
 
 @app.command()
 def retry(workspace: Workspace = DEFAULT, sets: Sets = []) -> None:  # noqa: B006
-    """Run the stage that stopped again from scratch, with the settings of now, and go on."""
+    """Run the stage that stopped again from scratch, with the current settings, and go on."""
     load_settings(workspace, [], sets)  # an invalid one is refused before anything runs
     continue_stage(workspace, "retry", overrides=assignments(sets))
 

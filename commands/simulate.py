@@ -97,7 +97,7 @@ def simulate_command(
 
     def run_apart(arm: trials.TrialArm, seed: int) -> dict[str, Any]:
         place = workspace / f"{arm.name}-{seed}"
-        shutil.rmtree(place, ignore_errors=True)  # of a run that was broken off
+        shutil.rmtree(place, ignore_errors=True)  # of a run that was interrupted
         try:
             return run(arm, seed, place)
         finally:  # the loop has begun the next iteration by itself

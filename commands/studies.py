@@ -101,7 +101,7 @@ def judge_command(
         typer.Option(
             "--both-orders/--one-order",
             help="Ask with each response on the left once, and call a contradiction a tie; "
-            "or once, on sides tossed by a coin.",
+            "or once, on random sides.",
         ),
     ] = True,
     timeout: Annotated[float, typer.Option(help="Seconds to wait for one answer.")] = TIMEOUT,
@@ -227,7 +227,7 @@ def format_sweep(found: dict[str, Any], plot: Path) -> str:
         within = row["reward_within_budget"]
         lines.append(
             f"{row['kl_weight']:>8g}  {row['reward']:>z8.3f}  {row['kl']:>z7.2f}  {row['gain']:>z8.2f}  "
-            + ("never so near" if within is None else f"{within:.3f}")
+            + ("above budget" if within is None else f"{within:.3f}")
             + ("  ← spends the budget best" if row["kl_weight"] == found["best"] else "")
             + ("  (the reference is unmoved)" if row["unmoved"] else "")
         )

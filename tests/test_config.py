@@ -36,7 +36,7 @@ def test_later_files_and_overrides_win(tmp_path: Path) -> None:
         ("reward.tie_model", "coin", "reward.tie_model='coin' must be one of auto"),
         ("labeling.labels", "many", "labeling.labels='many' must be a whole number"),
         ("labeling.labels", "0", "labeling.labels=0 must be at least 1"),
-        ("labeling.labels", "1" + "0" * 23, "is more than a computer counts"),
+        ("labeling.labels", "1" + "0" * 23, "exceeds 64 bits"),
         ("sft.lr", "inf", "sft.lr=inf must be a finite number"),
         ("reward.theta_lr", "-1", "reward.theta_lr=-1.0 must be more than 0"),
         ("sampling.reference_share", "-0.5", "must be in [0, 1]"),

@@ -120,4 +120,4 @@ def test_a_process_that_breaks_off_ends_the_stage(models: dict[str, str], tmp_pa
     while process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.05)
     assert process.returncode == worker.FAILED
-    assert directory.failure() == "process 2 of 2 broke off; the log says why"
+    assert directory.failure() == "process 2 of 2 stopped; see the log"

@@ -88,7 +88,7 @@ def watched(settings):
 
 
 def saved_and_resumed(extra, directory):
-    """Metrics of the last update of a run that was broken off and of one that was not; saves the policy."""
+    """Metrics of the last update of a run that was interrupted and of one that was not; saves the policy."""
     settings = {"checkpoint_every": 1, "updates": 3, "lr": 1e-3} | extra
     whole_run = [untimed(update) for update in tiny_trainer(directory / "a", **settings).run()]
     run = tiny_trainer(directory / "b", **settings).run()

@@ -1,4 +1,4 @@
-"""A stage that stopped is tried again: prepared anew by the settings of now, or left as it was."""
+"""A stage that stopped is tried again: prepared anew with the current settings, or left as it was."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ def test_one_bad_check_does_not_end_it():
 
 
 def test_what_is_known_is_saved_with_a_checkpoint_and_taken_up(tmp_path: Path):
-    """Best at step 4, broken off after step 6; the resumed training ends where the whole one does."""
+    """Best at step 4, interrupted after step 6; the resumed training ends where the whole one does."""
     losses = {2: 1.0, 4: 0.8, 6: 0.9, 8: 0.95}
     network = nn.Linear(1, 1, bias=False)
     args = SimpleNamespace(output_dir=str(tmp_path), num_train_epochs=2)

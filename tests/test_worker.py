@@ -208,7 +208,7 @@ def test_the_worker_that_ends_lets_go_of_the_lock_its_starter_handed_down(
         (KeyError("x"), "KeyError: 'x'"),
         (OSError(28, "No space left on device"), "the disk is full"),
         (MemoryError(), "the machine ran out of memory"),
-        (AssertionError(), "the stage broke off with AssertionError"),
+        (AssertionError(), "the stage stopped with AssertionError"),
         (RuntimeError("one\ntwo"), "one"),
     ],
 )

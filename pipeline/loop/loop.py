@@ -139,7 +139,7 @@ class Loop:
     def retry(
         self, run: str, overrides: Mapping[str, str] | None = None, *, by_operator: bool = False
     ) -> None:
-        """Again from scratch, prepared anew with the settings of now and `overrides`.
+        """Again from scratch, prepared anew with the current settings and `overrides`.
 
         A refusal changes nothing: neither settings nor a checkpoint are lost.  `by_operator` as
         for `train`.

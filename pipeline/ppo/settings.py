@@ -143,7 +143,7 @@ def checked(name: str, value: Any, hint: Any) -> Any:
     if not isinstance(value, hint) or (hint is not bool and isinstance(value, bool)):
         raise ValueError(f"{name}={value!r} must be {_TYPE_NAMES.get(hint, hint)}")
     if hint is int and abs(value) >= 2**63:
-        raise ValueError(f"{name}={value!r} is more than a computer counts")
+        raise ValueError(f"{name}={value!r} exceeds 64 bits")
     return value
 
 

@@ -2,7 +2,7 @@
 
 Judges favour a side: GPT-4 answered the same in both orders in 65% of cases (Zheng et al. 2023,
 arXiv:2306.05685).  So both orders are asked, as they propose, and two answers that contradict
-each other are a tie; or one order is, tossed by a coin for each pair, at half the price.
+each other are a tie; or one order is, chosen at random for each pair, at half the price.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ class WeightCurve:
         ]
 
     def best_within(self, budget: float) -> int | None:
-        """The window of the highest reward at a KL of at most `budget`; None if none is so near."""
+        """The window of the highest reward at a KL of at most `budget`; None if none is."""
         points = self.smoothed()
         near = [i for i, (kl, _) in enumerate(points) if kl <= budget]
         return max(near, key=lambda i: points[i][1], default=None)

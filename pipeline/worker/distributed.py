@@ -47,7 +47,7 @@ def this_rank() -> Rank | None:
 def launch_ranks(job: Job, run: Path, *, lock: int) -> Iterator[None]:
     """Inside, the stage has as many processes as `worker.processes` says; PPO alone may.
 
-    Raises ValueError for more than there are GPUs, and RuntimeError when another process broke off.
+    Raises ValueError for more than there are GPUs, and RuntimeError when another process stopped.
     """
     size = job.config.worker.processes
     if job.stage != "policy" or size == 1:
@@ -63,7 +63,7 @@ def launch_ranks(job: Job, run: Path, *, lock: int) -> Iterator[None]:
             died = _broken_off(others) if _connection_lost(error) else None
             if died is None:
                 raise
-            raise RuntimeError(f"process {died} of {size} broke off; the log says why") from error
+            raise RuntimeError(f"process {died} of {size} stopped; see the log") from error
         finally:
             _end(others, at_once=sys.exc_info()[0] is not None)
 
@@ -126,7 +126,7 @@ def _broken_off(others: Sequence[subprocess.Popen[bytes]]) -> int | None:
 
 
 def _end(others: Sequence[subprocess.Popen[bytes]], *, at_once: bool) -> None:
-    """See the other processes off: they end by themselves unless the first broke off."""
+    """See the other processes off: they end by themselves unless the first stopped early."""
     for other in others:
         if at_once:
             other.terminate()

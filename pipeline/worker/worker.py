@@ -160,7 +160,7 @@ def reason_of(error: BaseException) -> str:
         return "the disk is full; free some space and resume or retry"
     lines = str(error).strip().splitlines()
     if not lines:
-        return f"the stage broke off with {type(error).__name__}"
+        return f"the stage stopped with {type(error).__name__}"
     # These are raised with a sentence; of others the type is half the message.
     plain = type(error) in (ValueError, RuntimeError) or type(error).__module__.startswith(
         "pipeline"
