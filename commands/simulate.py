@@ -167,8 +167,7 @@ def require_folder(folder: Path) -> None:
     """``ValueError`` where several runs were to be put into a workspace of its own."""
     if (folder / "config.toml").exists():
         raise ValueError(
-            f"{folder} is a workspace, and every run gets one of its own; name a folder for them "
-            "with --workspace"
+            f"{folder} is a workspace, and every run needs its own; name a folder for the runs with --workspace"
         )
 
 

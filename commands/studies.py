@@ -170,7 +170,7 @@ def gate_command(
             )  # fmt: skip
             text = gate.format_verdict(found)
         elif reason or by:
-            raise ValueError("--reason and --by go with --override promote or block")
+            raise ValueError("--reason and --by need --override promote or block")
         elif policy:
             found = gate.standing_in(target.call("gate"), policy)
             text = gate.format_verdict(found)
@@ -201,7 +201,7 @@ def _account() -> str:
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a container under a number of its own
-        raise ValueError("say with --by who rules: this account has no name") from None
+        raise ValueError("name who rules with --by: this account has no name") from None
 
 
 def betas(text: str) -> list[float]:

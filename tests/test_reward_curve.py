@@ -302,7 +302,7 @@ def test_a_curve_is_started_watched_stopped_and_gone_on_with(world: World):
     """The worker is real; its training is cut short by the request to stop."""
     reports, state = world.reports, world.state
     state["message"] = "ppo 12%"
-    with pytest.raises(ValueError, match=r"A stage is at work \(ppo 12%\)"):
+    with pytest.raises(ValueError, match=r"A stage is running \(ppo 12%\)"):
         reports.start_curve("reward-1")
     state["message"] = ""
     with pytest.raises(ValueError, match="No learning curve is being made"):

@@ -220,10 +220,10 @@ def test_buttons_ask_for_the_model_that_is_shown(world: World):
     assert tab._press("start_curve")(None)[tab.answer] == ""
     tab._press("cancel_curve")("reward-1")
     assert loop.asked == [("start_curve", "reward-2"), ("cancel_curve", "reward-1")]
-    loop.reason = "A stage is at work (ppo 12%)."
+    loop.reason = "A stage is running (ppo 12%)."
     refused = tab._press("start_curve")(None)
     loop.reason = None
-    assert "A stage is at work (ppo 12%)." in refused[tab.answer]
+    assert "A stage is running (ppo 12%)." in refused[tab.answer]
     assert refused[tab.model].value == "reward-2"
 
 

@@ -217,7 +217,7 @@ def test_a_file_that_is_a_link_or_a_pipe_is_refused(tmp_path, name, kind):
     else:
         os.mkfifo(workspace / name)
     for act in (Database.open, rebuild):
-        with pytest.raises(StorageDamaged, match=f"{name} is no regular file"):
+        with pytest.raises(StorageDamaged, match=f"{name} is not a regular file"):
             act(workspace)
 
 

@@ -214,7 +214,7 @@ def about_journal(entry: object) -> Callable[[Path], None]:
 
 
 UNREADABLE = "backup.json cannot be read; use another backup"
-IRREGULAR = "is no regular file"
+IRREGULAR = "is not a regular file"
 ODD: dict[str, tuple[Callable[[Path], None], str]] = {
     "a pipe": (instead(JOURNAL, os.mkfifo), IRREGULAR),
     "an endless device": (instead(JOURNAL, lambda p: p.symlink_to("/dev/zero")), IRREGULAR),
@@ -334,7 +334,7 @@ NO_LENGTHS = ["'much'", "'-1'", "' 7'", "'1_000'", "'٣'", "''", f"'{'9' * 5000}
 @pytest.mark.parametrize("value", NO_LENGTHS)
 def test_a_backup_that_notes_no_length_of_its_journal_is_refused(place, value):
     stranger(place / "copy", f"UPDATE meta SET value = {value} WHERE key = 'journal_bytes'")
-    refuses(place, r"copy/.* is no number of bytes\. Use another backup")
+    refuses(place, r"copy/.* is not a number of bytes\. Use another backup")
 
 
 @pytest.mark.parametrize("value", NO_LENGTHS)
@@ -342,7 +342,7 @@ def test_a_workspace_that_notes_no_length_of_its_journal_is_not_opened(place, va
     with duckdb.connect(str(place / "new" / DATABASE)) as connection:
         connection.execute(f"UPDATE meta SET value = {value} WHERE key = 'journal_bytes'")
     with pytest.raises(
-        StorageDamaged, match=r"is no number of bytes\. .* `python launch\.py rebuild`"
+        StorageDamaged, match=r"is not a number of bytes\. .* `python launch\.py rebuild`"
     ):
         Database.open(place / "new")
     rebuild(place / "new")

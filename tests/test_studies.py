@@ -51,7 +51,7 @@ def test_a_folder_has_one_command_at_a_time(tmp_path: Path):
     with exclusive(tmp_path / "s"):
         with (
             pytest.raises(
-                RuntimeError, match=r"another command is at work in .*/s; .* another --x"
+                RuntimeError, match=r"another command is running in .*/s; .* another --x"
             ),
             exclusive(tmp_path / "s", option="--x"),
         ):

@@ -59,7 +59,7 @@ def test_runs_under_other_conditions_are_not_mixed(tmp_path):
     with pytest.raises(ValueError, match="made with bad=None"):
         run_recorded(tmp_path, [], conditions=CONDITIONS | {"bad": 0.3})
     (tmp_path / "seed-0.json").write_text('{"seed": 0')
-    with pytest.raises(ValueError, match=r"seed-0\.json is no file of simulations"):
+    with pytest.raises(ValueError, match=r"seed-0\.json is not a results file of simulations"):
         run_recorded(tmp_path, [])
 
 
@@ -130,7 +130,7 @@ def test_many_runs_do_not_go_into_a_workspace(tmp_path, monkeypatch):
     (tmp_path / "config.toml").write_text("")
     ended = CliRunner().invoke(app, ["simulate", "--seeds", "2", "--workspace", str(tmp_path)])
     assert isinstance(ended.exception, ValueError)
-    assert "every run gets one of its own" in str(ended.exception)
+    assert "every run needs its own" in str(ended.exception)
 
 
 @pytest.mark.parametrize(

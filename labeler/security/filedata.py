@@ -55,7 +55,7 @@ def _check(body: bytearray, functions: Container[object]) -> None:
         return  # Gradio says so
     function, session = found.get("fn_index"), found.get("session_hash")
     if isinstance(function, str | int | float) and function not in functions:
-        raise BadCall("The page has no such function; load it again.")
+        raise BadCall("The page has no such function; reload it.")
     if isinstance(session, str) and not _SESSION.fullmatch(session):
         raise BadCall("A session's name has up to 64 letters and digits.")
 

@@ -45,8 +45,7 @@ def require_open(
             continue
         raise ValueError(
             f"{setting} names {name!r}: researchers may name what lies in {workspace / 'files'} or "
-            "what config.toml names there; whoever runs the studio may name others, in config.toml "
-            "or on the command line"
+            "what config.toml names there; the operator may name others in config.toml or on the command line"
         )
 
 

@@ -79,8 +79,7 @@ def require_in_a_process(module: str, names: Sequence[str]) -> None:
         told, complained = process.communicate(timeout=PATIENCE)
     except subprocess.TimeoutExpired:
         raise ValueError(
-            f"importing {listed} took more than {PATIENCE:g} s; load what is slow when the "
-            "function is first called"
+            f"importing {listed} took more than {PATIENCE:g} s; load slow dependencies on the first call"
         ) from None
     finally:
         with suppress(ProcessLookupError):

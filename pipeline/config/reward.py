@@ -110,6 +110,5 @@ class RewardConfig(Section):
         )
         require(
             self.margin == 0 or self.tie_model != "ordinal",
-            f"reward.margin={self.margin} goes with other tie models than ordinal, whose "
-            "thresholds say what a strength means; set it to 0",
+            f"reward.margin={self.margin} does not apply to the ordinal tie model, whose thresholds already use the strength; set it to 0",
         )

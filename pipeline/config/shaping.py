@@ -91,7 +91,7 @@ class ShapingConfig(Section):
             )
             require(
                 path is None or Path(path).is_absolute(),
-                f"shaping.{name}={path!r} must be an absolute path: training runs elsewhere",
+                f"shaping.{name}={path!r} must be an absolute path: training runs in another directory",
             )
         try:
             re.compile(self.format)

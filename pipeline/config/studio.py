@@ -200,8 +200,7 @@ class EvaluateConfig(Section):
         super().__post_init__()
         require(
             self.beams == 1 or self.completions == 1,
-            f"evaluate.beams={self.beams} finds one completion a prompt; with it set "
-            "evaluate.completions to 1",
+            f"evaluate.beams={self.beams} finds one completion per prompt; set evaluate.completions to 1",
         )
 
 
@@ -283,8 +282,7 @@ class Config(Section):
         minibatch, sharding = self.ppo.minibatch, self.ppo.sharding
         require(
             processes <= minibatch,
-            f"worker.processes={processes} is more than ppo.minibatch={minibatch}; each process "
-            "needs a response of its own",
+            f"worker.processes={processes} is more than ppo.minibatch={minibatch}; each process needs at least one response",
         )
         require(
             processes > 1 or sharding == "none",

@@ -147,7 +147,7 @@ class Preparation:
         gone = [model.path for model in models.missing(self.db) if model.id in needed]
         if gone:
             raise ValueError(
-                f"{', '.join(gone)} is missing from {self.db.workspace}: a backup holds no models. "
+                f"{', '.join(gone)} is missing from {self.db.workspace}: a backup does not contain models. "
                 "Copy the directory there from the workspace that the backup was made of"
             )
 
@@ -161,8 +161,7 @@ class Preparation:
         if others:
             raise ValueError(
                 f"shaping.weights names {', '.join(sorted(others))}, which would run as code on this "
-                "machine: whoever runs the studio has to allow it first, in plugins.allowed in "
-                "config.toml"
+                "machine: the operator must allow it first, in plugins.allowed in config.toml"
             )
         require_available(shaping)
 
@@ -221,7 +220,7 @@ class Preparation:
         if self.config.optimize.method != "dpo":
             return
         if (run := runs.newest(self.db, number, "reward")) is None:
-            raise RuntimeError(f"iteration {number} has judged nothing for DPO to learn")
+            raise RuntimeError(f"iteration {number} has no judgment that DPO can learn from")
         for name in JUDGED:
             shutil.copy(self.db.workspace / run.directory / "inputs" / name, inputs)
 

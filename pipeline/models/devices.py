@@ -27,7 +27,9 @@ def pick_device(wanted: str = "auto") -> torch.device:
             "cpu": True,
         }
         if not here[wanted]:
-            raise ValueError(f"worker.device={wanted} is not on this machine; set it to auto")
+            raise ValueError(
+                f"worker.device={wanted} is not available on this machine; set it to auto"
+            )
         device = torch.device(wanted)
     if device.type == "cuda":
         # Under `accelerate launch` every process has a GPU of its own.

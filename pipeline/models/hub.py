@@ -104,7 +104,7 @@ def require_reward_model(name: str) -> None:
     labels = len(ids) if isinstance(ids, dict) else config.get("num_labels", 2)
     if labels != 1:
         raise ModelUnavailable(
-            f"{name} gives a text {labels} numbers, and a reward model gives one (num_labels=1)"
+            f"{name} gives a text {labels} numbers, and a reward model outputs one (num_labels=1)"
         )
     known = {} if "reward_likelihood" in config else _weights_of(path, name)
     if known and "score.weight" not in known:
@@ -201,11 +201,11 @@ def _require_directory(path: Path) -> None:
     if not path.is_dir():
         raise ModelUnavailable(f"there is no model directory {path}")
     if not (path / "config.json").is_file():
-        raise ModelUnavailable(f"{path} holds no config.json, so it is no Hugging Face model")
+        raise ModelUnavailable(f"{path} has no config.json, so it is not a Hugging Face model")
     if not any(any(path.glob(pattern)) for pattern in _WEIGHTS):
-        raise ModelUnavailable(f"{path} holds no weights (model.safetensors)")
+        raise ModelUnavailable(f"{path} has no weights (model.safetensors)")
     if not any((path / file).is_file() for file in _TOKENIZER):
-        raise ModelUnavailable(f"{path} holds no tokenizer (tokenizer.json)")
+        raise ModelUnavailable(f"{path} has no tokenizer (tokenizer.json)")
     _require_own_code(path, _read_config(path))
     for file in sorted(path.glob("*.safetensors")):
         try:
@@ -225,7 +225,9 @@ def _read_config(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         raise ModelUnavailable(f"{file} cannot be read: {_first_line(error)}") from error
     if not isinstance(config, dict):
-        raise ModelUnavailable(f"{file} holds no JSON object, so it is no Hugging Face model")
+        raise ModelUnavailable(
+            f"{file} does not contain a JSON object, so it is not a Hugging Face model"
+        )
     return config
 
 

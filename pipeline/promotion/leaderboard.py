@@ -101,8 +101,7 @@ def bradley_terry(matches: Sequence[Match], items: Sequence[str]) -> np.ndarray:
         missing = set(items) - _reached(chain, items[0])
         if missing:
             raise ValueError(
-                f"{', '.join(sorted(missing))} cannot be ranked against {items[0]}: neither has "
-                "been beaten or tied by the other, not even by way of others"
+                f"{', '.join(sorted(missing))} cannot be ranked against {items[0]}: no chain of wins and ties connects them in both directions"
             )
     return _Table.of(matches, items, prior_ties=0.0).ratings()
 

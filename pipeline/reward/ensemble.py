@@ -68,7 +68,7 @@ def aggregate(scores: Tensor, *, how: str, weight: float) -> Tensor:
         case "lower_bound":
             return scores.mean(0) - weight * spread(scores)
         case _:
-            raise ValueError(f"no way {how!r} to make one score of several")
+            raise ValueError(f"unknown way {how!r} to combine scores")
 
 
 class Ensemble:

@@ -112,7 +112,7 @@ class RewardModel:
                 given = network.rewards(self._states(network, texts))
                 if not bool(given.isfinite().all()):
                     raise ValueError(
-                        "the reward model gives rewards that are no finite numbers: its training "
+                        "the reward model gives rewards that are not finite: its training "
                         "diverged; lower reward.lr and train it again"
                     )
                 found += given.T.tolist()

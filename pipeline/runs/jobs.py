@@ -177,7 +177,7 @@ class Jobs:
         """The run, which has failed or was cancelled; ValueError where it has not."""
         run = runs.get(self._db, run_id)
         if run.status not in ("failed", "cancelled"):
-            raise ValueError(f"{run_id} has {run.status}; only a stopped run can go on")
+            raise ValueError(f"{run_id} has {run.status}; only a stopped run can be resumed")
         return run
 
     def resume(self, run_id: str, overrides: Mapping[str, str] | None = None) -> Run:

@@ -82,7 +82,7 @@ def exclusive(folder: Path, *, option: str = "--name") -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise RuntimeError(
-                f"another command is at work in {folder}; wait for its end, stop it, or give this "
+                f"another command is running in {folder}; wait until it ends, stop it, or give this "
                 f"one another {option}"
             ) from None
         yield

@@ -335,7 +335,7 @@ def _python_number(value: Any) -> Any:
     """numpy and torch scalars as Python numbers."""
     if hasattr(value, "item"):
         return value.item()
-    raise TypeError(f"{type(value).__name__} does not belong in an event")
+    raise TypeError(f"{type(value).__name__} cannot be stored in an event")
 
 
 def _read_json(path: Path) -> dict[str, Any] | None:

@@ -139,8 +139,7 @@ class AdminClient:
         except httpx.ReadTimeout:
             raise ValueError(
                 f"the server at {self._http.base_url} has not answered `{command}` for "
-                f"{self._timeout:g} s and may still be at it; see what `status` says before you "
-                "send it again"
+                f"{self._timeout:g} s and may still be running it; check `status` before you send it again"
             ) from None
         except httpx.TransportError as error:
             url = self._http.base_url

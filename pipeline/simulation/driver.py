@@ -201,5 +201,5 @@ class _Driver:
                 )
             time.sleep(self.poll)
         raise SimulationFailed(
-            f"the loop stood still for {self.timeout:.0f} s before it came to {phase}: {seen}"
+            f"the loop made no progress for {self.timeout:.0f} s before it came to {phase}: {seen}"
         )

@@ -97,7 +97,9 @@ def stored(path: Path, conditions: Mapping[str, Any]) -> dict[str, Any]:
         made, _ = held["conditions"], held["arms"]
         others = {k: made.get(k) for k in conditions | made if made.get(k) != conditions.get(k)}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path} is no file of simulations ({error!r}); delete it") from None
+        raise ValueError(
+            f"{path} is not a results file of simulations ({error!r}); delete it"
+        ) from None
     if others:
         said = ", ".join(f"{name}={value}" for name, value in others.items())
         raise ValueError(f"{path} was made with {said}; name another folder, or delete it")

@@ -234,7 +234,7 @@ def _centring_prompts(inputs: Path) -> list[Any]:
     path = inputs / "prompts.parquet"
     if not path.exists():
         raise ValueError(
-            "reward.center needs prompts to centre on; set reward.center=false without"
+            "reward.center needs prompts to centre on; set reward.center=false if there are none"
         )
     return [read_messages(text) for text in pd.read_parquet(path)["messages"]]
 

@@ -64,11 +64,11 @@ def open_file(path: Path) -> BufferedReader:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENXIO):  # a link; a socket
-            raise StorageDamaged(f"{path} is no regular file") from None
+            raise StorageDamaged(f"{path} is not a regular file") from None
         raise
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
-        raise StorageDamaged(f"{path} is no regular file")
+        raise StorageDamaged(f"{path} is not a regular file")
     return os.fdopen(handle, "rb")
 
 

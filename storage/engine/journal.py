@@ -57,7 +57,7 @@ def decode(raw: bytes) -> tuple[str, Entry]:
         kind = entry.pop("record")
         known = KINDS.get(kind)
     except (KeyError, TypeError, RecursionError):
-        raise ValueError("it says no record, though its checksum matches") from None
+        raise ValueError("it contains no record, although its checksum matches") from None
     if known is None:
         raise ValueError(f"a record {kind!r} is unknown here; a newer Kitestring wrote it")
     if not isinstance(entry.get(known.key), str | int):

@@ -174,7 +174,7 @@ def bytes_noted(value: str | None) -> int:
     if value is None or not (value.isascii() and value.isdigit() and len(value) < 20):
         raise StorageDamaged(
             f"the database notes {str(value)[:_SHOWN]!r} as the length of the journal, "
-            "which is no number of bytes"
+            "which is not a number of bytes"
         )
     return int(value)
 

@@ -116,7 +116,7 @@ def require_own_files(workspace: Path) -> None:
         path = workspace / name
         if os.path.lexists(path) and not stat.S_ISREG(path.lstat().st_mode):
             raise StorageDamaged(
-                f"{path} is no regular file; put the file itself there (the workspace as a whole may "
+                f"{path} is not a regular file; put the file itself there (the workspace as a whole may "
                 "be a link)"
             )
 

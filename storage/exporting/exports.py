@@ -103,7 +103,7 @@ def export(
             allowed = ", ".join(get_args(choices))
             raise ValueError(f"--{name} is {value!r} and must be one of {allowed}")
     if history and format != "raw":
-        raise ValueError("the history goes with --format raw; the other formats hold no status")
+        raise ValueError("--history needs --format raw; the other formats have no status column")
     place = Destination.of(out)
     if csv_safe and not place.target.lower().endswith(".csv"):
         raise ValueError(f"--csv-safe is for FILE.csv; {out} is none")

@@ -154,8 +154,7 @@ class Cells:
             ) from None
         if moment > now() + _CLOCKS_DIFFER:
             raise ValueError(
-                f"{column} is {_spelled(value)}, which is yet to come (a time that names no zone is "
-                "taken for UTC)"
+                f"{column} is {_spelled(value)}, which is in the future (a time without a zone is read as UTC)"
             )
         # A parquet timestamp arrives as a subclass of datetime that counts nanoseconds.
         return datetime.fromisoformat(moment.isoformat(timespec="microseconds"))

@@ -85,7 +85,7 @@ def _implicit_text(chosen: str, rejected: str) -> tuple[tuple[Message, ...], str
     while shared < min(len(chosen), len(rejected)) and chosen[shared] == rejected[shared]:
         shared += 1
     if shared == len(chosen) == len(rejected):
-        raise ValueError("chosen and rejected are the same text, which says nothing")
+        raise ValueError("chosen and rejected are the same text, so there is no preference")
     while shared and not chosen[shared - 1].isspace():
         shared -= 1
     shared = len(chosen[:shared].rstrip())

@@ -277,7 +277,7 @@ def current_count(db: Database, iteration: int | None = None) -> int:
 def check_id(id: str) -> None:
     """Raise ValueError unless a client's id can be one."""
     if not id.strip() or len(id) > 100:
-        raise ValueError("an id must have 1 to 100 characters; a uuid is meant")
+        raise ValueError("an id must have 1 to 100 characters; use a UUID")
 
 
 def _canonical_criteria(criteria: Mapping[str, str], *, swapped: bool) -> dict[str, str]:

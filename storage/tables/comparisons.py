@@ -32,8 +32,7 @@ def add(db: Database, comparisons: Sequence[Comparison]) -> int:
             for name in (comparison.first, comparison.second):
                 if prompt_of.get(name) != comparison.prompt:
                     raise ValueError(
-                        f"comparison {comparison.id!r}: {name!r} is no stored completion of the "
-                        f"prompt {comparison.prompt!r}"
+                        f"comparison {comparison.id!r}: {name!r} is not a stored completion of the prompt {comparison.prompt!r}"
                     )
         return tx.store(*comparisons)
 

@@ -156,7 +156,9 @@ class LoopTab:
         """The run that the page shows as stopped; ValueError where it is stopped no more."""
         stopped = self._loop.stopped_stage()
         if stopped is None or _attempt(stopped) != shown_attempt:
-            raise ValueError("The loop has moved on meanwhile; look at the page as it is now.")
+            raise ValueError(
+                "The loop has changed since the page was loaded; check the page and try again."
+            )
         return stopped.run
 
     def _fill_with(self, defaults: bool) -> Updates:

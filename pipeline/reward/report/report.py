@@ -83,12 +83,12 @@ class RewardReports:
         with self._lock:
             if doing := self._state()["message"]:
                 raise ValueError(
-                    f"A stage is at work ({doing}), and both would be slow: wait until it is done."
+                    f"A stage is running ({doing}), and both would be slow: wait until it has finished."
                 )
             found = self._find(self._made(), model)
             directory, job, fill = curve_job(self._workspace, found)
             if directory.is_running():
-                raise ValueError("The learning curve is being made already.")
+                raise ValueError("The learning curve is already being computed.")
             directory.path.mkdir(parents=True, exist_ok=True)
             with directory.hold_lock() as lock:
                 if prepared(directory, job, fill=fill):
@@ -98,11 +98,9 @@ class RewardReports:
         """Stop the worker; what it has trained stays, and `start_curve` goes on from there."""
         directory = curve_place(self._workspace, self._find(self._made(), model))
         if not directory.is_running():
-            raise ValueError("No learning curve is being made.")
+            raise ValueError("No learning curve is being computed.")
         if not (directory.path / "pid").exists():
-            raise ValueError(
-                "The learning curve is made by a command in a terminal; stop it there."
-            )
+            raise ValueError("A command in a terminal computes the learning curve; stop it there.")
         process.cancel(directory, now())
 
     def shut_down(self) -> None:
