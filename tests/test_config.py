@@ -49,6 +49,8 @@ def test_later_files_and_overrides_win(tmp_path: Path) -> None:
         ("evaluate.beams", "0", "evaluate.beams=0 must be at least 1"),
         ("shaping.ensemble", "median", "must be one of mean, lower_bound, min"),
         ("ppo.minibatch", "10", "ppo.minibatch=10 must divide ppo.rollouts=64"),
+        ("ppo.schedule", "cosine", "ppo.schedule='cosine' must be one of linear, constant"),
+        ("ppo.kl_estimator", "k3", "'k3' with ppo.kl_in='reward' punishes a token"),
     ],
 )
 def test_a_bad_override_says_what_would_be_right(name: str, value: str, message: str) -> None:

@@ -34,8 +34,8 @@ def poisoned():
         ({"reward_weights": {"score": math.nan}}, r"reward_weights\['score'\]=nan"),
         ({"reward_weights": {"score": "a"}}, r"reward_weights\['score'\]='a'"),
         ({"reward_weights": ["score"]}, "must map component names to numbers"),
-        ({"kl_weight": 1e40}, r"kl_weight=1e\+40 must be at most 10000"),
-        ({"seed": 2**63}, r"seed=9223372036854775808 must be at most"),
+        ({"kl_weight": 1e40}, r"kl_weight=1e\+40 must be in \[0, 10000"),
+        ({"seed": 2**63}, "seed=9223372036854775808 exceeds 64 bits"),
     ],
 )
 def test_refused_when_the_trainer_is_made(changes, message):

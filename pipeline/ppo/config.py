@@ -1,24 +1,27 @@
 """Settings of the PPO engine.  Loads no torch.
 
-Each field carries its documentation as data (`field.metadata`: `help`, `source`
-and, where they apply, `low`, `high`, `above`, `choices`), so that a form, a
-`--help` text and the check in `__post_init__` all read the same words.
+Each field carries its documentation as data (`field.metadata`: `help`, `source` and, where they
+apply, `low`, `high`, `above`), so that a form, a `--help` text and the check of `Section` all read
+the same words.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from typing import ClassVar, Literal
 
-from pipeline.ppo.fields import check_field, setting
+from pipeline.ppo.settings import Section, setting
 
 LARGEST_KL_WEIGHT = 1e4
 
 
 @dataclass(frozen=True, kw_only=True)
-class PPOConfig:
+class PPOConfig(Section):
     """Everything that decides a PPO run, checked when it is made.
 
     Raises `ValueError` with one sentence that names the field, its value and
     what would be accepted.  A limit of 0 means "off" wherever the help says so.
     """
+
+    section: ClassVar[str] = "ppo"
 
     # How much is sampled, and how it is cut up.
     updates: int = setting(
@@ -37,11 +40,10 @@ class PPOConfig:
         "Padded tokens in one forward and backward pass.  Bounds memory, never the result.",
         low=1,
     )
-    packing: str = setting(
+    packing: Literal["auto", "on", "off"] = setting(
         "auto",
         "Read several texts as one row in training passes instead of padding them; auto does on "
         "a CPU, where all models agree with themselves read so, and on is refused where they do not.",
-        choices=("auto", "on", "off"),
     )
     rollout_batch: int = setting(
         0, "Responses decoded side by side; 0 decodes all `rollouts` together.", low=0
@@ -64,11 +66,10 @@ class PPOConfig:
         source="OpenRLHF: actor 1e-6, critic 9e-6; verl: 1e-6, 1e-5",
         low=0,
     )
-    schedule: str = setting(
+    schedule: Literal["linear", "constant"] = setting(
         "linear",
         "Learning rate over the run: linear to 0, or constant (hovers off the optimum).",
         source="N+ implementation details",
-        choices=("linear", "constant"),
     )
     adam_eps: float = setting(
         1e-5,
@@ -101,11 +102,10 @@ class PPOConfig:
         source="Ye et al. (2020): 3",
         low=0,
     )
-    negative_clip: str = setting(
+    negative_clip: Literal["pessimistic", "symmetric"] = setting(
         "pessimistic",
         "Clip for negative advantages.  symmetric is for study: it lets a ratio fall to 0 "
         "unchecked.",
-        choices=("pessimistic", "symmetric"),
     )
     value_clip: float = setting(
         0.2,
@@ -138,30 +138,26 @@ class PPOConfig:
     )
 
     # The value function.
-    critic: str = setting(
+    critic: Literal["shared", "separate"] = setting(
         "shared",
         "Values from a head on the policy's own trunk, or from a separate model that starts from "
         "the reward model.",
-        choices=("shared", "separate"),
     )
-    value_head: str = setting(
+    value_head: Literal["linear", "mlp"] = setting(
         "linear",
         "The head on the trunk; mlp adds a tanh layer.  Both say 0 at first.",
-        choices=("linear", "mlp"),
     )
     value_warmup: int = setting(
         0, "Updates at the start that train the values alone and leave the policy.", low=0
     )
-    update_order: str = setting(
+    update_order: Literal["joint", "alternating"] = setting(
         "joint",
         "One step on policy and value loss together, or a value step and then a policy step.",
-        choices=("joint", "alternating"),
     )
-    baseline: str = setting(
+    baseline: Literal["critic", "return_to_go", "category_mean"] = setting(
         "critic",
         "What returns are compared with: the critic, nothing (return_to_go), or the mean return so "
         "far of the prompt's category (or of all without one).  The last two, for study, train no values.",
-        choices=("critic", "return_to_go", "category_mean"),
     )
 
     # The KL penalty.
@@ -172,26 +168,23 @@ class PPOConfig:
         low=0,
         high=LARGEST_KL_WEIGHT,
     )
-    kl_estimator: str = setting(
+    kl_estimator: Literal["k1", "k2", "full"] = setting(
         "k1",
         "How a token's divergence from the reference is charged: k1, its log-ratio; k2, half the square of that, "
         "as a term of the loss; or full, the exact sum over the vocabulary (less noise, one more reference "
         "pass a minibatch).",
         source="Shah et al., A Comedy of Estimators (arXiv:2512.21852)",
-        choices=("k1", "k2", "full"),
     )
-    kl_in: str = setting(
+    kl_in: Literal["reward", "loss"] = setting(
         "reward",
         "Where a token's own divergence is charged: reward (k1) or loss (k2).  full is charged in the "
         "loss under either.  The divergence of later tokens is always charged in the reward.",
         source="InstructGPT: reward",
-        choices=("reward", "loss"),
     )
-    kl_control: str = setting(
+    kl_control: Literal["fixed", "adaptive"] = setting(
         "fixed",
         "Keep β fixed, or let it follow `kl_target`.",
         source="Ziegler et al. (2019)",
-        choices=("fixed", "adaptive"),
     )
     kl_target: float = setting(
         6.0,
@@ -234,11 +227,10 @@ class PPOConfig:
         source="TRL, N+ implementation details",
         low=0,
     )
-    score_scaling: str = setting(
+    score_scaling: Literal["none", "batch", "running"] = setting(
         "none",
         "Standardise scores by this batch's moments, by running ones, or not at all.",
         source="OpenRLHF, trlX",
-        choices=("none", "batch", "running"),
     )
     score_clip: float = setting(
         0.0, "Scores are clipped to ± this after scaling; 0 is off.", source="trlX: 10", low=0
@@ -265,12 +257,11 @@ class PPOConfig:
         above=0,
         high=1,
     )
-    rollout_backend: str = setting(
+    rollout_backend: Literal["own", "transformers", "vllm"] = setting(
         "own",
         "Who samples: our loop; transformers' generate, for models whose cache our loop cannot "
         "drive; or vLLM (pip install vllm, one GPU).  With the last two log-probabilities are "
         "computed again and gains weighed by them.",
-        choices=("own", "transformers", "vllm"),
     )
     importance_cap: float = setting(
         2.0,
@@ -289,22 +280,19 @@ class PPOConfig:
     # The run.
     seed: int = setting(0, "Seed of prompt order, sampling and minibatches.", low=0, high=2**32 - 1)
     checkpoint_every: int = setting(10, "Updates between checkpoints; 0 writes none.", low=0)
-    start_from: str = setting(
+    start_from: Literal["sft", "previous"] = setting(
         "sft",
         "Weights the policy starts from: the SFT model, or the previous iteration's policy.  "
         "The reference is the SFT model either way.",
-        choices=("sft", "previous"),
     )
-    precision: str = setting(
+    precision: Literal["auto", "bf16", "fp32"] = setting(
         "auto",
         "bf16 is autocast over fp32 weights; auto takes it on a GPU that has it, else fp32.",
-        choices=("auto", "bf16", "fp32"),
     )
-    sharding: str = setting(
+    sharding: Literal["none", "fsdp2"] = setting(
         "none",
         "Processes (worker.processes, or started by `accelerate launch`) hold whole copies of the weights, or (fsdp2) a "
         "part each of weights, gradients and optimizer states.",
-        choices=("none", "fsdp2"),
     )
     gradient_checkpointing: bool = setting(
         False, "Compute activations again in the backward pass: a third more time, less memory."
@@ -323,8 +311,7 @@ class PPOConfig:
 
     def __post_init__(self) -> None:
         _check_kl(self.kl_estimator, self.kl_in)
-        for item in fields(self):
-            check_field(item.name, getattr(self, item.name), type(item.default), item.metadata)
+        super().__post_init__()
         if self.rollouts % self.minibatch:
             raise ValueError(
                 f"ppo.minibatch={self.minibatch} must divide ppo.rollouts={self.rollouts}"

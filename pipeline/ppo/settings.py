@@ -15,40 +15,54 @@ from typing import Any, ClassVar, Literal
 
 
 def setting(
-    default: Any, help: str, *, low: float | None = None, high: float | None = None,
-    above: float | None = None,
+    default: Any, help: str, *, source: str = "", low: float | None = None,
+    high: float | None = None, above: float | None = None,
 ) -> Any:  # fmt: skip
     """A dataclass field with the sentence a user reads and the range that is accepted.
 
-    `low` and `high` are the smallest and largest value; `above` is one that is too small already.
+    `low` and `high` are the smallest and the largest value; `above` is the largest value that is
+    too small.  `source` names where the default comes from.  Choices are the field's `Literal` type.
     """
-    return field(default=default, metadata={"help": help, "low": low, "high": high, "above": above})
+    bounds = {"low": low, "high": high, "above": above}
+    return field(default=default, metadata={"help": help, "source": source} | bounds)
 
 
 class Section:
-    """Checks the ranges of a section's settings."""
+    """A dataclass of settings whose types and ranges are checked when it is made.
+
+    Raises ValueError with one sentence that names the setting, its value and what is accepted.
+    """
 
     section: ClassVar[str]
+    """The name before the dot, as in ``ppo.lr``; empty for settings that belong to no section."""
 
     def __post_init__(self) -> None:
+        hints = typing.get_type_hints(type(self))
         for f in dataclasses.fields(self):  # type: ignore[arg-type]
             value = getattr(self, f.name)
+            if dataclasses.is_dataclass(value):
+                continue
+            name = f"{self.section}.{f.name}".lstrip(".")
+            checked(name, value, hints[f.name])
             several = value.values() if isinstance(value, dict) else value
             for number in several if isinstance(value, (tuple, dict)) else (value,):
                 if isinstance(number, (int, float)) and not isinstance(number, bool):
-                    self._check(f"{self.section}.{f.name}={value}".lstrip("."), number, f.metadata)
+                    _check_range(f"{name}={value}", number, f.metadata)
 
-    def _check(self, said: str, number: float, range: Mapping[str, Any]) -> None:
-        low, high, above = (range.get(name) for name in ("low", "high", "above"))
-        require(math.isfinite(number), f"{said} must be a finite number")
-        if low is not None and high is not None:
-            require(low <= number <= high, f"{said} must be in [{low}, {high}]")
-        elif above is not None and high is not None:
-            require(above < number <= high, f"{said} must be in ({above}, {high}]")
-        elif low is not None:
-            require(number >= low, f"{said} must be at least {low}")
-        elif above is not None:
-            require(number > above, f"{said} must be more than {above}")
+
+def _check_range(said: str, number: float, range: Mapping[str, Any]) -> None:
+    low, high, above = (range.get(name) for name in ("low", "high", "above"))
+    require(math.isfinite(number), f"{said} must be a finite number")
+    if low is not None and high is not None:
+        require(low <= number <= high, f"{said} must be in [{low}, {high}]")
+    elif above is not None and high is not None:
+        require(above < number <= high, f"{said} must be in ({above}, {high}]")
+    elif low is not None:
+        require(number >= low, f"{said} must be at least {low}")
+    elif above is not None:
+        require(number > above, f"{said} must be more than {above}")
+    elif high is not None:
+        require(number <= high, f"{said} must be at most {high}")
 
 
 def require(condition: bool, message: str) -> None:
@@ -92,7 +106,7 @@ def settings_of(section: Any, prefix: str) -> Iterator[SettingInfo]:
                 default=_default(f),
                 type=hint,
                 help=f.metadata.get("help", ""),
-                choices=literal or f.metadata.get("choices"),
+                choices=literal,
             )
 
 
@@ -113,6 +127,8 @@ def build(cls: Any, data: Mapping[str, Any], prefix: str) -> Any:
             if not isinstance(value, Mapping):
                 raise ValueError(f"{prefix}{key} is a section; write [{key}] and its settings")
             arguments[key] = build(hint, value, prefix=f"{key}.")
+        elif typing.get_origin(hint) is Literal:
+            arguments[key] = value  # the section checks it, and may say more about a wrong choice
         else:
             arguments[key] = checked(prefix + key, value, hint)
     return cls(**arguments)
