@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from pipeline.config.metric_definitions import METRICS
+from pipeline.models.beam_search import beam_search
 from pipeline.models.generate import Response, Sampler
 from pipeline.models.likelihoods import sequence_kl
 from pipeline.models.text import ChatTokenizer, read_messages
-from pipeline.ppo import beam_search
 from pipeline.reward.audit import AUDIT
 from pipeline.runs.rundir import Job, Report, RunDirectory
 from pipeline.stages.evaluate import distinct_share, run

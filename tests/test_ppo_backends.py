@@ -20,13 +20,11 @@ from ppo_helpers import (
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
 from pipeline.ppo import ActorCritic, PPOConfig, SamplerMismatch
-from pipeline.ppo.backends import OwnLoop, Request, TransformersGenerate
-from pipeline.ppo.functional import length_mask
-from pipeline.ppo.losses import policy_loss
+from pipeline.ppo.algorithm import length_mask, policy_loss
 from pipeline.ppo.mismatch import importance
 from pipeline.ppo.model import weights_hash
 from pipeline.ppo.rollout import Rollout
-from pipeline.ppo.vllm import VLLM
+from pipeline.ppo.samplers import VLLM, OwnLoop, Request, TransformersGenerate
 
 UNIFORMS = torch.rand(len(PROMPTS), 6, generator=torch.Generator().manual_seed(5))
 
@@ -289,7 +287,7 @@ def stand_in(monkeypatch):
 @pytest.mark.usefixtures("stand_in")
 @pytest.mark.parametrize("sleeps", [True, False])
 def test_vllm_gets_the_weights_before_it_samples(monkeypatch, sleeps):
-    monkeypatch.setattr("pipeline.ppo.vllm.sleeps_on", lambda _: sleeps)
+    monkeypatch.setattr("pipeline.ppo.samplers.sleeps_on", lambda _: sleeps)
     trainer = tiny_trainer(rollout_backend="transformers", updates=3, temperature=0.8)
     trainer.backend = VLLM(trainer.backend.request)
     updates = list(trainer.run())

@@ -12,7 +12,7 @@ import torch
 from ppo_helpers import tiny_tokenizer, tiny_trainer
 
 from pipeline.ppo import Flag, PPOTrainer, metrics, rollout
-from pipeline.ppo.backends import OwnLoop
+from pipeline.ppo.samplers import OwnLoop
 
 PROMPTS = [[2 + i, 2 + j] for i in range(4) for j in range(4)]
 WORTH = {f"w{i}": (i - 8.5) / 10 for i in range(2, 16)}

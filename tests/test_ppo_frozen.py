@@ -8,7 +8,7 @@ from ppo_helpers import tiny_model, tiny_trainer, untimed
 from torch import nn
 
 from pipeline.ppo import trainer as module
-from pipeline.ppo.frozen import hold_in_bf16
+from pipeline.ppo.lora import hold_in_bf16
 
 LORA = {"lora_rank": 4, "reference": None, "precision": "bf16", "lr": 1e-2}
 

@@ -6,9 +6,7 @@ import pytest
 import torch
 from ppo_helpers import tiny_config
 
-from pipeline.ppo.config import PPOConfig
-from pipeline.ppo.control import KLController, RunningMoments, learning_rates, scale_scores
-from pipeline.ppo.functional import (
+from pipeline.ppo.algorithm import (
     explained_variance,
     full_kl,
     gae,
@@ -19,6 +17,8 @@ from pipeline.ppo.functional import (
     shape_rewards,
     whiten,
 )
+from pipeline.ppo.config import PPOConfig
+from pipeline.ppo.control import KLController, RunningMoments, learning_rates, scale_scores
 
 
 def test_gae_by_hand():

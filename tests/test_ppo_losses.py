@@ -8,8 +8,15 @@ import torch
 from ppo_helpers import tiny_config
 from torch import Tensor
 
-from pipeline.ppo.functional import length_mask, whiten
-from pipeline.ppo.losses import PPOLoss, joined, policy_loss, value_error, value_loss
+from pipeline.ppo.algorithm import (
+    PPOLoss,
+    joined,
+    length_mask,
+    policy_loss,
+    value_error,
+    value_loss,
+    whiten,
+)
 
 
 def ppo_loss(*, values: Tensor, old_values: Tensor, returns: Tensor, **rest: Any) -> PPOLoss:

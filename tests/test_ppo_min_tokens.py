@@ -7,7 +7,7 @@ import torch
 from ppo_helpers import EOS, PAD, PROMPTS, tiny_config, tiny_model, tiny_trainer
 
 from pipeline.ppo import ActorCritic, PPOTrainer, generate
-from pipeline.ppo.functional import full_kl
+from pipeline.ppo.algorithm import full_kl
 from pipeline.ppo.model import entropy, not_ending, token_logprobs
 
 ENDS = [EOS, 7]

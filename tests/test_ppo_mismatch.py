@@ -14,9 +14,9 @@ from ppo_helpers import tiny_model, tiny_trainer
 
 from pipeline.policy import ppo as ppo_stage
 from pipeline.ppo import ActorCritic, PPOTrainer, SamplerMismatch, trainer
-from pipeline.ppo.backends import Request, TransformersGenerate
 from pipeline.ppo.checkpoint import list_checkpoints
 from pipeline.ppo.model import weights_hash
+from pipeline.ppo.samplers import Request, TransformersGenerate
 from pipeline.runs.rundir import Report, RunDirectory
 from pipeline.worker.worker import reason_of
 from tests.stage_inputs import give, make_job, make_prompts, tiny_models_and_reward

@@ -12,9 +12,8 @@ import torch
 from ppo_helpers import PROMPTS, tiny_model, tiny_trainer, untimed
 from transformers import LlamaForCausalLM
 
+from pipeline.ppo.distributed import Processes, whole
 from pipeline.ppo.model import weights_hash
-from pipeline.ppo.parallel import Processes
-from pipeline.ppo.sharding import whole
 
 HERE = Path(__file__).parent
 SETTINGS = {"updates": 2, "kl_control": "adaptive", "score_scaling": "running", "lr": 1e-3}
@@ -55,7 +54,7 @@ sys.path[:0] = [{here!r}, {root!r}]
 import torch
 torch.set_num_threads(1)
 from test_ppo_parallel import CASES, RESUMED, SETTINGS, TOO_FEW, refusal, saved_and_resumed, watched
-from pipeline.ppo.parallel import Processes
+from pipeline.ppo.distributed import Processes
 folder, rank = Path({folder!r}), Processes().rank
 for name, rows in TOO_FEW.items():
     torch.save(refusal(rows), folder / f"few-{{name}}-{{rank}}")

@@ -10,8 +10,8 @@ import torch
 from pipeline.models.generate import Response
 from pipeline.models.padding import pad_right
 from pipeline.models.text import Encoded
+from pipeline.ppo.algorithm import full_kl
 from pipeline.ppo.experience import micro_batches
-from pipeline.ppo.functional import full_kl
 from pipeline.ppo.model import run_model, token_logprobs
 
 

@@ -15,7 +15,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pipeline.ppo.beam import Hypothesis, beam_search
     from pipeline.ppo.config import PPOConfig
     from pipeline.ppo.metrics import METRICS, Flag, red_flags
     from pipeline.ppo.model import ActorCritic
@@ -27,7 +26,6 @@ __all__ = [
     "METRICS",
     "ActorCritic",
     "Flag",
-    "Hypothesis",
     "PPOConfig",
     "PPOTrainer",
     "Rollout",
@@ -35,7 +33,6 @@ __all__ = [
     "SamplerMismatch",
     "TrainingDiverged",
     "UpdateResult",
-    "beam_search",
     "generate",
     "red_flags",
 ]
@@ -44,7 +41,6 @@ _HOME = {
     "METRICS": "metrics",
     "ActorCritic": "model",
     "Flag": "metrics",
-    "Hypothesis": "beam",
     "PPOConfig": "config",
     "PPOTrainer": "trainer",
     "Rollout": "rollout",
@@ -52,7 +48,6 @@ _HOME = {
     "SamplerMismatch": "results",
     "TrainingDiverged": "results",
     "UpdateResult": "results",
-    "beam_search": "beam",
     "generate": "rollout",
     "red_flags": "metrics",
 }

@@ -6,10 +6,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from pipeline.ppo.algorithm import gae, whiten, whitening_scale
 from pipeline.ppo.config import PPOConfig
 from pipeline.ppo.control import CategoryMeans
 from pipeline.ppo.experience import Experience
-from pipeline.ppo.functional import gae, whiten, whitening_scale
 from pipeline.ppo.learner import Scored
 from pipeline.ppo.rollout import Rollout
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
-from pipeline.ppo.functional import length_mask
+from pipeline.ppo.algorithm import length_mask
 from pipeline.ppo.rollout import Rollout
 
 

@@ -9,23 +9,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pipeline.ppo.config import PPOConfig
-from pipeline.ppo.control import Rates
-from pipeline.ppo.experience import Experience, Texts, micro_batches, to_tokens
-from pipeline.ppo.functional import full_kl, kl_estimate
-from pipeline.ppo.losses import Part, PPOLoss, joined, policy_loss, value_loss
-from pipeline.ppo.model import (
-    ActorCritic,
-    autocast,
-    entropy,
-    not_ending,
-    run_model,
-    token_logprobs,
+from pipeline.ppo.algorithm import (
+    Part,
+    PPOLoss,
+    full_kl,
+    joined,
+    kl_estimate,
+    policy_loss,
+    value_loss,
 )
-from pipeline.ppo.optimizer import make_optimizer
+from pipeline.ppo.config import PPOConfig
+from pipeline.ppo.control import Rates, learning_rates
+from pipeline.ppo.distributed import Processes, is_sharded, whole
+from pipeline.ppo.experience import Experience, Texts, micro_batches, to_tokens
+from pipeline.ppo.model import ActorCritic, autocast, entropy, not_ending, run_model, token_logprobs
 from pipeline.ppo.packing import pack, packed
-from pipeline.ppo.parallel import Processes
-from pipeline.ppo.sharding import is_sharded, whole
 
 # Padded tokens that cost about as much as starting one more forward and backward pass.
 _SLACK = {"cpu": 64, "cuda": 4096, "mps": 1024}
@@ -390,3 +388,19 @@ class _Tally:
             "optim/steps": float(len(self.norms)),
             "optim/epochs": float(self.epochs),
         }
+
+
+def make_optimizer(model: ActorCritic, config: PPOConfig) -> torch.optim.Optimizer:
+    """AdamW over two groups in the order of `Rates`: the policy, and what says the values."""
+    policy = set(model.policy.parameters())
+    trained = [p for p in model.parameters() if p.requires_grad]
+    groups = [[p for p in trained if p in policy], [p for p in trained if p not in policy]]
+    return torch.optim.AdamW(
+        [
+            {"params": group, "lr": lr}
+            for group, lr in zip(groups, learning_rates(config, 0), strict=True)
+        ],
+        eps=config.adam_eps,
+        weight_decay=0.0,
+        fused=True,
+    )

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pipeline.ppo.functional import kl_estimate, masked_mean
+from pipeline.ppo.algorithm import kl_estimate, masked_mean
 from pipeline.ppo.learner import Scored
 from pipeline.ppo.rollout import Rollout
 

@@ -14,8 +14,8 @@ from transformers import AutoModelForCausalLM
 
 from pipeline.ppo.checks import check_models
 from pipeline.ppo.config import PPOConfig
+from pipeline.ppo.distributed import frozen_names, own, whole
 from pipeline.ppo.lora import ADAPTER, AdapterOff, plain_name, with_lora
-from pipeline.ppo.sharding import frozen_names, own, whole
 
 
 class ModelOutput(NamedTuple):

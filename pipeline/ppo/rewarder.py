@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pipeline.ppo.algorithm import next_token, shape_rewards, whiten, whitening_scale
 from pipeline.ppo.checks import (
     LARGEST,
     Reward,
@@ -17,12 +18,6 @@ from pipeline.ppo.checks import (
 )
 from pipeline.ppo.config import PPOConfig
 from pipeline.ppo.control import KLController, RunningMoments, scale_scores
-from pipeline.ppo.functional import (
-    next_token,
-    shape_rewards,
-    whiten,
-    whitening_scale,
-)
 from pipeline.ppo.learner import Scored
 from pipeline.ppo.rollout import Rollout
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pipeline.ppo.functional import length_mask
+from pipeline.ppo.algorithm import length_mask
 from pipeline.ppo.model import ModelOutput, entropy, not_ending, run_model, token_logprobs
 
 

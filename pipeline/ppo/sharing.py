@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from pipeline.ppo.distributed import Processes
 from pipeline.ppo.learner import Scored
-from pipeline.ppo.parallel import Processes
 from pipeline.ppo.rewarder import Scores
 from pipeline.ppo.rollout import Rollout
 

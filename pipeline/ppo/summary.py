@@ -10,7 +10,7 @@ from statistics import fmean
 import torch
 from torch import Tensor
 
-from pipeline.ppo.functional import explained_variance, kl_estimate, masked_mean, masked_var
+from pipeline.ppo.algorithm import explained_variance, kl_estimate, masked_mean, masked_var
 from pipeline.ppo.metrics import length_correlation, repeated_ngrams, unique_share
 from pipeline.ppo.rewarder import Paid, Scores
 from pipeline.ppo.rollout import Rollout

@@ -9,15 +9,16 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from pipeline.ppo.advantages import Advantages
-from pipeline.ppo.backends import Request, make_backend
 from pipeline.ppo.checkpoint import (
     DamagedCheckpoint,
     NoReadableCheckpoint,
     checkpoint_path,
     list_checkpoints,
     load_newest,
+    restore,
     save_checkpoint,
     set_aside,
+    state_of,
     writable,
 )
 from pipeline.ppo.checks import (
@@ -32,9 +33,10 @@ from pipeline.ppo.checks import (
 from pipeline.ppo.config import PPOConfig
 from pipeline.ppo.control import MISMATCHED, PromptSampler, learning_rates, reason_to_stop
 from pipeline.ppo.decoding import Decoder
+from pipeline.ppo.distributed import Processes, gathered, part_state, same_weights_everywhere, shard
 from pipeline.ppo.experience import Texts, join_texts
-from pipeline.ppo.frozen import hold_in_bf16, merged
 from pipeline.ppo.learner import NOTHING, Learner, NonFiniteError, planned_steps
+from pipeline.ppo.lora import hold_in_bf16, merged
 from pipeline.ppo.metrics import red_flags, samples_of_another
 from pipeline.ppo.mismatch import completed, importance
 from pipeline.ppo.model import (
@@ -47,12 +49,10 @@ from pipeline.ppo.model import (
     weights_versions,
 )
 from pipeline.ppo.packing import packs
-from pipeline.ppo.parallel import Processes, same_weights_everywhere
 from pipeline.ppo.results import Sample, SamplerMismatch, TrainingDiverged, UpdateResult
-from pipeline.ppo.resuming import restore, state_of
 from pipeline.ppo.rewarder import Paid, Rewarder, Scores
 from pipeline.ppo.rollout import Rollout
-from pipeline.ppo.sharding import gathered, part_state, shard
+from pipeline.ppo.samplers import Request, make_backend
 from pipeline.ppo.sharing import Share, put_together
 from pipeline.ppo.summary import Stopwatch, summarize
 

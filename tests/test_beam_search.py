@@ -7,8 +7,8 @@ import torch
 from ppo_helpers import EOS, PAD, PROMPTS, tiny_model
 from transformers import GPT2Config, GPT2LMHeadModel
 
+from pipeline.models.beam_search import beam_search
 from pipeline.ppo import ActorCritic
-from pipeline.ppo.beam import beam_search
 from pipeline.ppo.rollout import generate
 
 SETTINGS = {"eos_token_ids": [EOS], "pad_token_id": PAD}
