@@ -20,7 +20,7 @@ from pipeline.models.text import ChatTokenizer, Encoded, Room
 from pipeline.policy import dpo, rloo
 from pipeline.policy.inputs import AskedPrompt
 from pipeline.ppo.metrics import METRICS as PPO_METRICS
-from pipeline.ppo.rewarder import Rewarder
+from pipeline.ppo.rewards import Rewarder
 from pipeline.reward.data import read_pairs
 from pipeline.runs import cancellation
 from pipeline.runs.cancellation import Cancelled

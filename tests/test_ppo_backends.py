@@ -21,10 +21,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
 from pipeline.ppo import ActorCritic, PPOConfig, SamplerMismatch
 from pipeline.ppo.algorithm import length_mask, policy_loss
-from pipeline.ppo.mismatch import importance
 from pipeline.ppo.model import weights_hash
-from pipeline.ppo.rollout import Rollout
-from pipeline.ppo.samplers import VLLM, OwnLoop, Request, TransformersGenerate
+from pipeline.ppo.samplers import VLLM, OwnLoop, Request, TransformersGenerate, importance_weights
 
 UNIFORMS = torch.rand(len(PROMPTS), 6, generator=torch.Generator().manual_seed(5))
 
@@ -94,23 +92,23 @@ def test_in_fp32_the_backend_changes_no_figure(settings):
 
 def test_our_own_loop_is_not_weighed():
     trainer = tiny_trainer()
-    kept = spy_on_experience(trainer)
+    kept = spy_on_batches(trainer)
     first = next(trainer.run())
-    assert kept[0].importance is None
+    assert kept[0].importance_weights is None
     assert first.metrics["rollout/mismatch_kl"] == 0
     coarse = next(tiny_trainer(precision="bf16").run())
     assert 0 < coarse.metrics["rollout/mismatch_kl"] < 1e-2
 
 
-def spy_on_experience(trainer):
+def spy_on_batches(trainer):
     kept = []
-    learn = trainer.learner.learn
+    update = trainer.learner.update
 
-    def watched(texts, experience, **rest):
-        kept.append(experience)
-        return learn(texts, experience, **rest)
+    def watched(batch, **rest):
+        kept.append(batch)
+        return update(batch, **rest)
 
-    trainer.learner.learn = watched
+    trainer.learner.update = watched
     return kept
 
 
@@ -125,23 +123,24 @@ def test_a_bf16_sampler_of_an_fp32_policy_is_measured_and_weighed():
 
     backend.foreign = True
     trainer.backend = backend
-    kept = spy_on_experience(trainer)
+    kept = spy_on_batches(trainer)
     first = next(trainer.run())
     assert 1e-8 < first.metrics["rollout/mismatch_kl"] < 1e-2
     assert first.metrics["policy/first_ratio_error"] < 1e-5  # against the trainer's own
     mask = sampled[0].mask
-    off = (kept[0].logprobs - sampled[0].logprobs)[mask]
+    off = (kept[0].old_logprobs - sampled[0].logprobs)[mask]
     assert off.abs().max() > 1e-4
-    torch.testing.assert_close(kept[0].importance[mask], off.exp())
+    torch.testing.assert_close(kept[0].importance_weights[mask], off.exp())
 
 
 def test_weights_of_a_sampler_far_off_are_cut_off():
     trainer = tiny_trainer(rollout_backend="transformers", importance_cap=1.5)
     warm = replace(trainer.backend.request.config, temperature=3.0)
     trainer.backend = TransformersGenerate(replace(trainer.backend.request, config=warm))
-    kept = spy_on_experience(trainer)
+    kept = spy_on_batches(trainer)
     first = next(trainer.run())
-    weights = kept[0].importance[length_mask(torch.tensor([s.length for s in first.samples]), 6)]
+    mask = length_mask(torch.tensor([s.length for s in first.samples]), 6)
+    weights = kept[0].importance_weights[mask]
     share = (weights == 1.5).float().mean().item()
     assert 0 < share < 1
     assert weights.max() == 1.5
@@ -149,30 +148,29 @@ def test_weights_of_a_sampler_far_off_are_cut_off():
     assert first.metrics["rollout/mismatch_kl"] > 0.05
 
 
-def rollout(probabilities):
-    """One response of two tokens, of the given probabilities, and a token of padding."""
-    logprobs = torch.tensor([[*(math.log(p) for p in probabilities), 0.0]])
-    return Rollout(
-        tokens=torch.tensor([[2, 3, PAD]]),
-        lengths=torch.tensor([2]),
-        logprobs=logprobs,
-        entropies=None,
-        values=None,
-        finish_reasons=["length"],
-    )
+def logprobs_of(probabilities):
+    """(1, 3) of two tokens of the given probabilities, and a token of padding."""
+    return torch.tensor([[*(math.log(p) for p in probabilities), 0.0]])
 
 
 # A sampler that draws two actions evenly, for a policy of .6 and .4.
-SAMPLER, POLICY = rollout([0.5, 0.5]), rollout([0.6, 0.4])
+SAMPLER, POLICY = logprobs_of([0.5, 0.5]), logprobs_of([0.6, 0.4])
+
+
+def weigh(cap, *, foreign=True):
+    mask = torch.tensor([[True, True, False]])
+    return importance_weights(
+        sampler_logprobs=SAMPLER, old_logprobs=POLICY, mask=mask, cap=cap, foreign=foreign
+    )
 
 
 def test_mismatch_by_hand():
-    found = importance(SAMPLER, POLICY, cap=1.1, foreign=True)
+    found = weigh(1.1)
     # KL of (½, ½) from (.6, .4): ½ log(.5/.6) + ½ log(.5/.4) = .020411.
     assert found.metrics["rollout/mismatch_kl"] == pytest.approx(0.020411, abs=1e-6)
     assert found.metrics["rollout/importance_weight_clipped"] == 0.5
     torch.testing.assert_close(found.weights[0, :2], torch.tensor([1.1, 0.8]))
-    assert importance(SAMPLER, POLICY, cap=1.1, foreign=False).weights is None
+    assert weigh(1.1, foreign=False).weights is None
 
 
 @pytest.mark.parametrize(
@@ -191,15 +189,15 @@ def test_weights_take_the_bias_out_of_the_gradient(cap, expected):
     logprobs = torch.cat([logits.log_softmax(0), torch.zeros(1)])[None]
     weights = None
     if cap is not None:
-        weights = importance(SAMPLER, POLICY, cap=cap, foreign=True).weights
+        weights = weigh(cap).weights
     policy_loss(
         logprobs=logprobs,
-        old_logprobs=POLICY.logprobs,
+        old_logprobs=POLICY,
         advantages=torch.tensor([[1.0, -1.0, 0.0]]),
         mask=torch.tensor([[True, True, False]]),
         tokens=2,
         config=tiny_config(),
-        importance=weights,
+        importance_weights=weights,
     ).total.backward()
     torch.testing.assert_close(-logits.grad, torch.tensor([expected, -expected]))
 

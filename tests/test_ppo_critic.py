@@ -132,7 +132,7 @@ def test_a_critic_that_cannot_read_the_texts_is_refused(given, message):
 def passes_of_learning(**settings):
     """What the minibatches of one update read, as (part, whether a graph was built, logits made)."""
     trainer = tiny_trainer(updates=2, **settings)
-    model, learn = trainer.model, trainer.learner.learn
+    model, update = trainer.model, trainer.learner.update
     seen: list[tuple[str, bool, int]] = []
 
     def note(part):
@@ -150,12 +150,12 @@ def passes_of_learning(**settings):
         if model.critic is not None:
             hooks.append(model.critic.register_forward_pre_hook(note("critic")))
         try:
-            return learn(*args, **options)
+            return update(*args, **options)
         finally:
             for hook in hooks:
                 hook.remove()
 
-    trainer.learner.learn = watched
+    trainer.learner.update = watched
     first = next(trainer.run())
     return [(part, graph, logits > 0) for part, graph, logits in seen], first.metrics
 

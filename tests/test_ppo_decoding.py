@@ -2,7 +2,7 @@
 
 from ppo_helpers import EOS, PAD, tiny_model, tiny_tokenizer, tiny_trainer
 
-from pipeline.ppo.decoding import Decoder
+from pipeline.ppo.rewards import Decoder
 
 
 def test_what_decodes_to_nothing_is_counted_by_hand():

@@ -3,6 +3,7 @@
 import inspect
 import re
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any
@@ -42,18 +43,24 @@ HEALTHY: dict[str, Any] = {
 
 
 def negate_scores(trainer: PPOTrainer) -> None:
-    pay = trainer.rewarder.pay
-    trainer.rewarder.pay = lambda rollout, scored, scores: pay(rollout, scored, -scores)
+    shape = trainer.rewarder.shape
+
+    def wrong(batch):
+        flipped = copy(batch)  # the metrics are of the scores as they are
+        flipped.scores = replace(batch.scores, total=-batch.scores.total)
+        return shape(flipped)
+
+    trainer.rewarder.shape = wrong
 
 
 def negate_advantages(trainer: PPOTrainer) -> None:
-    learn = trainer.learner.learn
+    update = trainer.learner.update
 
-    def wrong(texts, experience, **rest):
-        flipped = replace(experience, advantages=-experience.advantages)
-        return learn(texts, flipped, **rest)
+    def wrong(batch, **rest):
+        batch.advantages = -batch.advantages
+        return update(batch, **rest)
 
-    trainer.learner.learn = wrong
+    trainer.learner.update = wrong
 
 
 def negate_kl(trainer: PPOTrainer) -> None:

@@ -18,7 +18,8 @@ from pipeline.ppo.algorithm import (
     whiten,
 )
 from pipeline.ppo.config import PPOConfig
-from pipeline.ppo.control import KLController, RunningMoments, learning_rates, scale_scores
+from pipeline.ppo.learner import learning_rates
+from pipeline.ppo.rewards import KLController, RunningMoments, scale_scores
 
 
 def test_gae_by_hand():

@@ -76,28 +76,28 @@ def test_the_kl_to_another_model_is_that_of_the_sampled_distributions(backend, k
     """Each token's log-ratio, with end-of-text left out of policy and reference alike."""
     policy, reference = tiny_model(seed=0), tiny_model(seed=3)
     trainer = trainer_of(reference=reference, rollout_backend=backend, **kl)
-    scores = []
-    score = trainer.learner.score
+    passes = []
+    reference_pass = trainer.learner.reference_pass
 
-    def watched(texts, **rest):
-        scores.append((texts, score(texts, **rest)))
-        return scores[-1][1]
+    def watched(batch, **rest):
+        passes.append((batch, reference_pass(batch, **rest)))
+        return passes[-1][1]
 
-    trainer.learner.score = watched
+    trainer.learner.reference_pass = watched
     update = next(trainer.run())
-    texts, scored = scores[0]
+    batch, found = passes[0]
     sums, exact = [], []
     for row, sample in enumerate(update.samples):
-        response = texts.tokens[row, : sample.length].tolist()
+        response = batch.tokens[row, : sample.length].tolist()
         prompt = PROMPTS[sample.prompt_index]
         ours, theirs = (by_hand(m, prompt, response) for m in (policy, reference))
         picked = torch.tensor(response)[:, None]
         sums.append((ours - theirs).gather(1, picked).sum().item())
         apart = torch.where(ours.exp() > 0, ours.exp() * (ours - theirs), 0)
         exact.append(apart.sum(-1))
-        if scored.kl is not None:
+        if found.kl is not None:
             torch.testing.assert_close(
-                scored.kl[row, : sample.length], exact[-1], atol=1e-4, rtol=1e-4
+                found.kl[row, : sample.length], exact[-1], atol=1e-4, rtol=1e-4
             )
     assert [s.kl for s in update.samples] == pytest.approx(sums, abs=1e-3)
     assert update.metrics["kl/reference"] == pytest.approx(sum(sums) / len(sums), abs=1e-3)

@@ -14,7 +14,7 @@ from transformers import (
     MistralForCausalLM,
 )
 
-from pipeline.ppo.experience import micro_batches
+from pipeline.ppo.batch import micro_batches
 from pipeline.ppo.packing import can_pack, pack, packed
 
 SMALL = {"vocab_size": 16, "hidden_size": 32, "num_hidden_layers": 2, "eos_token_id": EOS}

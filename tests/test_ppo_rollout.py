@@ -5,7 +5,7 @@ import torch
 from ppo_helpers import EOS, PAD, PROMPTS, tiny_model, tiny_trainer
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from pipeline.ppo.experience import join_texts, micro_batches
+from pipeline.ppo.batch import Batch, micro_batches
 from pipeline.ppo.model import ActorCritic, forward_at, run_model, token_logprobs
 from pipeline.ppo.rollout import generate, sample_tokens, truncate
 
@@ -51,13 +51,13 @@ def test_kept_logprobs_and_values_equal_a_forward_pass_of_each_text_alone(settin
 def test_training_pass_equals_sampling_whatever_the_grouping():
     model = actor_critic()
     rollout = rollout_of(model, PROMPTS * 4)
-    texts = join_texts(PROMPTS * 4, rollout, pad=PAD)
-    lengths = (texts.prompt_lengths + texts.lengths).tolist()
+    batch = Batch.of(PROMPTS * 4, rollout, prompt_indices=[*range(4)] * 4, pad=PAD)
+    lengths = (batch.prompt_lengths + batch.lengths).tolist()
     for budget, slack in ((10_000, 10_000), (30, 3), (1, 0)):
         groups = micro_batches(range(16), lengths, token_budget=budget, slack=slack)
         assert sorted(row for group in groups for row in group) == list(range(16))
         for rows in groups:
-            part = texts.take(rows)
+            part = batch.take(rows)
             output = run_model(model, part.input_ids, part.positions, use_cache=False)
             found = token_logprobs(output.logits, part.tokens[part.mask])
             kept = rollout.logprobs[rows, : part.mask.shape[1]][part.mask]
@@ -199,13 +199,17 @@ def test_tokens_rarer_than_a_32_bit_number_can_say_are_drawn():
     trainer = tiny_trainer(max_new_tokens=32, rollouts=4096, minibatch=4096)
     kept = []
 
-    def keep(prompts, uniforms):
-        kept.append(uniforms)
-        return trainer_backend(prompts[:1], uniforms[:1])
+    class Enough(Exception):
+        pass
 
-    trainer_backend, trainer.backend = trainer.backend, keep
+    def keep(_, uniforms):
+        kept.append(uniforms)
+        raise Enough
+
+    trainer.backend = keep
     for _ in range(8):
-        trainer._rollout([0] * 4096)
+        with pytest.raises(Enough):
+            trainer._rollout([0] * 4096)
     uniforms = torch.cat(kept).flatten()
     near = uniforms[(uniforms - 0.5).abs() < 1e-4]  # all that can reach a rare token
     drawn = torch.cat([sample_tokens(probs, u[None]) for u in near]).tolist()

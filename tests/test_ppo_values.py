@@ -7,9 +7,9 @@ import torch
 from ppo_helpers import PROMPTS, tiny_model, tiny_trainer, untimed
 from transformers import LlamaForSequenceClassification
 
-from pipeline.ppo.control import CategoryMeans
 from pipeline.ppo.metrics import reward_fell
 from pipeline.ppo.model import weights_hash
+from pipeline.ppo.rewards import CategoryMeans
 
 
 def reward_model(seed: int = 5) -> LlamaForSequenceClassification:
@@ -47,19 +47,18 @@ def test_a_separate_critic_learns_and_leaves_no_trace_in_the_policys_gradients()
 
 def test_values_of_a_separate_critic_are_of_the_state_before_each_token():
     trainer = tiny_trainer(critic="separate", critic_model=reward_model())
-    batch = [1, 3]
-    rollout = trainer._rollout(batch)
-    assert rollout.values is None  # the critic does not sample
-    texts = trainer._texts(batch, rollout)
-    values = trainer.learner.score(texts, has_values=False).values
+    prompts = [1, 3]
+    batch = trainer._rollout(prompts)
+    assert batch.values is None  # the critic does not sample
+    values = trainer.learner.reference_pass(batch).values
     assert values is not None
     critic = trainer.model.critic
-    for row, response in enumerate(rollout.token_lists()):
-        text = [*PROMPTS[batch[row]], *response]
+    for row, response in enumerate(batch.token_lists()):
+        text = [*PROMPTS[prompts[row]], *response]
         with torch.no_grad():
             hidden = critic(torch.tensor([text])).last_hidden_state[0]
             expected = trainer.model.value_head(hidden)[:, 0]
-        start = len(PROMPTS[batch[row]]) - 1
+        start = len(PROMPTS[prompts[row]]) - 1
         torch.testing.assert_close(values[row, : len(response)], expected[start:-1])
 
 

@@ -12,7 +12,6 @@ from torch.nn.utils.rnn import pad_sequence
 
 from benchmarks.ppo import case as work
 from pipeline.ppo import PPOConfig, PPOTrainer
-from pipeline.ppo.experience import Experience
 from pipeline.ppo.learner import JOINT
 from pipeline.ppo.packing import last_states
 
@@ -84,45 +83,41 @@ def trainer_of(case: work.Case, variant: str, **changes: Any) -> PPOTrainer:
     )
 
 
-def gate(case: work.Case, batch: Path) -> None:
+def gate(case: work.Case, path: Path) -> None:
     """Check sampled log-probabilities; store a batch and this engine's losses on it."""
     trainer = trainer_of(case, "separate-fp32")
     order = list(range(case.size.minibatch))
-    rollout = trainer._rollout(order)
-    texts = trainer._texts(order, rollout)
-    mask = rollout.mask
+    batch = trainer._rollout(order)
+    mask = batch.mask
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
-        again, _ = trainer.learner.logits(trainer.model, texts)
-        off = again.log_softmax(-1).gather(1, texts.tokens[mask][:, None])[:, 0]
-        difference = (off - rollout.logprobs[mask]).abs().max().item()
+        again, _ = trainer.learner.logits(trainer.model, batch)
+        off = again.log_softmax(-1).gather(1, batch.tokens[mask][:, None])[:, 0]
+        difference = (off - batch.sampler_logprobs[mask]).abs().max().item()
     noise = {
         name: torch.where(mask, torch.randn(mask.shape, generator=generator) * scale, 0)
         for name, scale in (("advantages", 1.0), ("returns", 1.0), ("values", 0.1), ("shift", 0.2))
     }
-    logprobs = rollout.logprobs + noise["shift"]
-    experience = Experience(
-        logprobs=logprobs,
-        reference_logprobs=logprobs,
-        values=noise["values"],
-        advantages=noise["advantages"],
-        returns=noise["returns"],
-    )
+    logprobs = batch.sampler_logprobs + noise["shift"]
+    batch.old_logprobs = batch.ref_logprobs = logprobs
+    batch.importance_weights = None
+    batch.values, batch.returns = noise["values"], noise["returns"]
+    batch.advantages = noise["advantages"]
     with torch.no_grad():
-        losses = trainer.learner._losses(texts, experience, int(mask.sum()), JOINT[0], 0.0)
+        losses = trainer.learner._losses(batch, int(mask.sum()), JOINT[0], 0.0)
         found = trainer.learner._summed(list(losses))
     widest = max(len(trainer.prompts[i]) for i in order)
     left = [[work.PAD] * (widest - len(trainer.prompts[i])) + trainer.prompts[i] for i in order]
     torch.save(
         {
-            "query_responses": torch.cat([torch.tensor(left), rollout.tokens], 1),
-            "responses": rollout.tokens,
+            "query_responses": torch.cat([torch.tensor(left), batch.tokens], 1),
+            "responses": batch.tokens,
             "mask": mask,
             "prompt_width": widest,
             "logprobs": logprobs,
         }
         | {name: noise[name] for name in ("advantages", "returns", "values")},
-        batch,
+        path,
     )
     work.say(logprobs=difference, policy=found["policy"], value=found["value"])
 

@@ -11,7 +11,7 @@ from pipeline.models.generate import Response
 from pipeline.models.padding import pad_right
 from pipeline.models.text import Encoded
 from pipeline.ppo.algorithm import full_kl
-from pipeline.ppo.experience import micro_batches
+from pipeline.ppo.batch import micro_batches
 from pipeline.ppo.model import run_model, token_logprobs
 
 

@@ -32,10 +32,9 @@ from pipeline.policy.inputs import (
     write_samples,
 )
 from pipeline.ppo.config import PPOConfig
-from pipeline.ppo.control import PromptSampler
 from pipeline.ppo.metrics import length_correlation, repeated_ngrams, unique_share
-from pipeline.ppo.rewarder import Rewarder
-from pipeline.ppo.rollout import Rollout, generate
+from pipeline.ppo.rewards import Rewarder
+from pipeline.ppo.rollout import PromptSampler, Rollout, generate
 from pipeline.runs.rundir import Job, Report, RunDirectory
 from storage.records import derive_seed
 

@@ -15,10 +15,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pipeline.ppo.batch import Sample, SamplerMismatch, TrainingDiverged, UpdateResult
     from pipeline.ppo.config import PPOConfig
     from pipeline.ppo.metrics import METRICS, Flag, red_flags
     from pipeline.ppo.model import ActorCritic
-    from pipeline.ppo.results import Sample, SamplerMismatch, TrainingDiverged, UpdateResult
     from pipeline.ppo.rollout import Rollout, generate
     from pipeline.ppo.trainer import PPOTrainer
 
@@ -44,10 +44,10 @@ _HOME = {
     "PPOConfig": "config",
     "PPOTrainer": "trainer",
     "Rollout": "rollout",
-    "Sample": "results",
-    "SamplerMismatch": "results",
-    "TrainingDiverged": "results",
-    "UpdateResult": "results",
+    "Sample": "batch",
+    "SamplerMismatch": "batch",
+    "TrainingDiverged": "batch",
+    "UpdateResult": "batch",
     "generate": "rollout",
     "red_flags": "metrics",
 }

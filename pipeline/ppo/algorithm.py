@@ -120,6 +120,34 @@ def gae(
     return advantages, torch.where(mask, advantages + values, 0)
 
 
+class Advantages(NamedTuple):
+    """(B, T) advantages before and after whitening and clipping, and returns.
+
+    `scale` is what whitening multiplied advantages by, 1 without: a divergence in the loss has to be
+    multiplied by it too, or β changes its unit.
+    """
+
+    raw: Tensor
+    advantages: Tensor
+    returns: Tensor
+    scale: float
+
+
+def compute_advantages(
+    *, token_rewards: Tensor, values: Tensor, mask: Tensor, config: PPOConfig
+) -> Advantages:
+    """GAE on the rewards, then whitening and clipping as the settings say."""
+    # A baseline that is no value function cannot stand in for what follows a token.
+    lam = config.lam if config.baseline == "critic" else 1.0
+    raw, returns = gae(rewards=token_rewards, values=values, mask=mask, gamma=config.gamma, lam=lam)
+    advantages, scale = raw, 1.0
+    if config.whiten_advantages:
+        advantages, scale = whiten(raw, mask), whitening_scale(raw, mask).item()
+    if config.advantage_clip:
+        advantages = advantages.clamp(-config.advantage_clip, config.advantage_clip)
+    return Advantages(raw, advantages, returns, scale)
+
+
 def explained_variance(values: Tensor, returns: Tensor, mask: Tensor) -> Tensor:
     """1 − Var(R − V) / Var(R): 1 is perfect, 0 a constant guess, below 0 worse than one.
 
@@ -210,7 +238,7 @@ def policy_loss(
     mask: Tensor,
     tokens: int,
     config: PPOConfig,
-    importance: Tensor | None = None,
+    importance_weights: Tensor | None = None,
     entropy: Tensor | None = None,
     kl: Tensor | None = None,
     kl_weight: float = 0.0,
@@ -218,7 +246,7 @@ def policy_loss(
     """Clipped policy objective, less the entropy bonus, plus β · KL.
 
     `old_logprobs` were recorded at rollout time and carry no gradient; `entropy` and `kl` are
-    per token and carry one; `importance` weighs each token's gain.  `tokens` is the number of
+    per token and carry one; `importance_weights` weigh each token's gain.  `tokens` is the number of
     sampled tokens in the whole minibatch, of which this may be a part: dividing by it makes the
     sum over parts the mean over all tokens, where a mean of means would weigh a token by the
     company it keeps.
@@ -235,7 +263,7 @@ def policy_loss(
         dual=config.dual_clip,
         symmetric=config.negative_clip == "symmetric",
     )
-    policy = -_mean(gain if importance is None else importance * gain, mask, tokens)
+    policy = -_mean(gain if importance_weights is None else importance_weights * gain, mask, tokens)
     nothing = torch.zeros_like(policy)
     divergence = nothing if kl is None else _mean(kl, mask, tokens)
     bonus = nothing if entropy is None else _mean(entropy, mask, tokens)

@@ -21,11 +21,10 @@ from typing import IO, Any, Protocol
 import numpy as np
 import torch
 
-from pipeline.ppo.advantages import Advantages
 from pipeline.ppo.config import PPOConfig
 from pipeline.ppo.distributed import load_states, optimizer_state, trained_state
 from pipeline.ppo.model import shapes_hash
-from pipeline.ppo.rewarder import Rewarder
+from pipeline.ppo.rewards import Baseline, Rewarder
 
 _KEPT = 2
 _FILE = "state.pt"
@@ -216,7 +215,7 @@ class Resumable(Protocol):
     model: Any
     learner: Any
     rewarder: Rewarder
-    advantages: Advantages
+    baseline: Baseline
     sampler: Any
     generators: dict[str, torch.Generator]
     prompts: list[list[int]]
@@ -237,7 +236,7 @@ def state_of(trainer: Resumable) -> dict[str, Any]:
         "model": trained_state(trainer.model),
         "optimizer": optimizer_state(trainer.model, trainer.learner.optimizer),
         "rewarder": trainer.rewarder.state_dict(),
-        "category_means": trainer.advantages.category_means.sums,
+        "category_means": trainer.baseline.category_means.sums,
         "sampler": trainer.sampler.state_dict(),
         "random": random_states(trainer.generators),
         "history": trainer.history,
@@ -253,7 +252,7 @@ def restore(trainer: Resumable, state: dict[str, Any]) -> None:
     load_states(trainer.model, trainer.learner.optimizer, state)
     trainer.rewarder.load_state_dict(state["rewarder"])
     means = {name: list(found) for name, found in state["category_means"].items()}
-    trainer.advantages.category_means.sums = means
+    trainer.baseline.category_means.sums = means
     trainer.sampler.load_state_dict(state["sampler"])
     restore_random_states(state["random"], trainer.generators)
     trainer.step, trainer.stopped = state["step"], state["stopped"]

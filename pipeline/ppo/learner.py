@@ -3,8 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -18,12 +17,14 @@ from pipeline.ppo.algorithm import (
     policy_loss,
     value_loss,
 )
+from pipeline.ppo.batch import Batch, ReferencePass, micro_batches, to_tokens
 from pipeline.ppo.config import PPOConfig
-from pipeline.ppo.control import Rates, learning_rates
 from pipeline.ppo.distributed import Processes, is_sharded, whole
-from pipeline.ppo.experience import Experience, Texts, micro_batches, to_tokens
 from pipeline.ppo.model import ActorCritic, autocast, entropy, not_ending, run_model, token_logprobs
 from pipeline.ppo.packing import pack, packed
+
+_SEPARATE_CRITIC_RATE = 10
+"""How many times the policy's learning rate a separate critic takes unless told otherwise."""
 
 # Padded tokens that cost about as much as starting one more forward and backward pass.
 _SLACK = {"cpu": 64, "cuda": 4096, "mps": 1024}
@@ -48,27 +49,27 @@ def planned_steps(config: PPOConfig, update: int) -> Steps:
     return JOINT if config.update_order == "joint" else ALTERNATING
 
 
+class Rates(NamedTuple):
+    """Learning rates of one update: of the policy, and of a separate critic or the value head."""
+
+    policy: float
+    critic: float
+
+
+def learning_rates(config: PPOConfig, step: int) -> Rates:
+    """Rates of update `step`, counted from 0: a pure function, so a resume needs no state."""
+    times = _SEPARATE_CRITIC_RATE if config.critic == "separate" else 1
+    peak = config.critic_lr or times * config.lr
+    share = 1.0 if config.schedule == "constant" else 1 - step / config.updates
+    return Rates(config.lr * share, peak * share)
+
+
 class NonFiniteError(RuntimeError):
     """A loss, gradient or log-probability is NaN or infinite; no step was taken on it."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Scored:
-    """What the frozen pass over the rollouts found, each (B, T), 0 on padding.
-
-    `kl` is the exact per-token KL and None unless it was asked for; the policy's own
-    entries are None unless they had to be computed again.
-    """
-
-    reference_logprobs: Tensor
-    logprobs: Tensor | None
-    values: Tensor | None
-    kl: Tensor | None
-    entropies: Tensor | None = None
-
-
 class Learner:
-    """Owns the optimizer; turns texts and advantages into a better policy."""
+    """Owns the optimizer; turns a batch and its advantages into a better policy."""
 
     def __init__(
         self,
@@ -100,96 +101,96 @@ class Learner:
         self.optimizer = make_optimizer(model, config)
 
     def logits(
-        self, model: nn.Module, texts: Texts, **options: Any
+        self, model: nn.Module, batch: Batch, **options: Any
     ) -> tuple[Tensor, Tensor | None]:
         """Logits (N, V) of the sampling distribution, and values (N,), of all sampled tokens.
 
         That is the full one at the temperature, without end-of-text in the first `min_new_tokens`.
         """
         with autocast(self.precision, self.device):
-            output = run_model(model, **self._inputs(texts), use_cache=False, **options)
+            output = run_model(model, **self._inputs(batch), use_cache=False, **options)
         logits = output.logits
         if self.config.temperature != 1:  # dividing costs as much memory again
             logits = logits / self.config.temperature
         if self.config.min_new_tokens:
-            early = texts.mask.nonzero()[:, 1] < self.config.min_new_tokens
+            early = batch.mask.nonzero()[:, 1] < self.config.min_new_tokens
             logits = not_ending(logits, self._ends, early)
         return logits, output.values
 
-    def _values(self, texts: Texts) -> Tensor:
+    def _values(self, batch: Batch) -> Tensor:
         """(N,) values of all sampled tokens, in a pass that makes no logits."""
         with autocast(self.precision, self.device):
-            return self.model.values(**self._inputs(texts))
+            return self.model.values(**self._inputs(batch))
 
-    def _inputs(self, texts: Texts) -> dict[str, Tensor]:
+    def _inputs(self, batch: Batch) -> dict[str, Tensor]:
         """What a model reads, padded or packed."""
         if not self.packing:
-            return {"input_ids": texts.input_ids, "positions": texts.positions}
-        ids, places, (positions,) = pack(texts.input_ids, texts.read_lengths, texts.positions)
+            return {"input_ids": batch.input_ids, "positions": batch.positions}
+        ids, places, (positions,) = pack(batch.input_ids, batch.read_lengths, batch.positions)
         return {"input_ids": ids, "positions": positions, "position_ids": places}
 
-    def _reading(self, texts: Texts) -> AbstractContextManager[None]:
+    def _reading(self, batch: Batch) -> AbstractContextManager[None]:
         """Packed, models must know where texts end for as long as gradients are computed."""
         if not self.packing:
             return nullcontext()
-        return packed(self._models, texts.read_lengths.tolist())
+        return packed(self._models, batch.read_lengths.tolist())
 
-    def split(self, texts: Texts, rows: list[int]) -> list[list[int]]:
+    def split(self, batch: Batch, rows: list[int]) -> list[list[int]]:
         """Micro-batches of these rows."""
         return micro_batches(
             rows,
-            texts.read_lengths.tolist(),
+            batch.read_lengths.tolist(),
             token_budget=self.config.micro_batch_tokens,
             slack=None if self.packing else _SLACK[self.device.type],
         )
 
     @torch.no_grad()
-    def score(self, texts: Texts, *, has_values: bool, again: bool = False) -> Scored:
-        """Log-probabilities of the rollouts under the reference, in one frozen pass.
+    def reference_pass(self, batch: Batch, *, recompute: bool = False) -> ReferencePass:
+        """Log-probabilities of the responses under the reference, in one pass without gradients.
 
-        The policy passes too where bf16 made its sampled log-probabilities too coarse (off by
-        up to 3e-2), or where the exact KL needs its whole distribution; `again` where another
-        sampled, with entropies too; a separate critic, since it did not sample (`has_values` False).
+        The policy passes too where bf16 made its sampled log-probabilities too coarse (off by up to
+        3e-2), where the exact KL needs its whole distribution, and with `recompute`, where another
+        sampled; then entropies are computed too.  A separate critic passes, since it did not sample.
         """
         found: dict[str, Tensor] = {}
-        for rows in self.split(texts, list(range(texts.tokens.shape[0]))):
-            part = texts.take(rows)
+        for rows in self.split(batch, list(range(batch.tokens.shape[0]))):
+            part = batch.take(rows)
             with self._reading(part):
-                results = self._frozen_pass(part, has_values=has_values, again=again)
+                results = self._frozen_pass(part, recompute=recompute)
             for name, flat in results.items():
                 if name not in found:
-                    found[name] = torch.zeros(texts.tokens.shape, device=flat.device)
+                    found[name] = torch.zeros(batch.tokens.shape, device=flat.device)
                 found[name][rows, : part.tokens.shape[1]] = to_tokens(flat, part.mask)
-        return Scored(
-            reference_logprobs=found["reference_logprobs"],
+        return ReferencePass(
+            ref_logprobs=found["ref_logprobs"],
             logprobs=found.get("logprobs"),
             values=found.get("values"),
             kl=found.get("kl"),
             entropies=found.get("entropies"),
         )
 
-    def _frozen_pass(self, texts: Texts, *, has_values: bool, again: bool) -> dict[str, Tensor]:
+    def _frozen_pass(self, batch: Batch, *, recompute: bool) -> dict[str, Tensor]:
         """(N,) results of one micro-batch by name."""
-        sampled = texts.tokens[texts.mask]
-        reference_logits, _ = self.logits(self.reference, texts)
-        results = {"reference_logprobs": token_logprobs(reference_logits, sampled)}
+        sampled = batch.tokens[batch.mask]
+        ref_logits, _ = self.logits(self.reference, batch)
+        results = {"ref_logprobs": token_logprobs(ref_logits, sampled)}
         exact = self.config.kl_estimator == "full"
-        if again or exact or self.precision != "fp32":
-            logits, values = self.logits(self.model, texts)
+        if recompute or exact or self.precision != "fp32":
+            logits, values = self.logits(self.model, batch)
             assert values is not None
             results |= {"logprobs": token_logprobs(logits, sampled), "values": values}
-            if again:
+            if recompute:
                 results["entropies"] = entropy(logits)
             if exact:
-                results["kl"] = full_kl(logits, reference_logits)
-        elif not has_values:
-            results["values"] = self._values(texts)
+                results["kl"] = full_kl(logits, ref_logits)
+        elif batch.values is None:
+            results["values"] = self._values(batch)
         return results
 
-    def learn(
-        self, texts: Texts, experience: Experience, *, rates: Rates, kl_weight: float, steps: Steps
+    def update(
+        self, batch: Batch, *, rates: Rates, kl_weight: float, steps: Steps
     ) -> dict[str, float]:
-        """Make the update's optimizer steps; return its metrics.
+        """Make the optimizer steps of one update; return its metrics.
 
         `steps` says what each minibatch trains, in turn; with none nothing is read or learned.
         Stops early, before the step, once a minibatch shows the policy further than `target_kl`
@@ -202,12 +203,12 @@ class Learner:
         self.model.train(self.config.gradient_checkpointing)
         self.model.trunk_learns_values = steps != VALUE_ONLY
         tally = _Tally()
-        for epoch, rows in self._minibatches(texts.tokens.shape[0]) if steps else ():
+        for epoch, rows in self._minibatches(batch.tokens.shape[0]) if steps else ():
             tally.epochs = epoch + 1
-            tokens = int(texts.lengths[rows].sum())
+            tokens = int(batch.lengths[rows].sum())
             for part in steps:
                 mine = self.processes.share(rows)
-                losses = self._gradients(texts, experience, mine, tokens, part, kl_weight)
+                losses = self._gradients(batch, mine, tokens, part, kl_weight)
                 tally.add(self._summed(losses), tokens, part)
                 if self.config.target_kl and tally.last_kl > self.config.target_kl:
                     break
@@ -247,8 +248,7 @@ class Learner:
 
     def _gradients(
         self,
-        texts: Texts,
-        experience: Experience,
+        batch: Batch,
         rows: list[int],
         tokens: int,
         part: Part,
@@ -257,15 +257,13 @@ class Learner:
         """Accumulate the gradient of the mean loss over the minibatch's tokens."""
         self.optimizer.zero_grad(set_to_none=True)
         losses = []
-        groups = self.split(texts, rows)
+        groups = self.split(batch, rows)
         for number in range(self._passes(len(groups))):
             counts = number < len(groups)
-            micro = groups[number if counts else 0]
-            some = texts.take(micro)
-            past = experience.take(micro, some.tokens.shape[1])
+            micro = batch.take(groups[number if counts else 0])
             # Around the backward pass too: checkpointing reads the texts once more there.
-            with self._reading(some):
-                for loss in self._losses(some, past, tokens, part, kl_weight):
+            with self._reading(micro):
+                for loss in self._losses(micro, tokens, part, kl_weight):
                     (loss.total * (self._loss_scale * counts)).backward()
                     if counts:
                         losses.append(loss._replace(total=loss.total.detach()))
@@ -277,70 +275,67 @@ class Learner:
             return mine
         return int(self.processes.largest(torch.tensor(mine, device=self.device)))
 
-    def _losses(
-        self, texts: Texts, experience: Experience, tokens: int, part: Part, kl_weight: float
-    ) -> Iterator[PPOLoss]:
+    def _losses(self, batch: Batch, tokens: int, part: Part, kl_weight: float) -> Iterator[PPOLoss]:
         """The losses of a micro-batch, whose gradients add up; what is not trained is not run.
 
         Policy and separate critic come one after the other: only one's activations are held.
         """
         apart = part != "both" or self.model.critic is not None
         if part != "value":
-            policy, values = self._policy_loss(texts, experience, tokens, kl_weight, apart=apart)
+            policy, values = self._policy_loss(batch, tokens, kl_weight, apart=apart)
             if values is None:
                 yield policy
             else:
-                yield joined(policy, self._value_loss(values, texts, experience, tokens))
+                yield joined(policy, self._value_loss(values, batch, tokens))
         if apart and part != "policy":
-            yield self._value_loss(self._values(texts), texts, experience, tokens)
+            yield self._value_loss(self._values(batch), batch, tokens)
 
     def _policy_loss(
-        self, texts: Texts, experience: Experience, tokens: int, kl_weight: float, *, apart: bool
+        self, batch: Batch, tokens: int, kl_weight: float, *, apart: bool
     ) -> tuple[PPOLoss, Tensor | None]:
         """Loss of the policy, and (N,) values that the same pass gave unless they come `apart`."""
-        config, mask = self.config, texts.mask
-        logits, values = self.logits(self.model, texts, apart=apart)
-        logprobs = to_tokens(token_logprobs(logits, texts.tokens[mask]), mask)
+        config, mask = self.config, batch.mask
+        logits, values = self.logits(self.model, batch, apart=apart)
+        logprobs = to_tokens(token_logprobs(logits, batch.tokens[mask]), mask)
         loss = policy_loss(
             logprobs=logprobs,
-            old_logprobs=experience.logprobs,
-            importance=experience.importance,
-            advantages=experience.advantages,
+            old_logprobs=batch.old_logprobs,
+            importance_weights=batch.importance_weights,
+            advantages=batch.advantages,
             mask=mask,
             tokens=tokens,
             config=config,
             entropy=to_tokens(entropy(logits), mask) if config.entropy_weight else None,
-            kl=self._kl_loss(texts, experience, logits, logprobs),
+            kl=self._kl_loss(batch, logits, logprobs),
             kl_weight=kl_weight,
         )
         return loss, values
 
-    def _value_loss(
-        self, values: Tensor, texts: Texts, experience: Experience, tokens: int
-    ) -> PPOLoss:
+    def _value_loss(self, values: Tensor, batch: Batch, tokens: int) -> PPOLoss:
+        assert batch.values is not None
         return value_loss(
-            values=to_tokens(values, texts.mask),
-            old_values=experience.values,
-            returns=experience.returns,
-            mask=texts.mask,
+            values=to_tokens(values, batch.mask),
+            old_values=batch.values,
+            returns=batch.returns,
+            mask=batch.mask,
             tokens=tokens,
             config=self.config,
         )
 
-    def _kl_loss(
-        self, texts: Texts, experience: Experience, logits: Tensor, logprobs: Tensor
-    ) -> Tensor | None:
+    def _kl_loss(self, batch: Batch, logits: Tensor, logprobs: Tensor) -> Tensor | None:
         """Each token's own divergence, with its gradient, where the loss charges it."""
         if not self.config.charges_kl_in_loss:
             return None
         if self.config.kl_estimator == "full":
             with torch.no_grad():
-                reference_logits, _ = self.logits(self.reference, texts)
-            return to_tokens(full_kl(logits, reference_logits), texts.mask)
-        k2 = kl_estimate(logprobs - experience.reference_logprobs, self.config.kl_estimator)
+                ref_logits, _ = self.logits(self.reference, batch)
+            return to_tokens(full_kl(logits, ref_logits), batch.mask)
+        k2 = kl_estimate(logprobs - batch.ref_logprobs, self.config.kl_estimator)
         # Its gradient is that of KL(π‖π_ref) on tokens that π sampled; these are π_old's.
-        weight = (logprobs.detach() - experience.logprobs).exp()
-        return k2 * (weight if experience.importance is None else weight * experience.importance)
+        weight = (logprobs.detach() - batch.old_logprobs).exp()
+        return k2 * (
+            weight if batch.importance_weights is None else weight * batch.importance_weights
+        )
 
 
 class _Tally:

@@ -1,8 +1,13 @@
-"""What PPO logs, one definition each, and the red flags read off it.  Loads no torch."""
+"""What PPO logs, one definition each, and what is read off it: red flags, reasons to stop.
+
+Loads no torch.
+"""
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import correlation, fmean
+
+from pipeline.ppo.config import PPOConfig
 
 METRICS: dict[str, str] = {
     "reward/mean": "Mean score of the responses, before scaling, clipping, KL and penalties.",
@@ -107,6 +112,22 @@ LARGEST_MISMATCH = 0.05
 def samples_of_another(mismatch_kl: float) -> bool:
     """Whether a `rollout/mismatch_kl` says that another model than the policy sampled."""
     return not mismatch_kl <= LARGEST_MISMATCH  # NaN too
+
+
+MISMATCHED = "sampler_mismatch"
+"""The reason to stop that is a defect; the others end a run that is worth keeping."""
+
+
+def reason_to_stop(config: PPOConfig, history: Sequence[Mapping[str, float]]) -> str | None:
+    """Why the run ends after the last of these updates, or None where it goes on."""
+    metrics = history[-1]
+    if samples_of_another(metrics["rollout/mismatch_kl"]):
+        return MISMATCHED
+    if config.kl_budget and metrics["kl/reference"] > config.kl_budget:
+        return "kl_budget"
+    if config.reward_collapse and reward_fell(history, config.reward_collapse):
+        return "reward_collapse"
+    return None
 
 
 def red_flags(history: Sequence[Mapping[str, float]]) -> list[Flag]:

@@ -1,4 +1,4 @@
-"""Sampling: a KV-cache loop that keeps what PPO needs while it samples."""
+"""Sampling: which prompts are asked, and a KV-cache loop that keeps what PPO needs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,6 +9,36 @@ from torch import Tensor, nn
 
 from pipeline.ppo.algorithm import length_mask
 from pipeline.ppo.model import ModelOutput, entropy, not_ending, run_model, token_logprobs
+
+
+class PromptSampler:
+    """Deals prompt indices in shuffled rounds, each prompt once a round.
+
+    A batch may span rounds, so it can be larger than the number of prompts.
+    """
+
+    def __init__(self, prompts: int, generator: torch.Generator) -> None:
+        self.prompts = prompts
+        self.generator = generator
+        self.order: list[int] = []
+        self.cursor = 0
+
+    def draw(self, count: int) -> list[int]:
+        drawn: list[int] = []
+        while len(drawn) < count:
+            if self.cursor == len(self.order):
+                self.order = torch.randperm(self.prompts, generator=self.generator).tolist()
+                self.cursor = 0
+            taken = self.order[self.cursor : self.cursor + count - len(drawn)]
+            self.cursor += len(taken)
+            drawn += taken
+        return drawn
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"order": self.order, "cursor": self.cursor}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.order, self.cursor = list(state["order"]), state["cursor"]
 
 
 @dataclass(frozen=True, kw_only=True)

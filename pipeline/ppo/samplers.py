@@ -1,7 +1,8 @@
 """Who samples the rollouts: this engine's own loop, transformers' `generate`, or vLLM.
 
 A backend other than our own returns only the tokens it drew and their log-probabilities.  All else
-is computed afterwards by the trainer, whose arithmetic may differ.
+is computed afterwards by the trainer, whose arithmetic may differ: `importance_weights` measures
+that difference and corrects for it.
 """
 
 import os
@@ -10,13 +11,13 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib import import_module
 from tempfile import TemporaryDirectory
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 
-from pipeline.ppo.algorithm import length_mask
+from pipeline.ppo.algorithm import kl_estimate, length_mask, masked_mean
 from pipeline.ppo.config import PPOConfig
 from pipeline.ppo.distributed import Processes, is_sharded
 from pipeline.ppo.lora import adapters_folded
@@ -323,3 +324,35 @@ class VLLM:
             detokenize=False,
             seed=seed,
         )
+
+
+class Mismatch(NamedTuple):
+    """Importance weights (B, T) of sampled tokens, None where all are 1, and metrics on them."""
+
+    weights: Tensor | None
+    metrics: dict[str, float]
+
+
+def importance_weights(
+    *, sampler_logprobs: Tensor, old_logprobs: Tensor, mask: Tensor, cap: float, foreign: bool
+) -> Mismatch:
+    """Compare the sampler's log-probabilities with the trainer's.
+
+    Tokens drawn by μ, a sampler of other arithmetic than the trainer's π, are off-policy from the
+    start.  Weights min(π/μ, `cap`) undo that token by token, for `foreign` samplers (Yao et al. 2025,
+    "Your efficient RL framework secretly brings you off-policy RL training"; TRL and verl do the
+    same).  The cap bounds the variance and leaves a bias: what is rare to μ counts too little.  A
+    token's weight leaves the tokens before it alone; the weight of a whole text would not, but
+    varies exponentially more.
+    """
+    # Of the sampler from the trainer, since the sampler drew the tokens.
+    kl = kl_estimate(sampler_logprobs - old_logprobs, "k3")
+    metrics = {
+        "rollout/mismatch_kl": masked_mean(kl, mask).item(),
+        "rollout/importance_weight_clipped": 0.0,
+    }
+    if not foreign:
+        return Mismatch(None, metrics)
+    ratio = torch.where(mask, old_logprobs - sampler_logprobs, 0).exp()
+    metrics["rollout/importance_weight_clipped"] = masked_mean((ratio > cap).float(), mask).item()
+    return Mismatch(ratio.clamp_max(cap), metrics)

@@ -1,4 +1,7 @@
-"""An update in numbers: tensors and clocks to the metrics that `metrics.METRICS` defines."""
+"""An update in numbers: tensors and clocks to the metrics that `metrics.METRICS` defines.
+
+Apart from `metrics`, which loads no torch.
+"""
 
 import resource
 import sys
@@ -11,54 +14,43 @@ import torch
 from torch import Tensor
 
 from pipeline.ppo.algorithm import explained_variance, kl_estimate, masked_mean, masked_var
+from pipeline.ppo.batch import Batch
 from pipeline.ppo.metrics import length_correlation, repeated_ngrams, unique_share
-from pipeline.ppo.rewarder import Paid, Scores
-from pipeline.ppo.rollout import Rollout
 
 
-def summarize(
-    *,
-    rollout: Rollout,
-    values: Tensor,
-    scores: Scores,
-    paid: Paid,
-    raw_advantages: Tensor,
-    returns: Tensor,
-) -> dict[str, float]:
-    """Metrics of what was sampled and how it was paid; tensors are (B, T), 0 on padding.
-
-    `values` is what returns were compared with.
-    """
-    assert rollout.entropies is not None
-    mask, total = rollout.mask, scores.total
-    lengths = rollout.lengths.float()
-    responses = rollout.token_lists()
+def summarize(batch: Batch, advantages: Tensor) -> dict[str, float]:
+    """Metrics of what was sampled and how it was rewarded; `advantages` are those before whitening."""
+    assert batch.entropies is not None
+    assert batch.values is not None
+    mask, scores, rewards = batch.mask, batch.scores.total, batch.rewards
+    lengths = batch.lengths.float()
+    responses = batch.token_lists()
     tensors = {
-        "reward/mean": total.mean(),
-        "reward/std": total.std(correction=0),
-        "reward/min": total.min(),
-        "reward/max": total.max(),
-        "reward/total": paid.rewards.sum(1).mean(),
-        "kl/reference": paid.log_ratio.sum(1).mean(),
-        "kl/penalty": paid.kl.sum(1).mean(),
-        "policy/entropy": masked_mean(rollout.entropies, mask),
-        "value/explained_variance": explained_variance(values, returns, mask),
-        "value/mean": masked_mean(values, mask),
-        "returns/mean": masked_mean(returns, mask),
-        "returns/var": masked_var(returns, mask),
-        "advantages/std": masked_var(raw_advantages, mask).sqrt(),
+        "reward/mean": scores.mean(),
+        "reward/std": scores.std(correction=0),
+        "reward/min": scores.min(),
+        "reward/max": scores.max(),
+        "reward/total": rewards.token_rewards.sum(1).mean(),
+        "kl/reference": rewards.log_ratio.sum(1).mean(),
+        "kl/penalty": rewards.kl.sum(1).mean(),
+        "policy/entropy": masked_mean(batch.entropies, mask),
+        "value/explained_variance": explained_variance(batch.values, batch.returns, mask),
+        "value/mean": masked_mean(batch.values, mask),
+        "returns/mean": masked_mean(batch.returns, mask),
+        "returns/var": masked_var(batch.returns, mask),
+        "advantages/std": masked_var(advantages, mask).sqrt(),
         "completion/length_mean": lengths.mean(),
         "completion/length_std": lengths.std(correction=0),
     }
     for estimator in ("k2", "k3", "abs"):
-        estimate = kl_estimate(paid.log_ratio, estimator)  # 0 on padding, where ρ is 0
+        estimate = kl_estimate(rewards.log_ratio, estimator)  # 0 on padding, where ρ is 0
         tensors[f"kl/{estimator}"] = estimate.sum(1).mean()
     metrics = {name: tensor.item() for name, tensor in tensors.items()}
-    correlation = length_correlation(total.tolist(), lengths.tolist())
+    correlation = length_correlation(scores.tolist(), lengths.tolist())
     metrics["reward/length_correlation"] = correlation or 0.0
-    metrics |= {f"reward/{name}": fmean(v) for name, v in scores.components.items()}
+    metrics |= {f"reward/{name}": fmean(v) for name, v in batch.scores.components.items()}
     count = len(responses)
-    metrics["completion/eos_rate"] = rollout.finish_reasons.count("stop") / count
+    metrics["completion/eos_rate"] = batch.finish_reasons.count("stop") / count
     metrics["completion/unique"] = unique_share(responses)
     metrics["completion/repeated_ngrams"] = sum(map(repeated_ngrams, responses)) / count
     return metrics

@@ -8,7 +8,16 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from pipeline.ppo.advantages import Advantages
+from pipeline.ppo.algorithm import compute_advantages
+from pipeline.ppo.batch import (
+    Batch,
+    SamplerMismatch,
+    TrainingDiverged,
+    UpdateResult,
+    gather_shares,
+    merge_recomputed,
+    samples_of,
+)
 from pipeline.ppo.checkpoint import (
     DamagedCheckpoint,
     NoReadableCheckpoint,
@@ -31,14 +40,10 @@ from pipeline.ppo.checks import (
     check_tokenizer,
 )
 from pipeline.ppo.config import PPOConfig
-from pipeline.ppo.control import MISMATCHED, PromptSampler, learning_rates, reason_to_stop
-from pipeline.ppo.decoding import Decoder
 from pipeline.ppo.distributed import Processes, gathered, part_state, same_weights_everywhere, shard
-from pipeline.ppo.experience import Texts, join_texts
-from pipeline.ppo.learner import NOTHING, Learner, NonFiniteError, planned_steps
+from pipeline.ppo.learner import NOTHING, Learner, NonFiniteError, learning_rates, planned_steps
 from pipeline.ppo.lora import hold_in_bf16, merged
-from pipeline.ppo.metrics import red_flags, samples_of_another
-from pipeline.ppo.mismatch import completed, importance
+from pipeline.ppo.metrics import MISMATCHED, reason_to_stop, red_flags, samples_of_another
 from pipeline.ppo.model import (
     assemble,
     detect_device,
@@ -49,11 +54,9 @@ from pipeline.ppo.model import (
     weights_versions,
 )
 from pipeline.ppo.packing import packs
-from pipeline.ppo.results import Sample, SamplerMismatch, TrainingDiverged, UpdateResult
-from pipeline.ppo.rewarder import Paid, Rewarder, Scores
-from pipeline.ppo.rollout import Rollout
-from pipeline.ppo.samplers import Request, make_backend
-from pipeline.ppo.sharing import Share, put_together
+from pipeline.ppo.rewards import Baseline, Decoder, Rewarder
+from pipeline.ppo.rollout import PromptSampler
+from pipeline.ppo.samplers import Request, importance_weights, make_backend
 from pipeline.ppo.summary import Stopwatch, summarize
 
 
@@ -144,7 +147,7 @@ class PPOTrainer:
             self.processes,
         )
         self.rewarder = Rewarder(reward, config, weights=reward_weights, device=self.device)
-        self.advantages = Advantages(config, check_categories(categories, prompts, config))
+        self.baseline = Baseline(config, check_categories(categories, prompts, config))
         self.sampler = PromptSampler(len(self.prompts), self.generators["prompts"])
         self.step = 0
         self.history: list[dict[str, float]] = []
@@ -209,84 +212,75 @@ class PPOTrainer:
             save_checkpoint(self.directory, self.step, state)
 
     def _update(self) -> UpdateResult:
-        """One iteration of the algorithm."""
-        watch = Stopwatch(self.device)
-        batch = self.sampler.draw(self.config.rollouts)
+        """One iteration of the algorithm: rollout → score → shape → advantages → update."""
+        config, watch = self.config, Stopwatch(self.device)
         with watch.lap("speed/rollout_seconds"), gathered(self.model):
-            rollout = self._rollout(batch)
+            share = self._rollout(self.sampler.draw(config.rollouts))
         with watch.lap("speed/score_seconds"), gathered(self.model), gathered(self.reference):
-            found = put_together(self._scored(batch, rollout), self.processes)
-        scores, scored = found.scores, found.scored
-        rollout = completed(found.rollout, scored)
-        mismatch = importance(
-            found.rollout, rollout, cap=self.config.importance_cap, foreign=self.backend.foreign
+            self._score(share)
+        batch = gather_shares(share, self.processes)
+        mismatch = self._correct_mismatch(batch)
+
+        kl_coefficient = self.rewarder.kl_controller.weight
+        batch.rewards = self.rewarder.shape(batch)
+        batch.values = self.baseline(batch)
+        raw_advantages, batch.advantages, batch.returns, scale = compute_advantages(
+            token_rewards=batch.rewards.token_rewards,
+            values=batch.values,
+            mask=batch.mask,
+            config=config,
         )
-        if not torch.isfinite(rollout.logprobs).all():
-            raise NonFiniteError("the policy's log-probabilities are not finite")
-        texts = self._texts(batch, rollout)
-        paid = self.rewarder.pay(rollout, scored, scores.total)
-        experience, raw_advantages, scale = self.advantages(
-            batch, rollout, scored, paid.rewards, mismatch.weights
-        )
-        beta = self.rewarder.kl_controller.weight
-        wrong = samples_of_another(mismatch.metrics["rollout/mismatch_kl"])
+        foreign = samples_of_another(mismatch["rollout/mismatch_kl"])
         with watch.lap("speed/update_seconds"):
-            learned = self.learner.learn(
-                texts,
-                experience,
-                rates=learning_rates(self.config, self.step),
-                kl_weight=beta * paid.scale * scale,
-                steps=NOTHING if wrong else planned_steps(self.config, self.step),
+            learned = self.learner.update(
+                batch,
+                rates=learning_rates(config, self.step),
+                # In the unit of the advantages, which whitening changes.
+                kl_weight=kl_coefficient * batch.rewards.scale * scale,
+                steps=NOTHING if foreign else planned_steps(config, self.step),
             )
-        metrics = summarize(
-            rollout=rollout,
-            values=experience.values,
-            scores=scores,
-            paid=paid,
-            raw_advantages=raw_advantages,
-            returns=experience.returns,
-        )
-        metrics["completion/unseen_tokens"] = self.decoder.unseen_share(rollout.token_lists())
-        metrics |= mismatch.metrics | learned | watch.metrics(sampled=int(rollout.lengths.sum()))
-        metrics["kl/coefficient"] = beta
+
+        metrics = summarize(batch, raw_advantages)
+        metrics["completion/unseen_tokens"] = self.decoder.unseen_share(batch.token_lists())
+        metrics |= mismatch | learned | watch.metrics(sampled=int(batch.lengths.sum()))
+        metrics["kl/coefficient"] = kl_coefficient
         written = weights_versions(self.reference) != self._reference_versions
         metrics["reference/changed"] = float(written)
-        return self._finish(batch, rollout, scores, paid, metrics)
+        return self._finish(batch, metrics)
 
-    def _rollout(self, batch: list[int]) -> Rollout:
-        """Responses to this process's share of the batch."""
+    def _rollout(self, prompt_indices: list[int]) -> Batch:
+        """Responses to this process's share of the prompts."""
         # Drawn for all and by all, so that a response does not depend on who samples it.
-        size = (len(batch), self.config.max_new_tokens)
+        size = (len(prompt_indices), self.config.max_new_tokens)
         uniforms = torch.rand(size, generator=self.generators["sampling"], dtype=torch.float64)
-        mine = self.processes.share(range(len(batch)))
-        return self.backend([self.prompts[batch[row]] for row in mine], uniforms[mine])
+        rows = self.processes.share(range(len(prompt_indices)))
+        mine = [prompt_indices[row] for row in rows]
+        prompts = [self.prompts[index] for index in mine]
+        rollout = self.backend(prompts, uniforms[rows])
+        return Batch.of(prompts, rollout, prompt_indices=mine, pad=self.pad_token_id)
 
-    def _scored(self, batch: list[int], rollout: Rollout) -> Share:
-        """What the reward and the reference say of this process's share."""
-        mine = self.processes.share(batch)
-        texts = [self.decoder.text(tokens) for tokens in rollout.token_lists()]
-        return Share(
-            rollout=rollout,
-            scores=self.rewarder.score(mine, texts),
-            scored=self.learner.score(
-                self._texts(mine, rollout),
-                has_values=rollout.values is not None,
-                again=self.backend.foreign,
-            ),
+    def _score(self, share: Batch) -> None:
+        """Add the reward's scores, and log-probabilities under the reference."""
+        texts = [self.decoder.text(tokens) for tokens in share.token_lists()]
+        share.scores = self.rewarder.score(share.prompt_indices, texts)
+        found = self.learner.reference_pass(share, recompute=self.backend.foreign)
+        merge_recomputed(share, found)
+
+    def _correct_mismatch(self, batch: Batch) -> dict[str, float]:
+        """Weigh tokens that a sampler other than the policy drew; return metrics on them."""
+        batch.importance_weights, metrics = importance_weights(
+            sampler_logprobs=batch.sampler_logprobs,
+            old_logprobs=batch.old_logprobs,
+            mask=batch.mask,
+            cap=self.config.importance_cap,
+            foreign=self.backend.foreign,
         )
+        if not torch.isfinite(batch.old_logprobs).all():
+            raise NonFiniteError("the policy's log-probabilities are not finite")
+        return metrics
 
-    def _texts(self, batch: list[int], rollout: Rollout) -> Texts:
-        return join_texts([self.prompts[i] for i in batch], rollout, pad=self.pad_token_id)
-
-    def _finish(
-        self,
-        batch: list[int],
-        rollout: Rollout,
-        scores: Scores,
-        paid: Paid,
-        metrics: dict[str, float],
-    ) -> UpdateResult:
-        """Count the update, steer β, look for trouble and report."""
+    def _finish(self, batch: Batch, metrics: dict[str, float]) -> UpdateResult:
+        """Count the update, adapt β, look for trouble and report."""
         config = self.config
         self.step += 1
         self.rewarder.kl_controller.update(metrics["kl/reference"], config.rollouts)
@@ -295,21 +289,11 @@ class PPOTrainer:
         last = self.step == config.updates or self.stopped is not None
         due = config.checkpoint_every and (last or self.step % config.checkpoint_every == 0)
         due = due and self.stopped != MISMATCHED  # a resume samples that update again
-        columns = zip(
-            batch,
-            scores.texts,
-            scores.total.tolist(),
-            paid.log_ratio.sum(1).tolist(),
-            rollout.lengths.tolist(),
-            rollout.finish_reasons,
-            strict=True,
-        )
-        names = ("prompt_index", "text", "score", "kl", "length", "finish_reason")
         return UpdateResult(
             step=self.step,
             metrics=dict(metrics),
             flags=red_flags(self.history),
-            samples=[Sample(**dict(zip(names, row, strict=True))) for row in columns],
+            samples=samples_of(batch),
             checkpoint=checkpoint_path(self.directory, self.step)
             if due and self.directory
             else None,

@@ -15,7 +15,7 @@ from torch import Tensor
 from pipeline.models.devices import context_length
 from pipeline.models.padding import pad_right
 from pipeline.models.text import ChatTokenizer, Encoded, Messages, TooLong, name_rows
-from pipeline.ppo.experience import micro_batches
+from pipeline.ppo.batch import micro_batches
 from pipeline.ppo.model import autocast, resolve_precision
 from pipeline.ppo.packing import can_pack, last_states
 from pipeline.reward.data import JudgedPair
