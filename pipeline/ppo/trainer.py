@@ -112,13 +112,8 @@ class PPOTrainer:
             check_critic(critic, model, longest=self._longest)
         self.model, self.reference = assemble(model, reference, critic, config, self.device)
         packing = self._packing()  # sharded, a part of the model cannot be tried alone
-        self._spread()
-        self.frozen_hash = frozen_hash(self.model)  # before any of it is rounded
-        self._exact: dict[str, Tensor] = {}
-        if self.precision == "bf16" and config.sharding == "none":  # a shard has one precision
-            self._exact = hold_in_bf16(self.model.policy, self.reference)
-        self.reference_hash = weights_hash(self.reference)
-        self._reference_versions = weights_versions(self.reference)
+        self._distribute()
+        self._prepare_frozen()
         # One generator a purpose: an early stop then changes no later sample.
         self.generators = {
             name: torch.Generator().manual_seed(config.seed * 3 + offset)
@@ -135,17 +130,7 @@ class PPOTrainer:
             processes=self.processes,
             eos_token_ids=self.eos_token_ids,
         )
-        self.backend = make_backend(
-            Request(
-                model=self.model,
-                config=config,
-                eos_token_ids=self.eos_token_ids,
-                pad_token_id=self.pad_token_id,
-                precision=self.precision,
-                device=self.device,
-            ),
-            self.processes,
-        )
+        self.backend = make_backend(self._request(), self.processes)
         self.rewarder = Rewarder(reward, config, weights=reward_weights, device=self.device)
         self.baseline = Baseline(config, check_categories(categories, prompts, config))
         self.sampler = PromptSampler(len(self.prompts), self.generators["prompts"])
@@ -155,7 +140,16 @@ class PPOTrainer:
         self.stopped: str | None = None
         self.passed_over: list[DamagedCheckpoint] = []
 
-    def _spread(self) -> None:
+    def _prepare_frozen(self) -> None:
+        """Hash the frozen weights, then hold them at the precision they are used in."""
+        self.frozen_hash = frozen_hash(self.model)  # before any of it is rounded
+        self._exact: dict[str, Tensor] = {}
+        if self.precision == "bf16" and self.config.sharding == "none":  # a shard has one precision
+            self._exact = hold_in_bf16(self.model.policy, self.reference)
+        self.reference_hash = weights_hash(self.reference)
+        self._reference_versions = weights_versions(self.reference)
+
+    def _distribute(self) -> None:
         """Make this process one of several, where there are several."""
         same_weights_everywhere(self.processes, self.model)
         if self.config.sharding == "none":
@@ -166,6 +160,17 @@ class PPOTrainer:
             )
         shard(self.model)
         shard(self.reference)
+
+    def _request(self) -> Request:
+        """What a sampler must know."""
+        return Request(
+            model=self.model,
+            config=self.config,
+            eos_token_ids=self.eos_token_ids,
+            pad_token_id=self.pad_token_id,
+            precision=self.precision,
+            device=self.device,
+        )
 
     def _packing(self) -> bool:
         """Whether training passes read several texts as one row."""
