@@ -58,7 +58,7 @@ def test_its_first_step_has_the_gradient_of_the_engines(page: Any, monkeypatch: 
         value_clip=page.VALUE_CLIP,
         value_weight=page.VALUE_WEIGHT,
     )
-    model = trainer.model
+    model: Any = trainer.model
     torch.manual_seed(2)
     torch.nn.init.normal_(model.value_head.weight, std=0.1)  # at 0 no trunk learns from values
     before = copy.deepcopy(model)
