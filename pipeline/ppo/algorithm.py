@@ -1,6 +1,6 @@
 """The mathematics of PPO: pure functions of masked tensors.
 
-Unless said otherwise every tensor is (B, T): B responses, T response tokens, right-padded.  `mask` is
+Unless stated otherwise every tensor is (B, T): B responses, T response tokens, right-padded.  `mask` is
 True on sampled tokens, end-of-text included, and is made from lengths, so that it is right even
 where padding equals end-of-text.  What stands under a False mask never changes a result.
 """
@@ -102,7 +102,7 @@ def gae(
 
     δ_t = r_t + γ V_{t+1} − V_t.  `bootstrap` (B,) is the value after the last
     token and is 0 when absent: a response cut off at the length limit has been
-    scored as it stands, so nothing that might have followed is owed to it.
+    scored as it stands, so no value follows it.
     (Schulman et al., "High-dimensional continuous control using GAE", eq. 16.)
     """
     batch, width = rewards.shape
@@ -114,7 +114,7 @@ def gae(
         delta = rewards[:, t] + gamma * next_value - values[:, t]
         here = mask[:, t]
         next_advantage = torch.where(here, delta + gamma * lam * next_advantage, 0)
-        # Before the last token is reached, what follows it stays in hand.
+        # On padding, keep the value that follows the last token.
         next_value = torch.where(here, values[:, t], after_last)
         advantages[:, t] = next_advantage
     return advantages, torch.where(mask, advantages + values, 0)
@@ -136,7 +136,7 @@ class Advantages(NamedTuple):
 def compute_advantages(
     *, token_rewards: Tensor, values: Tensor, mask: Tensor, config: PPOConfig
 ) -> Advantages:
-    """GAE on the rewards, then whitening and clipping as the settings say."""
+    """GAE on the rewards, then whitening and clipping as the settings ask."""
     # A baseline that is no value function cannot stand in for what follows a token.
     lam = config.lam if config.baseline == "critic" else 1.0
     raw, returns = gae(rewards=token_rewards, values=values, mask=mask, gamma=config.gamma, lam=lam)

@@ -57,7 +57,7 @@ class ReferencePass:
 class Batch:
     """B responses, row by row; every step of an update adds its fields.
 
-    Tensors have no gradient, and unless said otherwise are (B, T): T response tokens,
+    Tensors have no gradient, and unless stated otherwise are (B, T): T response tokens,
     right-padded, 0 on padding.  Reading a field that no step has set yet raises AttributeError.
     """
 
@@ -257,7 +257,7 @@ def to_tokens(flat: Tensor, mask: Tensor) -> Tensor:
 
 
 class TrainingDiverged(RuntimeError):
-    """A number became NaN or infinite; says where the run can be taken up again."""
+    """A number became NaN or infinite; the message names the checkpoint to resume from."""
 
 
 class SamplerMismatch(RuntimeError):
@@ -265,7 +265,7 @@ class SamplerMismatch(RuntimeError):
 
     @classmethod
     def of(cls, history: Sequence[Mapping[str, float]]) -> Self:
-        """What the flag on the last of these updates says."""
+        """The error for the flag on the last of these updates."""
         (flag,) = (flag for flag in red_flags(history) if flag.name == "sampler_mismatch")
         return cls(f"update {len(history)}: {flag.seen} {flag.why} {flag.remedy}")
 

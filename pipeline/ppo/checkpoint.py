@@ -93,7 +93,7 @@ def _write(state: dict[str, Any], file: IO[bytes]) -> None:
     try:
         torch.save(state, file)
     except RuntimeError as error:
-        # Its zip writer hides what the disk said behind a complaint of its own.
+        # torch's zip writer replaces the disk's error with one of its own.
         if isinstance(error.__context__, OSError):
             raise error.__context__ from None
         raise
@@ -209,7 +209,7 @@ _FORMAT = 2
 
 
 class Resumable(Protocol):
-    """What of a `PPOTrainer` is kept, and what tells one run from another."""
+    """The parts of a `PPOTrainer` that are saved, and those that identify its run."""
 
     config: PPOConfig
     model: Any

@@ -1,4 +1,4 @@
-"""What is refused at the door, in one sentence each, before any compute is spent."""
+"""Checks of what callers pass in: one sentence for each error, before any compute is spent."""
 
 import inspect
 import math
@@ -194,7 +194,7 @@ def check_reward(reward: Reward) -> dict[str, list[float]]:
     probe = ["", "Yes."]
     try:
         inspect.signature(reward).bind([0, 0], probe)
-    except ValueError:  # a builtin that does not say what it takes
+    except ValueError:  # a builtin without a signature
         pass
     except TypeError:
         raise ValueError(

@@ -18,7 +18,7 @@ class PPOConfig(Section):
     """Everything that decides a PPO run, checked when it is made.
 
     Raises `ValueError` with one sentence that names the field, its value and
-    what would be accepted.  A limit of 0 means "off" wherever the help says so.
+    what is accepted.  A limit of 0 means "off" where the help says so.
     """
 
     section: ClassVar[str] = "ppo"
@@ -145,7 +145,7 @@ class PPOConfig(Section):
     )
     value_head: Literal["linear", "mlp"] = setting(
         "linear",
-        "The head on the trunk; mlp adds a tanh layer.  Both say 0 at first.",
+        "The head on the trunk; mlp adds a tanh layer.  Both start at 0.",
     )
     value_warmup: int = setting(
         0, "Updates at the start that train the values alone and leave the policy.", low=0

@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 class Processes:
-    """This process among its like: those that `accelerate launch` or torchrun started, if any."""
+    """This process among those that `accelerate launch` or torchrun started, if any."""
 
     def __init__(self) -> None:
         launched = int(os.environ.get("WORLD_SIZE", "1")) > 1
@@ -152,7 +152,7 @@ def model_state(model: nn.Module) -> dict[str, Any]:
 
 
 def frozen_names(model: nn.Module) -> set[str]:
-    """Names, in its state, of the weights that training leaves alone."""
+    """Names, in its state, of the weights that are not trained."""
     named = model.state_dict(keep_vars=True).items()
     return {name for name, x in named if isinstance(x, nn.Parameter) and not x.requires_grad}
 

@@ -386,7 +386,7 @@ class _Tally:
 
 
 def make_optimizer(model: ActorCritic, config: PPOConfig) -> torch.optim.Optimizer:
-    """AdamW over two groups in the order of `Rates`: the policy, and what says the values."""
+    """AdamW over two groups in the order of `Rates`: the policy, and the value head or critic."""
     policy = set(model.policy.parameters())
     trained = [p for p in model.parameters() if p.requires_grad]
     groups = [[p for p in trained if p in policy], [p for p in trained if p not in policy]]

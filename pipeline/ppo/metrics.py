@@ -96,7 +96,7 @@ class Flag:
 
     name: str
     level: str
-    """"warn", or "stop" where going on is hardly worth the electricity."""
+    """"warn", or "stop" where the run should be cancelled."""
     seen: str
     """What was observed, with its figure."""
     why: str
@@ -110,12 +110,12 @@ LARGEST_MISMATCH = 0.05
 
 
 def samples_of_another(mismatch_kl: float) -> bool:
-    """Whether a `rollout/mismatch_kl` says that another model than the policy sampled."""
+    """Whether a `rollout/mismatch_kl` means that a model other than the policy sampled."""
     return not mismatch_kl <= LARGEST_MISMATCH  # NaN too
 
 
 MISMATCHED = "sampler_mismatch"
-"""The reason to stop that is a defect; the others end a run that is worth keeping."""
+"""The reason to stop that is a defect; after the others the policy can be used."""
 
 
 def reason_to_stop(config: PPOConfig, history: Sequence[Mapping[str, float]]) -> str | None:
@@ -223,7 +223,7 @@ def _entropy_collapse(history: Sequence[Mapping[str, float]]) -> Flag | None:
         name="entropy_collapse",
         level="warn",
         seen=f"Entropy is {entropy:.3f} nats per token; it began at {first:.3f}.",
-        why="A policy that always says the same explores no longer and cannot improve.",
+        why="A policy that always gives the same response no longer explores and cannot improve.",
         remedy="Lower lr or epochs, raise kl_weight, or set a small entropy_weight.",
     )
 

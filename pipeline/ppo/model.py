@@ -19,7 +19,7 @@ from pipeline.ppo.lora import ADAPTER, AdapterOff, plain_name, with_lora
 
 
 class ModelOutput(NamedTuple):
-    """What a forward pass says about N chosen positions.
+    """Results of a forward pass at N chosen positions.
 
     `logits` is (N, V) in fp32, N in row-major order of `positions`; `values` is
     (N,), or None where the model has no value head; `cache` holds keys and values.
@@ -72,7 +72,7 @@ class ActorCritic(nn.Module):
     """A causal LM with a value for every state, from its own trunk or from a separate critic.
 
     The head starts at zero, so that the first advantages are those of no baseline at all and
-    its first gradients leave the trunk alone.  A `critic` that scores already (a reward model)
+    its first gradients do not change the trunk.  A `critic` that scores already (a reward model)
     brings its own head.
     """
 
@@ -142,7 +142,7 @@ def _trunk(model: Any) -> nn.Module:
 
 
 def _value_head(kind: str, like: Tensor) -> nn.Module:
-    """A head of (…, hidden) to (…, 1) that says 0 at first, on the device of `like` (…, hidden)."""
+    """A head of (…, hidden) to (…, 1) that returns 0 at first, on the device of `like` (…, hidden)."""
     width, device = like.shape[1], like.device
     last = nn.Linear(width, 1, device=device, dtype=torch.float32)
     nn.init.zeros_(last.weight)
@@ -225,7 +225,7 @@ def weights_hash(model: nn.Module) -> str:
 
 
 def frozen_hash(model: nn.Module) -> str:
-    """SHA-256 over the names, shapes and bytes of the parameters that training leaves alone."""
+    """SHA-256 over the names, shapes and bytes of the parameters that are not trained."""
     state, frozen = model.state_dict(), frozen_names(model)
     return _hash({name: state[name] for name in frozen})
 
@@ -270,7 +270,7 @@ def assemble(
     """The policy with its values, and the frozen reference, on `device` in fp32.
 
     Raises ValueError when the reference shares memory with what will be trained, or when
-    parts are missing or given in vain.
+    parts are missing or not used.
     """
     check_models(model, reference if isinstance(reference, nn.Module) else None)
     policy = model.to(device).float()
@@ -305,8 +305,8 @@ def load_reference(reference: Any, *, apart_from: nn.Module) -> nn.Module:
         try:
             reference = AutoModelForCausalLM.from_pretrained(reference, trust_remote_code=False)
         except (OSError, ValueError) as error:
-            said = str(error).strip().partition("\n")[0]
-            raise ValueError(f"the reference {reference!r} cannot be loaded: {said}") from error
+            reason = str(error).strip().partition("\n")[0]
+            raise ValueError(f"the reference {reference!r} cannot be loaded: {reason}") from error
         check_models(apart_from, reference)
     shared = shared_parameter(apart_from, reference)
     if shared is not None:

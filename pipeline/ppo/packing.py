@@ -21,7 +21,7 @@ _lengths: ContextVar[list[int]] = ContextVar("lengths")
 
 
 class CannotPack(ValueError):
-    """The model's attention has something that packed texts would not get."""
+    """The model's attention has an option that packing does not support."""
 
 
 def _attend_apart(

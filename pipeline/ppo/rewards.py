@@ -157,7 +157,7 @@ class Rewarder:
         self.components = list(components)
 
     def score(self, prompts: Sequence[int], texts: list[str]) -> RewardScores:
-        """Ask the reward what each text is worth."""
+        """Call the reward on the texts."""
         components = named_scores(self.reward(list(prompts), list(texts)), texts)
         self._accept(components)
         weighted = [

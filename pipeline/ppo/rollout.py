@@ -49,7 +49,7 @@ class Rollout:
     end-of-text included, and is the only source of masks.  `logprobs` (B, T) are
     of the full distribution at the sampling temperature, without end-of-text where
     `min_new_tokens` forbids it; `entropies` (B, T) likewise; `values` (B, T) are of the state before each token, or None without
-    a value head.  All are 0 on padding.  A sampler that is not ours brings neither
+    a value head.  All are 0 on padding.  Other samplers return neither
     entropies nor values.
     """
 
@@ -98,7 +98,7 @@ def generate(
 
     `generator` lives on the CPU on every device, and each row has random
     numbers of its own drawn beforehand, so a response does not depend on what is
-    decoded beside it; `uniforms` (B, `max_new_tokens`) in float64 brings them instead.
+    decoded beside it; `uniforms` (B, `max_new_tokens`) in float64 replaces them.
     `batch_size=0` decodes all rows together.
 
     Raises ValueError for no prompts or an empty one, or for settings out of range.
@@ -204,7 +204,7 @@ class _Decoder:
 
 
 def read_on(model: nn.Module, ids: Tensor, mask: Tensor, cache: Any) -> ModelOutput:
-    """Read new tokens (B, L) behind what `cache` holds, and say what follows the last of each row.
+    """Read new tokens (B, L) behind what `cache` holds, and return the output at the last of each row.
 
     `mask` (B, all tokens so far) is 0 on the padding at the left.
     """

@@ -29,8 +29,8 @@ class Backend(Protocol):
     """Samples one response to each prompt with the policy's present weights."""
 
     foreign: bool
-    """Whether log-probabilities are to be computed again, since its rollouts hold no entropies
-    and values, and log-probabilities by another's arithmetic."""
+    """Whether the trainer must compute log-probabilities, entropies and values itself, since this
+    backend's arithmetic differs and it returns no entropies and values."""
 
     def __call__(self, prompts: Sequence[Sequence[int]], uniforms: Tensor) -> Rollout:
         """`uniforms` (B, max_new_tokens) are the rows' random numbers, or seeds for them.
@@ -182,7 +182,7 @@ class _Chooser(LogitsProcessor):
 
 @contextmanager
 def _no_defaults(policy: Any) -> Iterator[None]:
-    """Inside, the model's own generation settings (penalties, top-k, …) are out of force."""
+    """Inside, the model's own generation settings (penalties, top-k, …) do not apply."""
     holders = [module for module in policy.modules() if "generation_config" in vars(module)]
     before = [module.generation_config for module in holders]
     try:
@@ -317,7 +317,7 @@ class VLLM:
         return self._vllm.SamplingParams(
             temperature=config.temperature,
             max_tokens=config.max_new_tokens,
-            # Ours alone end a response, whatever the model's files say.
+            # Only our ids end a response, not those in the model's files.
             ignore_eos=True,
             stop_token_ids=self.request.eos_token_ids,
             logprobs=0,  # of the drawn token only
@@ -342,8 +342,8 @@ def importance_weights(
     start.  Weights min(π/μ, `cap`) undo that token by token, for `foreign` samplers (Yao et al. 2025,
     "Your efficient RL framework secretly brings you off-policy RL training"; TRL and verl do the
     same).  The cap bounds the variance and leaves a bias: what is rare to μ counts too little.  A
-    token's weight leaves the tokens before it alone; the weight of a whole text would not, but
-    varies exponentially more.
+    token's weight ignores the tokens before it; the weight of a whole text would include them, but
+    its variance grows exponentially with length.
     """
     # Of the sampler from the trainer, since the sampler drew the tokens.
     kl = kl_estimate(sampler_logprobs - old_logprobs, "k3")

@@ -50,19 +50,19 @@ class Section:
                     _check_range(f"{name}={value}", number, f.metadata)
 
 
-def _check_range(said: str, number: float, range: Mapping[str, Any]) -> None:
+def _check_range(setting: str, number: float, range: Mapping[str, Any]) -> None:
     low, high, above = (range.get(name) for name in ("low", "high", "above"))
-    require(math.isfinite(number), f"{said} must be a finite number")
+    require(math.isfinite(number), f"{setting} must be a finite number")
     if low is not None and high is not None:
-        require(low <= number <= high, f"{said} must be in [{low}, {high}]")
+        require(low <= number <= high, f"{setting} must be in [{low}, {high}]")
     elif above is not None and high is not None:
-        require(above < number <= high, f"{said} must be in ({above}, {high}]")
+        require(above < number <= high, f"{setting} must be in ({above}, {high}]")
     elif low is not None:
-        require(number >= low, f"{said} must be at least {low}")
+        require(number >= low, f"{setting} must be at least {low}")
     elif above is not None:
-        require(number > above, f"{said} must be more than {above}")
+        require(number > above, f"{setting} must be more than {above}")
     elif high is not None:
-        require(number <= high, f"{said} must be at most {high}")
+        require(number <= high, f"{setting} must be at most {high}")
 
 
 def require(condition: bool, message: str) -> None:
@@ -128,14 +128,14 @@ def build(cls: Any, data: Mapping[str, Any], prefix: str) -> Any:
                 raise ValueError(f"{prefix}{key} is a section; write [{key}] and its settings")
             arguments[key] = build(hint, value, prefix=f"{key}.")
         elif typing.get_origin(hint) is Literal:
-            arguments[key] = value  # the section checks it, and may say more about a wrong choice
+            arguments[key] = value  # the section checks it, and may explain a wrong choice
         else:
             arguments[key] = checked(prefix + key, value, hint)
     return cls(**arguments)
 
 
 def checked(name: str, value: Any, hint: Any) -> Any:
-    """`value` as the field's type, or an error that says what would be right."""
+    """`value` as the field's type, or an error that names what is accepted."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         if value is None and type(None) in arguments:

@@ -150,7 +150,7 @@ class PPOTrainer:
         self._reference_versions = weights_versions(self.reference)
 
     def _distribute(self) -> None:
-        """Make this process one of several, where there are several."""
+        """Share the weights among the processes, where there are several."""
         same_weights_everywhere(self.processes, self.model)
         if self.config.sharding == "none":
             return
@@ -187,10 +187,10 @@ class PPOTrainer:
     def run(self, *, resume: bool = False) -> Iterator[UpdateResult]:
         """Make the updates, yielding each.
 
-        `resume=True` takes up the newest readable checkpoint in `directory` (damaged ones are then
-        in `passed_over`), or starts from the beginning without any; with more `updates` than it was
-        begun with the run is made longer, at the learning rates of the new length.  Ends early, with the reason in `stopped`,
-        at a spent KL budget or a collapsed reward.  Raises TrainingDiverged for a number
+        `resume=True` loads the newest readable checkpoint in `directory` and lists damaged ones in
+        `passed_over`; without a checkpoint it starts from the beginning.  More `updates` than before
+        make the run longer, at the learning rates of the new length.  The run ends early, with the
+        reason in `stopped`, when the KL budget is spent or the reward has collapsed.  Raises TrainingDiverged for a number
         that is NaN or infinite, SamplerMismatch after the result of an update whose responses
         another model sampled, and RuntimeError when the reference was changed.
         """
@@ -328,7 +328,7 @@ class PPOTrainer:
         restore(self, state)
 
     def _open_directory(self, *, resume: bool) -> None:
-        """Take up the newest checkpoint, or make sure that there is none to trample on."""
+        """Load the newest checkpoint, or check that there is none to overwrite."""
         found = list_checkpoints(self.directory and writable(self.directory))
         if resume and found:
             _, state, self.passed_over = load_newest(found)
@@ -342,7 +342,7 @@ class PPOTrainer:
             )
 
     def _diverged(self, error: NonFiniteError) -> TrainingDiverged:
-        """Put the policy back to the last good checkpoint and say so."""
+        """Restore the last good checkpoint; return the error that says so."""
         where = f"update {self.step + 1}: {error}"
         remedy = "lower ppo.lr or ppo.epochs before trying again"
         found = list_checkpoints(self.directory)
