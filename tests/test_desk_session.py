@@ -9,8 +9,9 @@ import uuid
 import pytest
 from desk_world import add_pairs, add_person, workspace
 
-from labeler.annotate.session import LARGEST_ANSWER, LabelSession, Verdict
+from labeler.annotate.session import LARGEST_ANSWER, LabelSession
 from storage.errors import Conflict, NotFound, NotLeased
+from storage.labeling import judgments
 from storage.records import Iteration, Message
 from storage.tables import iterations, settings
 
@@ -31,8 +32,8 @@ def ben(db):
     return add_person(db, "Ben")
 
 
-def verdict(comparison, outcome="a", **more):
-    return Verdict(id=str(uuid.uuid4()), comparison=comparison, outcome=outcome, **more)
+def answer(comparison, outcome="a", **more):
+    return {"id": str(uuid.uuid4()), "comparison": comparison, "outcome": outcome, **more}
 
 
 def stored(db):
@@ -70,7 +71,9 @@ def test_texts_come_raw_and_rendered(tmp_path):
 def test_pressing_the_side_that_shows_a_completion_prefers_that_completion(db, session, ben):
     swaps = set()
     for pair in session.next(ben, 6):
-        session.judge(ben, verdict(pair.id, "a", criteria={"clear": "b", "helpful": "tie"}))
+        judgments.judge(
+            db, annotator=ben.id, **answer(pair.id, "a", criteria={"clear": "b", "helpful": "tie"})
+        )
         judgment = db.read("SELECT * FROM judgments WHERE comparison = $id", id=pair.id)[0]
         a_is_first = pair.a.text.startswith("first")
         assert judgment["outcome"] == ("first" if a_is_first else "second")
@@ -106,9 +109,10 @@ def test_two_people_do_not_get_the_same_pair(db, session, ben):
 
 def test_the_same_verdict_twice_is_one_judgment(db, session, ben):
     pair = session.next(ben, 1)[0]
-    said = verdict(pair.id, "b", strength=2, comment="better put", milliseconds=1234)
+    said = answer(pair.id, "b", strength=2, comment="better put", milliseconds=1234)
 
-    assert session.judge(ben, said) == session.judge(ben, said) == said.id
+    for _ in range(2):
+        assert judgments.judge(db, annotator=ben.id, **said).id == said["id"]
     rows = stored(db)
     assert len(rows) == 1
     assert (rows[0]["strength"], rows[0]["comment"], rows[0]["milliseconds"]) == (
@@ -120,11 +124,11 @@ def test_the_same_verdict_twice_is_one_judgment(db, session, ben):
 
 def test_the_same_id_for_something_else_is_refused(db, session, ben):
     pair = session.next(ben, 1)[0]
-    said = verdict(pair.id, "b")
-    session.judge(ben, said)
+    said = answer(pair.id, "b")
+    judgments.judge(db, annotator=ben.id, **said)
 
     with pytest.raises(Conflict):
-        session.judge(ben, dataclasses.replace(said, outcome="a"))
+        judgments.judge(db, annotator=ben.id, **{**said, "outcome": "a"})
     assert len(stored(db)) == 1
 
 
@@ -132,11 +136,11 @@ def test_a_pair_that_was_never_his_is_refused(db, session, ben):
     others = session.next(add_person(db, "Ann"), 1)[0]
 
     with pytest.raises(NotLeased):
-        session.judge(ben, verdict(others.id))
+        judgments.judge(db, annotator=ben.id, **answer(others.id))
     with pytest.raises(NotFound):
-        session.judge(ben, verdict("c-no-such-pair"))
+        judgments.judge(db, annotator=ben.id, **answer("c-no-such-pair"))
     with pytest.raises(NotLeased):
-        session.flag(ben, id=str(uuid.uuid4()), comparison=others.id, comment="")
+        judgments.flag(db, annotator=ben.id, id=str(uuid.uuid4()), comparison=others.id, comment="")
     assert stored(db) == []
 
 
@@ -145,32 +149,32 @@ def test_a_late_answer_counts_after_the_loop_moved_on(db, session, ben):
     iterations.save(db, Iteration(number=1, phase="done"))
     add_pairs(db, [("A new question?", "x", "y")], iteration=2)
 
-    session.judge(ben, verdict(pair.id))
+    judgments.judge(db, annotator=ben.id, **answer(pair.id))
 
     assert len(stored(db)) == 1
 
 
 def test_undo_brings_the_pair_back_on_the_same_sides(db, session, ben):
     pair = session.next(ben, 1)[0]
-    said = verdict(pair.id)
-    session.judge(ben, said)
+    said = answer(pair.id)
+    judgments.judge(db, annotator=ben.id, **said)
 
     undone = session.undo(ben, id=str(uuid.uuid4()))
 
-    assert (undone.id, undone.kind, undone.pair) == (said.id, "judgment", pair)
+    assert (undone.id, undone.kind, undone.pair) == (said["id"], "judgment", pair)
     assert session.next(ben, 1)[0] == pair
     assert db.read("SELECT count(*) AS n FROM current_judgments")[0]["n"] == 0
     assert len(stored(db)) == 1  # history keeps it
 
 
 @pytest.mark.parametrize("kind", ["skip", "flag"])
-def test_a_skipped_or_flagged_pair_is_gone_until_undone(session, ben, kind):
+def test_a_skipped_or_flagged_pair_is_gone_until_undone(db, session, ben, kind):
     pair = session.next(ben, 1)[0]
     act = str(uuid.uuid4())
     if kind == "skip":
-        session.skip(ben, id=act, comparison=pair.id)
+        judgments.skip(db, annotator=ben.id, id=act, comparison=pair.id)
     else:
-        session.flag(ben, id=act, comparison=pair.id, comment="broken")
+        judgments.flag(db, annotator=ben.id, id=act, comparison=pair.id, comment="broken")
     assert pair.id not in {each.id for each in session.next(ben, 6)}
 
     undone = session.undo(ben, id=str(uuid.uuid4()), replaces=act)
@@ -179,10 +183,10 @@ def test_a_skipped_or_flagged_pair_is_gone_until_undone(session, ben, kind):
     assert pair.id in {each.id for each in session.next(ben, 6)}
 
 
-def test_an_undo_sent_twice_undoes_one(session, ben):
+def test_an_undo_sent_twice_undoes_one(db, session, ben):
     first, second = session.next(ben, 2)
-    session.judge(ben, verdict(first.id))
-    session.judge(ben, verdict(second.id))
+    judgments.judge(db, annotator=ben.id, **answer(first.id))
+    judgments.judge(db, annotator=ben.id, **answer(second.id))
     undo = str(uuid.uuid4())
 
     once = session.undo(ben, id=undo)
@@ -197,15 +201,15 @@ def test_nothing_to_undo_and_what_is_not_his_are_refused(db, session, ben):
     with pytest.raises(NotFound):
         session.undo(ben, id=str(uuid.uuid4()))
     ann = add_person(db, "Ann")
-    said = verdict(session.next(ann, 1)[0].id)
-    session.judge(ann, said)
+    said = answer(session.next(ann, 1)[0].id)
+    judgments.judge(db, annotator=ann.id, **said)
     with pytest.raises(NotFound):
-        session.undo(ben, id=str(uuid.uuid4()), replaces=said.id)
+        session.undo(ben, id=str(uuid.uuid4()), replaces=said["id"])
 
 
-def test_progress_counts(session, ben):
+def test_progress_counts(db, session, ben):
     before = session.progress(ben)
-    session.judge(ben, verdict(session.next(ben, 1)[0].id))
+    judgments.judge(db, annotator=ben.id, **answer(session.next(ben, 1)[0].id))
     after = session.progress(ben)
 
     assert (before["judged"], before["today"], before["remaining"]) == (0, 0, 6)
@@ -216,7 +220,7 @@ def test_an_empty_queue_says_what_the_loop_is_doing(db, session, ben):
     assert session.waiting_for() == "labeling"
     iterations.save(db, Iteration(number=1, phase="policy"))
     for pair in session.next(ben, 16):
-        session.judge(ben, verdict(pair.id))
+        judgments.judge(db, annotator=ben.id, **answer(pair.id))
 
     assert session.next(ben, 4) == []
     assert session.waiting_for() == "policy"

@@ -16,7 +16,6 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 
 from labeler.annotate.routes import explain_errors, label_routes
-from labeler.annotate.session import LabelSession
 from labeler.security.auth import Identity
 from pipeline.simulation.annotators import Choice, SimulatedAnnotator, population
 from pipeline.simulation.clients import LabelClient, LeasedPair, ServerRefused, conversation
@@ -165,7 +164,7 @@ def labeling_app(db: Database, *, lose_replies: int = 0) -> FastAPI:
     """The real routes; the first `lose_replies` judgments are stored but answered with 503."""
     app = FastAPI()
     explain_errors(app)
-    app.include_router(label_routes(LabelSession(db)))
+    app.include_router(label_routes(db))
     lost = iter(range(lose_replies))
 
     @app.middleware("http")

@@ -9,7 +9,7 @@ from typing import Any, get_args
 import pandas as pd
 import pytest
 
-from labeler.annotate.session import LabelSession, Verdict
+from labeler.annotate.session import LabelSession
 from pipeline.config.studio import Config
 from pipeline.promotion import gate
 from pipeline.reward.data import split_by_prompt
@@ -145,7 +145,7 @@ def test_they_are_judged_blind_and_undone_like_any_other(db: Database, file: Any
     [pair] = session.next(ann, 4)
     assert "secret" not in repr(pair)
     assert WRITTEN not in repr(pair)
-    session.judge(ann, Verdict(id=new_id("j"), comparison=pair.id, outcome="a"))
+    judgments.judge(db, id=new_id("j"), annotator=ann.id, comparison=pair.id, outcome="a")
     assert session.next(ann, 4) == []
     undone = session.undo(ann, id=new_id("u"))
     assert undone.pair.id == pair.id

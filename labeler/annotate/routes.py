@@ -1,4 +1,7 @@
-"""The annotator's HTTP interface (docs/http.md); every rule lives in `session`, none here."""
+"""The annotator's HTTP interface (docs/http.md).
+
+The rules are elsewhere: what is shown in `session`, what is stored in `storage.labeling.judgments`.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +25,11 @@ from pydantic import (
 )
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
-from labeler.annotate.session import LabelSession, Verdict
+from labeler.annotate.session import LabelSession
 from labeler.security.auth import Identity
+from storage.engine.database import Database
 from storage.errors import Conflict, NotFound, NotLeased, StorageFull
+from storage.labeling import judgments
 from storage.records import MAX_VIEW_MS, Annotator, ScreenOutcome
 
 _LOG = logging.getLogger(__name__)
@@ -56,6 +61,10 @@ class Act(BaseModel):
     model_config = ConfigDict(extra="forbid")
     id: UUID
 
+    def fields(self) -> dict[str, Any]:
+        """What was sent, checked, under the names that `storage.labeling.judgments` takes."""
+        return self.model_dump(mode="json")
+
     @model_validator(mode="before")
     @classmethod
     def _is_small(cls, value: Any) -> Any:
@@ -75,19 +84,6 @@ class JudgmentBody(Act):
     comment: Comment = ""
     milliseconds: int | None = Field(default=None, ge=0, le=MAX_VIEW_MS, strict=True)
     replaces: UUID | None = None
-
-    def verdict(self) -> Verdict:
-        """The same without HTTP."""
-        return Verdict(
-            id=str(self.id),
-            comparison=self.comparison,
-            outcome=self.outcome,
-            strength=self.strength,
-            criteria={str(name): side for name, side in self.criteria.items()},
-            comment=self.comment,
-            milliseconds=self.milliseconds,
-            replaces=str(self.replaces) if self.replaces else None,
-        )
 
 
 class SkipBody(Act):
@@ -126,9 +122,9 @@ Offset = Annotated[int, Query(ge=-840, le=840)]
 """Minutes that the annotator's clock is ahead of UTC; no place is further off."""
 
 
-def label_routes(session: LabelSession) -> APIRouter:
+def label_routes(db: Database) -> APIRouter:
     """The routes under ``/label/api``.  Plain functions read the database, in threads."""
-    routes = APIRouter(prefix="/label/api")
+    routes, session = APIRouter(prefix="/label/api"), LabelSession(db)
 
     @routes.get("/next")
     def next_pairs(
@@ -146,25 +142,23 @@ def label_routes(session: LabelSession) -> APIRouter:
     async def judge(body: JudgmentBody, who: Who) -> JSONResponse:
         # Answers only after the commit: "saved" on the screen must be true.  Awaited and not
         # waited for in a thread: a group may be larger than there are threads.
-        stored = await asyncio.wrap_future(session.judging(who, body.verdict()))
+        operation = judgments.judging(annotator=who.id, **body.fields())
+        stored = await asyncio.wrap_future(db.submit(operation))
         return JSONResponse({"id": stored.id, "saved": True})
 
     @routes.post("/skip")
     def skip(body: SkipBody, who: Who) -> dict[str, Any]:
-        return {
-            "id": session.skip(who, id=str(body.id), comparison=body.comparison),
-            "saved": True,
-        }
+        stored = judgments.skip(db, annotator=who.id, **body.fields())
+        return {"id": stored.id, "saved": True}
 
     @routes.post("/flag")
     def flag(body: FlagBody, who: Who) -> dict[str, Any]:
-        id = session.flag(who, id=str(body.id), comparison=body.comparison, comment=body.comment)
-        return {"id": id, "saved": True}
+        stored = judgments.flag(db, annotator=who.id, **body.fields())
+        return {"id": stored.id, "saved": True}
 
     @routes.post("/undo")
     def undo(body: UndoBody, who: Who) -> dict[str, Any]:
-        replaces = str(body.replaces) if body.replaces else None
-        undone = session.undo(who, id=str(body.id), replaces=replaces)
+        undone = session.undo(who, **body.fields())
         return {"id": str(body.id), "saved": True, "undone": asdict(undone)}
 
     @routes.get("/progress")

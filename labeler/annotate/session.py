@@ -7,9 +7,8 @@ swap them.  Whatever is returned here as done is committed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from labeler.html.markdown import render, render_pair
@@ -22,7 +21,6 @@ from storage.records import (
     Flag,
     Judgment,
     Message,
-    ScreenOutcome,
     Skip,
     digest,
     now,
@@ -84,23 +82,6 @@ class ShownPair:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verdict:
-    """What was pressed.  `id` is made by the client: sending it twice changes nothing.
-
-    `criteria` maps a criterion to "a", "b" or "tie", as `outcome` in terms of the screen.
-    """
-
-    id: str
-    comparison: str
-    outcome: ScreenOutcome
-    strength: int | None = None
-    criteria: Mapping[str, str] = field(default_factory=dict)
-    comment: str = ""
-    milliseconds: int | None = None
-    replaces: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
 class Undone:
     """The act that was taken back, and its pair to judge again."""
 
@@ -110,7 +91,10 @@ class Undone:
 
 
 class LabelSession:
-    """What annotators can do; one object serves all of them.  Thread-safe."""
+    """What annotators are shown; one object serves all of them.  Thread-safe.
+
+    What they do (judge, skip, flag) goes to `storage.labeling.judgments` as it comes.
+    """
 
     def __init__(self, db: Database) -> None:
         self._db = db
@@ -142,35 +126,6 @@ class LabelSession:
         latest = iterations.latest(self._db)
         return latest.phase if latest else "nothing"
 
-    def judge(self, who: Annotator, verdict: Verdict) -> str:
-        """Store the verdict and return its id; the errors are those of `judgments.judge`."""
-        return self.judging(who, verdict).result().id
-
-    def judging(self, who: Annotator, verdict: Verdict) -> Future[Judgment]:
-        """The same by a future, which is done when the verdict is stored: no thread waits for it."""
-        operation = judgments.judging(
-            id=verdict.id,
-            comparison=verdict.comparison,
-            annotator=who.id,
-            outcome=verdict.outcome,
-            strength=verdict.strength,
-            criteria=dict(verdict.criteria),
-            comment=verdict.comment,
-            milliseconds=verdict.milliseconds,
-            replaces=verdict.replaces,
-        )
-        return self._db.submit(operation)
-
-    def skip(self, who: Annotator, *, id: str, comparison: str) -> str:
-        """Pass on a pair for good."""
-        judgments.skip(self._db, id=id, comparison=comparison, annotator=who.id)
-        return id
-
-    def flag(self, who: Annotator, *, id: str, comparison: str, comment: str) -> str:
-        """Report a pair; it leaves everybody's queue until a researcher clears it."""
-        judgments.flag(self._db, id=id, comparison=comparison, annotator=who.id, comment=comment)
-        return id
-
     def undo(self, who: Annotator, *, id: str, replaces: str | None = None) -> Undone:
         """Take back the act `replaces`, or their latest one; its pair comes back, sides as before."""
         undone = judgments.undo(self._db, id=id, annotator=who.id, replaces=replaces)
@@ -188,7 +143,7 @@ class LabelSession:
         return dict(queue.progress(self._db, who.id, offset=offset)) | {"latest": latest}
 
     def figures(self, who: Annotator, *, offset: int = 0) -> dict[str, Any]:
-        """His own work in figures, see `own_figures`; nobody else's can be asked for.
+        """Their own work in figures, see `own_figures`; nobody else's can be asked for.
 
         Only ``today`` follows their clock: a midnight of their choice would tell what others said today.
         """
