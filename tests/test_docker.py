@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -271,3 +272,85 @@ def test_serve_takes_its_addresses_from_the_environment(variable, text, refusal,
     done = CliRunner().invoke(app, arguments, env={variable: text})
     assert refusal in str(done.exception)
     assert not (tmp_path / "w").exists()
+
+
+@pytest.fixture
+def space(tmp_path: Path) -> Path:
+    """The folder that is uploaded as a Hugging Face Space."""
+    folder = tmp_path / "space"
+    subprocess.run(["sh", ROOT / "docker" / "space" / "make.sh", folder], check=True)
+    return folder
+
+
+def test_a_space_has_all_that_its_dockerfile_copies_and_lints(space):
+    sources = [*copied(), "start.sh"]
+    assert [name for name in sources if not (space / name).exists()] == []
+    assert "!start.sh" in (space / ".dockerignore").read_text().splitlines()
+    tool = shutil.which("hadolint", path=str(Path(sys.executable).parent))
+    # Its end replaces the entry point of the image.
+    done = subprocess.run(
+        [tool, "--ignore", "DL4003", "--ignore", "DL4004", space / "Dockerfile"],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "")
+    front = yaml.safe_load((space / "README.md").read_text().split("---\n")[1])
+    assert (front["sdk"], str(front["app_port"])) == ("docker", value("EXPOSE"))
+    assert len(front["short_description"]) <= 60
+
+
+@pytest.mark.slow
+def test_a_space_restores_its_newest_backup_after_its_disk_was_emptied(space, tmp_path):
+    tools, backups, disk = tmp_path / "bin", tmp_path / "backups", tmp_path / "data"
+    for folder in (tools, backups, disk):
+        folder.mkdir()
+    (backups / "20990101T000000Z").mkdir()  # a copy that was interrupted has no manifest
+    program = tools / "kitestring"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} {ROOT / "launch.py"} "$@"\n')
+    program.chmod(0o755)
+    environment = os.environ | {
+        "PATH": f"{tools}:{os.environ['PATH']}",
+        "BACKUPS": str(backups),
+        "BACKUP_SECONDS": "1",
+        "SPACE_HOST": "owner-name.hf.space",
+    }
+
+    def started() -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            ["sh", space / "start.sh", "--port", "0"], cwd=disk, env=environment,
+            stdout=subprocess.PIPE, text=True, start_new_session=True,
+        )  # fmt: skip
+
+    def users() -> str:
+        arguments = [program, "users", "list"]
+        return subprocess.run(arguments, cwd=disk, capture_output=True, text=True).stdout
+
+    def stopped(server: subprocess.Popen[str]) -> None:
+        os.killpg(server.pid, signal.SIGTERM)
+        server.wait(timeout=60)
+        assert server.stdout is not None
+        server.stdout.close()
+
+    server = started()
+    try:
+        assert server.stdout is not None
+        link = next(line.strip() for line in server.stdout if "https://" in line)
+        assert link.startswith("https://owner-name.hf.space/invite?")
+        subprocess.run([program, "users", "add", "ana"], cwd=disk, check=True, capture_output=True)
+        stored = b'"ana"'
+        deadline = time.monotonic() + 90
+        while not any(
+            stored in (manifest.parent / "journal.jsonl").read_bytes()
+            for manifest in backups.glob("*/backup.json")
+        ):
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+    finally:
+        stopped(server)
+    shutil.rmtree(disk / "workspace")
+    server = started()
+    try:
+        assert server.stdout is not None
+        assert any("https://" in line for line in server.stdout)
+        assert "ana" in users()
+    finally:
+        stopped(server)
