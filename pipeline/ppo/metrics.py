@@ -3,9 +3,11 @@
 Loads no torch.
 """
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from statistics import correlation, fmean
+from typing import Any
 
 from pipeline.ppo.config import PPOConfig
 
@@ -138,146 +140,8 @@ def red_flags(history: Sequence[Mapping[str, float]]) -> list[Flag]:
     """
     if not history:
         return []
-    flags = [flag for rule in _RULES if (flag := rule(history)) is not None]
+    flags = [flag for rule in _RULES if (flag := rule.flag(history)) is not None]
     return sorted(flags, key=lambda flag: flag.level != "stop")
-
-
-def _run_of(history: Sequence[Mapping[str, float]], name: str, below: float, n: int = 3) -> bool:
-    """Whether the metric was below the bound on each of the last n updates."""
-    return len(history) >= n and all(update[name] < below for update in history[-n:])
-
-
-def _reference_changed(history: Sequence[Mapping[str, float]]) -> Flag | None:
-    if not history[-1]["reference/changed"]:
-        return None
-    return Flag(
-        name="reference_changed",
-        level="stop",
-        seen="A weight of the reference model was written to.",
-        why="The KL is measured from a moving point and no longer holds the policy back.",
-        remedy="Give the reference its own copy of the weights, and find who writes to it.",
-    )
-
-
-def _ratio_not_one(history: Sequence[Mapping[str, float]]) -> Flag | None:
-    error = history[-1]["policy/first_ratio_error"]
-    if error <= 0.1:  # bf16 passes of different shapes differ by a few hundredths
-        return None
-    return Flag(
-        name="ratio_not_one",
-        level="stop",
-        seen=f"Before the first step the probability ratio was off 1 by up to {error:.3g}.",
-        why="Sampling and training disagree on the policy, so every gradient is wrong.",
-        remedy="Look for a temperature applied on one side only, dropout, or padding in the mask.",
-    )
-
-
-def _sampler_mismatch(history: Sequence[Mapping[str, float]]) -> Flag | None:
-    mismatch = history[-1]["rollout/mismatch_kl"]
-    if not samples_of_another(mismatch):
-        return None
-    return Flag(
-        name="sampler_mismatch",
-        level="stop",
-        seen=f"Sampler and trainer differ by {mismatch:.2g} nats per token; rounding stays below "
-        f"{LARGEST_MISMATCH:g}.",
-        why="The responses were sampled with other weights or settings than the policy's, so "
-        "nothing was learned from them and the run stopped.",
-        remedy="Set ppo.rollout_backend='own', and ppo.precision='fp32' to rule rounding out; if that "
-        "runs, the other sampler did not take in the policy's weights.",
-    )
-
-
-def _kl_high(history: Sequence[Mapping[str, float]]) -> Flag | None:
-    kl = history[-1]["kl/reference"]
-    if kl <= 10:
-        return None
-    return Flag(
-        name="kl_high",
-        level="stop" if kl > 15 else "warn",
-        seen=f"KL to the reference is {kl:.1f} nats per response.",
-        why="Far from the reference the reward model is guessing and text tends to garble.",
-        remedy="Raise kl_weight or lower lr; set kl_budget to stop in time.",
-    )
-
-
-def _kl_negative(history: Sequence[Mapping[str, float]]) -> Flag | None:
-    if not _run_of(history, "kl/reference", below=-0.05):
-        return None
-    return Flag(
-        name="kl_negative",
-        level="warn",
-        seen=f"KL to the reference has been negative for 3 updates, now "
-        f"{history[-1]['kl/reference']:.2f}.",
-        why="A divergence cannot be negative on average: responses are not drawn from the policy "
-        "whose log-probabilities are used.",
-        remedy="Set top_k=0 and top_p=1, and look for a temperature that sampling alone has.",
-    )
-
-
-def _entropy_collapse(history: Sequence[Mapping[str, float]]) -> Flag | None:
-    entropy, first = history[-1]["policy/entropy"], history[0]["policy/entropy"]
-    if entropy >= 0.02 and entropy >= 0.2 * first:
-        return None
-    return Flag(
-        name="entropy_collapse",
-        level="warn",
-        seen=f"Entropy is {entropy:.3f} nats per token; it began at {first:.3f}.",
-        why="A policy that always gives the same response no longer explores and cannot improve.",
-        remedy="Lower lr or epochs, raise kl_weight, or set a small entropy_weight.",
-    )
-
-
-def _clip_fraction(history: Sequence[Mapping[str, float]]) -> Flag | None:
-    share = history[-1]["policy/clip_fraction"]
-    if share <= 0.5:
-        return None
-    return Flag(
-        name="clip_fraction_high",
-        level="warn",
-        seen=f"{share:.0%} of the update's tokens hit the clip.",
-        why="Most tokens give no gradient: the update has walked out of its trust region.",
-        remedy="Lower lr or epochs, or set target_kl.",
-    )
-
-
-def _explained_variance(history: Sequence[Mapping[str, float]]) -> Flag | None:
-    if not _run_of(history, "value/explained_variance", below=0):
-        return None
-    return Flag(
-        name="explained_variance_negative",
-        level="warn",
-        seen=f"Explained variance has been below 0 for 3 updates, now "
-        f"{history[-1]['value/explained_variance']:.2f}.",
-        why="The value head guesses worse than a constant and adds noise to the advantages.",
-        remedy="Raise value_weight or value_clip, or scale the scores (score_scaling).",
-    )
-
-
-def _reward_flat(history: Sequence[Mapping[str, float]]) -> Flag | None:
-    std = history[-1]["reward/std"]
-    if std >= 0.01:
-        return None
-    return Flag(
-        name="reward_flat",
-        level="warn",
-        seen=f"Scores differ by a standard deviation of only {std:.2g}.",
-        why="Responses that score alike leave nothing to learn but the KL penalty.",
-        remedy="Check that the reward sees the response, or train the reward model on more labels.",
-    )
-
-
-def _reward_low(history: Sequence[Mapping[str, float]]) -> Flag | None:
-    mean = history[-1]["reward/mean"]
-    if mean >= -10:
-        return None
-    return Flag(
-        name="reward_low",
-        level="warn",
-        seen=f"Mean score is {mean:.1f}.",
-        why="Scores this low mean an uncentred reward model, a wrong sign or broken text.",
-        remedy="Read the samples; centre the reward model on SFT responses.",
-    )
 
 
 def reward_fell(history: Sequence[Mapping[str, float]], deviations: float) -> bool:
@@ -287,112 +151,199 @@ def reward_fell(history: Sequence[Mapping[str, float]], deviations: float) -> bo
     """
     if len(history) < 10:
         return False
-    first, last = _ends(history)
+    last, first = _ends(history)
     spread = fmean(update["reward/std"] for update in history[:5])
     return last < first - deviations * max(spread, 0.01)
 
 
 def _ends(history: Sequence[Mapping[str, float]]) -> tuple[float, float]:
-    """Mean scores of the first and the last 5 updates."""
-    first, last = (fmean(u["reward/mean"] for u in part) for part in (history[:5], history[-5:]))
-    return first, last
+    """Mean scores of the last and the first 5 updates."""
+    last, first = (fmean(u["reward/mean"] for u in part) for part in (history[-5:], history[:5]))
+    return last, first
 
 
-def _falling_reward(history: Sequence[Mapping[str, float]]) -> Flag | None:
-    if not reward_fell(history, 1.0):
-        return None
-    first, last = _ends(history)
-    return Flag(
+History = Sequence[Mapping[str, float]]
+"""The metrics of every update so far, oldest first; of at least one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Rule:
+    """When a red flag is raised, and its text."""
+
+    name: str
+    level: str
+    raised: Callable[[History], bool]
+    figures: Callable[[History], tuple[float, float]]
+    """(now, first): what `seen` quotes."""
+    seen: str
+    why: str
+    remedy: str
+    stop_above: float = inf
+    """Beyond this figure the level is "stop"."""
+
+    def flag(self, history: History) -> Flag | None:
+        """The flag, where the last of these updates raises it."""
+        if not self.raised(history):
+            return None
+        now, first = self.figures(history)
+        return Flag(
+            name=self.name,
+            level="stop" if now > self.stop_above else self.level,
+            seen=self.seen.format(now=now, first=first),
+            why=self.why,
+            remedy=self.remedy,
+        )
+
+
+def _metric(name: str, healthy: Callable[[float, float], bool], updates: int = 1) -> dict[str, Any]:
+    """Raised where `healthy(value, value at the first update)` is false on each of the last `updates`.
+
+    Comparisons with NaN are false, so most rules are raised by it.
+    """
+
+    def raised(history: History) -> bool:
+        first, last = history[0][name], history[-updates:]
+        return len(last) == updates and not any(healthy(update[name], first) for update in last)
+
+    return {"raised": raised, "figures": lambda history: (history[-1][name], history[0][name])}
+
+
+_RULES = (
+    _Rule(
+        name="reference_changed",
+        level="stop",
+        **_metric("reference/changed", lambda now, _: now == 0),
+        seen="A weight of the reference model was written to.",
+        why="The KL is measured from a moving point and no longer holds the policy back.",
+        remedy="Give the reference its own copy of the weights, and find who writes to it.",
+    ),
+    _Rule(
+        name="ratio_not_one",
+        level="stop",
+        # bf16 passes of different shapes differ by a few hundredths
+        **_metric("policy/first_ratio_error", lambda now, _: now <= 0.1),
+        seen="Before the first step the probability ratio was off 1 by up to {now:.3g}.",
+        why="Sampling and training disagree on the policy, so every gradient is wrong.",
+        remedy="Look for a temperature applied on one side only, dropout, or padding in the mask.",
+    ),
+    _Rule(
+        name="sampler_mismatch",
+        level="stop",
+        **_metric("rollout/mismatch_kl", lambda now, _: not samples_of_another(now)),
+        seen="Sampler and trainer differ by {now:.2g} nats per token; rounding stays below "
+        f"{LARGEST_MISMATCH:g}.",
+        why="The responses were sampled with other weights or settings than the policy's, so "
+        "nothing was learned from them and the run stopped.",
+        remedy="Set ppo.rollout_backend='own', and ppo.precision='fp32' to rule rounding out; if that "
+        "runs, the other sampler did not take in the policy's weights.",
+    ),
+    _Rule(
+        name="kl_high",
+        level="warn",
+        **_metric("kl/reference", lambda now, _: now <= 10),
+        stop_above=15,
+        seen="KL to the reference is {now:.1f} nats per response.",
+        why="Far from the reference the reward model is guessing and text tends to garble.",
+        remedy="Raise kl_weight or lower lr; set kl_budget to stop in time.",
+    ),
+    _Rule(
+        name="kl_negative",
+        level="warn",
+        **_metric("kl/reference", lambda now, _: not now < -0.05, updates=3),
+        seen="KL to the reference has been negative for 3 updates, now {now:.2f}.",
+        why="A divergence cannot be negative on average: responses are not drawn from the policy "
+        "whose log-probabilities are used.",
+        remedy="Set top_k=0 and top_p=1, and look for a temperature that sampling alone has.",
+    ),
+    _Rule(
+        name="entropy_collapse",
+        level="warn",
+        **_metric("policy/entropy", lambda now, first: now >= 0.02 and now >= 0.2 * first),
+        seen="Entropy is {now:.3f} nats per token; it began at {first:.3f}.",
+        why="A policy that always gives the same response no longer explores and cannot improve.",
+        remedy="Lower lr or epochs, raise kl_weight, or set a small entropy_weight.",
+    ),
+    _Rule(
+        name="clip_fraction_high",
+        level="warn",
+        **_metric("policy/clip_fraction", lambda now, _: now <= 0.5),
+        seen="{now:.0%} of the update's tokens hit the clip.",
+        why="Most tokens give no gradient: the update has walked out of its trust region.",
+        remedy="Lower lr or epochs, or set target_kl.",
+    ),
+    _Rule(
+        name="explained_variance_negative",
+        level="warn",
+        **_metric("value/explained_variance", lambda now, _: not now < 0, updates=3),
+        seen="Explained variance has been below 0 for 3 updates, now {now:.2f}.",
+        why="The value head guesses worse than a constant and adds noise to the advantages.",
+        remedy="Raise value_weight or value_clip, or scale the scores (score_scaling).",
+    ),
+    _Rule(
+        name="reward_flat",
+        level="warn",
+        **_metric("reward/std", lambda now, _: now >= 0.01),
+        seen="Scores differ by a standard deviation of only {now:.2g}.",
+        why="Responses that score alike leave nothing to learn but the KL penalty.",
+        remedy="Check that the reward sees the response, or train the reward model on more labels.",
+    ),
+    _Rule(
+        name="reward_low",
+        level="warn",
+        **_metric("reward/mean", lambda now, _: now >= -10),
+        seen="Mean score is {now:.1f}.",
+        why="Scores this low mean an uncentred reward model, a wrong sign or broken text.",
+        remedy="Read the samples; centre the reward model on SFT responses.",
+    ),
+    _Rule(
         name="reward_falling",
         level="warn",
-        seen=f"Mean score fell from {first:.2f} (first 5 updates) to {last:.2f} (last 5).",
+        raised=lambda history: reward_fell(history, 1.0),
+        figures=_ends,
+        seen="Mean score fell from {first:.2f} (first 5 updates) to {now:.2f} (last 5).",
         why="PPO should raise it: the sign may be turned around, or training has collapsed.",
         remedy="Check the sign of the reward, then lower lr.",
-    )
-
-
-def _duplicates(history: Sequence[Mapping[str, float]]) -> Flag | None:
-    share = history[-1]["completion/unique"]
-    if share >= 0.5:
-        return None
-    return Flag(
+    ),
+    _Rule(
         name="duplicates",
         level="warn",
-        seen=f"Only {share:.0%} of the responses are distinct.",
+        **_metric("completion/unique", lambda now, _: now >= 0.5),
+        seen="Only {now:.0%} of the responses are distinct.",
         why="The policy has narrowed to a few texts, or the prompts are too few.",
         remedy="Raise kl_weight, lower lr, or add prompts.",
-    )
-
-
-def _unseen_tokens(history: Sequence[Mapping[str, float]]) -> Flag | None:
-    share = history[-1]["completion/unseen_tokens"]
-    if share <= 0.1:
-        return None
-    return Flag(
+    ),
+    _Rule(
         name="unseen_tokens",
         level="warn",
-        seen=f"{share:.0%} of the sampled tokens decode to nothing.",
+        **_metric("completion/unseen_tokens", lambda now, _: now <= 0.1),
+        seen="{now:.0%} of the sampled tokens decode to nothing.",
         why="The reward reads the text alone: it cannot tell a response with such tokens from one "
         "without them, and they count as length and as KL.",
         remedy="Read the samples; start from an SFT model that does not sample special tokens, and "
         "name those that end a response among the tokenizer's or the model's end-of-text ids.",
-    )
-
-
-def _length_drift(history: Sequence[Mapping[str, float]]) -> Flag | None:
-    length, first = (history[i]["completion/length_mean"] for i in (-1, 0))
-    if first / 2 <= length <= first * 2:
-        return None
-    return Flag(
+    ),
+    _Rule(
         name="length_drift",
         level="warn",
-        seen=f"Mean length went from {first:.0f} to {length:.0f} tokens.",
+        **_metric("completion/length_mean", lambda now, first: first / 2 <= now <= first * 2),
+        seen="Mean length went from {first:.0f} to {now:.0f} tokens.",
         why="Reward models often pay for length itself; the text may be padded or cut short.",
         remedy="Read the samples; score length as a component of its own.",
-    )
-
-
-def _many_epochs(history: Sequence[Mapping[str, float]]) -> Flag | None:
-    epochs = history[-1]["optim/epochs"]
-    if epochs <= 4:
-        return None
-    return Flag(
+    ),
+    _Rule(
         name="many_epochs",
         level="warn",
-        seen=f"{epochs:.0f} passes were made over the same responses.",
+        **_metric("optim/epochs", lambda now, _: now <= 4),
+        seen="{now:.0f} passes were made over the same responses.",
         why="Beyond four, the responses no longer come from the policy being trained.",
         remedy="Set epochs to 4 or fewer, or set target_kl.",
-    )
-
-
-def _cut_string(history: Sequence[Mapping[str, float]]) -> Flag | None:
-    weight = history[-1]["kl/coefficient"]
-    if weight > 0:
-        return None
-    return Flag(
+    ),
+    _Rule(
         name="no_kl_penalty",
         level="warn",
-        seen=f"The KL coefficient is {weight:g}.",
+        **_metric("kl/coefficient", lambda now, _: now > 0),
+        seen="The KL coefficient is {now:g}.",
         why="Nothing holds the policy to the reference; it will exploit the reward model.",
         remedy="Set kl_weight to 0.05.",
-    )
-
-
-_RULES = (
-    _reference_changed,
-    _ratio_not_one,
-    _sampler_mismatch,
-    _kl_high,
-    _kl_negative,
-    _entropy_collapse,
-    _clip_fraction,
-    _explained_variance,
-    _reward_flat,
-    _reward_low,
-    _falling_reward,
-    _duplicates,
-    _unseen_tokens,
-    _length_drift,
-    _many_epochs,
-    _cut_string,
+    ),
 )

@@ -223,7 +223,7 @@ class PPOTrainer:
             share = self._rollout(self.sampler.draw(config.rollouts))
         with watch.lap("speed/score_seconds"), gathered(self.model), gathered(self.reference):
             self._score(share)
-        batch = gather_shares(share, self.processes)
+            batch = gather_shares(share, self.processes)
         mismatch = self._correct_mismatch(batch)
 
         kl_coefficient = self.rewarder.kl_controller.weight
@@ -235,14 +235,14 @@ class PPOTrainer:
             mask=batch.mask,
             config=config,
         )
-        foreign = samples_of_another(mismatch["rollout/mismatch_kl"])
+        wrong_sampler = samples_of_another(mismatch["rollout/mismatch_kl"])
         with watch.lap("speed/update_seconds"):
             learned = self.learner.update(
                 batch,
                 rates=learning_rates(config, self.step),
                 # In the unit of the advantages, which whitening changes.
                 kl_weight=kl_coefficient * batch.rewards.scale * scale,
-                steps=NOTHING if foreign else planned_steps(config, self.step),
+                steps=NOTHING if wrong_sampler else planned_steps(config, self.step),
             )
 
         metrics = summarize(batch, raw_advantages)
