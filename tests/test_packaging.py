@@ -81,12 +81,14 @@ class Installed:
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
     folder = tmp_path_factory.mktemp("installed")
     place, log = folder / "venv", folder / "opened"
+    # With the checkout on PYTHONPATH, pip takes its egg-info for an installed Kitestring.
+    environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", place], check=True, timeout=120)
     python = place / "bin" / "python"
     subprocess.run(
         [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps",
          "--no-index", wheel],
-        check=True, timeout=240,
+        check=True, timeout=240, env=environment,
     )  # fmt: skip
     (site,) = place.glob("lib/python*/site-packages")
     # The dependencies as they are installed here.  A .pth file within is not read, so an editable
@@ -95,7 +97,6 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installe
     (site / "sitecustomize.py").write_text(
         WATCH.format(root=str(ROOT), shared=os.path.realpath(SHARED), log=str(log))
     )
-    environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
     return Installed(place / "bin", log, environment)
 
 
