@@ -46,7 +46,7 @@ def test_what_grows_with_the_data_is_waited_for(slow: str, command: str) -> None
 
 
 def test_another_command_may_still_be_running_when_it_is_given_up(slow: str) -> None:
-    sentence = r"has not answered `train` for 0\.05 s and may still be at it; see what `status`"
+    sentence = r"has not answered `train` for 0\.05 s and may still be running it; check `status`"
     with (
         AdminClient(slow, "token", timeout=0.05) as call,
         pytest.raises(ValueError, match=sentence),

@@ -32,7 +32,9 @@ RESPONSE: Any = SimpleNamespace(headers={}, request=None)
 def test_the_device_asked_for_is_taken_or_refused():
     assert pick_device("cpu") == torch.device("cpu")
     if not torch.cuda.is_available():
-        with pytest.raises(ValueError, match=r"worker\.device=cuda is not on this machine"):
+        with pytest.raises(
+            ValueError, match=r"worker\.device=cuda is not available on this machine"
+        ):
             pick_device("cuda")
 
 

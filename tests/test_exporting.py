@@ -321,7 +321,7 @@ def test_places_and_options_are_checked(db: Database, tmp_path: Path) -> None:
             Destination.of(place)
     with pytest.raises(ValueError, match="--format is 'dpo' and must be one of trl"):
         export(db, format="dpo", out=tmp_path / "x.csv")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="history goes with --format raw"):
+    with pytest.raises(ValueError, match="--history needs --format raw"):
         export(db, format="trl", out=tmp_path / "x.csv", history=True)
     (tmp_path / "README.md").write_text("my notes")
     with pytest.raises(ValueError, match=r"README\.md that is not an export's"):

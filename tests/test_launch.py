@@ -167,7 +167,7 @@ def test_judgments_come_in_and_go_out(workspace: Path, tmp_path: Path):
     run("export", "--format", "trl", "--out", tmp_path / "pairs.jsonl", *here)
     chosen = [json.loads(line) for line in (tmp_path / "pairs.jsonl").read_text().splitlines()]
     assert {(r["chosen"], r["rejected"]) for r in chosen} == {("Tea.", "Coffee.")}
-    with pytest.raises(ValueError, match="history goes with --format raw"):
+    with pytest.raises(ValueError, match="--history needs --format raw"):
         run("export", "--history", "--out", tmp_path / "none.jsonl", *here)
 
 
@@ -441,7 +441,7 @@ def test_the_gate_says_what_it_knows_and_refuses_what_it_cannot(workspace: Path)
     ruling = ("gate", "--override", "promote", *here)
     with pytest.raises((ValueError, LookupError), match="no model 'policy-7'"):
         run(*ruling, "--policy", "policy-7", "--reason", "x")
-    with pytest.raises(ValueError, match="--reason and --by go with --override"):
+    with pytest.raises(ValueError, match="--reason and --by need --override"):
         run("gate", "--reason", "x", *here)
     with pytest.raises(ValueError, match="no trained policy policy-7; there are: none yet"):
         run("gate", "--policy", "policy-7", *here)

@@ -145,7 +145,7 @@ def test_a_retry_sends_what_was_changed_for_the_run_that_is_shown(live, monkeypa
     refused = tab._press_retry("run-7 1", *typed(tab, ppo__lr="0"))
     assert classes(tab, refused) == {"ppo.lr": ["ks-wrong"]}
     stale = tab._press_retry("run-6 1", *values)
-    assert "moved on" in stale[tab.answer]
+    assert "has changed since" in stale[tab.answer]
     assert live.loop.asked == []
     done = tab._press_retry("run-7 1", *values)
     assert live.loop.asked == [("retry", ("run-7", {"ppo.kl_weight": "0.1"}))]

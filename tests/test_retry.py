@@ -193,7 +193,7 @@ def test_what_is_no_reward_model_is_refused_before_anything_is_trained(
     tiny_tokenizer().save_pretrained(encodes)
     for path, says in [
         (speaks, f"{speaks} is a LlamaForCausalLM and no reward model"),
-        (two, f"{two} gives a text 2 numbers, and a reward model gives one"),
+        (two, f"{two} gives a text 2 numbers, and a reward model outputs one"),
         (encodes, "is a BertForSequenceClassification without a layer called score"),
     ]:
         with pytest.raises(ValueError, match=says) as caught:
@@ -455,6 +455,8 @@ def test_nothing_is_trained_on_a_model_that_a_restore_did_not_bring(world: Datab
     in_phase(world, "policy", reward_model="reward-1")
     failed = stop(loop)
     (world.workspace / "models" / "policy-1").rmdir()
-    with pytest.raises(ValueError, match=r"models/policy-1 is missing .*a backup holds no models"):
+    with pytest.raises(
+        ValueError, match=r"models/policy-1 is missing from .*a backup does not contain models"
+    ):
         loop.retry(failed.id)
     assert runs.get(world, failed.id).attempt == 1

@@ -305,7 +305,7 @@ def test_a_curve_is_started_watched_stopped_and_gone_on_with(world: World):
     with pytest.raises(ValueError, match=r"A stage is running \(ppo 12%\)"):
         reports.start_curve("reward-1")
     state["message"] = ""
-    with pytest.raises(ValueError, match="No learning curve is being made"):
+    with pytest.raises(ValueError, match="No learning curve is being computed"):
         reports.cancel_curve("reward-1")
     reports.start_curve("reward-1")
     assert reports.report()["curve"]["state"] == "running"
@@ -344,7 +344,7 @@ def test_a_curve_made_in_a_terminal_is_stopped_there(world: World, tmp_path: Pat
     )
     with directory.hold_lock():
         assert reports.report()["curve"]["state"] == "running"
-        with pytest.raises(ValueError, match="made by a command in a terminal; stop it there"):
+        with pytest.raises(ValueError, match="in a terminal computes .*; stop it there"):
             reports.cancel_curve("reward-1")
         assert directory.cancel_asked() is None
     directory.write_error("the GPU ran out of memory")

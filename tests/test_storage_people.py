@@ -224,7 +224,7 @@ def test_a_comparison_needs_two_stored_answers_to_its_prompt(db):
         replace(good, id="x", second="k1-1-second"),  # answers the other prompt
         replace(good, id="x", prompt="nowhere"),
     ):
-        with pytest.raises(ValueError, match="no stored completion"):
+        with pytest.raises(ValueError, match="is not a stored completion"):
             comparisons.add(db, [replace(good, id="y"), bad])
     assert [comparison.id for comparison in comparisons.listing(db)] == ["c1-0", "c1-1"]
 

@@ -20,7 +20,7 @@ def test_tensorboard_shows_the_metrics_of_the_events(tmp_path):
     run_worker(directory)
     events = [json.loads(line) for line in directory.events.read_text().splitlines()]
     expected = [(e["step"], e["values"]["kl/penalty"]) for e in events if e["kind"] == "metrics"]
-    board = EventAccumulator(str(directory.path / "trackers" / "ppo-run-1")).Reload()
+    board = EventAccumulator(str(directory.path / "trackers" / "policy-run-1")).Reload()
     found = [(e.step, e.value) for e in board.Scalars("kl/penalty")]
     assert [step for step, _ in found] == [1, 2]
     assert dict(found) == pytest.approx(dict(expected), abs=1e-6)
