@@ -23,16 +23,16 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+sys.path[:0] = [str(ROOT)]
 
-from browser import chromium, new_page  # noqa: E402
-from desk_demo import believable  # noqa: E402
-from desk_world import add_pairs, add_person, make_app, serving  # noqa: E402
 from playwright.sync_api import Page, Route  # noqa: E402
 from playwright.sync_api import TimeoutError as TooLate  # noqa: E402
 
 from storage.engine.database import Database  # noqa: E402
 from storage.tables import tokens  # noqa: E402
+from tests.helpers.browser import chromium, new_page  # noqa: E402
+from tests.helpers.desk_demo import believable  # noqa: E402
+from tests.helpers.desk_world import add_pairs, add_person, make_app, serving  # noqa: E402
 
 LIMIT_S = 30
 """Seconds for any one wait: a thousand times what is measured, for a machine that is busy."""

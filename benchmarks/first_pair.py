@@ -25,11 +25,12 @@ from pathlib import Path
 import psutil
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+sys.path[:0] = [str(ROOT)]
 
-from browser import chromium  # noqa: E402
 from playwright.sync_api import Browser  # noqa: E402
 from playwright.sync_api import TimeoutError as TooLate  # noqa: E402
+
+from tests.helpers.browser import chromium  # noqa: E402
 
 LIMIT_S = 180
 """Seconds for the link, and for the pair; a machine that is busy takes a minute."""

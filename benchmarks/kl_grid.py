@@ -14,12 +14,12 @@ from itertools import product
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+sys.path[:0] = [str(ROOT)]
 
 import torch  # noqa: E402
-from closed_form import distance_left  # noqa: E402
 
 from pipeline.ppo import PPOConfig  # noqa: E402
+from tests.helpers.closed_form import distance_left  # noqa: E402
 
 BASELINES = {
     "shared critic": {},

@@ -29,9 +29,8 @@ from typing import Any
 import psutil
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+sys.path[:0] = [str(ROOT)]
 
-from desk_world import add_person, bearer, free_port  # noqa: E402
 from label_load import cpu_seconds, wait_until_up  # noqa: E402
 
 from commands.studio import Studio  # noqa: E402
@@ -40,6 +39,7 @@ from storage.engine.database import Database  # noqa: E402
 from storage.labeling import judgments, queue  # noqa: E402
 from storage.records import Comparison, Completion, digest  # noqa: E402
 from storage.tables import comparisons, completions, runs  # noqa: E402
+from tests.helpers.desk_world import add_person, bearer, free_port  # noqa: E402
 
 HAND, FEW = 4, 2
 """Pairs that a page asks for, and those left when it does."""

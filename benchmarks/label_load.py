@@ -25,11 +25,10 @@ from pathlib import Path
 import psutil
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
-
-from desk_world import add_pairs, add_person, bearer, free_port, make_app  # noqa: E402
+sys.path[:0] = [str(ROOT)]
 
 from storage.engine.database import Database  # noqa: E402
+from tests.helpers.desk_world import add_pairs, add_person, bearer, free_port, make_app  # noqa: E402
 
 TEXT = "A sentence of an ordinary answer, with **emphasis** and `code`. " * 6
 

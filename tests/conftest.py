@@ -14,8 +14,8 @@ from pipeline.config.studio import Config
 from pipeline.loop.loop import Loop
 from pipeline.runs import process
 from storage.engine.database import Database
-from tests.import_files import write_rows
-from tests.policy_world import add_iteration, add_models, compare
+from tests.helpers.import_files import write_rows
+from tests.helpers.policy_world import add_iteration, add_models, compare
 
 # A shell script's `make test &` ignores Ctrl-C, and so would every server that a test starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)

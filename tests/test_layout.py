@@ -5,7 +5,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from import_graph import PACKAGES, PAGE, ROOT, cycle, drawn, imports, named_in, siblings
+
+from tests.import_graph import PACKAGES, PAGE, ROOT, cycle, drawn, imports, named_in, siblings
 
 MAY_USE_STORAGE = (Path("pipeline/loop"), Path("pipeline/runs/jobs.py"))
 

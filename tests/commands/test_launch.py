@@ -1,0 +1,474 @@
+"""Every command of the command line twice: on a workspace at rest, and beside a live server."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from typer.testing import CliRunner
+
+from commands.main import app
+from pipeline.config.studio import Config
+from storage import records
+from storage.engine.backup import backup
+from storage.engine.database import Database
+from storage.engine.workspace import publish_server
+from storage.errors import NotFound, explain
+from storage.tables import iterations, models, runs
+from tests.helpers.storage_world import ROOT, fill
+from tests.helpers.tiny import save_tiny
+
+Run = Callable[..., Any]
+JUDGMENTS = [
+    {"prompt": "Tea or coffee?", "response_a": "Tea.", "response_b": "Coffee.", "outcome": "a"},
+    {"prompt": "Cats or dogs?", "response_a": "Cats.", "response_b": "Dogs.", "outcome": "tie"},
+    {"prompt": "Bus or tram?", "response_a": "Bus.", "response_b": "Tram.", "outcome": "both_bad"},
+]
+
+
+def run(*arguments: str | Path) -> Any:
+    """What a command prints, as JSON where it is JSON; what it raises is raised."""
+    result = CliRunner().invoke(app, [str(a) for a in arguments], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    try:
+        return json.loads(result.stdout)
+    except json.JSONDecodeError:
+        return result.stdout
+
+
+@pytest.fixture(scope="module", params=["at rest", "beside a server"])
+def workspace(request: pytest.FixtureRequest, tmp_path_factory: Any) -> Iterator[Path]:
+    """An iteration with three pairs to label, so that the loop waits for people."""
+    folder = tmp_path_factory.mktemp("studio")
+    model = save_tiny(folder / "model")
+    place = folder / "workspace"
+    assert "is ready" in run("init", "--workspace", place, "--model", model)
+    with Database.open(place) as db:
+        fill(db, pairs=3)
+    if request.param == "at rest":
+        yield place
+        return
+    command = [sys.executable, "launch.py", "serve", "--workspace", str(place), "--port", "0"]
+    server = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert server.stdout
+    try:
+        assert any("Kitestring is open" in line for line in server.stdout)
+        assert_private(place / "server.json")
+        yield place
+    finally:
+        server.send_signal(signal.SIGINT)
+        server.stdout.close()
+        assert server.wait(timeout=60) == 130  # as a shell expects after Ctrl-C
+        assert not (place / "server.json").exists()
+
+
+def assert_private(file: Path) -> None:
+    """The address is no use without the token, and the token is for the owner of the file."""
+    assert file.stat().st_mode & 0o777 == 0o600
+    call = {"command": "status", "arguments": {}}
+    refused = httpx.post(f"{json.loads(file.read_text())['url']}/admin/api/call", json=call)
+    assert refused.status_code in (401, 403)
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_people_are_added_listed_and_disabled(workspace: Path):
+    here = ("--workspace", workspace)
+    made = run("users", "add", "Ada", "--role", "researcher", "--token", *here, "--json")
+    assert made["token"]
+    made = run("users", "add", "Ben", *here, "--json")
+    assert "/invite?token=" in made["invite"]
+    assert (made["added"], run("users", "add", "Ben", *here, "--json")["added"]) == (True, False)
+    run("users", "disable", "Ben", *here)
+    people = {p["name"]: p for p in run("users", "list", *here, "--json")}
+    assert (people["Ada"]["role"], people["Ben"]["role"]) == ("researcher", "annotator")
+    table = run("users", "list", *here).splitlines()
+    assert table[0].split()[:2] == ["id", "name"]
+    assert [line.split()[1] for line in table[1:]] == list(people)
+    with pytest.raises(ValueError, match="Ada"):
+        run("users", "add", "Ada", *here)
+    with pytest.raises(ValueError, match="'Ben' is disabled: `users enable` lets them back in"):
+        run("users", "add", "Ben", *here)
+    assert not run("users", "enable", "Ben", *here, "--json")["disabled"]
+    assert "/invite?token=" in json.dumps(run("users", "add", "Ben", *here, "--json"))
+
+
+def test_a_server_prints_a_further_sign_in_link(workspace: Path):
+    here = ("--workspace", workspace)
+    if not (workspace / "server.json").exists():
+        with pytest.raises(ValueError, match="`serve` starts one"):
+            run("link", *here)
+        return
+    links = [run("link", *here).strip() for _ in range(2)]
+    assert len(set(links)) == 2
+    for link in links:
+        assert httpx.get(link).status_code == 200
+    token = links[0].partition("token=")[2].partition("&")[0]
+    address = links[0].partition("/sign-in")[0]
+    pressed = [
+        httpx.post(f"{address}/sign-in", data={"token": token}, headers={"origin": address})
+        for _ in range(2)
+    ]
+    assert [answer.status_code for answer in pressed] == [303, 401]
+
+
+def test_the_only_researcher_cannot_be_disabled(tmp_path: Path):
+    here = ("--workspace", tmp_path / "workspace")
+    run("init", *here, "--model", save_tiny(tmp_path / "model"))
+    run("users", "add", "Ada", "--role", "researcher", *here)
+    with pytest.raises(ValueError, match="Ada is the only researcher; add another one first"):
+        run("users", "disable", "Ada", *here)
+    run("users", "add", "Bea", "--role", "researcher", *here)
+    assert run("users", "disable", "Ada", *here, "--json")["disabled"]
+
+
+def test_status_says_what_stopped_and_what_goes_on(tmp_path: Path):
+    here = ("--workspace", tmp_path / "workspace")
+    run("init", *here, "--model", save_tiny(tmp_path / "model"))
+    with Database.open(here[1]) as db:
+        iterations.save(db, records.Iteration(number=1, phase="reward", labels_wanted=3))
+        failed = records.Run(id="r", stage="reward", iteration=1, status="failed", directory="runs/r",
+                     reason="out of memory")  # fmt: skip
+        runs.save(db, failed)
+    trouble = run("status", *here, "--json")["trouble"]
+    assert trouble.startswith("the reward stage stopped: out of memory. Go on with")
+    assert "`retry`" in trouble
+    assert "`resume`" not in trouble
+    (here[1] / "runs" / "r" / "checkpoint" / "checkpoint-10").mkdir(parents=True)
+    assert "`resume`" in run("status", *here, "--json")["trouble"]
+
+
+def test_judgments_come_in_and_go_out(workspace: Path, tmp_path: Path):
+    here = ("--workspace", workspace)
+    before = run("status", *here, "--json")["judgments"]
+    rows = [row | {"annotator": name} for row in JUDGMENTS for name in ("Eve", "Flo")]
+    report = run("import", "--judgments", write(tmp_path / "votes.jsonl", rows), *here, "--json")
+    assert report["rows"] == 6
+    status = run("status", *here, "--json")
+    assert (before, status["judgments"], status["agreement"]["percent"]) == (0, 6, 1.0)
+
+    out = tmp_path / "raw.jsonl"
+    run("export", "--format", "raw", "--ties", "keep", "--names", "--out", out, *here)
+    raw = [json.loads(line) for line in out.read_text().splitlines()]
+    assert sorted((r["annotator"], r["outcome"]) for r in raw) == sorted(
+        (name, row["outcome"]) for row in JUDGMENTS for name in ("Eve", "Flo")
+    )
+    run("export", "--format", "trl", "--out", tmp_path / "pairs.jsonl", *here)
+    chosen = [json.loads(line) for line in (tmp_path / "pairs.jsonl").read_text().splitlines()]
+    assert {(r["chosen"], r["rejected"]) for r in chosen} == {("Tea.", "Coffee.")}
+    with pytest.raises(ValueError, match="--history needs --format raw"):
+        run("export", "--history", "--out", tmp_path / "none.jsonl", *here)
+
+
+def test_bad_rows_are_named_and_nothing_comes_in(workspace: Path, tmp_path: Path):
+    here = ("--workspace", workspace)
+    prompts = run("status", *here, "--json")["prompts"]
+    bad = write(tmp_path / "bad.jsonl", [{"prompt": "Fine?"}, {"prompt": 7, "role": "boss"}])
+    with pytest.raises(ValueError, match=r"line 2.*boss"):
+        run("import", "--prompts", bad, *here)
+    assert run("status", *here, "--json")["prompts"] == prompts
+    report = run("import", "--prompts", bad, "--skip-bad", "--role", "audit", *here, "--json")
+    assert [row["line"] for row in report["skipped"]] == [2]
+    after = run("status", *here, "--json")["prompts"]
+    assert after == prompts | {"audit": prompts.get("audit", 0) + 1}
+
+
+def test_a_role_is_given_to_whatever_prompts_a_file_brings(tmp_path: Path):
+    here = ("--workspace", tmp_path / "workspace")
+    run("init", *here, "--model", save_tiny(tmp_path / "model"))
+    pairs = [{"prompt": "P?", "chosen": "Yes.", "rejected": "No."}]
+    votes = write(tmp_path / "votes.jsonl", [row | {"annotator": "Ann"} for row in JUDGMENTS])
+    run("import", "--judgments", votes, "--role", "held-out", *here)
+    run("import", "--preferences", write(tmp_path / "p.jsonl", pairs), "--role", "audit", *here)
+    assert run("status", *here, "--json")["prompts"] == {"held-out": 3, "audit": 1}
+    shown = write(tmp_path / "sft.jsonl", [{"prompt": "Q?", "response": "A."}])
+    with pytest.raises(ValueError, match="demonstrations have the role sft; import them without"):
+        run("import", "--sft", shown, "--role", "train", *here)
+    with pytest.raises(ValueError, match="--public is for datasets on a hub"):
+        run("export", "--public", "--out", tmp_path / "x.jsonl", *here)
+
+
+def test_warnings_beyond_the_first_ten_are_counted(workspace: Path, tmp_path: Path):
+    rows = [{"prompt": f"Is {i} odd?", "role": "audit", "colour": "red"} for i in range(3)]
+    rows += [{"prompt": i, "role": "audit"} for i in range(14)]  # numbers, kept with a warning
+    told = run("import", "--prompts", write(tmp_path / "odd.jsonl", rows), "--workspace", workspace)
+    assert told.count("kept as") <= 10
+    assert "more warnings; --json lists them all" in told
+
+
+def test_there_is_nothing_to_resume_while_nothing_is_stopped(workspace: Path):
+    for command in ("resume", "retry"):
+        with pytest.raises(ValueError, match="no stage is stopped"):
+            run(command, "--workspace", workspace)
+
+
+def test_an_export_never_lands_among_the_workspaces_own_files(workspace: Path):
+    before = (workspace / "journal.jsonl").read_bytes()
+    for place in ("journal.jsonl", "models/x.jsonl", ""):
+        with pytest.raises(ValueError, match="is in the workspace"):
+            run("export", "--out", workspace / place, "--workspace", workspace)
+    assert (workspace / "journal.jsonl").read_bytes() == before
+
+
+def test_a_name_is_trimmed_and_shows_what_it_is(workspace: Path):
+    here = ("--workspace", workspace)
+    assert run("users", "add", "  Zoe ", "--token", *here, "--json")["name"] == "Zoe"
+    for name, says in (
+        ("", "needs a name"),
+        ("a\u202eb", r"holds U\+202E, which cannot be seen"),
+        ("x" * 101, "at most 100 characters; .* has 101"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            run("users", "add", name, *here)
+
+
+def test_a_lineage_of_nothing_names_what_there_is(workspace: Path):
+    with pytest.raises((ValueError, LookupError), match="policy-7"):
+        run("lineage", "policy-7", "--workspace", workspace)
+
+
+def test_a_backup_is_restored_and_the_journal_rebuilds(workspace: Path, tmp_path: Path):
+    here = ("--workspace", workspace)
+    status = run("status", *here, "--json")
+    run("backup", tmp_path / "copy", *here)
+    other = tmp_path / "other"  # no `init`: where the disk is lost, so are the settings
+    assert "is as it was" in run("restore", tmp_path / "copy", "--workspace", other)
+    assert run("status", "--workspace", other, "--json") == status
+    own = (workspace / "config.toml").read_text()
+    assert str(workspace.parent / "model") in own
+    assert (other / "config.toml").read_text() == own
+    with Database.open(other) as db:
+        models.add(
+            db,
+            records.ModelVersion(
+                id="policy-9", name="policy-9", role="policy", path="models/policy-9"
+            ),
+        )
+        backup(db, tmp_path / "of a trained one")
+    trained = ("restore", str(tmp_path / "of a trained one"), "--workspace", str(other))
+    result = CliRunner().invoke(app, trained)
+    assert result.exit_code == 0
+    assert "not in the backup: models/policy-9; copy it from" in result.stderr
+    run("rebuild", *here)
+    assert run("status", *here, "--json") == status
+
+
+def test_a_link_is_refused_where_the_server_was_killed(tmp_path: Path):
+    place = tmp_path / "workspace"
+    run("init", "--workspace", place, "--model", save_tiny(tmp_path / "model"))
+    (place / "server.json").write_text('{"url": "http://127.0.0.1:9", "token": "t"}')
+    with pytest.raises(ValueError, match=r"no server has .* open; `serve` starts one"):
+        run("link", "--workspace", place)
+
+
+def test_data_without_settings_are_never_given_those_of_the_demo(tmp_path: Path):
+    place, model = tmp_path / "workspace", save_tiny(tmp_path / "model")
+    run("init", "--workspace", place, "--model", model)
+    (place / "config.toml").unlink()
+    for command in (("status",), ("init",), ("users", "add", "Ann"), ("settings",)):
+        with pytest.raises(ValueError, match=r"config\.toml is missing; put it back, or"):
+            run(*command, "--workspace", place)
+    assert not (place / "config.toml").exists()
+    run("init", "--workspace", place, "--model", model)
+    assert run("status", "--workspace", place, "--json")["judgments"] == 0
+
+
+def test_a_mistyped_workspace_is_not_made(tmp_path: Path):
+    place = tmp_path / "mistyped"
+    prompts = write(tmp_path / "prompts.jsonl", [{"prompt": "Tea or coffee?"}])
+    for command in (("import", "--prompts", prompts), ("users", "add", "Ann")):
+        with pytest.raises(
+            NotFound, match=r"mistyped is not a workspace; .*`python launch.py init`"
+        ):
+            run(*command, "--workspace", place)
+    assert not place.exists()
+    run("init", "--workspace", place, "--model", save_tiny(tmp_path / "model"))
+    (place / "workspace.duckdb").unlink()  # as after an `init` that was killed: settings alone
+    (place / "journal.jsonl").unlink()
+    assert run("import", "--prompts", prompts, "--workspace", place, "--json")["rows"] == 1
+
+
+def test_training_without_labels_is_refused_in_a_sentence(tmp_path: Path):
+    place = tmp_path / "fresh"
+    run("init", "--workspace", place, "--model", save_tiny(tmp_path / "model"))
+    with pytest.raises(ValueError, match="there are no prompts yet"):
+        run("iterate", "--workspace", place)
+    with Database.open(place) as db:
+        fill(db, pairs=1)
+    with pytest.raises(ValueError, match="There are no labels yet"):
+        run("iterate", "--workspace", place)
+    with pytest.raises(ValueError, match=r"did you mean 'ppo\.kl_weight'"):
+        run("iterate", "--set", "ppo.kl_wieght=1", "--workspace", place)
+    with pytest.raises(ValueError, match=r"sampling\.top_p acts when .* config\.toml or with"):
+        run("iterate", "--set", "sampling.top_p=0.5", "--workspace", place)
+
+
+def test_mistakes_end_in_one_sentence_and_status_1(tmp_path: Path):
+    def fails(*arguments: str) -> str:
+        command = [sys.executable, "launch.py", *arguments, "--workspace", str(tmp_path / "w")]
+        ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        assert ended.returncode == 1, ended.stderr
+        assert ended.stderr.count("\n") == 1
+        return ended.stderr
+
+    assert "is not a workspace; make one with" in fails("status")
+    assert "needs a value" in fails("init", "--set", "ppo.lr")
+    assert "no/such/model" in fails("init", "--model", "./no/such/model")
+    for weights, said in (
+        ('{"no_such:score" = 1.0}', "there is no module 'no_such'"),
+        ('{"math:no_such" = 1.0}', "math has no function 'no_such'"),
+    ):
+        assert said in fails("init", "--set", f"shaping.weights={weights}")
+
+
+def said_of(workspace: Path, *arguments: str | Path) -> str:
+    """The one line in which a command refuses, as the person at the terminal reads it."""
+    with pytest.raises(ValueError) as refused:
+        run(*arguments, "--workspace", workspace)
+    return explain(refused.value)
+
+
+def test_a_path_where_nothing_can_be_made_is_a_sentence(tmp_path: Path):
+    file = tmp_path / "file"
+    file.touch()
+    other = "name another directory with --workspace"
+    nowhere = Path("/proc/no/such")  # neither root nor anybody else makes a file in /proc
+    for command in (("init",), ("serve", "--port", "0")):
+        assert said_of(file, *command) == f"{file} is not a directory; {other}"
+        assert said_of(file / "below", *command) == f"{file} is not a directory; {other}"
+        assert said_of(nowhere, *command) == (
+            f"{nowhere} cannot be made, because /proc takes no new files; {other}"
+        )
+    place = tmp_path / "workspace"
+    run("init", "--workspace", place, "--model", save_tiny(tmp_path / "model"))
+    with Database.open(place) as db:
+        fill(db, pairs=1)
+    for out in ("/proc/x", "/proc/x.jsonl"):
+        assert said_of(place, "export", "--out", out) == (
+            f"{out} cannot be made, because /proc takes no new files; name another place with --out"
+        )
+    said = said_of(place, "export", "--out", file / "x.csv")
+    assert said == f"{file} is not a directory; name another place with --out"
+    assert said_of(place, "backup", "/proc/x") == (
+        "/proc/x cannot be made, because /proc takes no new files; "
+        "name another directory for the backup"
+    )
+
+
+def test_damage_names_the_way_out(tmp_path: Path):
+    place = tmp_path / "workspace"
+    run("init", "--workspace", place, "--model", save_tiny(tmp_path / "model"))
+    with Database.open(place) as db:
+        fill(db, pairs=3)
+    database = place / "workspace.duckdb"
+    whole = database.read_bytes()
+    for damaged in (whole[: len(whole) // 2], b"", b"rubbish" * 1000):
+        database.write_bytes(damaged)
+        with pytest.raises(RuntimeError, match=r"launch\.py rebuild"):
+            run("status", "--workspace", place)
+    run("rebuild", "--workspace", place)
+    assert run("status", "--workspace", place, "--json")["comparisons"] == 3
+
+
+def test_a_server_that_is_gone_or_unreadable_is_said_in_a_sentence(workspace: Path, tmp_path: Path):
+    place = tmp_path / "workspace"
+    run("init", "--workspace", place, "--model", workspace.parent / "model")
+    with Database.open(place):  # the lock of a process that answers nobody
+        publish_server(place, url="http://127.0.0.1:9", token="t")
+        with pytest.raises(ValueError, match="does not answer"):
+            run("status", "--workspace", place)
+        (place / "server.json").write_text('{"url": ')
+        with pytest.raises(ValueError, match=r"server\.json cannot be read"):
+            run("status", "--workspace", place)
+
+
+@pytest.mark.slow
+def test_simulate_and_iterate_run_through_on_the_demo(tmp_path: Path):
+    place = tmp_path / "workspace"
+    environment = os.environ | {"OMP_NUM_THREADS": "2"}
+    command = [sys.executable, "launch.py", "simulate", "--workspace", str(place), "--tiny"]
+    ended = subprocess.run(
+        [*command, "--seed", "3", "--json"], cwd=ROOT, capture_output=True, text=True,
+        check=False, env=environment,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    report = json.loads(ended.stdout)
+    assert (report["seed"], [i["iteration"] for i in report["iterations"]]) == (3, [1])
+    first = report["iterations"][0]
+    assert 0 <= first["gold"]["low"] <= first["gold"]["win_rate"] <= first["gold"]["high"] <= 1
+    assert {"reward", "policy"} <= first["seconds"].keys()
+    assert {"accuracy", "ece"} <= first["reward_model"].keys()
+    assert {"kl", "length"} <= first.keys()
+
+    # A second iteration on the same labels, without a server.
+    evaluation = run("iterate", "--workspace", place)
+    assert evaluation["policy"]["kl"] >= 0
+    status = run("status", "--workspace", place, "--json")
+    assert (status["iteration"]["number"], status["iteration"]["phase"]) == (3, "labeling")
+    assert "reward-2" in run("lineage", "policy-2", "--workspace", place)
+
+    ruling = ("gate", "--override", "block", "--reason", "too long", "--by", "Rosa")
+    assert "Rosa ruled “block”: too long" in run(*ruling, "--workspace", place)
+    shown = run("gate", "--policy", "policy-2", "--workspace", place)
+    assert shown.startswith("policy-2: blocked")
+    assert "policy-1" not in shown
+
+
+def test_the_reward_report_says_that_there_is_nothing_to_report_on(workspace: Path):
+    here = ("--workspace", workspace)
+    assert run("reward", "report", *here).strip() == "There is no reward model yet."
+    assert run("reward", "report", *here, "--json")["models"] == []
+    for more in (("--model", "reward-1"), ("--curve",)):
+        with pytest.raises(ValueError, match="there is no reward model"):
+            run("reward", "report", *here, *more)
+
+
+def test_the_gate_says_what_it_knows_and_refuses_what_it_cannot(workspace: Path):
+    here = ("--workspace", workspace)
+    assert run("gate", *here).strip() == "There is no trained policy to judge yet."
+    assert run("gate", *here, "--json")["policies"] == []
+    ruling = ("gate", "--override", "promote", *here)
+    with pytest.raises((ValueError, LookupError), match="no model 'policy-7'"):
+        run(*ruling, "--policy", "policy-7", "--reason", "x")
+    with pytest.raises(ValueError, match="--reason and --by need --override"):
+        run("gate", "--reason", "x", *here)
+    with pytest.raises(ValueError, match="no trained policy policy-7; there are: none yet"):
+        run("gate", "--policy", "policy-7", *here)
+
+
+def test_settings_stand_with_value_default_and_meaning(workspace: Path):
+    general = run("settings", "--json")
+    assert [s["name"] for s in general[:2]] == ["reward.tie_model", "reward.epochs"]
+    assert {s["name"] for s in general} == {s.name for s in Config().settings()}
+    lines = run("settings").splitlines()
+    assert len(lines) == 2 * len(general)
+    assert "    Seed of every random choice in the pipeline." in lines
+    here = run("settings", "--workspace", workspace).splitlines()
+    assert (
+        "ppo.max_new_tokens=256  (default: 64)" in here
+    )  # pipeline/config/presets/default.toml says so
+    assert "ppo.max_new_tokens=64" in lines
+    assert "labeling.auto_train=false" in here
+
+
+def test_a_judge_is_asked_once_and_counts_as_a_model(workspace: Path):
+    here = ("--workspace", workspace)
+    judge = ("judge", "--judge", "tests.test_judge:likes_first", *here)
+    assert run(*judge, "--limit", 1, "--json")["judgments"] == 1
+    assert "judgments: 2" in run(*judge)
+    status = run("status", *here, "--json")
+    assert status["judgments_by_kind"]["model"] == 3
+    assert status["iteration"]["labels"] == 0
+    with pytest.raises(ValueError, match="there is no module 'no_such'"):
+        run("judge", "--judge", "no_such:judge", *here)

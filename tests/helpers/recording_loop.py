@@ -1,0 +1,126 @@
+"""A loop for the research page that only remembers what it was asked, and hostile text for it to show."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from labeler.ports import SettingView, Stopped
+from pipeline.config.studio import Config
+from pipeline.promotion import gate
+from storage.engine.database import Database
+from storage.tables import policy_judgments
+from tests.helpers.reward_figures import RecordingReports
+
+T = TypeVar("T")
+
+HOSTILE = "<img src=x onerror=\"document.title='owned'\">{{7*7}}${alert(1)}\u202e"
+
+
+def in_a_loop(make: Callable[[], T]) -> T:
+    """Make Gradio's Blocks inside an event loop; outside one they open loops they never close."""
+
+    async def inside() -> T:
+        return make()
+
+    return asyncio.run(inside())
+
+
+class RecordingLoop:
+    """A loop that does nothing but remember what it was asked; `reason` closes "Train".
+
+    With a database it judges policies as the real one does; without one it knows of none.
+    """
+
+    def __init__(self, reason: str | None = None, db: Database | None = None) -> None:
+        self.reason = reason
+        self.db = db
+        self.asked: list[tuple[str, object]] = []
+        self.stopped: Stopped | None = None
+        self.reports = RecordingReports(self, db)
+
+    def settings(self) -> list[SettingView]:
+        return [
+            SettingView(
+                name="ppo.updates", value=100, default=100, kind="int", basic=True,
+                help="Policy updates in the run; each samples, scores and trains once.",
+            ),
+            SettingView(
+                name="ppo.kl_weight", value=0.05, default=0.05, kind="float", basic=True,
+                help="β: reward paid per nat of divergence from the reference.",
+            ),
+            SettingView(
+                name="ppo.lr", value=5e-05, default=3e-06, kind="float", basic=True,
+                help="Peak learning rate of AdamW.",
+            ),
+            SettingView(
+                name="reward.tie_model", value="rao_kupper", default="rao_kupper", kind="str",
+                choices=("rao_kupper", "drop", "half"), basic=True,
+                help="What ties teach: a learned tie threshold, nothing, or half a win each.",
+            ),
+            SettingView(
+                name="reward.center", value=True, default=True, kind="bool",
+                help="Shift rewards so that SFT responses average 0.",
+            ),
+            SettingView(
+                name="sampling.top_p", value=0.9, default=1.0, kind="float", why_fixed="sampling.top_p acts earlier",
+                help="Nucleus kept while sampling for annotators.",
+            ),
+            SettingView(name="seed", value=0, default=0, kind="int", help="Seed of the pipeline."),
+        ]  # fmt: skip
+
+    def can_train(self) -> str | None:
+        return self.reason
+
+    def train(self, overrides: dict[str, str]) -> None:
+        if self.reason:
+            raise ValueError(self.reason)
+        if overrides.get("ppo.kl_weight", "0").startswith("-"):
+            raise ValueError(f"ppo.kl_weight={overrides['ppo.kl_weight']} must be at least 0")
+        self.asked.append(("train", overrides))
+
+    def cancel(self, run: str) -> None:
+        self.asked.append(("cancel", run))
+
+    def resume(self, run: str) -> None:
+        self.asked.append(("resume", run))
+
+    def retry(self, run: str, overrides: Mapping[str, str] | None = None) -> None:
+        if (overrides or {}).get("ppo.lr") == "0":
+            raise ValueError("ppo.lr=0 must be more than 0")
+        self.asked.append(("retry", (run, overrides)))
+
+    def label_more(self, run: str) -> None:
+        self.asked.append(("label more", run))
+
+    def stopped_stage(self) -> Stopped | None:
+        return self.stopped
+
+    def log(self, run: str, tail: int = 200) -> str:
+        text = [f"08:{i:02d}:00 {run} update {i}: reward {i / 60:.2f}" for i in range(60)]
+        text.append(HOSTILE)
+        return "\n".join(text[-tail:])
+
+    def gate(self) -> dict[str, Any]:
+        known = policy_judgments.evidence(self.db) if self.db else {"reference": None}
+        return gate.report(known, Config())
+
+    def override_gate(
+        self, ruling: str, reason: str, *, policy: str | None = None, researcher: str = ""
+    ) -> dict[str, Any]:
+        assert self.db
+        policy_judgments.override(
+            self.db, policy or "", ruling, reason=reason, researcher=researcher
+        )
+        return gate.standing(policy_judgments.evidence(self.db), policy or "")
+
+    def metric_help(self) -> dict[str, str]:
+        return {
+            "reward/mean": "Mean score of the responses, before KL and penalties.",
+            "reward/<component>": "Mean of a named component of the score.",
+            "kl/reference": "Mean over responses of Σ (log π − log π_ref) over their tokens, nats.",
+            "policy/entropy": "Mean entropy of the sampling distribution, nats.",
+            "train/loss": "Negative log-likelihood per judgment.",
+            "evaluate/<policy>/kl": "KL of the policy to the reference, nats.",
+        }

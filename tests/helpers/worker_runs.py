@@ -1,0 +1,78 @@
+"""Workers run by tests: in this process or their own, watched, stopped and resumed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pipeline.runs.rundir import Job, RunDirectory
+from pipeline.worker import worker
+from tests.helpers.stage_inputs import give, make_prompts
+
+
+def work(directory: RunDirectory) -> int:
+    """`worker.main` in this process, with what it changes put back."""
+    with _restored():
+        return worker.main([str(directory.path)])
+
+
+@contextmanager
+def _restored() -> Iterator[None]:
+    handler, out, err = signal.getsignal(signal.SIGTERM), os.dup(1), os.dup(2)
+    environment = dict(os.environ)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+        os.dup2(out, 1)
+        os.dup2(err, 2)
+        os.close(out)
+        os.close(err)
+        os.environ.clear()
+        os.environ.update(environment)
+
+
+def start(directory: RunDirectory) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-m", "pipeline.worker", str(directory.path)])
+
+
+def wait_for(condition: Callable[[], bool], worker: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 250
+    while not condition():
+        assert worker.poll() is None, "the worker ended before the test could stop it"
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def events(directory: RunDirectory) -> list[dict[str, Any]]:
+    """The complete lines: a worker that still runs may be in the middle of its last one."""
+    complete, _, _ = directory.events.read_text().rpartition("\n")
+    return [json.loads(line) for line in complete.splitlines()]
+
+
+def steps_reported(directory: RunDirectory) -> list[int]:
+    return [event["step"] for event in events(directory) if event["kind"] == "metrics"]
+
+
+def events_metric(directory: RunDirectory, name: str) -> list[float]:
+    return [e["values"][name] for e in events(directory) if e["kind"] == "metrics"]
+
+
+def run_ppo(path: Path, job: Job) -> RunDirectory:
+    directory = RunDirectory.create(path, job)
+    give(directory, "prompts.parquet", make_prompts(6))
+    return directory
+
+
+def resume(directory: RunDirectory, job: Job, *, attempt: int) -> None:
+    directory.clear_outcome()
+    directory.write_job(replace(job, attempt=attempt, resume=True))

@@ -1,0 +1,129 @@
+"""The annotator's page where nothing is left to judge, and at somebody's first visit."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import expect
+
+from storage.labeling import queue
+from tests.helpers.browser import new_page, wait_for_pair
+from tests.helpers.desk_browser import (
+    cookie_of,
+    desk_page,
+    judgments_of,
+    press,
+    shown,
+    status,
+    wait_for_shown,
+)
+from tests.helpers.desk_world import add_person, make_app, plain_pairs, serving, workspace
+
+
+@pytest.fixture
+def small(tmp_path):
+    """A world of its own, with two pairs."""
+    with workspace(tmp_path, plain_pairs(2)) as db:
+        app = make_app(db)
+        with serving(app) as server:
+            yield (db, app), server
+
+
+@pytest.fixture
+def who(small):
+    return add_person(small[0][0], "Ann")
+
+
+def undo_button(page):
+    return page.get_by_role("button", name="Undo")
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_mouse_undoes_the_last_pair_when_none_is_left(browser, small, who, width):
+    world, server = small
+    with desk_page(browser, world, server, who, width=width, height=844) as page:
+        press(page, "1")
+        last = shown(page)
+        page.locator(".choice.b").click()
+        expect(page.locator(".empty h1")).to_have_text("All caught up")
+        status(page, "saved")
+        [offered] = page.locator(".verdict button:visible").all_inner_texts()
+        assert offered.split() == (["Undo", "Z"] if width > 800 else ["Undo"])
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        page.reload()  # the server knows what was last
+        expect(page.locator(".empty h1")).to_have_text("All caught up")
+        undo_button(page).click()
+        wait_for_shown(page, last)
+        assert page.locator(".choice:visible").count() == 4
+        status(page, "saved")
+        page.locator(".choice.a").click()
+        expect(page.locator(".empty h1")).to_have_text("All caught up")
+    assert len(judgments_of(world[0], who)) == 3
+
+
+def test_the_mouse_undoes_the_last_pair_in_hand_without_a_connection(browser, small, who):
+    world, server = small
+    with desk_page(browser, world, server, who, width=390, height=844) as page:
+        page.wait_for_load_state("networkidle")
+        page.context.set_offline(True)
+        press(page, "1")
+        last = shown(page)
+        page.keyboard.press("2")
+        expect(page.locator(".empty h1")).to_have_text("No connection")
+        expect(page.locator(".status")).to_contain_text("2 labels kept in this browser")
+        undo_button(page).click()
+        wait_for_shown(page, last)
+        # An undo is no label.
+        expect(page.locator(".status")).to_contain_text("3 actions kept in this browser")
+        page.context.set_offline(False)
+        status(page, "saved")
+
+
+def test_no_undo_is_offered_where_there_is_nothing_to_undo(browser, small, who):
+    world, server = small
+    queue.lease_next(world[0], add_person(world[0], "Ben").id, 2)
+    with new_page(browser, cookie=cookie_of(world, server.url, who)) as page:
+        page.goto(f"{server.url}/label/")
+        expect(page.locator(".empty h1")).to_have_text("All caught up")
+        assert page.locator(".verdict button:visible").count() == 0
+
+
+def test_pairs_that_others_hold_are_counted_apart(browser, small, who):
+    world, server = small
+    db = world[0]
+    queue.lease_next(db, add_person(db, "Ben").id, 1)
+    with desk_page(browser, world, server, who) as page:
+        page.keyboard.press("s")
+        said = page.locator(".empty p")
+        expect(said).to_contain_text("Nothing left for you right now.")
+        expect(said).to_contain_text("1 pair is with another annotator and may come back.")
+        assert "every pair" not in said.inner_text()
+
+
+def test_today_begins_at_the_annotators_midnight(browser, small, who):
+    world, server = small
+    with new_page(browser, cookie=cookie_of(world, server.url, who)) as page:
+        session = page.context.new_cdp_session(page)
+        session.send("Emulation.setTimezoneOverride", {"timezoneId": "Asia/Kathmandu"})
+        asked = []
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto(f"{server.url}/label/")
+        wait_for_pair(page)
+        page.locator(".menu summary").click()
+        page.get_by_role("button", name="Your figures").click()
+        expect(page.locator("dialog.figures")).to_contain_text("Judged today")
+    for path in ("progress", "figures"):
+        assert f"{server.url}/label/api/{path}?offset=345" in asked
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_a_first_visit_marks_the_guidelines_as_new(browser, small, who, width):
+    world, server = small
+    with desk_page(browser, world, server, who, width=width, height=844) as page:
+        expect(page.locator(".fresh")).to_be_visible()
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        page.keyboard.press("g")
+        expect(page.locator(".guidelines")).to_contain_text("Longer is not better")
+        page.reload()
+        wait_for_pair(page)
+        page.wait_for_load_state("networkidle")
+        expect(page.locator(".fresh")).to_be_hidden()

@@ -1,0 +1,361 @@
+"""What the routes under /label/api promise: statuses, reasons, and 200 only after the commit."""
+
+from __future__ import annotations
+
+import errno
+import inspect
+import logging
+import os
+import threading
+import uuid
+
+import pytest
+from gradio.queueing import Queue
+from starlette.testclient import TestClient
+
+from labeler.annotate.routes import NOT_STORED
+from storage.labeling import judgments
+from tests.helpers.desk_world import (
+    ADMIN_TOKEN,
+    add_person,
+    bearer,
+    make_app,
+    session_cookie,
+    workspace,
+)
+
+ORIGIN = {"origin": "http://testserver"}
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    """One app for the module: building it takes seconds."""
+    texts = [(f"Question {i}?", f"first {i}", f"second {i}") for i in range(60)]
+    with workspace(tmp_path_factory.mktemp("http"), texts) as db:
+        yield db, make_app(db)
+
+
+@pytest.fixture
+def db(world):
+    return world[0]
+
+
+@pytest.fixture
+def client(world):
+    """A script of a new annotator."""
+    db, app = world
+    who = add_person(db, f"annotator {uuid.uuid4()}")
+    return TestClient(app, headers=bearer(db, who), raise_server_exceptions=False)
+
+
+def take(client, n=1):
+    return client.get("/label/api/next", params={"n": n}).json()["pairs"]
+
+
+def body(pair, outcome="a", **more):
+    return {"id": str(uuid.uuid4()), "comparison": pair["id"], "outcome": outcome, **more}
+
+
+def count(db, **where):
+    return db.read("SELECT count(*) AS n FROM judgments WHERE id = $id", **where)[0]["n"]
+
+
+def test_a_pair_goes_out_and_its_judgment_comes_in(client, db):
+    [pair] = take(client)
+    sent = body(pair, strength=3, criteria={"truthful": "b"}, comment="Ünïcode ✓", milliseconds=9)
+
+    answer = client.post("/label/api/judgments", json=sent)
+
+    assert answer.status_code == 200
+    assert answer.json() == {"id": sent["id"], "saved": True}
+    kept = judgments.get(db, sent["id"])
+    assert (kept.strength, kept.comment, kept.milliseconds) == (3, "Ünïcode ✓", 9)
+
+
+def test_the_same_uuid_again_is_200_and_nothing_new(client, db):
+    sent = body(take(client)[0])
+    answers = [client.post("/label/api/judgments", json=sent) for _ in range(3)]
+
+    assert [answer.status_code for answer in answers] == [200, 200, 200]
+    assert count(db, id=sent["id"]) == 1
+
+
+def test_the_answer_waits_for_the_commit(client, db, monkeypatch):
+    sent = body(take(client)[0])
+    reached, go_on = threading.Event(), threading.Event()
+    real = os.fsync
+
+    def slow(file):
+        reached.set()
+        assert go_on.wait(20)
+        real(file)
+
+    monkeypatch.setattr(os, "fsync", slow)
+    answers = []
+    thread = threading.Thread(
+        target=lambda: answers.append(client.post("/label/api/judgments", json=sent))
+    )
+    thread.start()
+    assert reached.wait(20)
+    thread.join(0.3)
+    assert answers == []  # on its way to the disk, so not yet answered
+    assert count(db, id=sent["id"]) == 0
+    go_on.set()
+    thread.join(20)
+    assert answers[0].status_code == 200
+    assert count(db, id=sent["id"]) == 1
+
+
+def test_a_full_disk_is_503_and_the_label_can_be_sent_again(client, db, monkeypatch):
+    sent = body(take(client)[0])
+
+    def full(_file):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "fsync", full)
+        refused = client.post("/label/api/judgments", json=sent)
+    assert refused.status_code == 503
+    assert refused.json()["error"]
+    assert refused.headers["retry-after"]
+    assert count(db, id=sent["id"]) == 0
+
+    assert client.post("/label/api/judgments", json=sent).status_code == 200
+    assert count(db, id=sent["id"]) == 1
+
+
+def test_a_503_names_no_file_to_annotators_but_in_the_log_and_to_researchers(
+    world, client, db, caplog, monkeypatch
+):
+    monkeypatch.setattr(
+        logging.getLogger("labeler.annotate.routes"), "filters", []
+    )  # says it once a minute
+    researcher = bearer(db, add_person(db, f"rhea {uuid.uuid4()}", role="researcher"))
+    rhea = TestClient(world[1], headers=researcher, raise_server_exceptions=False)
+    theirs = take(rhea)[0]
+    pair = take(client)[0]
+    moved = db.journal.path.with_suffix(".moved")
+    db.journal.path.rename(moved)
+    acts = {"judgments": body(pair)} | {
+        path: {"id": str(uuid.uuid4()), "comparison": pair["id"]} for path in ("skip", "flag")
+    }
+    for path, act in acts.items():
+        answer = client.post(f"/label/api/{path}", json=act)
+        assert answer.status_code == 503
+        assert answer.json() == {"error": NOT_STORED}
+        assert str(db.workspace) not in answer.text
+    assert "/" not in NOT_STORED
+    whole = f"{db.journal.path} is gone"
+    assert whole in rhea.post("/label/api/judgments", json=body(theirs)).json()["error"]
+    assert whole in caplog.text
+    assert whole in (db.health.trouble or "")  # the researcher's page and `status` show it
+    moved.rename(db.journal.path)
+    assert client.post("/label/api/judgments", json=acts["judgments"]).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"outcome": "first"}, "outcome"),
+        ({"outcome": None}, "outcome"),
+        ({"id": "not-a-uuid"}, "id"),
+        ({"id": None}, "id"),
+        ({"comparison": ""}, "comparison"),
+        ({"comparison": 7}, "comparison"),
+        ({"strength": 4}, "strength"),
+        ({"strength": 2, "outcome": "tie"}, "strength"),
+        ({"criteria": {"funny": "a"}}, "criteria"),
+        ({"criteria": {"clear": "first"}}, "criteria"),
+        ({"comment": "x" * 5001}, "comment"),
+        ({"comment": "a\u0000b"}, "comment"),
+        ({"milliseconds": "12"}, "milliseconds"),
+        ({"milliseconds": True}, "milliseconds"),
+        ({"milliseconds": -1}, "milliseconds"),
+        ({"milliseconds": 10**12}, "milliseconds"),
+        ({"shown_swapped": True}, "shown_swapped"),
+        ({"comment": "a\0b"}, "comment: holds a NUL character, which no file of an export can."),
+        ({"criteria": {"x": "a"}}, "criteria.x: Input should be 'helpful'"),
+    ],
+)
+def test_malformed_is_422_with_a_reason_that_names_the_field(client, change, named):
+    sent = {**body(take(client)[0]), **change}
+
+    answer = client.post("/label/api/judgments", json=sent)
+
+    assert answer.status_code == 422
+    assert named in answer.json()["error"]
+
+
+@pytest.mark.parametrize(
+    ("raw", "says"),
+    [(raw, "The body: ") for raw in (b"", b"[]", b'"x"', b"null")]
+    + [
+        (raw, "The body is not JSON.")
+        for raw in (b"{", b"\xff\xfe", b'{"a": "\xff"}', b"[" * 50_000)
+    ],
+)
+def test_what_is_no_json_object_is_422(client, raw, says):
+    answer = client.post(
+        "/label/api/judgments", content=raw, headers={"content-type": "application/json"}
+    )
+
+    assert answer.status_code == 422
+    assert answer.json()["error"].startswith(says)
+
+
+def test_a_body_that_grows_too_large_unannounced_is_413(client):
+    answer = client.post(
+        "/label/api/judgments",
+        content=(b" " * 100_000 for _ in range(15)),
+        headers={"content-type": "application/json"},
+    )
+
+    assert (answer.status_code, answer.json()) == (413, {"error": "The request is too large."})
+
+
+def test_a_pair_never_leased_is_409_and_an_unknown_one_404(client, world):
+    db, app = world
+    other = TestClient(app, headers=bearer(db, add_person(db, f"other {uuid.uuid4()}")))
+    sent = body(take(other)[0])
+
+    for path in ("judgments", "skip", "flag"):
+        act = sent if path == "judgments" else {k: sent[k] for k in ("id", "comparison")}
+        assert client.post(f"/label/api/{path}", json=act).status_code == 409
+    assert client.post("/label/api/judgments", json=body({"id": "c-none"})).status_code == 404
+
+
+def test_skip_flag_and_undo(client):
+    first, second = take(client, 2)
+    skipped = {"id": str(uuid.uuid4()), "comparison": first["id"]}
+    flagged = {"id": str(uuid.uuid4()), "comparison": second["id"], "comment": "private data"}
+    assert client.post("/label/api/skip", json=skipped).json() == {
+        "id": skipped["id"],
+        "saved": True,
+    }
+    assert client.post("/label/api/flag", json=flagged).status_code == 200
+
+    undo = {"id": str(uuid.uuid4()), "replaces": skipped["id"]}
+    for _ in range(2):
+        answer = client.post("/label/api/undo", json=undo)
+        assert answer.status_code == 200
+        assert answer.json()["undone"] == {"id": skipped["id"], "kind": "skip", "pair": first}
+    latest = client.post("/label/api/undo", json={"id": str(uuid.uuid4())}).json()["undone"]
+    assert (latest["kind"], latest["pair"]) == ("flag", second)
+    nothing = client.post("/label/api/undo", json={"id": str(uuid.uuid4())})
+    assert nothing.status_code == 404
+    assert "undo" in nothing.json()["error"]
+
+
+def test_a_flag_too_many_is_refused_with_a_sentence_and_the_pair_stays(client, monkeypatch):
+    """The page keeps what is refused with 4xx, and shows its sentence."""
+    monkeypatch.setattr(judgments, "MOST_FLAGS", 1)
+    pairs = take(client, 2)
+    sent = [{"id": str(uuid.uuid4()), "comparison": pair["id"]} for pair in pairs]
+    assert client.post("/label/api/flag", json=sent[0]).status_code == 200
+    refused = client.post("/label/api/flag", json=sent[1])
+    assert (refused.status_code, refused.json()["error"]) == (
+        409,
+        "1 flags of yours wait for a researcher: tell them, and skip this pair or try again when "
+        "they have cleared some",
+    )
+    assert client.post("/label/api/flag", json=sent[0]).status_code == 200  # sent again
+    assert take(client, 1) == pairs[1:]
+    # An undo of the flag makes room, and the act that was kept is taken.
+    client.post("/label/api/undo", json={"id": str(uuid.uuid4()), "replaces": sent[0]["id"]})
+    assert client.post("/label/api/flag", json=sent[1]).status_code == 200
+
+
+def test_next_bounds_and_holding(client):
+    assert client.get("/label/api/next", params={"n": 0}).status_code == 422
+    assert client.get("/label/api/next", params={"n": "many"}).status_code == 422
+    held = [pair["id"] for pair in take(client, 2)]
+    more = client.get("/label/api/next", params={"n": 2, "holding": ",".join(held)}).json()
+    assert (more["waiting_for"], more["with_others"]) == (None, None)
+    assert not {pair["id"] for pair in more["pairs"]} & set(held)
+
+
+def test_progress_names_the_person(client):
+    answer = client.get("/label/api/progress").json()
+
+    assert answer["annotator"]["role"] == "annotator"
+    assert (answer["judged"], answer["today"], answer["iteration"]) == (0, 0, 1)
+
+
+@pytest.mark.parametrize("path", ["progress", "figures"])
+def test_an_offset_is_whole_minutes_of_some_place(client, path):
+    for offset in ("0", "-840", "840", "345"):
+        assert client.get(f"/label/api/{path}", params={"offset": offset}).status_code == 200
+    for offset in ("-841", "841", "5.5", "east", "", "1e2", "٣" * 4, "9" * 5000):
+        assert client.get(f"/label/api/{path}", params={"offset": offset}).status_code == 422
+
+
+def test_a_page_of_somebody_else_saves_nothing(world):
+    db, app = world
+    ann = add_person(db, f"Ann {uuid.uuid4()}")
+    client = TestClient(app, headers={**session_cookie(app, db, ann), **ORIGIN})
+    sent = body(take(client)[0])
+
+    stale = client.post(
+        "/label/api/judgments", json=sent, headers={"x-kitestring-annotator": "who-else"}
+    )
+    assert stale.status_code == 403
+    assert "signed in" in stale.json()["error"]
+    assert count(db, id=sent["id"]) == 0
+    own = client.post("/label/api/judgments", json=sent, headers={"x-kitestring-annotator": ann.id})
+    assert own.status_code == 200
+
+
+def test_too_large_a_body_is_refused(client):
+    pair = take(client)[0]
+
+    for comment in ("x" * 2_000_000, "x" * 100_000):
+        sent = body(pair, comment=comment)
+        assert client.post("/label/api/judgments", json=sent).status_code == 413
+    longest = body(pair, comment="\U0001f642" * 5_000)  # as JSON, twelve bytes each
+    assert client.post("/label/api/judgments", json=longest).status_code == 200
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_many_unknown_fields_are_one_short_sentence(client, inside):
+    """A sentence for each took seconds of the server, in which nobody else was answered."""
+    names = {f"{number:x}": 0 for number in range(9_000)}
+    sent = body(take(client)[0])
+    sent = {**sent, "criteria": names} if inside else {**sent, **names}
+
+    answer = client.post("/label/api/judgments", json=sent)
+
+    assert answer.status_code == 422
+    error = answer.json()["error"]
+    assert error.startswith("criteria: has 9,000 fields" if inside else "The body: has 9,0")
+    assert len(error) < 100
+
+
+def test_the_command_line_gets_results_and_sentences(world):
+    _, app = world
+    client = TestClient(app)
+    admin = {"authorization": f"Bearer {ADMIN_TOKEN}"}
+
+    echo = {"command": "echo", "arguments": {"x": 1}}
+    answer = client.post("/admin/api/call", json=echo, headers=admin)
+    assert answer.json() == {"result": {"command": "echo", "x": 1}}
+    refused = client.post("/admin/api/call", json={"command": "refuse"}, headers=admin)
+    assert (refused.status_code, refused.json()) == (400, {"error": "That cannot be done."})
+    full = client.post("/admin/api/call", json={"command": "full"}, headers=admin)
+    assert (full.status_code, full.json()) == (503, {"error": "/w/journal.jsonl is gone"})
+    for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": ADMIN_TOKEN}):
+        assert client.post("/admin/api/call", json=echo, headers=headers).status_code == 401
+    foreign = {**admin, "origin": "https://evil.example"}
+    assert client.post("/admin/api/call", json=echo, headers=foreign).status_code == 403
+
+
+def test_an_idle_page_does_not_spin(world):
+    """Gradio's queue looks for work 1,000 times a second unless told otherwise."""
+    mounted = [getattr(route, "app", None) for route in world[1].routes]
+    queues = [app.blocks._queue for app in mounted if hasattr(app, "blocks")]
+    assert len(queues) == 2
+    for queue in queues:
+        assert 1 / queue.sleep_when_free + 1 / queue.progress_update_sleep_when_free <= 30
+    # Names that Gradio no longer knew would be set and never read.
+    source = inspect.getsource(Queue)
+    for name in ("sleep_when_free", "progress_update_sleep_when_free"):
+        assert f"asyncio.sleep(self.{name})" in source

@@ -1,0 +1,156 @@
+"""How annotators judge, as the researcher reads it: figures, words, agreement."""
+
+from __future__ import annotations
+
+import pytest
+
+from labeler.research.annotators import reliability
+from storage.analysis.reliability import Figures, Fitted, FittedModel
+from storage.records import Annotator
+from tests.helpers.recording_loop import HOSTILE
+
+
+def test_side_bias_is_in_standard_errors_of_a_fair_toss():
+    # 65 of 100 to the left: (.65 − .5) / √(.25 / 100) = .15 / .05 = 3
+    assert reliability.side_bias(0.65, 100) == pytest.approx(3)
+    assert reliability.side_bias(None, 0) is None
+
+
+def judging(name: str, **more) -> Figures:
+    """Somebody like everybody, but for what is said."""
+    usual = {
+        "judgments": 100, "decided": 80, "left_rate": 0.5, "left_interval": (0.39, 0.61),
+        "tie_rate": 0.15, "both_bad_rate": 0.05, "median_seconds": 9.0, "quick_seconds": 4.0,
+        "shared_items": 40, "agreement": 0.7, "agreement_interval": (0.55, 0.81),
+    }  # fmt: skip
+    return Figures(annotator=Annotator(id=name, name=name), **(usual | more))
+
+
+@pytest.mark.parametrize(
+    ("figures", "words"),
+    [
+        ({}, []),
+        ({"left_rate": 0.83}, ["answers left 83% of the time"]),
+        ({"left_rate": 0.2}, ["answers right 80% of the time"]),
+        ({"left_rate": 0.66}, []),  # (.66 − .5) / √(.25 / 80) = 2.9 standard errors
+        # (.45 − .15) / √(.225 · .775 · (1/100 + 1/300)) = .30 / .0482 = 6.2
+        ({"tie_rate": 0.45}, ["calls 45% ties, others 15%"]),
+        ({"tie_rate": 0.27}, []),  # (.27 − .15) / √(.18 · .82 · (1/100 + 1/300)) = 2.7
+        ({"both_bad_rate": 0.4}, ["calls 40% both bad, others 5%"]),
+        ({"median_seconds": 2.5}, ["answers in 2.5 s, others in 9.0 s"]),
+        ({"median_seconds": 2.5, "judgments": 12}, []),
+        ({"agreement": 0.4, "agreement_interval": (0.28, 0.53)},
+         ["agrees with others on 40%, others on 70%"]),
+        ({"agreement": 0.5, "agreement_interval": (0.37, 0.65)}, []),
+    ],
+)  # fmt: skip
+def test_what_stands_out_is_said_in_words(figures, words):
+    one = judging("one", **figures)
+    everybody = [one, *(judging(name) for name in ("b", "c", "d"))]
+    assert reliability.remarks(one, everybody, None) == words
+
+
+def test_a_slope_is_put_into_words_where_it_is_known_well():
+    found = {
+        "a": Fitted(slope=-0.6, slope_sd=0.2), "b": Fitted(slope=-0.1, slope_sd=0.2),
+        "c": Fitted(slope=1.2, slope_sd=0.2), "d": Fitted(slope=-3.0),
+    }  # fmt: skip
+    fitted = FittedModel(model="r", annotators=found)
+    everybody = [judging(name) for name in "abcd"]
+    said = [reliability.remarks(f, everybody, fitted) for f in everybody]
+    assert said == [
+        ["prefers the response with the lower reward"],
+        ["follows the reward less than half as closely as most"],
+        [],
+        [],  # nobody says how well it is known
+    ]
+
+
+def test_everybody_who_judged_has_a_row_and_unknown_figures_are_dashes():
+    alone = Figures(
+        annotator=Annotator(id="x", name="x"), judgments=1, tie_rate=1.0, both_bad_rate=0.0
+    )
+    rows = reliability.table([judging("a"), alone], None).split("<tr>")[2:]
+    assert [">a<" in row for row in rows] == [True, False]
+    assert rows[1].count("–") == 3  # left, time, agreement
+    assert "39–61%" in rows[0]
+    assert "70%<small>55–81%</small></span><small>40 pairs</small>" in rows[0]
+
+
+def test_fitted_columns_stand_only_where_a_model_says_something():
+    fitted = FittedModel(model="r", annotators={"a": Fitted(slope=0.5, slope_sd=0.1, weight=0.25)})
+    seen = reliability.table([judging("a"), judging("b")], fitted)
+    # .5 ± 1.96 · .1
+    assert "0.50<small>0.30 to 0.70</small>" in seen
+    follows = Fitted(slope=1.0, decided=100, with_model=0.6, with_model_expected=0.72)
+    fitted = FittedModel(model="r", annotators={"a": follows})
+    row = reliability.table([judging("a")], fitted)
+    assert "60%<small>50–69%</small></span><small>expected 72%</small>" in row
+    assert "Slope" not in reliability.table([judging("a")], None)
+
+
+KNOWN = {
+    "items": 9, "percent": 0.8, "percent_interval": [0.7, 0.9], "alpha": 0.6,
+    "alpha_interval": [0.45, 0.75], "alpha_ordinal": 0.65, "alpha_ordinal_interval": None,
+    "kappas": [],
+}  # fmt: skip
+
+
+def kappa(one, other, value, items, interval=None):
+    return {"annotators": [one, other], "kappa": value, "items": items, "interval": interval}
+
+
+def test_agreement_lists_each_pair_the_best_first_with_its_interval():
+    kappas = [
+        kappa("a", "b", None, 30), kappa("a", "c", -0.1, 20, [-0.4, 0.2]), kappa("b", "c", 0.7, 9),
+        kappa("c", "d", -0.004, 9),
+    ]  # fmt: skip
+    seen = reliability.agreement(KNOWN | {"kappas": kappas}, None)
+    rows = seen.split("<tbody>")[1].split("</tr>")[:-1]
+    for row, figure, items in zip(
+        rows, ("0.70", ">0.00<", "−0.10", "–"), ("9", "9", "20", "30"), strict=True
+    ):
+        assert figure in row
+        assert f">{items}<" in row
+    assert ["−0.40 to 0.20" in row for row in rows] == [False, False, True, False]
+
+
+def test_alpha_stands_beside_what_the_model_expects():
+    fitted = FittedModel(
+        model="r", annotators={}, expected_agreement=0.6, observed_agreement=0.6,
+        expected_alpha=0.312, observed_alpha=0.288, overlapping_items=40,
+    )  # fmt: skip
+    seen = reliability.agreement(KNOWN, fitted)
+    assert "expected 0.31 on 40 unseen pairs, where it was 0.29" in seen
+    assert "1 perfect, 0 chance" in reliability.agreement(KNOWN, None)
+
+
+# Wilson's interval of 60% of 100: (.6 + .0192 ± 1.96 √(.0024 + .000096))/1.0384 = .502 to .691
+SEEN = "on 100 unseen pairs people agreed in 60% (50–69%): "
+
+
+@pytest.mark.parametrize(
+    ("expected", "words"),
+    [
+        (0.7, f"{SEEN}less than expected"),
+        (0.69, f"{SEEN}about as expected"),
+        (0.5, f"{SEEN}more than expected"),
+        (None, "none was judged by two"),
+    ],
+)
+def test_agreement_stands_beside_what_the_model_expects_of_the_same_pairs(expected, words):
+    fitted = FittedModel(
+        model="r", annotators={}, expected_agreement=expected,
+        observed_agreement=0.6, overlapping_items=100,
+    )  # fmt: skip
+    seen = reliability.agreement(KNOWN, fitted)
+    for text in ("80.0%", "<small>70–90%", "<small>0.45 to 0.75", "0.65<", words):
+        assert text in seen
+    assert "known once" in reliability.agreement(KNOWN, None)
+
+
+def test_names_are_text():
+    seen = reliability.table([judging(HOSTILE)], None)
+    seen += reliability.agreement(KNOWN | {"kappas": [kappa(HOSTILE, "b", 0.5, 9)]}, None)
+    assert seen.count("&lt;img") == 2
+    assert "<img" not in seen

@@ -1,0 +1,257 @@
+"""The research page in a real browser, against a real server and a real workspace."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from labeler.app import create_app
+from labeler.ports import Stopped
+from labeler.research.charts import CHARTS_JS, Chart, Series, group
+from storage.engine.database import Database
+from storage.exporting import exports
+from storage.tables import annotators, tokens
+from tests.helpers.browser import SLOW, chromium, find_chromium, new_page
+from tests.helpers.desk_world import Server, serving
+from tests.helpers.recording_loop import RecordingLoop, in_a_loop
+from tests.helpers.research_seed import Seeding
+
+expect.set_options(timeout=SLOW)
+
+TABS = ("Loop", "Training", "Policies", "Samples", "Annotators", "Data", "History")
+
+
+@dataclass(frozen=True)
+class World:
+    """A served workspace whose second iteration is being labeled."""
+
+    db: Database
+    seeding: Seeding
+    loop: RecordingLoop
+    server: Server
+
+    def cookie(self) -> tuple[str, str, str]:
+        secret = tokens.issue(self.db, "researcher", "session", lifetime=None)
+        return (self.server.url, self.server.app.state.auth.cookie, secret)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory) -> Iterator[World]:
+    find_chromium()  # skips before anything is served
+    with Database.open(tmp_path_factory.mktemp("workspace")) as db:
+        seeding = Seeding(db)
+        seeding.history(finished=1, labels=30)
+        seeding.judge_policies(1, wins=0.7, judgments=5)
+        loop = RecordingLoop(db=db)
+        app = in_a_loop(
+            lambda: create_app(
+                db, loop=loop, admin=lambda *_: None, admin_token="t", accounts_required=False
+            )
+        )
+        with serving(app) as server:
+            yield World(db, seeding, loop, server)
+
+
+@pytest.fixture(scope="module")
+def browser(world: World) -> Iterator[Browser]:
+    assert world.server.url
+    with chromium() as running:
+        yield running
+
+
+@contextmanager
+def research_page(browser: Browser, world: World, **settings) -> Iterator[Page]:
+    """The page with the loop on the screen."""
+    with new_page(browser, cookie=world.cookie(), **settings) as page:
+        page.goto(f"{world.server.url}/research/")
+        expect(page.locator(".ks-steps-row")).to_be_visible()
+        yield page
+
+
+def open_tab(page: Page, name: str) -> None:
+    page.get_by_role("tab", name=name, exact=True).click()
+
+
+def test_a_researcher_overrules_the_gate(browser, world):
+    with research_page(browser, world) as page:
+        open_tab(page, "Policies")
+        expect(page.locator("#standing")).to_contain_text("provisional")
+        page.locator("#rule").click()
+        expect(page.locator("#ruling-answer")).to_contain_text("needs a written reason")
+        page.locator("#ruling-reason textarea").fill("read all five")
+        page.locator("#rule").click()
+        expect(page.locator("#ruling-answer")).to_contain_text("policy-1 is promoted now.")
+        expect(page.locator("#standing")).to_contain_text("Rosa ruled “promote”: read all five")
+        expect(page.locator("#leaderboard .ks-range").first).to_be_visible()
+
+
+def test_train_is_pressed_then_the_run_fails_and_is_resumed(browser, world):
+    with research_page(browser, world) as page:
+        expect(page.locator("#loop-next")).to_contain_text("more labels to go")
+        page.locator("#setting-ppo-kl_weight textarea, #setting-ppo-kl_weight input").fill("0.1")
+        page.locator("#train").click()
+        expect(page.locator("#train-answer")).to_contain_text("Changed: ppo.kl_weight=0.1")
+        assert world.loop.asked == [("train", {"ppo.kl_weight": "0.1"})]
+
+        # From here on nothing is pressed: the open page must see the failure by itself.
+        world.loop.reason = "Iteration 2 is in its PPO phase."
+        failed = world.seeding.failed_ppo(2)
+        world.loop.stopped = Stopped(
+            run=failed.id, attempt=1, stage="policy", status="failed", reason=failed.reason or "",
+            resumable=True, may_label=False,
+        )  # fmt: skip
+        expect(page.locator("#top")).to_contain_text("Iteration 2 · PPO failed")
+        expect(page.locator("#loop-next")).to_contain_text("out of memory at update 90")
+        expect(page.locator("#retry")).to_be_visible()
+        expect(page.locator("#train")).to_have_count(0)
+
+        open_tab(page, "Training")
+        expect(page.locator("#run-card")).to_contain_text("out of memory at update 90")
+        expect(page.locator("#run-flags")).to_contain_text("Raise kl_weight")
+        expect(page.locator("#cancel")).to_be_hidden()
+        page.locator("#resume").click()
+        expect(page.locator("#run-answer")).to_contain_text("Resumed")
+        assert world.loop.asked[1:] == [("resume", "run-2-policy")]
+
+
+def test_one_cursor_runs_through_reward_and_kl(browser, world):
+    with research_page(browser, world) as page:
+        open_tab(page, "Training")
+        page.locator("#run").get_by_role("listbox").or_(page.locator("#run input")).first.click()
+        page.get_by_role("option", name="Iteration 1 · PPO").click()
+        main = page.locator("#run-charts .ks-charts").first
+        expect(main.locator(".ks-legend").first).to_be_visible()
+        main.locator(".ks-canvas").first.hover(position={"x": 200, "y": 40})
+        expect(main.locator(".ks-cursor")).to_have_count(2)
+        lefts = main.locator(".ks-cursor").evaluate_all(
+            "nodes => nodes.map(n => n.getBoundingClientRect().left)"
+        )
+        assert lefts[0] == lefts[1]
+        steps = main.locator(".ks-tip").all_inner_texts()
+        assert steps[0].splitlines()[0] == steps[1].splitlines()[0]
+        # New numbers redraw the chart under a pointer that rests.
+        main.evaluate(
+            """node => {
+                const fresh = node.cloneNode(true);
+                fresh.querySelectorAll(".ks-cursor").forEach((cursor) => cursor.remove());
+                node.replaceWith(fresh);
+            }"""
+        )
+        expect(main.locator(".ks-cursor")).to_have_count(2)
+
+
+def test_the_cursor_of_series_with_other_steps_tells_only_what_stands_there(browser):
+    lines = [Series("PPO", [1, 3], [0.6, 0.7]), Series("DPO", [2], [0.5])]
+    page = browser.new_page()
+    page.set_content(f"<style>.ks-canvas {{ height: 90px }}</style>{group([Chart('Wins', lines)])}")
+    page.evaluate(f"() => {{ const element = document.body; {CHARTS_JS} }}")
+    canvas = page.locator(".ks-canvas")
+    width = canvas.bounding_box()["width"]
+    for share, told in ((0.1, "PPO 0.6"), (0.5, "DPO 0.5"), (0.9, "PPO 0.7")):
+        canvas.hover(position={"x": share * width, "y": 40})
+        assert page.locator(".ks-tip .ks-key").all_inner_texts() == [told]
+    page.close()
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
+def test_no_tab_runs_or_loads_what_strangers_wrote_nor_scrolls_sideways(
+    browser, world, width, scheme
+):
+    with research_page(browser, world, width=width, scheme=scheme) as page:
+        for name in TABS:
+            open_tab(page, name)
+            marks = {"Loop": "#loop-glance", "Training": "#run-card", "Policies": "#standing",
+                         "Samples": "#samples",
+                     "Annotators": "#people", "Data": "#prompts", "History": "#tree"}  # fmt: skip
+            expect(page.locator(f"{marks[name]} .ks-tile, {marks[name]} .ks-card, "
+                                f"{marks[name]} .ks-table, {marks[name]} .ks-sample").first
+                   ).to_be_visible()  # fmt: skip
+            assert page.title() == "Kitestring"
+            assert page.locator("img[src='x']").count() == 0
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.parametrize("width", [1280, 1366, 1440])
+def test_the_history_fits_its_box(browser, world, width):
+    with research_page(browser, world, width=width) as page:
+        open_tab(page, "History")
+        box = page.locator("#iterations .ks-scroll")
+        expect(box).to_contain_text("PPO")
+        # As wide as they get: a whole day, four arms, a stopped reward model.
+        box.evaluate(
+            """box => {
+              const cells = [...box.querySelectorAll("tbody tr:last-child td")];
+              const put = (label, html) => cells.find((c) => c.dataset.label === label).innerHTML = html;
+              const figure = (value, small) => `<span class="ks-figure">${value}<small>${small}</small></span>`;
+              put("Phase", '<span class="ks-badge ks-warn">Reward model cancelled</span>');
+              put("Labels", figure("1,000 of 1,000", "informative 500 · random 250 · reference 200 · written 50"));
+              put("Verdict", figure('<span class="ks-badge">on probation</span>', "policy-12"));
+              put("Time", figure("23 h 59 min", "training 59 min 59 s"));
+            }"""
+        )
+        assert box.evaluate("box => box.scrollWidth - box.clientWidth") <= 0
+        table = box.bounding_box()
+        assert table["x"] + table["width"] <= width
+
+
+def test_buttons_in_tables_reach_the_server_and_the_download_is_the_export(
+    browser, world, tmp_path
+):
+    with research_page(browser, world) as page:
+        open_tab(page, "Annotators")
+        row = page.locator("#people tr", has_text="Divya")
+        row.get_by_role("button", name="Disable").click()
+        expect(row.get_by_role("button", name="Enable")).to_be_visible()
+        assert annotators.by_name(world.db, "Divya").disabled
+
+        open_tab(page, "Data")
+        with page.expect_download() as download:
+            page.get_by_role("link", name="Download").click()
+        exports.export(world.db, format="trl", ties="drop", out=tmp_path / "own.jsonl")
+        assert download.value.path().read_bytes() == (tmp_path / "own.jsonl").read_bytes()
+
+
+def test_pairs_are_queued_from_the_data_page_and_bad_rows_are_told(browser, world, tmp_path):
+    pairs = tmp_path / "own <b>pairs.csv"
+    pairs.write_text("prompt,response_a,response_b\nA fruit?,Pear,Plum\nA colour?,red,red\n")
+
+    def written():
+        sql = "SELECT count(*) AS n FROM comparisons WHERE arm = 'written'"
+        return world.db.read(sql)[0]["n"]
+
+    with research_page(browser, world) as page:
+        open_tab(page, "Data")
+        form = page.locator("#upload-pairs form")
+        queue_them = form.get_by_role("button", name="Queue the pairs")
+        queue_them.click()
+        expect(form.get_by_role("status")).to_contain_text("Choose a file first")
+        form.locator("input[type=file]").set_input_files(pairs)
+        queue_them.click()
+        expect(form.get_by_role("status")).to_contain_text("1 bad row")
+        expect(form.get_by_role("status")).to_contain_text(
+            "Line 3: response_a and response_b are the same"
+        )
+        assert written() == 0
+        form.get_by_label("Leave bad rows out").check()
+        queue_them.click()
+        expect(form.get_by_role("status")).to_contain_text("1 pair queued.")
+        assert written() == 1
+
+
+def test_no_dropdown_cuts_off_the_first_letter_of_its_text(browser, world):
+    corner = "n => [parseFloat(getComputedStyle(n).borderRadius), n.getClientRects().length]"
+    seen = 0
+    with research_page(browser, world) as page:
+        for name in TABS:
+            open_tab(page, name)
+            page.wait_for_timeout(300)  # the other tab's fields leave the screen
+            for field in page.locator(".wrap-inner input").all():
+                radius, drawn = field.evaluate(corner)
+                # Inputs clip what they hold; in a round corner lies the first letter.
+                assert radius == 0
+                seen += drawn
+    assert seen >= 7  # form 1, run 1, samples 2, export 3, lineage 1, less what is being drawn

@@ -1,0 +1,146 @@
+"""Values that no control of the researcher's page sends: a sentence each, and few lines of the log."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from labeler import serving as serving_module
+from labeler.research.data import tab as data_tab
+from storage.tables import annotators, settings
+from tests.helpers.desk_world import add_person, make_app, serving, session_cookie, workspace
+
+NOTHING = "Nothing was saved."
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    folder = tmp_path_factory.mktemp("calls")
+    with pytest.MonkeyPatch.context() as patch, workspace(folder) as db:
+        patch.setenv("GRADIO_TEMP_DIR", str(folder))
+        who = add_person(db, "Rosa", "researcher")
+        with serving(make_app(db)) as server:
+            headers = {**session_cookie(server.app, db, who), "origin": server.url}
+            with httpx.Client(base_url=server.url, headers=headers, timeout=20) as client:
+                yield db, Page(client)
+
+
+class Page:
+    """The functions of the page, called as a browser would."""
+
+    def __init__(self, client: httpx.Client) -> None:
+        self.client = client
+        self.config = client.get("/research/config").json()
+        self.calls = 0
+
+    def of(self, elem_id: str, event: str) -> dict[str, Any]:
+        """The function that follows an event of the component with this id."""
+        [part] = [p for p in self.config["components"] if p["props"].get("elem_id") == elem_id]
+        return next(f for f in self.config["dependencies"] if [part["id"], event] in f["targets"])
+
+    def call(self, function: dict[str, Any], data: list[Any], event: Any = None) -> dict[str, Any]:
+        """What the page is told: {"success", "output"}."""
+        self.calls += 1
+        session = f"session{self.calls}"
+        body = {
+            "data": data,
+            "fn_index": function["id"],
+            "session_hash": session,
+            "event_data": event,
+            "trigger_id": function["targets"][0][0],
+        }
+        assert self.client.post("/research/gradio_api/queue/join", json=body).status_code == 200
+        path = f"/research/gradio_api/queue/data?session_hash={session}"
+        with self.client.stream("GET", path) as stream:
+            for line in stream.iter_lines():
+                if "process_completed" in line:
+                    return json.loads(line.removeprefix("data: "))
+        raise AssertionError("the stream ended early")
+
+
+@pytest.mark.parametrize("name", [None, "", "  "])
+def test_nobody_without_a_name_is_added(world, name):
+    db, page = world
+    before = len(annotators.listing(db))
+    done = page.call(page.of("annotator-add", "click"), [name, "annotator"])
+    assert "an annotator needs a name" in json.dumps(done["output"]["data"])
+    assert len(annotators.listing(db)) == before
+
+
+def test_nobody_without_a_role_is_added(world):
+    _, page = world
+    done = page.call(page.of("annotator-add", "click"), ["Ann", None])
+    assert "choose a role" in json.dumps(done["output"]["data"])
+
+
+@pytest.mark.parametrize(
+    ("event", "sentence"),
+    [
+        *((event, "no such button") for event in (None, 5, [], "action", {}, {"action": "clear"})),
+        ({"action": 1, "id": 2}, "no such button"),
+        ({"action": "drop", "id": "x"}, "no such button"),
+        ({"action": "invite", "id": "x"}, "there is no annotator"),
+        ({"action": "disable", "id": "x"}, "there is no annotator"),
+        ({"action": "clear", "id": "x"}, "there is no flag"),
+    ],
+)
+@pytest.mark.parametrize("table", ["people", "flags"])
+def test_a_button_that_no_table_has_is_refused_in_a_sentence(world, table, event, sentence):
+    _, page = world
+    done = page.call(page.of(table, "act"), [], event)
+    assert done["success"]
+    assert sentence in json.dumps(done["output"]["data"])
+
+
+def test_guidelines_that_are_no_text_are_neither_shown_nor_saved(world):
+    db, page = world
+    settings.put(db, data_tab.GUIDELINES, "Be kind.")
+    previewed = page.call(page.of("guidelines", "change"), [None])
+    assert "No guidelines yet" in json.dumps(previewed["output"]["data"])
+    saved = page.call(page.of("guidelines-save", "click"), [None])
+    assert NOTHING in json.dumps(saved["output"]["data"])
+    assert settings.get(db, data_tab.GUIDELINES, "") == "Be kind."
+
+
+@pytest.fixture
+def fresh_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The minutes of the log begin anew: other tests share the process."""
+    monkeypatch.setattr(serving_module._QUIET, "_told", {})
+
+
+@pytest.mark.usefixtures("fresh_log")
+def test_values_that_no_control_sends_take_a_line_of_the_log(world, caplog, capfd):
+    _, page = world
+    function = page.of("annotator-add", "click")
+    with caplog.at_level(logging.WARNING):
+        answers = [page.call(function, ["Ann", role]) for role in ("x\x1b[31m", 5, {}, []) * 5]
+    assert not any(answer["success"] for answer in answers)
+    assert "is not in the list of choices" in answers[0]["output"]["error"]
+    assert answers[3]["output"]["error"] == "Role takes one choice."
+    told = [r.getMessage() for r in caplog.records if r.name == "labeler.research.calls"]
+    assert len(told) == 1
+    assert told[0].startswith("A call of the research page was refused: Error(")
+    assert "\x1b" not in told[0]
+    assert "Traceback" not in caplog.text + capfd.readouterr().err
+
+
+@pytest.mark.usefixtures("fresh_log")
+def test_a_defect_takes_one_traceback_of_the_log(world, caplog, capfd, monkeypatch):
+    _, page = world
+
+    def broken(*_: object, **__: object) -> str:
+        raise RuntimeError("a defect of the test")
+
+    monkeypatch.setattr(data_tab, "render", broken)
+    function = page.of("guidelines", "change")
+    with caplog.at_level(logging.WARNING):
+        answers = [page.call(function, ["**text**"]) for _ in range(5)]
+    assert {answer["output"]["error"] for answer in answers} == {"a defect of the test"}
+    assert caplog.text.count("Traceback (most recent call last)") == 1
+    assert "in broken" in caplog.text
+    assert "Traceback" not in capfd.readouterr().err

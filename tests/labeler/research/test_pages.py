@@ -1,0 +1,385 @@
+"""The research tabs over a real database: what they read, and what their handlers do."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import gradio as gr
+import httpx
+import pytest
+
+from labeler.app import create_app
+from labeler.ports import Stopped
+from labeler.research import pages, reading
+from labeler.research.loop import view as loop_view
+from labeler.research.training.tab import LATEST
+from storage.engine.database import Database
+from storage.exporting import exports
+from storage.labeling import judgments, queue
+from storage.records import now
+from storage.tables import iterations, runs, settings, snapshots, tokens
+from tests.helpers.policy_world import add_iteration, add_models
+from tests.helpers.recording_loop import HOSTILE, RecordingLoop, in_a_loop
+from tests.helpers.research_seed import Seeding, labeling_workspace
+from tests.helpers.research_tabs import Tabs, all_tabs
+from tests.helpers.storage_world import fill
+
+MIDNIGHT = now() - timedelta(hours=30)
+"""Everything the seed has labelled is later, so "today" is all of it."""
+
+
+STOPPED = Stopped(
+    run="run-3-policy", attempt=1, stage="policy", status="failed", reason="", resumable=True,
+    may_label=False,
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def seeded(tmp_path_factory) -> Iterator[Database]:
+    """Two finished iterations, a third in which PPO has failed.  Tests only read it."""
+    with Database.open(tmp_path_factory.mktemp("workspace")) as db:
+        seeding = Seeding(db)
+        seeding.history(labels=40)
+        seeding.failed_ppo(3)
+        yield db
+
+
+@pytest.fixture(scope="module")
+def tabs(seeded) -> Tabs:
+    return all_tabs(seeded, RecordingLoop())
+
+
+@pytest.fixture(scope="module")
+def db(tmp_path_factory) -> Iterator[Database]:
+    """Tests change it, each something else."""
+    yield from labeling_workspace(tmp_path_factory.mktemp("workspace"))
+
+
+@pytest.fixture(scope="module")
+def live(db) -> Tabs:
+    return all_tabs(db, RecordingLoop())
+
+
+@pytest.fixture(scope="module")
+def page(seeded) -> gr.Blocks:
+    return in_a_loop(lambda: pages.build(seeded, RecordingLoop(), people_changed=lambda: None))
+
+
+# Reading
+
+
+def test_work_equals_a_count_by_hand_over_the_stored_judgments(seeded):
+    stored = seeded.read("SELECT * FROM current_judgments WHERE annotator = 'annotator-0'")
+    (ada,) = [w for w in reading.work(seeded, midnight=MIDNIGHT) if w.annotator.name == "Ada"]
+    assert ada.judged == len(stored) > 10
+    assert ada.today == len(stored)
+    assert ada.latest == max(row["created_at"] for row in stored)
+    assert ada.skips == 1
+
+
+def test_the_annotators_tab_says_how_everybody_judges(tabs, seeded):
+    seen = tabs.annotators.refresh()
+    figures = seen[tabs.annotators.reliability]
+    stored = seeded.read("SELECT outcome, shown_swapped, milliseconds FROM current_judgments "
+                         "WHERE annotator = 'annotator-0'")  # fmt: skip
+    outcomes = Counter(row["outcome"] for row in stored)
+    # the left response is the first one unless the sides were swapped
+    left = sum((row["outcome"], row["shown_swapped"]) in (("first", False), ("second", True))
+               for row in stored)  # fmt: skip
+    (ada,) = [row for row in figures.split("<tr>") if ">Ada<" in row]
+    assert f"{left / (outcomes['first'] + outcomes['second']):.0%}<small>" in ada
+    assert f"{outcomes['tie'] / len(stored):.0%}" in ada
+    assert "1.30<small>1.06 to 1.54</small>" in ada  # what the newest reward model has fitted
+    (carl,) = [row for row in figures.split("<tr>") if "Careless" in row]
+    assert "answers left 100% of the time" in carl
+    assert "Krippendorff" in seen[tabs.annotators.agreement]
+    assert "66.0%" in seen[tabs.annotators.agreement]
+
+
+def test_the_state_counts_labels_of_the_current_iteration_only(seeded):
+    state = reading.state(seeded, midnight=MIDNIGHT)
+    # 26 of 40 comparisons judged, three of them (0, 10, 20) twice
+    assert state.labels == 29
+    assert state.judgments == 44 + 44 + 29
+    assert state.wanted == 120
+    assert state.policy is not None
+    assert state.policy.id == "policy-2"
+    assert state.run is not None
+    assert state.run.status == "failed"
+    assert state.evaluated is not None
+    assert state.evaluated.number == 2
+
+
+def test_a_policy_that_is_being_evaluated_is_not_given_the_figures_of_the_last_one(tmp_path):
+    with Database.open(tmp_path / "evaluating") as fresh:
+        add_models(fresh, policies=2)
+        add_iteration(fresh, 1, evaluation={"policy": {"kl": 4.2}, "win_rate_reward_model": 0.71})
+        add_iteration(fresh, 2, phase="evaluating")
+        state = reading.state(fresh, midnight=MIDNIGHT)
+    assert state.policy is not None
+    assert (state.policy.id, state.evaluated, state.judge) == ("policy-2", None, None)
+    seen = loop_view.glance(state, {}, now=MIDNIGHT)
+    assert "policy-2" in seen
+    assert "not evaluated yet" in seen
+    assert "4.20" not in seen
+
+
+def test_an_empty_workspace_has_a_state_and_every_tab_shows_something(tmp_path):
+    loop = RecordingLoop("The loop has not started: import prompts first.")
+    with Database.open(tmp_path / "empty") as empty:
+        made = all_tabs(empty, loop)
+        tabs: list[Any] = [
+            made.loop_tab, made.training, made.samples, made.annotators, made.data, made.history
+        ]  # fmt: skip
+        values = {"TrainingTab": (LATEST, {}), "SamplesTab": (None, "gain", "", 1),
+                  "DataTab": ("trl", "drop", "jsonl", False), "HistoryTab": (None,)}  # fmt: skip
+        for tab in tabs:
+            panel = tab.panel()
+            updates = panel.refresh(*values.get(type(tab).__name__, ()))
+            assert set(updates) <= set(panel.outputs)
+            assert any("ks-" in str(value) for value in updates.values())
+
+
+# The whole page
+
+
+def test_the_page_reads_for_every_tab_what_its_handlers_take(page):
+    selecting = [fn for fn in page.fns.values() if fn.targets[0][1] == "select"]
+    ticking = [fn for fn in page.fns.values() if fn.targets[0][1] == "tick"]
+    assert len(selecting) == 8
+    assert len(ticking) == 6  # five tabs, and the line above them
+    for fn in (*selecting, *ticking):
+        values = [getattr(component, "value", None) for component in fn.inputs]
+        updates = fn.fn(*values)
+        assert set(updates) <= set(fn.outputs)
+        assert updates
+
+
+def test_opening_a_tab_stops_every_timer_but_its_own(page):
+    selecting = [fn for fn in page.fns.values() if fn.targets[0][1] == "select"]
+    running = []
+    for fn in selecting:
+        updates = fn.fn(*[getattr(component, "value", None) for component in fn.inputs])
+        timers = [value for value in updates.values() if isinstance(value, gr.Timer)]
+        assert len(timers) == 5
+        running.append(sum(timer.active for timer in timers))
+    assert running == [1, 1, 1, 1, 0, 1, 0, 0]  # samples, data and history are not live
+
+
+def test_no_handler_can_be_called_by_name(page):
+    assert {fn.api_visibility for fn in page.fns.values()} == {"private"}
+
+
+# Loop
+
+
+# Training
+
+
+def test_a_failed_run_shows_its_reason_flag_charts_log_and_what_can_be_done(tabs, monkeypatch):
+    monkeypatch.setattr(tabs.loop, "stopped", STOPPED)
+    tab = tabs.training
+    updates = tab.refresh(LATEST, {})
+    assert "out of memory at update 90" in updates[tab.card]
+    assert "<img" not in updates[tab.card]
+    assert "KL high" in updates[tab.flags]
+    assert updates[tab.charts].count("<svg") == 16
+    assert "reward/std" not in updates[tab.others]
+    assert "run-3-policy update 59" in updates[tab.log]
+    shown = {b.elem_id: updates[b].visible for b in (tab.cancel, tab.resume, tab.retry)}
+    assert shown == {"cancel": False, "resume": True, "go-retry": True}
+
+
+def test_a_reward_run_without_new_labels_says_so(tabs, monkeypatch):
+    tab = tabs.training
+    said = "No label is new since the last training"
+    assert said not in tab.refresh("run-2-reward", {})[tab.flags]
+    monkeypatch.setattr(snapshots, "new_in", lambda _, iteration: 0 if iteration == 2 else 5)
+    assert said in tab.refresh("run-2-reward", {})[tab.flags]
+    assert said not in tab.refresh("run-1-reward", {})[tab.flags]
+    assert said not in tab.refresh("run-2-ppo", {})[tab.flags]
+
+
+def test_only_the_run_that_the_loop_waits_for_can_go_on(tabs, monkeypatch):
+    tab = tabs.training
+
+    def offered(choice: str, stopped: Stopped | None) -> tuple[bool, bool]:
+        monkeypatch.setattr(tabs.loop, "stopped", stopped)
+        updates = tab.refresh(choice, {})
+        return updates[tab.resume].visible, updates[tab.retry].visible
+
+    assert offered(LATEST, STOPPED) == (True, True)
+    assert offered(LATEST, replace(STOPPED, resumable=False)) == (False, True)
+    assert offered("run-2-reward", STOPPED) == (False, False)
+    assert offered(LATEST, None) == (False, False)  # it failed, and was left
+
+
+def test_what_the_browser_has_is_not_sent_again(tabs):
+    tab = tabs.training
+    seen = tab.refresh(LATEST, {})[tab.seen]
+    again = tab.refresh(LATEST, seen)
+    assert tab.charts not in again
+    assert tab.choice not in again
+    assert tab.card in again
+    other = tab.refresh("run-2-reward", seen)
+    assert "train/loss" in other[tab.charts]
+
+
+def test_buttons_act_on_the_run_that_is_shown(tabs):
+    tab, loop = tabs.training, RecordingLoop()
+    updates = tab._press(loop.resume, "Resumed.")(LATEST, {})
+    tab._press(loop.cancel, "")("run-2-reward", {})
+    assert loop.asked == [("resume", "run-3-policy"), ("cancel", "run-2-reward")]
+    assert "Resumed." in updates[tab.answer]
+
+
+def test_a_refusal_of_the_loop_is_said(tabs):
+    def refuse(run: str) -> None:
+        raise ValueError(f"{run} has no checkpoint yet; retry it from the start instead")
+
+    tab = tabs.training
+    updates = tab._press(refuse, "Resumed.")(LATEST, {})
+    assert "has no checkpoint yet" in updates[tab.answer]
+    assert "Resumed." not in updates[tab.answer]
+
+
+def test_a_run_that_was_asked_to_stop_says_so_on_both_tabs_until_it_has(db, live):
+    seeding = Seeding(db)
+    before = iterations.get(db, 1)
+    seeding.iteration(1, "policy", 30)
+    waiting = "finishes this update; killed after 3 min without progress"
+    running = seeding.run(1, "policy", "running", progress=0.25, finished_at=None, message=waiting)
+    request = db.workspace / running.directory / "cancel"
+    request.touch()
+    try:
+        training, loop_tab = live.training, live.loop_tab
+        updates = training._press(live.loop.cancel, "")(LATEST, {})
+        assert ("cancel", running.id) in live.loop.asked
+        assert updates[training.answer] == ""
+        for _ in range(2):  # at once, and to a page that has just been opened
+            assert f"Cancelling: {waiting}" in updates[training.card]
+            assert "time left" not in updates[training.card]
+            assert updates[training.cancel].interactive is False
+            assert "PPO: cancelling" in updates[training._top]
+            updates = training.refresh(LATEST, {})
+        updates = loop_tab.refresh()
+        assert f"Cancelling: {waiting}" in updates[loop_tab.next]
+        assert f"Cancelling: {waiting}" in updates[loop_tab.head]
+        assert "nothing to do" not in updates[loop_tab.next]
+
+        runs.save(db, replace(running, status="cancelled", finished_at=now()))
+        updates = training.refresh(LATEST, {})
+        assert "ancelling" not in updates[training.card] + updates[training._top]
+        # Pressing "Resume" here sets the line above the tabs right at once.
+        runs.save(db, replace(running, status="running", attempt=2))
+        request.unlink()
+        updates = training._press(live.loop.resume, "Resumed.")(LATEST, {})
+        assert "PPO" in updates[training._top]
+        assert "ancel" not in updates[training._top]
+    finally:
+        runs.save(db, replace(running, status="succeeded", finished_at=now()))
+        iterations.save(db, before)
+
+
+# Samples
+
+
+def test_samples_of_the_last_evaluation_stand_side_by_side(tabs):
+    tab = tabs.samples
+    updates = tab.refresh(None, "gain", "", 1)
+    assert updates[tab.iteration].value == 2
+    shown = updates[tab.list]
+    assert shown.count('class="ks-sample"') == 7
+    for side in ("SFT reference", "Previous policy", "New policy"):
+        assert shown.count(side) == 7
+    assert "<img" not in shown
+    gains = [float(g.replace("−", "-")) for g in re.findall(r"([+−][\d.]+) against SFT", shown)]
+    assert gains == sorted(gains, reverse=True)
+
+
+def test_the_first_iteration_has_no_previous_policy_and_a_filter_narrows(tabs):
+    tab = tabs.samples
+    updates = tab._filter(1, "prompt", "COMPOST")
+    assert "Previous policy" not in updates[tab.list]
+    assert updates[tab.list].count('class="ks-sample"') == 1
+    assert "1 prompt · page 1 of 1" in updates[tab.where]
+
+
+def test_samples_whose_files_are_gone_say_so(db, live):
+    Seeding(db).run(1, "evaluate", "succeeded")
+    tab = live.samples
+    assert "are gone" in tab.refresh(1, "gain", "", 1)[tab.list]
+
+
+# Data
+
+
+def test_guidelines_are_saved_and_previewed_without_markup_of_their_own(db, live):
+    tab = live.data
+    tab._save(f"**Be kind.** {HOSTILE}")
+    assert settings.get(db, "guidelines") == f"**Be kind.** {HOSTILE}"
+    preview = tab.load()[tab.preview]
+    assert "<strong>Be kind.</strong>" in preview
+    assert "<img" not in preview
+
+
+def test_the_download_is_what_export_writes(seeded, tabs, tmp_path):
+    app = in_a_loop(
+        lambda: create_app(
+            seeded, loop=RecordingLoop(), admin=lambda *_: None, admin_token="t",
+            accounts_required=False,
+        )
+    )  # fmt: skip
+    tab = tabs.data
+    link = re.search(r'href="([^"]+)"', tab._link("raw", "keep", "jsonl", True))
+    assert link is not None
+    researcher = tokens.issue(seeded, "researcher", "api", lifetime=None)
+    annotator = tokens.issue(seeded, "annotator-0", "api", lifetime=None)
+
+    async def get(token: str) -> httpx.Response:
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            headers = {"Authorization": f"Bearer {token}"}
+            return await client.get(link[1].replace("&amp;", "&"), headers=headers)
+
+    exports.export(seeded, format="raw", ties="keep", out=tmp_path / "raw.jsonl", names=True)
+    answer = asyncio.run(get(researcher))
+    assert answer.status_code == 200
+    assert answer.content == (tmp_path / "raw.jsonl").read_bytes()
+    assert "attachment" in answer.headers["content-disposition"]
+    assert asyncio.run(get(annotator)).status_code == 403
+
+
+def test_an_export_that_would_be_empty_says_why_in_place_of_a_link(tmp_path):
+    with Database.open(tmp_path / "ties") as db:
+        fill(db, pairs=1)
+        [pair] = queue.lease_next(db, "ann", 1)
+        judgments.judge(db, id="j", comparison=pair.comparison.id, annotator="ann", outcome="tie")
+        tab = all_tabs(db, RecordingLoop()).data
+        dropped = tab._link("trl", "drop", "jsonl", False)
+        assert "href" not in dropped
+        assert "Nothing is left to export" in dropped
+        assert "All 1 judgments are ties or both bad" in dropped
+        assert "which this export drops; split or keep ties." in dropped
+        assert "href" in tab._link("trl", "split", "jsonl", False)
+        assert "href" in tab._link("raw", "drop", "jsonl", False)
+
+
+# History
+
+
+def test_history_lists_iterations_models_and_lineage(tabs):
+    tab = tabs.history
+    updates = tab.refresh(None)
+    assert updates[tab.table].count("<tr>") == 4  # the head and three iterations
+    assert "PPO failed" in updates[tab.table]
+    assert updates[tab.charts].count("<svg") == 3
+    assert updates[tab.tree].count('class="ks-node"') == 5
+    assert updates[tab.model].value == "policy-2"
+    assert "rewarded by reward-2" in updates[tab.lineage]

@@ -1,0 +1,115 @@
+"""The annotators tab: invites, disabling, flags, and figures that are not worked out twice."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from labeler.research.panel import Cached
+from storage.engine.database import Database
+from storage.labeling import judgments, queue
+from storage.records import Annotator, Iteration
+from storage.tables import annotators, iterations, tokens
+from tests.helpers.recording_loop import HOSTILE, RecordingLoop
+from tests.helpers.research_seed import labeling_workspace
+from tests.helpers.research_tabs import Tabs, all_tabs, asked_by, pressed
+
+
+@pytest.fixture(scope="module")
+def db(tmp_path_factory) -> Iterator[Database]:
+    """Tests change it, each something else."""
+    yield from labeling_workspace(tmp_path_factory.mktemp("workspace"))
+
+
+@pytest.fixture(scope="module")
+def live(db) -> Tabs:
+    return all_tabs(db, RecordingLoop())
+
+
+def test_a_new_annotator_gets_an_invite_that_works_once_he_is_there(db, live):
+    tab = live.annotators
+    name = f"Eve {HOSTILE.rstrip(chr(0x202E))}"  # with what turns writing around it is refused
+    updates = tab._add(f" {name} ", "annotator", asked_by(db))
+    link = re.search(r"https://kite\.example/invite\?token=([\w-]+)", updates[tab.answer])
+    assert link is not None
+    invited = tokens.check(db, link[1], ("invite",))
+    assert invited is not None
+    assert invited.name == name
+    assert "<img" not in updates[tab.answer] + updates[tab.people]
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [("Ada", "is taken"), ("  ", "needs a name"), ("o\u200bwner", "U+200B, which cannot be seen")],
+)
+def test_a_name_that_cannot_be_is_refused_with_the_reason(db, live, name, says):
+    before = len(annotators.listing(db))
+    updates = live.annotators._add(name, "annotator", asked_by(db))
+    assert any(says in str(value) for value in updates.values())
+    assert len(annotators.listing(db)) == before
+
+
+def test_disabling_ends_every_session_and_enabling_lets_back_in(db, live):
+    tab = live.annotators
+    session = tokens.issue(db, "annotator-0", "session", lifetime=None)
+    tab._act(pressed("disable", "annotator-0"), asked_by(db))
+    assert annotators.get(db, "annotator-0").disabled
+    tab._act(pressed("enable", "annotator-0"), asked_by(db))
+    assert not annotators.get(db, "annotator-0").disabled
+    assert tokens.check(db, session, ("session",)) is None
+
+
+def test_the_last_researcher_cannot_lock_himself_out(db, live):
+    tab = live.annotators
+    updates = tab._act(pressed("disable", "researcher"), asked_by(db))
+    assert "only researcher" in updates[tab.answer]
+    assert not annotators.get(db, "researcher").disabled
+    annotators.add(db, Annotator(id="second", name="Second", role="researcher"))
+    tab._act(pressed("disable", "researcher"), asked_by(db))
+    assert annotators.get(db, "researcher").disabled
+    tab._act(pressed("enable", "researcher"), asked_by(db))
+
+
+def test_clearing_a_flag_brings_the_pair_back_to_the_queue(db, live):
+    iterations.save(db, Iteration(number=1, phase="labeling", labels_wanted=30))
+    (pair,) = queue.lease_next(db, "annotator-0", 1)
+    judgments.flag(
+        db, id="flag", comparison=pair.comparison.id, annotator="annotator-0", comment="broken"
+    )
+    tab = live.annotators
+    assert "broken" in tab.refresh()[tab.flags]
+    updates = tab._act(pressed("clear", "flag"), asked_by(db))
+    assert "back in the queue" in updates[tab.answer]
+    assert "broken" not in updates[tab.flags]
+    (again,) = queue.lease_next(db, "annotator-1", 1)
+    assert again.comparison.id == pair.comparison.id
+    # A second press, or another researcher's: it is cleared, and stays so.
+    twice = tab._act(pressed("clear", "flag"), asked_by(db))
+    assert twice[tab.answer] == updates[tab.answer]
+    assert db.read("SELECT count(*) AS n FROM withdrawals WHERE replaces = 'flag'") == [{"n": 1}]
+    assert "no flag" in tab._act(pressed("clear", "never"), asked_by(db))[tab.answer]
+
+
+def test_somebody_who_is_not_there_is_said(db, live):
+    tab = live.annotators
+    updates = tab._act(pressed("disable", "nobody"), asked_by(db))
+    assert "nobody" in updates[tab.answer]
+
+
+def test_slow_figures_are_computed_again_when_their_key_changes_but_not_more_often():
+    moment, computed = [0.0], []
+    cached = Cached(lambda: computed.append(1) or len(computed), at_most_every=30,
+                    clock=lambda: moment[0])  # fmt: skip
+    assert [cached.get("a"), cached.get("a"), cached.get("b")] == [1, 1, 1]
+    moment[0] = 31.0
+    assert [cached.get("a"), cached.get("b")] == [1, 2]
+
+
+def test_slow_figures_are_computed_at_once_on_another_occasion():
+    computed = []
+    cached = Cached(lambda: computed.append(1) or len(computed), at_most_every=30,
+                    clock=lambda: 0.0)  # fmt: skip
+    given = [("a", 1), ("b", 1), ("b", 2), ("c", 2), ("c", 1)]
+    assert [cached.get(key, occasion=occasion) for key, occasion in given] == [1, 1, 2, 2, 3]

@@ -1,0 +1,186 @@
+"""The "Policies" tab and what the other tabs say of the gate."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from labeler.research.history import view as history_view
+from labeler.research.history.tab import HistoryTab
+from labeler.research.loop.tab import LoopTab
+from labeler.research.panel import html_slot
+from labeler.research.policies import view as policies_view
+from labeler.research.policies.tab import PoliciesTab
+from storage.engine.database import Database
+from storage.tables import iterations, policy_judgments
+from tests.helpers.recording_loop import HOSTILE, RecordingLoop
+from tests.helpers.research_seed import Seeding
+from tests.helpers.research_tabs import asked_by, laid_out
+
+
+@dataclass(frozen=True)
+class World:
+    """policy-1 is no better than SFT and was promised to be, policy-2 is better."""
+
+    db: Database
+    loop: RecordingLoop
+    policies: PoliciesTab
+    loop_tab: LoopTab
+    history: HistoryTab
+
+
+@pytest.fixture
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with Database.open(tmp_path_factory.mktemp("workspace")) as db:
+        seeding = Seeding(db)
+        seeding.history(labels=20)
+        seeding.judge_policies(1, wins=0.5)
+        seeding.judge_policies(2, wins=0.78)
+        loop = RecordingLoop(db=db)
+        yield laid_out(
+            lambda: World(
+                db, loop, PoliciesTab(loop), LoopTab(db, loop, html_slot()), HistoryTab(db)
+            )
+        )
+
+
+def rank(policy: str, **more) -> dict:
+    found = {"policy": policy, "judgments": 60, "win_rate": None, "low": None, "high": None}
+    return found | more
+
+
+def test_the_policy_being_judged_is_shown_until_another_is_chosen(world: World):
+    tab = world.policies
+    first = tab.refresh(None)
+    assert first[tab.policy].value == "policy-2"
+    assert "clearly better than SFT" in first[tab.standing]
+    assert "judgments against SFT: 60 in, 10 wanted" in first[tab.standing]  # half of 20 labels
+    other = tab.refresh("policy-1")
+    assert other[tab.policy].value == "policy-1"
+    assert "Alarm: its reward model expected 72%" in other[tab.standing]
+    assert "judgments against SFT:" not in other[tab.standing]  # they are about the other one now
+
+
+def test_the_curve_carries_every_point_and_its_limit(world: World):
+    shown = html.unescape(str(world.policies.refresh("policy-1")[world.policies.curve]))
+    assert "Evidence on policy-1 against SFT" in shown
+    path = world.loop.gate()["policies"][1]["sequential"]["path"]
+    assert len(path) == 60
+    steps, values = (json.dumps(each, separators=(",", ":")) for each in zip(*path, strict=True))
+    assert steps.startswith("[1,2,3,")
+    assert values.startswith("[0.0,")  # one judgment settles nothing
+    drawn = [
+        [float(x) for x in found.split(",")] for found in re.findall(r'"[xy]":\[([^]]+)\]', shown)
+    ]
+    assert json.loads(steps) in drawn
+    assert json.loads(values) in drawn
+    assert "settled" in policies_view.curve(world.loop.gate(), "policy-2")
+
+
+def test_a_ruling_that_says_what_the_evidence_says_leaves_it_the_word():
+    standing = {
+        "policy": "a", "verdict": "promoted", "by_evidence": "promoted", "words": [],
+        "ruling": {"ruling": "promote"},
+    }  # fmt: skip
+    report = {
+        "policies": [standing], "iteration": None,
+        "leaderboard": [rank("a", win_rate=0.7, low=0.6, high=0.8)],
+    }  # fmt: skip
+    assert "clearly better than SFT" in policies_view.standing(report, "a")
+    assert 'ks-good">promoted' in policies_view.board(report)
+
+
+def test_an_interval_is_drawn_where_it_lies():
+    report = {
+        "policies": [{"policy": "a", "verdict": "promoted"}],
+        "leaderboard": [rank("a", win_rate=0.7, low=0.55, high=0.8), rank("z")],
+    }
+    shown = str(policies_view.board(report))
+    assert 'style="left:55.0%;width:25.0%"' in shown
+    assert '<b style="left:70.0%">' in shown
+    assert "cannot be ranked: no judgments lead to SFT" in shown
+    assert "55–80%" in shown
+
+
+def test_the_loop_says_when_judging_may_stop_and_when_a_policy_is_blocked(world: World):
+    tab = world.loop_tab
+    assert "policy-2 is better than SFT: you may stop judging it." in tab.refresh()[tab.gate]
+    report = world.loop.gate()
+
+    def news(**changes: object) -> str:
+        changed = [each | changes for each in report["policies"]]
+        return str(
+            policies_view.gate_notice(report | {"policies": changed, "last_promoted": "sft-1"})
+        )
+
+    assert news(may_stop=False) == ""
+    blocked = news(verdict="blocked")
+    assert "policy-2 is blocked: the next iteration samples sft-1." in blocked
+    assert "may stop" not in blocked
+
+
+def test_what_the_loop_says_of_a_policy_changes_with_the_ruling_and_the_iteration(
+    tmp_path: Path,
+):
+    with Database.open(tmp_path) as db:
+        seeding = Seeding(db)
+        seeding.history(labels=20)
+        seeding.judge_policies(2, wins=0.78)
+        tab = laid_out(lambda: LoopTab(db, RecordingLoop(db=db), html_slot()))
+        assert "policy-2 is better than SFT" in tab.refresh()[tab.gate]
+        policy_judgments.override(db, "policy-2", "block", reason="flatters")
+        assert "policy-2 is blocked" in tab.refresh()[tab.gate]
+        newest = iterations.latest(db)
+        assert newest
+        began = replace(
+            newest, number=newest.number + 1, phase="sampling", policy_sampled="policy-1"
+        )
+        iterations.save(db, began)
+        assert "policy-2" not in tab.refresh()[tab.gate]
+
+
+def test_before_any_policy_there_is_a_word_on_what_comes(world: World):
+    tab = laid_out(lambda: PoliciesTab(RecordingLoop()))
+    shown = tab.refresh(None)
+    assert "No trained policy yet" in shown[tab.standing]
+    assert (shown[tab.curve], shown[tab.board]) == ("", "")
+    assert not shown[tab.overruling].visible  # there is nothing to rule on
+    assert world.policies.refresh(None)[world.policies.overruling].visible
+    assert "no trained policy to rule on" in tab._rule(None, "promote", "x", asked_by(world.db))[tab.answer]  # fmt: skip
+
+
+def test_a_ruling_needs_a_reason_and_carries_the_researchers_name(world: World):
+    tab, who = world.policies, asked_by(world.db)
+    refused = tab._rule("policy-1", "promote", "  ", who)
+    assert "needs a written reason" in refused[tab.answer]
+    assert refused[tab.reason] == "  "
+    reason = f"read all of them {HOSTILE}"
+    stored = tab._rule("policy-1", "promote", reason, who)
+    assert "policy-1 is promoted now." in stored[tab.answer]
+    assert stored[tab.reason] == ""
+    assert "Rosa ruled “promote”" in stored[tab.standing]
+    assert "by a researcher&#39;s ruling, not by the evidence" in stored[tab.standing]
+    assert "clearly better" not in stored[tab.standing]
+    assert "<img" not in stored[tab.standing]
+    history = world.history.refresh(None)[world.history.rulings]
+    assert "read all of them" in history
+    assert "Rosa" in history
+    assert "<img" not in history
+    assert [o.researcher for o in policy_judgments.overrides(world.db)] == ["Rosa"]
+
+
+def test_the_history_tells_each_iterations_verdict(world: World):
+    listed = {i.number: i for i in iterations.listing(world.db)}
+    assert "blocked" in policies_view.verdict_of(listed[2], "policy-1")
+    assert "policy-1" in policies_view.verdict_of(listed[2], "policy-1")
+    assert policies_view.verdict_of(replace(listed[2], verdict=None), "policy-1") == "–"
+    shown = str(history_view.table(list(listed.values()), {}, {}, [], {}))
+    assert shown.count('data-label="Verdict"') == 3
+    assert "policy-1" in shown
+    assert "blocked" in shown

@@ -1,0 +1,663 @@
+"""What the research tabs show, as pure functions of records; figures worked by hand."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from datetime import UTC, datetime, timedelta
+from functools import cache
+
+import gradio as gr
+import pandas as pd
+import pytest
+
+from labeler.ports import Stopped
+from labeler.research import phases, top
+from labeler.research.annotators import view as annotators_view
+from labeler.research.caveats import accuracy_caveat
+from labeler.research.history import view as history_view
+from labeler.research.loop import view as loop_view
+from labeler.research.loop.train_form import TrainForm
+from labeler.research.reading import State, Work, latest_run
+from labeler.research.samples import view as samples_view
+from labeler.research.samples.view import Answer, Sample
+from labeler.research.top import headline
+from labeler.research.training import view as training_view
+from labeler.research.training.eta import Eta
+from storage.records import Annotator, Iteration, Message, ModelVersion, Prompt, Run, RunNote
+from tests.helpers.recording_loop import HOSTILE, RecordingLoop, in_a_loop
+from tests.helpers.research_seed import kl_flag
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+
+def run(**changes) -> Run:
+    given = {
+        "id": "run-1", "stage": "policy", "iteration": 1, "status": "running", "directory": "runs/1",
+        "created_at": NOON,
+    }  # fmt: skip
+    return Run(**(given | changes))
+
+
+def state(**changes) -> State:
+    given = {
+        "iteration": Iteration(number=2, phase="labeling", labels_wanted=100), "labels": 60,
+        "labels_today": 5, "latest_label": None, "judgments": 160, "open_flags": 0, "rulings": 0,
+        "prompts": {"train": 10}, "policy": None, "reward_model": None, "run": None,
+        "evaluated": None,
+    }  # fmt: skip
+    return State(**(given | changes))
+
+
+def stopped(**changes) -> Stopped:
+    given = {
+        "run": "run-1", "attempt": 1, "stage": "policy", "status": "failed", "reason": "it diverged",
+        "resumable": False, "may_label": False,
+    }  # fmt: skip
+    return Stopped(**(given | changes))
+
+
+# The loop
+
+TRAINING = {"iteration": Iteration(number=2, phase="policy"), "run": run()}
+
+
+def steps(markup: str) -> list[str]:
+    return [part.split('"')[0] for part in markup.split('<li class="ks-')[1:]]
+
+
+def test_the_stepper_shows_what_is_past_present_and_to_come():
+    drawn = loop_view.stepper(Iteration(number=1, phase="reward"), run(stage="reward"))
+    assert steps(drawn) == ["past", "past", "now", "next", "next", "next"]
+    assert drawn.count("aria-current") == 1
+
+
+def test_a_stopped_run_stops_its_phase_but_not_labeling():
+    failed = run(status="failed")
+    ppo, labeling = Iteration(number=1, phase="policy"), Iteration(number=1, phase="labeling")
+    assert steps(loop_view.stepper(ppo, failed))[3] == "stopped ks-bad"
+    assert steps(loop_view.stepper(labeling, failed))[1] == "now"
+    assert steps(loop_view.stepper(Iteration(number=1, phase="done"), None)) == ["past"] * 6
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason", "says"),
+    [
+        ({"iteration": None, "prompts": {}}, "x", "Import prompts."),
+        ({"iteration": None}, "x", "about to start"),
+        ({}, None, "40 more labels to go."),
+        ({"labels": 99}, None, "1 more label to go."),
+        ({"labels": 100}, None, "press Train"),
+        ({"labels": 0}, "There are no labels.", "There are no labels."),
+        (
+            {"iteration": Iteration(number=2, phase="policy"), "run": run(status="failed")},
+            "x",
+            "PPO failed.",
+        ),
+        ({"iteration": Iteration(number=2, phase="policy"), "run": run()}, "x", "PPO is running"),
+        ({**TRAINING, "open_pairs": 37}, "x", "37 pairs left to judge."),
+        ({**TRAINING, "open_pairs": 1, "waiting": 1}, "x", "1 new label counts for the next"),
+        ({**TRAINING, "waiting": 5}, "x", "No pair is left to judge until the next ones"),
+        ({"iteration": Iteration(number=2, phase="done")}, "x", "Iteration 2 is done."),
+    ],
+)
+def test_one_sentence_says_what_to_do_next(changes, reason, says):
+    assert says in loop_view.next_step(state(**changes), reason)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says", "not_said"),
+    [
+        ({}, ["PPO failed: retry it below", "it diverged."], ["resume", "labeling"]),
+        (
+            {"resumable": True},
+            ["resume it from its last checkpoint or retry it below."],
+            ["labeling"],
+        ),
+        (
+            {"stage": "reward", "may_label": True, "status": "cancelled"},
+            ["Reward model was cancelled: retry it below or go back to labeling."],
+            ["resume"],
+        ),
+        ({"flag": "kl_high", "remedy": "Raise kl_weight."}, ["KL high: Raise kl_weight."], []),
+    ],
+)
+def test_a_stopped_stage_is_said_with_the_ways_that_there_are(changes, says, not_said):
+    training = {"iteration": Iteration(number=2, phase="policy"), "run": run(status="failed")}
+    seen = loop_view.next_step(state(**training), "x", stopped(**changes))
+    assert all(sentence in seen for sentence in says)
+    assert not any(word in seen for word in not_said)
+
+
+def test_a_reward_stage_that_was_left_is_not_under_way_any_more():
+    failed = run(stage="reward", status="failed", reason="too little")
+    assert "Reward model" in loop_view.headline(
+        state(iteration=Iteration(number=2, phase="reward"), run=failed)
+    )
+    assert "progressbar" not in loop_view.headline(state(run=failed))
+
+
+def test_training_on_no_new_labels_is_said_while_it_trains_and_only_then():
+    said = "No label is new since the last training"
+    training = {"iteration": Iteration(number=2, phase="reward"), "run": run(stage="reward")}
+    for new, expected in ((0, True), (1, False), (None, False)):
+        seen = loop_view.next_step(state(**training, new_labels=new), None)
+        assert (said in seen) is expected
+    assert said not in loop_view.next_step(state(new_labels=0), None)
+
+
+def test_the_glance_shows_labels_policy_reward_model_and_agreement():
+    finished = Iteration(
+        number=1, phase="done", evaluation={"policy": {"kl": 4.2}, "win_rate_reward_model": 0.71}
+    )
+    reward = ModelVersion(
+        id="r", role="reward", name="reward-1",
+        summary={"accuracy": 0.725, "ece": 0.04, "held_out_preferences": 40},
+    )  # fmt: skip
+    seen = loop_view.glance(
+        state(
+            policy=ModelVersion(id="p", role="policy", name=HOSTILE),
+            reward_model=reward, evaluated=finished, latest_label=NOON - timedelta(minutes=3),
+        ),
+        {"items": 12, "percent": 0.75, "alpha": 0.5, "kappas": []},
+        now=NOON,
+    )  # fmt: skip
+    for text in ("60 <small>of 100", "width:60.0%", "3 min ago", "KL 4.20 nats", "71% wins",
+                 "72.5%", "40 held-out preferences", "75.0%", "α 0.500"):  # fmt: skip
+        assert text in seen
+    assert "<img src=x" not in seen
+
+
+def reward_model(**summary) -> ModelVersion:
+    return ModelVersion(id="r", role="reward", name="reward-1", summary=summary)
+
+
+WEAK = {"accuracy": 1 / 3, "accuracy_low": 0.01, "accuracy_high": 0.96, "held_out_preferences": 3}
+
+
+@pytest.mark.parametrize(
+    ("summary", "says"),
+    [
+        (WEAK, "33.3% (1–96%) on 3 held-out preferences, may be no better than a coin's"),
+        (
+            WEAK | {"accuracy_low": 0.5, "held_out_preferences": 90},
+            "may be no better than a coin's",
+        ),
+        (
+            WEAK | {"accuracy_low": 0.51, "held_out_preferences": 29},
+            "measured on 29 held-out preferences only",
+        ),
+        (WEAK | {"accuracy_low": 0.51, "held_out_preferences": 30}, ""),
+        ({}, ""),
+    ],
+)
+def test_a_reward_model_that_may_be_a_coin_or_was_hardly_checked_is_called_weak(summary, says):
+    assert (says in accuracy_caveat(reward_model(**summary))) is True
+    assert bool(accuracy_caveat(reward_model(**summary))) is bool(says)
+
+
+def test_wins_by_a_weak_reward_model_bear_a_caution_on_every_tab_that_shows_them():
+    weak, good = reward_model(**WEAK), reward_model(accuracy_low=0.7, held_out_preferences=99)
+    done = Iteration(
+        number=1, phase="done", reward_model="r", evaluation={"win_rate_reward_model": 0.56}
+    )
+    for model, warned in ((weak, True), (good, False)):
+        loop = loop_view.glance(state(evaluated=done, judge=model), {}, now=NOON)
+        samples = samples_view.summary([sample("q", reference=0.0, policy=1.0)], model)
+        history = history_view.table([done], {}, {"r": model}, [], {})
+        for seen in (loop, samples, history):
+            assert ("Read the wins with care" in seen) is warned
+        for seen in (samples, history):
+            assert "by the reward model" in seen
+
+
+# Training
+
+
+def test_a_template_defines_every_metric_of_its_form_and_no_other():
+    known = {"reward/<component>": "component", "reward/mean": "mean"}
+    assert training_view.definition("reward/mean", known) == "mean"
+    assert training_view.definition("reward/sycophancy", known) == "component"
+    assert training_view.definition("reward/a/b", known) == ""
+    assert training_view.definition("value/mean", known) == ""
+
+
+def frame(values: dict[str, list[float]]) -> pd.DataFrame:
+    rows = [(i, name, v) for name, column in values.items() for i, v in enumerate(column)]
+    return pd.DataFrame(rows, columns=["step", "name", "value"]).sample(frac=1, random_state=0)
+
+
+def test_ppo_charts_hold_each_metric_once_and_leave_none_out():
+    found = training_view.series_by_name(
+        frame({name: [1.0, 2.0] for name in ("reward/mean", "kl/reference", "odd/one", "optim/lr")})
+    )
+    main, rest, others = training_view.charts("ppo", found, {})
+    placed = [s for charts in (main, rest, others) for chart in charts for s in chart.series]
+    assert len(placed) == len(found) == 4
+    assert [chart.title for chart in main] == ["Reward", "KL to the reference"]
+    assert [chart.title for chart in others] == ["odd/one"]
+    assert main[0].series[0].steps == [0, 1]
+
+
+def test_the_charts_of_each_method_stand_first():
+    dpo = ["train/loss", "dpo/margin", "dpo/accuracy", "dpo/chosen", "dpo/rejected", "train/lr"]
+    found = training_view.series_by_name(frame({name: [1.0, 2.0] for name in dpo}))
+    main, rest, others = training_view.charts("dpo", found, {})
+    assert [chart.title for chart in main] == ["Loss", "Reward margin", "Preference accuracy"]
+    assert [len(chart.series) for chart in rest] == [2, 1]  # both sides in one chart
+    assert others == []
+    found = training_view.series_by_name(
+        frame({name: [1.0] for name in ("reward/mean", "kl/reference", "train/loss")})
+    )
+    main, rest, others = training_view.charts("rloo", found, {})
+    assert [chart.title for chart in main] == ["Reward", "KL to the reference"]
+    assert [chart.title for chart in rest] == ["Loss"]
+    assert others == []
+
+
+def test_the_policys_stage_is_called_by_its_method():
+    dpo = run(config={"optimize": {"method": "dpo"}})
+    assert (phases.stage_title(dpo), phases.stage_title(run())) == ("DPO", "PPO")
+    training = Iteration(number=1, phase="policy")
+    drawn = loop_view.stepper(training, dpo, "dpo")
+    assert ">DPO<" in drawn
+    assert "PPO" not in drawn
+    card = training_view.card(dpo, now=NOON, seconds_left=None)
+    assert "<b>DPO</b>" in card
+    assert training_view.unit("dpo") == "step"
+
+
+def test_a_metric_with_one_value_is_a_result_and_not_a_chart():
+    found = training_view.series_by_name(frame({"train/loss": [0.7, 0.6], "held_out/ece": [0.04]}))
+    _, charts, _ = training_view.charts("reward", found, {})
+    assert [chart.title for chart in charts] == ["train/loss"]
+    results = training_view.results("reward", found, {"held_out/ece": "calibration"})
+    assert "0.0400" in results
+    assert "calibration" in results
+    assert "train/loss" not in results
+
+
+def test_a_flag_shows_once_with_its_latest_figures_and_all_its_steps_worst_first():
+    stop = RunNote(
+        run="r", seq=9, step=1, kind="flag", name="reference_changed", message=HOSTILE,
+        payload={"level": "stop", "why": HOSTILE, "remedy": HOSTILE},
+    )  # fmt: skip
+    seen = training_view.flags(
+        [stop, kl_flag("r", 83, 10.2), kl_flag("r", 90, 11.7)], unit="update"
+    )
+    assert seen.count('class="ks-flag') == 2
+    assert "updates 83, 90" in seen
+    assert "11.7 nats" in seen
+    assert "10.2 nats" not in seen
+    assert "Raise kl_weight" in seen
+    assert seen.index("Reference changed") < seen.index("KL high")
+    assert "<img" not in seen
+
+
+def test_a_flag_without_its_parts_and_a_warning_show_their_message():
+    plain = RunNote(run="r", seq=1, step=4, kind="flag", name="odd", message="Seen. Why. Try.")
+    warning = RunNote(run="r", seq=2, step=0, kind="warning", name="long_prompts", message=HOSTILE)
+    seen = training_view.flags([warning, plain], unit="update")
+    assert "Seen. Why. Try." in seen
+    assert "update 4" in seen
+    assert "update 0" not in seen
+    assert seen.index("Odd") < seen.index("Long prompts")
+    assert "<img" not in seen
+
+
+def test_many_steps_of_a_flag_are_abridged():
+    seen = training_view.flags([kl_flag("r", step, 11.0) for step in (1, 3, 5, 7)], unit="update")
+    assert "updates 1, …, 5, 7" in seen
+
+
+def test_live_samples_show_prompt_response_and_figures_as_text():
+    prompt = Prompt.make(f"Why? {HOSTILE}", role="train")
+    note = RunNote(
+        run="r", seq=1, step=20, kind="sample", name="response", message=HOSTILE,
+        payload={"prompt": prompt.id, "reward": -0.25, "kl": 3.0, "finish_reason": "length"},
+    )  # fmt: skip
+    seen = training_view.samples([note], {prompt.id: prompt}, unit="step")
+    assert "Why?" in seen
+    assert "step 20 · reward −0.25 · KL 3.0 · cut off" in seen
+    assert "<img" not in seen
+    assert "prompt not known" in training_view.samples([note], {}, unit="step")
+
+
+def test_the_card_of_a_failed_run_gives_the_reason_as_text():
+    failed = run(status="failed", reason=HOSTILE, progress=0.4, message="update 4 of 10",
+                 finished_at=NOON + timedelta(seconds=90), attempt=2)  # fmt: skip
+    seen = training_view.card(failed, now=NOON + timedelta(hours=2), seconds_left=None)
+    for text in (
+        "It failed",
+        "40% · update 4 of 10",
+        "attempt 2 · first started 2 h ago",
+        "1 min 30 s from first start to end",
+        "&lt;img",
+    ):
+        assert text in seen
+    assert "<img" not in seen
+    assert "time left" not in seen
+
+
+def test_the_card_of_a_running_run_says_how_long_it_still_takes():
+    seen = training_view.card(run(progress=0.25), now=NOON, seconds_left=90)
+    assert "about 1 min 30 s left" in seen
+
+
+def watched(*sights: tuple[float, float], attempt: int = 1) -> float | None:
+    """What is said at the last of some sights of a run; each is (seconds since noon, progress)."""
+    pace = Eta()
+    said = [
+        pace.seconds_left(
+            run(attempt=attempt, progress=progress), now=NOON + timedelta(seconds=seconds)
+        )
+        for seconds, progress in sights
+    ]
+    return said[-1]
+
+
+def test_time_left_goes_by_the_steps_and_not_by_the_start_up_before_the_first():
+    start_up, first = (0, 0.0), (70, 1 / 12)
+    assert watched(start_up) is None
+    assert watched(start_up, first) is None  # one step's end says nothing of its length
+    # update 2 took 5 s: ten more take 50 s
+    assert watched(start_up, first, (75, 2 / 12)) == pytest.approx(50)
+
+
+def test_time_left_counts_down_while_a_step_runs_but_by_one_step_at_most():
+    before = [(70, 1 / 12), (75, 2 / 12)]
+    assert watched((0, 0.0), *before, (78, 2 / 12)) == pytest.approx(47)
+    assert watched((0, 0.0), *before, (95, 2 / 12)) == pytest.approx(45)
+
+
+def test_time_left_of_a_resumed_run_does_not_count_its_start_up_either():
+    at_checkpoint, ninth = (0, 8 / 12), (60, 9 / 12)
+    assert watched(at_checkpoint, ninth, attempt=2) is None
+    # the tenth took 6 s, so do the last two
+    assert watched(at_checkpoint, ninth, (66, 10 / 12), attempt=2) == pytest.approx(12)
+
+
+def test_a_run_that_falls_back_to_its_checkpoint_starts_the_clock_again():
+    sights = [(0, 0.9), (20, 0.2), (30, 0.3), (50, 0.5)]
+    # .2 in 20 s since the first rise; .5 to go
+    assert watched(*sights, attempt=2) == pytest.approx(50)
+
+
+def test_a_speed_read_off_two_seconds_is_not_believed():
+    assert watched((0, 0.0), (2, 0.01), (4, 0.05)) is None
+
+
+def test_the_running_run_comes_before_a_newer_one_that_stopped():
+    old = run(id="old", created_at=NOON - timedelta(hours=1))
+    new = run(id="new", status="failed")
+    assert latest_run([old, new]) is old
+    assert latest_run([]) is None
+
+
+# The Train form
+
+
+@cache
+def blocks_with_a_form() -> TrainForm:
+    def make() -> TrainForm:
+        with gr.Blocks(analytics_enabled=False):
+            return TrainForm(RecordingLoop().settings())
+
+    return in_a_loop(make)
+
+
+def form() -> tuple[TrainForm, list, dict]:
+    """The form, the settings it was made from, and the value of each field as a browser has it."""
+    settings, made = RecordingLoop().settings(), blocks_with_a_form()
+    shown = {component.elem_id: component.value for component in made.components}
+    return made, settings, shown
+
+
+def test_fields_show_the_values_that_hold_and_untouched_ones_override_nothing():
+    made, settings, shown = form()
+    assert shown["setting-ppo-lr"] == "5e-05"
+    assert shown["setting-reward-center"] is True
+    assert made.overrides(settings, list(shown.values())) == {}
+
+
+def test_changed_fields_become_text_for_the_pipeline():
+    made, settings, shown = form()
+    shown |= {"setting-ppo-kl_weight": " 0.1 ", "setting-reward-center": False,
+              "setting-reward-tie_model": "half"}  # fmt: skip
+    assert made.overrides(settings, list(shown.values())) == {
+        "ppo.kl_weight": "0.1", "reward.tie_model": "half", "reward.center": "false",
+    }  # fmt: skip
+
+
+def test_an_emptied_number_is_refused_with_its_default():
+    made, settings, shown = form()
+    shown["setting-ppo-lr"] = ""
+    with pytest.raises(ValueError, match=r"ppo\.lr is empty; its default is 3e-06"):
+        made.overrides(settings, list(shown.values()))
+
+
+def test_reset_shows_the_defaults():
+    made, settings, _ = form()
+    values = {c.elem_id: v for c, v in made.show(settings, defaults=True).items()}
+    assert values["setting-ppo-lr"] == "3e-06"
+
+
+# Samples
+
+
+def sample(text: str, **rewards: float | None) -> Sample:
+    answers = {side: Answer(side, f"{side} says {text}", r) for side, r in rewards.items()}
+    return Sample((Message("user", text),), answers)
+
+
+SAMPLES = [
+    sample("bread", reference=0.0, policy=1.0),  # gain 1.0
+    sample("Apples", reference=1.5, policy=0.5),  # gain −1.0
+    sample("coffee", reference=0.2, policy=0.2),  # gain 0
+    sample("dogs", policy=None, reference=0.1),  # no gain known
+]
+
+
+@pytest.mark.parametrize(
+    ("order", "expected"),
+    [
+        ("gain", ["bread", "coffee", "Apples", "dogs"]),
+        ("loss", ["Apples", "coffee", "bread", "dogs"]),
+        ("reward", ["bread", "Apples", "coffee", "dogs"]),
+        ("prompt", ["Apples", "bread", "coffee", "dogs"]),
+    ],
+)
+def test_samples_are_ordered_and_unknown_figures_come_last(order, expected):
+    found = samples_view.select(SAMPLES, needle="", order=order)
+    assert [s.messages[0].content for s in found] == expected
+
+
+def test_the_filter_reads_prompts_and_answers_in_any_case():
+    assert samples_view.select(SAMPLES, needle=" POLICY SAYS a", order="gain") == [SAMPLES[1]]
+
+
+def test_the_summary_averages_rewards_and_counts_ties_half():
+    seen = samples_view.summary(SAMPLES)
+    # SFT (0 + 1.5 + .2 + .1) / 4 = .45; new (1 + .5 + .2) / 3 = .567; wins (1 + 0 + ½) / 3 = 50%
+    for text in ("+0.450", "+0.567", "50.0%", "3 held-out prompts"):
+        assert text in seen
+    assert "Previous policy" not in seen
+
+
+def test_of_several_answers_of_a_policy_the_first_is_shown():
+    rows = [
+        {"prompt": "p", "messages": [{"role": "user", "content": "q"}], "policy_role": "policy",
+         "policy": "p-1", "text": text, "reward": 1.0}
+        for text in ("one", "two")
+    ]  # fmt: skip
+    (only,) = samples_view.collect(rows)
+    assert only.answers["policy"].text == "one"
+
+
+def test_samples_are_text():
+    seen = samples_view.page([sample(HOSTILE, reference=0.0, policy=1.0)], 1)
+    assert "<img" not in seen
+    assert seen.count("&lt;img") == 3  # the prompt and two answers
+
+
+def test_pages_hold_twelve():
+    assert [samples_view.pages(n) for n in (0, 1, 12, 13)] == [1, 1, 1, 2]
+
+
+# Annotators
+
+
+def person(name: str, **work) -> Work:
+    return Work(annotator=Annotator(id=name, name=name), **work)
+
+
+def test_names_and_comments_are_text():
+    flag = {
+        "id": "f", "comment": HOSTILE, "created_at": NOON, "annotator": HOSTILE,
+        "messages": '[{"role": "user", "content": "<img>"}]', "first": HOSTILE, "second": HOSTILE,
+    }  # fmt: skip
+    seen = annotators_view.flags([flag], now=NOON)
+    seen += annotators_view.people([person(HOSTILE)], now=NOON)
+    seen += annotators_view.invite(HOSTILE, HOSTILE)
+    assert "<img" not in seen
+
+
+# History
+
+
+def test_the_tree_puts_each_model_under_its_parent():
+    versions = [
+        ModelVersion(id="sft", role="sft", name="SFT", created_at=NOON),
+        ModelVersion(id="p1", role="policy", name="P1", parent="sft", created_at=NOON),
+        ModelVersion(id="p2", role="policy", name="P2", parent="p1", created_at=NOON),
+        ModelVersion(id="x", role="external", name="gpt", created_at=NOON),
+    ]
+    drawn = history_view.tree(versions)
+    assert drawn.index("SFT") < drawn.index("P1") < drawn.index("P2")
+    assert drawn.count("<ul") == 3  # one below the other
+    assert "gpt" not in drawn
+
+
+def test_parents_in_a_circle_are_shown_and_do_not_hang_the_page():
+    circle = [
+        ModelVersion(id="a", role="policy", name="A", parent="b"),
+        ModelVersion(id="b", role="policy", name="B", parent="a"),
+        ModelVersion(id="own", role="sft", name="C", parent="own"),
+    ]
+    drawn = history_view.tree(circle)
+    assert [f"<b>{name}</b>" in drawn for name in "ABC"] == [True] * 3
+
+
+def test_history_shows_figures_and_times():
+    done = Iteration(
+        number=1, phase="done", labels_wanted=100, reward_model="r", created_at=NOON,
+        finished_at=NOON + timedelta(hours=2),
+        evaluation={"policy": {"kl": 3.1, "reward": 0.7, "length": 44.6},
+                    "win_rate_reward_model": 0.68,
+                    "win_rate_against_reference": {"low": 0.594, "high": 0.762}},
+    )  # fmt: skip
+    reward = ModelVersion(id="r", role="reward", name="r", summary={"accuracy": 0.71})
+    # They were resumed the next morning; what they took is what their workers say.
+    stages = [
+        run(id=stage, stage=stage, status="succeeded", finished_at=NOON + timedelta(hours=9))
+        for stage in ("reward", "policy", "sampling")
+    ]
+    labels = {1: {"bald": 48, "random": 56}}
+    seen = history_view.table(
+        [done], labels, {"r": reward}, stages, {"reward": 120.0, "policy": 300.0}
+    )
+    for text in ("104 of 100", "random 56 · bald 48", "71.0%", "+0.70", "3.10", "68.0%", "59–76%", "44.6", "2 h 00 min",
+                 "7 min 00 s"):  # fmt: skip
+        assert text in seen
+
+
+def test_a_stopped_iteration_says_so_in_the_history():
+    ppo = Iteration(number=1, phase="policy")
+    assert "PPO failed" in history_view.table([ppo], {}, {}, [run(status="failed")], {})
+
+
+def test_history_and_tree_name_what_made_each_policy():
+    methods = {1: "ppo", 2: "dpo", 3: "rloo"}
+    turns = [Iteration(number=number, phase="done") for number in (*methods, 4)]
+    trained = [
+        run(id=f"run-{number}", iteration=number, config={"optimize": {"method": method}})
+        for number, method in methods.items()
+    ]
+    sampled = run(id="run-4", iteration=4, stage="sampling")
+    seen = history_view.table(turns, {}, {}, [*trained, sampled], {})
+    for number, method in ((1, "PPO"), (2, "DPO"), (3, "RLOO")):
+        assert f"{number}<small>{method}</small>" in seen
+    assert '<span class="ks-figure">4</span>' in seen  # not trained yet
+
+    made = [
+        ModelVersion(id=f"p{number}", role="policy", name=f"P{number}", summary={"method": method})
+        for number, method in methods.items()
+    ]
+    drawn = history_view.tree([*made, ModelVersion(id="sft", role="sft", name="SFT")])
+    assert drawn.count("by PPO") == drawn.count("by DPO") == drawn.count("by RLOO") == 1
+
+
+@pytest.mark.parametrize(("status", "tone"), [("cancelled", "warn"), ("failed", "bad")])
+def test_a_stopped_run_has_one_tone_wherever_it_is_named(status, tone):
+    ended = run(status=status)
+    badge = f'ks-badge ks-{tone}">'
+    turn = Iteration(number=2, phase="policy")
+    assert f"{badge}Iteration 2 · PPO {status}" in top.top(state(iteration=turn, run=ended), "w")
+    assert f"{badge}{status}" in training_view.card(ended, now=NOON, seconds_left=None)
+    assert f'<li class="ks-stopped ks-{tone}" data-mark="!" aria-current="step">PPO' in (
+        loop_view.stepper(turn, ended)
+    )
+    stopped = Stopped(
+        run="r",
+        attempt=1,
+        stage="policy",
+        status=status,
+        reason="x",
+        resumable=True,
+        may_label=False,
+    )
+    for told in (
+        loop_view.next_step(state(iteration=turn, run=ended), None),
+        loop_view.next_step(state(iteration=turn, run=ended), None, stopped),
+    ):
+        assert f'ks-note ks-{tone}"' in told
+    listed = run(iteration=2, status=status)
+    assert f"{badge}PPO {status}" in history_view.table([turn], {}, {}, [listed], {})
+
+
+def test_a_single_iteration_draws_no_course():
+    one = Iteration(number=1, phase="done", evaluation={"win_rate_reward_model": 0.6})
+    assert history_view.charts([one], []) == ""
+
+
+def test_policies_of_different_methods_are_not_joined_by_a_line():
+    found = {1: ("ppo", 0.6), 2: ("dpo", 0.5), 3: ("ppo", 0.7), 4: ("rloo", 0.55)}
+    turns = [
+        Iteration(number=number, phase="done", evaluation={"win_rate_reward_model": wins})
+        for number, (_, wins) in found.items()
+    ]
+    trained = [
+        run(id=f"run-{number}", iteration=number, config={"optimize": {"method": method}})
+        for number, (method, _) in found.items()
+    ]
+    drawn = html.unescape(str(history_view.charts(turns, trained)))
+    (series,) = re.findall(r'data-series="(.*?)" data-low', drawn)
+    assert json.loads(series) == [
+        {"name": "PPO", "x": [1, 3], "y": [0.6, 0.7]},
+        {"name": "DPO", "x": [2], "y": [0.5]},
+        {"name": "RLOO", "x": [4], "y": [0.55]},
+    ]
+    for index, name in enumerate(("PPO", "DPO", "RLOO")):
+        assert f'<span class="ks-key ks-s{index}"><i></i>{name} ' in drawn
+    alone = str(history_view.charts(turns[:1] + turns[2:3], trained))
+    assert "<i></i><em>" in alone  # one method needs no legend
+
+
+def test_what_is_wrong_with_the_workspace_stands_above_every_tab(db):
+    assert "ks-note" not in headline(db)
+    db.health.stuck = "no <model> there"
+    assert "no &lt;model&gt; there" in headline(db)
+    db.health.refused = "the disk is full"  # the worse of the two
+    assert "the disk is full" in headline(db)
+    assert "there" not in headline(db)

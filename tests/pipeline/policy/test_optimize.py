@@ -1,0 +1,342 @@
+"""DPO and RLOO: what they learn on a tiny model, what they report, and that they can be resumed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from pipeline.config import metric_definitions
+from pipeline.config.studio import Config
+from pipeline.models.hf_trainer import train
+from pipeline.models.likelihoods import response_logprobs
+from pipeline.models.snapshots import Snapshots, snapshots_of
+from pipeline.models.text import ChatTokenizer, Encoded, Room
+from pipeline.policy import dpo, rloo
+from pipeline.policy.inputs import AskedPrompt
+from pipeline.ppo.metrics import METRICS as PPO_METRICS
+from pipeline.ppo.rewards import Rewarder
+from pipeline.reward.data import read_pairs
+from pipeline.runs import cancellation
+from pipeline.runs.cancellation import Cancelled
+from pipeline.runs.rundir import Job, Report, RunDirectory
+from pipeline.stages import policy
+from storage.records import as_messages
+from tests.helpers.stage_inputs import (
+    give,
+    make_job,
+    make_judgments,
+    make_prompts,
+    rows_of,
+    tiny_models_and_reward,
+)
+from tests.helpers.tiny import tiny_model, tiny_tokenizer
+
+DPO = {
+    "optimize__method": "dpo",
+    "optimize__dpo_lr": 1e-3,
+    "optimize__dpo_epochs": 4.0,
+    "optimize__dpo_batch": 4,
+    "reward__held_out_share": 0.2,
+}
+RLOO = {
+    "optimize__method": "rloo",
+    "optimize__rloo_lr": 1e-3,
+    "optimize__rloo_updates": 6,
+    "optimize__rloo_batch": 8,
+}
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The policy starts from the reference."""
+    made = tiny_models_and_reward(tmp_path_factory.mktemp("models"))
+    return made | {"policy": made["reference"]}
+
+
+def prepared(models: dict[str, str], path: Path, **settings: Any) -> tuple[Job, RunDirectory]:
+    job = make_job("policy", models, **settings)
+    directory = RunDirectory.create(path, job)
+    give(directory, "prompts.parquet", make_prompts(8))
+    give(directory, "judgments.parquet", make_judgments(40))
+    counted = {"used": {"person": 40}, "left_out": {"model": 3}}
+    (directory.inputs / "judged_by.json").write_text(json.dumps(counted))
+    return job, directory
+
+
+def ran(models: dict[str, str], path: Path, **settings: Any) -> tuple[dict[str, Any], RunDirectory]:
+    job, directory = prepared(models, path, **settings)
+    with Report(directory) as report:
+        return policy.run(job, report, directory), directory
+
+
+def events(directory: RunDirectory, kind: str) -> list[dict[str, Any]]:
+    lines = map(json.loads, directory.events.read_text().splitlines())
+    return [event for event in lines if event["kind"] == kind]
+
+
+def test_the_log_probability_of_a_response_is_that_of_its_tokens():
+    model = tiny_model()
+    texts = [Encoded([5, 6, 7, 8], prompt_tokens=2), Encoded([9, 10, 11], prompt_tokens=1)]
+    found = response_logprobs(model, texts, pad_id=0)
+    for text, logprobs in zip(texts, found, strict=True):
+        full = model(torch.tensor([text.ids])).logits[0].log_softmax(-1)
+        expected = [
+            full[place - 1, text.ids[place]].item()
+            for place in range(text.prompt_tokens, len(text.ids))
+        ]
+        assert logprobs == pytest.approx(expected, abs=1e-5)
+
+
+def test_dpo_takes_the_side_that_was_preferred_and_no_ties(tmp_path):
+    rows = make_judgments(12, ties=0.0)
+    rows[0]["outcome"], rows[1]["outcome"] = "tie", "both_bad"
+    directory = RunDirectory.create(tmp_path, make_job("policy", {}))
+    give(directory, "judgments.parquet", rows)
+    chat = ChatTokenizer(tiny_tokenizer())
+    path = directory.inputs / "judgments.parquet"
+    found = dpo.preferences(read_pairs(path, chat, Room(limits={"reward.max_tokens": 100})))
+    assert len(found) == 10
+    for row, pair in zip(rows[2:], found, strict=True):
+        won, lost = ("first", "second") if row["outcome"] == "first" else ("second", "first")
+        for side, name in ((pair.chosen, won), (pair.rejected, lost)):
+            assert chat.decode(side.ids[side.prompt_tokens :]) == row[f"{name}_text"]
+            assert chat.tokenizer.decode(side.ids[: side.prompt_tokens]).endswith("<|assistant|>")
+
+
+def test_dpo_raises_the_margin_and_says_what_it_left_out(models, tmp_path):
+    summary, directory = ran(models, tmp_path, **DPO)
+    reported = events(directory, "metrics")
+    assert reported[0]["values"]["dpo/margin"] == pytest.approx(0, abs=0.05)
+    # The first figure is of a policy that equals the reference; β is .1, the margin in nats.
+    assert summary["margin"] > 3
+    assert summary["held_out_margin"] > 1
+    assert summary["accuracy"] > 0.8
+    assert summary["ties_left_out"] + summary["pairs"] + summary["held_out_pairs"] == 40
+    assert summary["ties_left_out"] > 0
+    assert summary["method"] == "dpo"
+    assert summary["judged_by"] == {"used": {"person": 40}, "left_out": {"model": 3}}
+    warned = {e["name"]: e["message"] for e in events(directory, "note") if e["note"] == "warning"}
+    assert warned["ties"].startswith(f"{summary['ties_left_out']} of 40 judgments are ties")
+    assert warned["judged_by"] == (
+        "learned from judgments by person 40; left out: model 3 (reward.learn_from)"
+    )
+    assert len(rows_of(directory.outputs / "samples.parquet")) == 4
+
+
+def test_dpo_does_not_learn_from_what_the_audit_model_has_for_itself(models, tmp_path):
+    rows = make_judgments(40)  # two of each of the first sixteen of 24 prompts
+    found = []
+    for audited in (0, 5):
+        job, directory = prepared(models, tmp_path / str(audited), **DPO)
+        asked = {row["prompt"] for row in rows[:audited]}
+        roles = ("audit" if row["prompt"] in asked else "train" for row in rows)
+        judged = [row | {"prompt_role": role} for row, role in zip(rows, roles, strict=True)]
+        give(directory, "judgments.parquet", judged)
+        with Report(directory) as report:
+            found.append(policy.run(job, report, directory))
+    parts = ("pairs", "held_out_pairs", "apart_preferences", "ties_left_out")
+    assert [sum(summary[part] for part in parts) for summary in found] == [40, 40]
+    none, some = found
+    assert none["apart_preferences"] == 0
+    # Of the ten on audited prompts those on held-out ones measure, as they did.
+    assert some["held_out_pairs"] == none["held_out_pairs"]
+    assert some["pairs"] == none["pairs"] - some["apart_preferences"]
+    assert some["apart_preferences"] > 0
+
+
+def test_dpo_is_measured_on_pairs_that_no_reward_model_chose(models, tmp_path):
+    job, directory = prepared(models, tmp_path, **DPO)
+    rows = make_judgments(48, ties=0.0)  # two on each of 24 prompts, the second one chosen
+    arms = ["random"] * 24 + ["bald"] * 24
+    give(directory, "judgments.parquet", [r | {"arm": a} for r, a in zip(rows, arms, strict=True)])
+    with Report(directory) as report:
+        summary = policy.run(job, report, directory)
+    # A fifth of 24 prompts is 5: of ten judgments half measure, and none of the ten is learned.
+    assert summary["held_out_pairs"] == 5
+    assert summary["pairs"] + summary["apart_preferences"] == 38
+
+
+def test_the_margin_of_the_reference_is_zero(models):
+    chat = ChatTokenizer.load(models["reference"])
+    pair = dpo.Preference(chat.chat("Say 1", "zzz"), chat.chat("Say 1", "abc"))
+    model = tiny_model(seed=1)
+    assert dpo.margins(model, model, [pair], pad_id=chat.pad_id) == [0.0]
+    other = tiny_model(seed=2)
+    (there,), (back,) = (
+        dpo.margins(a, b, [pair], pad_id=chat.pad_id) for a, b in ((model, other), (other, model))
+    )
+    assert there == pytest.approx(-back)
+    assert abs(there) > 1e-3
+
+
+@pytest.mark.parametrize("method", [DPO, RLOO], ids=["dpo", "rloo"])
+def test_every_metric_is_defined_and_every_step_reported_once(models, tmp_path, method):
+    _, directory = ran(models, tmp_path, **method)
+    reported = events(directory, "metrics")
+    named = {name for event in reported for name in event["values"]}
+    assert named - {"reward/score"} <= PPO_METRICS.keys() | metric_definitions.METRICS.keys()
+    steps = [event["step"] for event in reported if "train/loss" in event["values"]]
+    assert steps == list(range(1, len(steps) + 1))
+    done = events(directory, "progress")[-1]
+    assert done["done"] == done["total"] == steps[-1]
+    assert any(event["note"] == "sample" for event in events(directory, "note"))
+
+
+def test_rloo_raises_a_simple_reward_near_the_reference(models, tmp_path):
+    """The reward is the number of characters under 128, which are half of the tokens at first."""
+    many = {"rloo_updates": 30, "rloo_batch": 32, "rloo_lr": 1e-2}
+    more = {f"optimize__{name}": value for name, value in many.items()}
+    job, _ = prepared(models, tmp_path, **RLOO | more)
+    chat = ChatTokenizer.load(models["policy"])
+
+    def plain(_: list[int], texts: list[str]) -> list[float]:
+        return [float(sum(character < "\x80" for character in text)) for text in texts]
+
+    def train_with(beta: float) -> tuple[float, float, float]:
+        chosen = Config.from_dict(
+            job.config.override(
+                {"optimize.rloo_beta": beta, "ppo.missing_eos_penalty": 0}
+            ).to_dict()
+        )
+        here = Job(run="r", stage="policy", iteration=1, config=chosen, seed=1, models=models)
+        folder = RunDirectory.create(tmp_path / f"beta-{beta}", here)
+        model = tiny_model(seed=1)
+        asked = [
+            AskedPrompt(f"p-{i}", as_messages(f"Say {i}"), chat.prompt(f"Say {i}"))
+            for i in range(4)
+        ]
+        rewarder = Rewarder(plain, chosen.ppo, weights={}, device=torch.device("cpu"))
+        trainer = rloo.make_trainer(model, chat, asked, rewarder, here, folder)
+        with Report(folder) as report:
+            trainer.add_callback(rloo._Reporter(report, trainer, []))
+            train(trainer, folder.checkpoint, report, resume=False)
+        told = [event["values"] for event in events(folder, "metrics")]
+        rewards = [values["reward/mean"] for values in told]
+        return sum(rewards[:3]) / 3, sum(rewards[-3:]) / 3, told[-1]["kl/reference"]
+
+    before, after, kl = train_with(0.01)
+    assert after > before + 1
+    _, held, held_kl = train_with(20.0)
+    assert held < after - 0.7
+    assert held_kl < kl / 4
+
+
+def test_rloo_is_charged_for_what_it_did_not_end(models, tmp_path):
+    job, directory = prepared(models, tmp_path, **RLOO | {"ppo__missing_eos_penalty": 3.0})
+    chat = ChatTokenizer.load(models["policy"])
+    asked = [AskedPrompt("p", as_messages("Say 1"), chat.prompt("Say 1"))]
+    rewarder = Rewarder(
+        lambda _, texts: [1.0] * len(texts), job.config.ppo, weights={}, device=torch.device("cpu")
+    )
+    trainer = rloo.make_trainer(tiny_model(seed=1), chat, asked, rewarder, job, directory)
+    _, _, texts = trainer._generate(["0"] * 64)
+    paid = trainer._pay(["0"] * 64, texts)
+    ended = [reason == "stop" for reason in trainer._rollout.finish_reasons]
+    assert {True, False} == set(ended)
+    assert paid == [1.0 if end else -2.0 for end in ended]
+    assert trainer.told["completion/eos_rate"] == sum(ended) / 64
+    # The reference is the SFT model, wherever the policy started.
+    ours, theirs = (
+        trainer.ref_model.state_dict(),
+        load_file(f"{models['reference']}/model.safetensors"),
+    )
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+def test_rloo_reads_a_padded_text_at_the_positions_it_was_sampled_at(models, tmp_path):
+    """GPT-2's positions are absolute, and of itself it counts padding among them."""
+    job, directory = prepared(models, tmp_path, **RLOO)
+    chat = ChatTokenizer.load(models["policy"])
+    size = {"n_positions": 16, "n_embd": 32, "n_layer": 2, "n_head": 2}
+    torch.manual_seed(0)
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=261, **size, initializer_range=0.3)).eval()
+    asked = [AskedPrompt("p", as_messages("Say 1"), chat.prompt("Say 1"))]
+    rewarder = Rewarder(
+        lambda _, texts: [1.0] * len(texts), job.config.ppo, weights={}, device=torch.device("cpu")
+    )
+    ids = torch.tensor([[5, 6, 7, 8, 9, 10]])
+    # What the model itself says of the bare text, before TRL lays hands on it.
+    expected = model(ids).logits[0, 2:5].log_softmax(-1)[range(3), ids[0, 3:]].tolist()
+    trainer = rloo.make_trainer(model, chat, asked, rewarder, job, directory)
+    for pads in (0, 4):
+        text = torch.cat((torch.zeros(1, pads, dtype=torch.long), ids), 1)
+        mask = (text != 0).long()
+        found, _, _ = trainer._get_per_token_logps_and_entropies(trainer.model, text, mask, 3)
+        assert found[0].tolist() == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("method", [DPO, RLOO], ids=["dpo", "rloo"])
+def test_a_cancelled_run_resumes_as_if_nothing_had_happened(models, tmp_path, monkeypatch, method):
+    _, whole = ran(models, tmp_path / "whole", **method)
+
+    job, directory = prepared(models, tmp_path / "parts", **method)
+    monkeypatch.setattr(cancellation, "_asked", False)
+    emit = Report.metrics
+
+    def cancel_at_three(report: Report, step: int, values: Any) -> None:
+        emit(report, step, values)
+        if step == 3:
+            cancellation.ask()
+
+    with monkeypatch.context() as patched, Report(directory) as report:
+        patched.setattr(Report, "metrics", cancel_at_three)
+        with pytest.raises(Cancelled):
+            policy.run(job, report, directory)
+    assert not directory.model.exists()
+    monkeypatch.setattr(cancellation, "_asked", False)
+    again = Job(**{**vars(job), "attempt": 2, "resume": True})
+    with Report(directory, attempt=2) as report:
+        policy.run(again, report, directory)
+
+    ours, theirs = (load_file(d.model / "model.safetensors") for d in (directory, whole))
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+    def told(folder: RunDirectory) -> list[tuple[int, dict[str, float]]]:
+        return [(e["step"], e["values"]) for e in events(folder, "metrics")]
+
+    assert told(directory) == told(whole)
+    assert "resuming from checkpoint-4" in directory.log.read_text()
+
+
+@pytest.mark.parametrize("method", ["ppo", "rloo", "dpo"])
+def test_snapshots_are_policies_along_the_way(models, tmp_path, method):
+    chosen = {"ppo": {"ppo__updates": 6}, "rloo": RLOO, "dpo": DPO}[method]
+    _, directory = ran(models, tmp_path, optimize__snapshots=2, **chosen)
+    kept = snapshots_of(directory)
+    assert len(kept) == 2
+    if method != "dpo":
+        assert [step for step, _ in kept] == [2, 4]
+    weights = [load_file(path / "model.safetensors") for _, path in kept]
+    weights.append(load_file(directory.model / "model.safetensors"))
+    name = "model.layers.0.mlp.up_proj.weight"
+    assert len({tuple(w[name].flatten().tolist()) for w in weights}) == 3
+    assert (
+        ChatTokenizer.load(str(kept[0][1])).stop_ids
+        == ChatTokenizer.load(models["policy"]).stop_ids
+    )
+
+
+def test_snapshots_are_spread_evenly_and_whole(tmp_path):
+    directory = RunDirectory(tmp_path)
+    snapshots = Snapshots(directory, count=3, total=10)
+
+    def save(path: Path) -> None:
+        (path / "weights").write_text("x")
+
+    for step in range(1, 11):
+        snapshots.keep(step, save)
+    assert [step for step, _ in snapshots_of(directory)] == [2, 5, 8]  # 2.5, 5, 7.5, to even
+    with pytest.raises(OSError, match="full"):
+        snapshots.keep(5, lambda _: (_ for _ in ()).throw(OSError("full")))
+    assert [step for step, _ in snapshots_of(directory)] == [2, 5, 8]
+
+
+def test_generations_must_fill_the_batch():
+    with pytest.raises(ValueError, match=r"rloo_generations=3 must divide optimize\.rloo_batch=64"):
+        Config().override({"optimize.rloo_generations": "3"})

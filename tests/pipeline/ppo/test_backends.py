@@ -1,0 +1,365 @@
+"""Other samplers: the same responses in fp32, and a correction where their arithmetic differs."""
+
+import math
+import sys
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
+
+from pipeline.ppo import ActorCritic, PPOConfig, SamplerMismatch
+from pipeline.ppo.algorithm import length_mask, policy_loss
+from pipeline.ppo.model import weights_hash
+from pipeline.ppo.samplers import VLLM, OwnLoop, Request, TransformersGenerate, importance_weights
+from tests.helpers.ppo_helpers import (
+    EOS,
+    PAD,
+    PROMPTS,
+    tiny_config,
+    tiny_model,
+    tiny_tokenizer,
+    tiny_trainer,
+    untimed,
+)
+
+UNIFORMS = torch.rand(len(PROMPTS), 6, generator=torch.Generator().manual_seed(5))
+
+
+def request_of(model, **settings):
+    settings = {"max_new_tokens": 6} | settings
+    return Request(
+        model=ActorCritic(model),
+        config=tiny_config(**settings),
+        eos_token_ids=[EOS, 7],
+        pad_token_id=PAD,
+        precision="fp32",
+        device=torch.device("cpu"),
+    )
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"temperature": 0.7, "top_k": 5, "top_p": 0.9, "min_new_tokens": 3},
+        {"rollout_batch": 3},
+    ],
+    ids=str,
+)
+def test_transformers_generate_and_our_loop_say_the_same(settings):
+    reasons = set()
+    for seed in range(3):
+        request = request_of(tiny_model(seed=seed), **settings)
+        ours, theirs = (
+            kind(request)(PROMPTS, UNIFORMS) for kind in (OwnLoop, TransformersGenerate)
+        )
+        assert theirs.token_lists() == ours.token_lists()
+        assert theirs.finish_reasons == ours.finish_reasons
+        torch.testing.assert_close(theirs.logprobs, ours.logprobs, atol=1e-5, rtol=0)
+        reasons |= set(ours.finish_reasons)
+    assert reasons == {"stop", "length"}
+
+
+def test_generation_settings_of_the_model_stay_out():
+    model = tiny_model()
+    model.generation_config = GenerationConfig(
+        repetition_penalty=9.0, temperature=0.1, top_k=1, do_sample=True, no_repeat_ngram_size=1,
+        suppress_tokens=[3, 4, 5], max_new_tokens=2,
+    )  # fmt: skip
+    before = model.generation_config
+    request = request_of(model)
+    ours, theirs = (kind(request)(PROMPTS, UNIFORMS) for kind in (OwnLoop, TransformersGenerate))
+    assert theirs.token_lists() == ours.token_lists()
+    assert model.generation_config is before
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"critic": "separate"}, {"lora_rank": 4}, {"kl_estimator": "full"}], ids=str
+)
+def test_in_fp32_the_backend_changes_no_figure(settings):
+    runs = {
+        backend: [untimed(u) for u in tiny_trainer(rollout_backend=backend, **settings).run()]
+        for backend in ("own", "transformers")
+    }
+    for ours, theirs in zip(runs["own"], runs["transformers"], strict=True):
+        assert theirs == pytest.approx(ours, rel=1e-3, abs=1e-4)
+        assert 0 <= theirs["rollout/mismatch_kl"] < 1e-9
+        assert theirs["rollout/importance_weight_clipped"] == 0
+        assert ours["rollout/mismatch_kl"] == pytest.approx(0, abs=1e-9)
+
+
+def test_our_own_loop_is_not_weighed():
+    trainer = tiny_trainer()
+    kept = spy_on_batches(trainer)
+    first = next(trainer.run())
+    assert kept[0].importance_weights is None
+    assert first.metrics["rollout/mismatch_kl"] == 0
+    coarse = next(tiny_trainer(precision="bf16").run())
+    assert 0 < coarse.metrics["rollout/mismatch_kl"] < 1e-2
+
+
+def spy_on_batches(trainer):
+    kept = []
+    update = trainer.learner.update
+
+    def watched(batch, **rest):
+        kept.append(batch)
+        return update(batch, **rest)
+
+    trainer.learner.update = watched
+    return kept
+
+
+def test_a_bf16_sampler_of_an_fp32_policy_is_measured_and_weighed():
+    trainer = tiny_trainer(rollout_backend="transformers")
+    sampled = []
+    coarse = TransformersGenerate(replace(trainer.backend.request, precision="bf16"))
+
+    def backend(*arguments):
+        sampled.append(coarse(*arguments))
+        return sampled[-1]
+
+    backend.foreign = True
+    trainer.backend = backend
+    kept = spy_on_batches(trainer)
+    first = next(trainer.run())
+    assert 1e-8 < first.metrics["rollout/mismatch_kl"] < 1e-2
+    assert first.metrics["policy/first_ratio_error"] < 1e-5  # against the trainer's own
+    mask = sampled[0].mask
+    off = (kept[0].old_logprobs - sampled[0].logprobs)[mask]
+    assert off.abs().max() > 1e-4
+    torch.testing.assert_close(kept[0].importance_weights[mask], off.exp())
+
+
+def test_weights_of_a_sampler_far_off_are_cut_off():
+    trainer = tiny_trainer(rollout_backend="transformers", importance_cap=1.5)
+    warm = replace(trainer.backend.request.config, temperature=3.0)
+    trainer.backend = TransformersGenerate(replace(trainer.backend.request, config=warm))
+    kept = spy_on_batches(trainer)
+    first = next(trainer.run())
+    mask = length_mask(torch.tensor([s.length for s in first.samples]), 6)
+    weights = kept[0].importance_weights[mask]
+    share = (weights == 1.5).float().mean().item()
+    assert 0 < share < 1
+    assert weights.max() == 1.5
+    assert first.metrics["rollout/importance_weight_clipped"] == pytest.approx(share)
+    assert first.metrics["rollout/mismatch_kl"] > 0.05
+
+
+def logprobs_of(probabilities):
+    """(1, 3) of two tokens of the given probabilities, and a token of padding."""
+    return torch.tensor([[*(math.log(p) for p in probabilities), 0.0]])
+
+
+# A sampler that draws two actions evenly, for a policy of .6 and .4.
+SAMPLER, POLICY = logprobs_of([0.5, 0.5]), logprobs_of([0.6, 0.4])
+
+
+def weigh(cap, *, foreign=True):
+    mask = torch.tensor([[True, True, False]])
+    return importance_weights(
+        sampler_logprobs=SAMPLER, old_logprobs=POLICY, mask=mask, cap=cap, foreign=foreign
+    )
+
+
+def test_mismatch_by_hand():
+    found = weigh(1.1)
+    # KL of (½, ½) from (.6, .4): ½ log(.5/.6) + ½ log(.5/.4) = .020411.
+    assert found.metrics["rollout/mismatch_kl"] == pytest.approx(0.020411, abs=1e-6)
+    assert found.metrics["rollout/importance_weight_clipped"] == 0.5
+    torch.testing.assert_close(found.weights[0, :2], torch.tensor([1.1, 0.8]))
+    assert weigh(1.1, foreign=False).weights is None
+
+
+@pytest.mark.parametrize(
+    ("cap", "expected"),
+    [
+        # In the first logit log π(first) rises by .4 and log π(second) falls by .6.  With
+        # advantages 1 and −1 the policy's own gradient is .6 · .4 + .4 · .6 = .48; two draws of
+        # the sampler, one of each action, say ½ (.4 + .6) as they come.
+        (None, 0.5),
+        (2.0, 0.48),  # ½ (1.2 · .4 + .8 · .6)
+        (1.1, 0.46),  # ½ (1.1 · .4 + .8 · .6): the cap leaves a bias
+    ],
+)
+def test_weights_take_the_bias_out_of_the_gradient(cap, expected):
+    logits = torch.tensor([0.6, 0.4]).log().requires_grad_()
+    logprobs = torch.cat([logits.log_softmax(0), torch.zeros(1)])[None]
+    weights = None
+    if cap is not None:
+        weights = weigh(cap).weights
+    policy_loss(
+        logprobs=logprobs,
+        old_logprobs=POLICY,
+        advantages=torch.tensor([[1.0, -1.0, 0.0]]),
+        mask=torch.tensor([[True, True, False]]),
+        tokens=2,
+        config=tiny_config(),
+        importance_weights=weights,
+    ).total.backward()
+    torch.testing.assert_close(-logits.grad, torch.tensor([expected, -expected]))
+
+
+def test_a_resumed_run_samples_on_where_it_was(tmp_path):
+    settings = {"rollout_backend": "transformers", "checkpoint_every": 1}
+    whole = [untimed(u) for u in tiny_trainer(tmp_path / "a", **settings).run()]
+    run = tiny_trainer(tmp_path / "b", **settings).run()
+    next(run), next(run)
+    again = tiny_trainer(tmp_path / "b", **settings)
+    assert [untimed(u) for u in again.run(resume=True)] == whole[1:]
+
+
+# --- vLLM: what can be checked without it ------------------------------------------------------
+
+
+class StandIn:
+    """Answers vLLM's calls with a transformers model, and notes their order.
+
+    Signatures are those of vLLM 0.32 (`LLM`, and `GPUModelRunner.reload_weights`, which its
+    workers hand their arguments on to).
+    """
+
+    calls: list[str]
+
+    def __init__(self, **settings):
+        self.settings, self.calls = settings, []
+        self.model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(settings["model"]))
+
+    def sleep(self, level=1, mode="abort"):
+        assert self.settings["enable_sleep_mode"]
+        assert mode == "abort"
+        self.calls.append(f"sleep {level}")
+
+    def wake_up(self, tags=None):
+        self.calls.append(f"wake {tags[0]}")
+
+    def reset_prefix_cache(self, reset_running_requests=False, reset_connector=False):
+        assert not reset_running_requests
+        assert not reset_connector
+        self.calls.append("reset")
+
+    def collective_rpc(self, method, timeout=None, args=(), kwargs=None):
+        assert timeout is None
+        return [getattr(self, f"_worker_{method}")(*args, **(kwargs or {}))]
+
+    def _worker_reload_weights(
+        self, weights_iterator=None, weights_path=None, is_checkpoint_format=True
+    ):
+        assert weights_path is None
+        assert is_checkpoint_format
+        self.calls.append("load")
+        weights = self.model.state_dict()
+        for name, tensor in weights_iterator:
+            assert not tensor.requires_grad
+            weights[name].copy_(tensor)
+
+    def generate(self, prompts, sampling_params=None, *, use_tqdm=True):
+        assert not use_tqdm
+        self.calls.append("generate")
+        asked = zip(prompts, sampling_params, strict=True)
+        return [self._answer(p["prompt_token_ids"], s) for p, s in asked]
+
+    @torch.no_grad()
+    def _answer(self, ids, sampling):
+        generator = torch.Generator().manual_seed(sampling.seed)
+        tokens, logprobs = [], []
+        while len(tokens) < sampling.max_tokens:
+            logits = self.model(torch.tensor([[*ids, *tokens]])).logits[0, -1]
+            likely = (logits / sampling.temperature).log_softmax(-1)
+            tokens.append(int(torch.multinomial(likely.exp(), 1, generator=generator)))
+            logprobs.append({tokens[-1]: SimpleNamespace(logprob=likely[tokens[-1]].item())})
+            if tokens[-1] in sampling.stop_token_ids:
+                break
+        return SimpleNamespace(outputs=[SimpleNamespace(token_ids=tokens, logprobs=logprobs)])
+
+
+@pytest.fixture
+def stand_in(monkeypatch):
+    module = SimpleNamespace(LLM=StandIn, SamplingParams=SimpleNamespace)
+    monkeypatch.setitem(sys.modules, "vllm", module)
+    monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "1")
+
+
+@pytest.mark.usefixtures("stand_in")
+@pytest.mark.parametrize("sleeps", [True, False])
+def test_vllm_gets_the_weights_before_it_samples(monkeypatch, sleeps):
+    monkeypatch.setattr("pipeline.ppo.samplers.sleeps_on", lambda _: sleeps)
+    trainer = tiny_trainer(rollout_backend="transformers", updates=3, temperature=0.8)
+    trainer.backend = VLLM(trainer.backend.request)
+    updates = list(trainer.run())
+    once = ["wake weights", "load", "wake kv_cache", "reset", "generate", "sleep 2"]
+    awake = [call for call in once if "sleep" not in call and "wake" not in call]
+    assert trainer.backend._llm.calls == (["sleep 2", *once * 3] if sleeps else awake * 3)
+    assert trainer.backend._llm.settings["logprobs_mode"] == "processed_logprobs"
+    # Stale weights, another temperature or misplaced log-probabilities would show here.
+    assert all(update.metrics["rollout/mismatch_kl"] < 1e-9 for update in updates)
+    assert {s.finish_reason for u in updates for s in u.samples} == {"stop", "length"}
+    assert len({s.text for u in updates for s in u.samples}) > 8
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_vllm_is_asked_for_no_longer_texts_than_the_model_reads():
+    # It refuses a longer `max_model_len`; the default 512 and 64 tokens are beyond 64 positions.
+    request = request_of(tiny_model())
+    assert VLLM(request)._llm.settings["max_model_len"] == 64
+    short = replace(request, config=replace(request.config, max_prompt_tokens=20))
+    assert VLLM(short)._llm.settings["max_model_len"] == 26
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tied", [False, True])
+def test_vllm_itself_samples_with_the_policys_weights_or_the_run_stops(tied, monkeypatch):
+    """Skipped where vLLM is not installed; its CPU build is enough."""
+    pytest.importorskip("vllm")
+    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
+    monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+    model = tiny_model(
+        64, hidden_size=128, num_key_value_heads=2, scale=0.05, tie_word_embeddings=tied
+    )
+    trainer = tiny_trainer(
+        model=model,
+        tokenizer=tiny_tokenizer(64),
+        reward=lambda _, texts: [float(len(text)) for text in texts],
+        rollout_backend="transformers",
+        temperature=0.8,
+        lr=1e-2,
+    )
+    trainer.backend = VLLM(trainer.backend.request)
+    mismatches, hashes = [], []
+    try:
+        for update in trainer.run():
+            mismatches.append(update.metrics["rollout/mismatch_kl"])
+            hashes.append(weights_hash(trainer.model))
+    except SamplerMismatch:
+        # vLLM's CPU build reads the output layer from stale weights where it is the embedding.
+        assert tied
+        assert mismatches[-1] > 0.05
+    else:
+        assert len(set(hashes)) == len(mismatches) == 3
+        assert max(mismatches) < 1e-6
+
+
+def test_without_vllm_or_a_gpu_one_sentence_says_so(monkeypatch):
+    monkeypatch.setitem(sys.modules, "vllm", None)
+    monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "1")
+    with pytest.raises(ValueError, match="needs vLLM, which is not installed"):
+        VLLM(request_of(tiny_model()))
+    with pytest.raises(ValueError, match="needs one process on one CUDA GPU, and this run has 1"):
+        tiny_trainer(rollout_backend="vllm")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"rollout_backend": "tgi"}, "must be one of own, transformers, vllm"),
+        ({"rollout_backend": "vllm", "top_p": 0.9}, "leave ppo.top_k, top_p"),
+        ({"rollout_backend": "vllm", "lora_rank": 8}, "and lora_rank as they are"),
+        ({"rollout_backend": "transformers", "sharding": "fsdp2"}, "rollout_backend='own' only"),
+        ({"importance_cap": 0.5}, "importance_cap=0.5 must be at least 1"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        PPOConfig(**settings)

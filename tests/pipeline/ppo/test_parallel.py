@@ -1,0 +1,182 @@
+"""Two processes make the steps that one would make."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import LlamaForCausalLM
+
+from pipeline.ppo.distributed import Processes, whole
+from pipeline.ppo.model import weights_hash
+from tests.helpers.ppo_helpers import PROMPTS, tiny_model, tiny_trainer, untimed
+
+ROOT = Path(__file__).parents[3]
+SETTINGS = {"updates": 2, "kl_control": "adaptive", "score_scaling": "running", "lr": 1e-3}
+
+CASES = {
+    "plain": {},
+    "few-rows": {"minibatch": 1, "epochs": 1},
+    "critic": {"critic": "separate", "value_warmup": 1},
+    "lora": {"lora_rank": 4},
+    "lora-twin": {"lora_rank": 4, "reference": None},
+    "transformers": {"rollout_backend": "transformers"},
+    "fsdp2": {"sharding": "fsdp2"},
+    "fsdp2-critic": {"sharding": "fsdp2", "critic": "separate", "gradient_checkpointing": True},
+    "fsdp2-warmup": {"sharding": "fsdp2", "value_warmup": 1, "update_order": "alternating"},
+    "fsdp2-critic-warmup": {
+        "sharding": "fsdp2",
+        "critic": "separate",
+        "value_warmup": 1,
+        "update_order": "alternating",
+    },
+}
+RESUMED = {
+    "resume-none": {"sharding": "none"},
+    "resume-fsdp2": {"sharding": "fsdp2"},
+    "resume-lora": {"lora_rank": 4},
+    "resume-fsdp2-critic": {"sharding": "fsdp2", "critic": "separate"},
+}
+TOO_FEW = {
+    "rollouts": {"rollouts": 1, "minibatch": 1},
+    "minibatch": {"rollouts": 8, "minibatch": 1, "sharding": "fsdp2"},
+}
+
+# One pair of processes for all cases: loading torch takes longer than any of them.
+CHILD = """
+import sys
+from pathlib import Path
+sys.path.insert(0, {root!r})
+import torch
+torch.set_num_threads(1)
+from tests.pipeline.ppo.test_parallel import (
+    CASES, RESUMED, SETTINGS, TOO_FEW, refusal, saved_and_resumed, watched
+)
+from pipeline.ppo.distributed import Processes
+folder, rank = Path({folder!r}), Processes().rank
+for name, rows in TOO_FEW.items():
+    torch.save(refusal(rows), folder / f"few-{{name}}-{{rank}}")
+for name, extra in CASES.items():
+    torch.save(watched(SETTINGS | extra), folder / f"{{name}}-{{rank}}")
+for name, extra in RESUMED.items():
+    torch.save(saved_and_resumed(extra, folder / f"{{name}}-run"), folder / f"{{name}}-{{rank}}")
+torch.distributed.destroy_process_group()
+"""
+# accelerate's word for torchrun; without GPUs its processes meet over gloo.
+LAUNCH = ["accelerate.commands.launch", "--multi_gpu", "--num_machines=1", "--mixed_precision=no"]
+
+
+def watched(settings):
+    """Gradients before clipping at every step, metrics of every update, and the last weights."""
+    trainer = tiny_trainer(**settings)
+    gradients = []
+    clip = torch.nn.utils.clip_grad_norm_
+
+    def keep(parameters, limit):
+        found = [None if p.grad is None else whole(p.grad).clone() for p in parameters]
+        gradients.append(found)
+        return clip(parameters, limit)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.nn.utils, "clip_grad_norm_", keep)
+        metrics = [untimed(update) for update in trainer.run()]
+    weights = {name: whole(tensor) for name, tensor in trainer.model.state_dict().items()}
+    return gradients, metrics, weights
+
+
+def saved_and_resumed(extra, directory):
+    """Metrics of the last update of a run that was interrupted and of one that was not; saves the policy."""
+    settings = {"checkpoint_every": 1, "updates": 3, "lr": 1e-3} | extra
+    whole_run = [untimed(update) for update in tiny_trainer(directory / "a", **settings).run()]
+    run = tiny_trainer(directory / "b", **settings).run()
+    next(run), next(run)
+    again = tiny_trainer(directory / "b", **settings)
+    resumed = [untimed(update) for update in again.run(resume=True)]
+    again.save(directory / "policy")
+    return whole_run[1:], resumed
+
+
+def refusal(rows):
+    """What a process is told of so few rows, before it does anything."""
+    with pytest.raises(ValueError, match="processes") as refused:
+        tiny_trainer(**rows)
+    return str(refused.value)
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where two processes have left what each found in every case, for as far as they came."""
+    folder = tmp_path_factory.mktemp("pair")
+    child = folder / "child.py"
+    child.write_text(CHILD.format(root=str(ROOT), folder=str(folder)))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    command = ["-m", *LAUNCH, "--num_processes=2", "--dynamo_backend=no", str(child)]
+    command.insert(-1, f"--main_process_port={port}")
+    subprocess.run(
+        [sys.executable, *command], timeout=240, env=os.environ | {"OMP_NUM_THREADS": "1"}
+    )
+    return folder
+
+
+def both(pair: Path, name: str) -> list[Any]:
+    return [torch.load(pair / f"{name}-{rank}", weights_only=False) for rank in (0, 1)]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_two_processes_equal_one(pair, name):
+    alone = watched(SETTINGS | CASES[name] | {"sharding": "none"})
+    first, second = both(pair, name)
+    for step, (ours, theirs) in enumerate(zip(first[0], alone[0], strict=True)):
+        for a, b in zip(ours, theirs, strict=True):
+            assert (a is None) == (b is None)
+            if a is not None:
+                # Relative to the step's largest gradient: sums in another order differ by rounding.
+                scale = max(g.abs().max() for g in theirs if g is not None)
+                assert (a - b).abs().max() <= (1e-5 if step == 0 else 1e-3) * scale
+    for ours, theirs in zip(first[1], alone[1], strict=True):
+        assert ours == pytest.approx(theirs, rel=1e-3, abs=1e-4)
+    assert first[1] == second[1]
+    for key, weight in first[2].items():
+        assert torch.equal(weight, second[2][key]), key  # the processes stay together, to the bit
+
+
+@pytest.mark.parametrize("name", RESUMED)
+def test_two_processes_resume_and_save(pair, name):
+    for uninterrupted, resumed in both(pair, name):
+        assert uninterrupted == resumed
+    saved = LlamaForCausalLM.from_pretrained(pair / f"{name}-run" / "policy")
+    assert weights_hash(saved) != weights_hash(tiny_model())
+
+
+def test_shards_need_several_processes():
+    with pytest.raises(ValueError, match="needs several processes; start them with `accelerate"):
+        tiny_trainer(sharding="fsdp2")
+
+
+@pytest.mark.parametrize("name", TOO_FEW)
+def test_fewer_rows_than_processes_are_refused_on_every_one(pair, name):
+    first, second = both(pair, f"few-{name}")
+    assert first == second
+    assert first.startswith(f"ppo.{name}=1 leaves some of the 2 processes without a row; raise")
+
+
+def test_shares_make_a_whole():
+    rows = list(range(7))
+    processes = [Processes() for _ in range(3)]
+    for rank, one in enumerate(processes):
+        one.rank, one.size = rank, 3
+    shares = [one.share(rows) for one in processes]
+    assert shares == [[0, 3, 6], [1, 4], [2, 5]]
+    assert processes[0].whole(shares) == rows
+
+
+def test_alone_nothing_is_exchanged():
+    alone = Processes()
+    assert (alone.rank, alone.size) == (0, 1)
+    assert alone.share(PROMPTS) == PROMPTS
+    assert alone.gather("x") == ["x"]

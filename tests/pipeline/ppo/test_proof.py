@@ -1,0 +1,82 @@
+"""PPO reaches the closed-form optimum of E[r] − β KL(π‖π_ref), however the KL is charged."""
+
+import pytest
+
+from pipeline.ppo import PPOConfig
+from tests.helpers.closed_form import distance_left
+
+ACCEPTED = [("k1", "reward"), ("k2", "loss"), ("full", "loss")]
+REFUSED = [("k2", "reward"), ("k3", "reward"), ("abs", "reward")]
+REFUSED += [("k1", "loss"), ("k3", "loss"), ("abs", "loss")]
+BASELINES = [
+    {"critic": "shared"},
+    {"critic": "separate"},
+    {"baseline": "return_to_go"},
+    {"baseline": "category_mean"},
+]
+
+
+@pytest.mark.parametrize("beta", [0.1, 0.3, 1.0, 10.0])
+def test_reaches_the_closed_form_optimum(beta):
+    assert distance_left(beta, updates=40) <= 0.01
+
+
+@pytest.mark.parametrize("beta", [0.1, 0.3, 1.0, 10.0])
+def test_reaches_it_with_a_critic_of_its_own(beta):
+    assert distance_left(beta, updates=30, critic="separate") <= 0.01
+
+
+@pytest.mark.parametrize("estimator", ["k2", "full"])
+def test_reaches_it_with_the_divergence_in_the_loss(estimator):
+    assert distance_left(1.0, updates=25, kl_estimator=estimator, kl_in="loss") <= 0.02
+
+
+def test_the_exact_divergence_is_charged_alike_under_either_place():
+    reward, loss = (
+        distance_left(1.0, updates=2, kl_estimator="full", kl_in=place)
+        for place in ("reward", "loss")
+    )
+    assert reward == loss
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("estimator", "place"), ACCEPTED)
+@pytest.mark.parametrize("settings", BASELINES, ids=str)
+def test_every_way_to_charge_the_kl_reaches_it(estimator, place, settings):
+    charge = {"kl_estimator": estimator, "kl_in": place, "updates": 30}
+    assert distance_left(1.0, **charge, **settings) <= 0.02
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("estimator", "place"), ACCEPTED)
+@pytest.mark.parametrize("scaling", ["whiten_rewards", "none"])
+def test_beta_keeps_its_unit_whatever_is_whitened(estimator, place, scaling):
+    whitened = scaling == "whiten_rewards"
+    settings = {"whiten_rewards": whitened, "whiten_advantages": whitened}
+    charge = {"kl_estimator": estimator, "kl_in": place, "updates": 30}
+    assert distance_left(1.0, **charge, **settings) <= 0.02
+
+
+@pytest.mark.parametrize(("estimator", "place"), ACCEPTED)
+def test_a_policy_that_starts_at_the_reference_reaches_it_in_one_step_a_response(estimator, place):
+    charge = {"kl_estimator": estimator, "kl_in": place, "updates": 20}
+    assert distance_left(1.0, tokens=1, from_reference=True, **charge) <= 0.02
+
+
+@pytest.mark.parametrize(("estimator", "place"), REFUSED)
+def test_what_optimises_something_else_is_refused(estimator, place):
+    with pytest.raises(ValueError, match=r"arXiv:2512\.21852") as refusal:
+        PPOConfig(kl_estimator=estimator, kl_in=place)
+    assert "'k1' with ppo.kl_in='reward'" in str(refusal.value)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("estimator", "place"), ACCEPTED)
+@pytest.mark.parametrize("beta", [0.1, 0.3, 1.0, 10.0])
+def test_comes_closer_in_a_longer_run(beta, estimator, place):
+    charge = {"kl_estimator": estimator, "kl_in": place}
+    assert distance_left(beta, updates=120, **charge) <= 0.004
+
+
+def test_an_engine_that_hardly_trains_does_not():
+    assert distance_left(1.0, updates=1, lr=1e-9) == pytest.approx(1.0, abs=1e-3)

@@ -1,0 +1,123 @@
+"""PPO in several processes of one worker: the same figures, one stream of events, one end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from pipeline.runs.rundir import RunDirectory
+from pipeline.worker import worker
+from tests.helpers.stage_inputs import make_job, rows_of, tiny_models_and_reward
+from tests.helpers.worker_runs import (
+    events,
+    events_metric,
+    resume,
+    run_ppo,
+    start,
+    steps_reported,
+    wait_for,
+    work,
+)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return tiny_models_and_reward(tmp_path_factory.mktemp("models"))
+
+
+def numbered(directory: RunDirectory) -> bool:
+    """Whether the events are one stream: each number once, in order."""
+    told = events(directory)
+    return [event["seq"] for event in told] == list(range(1, len(told) + 1))
+
+
+def test_two_processes_tell_and_make_what_one_does(models: dict[str, str], tmp_path: Path):
+    done = {}
+    for count in (1, 2):
+        job = make_job("policy", models, worker__processes=count, ppo__lr=1e-3)
+        done[count] = run_ppo(tmp_path / str(count), job)
+        assert work(done[count]) == 0, done[count].failure()
+        assert steps_reported(done[count]) == [1, 2, 3]
+        assert numbered(done[count])
+    assert not torch.distributed.is_initialized()
+    one, two = (events(done[count]) for count in (1, 2))
+    assert [event["kind"] for event in two] == [event["kind"] for event in one]
+    for alone, shared in zip(one, two, strict=True):
+        if alone["kind"] != "metrics":
+            continue
+        figures = {
+            name: value
+            for name, value in alone["values"].items()
+            if not name.startswith(("speed/", "memory/"))
+        }
+        for name, value in figures.items():
+            assert shared["values"][name] == pytest.approx(value, rel=1e-4, abs=1e-4), name
+    columns = ("step", "prompt", "text", "length", "finish_reason")
+    samples = [
+        [[row[name] for name in columns] for row in rows_of(d.outputs / "samples.parquet")]
+        for d in done.values()
+    ]
+    assert samples[0] == samples[1]
+    weights = [load_file(d.model / "model.safetensors") for d in done.values()]
+    for name, tensor in weights[0].items():
+        torch.testing.assert_close(weights[1][name], tensor, atol=1e-4, rtol=0)
+
+
+@pytest.mark.slow  # a minute, and more beside other work
+def test_cancelled_and_killed_it_resumes_to_the_same_end(models: dict[str, str], tmp_path: Path):
+    job = make_job("policy", models, worker__processes=2, ppo__updates=20, ppo__checkpoint_every=4
+    )  # fmt: skip
+    whole = run_ppo(tmp_path / "whole", job)
+    assert work(whole) == 0, whole.failure()
+
+    broken = run_ppo(tmp_path / "broken", job)
+    process = start(broken)
+    wait_for(lambda: broken.events.exists() and max(steps_reported(broken), default=0) > 2, process)
+    process.terminate()
+    assert process.wait(timeout=60) == worker.CANCELLED
+    assert broken.failure() == "cancelled"
+    newest = max(path.name for path in (broken.checkpoint / "checkpoints").iterdir())
+    assert newest == f"step-{max(steps_reported(broken)):06d}"
+
+    resume(broken, job, attempt=2)
+    process = start(broken)
+    reached = max(steps_reported(broken)) + 4
+    wait_for(lambda: max(steps_reported(broken), default=0) > reached, process)
+    others = psutil.Process(process.pid).children()
+    assert len(others) == 1
+    process.kill()
+    process.wait(timeout=30)
+    psutil.wait_procs(others, timeout=60)
+    assert not any(other.is_running() for other in others)  # none lives on, and the lock is free
+    assert not broken.is_running()
+
+    resume(broken, job, attempt=3)
+    assert work(broken) == 0, broken.failure()
+    assert steps_reported(broken) == list(range(1, 21))
+    assert numbered(broken)
+    for name in ("reward/mean", "kl/reference", "policy/loss"):
+        assert events_metric(broken, name) == pytest.approx(events_metric(whole, name), abs=1e-5)
+
+
+def test_a_process_that_breaks_off_ends_the_stage(models: dict[str, str], tmp_path: Path):
+    job = make_job("policy", models, worker__processes=2, ppo__updates=500)
+    directory = run_ppo(tmp_path / "run", job)
+    process = start(directory)
+    wait_for(
+        lambda: directory.events.exists() and max(steps_reported(directory), default=0) > 0,
+        process,
+    )
+    (other,) = psutil.Process(process.pid).children()
+    os.kill(other.pid, signal.SIGKILL)
+    deadline = time.monotonic() + 60
+    while process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert process.returncode == worker.FAILED
+    assert directory.failure() == "process 2 of 2 stopped; see the log"

@@ -1,0 +1,109 @@
+"""What the administrator's route answers to arguments of the wrong kind: a sentence, never a 500."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from commands.studio import Studio
+from pipeline.loop.workspace_config import prepare
+from storage.arguments import check
+from storage.engine.database import Database
+from tests.helpers.desk_world import ADMIN_TOKEN, make_app
+
+WRONG: tuple[Any, ...] = (None, True, 7, -1.5, "\0x", [], ["x"], {}, {"x": [1]}, {"x": {"y": None}})
+NAMES = (
+    "name", "role", "kind", "token", "policy", "file", "skip_bad", "format", "ties", "out", "names",
+    "history", "private", "target", "number", "iteration", "limit", "comparison", "outcome", "length",
+    "overrides", "ruling", "reason", "model", "self", "db", "arguments", "é",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def studio(tmp_path_factory) -> Iterator[Studio]:
+    place = tmp_path_factory.mktemp("admin") / "workspace"
+    config = prepare(place, None, [], [])
+    Database.open(place).close()
+    with closing(Studio(place, config)) as opened:
+        opened.commands.register("link", lambda: "a link")
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def client(studio) -> TestClient:
+    app = make_app(studio.db, admin=studio.commands.call)
+    headers = {"authorization": f"Bearer {ADMIN_TOKEN}"}
+    return TestClient(app, headers=headers, raise_server_exceptions=False)
+
+
+def test_every_command_refuses_what_it_does_not_take_in_a_sentence(studio, client):
+    # These would start work instead of refusing.
+    commands = sorted(studio.commands._table.keys() - {"advance", "verify"})
+    assert len(commands) > 15
+    for command in commands:
+        for name in NAMES:
+            for value in WRONG:
+                call = {"command": command, "arguments": {name: value}}
+                answer = client.post("/admin/api/call", json=call)
+                assert answer.status_code in (200, 400), (call, answer.text)
+                if answer.status_code == 400:
+                    assert len(answer.json()["error"]) > 10, (call, answer.text)
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        ({"command": "iteration", "arguments": {"number": "one"}}, "must be a whole number"),
+        ({"command": "iteration", "arguments": {}}, "iteration needs number"),
+        ({"command": "users.add", "arguments": {"name": ["Ann"]}}, "must be a text"),
+        ({"command": "users.add", "arguments": {"name": "A", "colour": 1}}, "takes no colour"),
+        ({"command": "export", "arguments": {"out": 1, "format": "trl"}}, "out is 1"),
+        ({"command": "export", "arguments": {"out": "x", "format": "xls"}}, "one of trl"),
+        ({"command": "import", "arguments": {"kind": "x", "file": "y"}}, "one of prompts"),
+        (
+            {"command": "import", "arguments": {"kind": "prompts", "file": "y", "role": 1}},
+            "role is 1 and must be one of",
+        ),
+        (
+            {"command": "import", "arguments": {"kind": "prompts", "file": "y", "length": {}}},
+            "takes no length",
+        ),
+        ({"command": "train", "arguments": {"overrides": {"ppo.lr": 1}}}, "must be an object"),
+        ({"command": "nothing", "arguments": {}}, "no command 'nothing'"),
+    ],
+)
+def test_the_sentence_says_what_is_wanted(client, call, says):
+    answer = client.post("/admin/api/call", json=call)
+    assert answer.status_code == 400
+    assert says in answer.json()["error"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"x", b"[]", b"null", b'{"command": 7}', b'{"command": "status", "arguments": []}'],
+)
+def test_a_body_of_another_shape_is_422(client, body):
+    headers = {"content-type": "application/json"}
+    answer = client.post("/admin/api/call", content=body, headers=headers)
+    assert answer.status_code == 422
+    assert answer.json()["error"]
+
+
+def test_what_is_declared_is_what_is_taken():
+    def command(db: Database, names: list[str], size: float = 1.0, out: Path | None = None) -> None:
+        del db, names, size, out
+
+    check("c", command, {"names": []})
+    check("c", command, {"names": ["x"], "size": 2, "out": "y"})
+    check("c", command, {"names": [], "out": None})
+    for wrong in (
+        {"names": "x"}, {"names": [1]}, {"names": [], "size": True}, {"names": [], "out": 3}, {},
+        {"names": [], "db": "x"},
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=r"^c"):
+            check("c", command, wrong)
