@@ -42,12 +42,17 @@ class Streams:
         self, app: ASGIApp, scope: Scope, receive: Receive, send: Send, *, annotator: str
     ) -> None:
         """Run `app` until it has answered, or its listener is signed out."""
-        started = False
+        started = finished = False
 
         async def noting(message: Message) -> None:
-            nonlocal started
+            nonlocal started, finished
             started = True
             await send(message)
+            finished = message["type"] == "http.response.body" and not message.get("more_body")
+
+        async def finish() -> None:
+            if not finished:  # the cancelled response may have ended itself
+                await send({"type": "http.response.body", "body": b""})
 
         task = asyncio.ensure_future(app(scope, receive, noting))
         stream = _Stream(annotator, Headers(scope=scope), task)  # type: ignore[arg-type]
@@ -58,13 +63,13 @@ class Streams:
         except Exception as error:
             if not (started and _is_refusal(error)):
                 raise
-            await send({"type": "http.response.body", "body": b""})
+            await finish()
         except asyncio.CancelledError:
             if not stream.ended:  # the server stops
                 raise
             if not started:
                 await send({"type": "http.response.start", "status": 401, "headers": []})
-            await send({"type": "http.response.body", "body": b""})
+            await finish()
         finally:
             del self._open[stream]
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
 import socket
 import threading
 import time
+from typing import Any
+from unittest.mock import Mock
 
 import httpx
 import pytest
@@ -282,6 +285,38 @@ def test_what_goes_on_for_somebody_ends_with_their_account(world, researcher, re
         assert second.post("/sign-out", headers={"origin": server.url}).status_code == 303
         on.join(20)
         assert len(others) == 2
+
+
+@pytest.mark.parametrize("ends_itself", [True, False])
+def test_a_stream_that_is_ended_has_one_last_message(ends_itself):
+    """A framework may complete its response while it is cancelled; uvicorn refuses a second end."""
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def app(_scope: Any, _receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"first", "more_body": True})
+        try:
+            await asyncio.sleep(60)
+        finally:
+            if ends_itself:
+                await send({"type": "http.response.body", "body": b""})
+
+    async def run() -> None:
+        open_streams = streams.Streams(Mock())
+        scope = {"type": "http", "headers": []}
+        serving = open_streams.serve(app, scope, Mock(), send, annotator="ann")
+        task = asyncio.ensure_future(serving)
+        while len(sent) < 2:
+            await asyncio.sleep(0)
+        for stream in list(open_streams._open):
+            stream.end()
+        await task
+
+    asyncio.run(run())
+    assert sent[2:] == [{"type": "http.response.body", "body": b""}]
 
 
 def test_one_person_has_so_many_streams_and_no_more(researcher, monkeypatch):

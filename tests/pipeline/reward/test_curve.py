@@ -316,7 +316,7 @@ def test_a_curve_is_started_watched_stopped_and_gone_on_with(world: World):
         reports.cancel_curve("reward-1")
     reports.start_curve("reward-1")
     assert reports.report()["curve"]["state"] == "running"
-    with pytest.raises(ValueError, match="is being made already"):
+    with pytest.raises(ValueError, match="already being computed"):
         reports.start_curve("reward-1")
     with pytest.raises(ValueError, match="by the studio or by another command"):
         make_curve(world.workspace, world.found, print)
