@@ -119,7 +119,7 @@ SMOKES = [
 WITHOUT = {
     "make bench": "runs every `python -m benchmarks NAME` in turn",
     "python -m benchmarks NAME": "stands for those that are named",
-    "make demo-model": "half an hour; tests/pipeline/demo/test_model.py and test_demo_pairs.py run its parts",
+    "make demo-model": "half an hour; tests/pipeline/demo/test_model.py and test_pairs.py run its parts",
 }
 """Documented commands that have no run of their own, and why."""
 

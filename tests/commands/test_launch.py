@@ -464,7 +464,7 @@ def test_settings_stand_with_value_default_and_meaning(workspace: Path):
 
 def test_a_judge_is_asked_once_and_counts_as_a_model(workspace: Path):
     here = ("--workspace", workspace)
-    judge = ("judge", "--judge", "tests.test_judge:likes_first", *here)
+    judge = ("judge", "--judge", "tests.pipeline.simulation.test_judge:likes_first", *here)
     assert run(*judge, "--limit", 1, "--json")["judgments"] == 1
     assert "judgments: 2" in run(*judge)
     status = run("status", *here, "--json")

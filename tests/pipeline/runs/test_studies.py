@@ -21,7 +21,7 @@ from tests.helpers.stage_inputs import give, make_job, make_prompts, tiny_models
 COMMANDS = (
     ("sweep", "--kl-weight", "0"),
     ("compare",),
-    ("judge", "--judge", "tests.test_judge:likes_first"),
+    ("judge", "--judge", "tests.pipeline.simulation.test_judge:likes_first"),
     ("sycophancy",),
 )
 MODELS = {"policy": "p", "reference": "r"}

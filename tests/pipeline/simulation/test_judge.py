@@ -73,7 +73,7 @@ def asker(db: Database) -> Callable[..., Any]:
 
 
 def judged(db: Database, name: str, **options: Any) -> dict[str, Any]:
-    judge = load_judge(f"tests.test_judge:{name}")
+    judge = load_judge(f"tests.pipeline.simulation.test_judge:{name}")
     return judge_all(asker(db), judge, name=name, **options)
 
 
@@ -208,7 +208,7 @@ def test_a_name_or_function_that_will_not_do_is_refused(db: Database):
     with pytest.raises(ValueError, match="'off' is disabled"):
         judge_all(asker(db), likes_first, name="off")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="takes 2 arguments, not prompt, left, right"):
-        load_judge("tests.test_judge:two_arguments")
+        load_judge("tests.pipeline.simulation.test_judge:two_arguments")
     with pytest.raises(ValueError, match="judge 'nothing' must be written module:function"):
         load_judge("nothing")
 

@@ -137,7 +137,13 @@ def run(*arguments: Any) -> Any:
 
 
 def test_all_methods_are_trained_measured_drawn_and_not_done_twice(workspace):
-    where = ("compare", "--workspace", workspace, "--gold", "tests.test_compare:vowels")
+    where = (
+        "compare",
+        "--workspace",
+        workspace,
+        "--gold",
+        "tests.pipeline.studies.test_compare:vowels",
+    )
     found = json.loads(run(*where, "--snapshots", 1, "--kl", "0.5", "--json"))
     by_name = {row["method"]: row for row in found["methods"]}
     assert [*by_name] == ["sft", "best_of_n", "ppo", "dpo", "rloo"]
@@ -207,7 +213,7 @@ def test_answers_are_measured_by_all_reward_models_that_the_policy_was_trained_a
         "--methods",
         "sft",
         "--gold",
-        "tests.test_compare:vowels",
+        "tests.pipeline.studies.test_compare:vowels",
     )
 
     path = tmp_path / "compare" / "methods" / "sft" / "measure" / "outputs" / "answers.parquet"
