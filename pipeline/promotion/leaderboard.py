@@ -6,14 +6,13 @@ a tie is half a win each.  Ratings β are in logits (nats), 0 for the anchor.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import stdtrit
 
 from pipeline.statistics.winrate import cluster_numbers
+from storage.analysis.intervals import student
 
 PRIOR_TIES = 1.0
 """Virtual ties between every two policies that were compared, each as a prompt of its own.
@@ -79,7 +78,7 @@ def leaderboard(matches: Sequence[Match], policies: Iterable[str], *, anchor: st
     ratings = table.ratings()
     errors = table.standard_errors(ratings)
     prompts = len({m.prompt for m in counted})
-    t = float(stdtrit(prompts - 1, 0.975)) if prompts > 1 else math.inf
+    t = student(prompts)
     found = {
         name: _rank(name, judgments[name], float(rating), float(error), t)
         for name, rating, error in zip(items, ratings, errors, strict=True)

@@ -15,9 +15,8 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from scipy.special import stdtrit
-
 from pipeline.runs.rundir import write_atomically
+from storage.analysis.intervals import student
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +119,7 @@ class Estimate:
         mean, n = fmean(values), len(values)
         if n < 2:
             return cls(mean=mean, low=None, high=None, n=n)
-        half = float(stdtrit(n - 1, 0.975)) * stdev(values) / n**0.5
+        half = student(n) * stdev(values) / n**0.5
         return cls(mean=mean, low=mean - half, high=mean + half, n=n)
 
     def text(self, digits: int = 2, *, signed: bool = False) -> str:

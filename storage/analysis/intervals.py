@@ -1,4 +1,4 @@
-"""95% intervals of shares, from sums that SQL can make.  Pure."""
+"""95% intervals of shares.  Pure functions of numbers, so that `pipeline` may import them too."""
 
 from __future__ import annotations
 
@@ -8,6 +8,12 @@ from scipy.special import stdtrit
 
 NORMAL = 1.959963984540054
 """The 97.5% point of the normal distribution."""
+_NO_VARIANCE = 1e-12  # what rounding leaves of a sum that is zero
+
+
+def student(clusters: int) -> float:
+    """The 97.5% point of Student's t for a mean over `clusters`; infinite for one cluster."""
+    return float(stdtrit(clusters - 1, 0.975)) if clusters > 1 else math.inf
 
 
 def wilson(share: float, n: float, z: float = NORMAL) -> tuple[float, float]:
@@ -17,22 +23,26 @@ def wilson(share: float, n: float, z: float = NORMAL) -> tuple[float, float]:
     return max(0.0, center - half), min(1.0, center + half)
 
 
-def clustered(
-    share: float, *, n: float, clusters: int, squares: float, most: float
-) -> tuple[float, float] | None:
-    """Interval of a mean of `n` values in [0, 1] that resemble each other within clusters.
+def cluster_variance(squares: float, *, n: float, clusters: int) -> float:
+    """Variance of the mean of `n` values that resemble each other within clusters.
 
-    `squares` is Σ_c (Σ_{i∈c} (x_i − share))², so that the variance of the mean is Liang and
-    Zeger's (1986) C/(C−1) · squares / n².  Wilson's interval with the effective sample size
-    share · (1 − share) / variance and Student's t at C−1 degrees of freedom (Korn and Graubard
-    1998).  `most` is how many single answers the values average: no mean knows more than that.
-    None for one cluster, which says nothing about how clusters differ.
+    `squares` is Σ_c (Σ_{i∈c} (x_i − mean))².  The estimator is C/(C−1) · squares / n² (Liang and
+    Zeger 1986, Biometrika 73).  Infinite for one cluster, which does not show how clusters differ.
+    """
+    return clusters / (clusters - 1) * squares / n**2 if clusters > 1 else math.inf
+
+
+def clustered(
+    share: float, variance: float, *, clusters: int, most: float = math.inf
+) -> tuple[float, float] | None:
+    """Interval of a mean in [0, 1] whose `variance` is `cluster_variance`; None for one cluster.
+
+    Wilson's interval with the effective sample size share · (1 − share) / variance, at most `most`,
+    and Student's t at C−1 degrees of freedom (Korn and Graubard 1998; Franco et al. 2019, J. Surv.
+    Stat. Methodol. 7).  It stays inside [0, 1] and does not collapse when all values are equal:
+    each cluster then counts as one observation.
     """
     if clusters < 2:
         return None
-    t = float(stdtrit(clusters - 1, 0.975))
-    variance = clusters / (clusters - 1) * squares / n**2
-    # Where all clusters happen to be alike, each is taken as one observation.
-    spread = share * (1 - share)
-    effective = spread / variance if variance > 1e-12 else float(clusters)
-    return wilson(share, min(effective, most), t)
+    effective = share * (1 - share) / variance if variance > _NO_VARIANCE else float(clusters)
+    return wilson(share, min(effective, most), student(clusters))

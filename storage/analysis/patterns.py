@@ -10,6 +10,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from storage.analysis.intervals import NORMAL
+
 Counts = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
@@ -78,7 +80,7 @@ def kappas(confusions: Counts) -> tuple[list[float | None], list[list[float] | N
         crossed = shares * (columns[:, :, None] + rows[:, None, :]) ** 2
         apart = crossed.sum(axis=(1, 2)) - np.diagonal(crossed, axis1=1, axis2=2).sum(axis=1)
         variance = same + missed**2 * apart - (kappa - chance * missed) ** 2
-        reach = 1.96 * np.sqrt(np.maximum(variance, 0) / totals) / (1 - chance)
+        reach = NORMAL * np.sqrt(np.maximum(variance, 0) / totals) / (1 - chance)
     known = (totals >= FEWEST_ITEMS) & (reach > 1e-12)  # NaN is not
     spread = np.stack([kappa - reach, kappa + reach], axis=1).clip(-1, 1).tolist()
     return (

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from storage.analysis.intervals import clustered, wilson
+from storage.analysis.intervals import cluster_variance, clustered, wilson
 from storage.engine.database import Database
 from storage.engine.items import PEOPLE, shared_ratings
 from storage.records import Annotator, AnnotatorKind
@@ -172,14 +172,15 @@ def _work(row: Mapping[str, Any] | None) -> dict[str, Any]:
 def _agreement(row: Mapping[str, Any] | None) -> dict[str, Any]:
     if row is None:
         return {}
-    share = row["total"] / row["items"]
+    items, prompts = row["items"], row["prompts"]
+    share = row["total"] / items
     squares = row["ss"] - 2 * share * row["sn"] + share**2 * row["nn"]
+    variance = cluster_variance(squares, n=items, clusters=prompts)
     return {
-        "shared_items": row["items"],
+        "shared_items": items,
         "agreement": share,
-        "agreement_interval": clustered(
-            share, n=row["items"], clusters=row["prompts"], squares=squares, most=row["answers"]
-        ),
+        # The others' answers are all the evidence there is on this share.
+        "agreement_interval": clustered(share, variance, clusters=prompts, most=row["answers"]),
     }
 
 

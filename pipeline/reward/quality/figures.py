@@ -12,11 +12,11 @@ from dataclasses import asdict
 from typing import Any
 
 import numpy as np
-from scipy.special import stdtrit
 
 from pipeline.reward.quality.ceiling import FEWEST, noise_ceiling, share_of_ceiling
 from pipeline.reward.quality.metrics import expected_calibration_error
 from pipeline.statistics.winrate import WinRate, cluster_numbers, clustered_mean, win_rate
+from storage.analysis.intervals import student
 from storage.records import RANDOM_STREAM
 
 SHOWN_BINS = 5
@@ -213,7 +213,7 @@ def _correlation(
     if clusters == 1 or abs(rho) >= 1 - 1e-12:
         return {"value": rho, "low": None, "high": None}
     error = np.sqrt(clusters / (clusters - 1) * (sums @ sums))
-    reach = float(stdtrit(clusters - 1, 0.975)) * error / (1 - rho**2)
+    reach = student(clusters) * error / (1 - rho**2)
     return {
         "value": rho,
         "low": float(np.tanh(np.arctanh(rho) - reach)),
@@ -226,7 +226,7 @@ def _mean(values: np.ndarray, prompts: Sequence[Hashable]) -> dict[str, float | 
     mean, variance, clusters = clustered_mean(values, prompts)
     if clusters == 1:
         return {"value": mean, "low": None, "high": None}
-    reach = float(stdtrit(clusters - 1, 0.975)) * float(np.sqrt(variance))
+    reach = student(clusters) * float(np.sqrt(variance))
     return {"value": mean, "low": mean - reach, "high": mean + reach}
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from storage.analysis.intervals import clustered, wilson
+from storage.analysis.intervals import cluster_variance, clustered, wilson
 from storage.analysis.reliability import annotator_figures, fitted
 from storage.engine.database import Database
 from storage.labeling.own_figures import own_figures
@@ -51,17 +51,17 @@ def test_clusters_of_equal_answers_count_once() -> None:
     # Ten prompts with four equal answers each, six of them 1: the variance is that of 10 answers,
     # 10/9 · (6 · (4·.4)² + 4 · (4·.6)²) / 40² = .02667; .24 / .02667 = 9 answers, with t(9) = 2.2622
     squares = 6 * (4 * 0.4) ** 2 + 4 * (4 * 0.6) ** 2
-    found = clustered(0.6, n=40, clusters=10, squares=squares, most=40)
+    found = clustered(0.6, cluster_variance(squares, n=40, clusters=10), clusters=10, most=40)
     assert found == pytest.approx(wilson(0.6, 9, 2.262157), abs=1e-5)
 
 
 def test_one_prompt_gives_no_interval_and_equal_ones_do_not_collapse() -> None:
-    assert clustered(0.5, n=8, clusters=1, squares=0, most=8) is None
-    low, high = clustered(1.0, n=8, clusters=8, squares=0, most=8) or ()
+    assert clustered(0.5, cluster_variance(0, n=8, clusters=1), clusters=1) is None
+    low, high = clustered(1.0, 0.0, clusters=8, most=8) or ()
     assert high == 1
     assert 0.5 < low < 0.7
     # Halves that happen to be alike know no more than the answers they average.
-    low, high = clustered(0.5, n=8, clusters=8, squares=1e-6, most=8) or ()
+    low, high = clustered(0.5, 1e-8, clusters=8, most=8) or ()
     assert high - low > 0.5
 
 
@@ -154,7 +154,9 @@ def test_agreement_intervals_cover_under_clusters_of_prompts() -> None:
         n = sizes.sum()
         share = hits.sum() / n
         squares = float(((hits - share * sizes) ** 2).sum())
-        low, high = clustered(share, n=n, clusters=60, squares=squares, most=n) or ()
+        low, high = (
+            clustered(share, cluster_variance(squares, n=n, clusters=60), clusters=60, most=n) or ()
+        )
         covered += low <= 3 / 4.5 <= high
     assert 0.93 <= covered / 1000 <= 0.965
 
