@@ -24,10 +24,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.special import expit
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from pipeline.promotion.leaderboard import Match, leaderboard, sigmoid
+from pipeline.promotion.leaderboard import Match, leaderboard
 from pipeline.promotion.overoptimization import over_optimization
 from pipeline.promotion.power import Scenario, fixed_size, stopping_times
 from pipeline.statistics.sequential_test import LIMIT, log_e, log_wealth
@@ -91,7 +92,7 @@ def leaderboard_coverage(generator: np.random.Generator, trials: int) -> Iterato
             for _ in range(trials):
                 games = list(_games(generator, ratings, pairs, prompts, per_prompt))
                 for rank in leaderboard(games, ratings, anchor="sft"):
-                    truth = float(sigmoid(np.array(ratings[rank.policy])))
+                    truth = float(expit(ratings[rank.policy]))
                     assert rank.low is not None
                     assert rank.high is not None
                     covered[rank.policy] += rank.low <= truth <= rank.high
@@ -110,7 +111,7 @@ def _games(
     per_prompt: int,
 ) -> Iterator[Match]:
     for first, second in pairs:
-        mean = float(sigmoid(np.array(ratings[first] - ratings[second])))
+        mean = float(expit(ratings[first] - ratings[second]))
         table = judged(generator, mean, prompts, per_prompt, ties=0.2)
         for prompt, outcomes in enumerate(table.tolist()):
             for outcome in outcomes:

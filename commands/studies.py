@@ -21,6 +21,8 @@ from pipeline.runs.repeat import nats, stoppable
 from pipeline.simulation.judge import TIMEOUT, judge_all, load_judge
 from pipeline.simulation.preference import load_gold, score
 from pipeline.studies import compare, compare_report, sweep
+from storage import gate_report
+from storage.gate_report import GateReport
 
 LARGEST_BETA = 1e6
 """Far above any use, far below where a loss overflows."""
@@ -142,7 +144,7 @@ def plan_command(
         win_rate=win_rate, ties=ties, per_prompt=per_prompt, correlation=correlation
     )
     found = planning.plan(scenario, power=power, seed=seed)
-    typer.echo(json.dumps(found) if as_json else planning.format_plan(found))
+    typer.echo(json.dumps(asdict(found)) if as_json else planning.format_plan(found))
 
 
 @app.command("gate")
@@ -168,15 +170,15 @@ def gate_command(
                 "gate.override",
                 ruling=override, reason=reason, policy=policy, researcher=by or _account(),
             )  # fmt: skip
-            text = gate.format_verdict(found)
+            text = gate.format_verdict(gate_report.read(gate_report.Standing, found))
         elif reason or by:
             raise ValueError("--reason and --by need --override promote or block")
         elif policy:
-            found = gate.standing_in(target.call("gate"), policy)
-            text = gate.format_verdict(found)
+            standing = gate_report.read(GateReport, target.call("gate")).standing(policy)
+            found, text = asdict(standing), gate.format_verdict(standing)
         else:
             found = target.call("gate")
-            text = gate.format_gate(found)
+            text = gate.format_gate(gate_report.read(GateReport, found))
     typer.echo(json.dumps(found) if as_json else text)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+from storage.gate_report import GateReport, Standing
 from storage.records import Stage
 
 SettingKind = Literal["int", "float", "str", "bool"]
@@ -127,21 +128,13 @@ class Loop(Protocol):
         """The last `tail` lines of the stage's log."""
         ...
 
-    def gate(self) -> dict[str, Any]:
-        """Is each policy better than SFT, by people's judgments?  Plain values.
-
-        ``policies``: for each trained policy, the newest first, its ``policy``, ``verdict`` (promoted,
-        blocked or provisional), ``words`` (the evidence in sentences), ``may_stop`` and ``sequential``
-        (``decision``, ``limit`` and ``path``, pairs of prompts and log E).  ``leaderboard``: rows of
-        ``policy``, ``judgments`` and its chance against SFT (``win_rate``, ``low``, ``high``, or None).
-        ``iteration``: ``number``, the ``policy`` it judges, judgments ``wanted`` and ``judged``; or None.
-        ``last_promoted``: what the next iteration samples after a block.
-        """
+    def gate(self) -> GateReport:
+        """The verdict on each policy, and the leaderboard."""
         ...
 
     def override_gate(
         self, ruling: str, reason: str, *, policy: str | None = None, researcher: str = ""
-    ) -> dict[str, Any]:
+    ) -> Standing:
         """Rule promote, block or evidence on a policy; ``ValueError`` without a reason."""
         ...
 

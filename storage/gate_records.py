@@ -1,8 +1,9 @@
-"""What the promotion gate keeps: what reward models predicted, and what researchers overrode."""
+"""The evidence of the promotion gate: judgments, predictions of reward models, and rulings."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
@@ -14,10 +15,10 @@ Ruling = Literal["promote", "block", "evidence"]
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """What a policy's own reward model expected of one comparison, from scores alone.
+    """What a policy's own reward model expects of one comparison.
 
-    `first` is the expected outcome of the comparison's first completion: the chance that it is
-    preferred, plus half that of a tie.
+    `first` is the expected outcome for the comparison's first completion: the probability that it
+    is preferred, plus half the probability of a tie.
     """
 
     comparison: str
@@ -36,7 +37,7 @@ class Prediction:
 
 @dataclass(frozen=True, kw_only=True)
 class GateOverride:
-    """A researcher's ruling on a policy, against or without evidence; `evidence` takes it back."""
+    """A researcher's ruling on a policy, which takes precedence; `evidence` withdraws it."""
 
     id: str
     policy: str
@@ -49,3 +50,59 @@ class GateOverride:
         check_choice("ruling", self.ruling, Ruling)
         if not self.reason.strip():
             raise ValueError("an override needs a written reason; it stays in the history")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyJudgment:
+    """One judgment between two policies.
+
+    `outcome` is 1 when `first` won, ½ for a tie or both bad, 0 when `second` won.  `predicted` is
+    the expected outcome by `reward_model`, None without a prediction.
+    """
+
+    comparison: str
+    prompt: str
+    iteration: int
+    first: str
+    second: str
+    outcome: float
+    predicted: float | None = None
+    reward_model: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StandingRuling:
+    """The latest ruling on a policy; `at` is in ISO 8601."""
+
+    ruling: Ruling
+    reason: str
+    researcher: str
+    at: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """The policy that iteration `number` compares with SFT, and all judgments that it wants."""
+
+    number: int
+    on_trial: str | None
+    labels: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """Everything that the gate decides by.
+
+    `judged` is in the order of the sequential test.  `policies` has the ids of all versions, the
+    oldest first and the SFT `reference` before them; both are empty before there is a reference.
+    `proxies` and `kl_weights` are the reward model and ppo.kl_weight of each policy's training.
+    `overrides` has the latest ruling on each policy, `iteration` the newest iteration.
+    """
+
+    judged: Sequence[PolicyJudgment] = ()
+    policies: Sequence[str] = ()
+    reference: str | None = None
+    iteration: Candidate | None = None
+    proxies: Mapping[str, str | None] = field(default_factory=dict)
+    kl_weights: Mapping[str, float | None] = field(default_factory=dict)
+    overrides: Mapping[str, StandingRuling] = field(default_factory=dict)

@@ -26,6 +26,7 @@ from pipeline.reward.report.report import RewardReports
 from pipeline.runs.jobs import Jobs
 from storage import worker_files
 from storage.engine.database import Database
+from storage.gate_report import GateReport, Standing
 from storage.records import Iteration, ModelVersion, Phase, Run, Stage, now
 from storage.tables import iterations, models, policy_judgments, prompts, runs, settings
 
@@ -163,13 +164,13 @@ class Loop:
         """The end of a run's log."""
         return self._jobs.directory(runs.get(self._db, run)).log_tail(tail)
 
-    def gate(self) -> dict[str, Any]:
-        """Every policy's verdict with its evidence, and the leaderboard (`pipeline.promotion.gate.report`)."""
+    def gate(self) -> GateReport:
+        """Every policy's verdict with its evidence, and the leaderboard."""
         return gate.report(policy_judgments.evidence(self._db), self._now())
 
     def override_gate(
         self, ruling: str, reason: str, *, policy: str | None = None, researcher: str = ""
-    ) -> dict[str, Any]:
+    ) -> Standing:
         """Rule on a policy (the one on trial): promote, block, or evidence; its standing."""
         chosen = policy or iterations.candidate(self._db, self._current()) or ""
         policy_judgments.override(self._db, chosen, ruling, reason=reason, researcher=researcher)

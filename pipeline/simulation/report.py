@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.promotion.gate import finite
 from pipeline.promotion.overoptimization import over_optimization
 from pipeline.simulation import preference as builtin
 from pipeline.simulation.annotators import Choice, SimulatedAnnotator
@@ -130,7 +129,7 @@ def gate_says(
         tie_model=reward_model["tie_model"],
     ).tolist()
     rate, test = win_rate(outcomes, asked), sequential_test(outcomes, asked)
-    return finite(asdict(over_optimization(predicted, outcomes, asked))) | {
+    return asdict(over_optimization(predicted, outcomes, asked)) | {
         "low": rate.low,
         "high": rate.high,
         "log_e": test.log_e,

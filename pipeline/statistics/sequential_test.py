@@ -1,9 +1,9 @@
-"""A test of "neither policy is better" that may be looked at after every judgment.
+"""A test of "neither policy is better" that is valid after every judgment.
 
-Peeking at a 95% interval until it leaves ½ is wrong in two runs of five.  An e-process is a bet
-against the null hypothesis whose wealth E is not expected to grow while the null holds; by Ville's
-inequality (1939) it ever reaches 1/α with probability α at most, whenever one looks and stops
-(Ramdas et al. 2023, "Game-theoretic statistics and safe anytime-valid inference", Stat. Sci. 38).
+Checking a 95% interval after each judgment until it excludes ½ is wrong in two runs of five.  An
+e-process is a bet against the null hypothesis whose expected wealth E does not grow under the null.
+By Ville's inequality (1939) E ever reaches 1/α with probability at most α (Ramdas et al. 2023,
+"Game-theoretic statistics and safe anytime-valid inference", Stat. Sci. 38).
 """
 
 from __future__ import annotations
@@ -11,11 +11,10 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
-Decision = Literal["better", "worse", "go on"]
+from storage.gate_report import Decision
 
 _SIZES = (0.1, 0.2, 0.35, 0.55, 0.8, 1.1)
 LAMBDAS = np.array([*_SIZES, *(-size for size in _SIZES)])
@@ -27,11 +26,10 @@ LIMIT = math.log(20)
 
 @dataclass(frozen=True, kw_only=True)
 class Sequential:
-    """What the test says so far.
+    """The state of the test.
 
-    `log_e` (nats) is after the last prompt, `path` after each, `stopped_at` the number of prompts
-    at which it first passed `LIMIT` (None: never).  The decision is the one taken there: what comes
-    later cannot take it back, or the test would be another one.
+    `log_e` (nats) is after the last prompt, `path` after each prompt.  `stopped_at` is the number of
+    prompts at which log E first exceeded `LIMIT`, or None.  The decision is made there and stays.
     """
 
     decision: Decision
@@ -42,12 +40,12 @@ class Sequential:
 
 
 def first_outcomes(outcomes: Sequence[float], prompts: Sequence[Hashable]) -> np.ndarray:
-    """(C,) outcome of each prompt's first judgment, in the order in which they came in.
+    """(C,) outcome of each prompt's first judgment, in the order of the judgments.
 
     Judgments of one prompt resemble each other, so a prompt is one observation.  Its mean would
-    change with every later judgment, and with it a path that was looked at already: a decision could
-    be taken back, and Ville's inequality would not hold (7.5% false decisions where six rounds were
-    made of the same 100 prompts).  Raises ValueError for outcomes outside [0, 1].
+    change with later judgments and reverse earlier decisions, and Ville's inequality would not hold
+    (7.5% false decisions with six judgments on each of 100 prompts).  Raises ValueError for outcomes
+    outside [0, 1].
     """
     x = np.asarray(outcomes, dtype=float)
     if x.size != len(prompts):
@@ -63,14 +61,14 @@ def first_outcomes(outcomes: Sequence[float], prompts: Sequence[Hashable]) -> np
 def log_wealth(x: np.ndarray) -> np.ndarray:
     """(…, N, 12) log wealth of each bet after each of N observations in [0, 1].
 
-    log E_λ = Σ log(1 + λ(x − ½)), nats: a fair bet where x averages ½ (Waudby-Smith and Ramdas 2024,
+    log E_λ = Σ log(1 + λ(x − ½)), nats: a fair bet if x averages ½ (Waudby-Smith and Ramdas 2024,
     "Estimating means of bounded random variables by betting", JRSS-B 86).
     """
     return np.cumsum(np.log1p((x[..., None] - 0.5) * LAMBDAS), axis=-2)
 
 
 def log_e(wealth: np.ndarray) -> np.ndarray:
-    """(…,) log of the mean wealth over the last axis: a mixture of bets is again a bet."""
+    """(…,) log of the mean wealth over the last axis: a mixture of bets is a bet."""
     top = wealth.max(-1)
     return top + np.log(np.exp(wealth - top[..., None]).mean(-1))
 
@@ -82,7 +80,7 @@ def winning(wealth: np.ndarray) -> np.ndarray:
 
 
 def sequential_test(outcomes: Sequence[float], prompts: Sequence[Hashable]) -> Sequential:
-    """Better, worse or go on, from outcomes (1 win, ½ tie, 0 loss) in the order they came in."""
+    """The test on outcomes (1 win, ½ tie, 0 loss), in the order of the judgments."""
     x = first_outcomes(outcomes, prompts)
     if not x.size:
         return Sequential(decision="go on", log_e=0.0, prompts=0, stopped_at=None, path=())

@@ -8,27 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
-from storage.analysis.intervals import cluster_variance, clustered
+from storage.analysis.intervals import WinRate, cluster_variance, clustered
 
 _MOST_A_JUDGMENT = 4
 """Effective observations per judgment, at most.  When nearly all judgments are ties, the variance
 rests on the few that are not: without this limit, one win beside 59 ties would get an interval of
 three points."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class WinRate:
-    """A win rate with its 95% interval, over `comparisons` outcomes of `prompts` prompts."""
-
-    win_rate: float
-    low: float
-    high: float
-    comparisons: int
-    prompts: int
 
 
 def win_rate(outcomes: Sequence[float], prompts: Sequence[Hashable]) -> WinRate:

@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 from scipy.special import stdtrit
 
 NORMAL = 1.959963984540054
 """The 97.5% point of the normal distribution."""
 _NO_VARIANCE = 1e-12  # what rounding leaves of a sum that is zero
+
+
+@dataclass(frozen=True, kw_only=True)
+class WinRate:
+    """A win rate with its 95% interval, over `comparisons` outcomes of `prompts` prompts."""
+
+    win_rate: float
+    low: float
+    high: float
+    comparisons: int
+    prompts: int
 
 
 def student(clusters: int) -> float:

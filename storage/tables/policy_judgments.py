@@ -15,14 +15,23 @@ import pandas as pd
 
 from storage.engine import lookup
 from storage.engine.database import Database
-from storage.gate_records import GateOverride, Prediction, Ruling
+from storage.gate_records import (
+    Candidate,
+    Evidence,
+    GateOverride,
+    PolicyJudgment,
+    Prediction,
+    Ruling,
+    StandingRuling,
+)
 from storage.records import LEARNED_FROM, Arm, new_id
 from storage.tables import iterations, models
 
 EVALUATION_ARMS: tuple[Arm, ...] = ("random", "previous", "reference")
 
 _JUDGED = """
-    SELECT j.comparison, c.prompt, c.iteration, f.policy AS first, s.policy AS second, j.outcome,
+    SELECT j.comparison, c.prompt, c.iteration, f.policy AS first, s.policy AS second,
+           CASE j.outcome WHEN 'first' THEN 1.0 WHEN 'second' THEN 0.0 ELSE 0.5 END::DOUBLE AS outcome,
            p.first AS predicted, p.reward_model
     FROM current_judgments AS j
     JOIN (SELECT comparison, annotator, min(created_at) AS since FROM judgments GROUP BY ALL) AS made
@@ -35,7 +44,6 @@ _JUDGED = """
     WHERE list_contains($arms, c.arm) AND list_contains($kinds, a.kind) AND f.policy <> s.policy
     ORDER BY made.since, j.comparison, j.annotator
 """
-_OUTCOMES = {"first": 1.0, "second": 0.0}
 
 _PAIRS = """
     SELECT c.id AS comparison, p.messages::VARCHAR AS messages,
@@ -50,52 +58,44 @@ _PAIRS = """
 _OVERRIDES = "SELECT * FROM gate_overrides ORDER BY created_at, id"
 
 
-def judged(db: Database) -> list[dict[str, Any]]:
+def judged(db: Database) -> list[PolicyJudgment]:
     """Current judgments between two policies by people, oldest first.
 
-    A revised judgment keeps the place of the first one that its annotator gave: the sequential test
-    reads them in this order, and what was corrected must not be moved behind what came later.
-    Rows have comparison, prompt, iteration, first and second (ids of policies), outcome (1 where
-    `first` won, ½ for a tie or both bad, 0), and predicted (the same as expected by `reward_model`)
-    or None.
+    A revised judgment keeps the place of its annotator's first judgment of the pair.  The sequential
+    test reads judgments in this order, and a correction must not move one behind later ones.
     """
     rows = db.read(_JUDGED, arms=list(EVALUATION_ARMS), kinds=list(LEARNED_FROM))
-    return [row | {"outcome": _OUTCOMES.get(row["outcome"], 0.5)} for row in rows]
+    return [PolicyJudgment(**row) for row in rows]
 
 
-def evidence(db: Database) -> dict[str, Any]:
-    """All that the gate decides by, as plain values.
-
-    ``judged`` as above; ``policies``: ids of all versions, oldest first, the SFT reference leading;
-    ``reference`` (None before there is one); ``iteration``: the newest one's number, the policy
-    on trial and the labels it wants; ``proxies``: the reward model each was trained against, ``kl_weights``: and with which ppo.kl_weight; ``overrides``: the latest ruling on each policy, with its reason, researcher and time.
-    """
+def evidence(db: Database) -> Evidence:
+    """The evidence in the database now."""
     references = models.listing(db, role="sft")
     newest = iterations.latest(db)
     known = [*references[-1:], *models.listing(db, role="policy")]
-    return {
-        "judged": judged(db),
-        "policies": [model.id for model in known],
-        "reference": references[-1].id if references else None,
-        "iteration": {
-            "number": newest.number,
-            "on_trial": iterations.candidate(db, newest),
-            "labels": newest.labels_wanted,
-        }
+    return Evidence(
+        judged=judged(db),
+        policies=[model.id for model in known],
+        reference=references[-1].id if references else None,
+        iteration=Candidate(
+            number=newest.number,
+            on_trial=iterations.candidate(db, newest),
+            labels=newest.labels_wanted,
+        )
         if newest
         else None,
-        "proxies": {model.id: model.reward_model for model in known},
-        "kl_weights": {model.id: model.summary.get("kl_weight") for model in known},
-        "overrides": {
-            o.policy: {
-                "ruling": o.ruling,
-                "reason": o.reason,
-                "researcher": o.researcher,
-                "at": o.created_at.isoformat(timespec="seconds"),
-            }
+        proxies={model.id: model.reward_model for model in known},
+        kl_weights={model.id: model.summary.get("kl_weight") for model in known},
+        overrides={
+            o.policy: StandingRuling(
+                ruling=o.ruling,
+                reason=o.reason,
+                researcher=o.researcher,
+                at=o.created_at.isoformat(timespec="seconds"),
+            )
             for o in overrides(db)
         },
-    }
+    )
 
 
 LONGEST_REASON = 2000

@@ -22,11 +22,10 @@ from labeler.ports import SettingView
 from labeler.security.addresses import Addresses
 from labeler.security.listening import listen
 from labeler.serving import server as http_server
-from pipeline.config.studio import Config
-from pipeline.promotion import gate
 from pipeline.reward.report.report import RewardReports
 from storage.engine.database import Database
 from storage.errors import StorageFull
+from storage.gate_report import GateReport, Standing
 from storage.records import (
     Annotator,
     Comparison,
@@ -67,12 +66,12 @@ class QuietLoop:
     def stopped_stage(self) -> None:
         return None
 
-    def gate(self) -> dict[str, Any]:
-        return gate.report({"reference": None}, Config())
+    def gate(self) -> GateReport:
+        return GateReport()
 
     def override_gate(
         self, ruling: str, reason: str, *, policy: str | None = None, researcher: str = ""
-    ) -> dict[str, Any]:
+    ) -> Standing:
         raise ValueError(f"there is no policy {policy} to {ruling}, {researcher}: {reason}")
 
     def log(self, run: str, tail: int = 200) -> str:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from labeler.ports import SettingView, Stopped
 from pipeline.config.studio import Config
 from pipeline.promotion import gate
 from storage.engine.database import Database
+from storage.gate_records import Evidence
+from storage.gate_report import GateReport, Standing
 from storage.tables import policy_judgments
 from tests.helpers.reward_figures import RecordingReports
 
@@ -102,13 +104,13 @@ class RecordingLoop:
         text.append(HOSTILE)
         return "\n".join(text[-tail:])
 
-    def gate(self) -> dict[str, Any]:
-        known = policy_judgments.evidence(self.db) if self.db else {"reference": None}
+    def gate(self) -> GateReport:
+        known = policy_judgments.evidence(self.db) if self.db else Evidence()
         return gate.report(known, Config())
 
     def override_gate(
         self, ruling: str, reason: str, *, policy: str | None = None, researcher: str = ""
-    ) -> dict[str, Any]:
+    ) -> Standing:
         assert self.db
         policy_judgments.override(
             self.db, policy or "", ruling, reason=reason, researcher=researcher

@@ -82,9 +82,9 @@ class PoliciesTab:
         found = policies_view.shown_policy(report, chosen)
         return {
             self.policy: gr.Dropdown(
-                choices=[each["policy"] for each in report["policies"]],
-                value=found["policy"] if found else None,
-                visible=len(report["policies"]) > 1,
+                choices=[each.policy for each in report.policies],
+                value=found.policy if found else None,
+                visible=len(report.policies) > 1,
             ),
             self.standing: render(policies_view.standing(report, chosen)),
             self.curve: render(policies_view.curve(report, chosen)),
@@ -101,7 +101,7 @@ class PoliciesTab:
             if policy is None:
                 raise ValueError("There is no trained policy to rule on yet.")
             found = self._loop.override_gate(ruling, reason, policy=policy, researcher=who)
-            return f"{policy} is {found['verdict']} now."
+            return f"{policy} is {found.verdict} now."
 
         said = attempt(rule, str)
         stored = "ks-good" in said

@@ -1,17 +1,14 @@
-"""Is each policy better than SFT?  Verdict, evidence, log E and the leaderboard, as HTML.  Pure.
-
-`report` is what `labeler.ports.Loop.gate` returns.
-"""
+"""Is each policy better than SFT?  Verdict, evidence, log E and the leaderboard, as HTML.  Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from labeler.html import components
 from labeler.html.components import Column, Markup
 from labeler.research.charts import Chart, Limit, Series, group
 from storage.gate_records import GateOverride
+from storage.gate_report import GateProgress, GateReport, Rank, Standing
 from storage.records import Iteration
 
 TONES: Mapping[str, components.Tone] = {"promoted": "good", "blocked": "bad", "provisional": "warn"}
@@ -35,25 +32,24 @@ def badge(verdict: str | None) -> Markup:
     return components.badge(verdict, TONES[verdict]) if verdict else Markup(components.DASH)
 
 
-def shown_policy(report: Mapping[str, Any], chosen: str | None) -> Mapping[str, Any] | None:
+def shown_policy(report: GateReport, chosen: str | None) -> Standing | None:
     """The standing of the policy to show: `chosen`, else the one being judged, else the newest."""
-    standings = {each["policy"]: each for each in report["policies"]}
-    judged = (report["iteration"] or {}).get("policy")
+    standings = {each.policy: each for each in report.policies}
+    judged = report.iteration.policy if report.iteration else None
     for name in (chosen, judged, *standings):
         if name in standings:
             return standings[name]
     return None
 
 
-def _meaning(found: Mapping[str, Any]) -> str:
+def _meaning(found: Standing) -> str:
     """What a verdict comes of, or leads to."""
-    ruled = found["ruling"] and found["verdict"] != found["by_evidence"]
-    if ruled and found["verdict"] == "promoted":
+    if found.verdict == "promoted" != found.by_evidence:
         return "by a researcher's ruling, not by the evidence"
-    return _MEANING[found["verdict"]]
+    return _MEANING[found.verdict]
 
 
-def standing(report: Mapping[str, Any], chosen: str | None) -> Markup:
+def standing(report: GateReport, chosen: str | None) -> Markup:
     """One policy's verdict and what it rests on."""
     found = shown_policy(report, chosen)
     if found is None:
@@ -62,103 +58,103 @@ def standing(report: Mapping[str, Any], chosen: str | None) -> Markup:
             "After the first training people compare each new policy with SFT, without knowing "
             "which is which. Their verdict appears here.",
         )
-    words = [Markup("<p>{}</p>").format(sentence) for sentence in found["words"]]
+    words = [Markup("<p>{}</p>").format(sentence) for sentence in found.words]
     return Markup('<div class="ks-card ks-verdict">{}{}{}{}</div>').format(
-        components.heading(found["policy"], _meaning(found)),
-        badge(found["verdict"]),
+        components.heading(found.policy, _meaning(found)),
+        badge(found.verdict),
         components.lines(words),
-        _progress(report["iteration"], found["policy"]),
+        _progress(report.iteration, found.policy),
     )
 
 
-def _progress(iteration: Mapping[str, Any] | None, policy: str) -> Markup:
+def _progress(iteration: GateProgress | None, policy: str) -> Markup:
     """How many of this iteration's judgments against SFT are in, for the policy that it judges."""
-    if iteration is None or iteration["policy"] != policy or not iteration["wanted"]:
+    if iteration is None or iteration.policy != policy or not iteration.wanted:
         return Markup("")
-    share = iteration["judged"] / iteration["wanted"]
+    share = iteration.judged / iteration.wanted
     return Markup(
         '{}<span class="ks-detail">judgments against SFT: {} in, {} wanted</span>'
     ).format(
         components.bar(share, tone="good" if share >= 1 else "info", label="judgments against SFT"),
-        components.number(iteration["judged"]),
-        components.number(iteration["wanted"]),
+        components.number(iteration.judged),
+        components.number(iteration.wanted),
     )
 
 
-def gate_notice(report: Mapping[str, Any]) -> Markup:
+def gate_notice(report: GateReport) -> Markup:
     """What the "Loop" tab says of the policy being judged: a block, or that judging may stop."""
     found = shown_policy(report, None)
-    if report["iteration"] is None or found is None:
+    if report.iteration is None or found is None:
         return Markup("")
-    if found["verdict"] == "blocked":
+    if found.verdict == "blocked":
         return components.note(
             "bad",
-            f"{found['policy']} is blocked: the next iteration samples {report['last_promoted']}.",
+            f"{found.policy} is blocked: the next iteration samples {report.last_promoted}.",
             "Why, and how to overrule it, is under Policies.",
         )
-    if not found["may_stop"]:
+    if not found.may_stop:
         return Markup("")
-    decision = found["sequential"]["decision"]
+    decision = found.sequential.decision
     return components.note(
         "good",
-        f"{found['policy']} is {decision} than SFT: you may stop judging it.",
+        f"{found.policy} is {decision} than SFT: you may stop judging it.",
         "The evidence is under Policies. More labels still teach the reward model.",
     )
 
 
-def curve(report: Mapping[str, Any], chosen: str | None) -> Markup:
+def curve(report: GateReport, chosen: str | None) -> Markup:
     """log E after each prompt, and the limit at which the test stops."""
     found = shown_policy(report, chosen)
-    if found is None or len(found["sequential"]["path"]) < 2:
+    if found is None or len(found.sequential.path) < 2:
         return Markup("")
-    test = found["sequential"]
-    steps, values = zip(*test["path"], strict=True)
+    test = found.sequential
+    steps, values = zip(*test.path, strict=True)
     chart = Chart(
-        f"Evidence on {found['policy']} against SFT",
+        f"Evidence on {found.policy} against SFT",
         [Series("log E", steps, values)],
         "log E of a bet against “neither is better”, after each prompt judged. Wherever it passes "
         "the limit the question is settled, and it may be looked at as often as one likes: it passes "
         "in at most 5% of cases where neither is better.",
-        limits=[Limit(test["limit"], "settled")],
+        limits=[Limit(test.limit, "settled")],
         tall=True,
     )
     return group([chart], x_title="prompt")
 
 
-def board(report: Mapping[str, Any]) -> Markup:
+def board(report: GateReport) -> Markup:
     """Every policy's chance against SFT with its interval, as a plot and in figures."""
-    if not report["policies"]:
+    if not report.policies:
         return Markup("")
-    verdicts = {each["policy"]: each["verdict"] for each in report["policies"]}
+    verdicts = {each.policy: each.verdict for each in report.policies}
     rows = [
         (
-            rank["policy"],
-            badge(verdicts.get(rank["policy"])),
+            rank.policy,
+            badge(verdicts.get(rank.policy)),
             Markup('<div class="ks-rank">{}{}</div>').format(_range(rank), _figures(rank)),
-            components.number(rank["judgments"]),
+            components.number(rank.judgments),
         )
-        for rank in report["leaderboard"]
+        for rank in report.leaderboard
     ]
     heading = components.heading("Leaderboard", "every policy against SFT, by people")
     return heading + components.table(_COLUMNS, rows, caption="Leaderboard of policies")
 
 
-def _figures(rank: Mapping[str, Any]) -> Markup:
-    if rank["win_rate"] is None:
+def _figures(rank: Rank) -> Markup:
+    if rank.win_rate is None:
         return Markup("<span>cannot be ranked: no judgments lead to SFT</span>")
-    if rank["win_rate"] == rank["low"] == rank["high"]:
+    if rank.win_rate == rank.low == rank.high:
         return Markup("<span>the measure</span>")
     return Markup('<span>{} <span class="ks-muted">{}</span></span>').format(
-        components.percent(rank["win_rate"]), components.interval(rank["low"], rank["high"])
+        components.percent(rank.win_rate), components.interval(rank.low, rank.high)
     )
 
 
-def _range(rank: Mapping[str, Any]) -> Markup:
+def _range(rank: Rank) -> Markup:
     """A line from 0 to 100% with the interval and the estimate on it."""
-    if rank["win_rate"] is None:
+    if rank.win_rate is None or rank.low is None or rank.high is None:
         return Markup("")
-    low, middle, high = (round(100 * rank[name], 1) for name in ("low", "win_rate", "high"))
-    label = f"{rank['policy']}: {middle}%, 95% interval {low} to {high}%"
+    low, middle, high = (round(100 * share, 1) for share in (rank.low, rank.win_rate, rank.high))
+    label = f"{rank.policy}: {middle}%, 95% interval {low} to {high}%"
     return Markup(
         '<div class="ks-range" role="img" aria-label="{}"><i style="left:{}%;width:{}%"></i>'
         '<b style="left:{}%"></b></div>'

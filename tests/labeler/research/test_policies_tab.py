@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,8 @@ from labeler.research.panel import html_slot
 from labeler.research.policies import view as policies_view
 from labeler.research.policies.tab import PoliciesTab
 from storage.engine.database import Database
+from storage.gate_records import StandingRuling
+from storage.gate_report import GateReport, Rank, SequentialEvidence, Standing
 from storage.tables import iterations, policy_judgments
 from tests.helpers.recording_loop import HOSTILE, RecordingLoop
 from tests.helpers.research_seed import Seeding
@@ -50,9 +53,20 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         )
 
 
-def rank(policy: str, **more) -> dict:
-    found = {"policy": policy, "judgments": 60, "win_rate": None, "low": None, "high": None}
-    return found | more
+def rank(policy: str, **more: float) -> Rank:
+    return Rank(policy=policy, judgments=60, **more)
+
+
+def promoted(policy: str) -> Standing:
+    """A policy that a researcher promoted as the evidence does."""
+    test = SequentialEvidence(
+        decision="better", log_e=4.0, prompts=60, stopped_at=40, path=[], limit=3.0
+    )
+    return Standing(
+        policy=policy, verdict="promoted", by_evidence="promoted",
+        ruling=StandingRuling(ruling="promote", reason="yes", researcher="Rosa", at="2026-01-01"),
+        win_rate=None, versus=[], sequential=test, may_stop=True, alarm=None, words=[],
+    )  # fmt: skip
 
 
 def test_the_policy_being_judged_is_shown_until_another_is_chosen(world: World):
@@ -63,14 +77,14 @@ def test_the_policy_being_judged_is_shown_until_another_is_chosen(world: World):
     assert "judgments against SFT: 60 in, 10 wanted" in first[tab.standing]  # half of 20 labels
     other = tab.refresh("policy-1")
     assert other[tab.policy].value == "policy-1"
-    assert "Alarm: its reward model expected 72%" in other[tab.standing]
+    assert "Its reward model predicted 72%" in other[tab.standing]
     assert "judgments against SFT:" not in other[tab.standing]  # they are about the other one now
 
 
 def test_the_curve_carries_every_point_and_its_limit(world: World):
     shown = html.unescape(str(world.policies.refresh("policy-1")[world.policies.curve]))
     assert "Evidence on policy-1 against SFT" in shown
-    path = world.loop.gate()["policies"][1]["sequential"]["path"]
+    path = world.loop.gate().policies[1].sequential.path
     assert len(path) == 60
     steps, values = (json.dumps(each, separators=(",", ":")) for each in zip(*path, strict=True))
     assert steps.startswith("[1,2,3,")
@@ -84,23 +98,18 @@ def test_the_curve_carries_every_point_and_its_limit(world: World):
 
 
 def test_a_ruling_that_says_what_the_evidence_says_leaves_it_the_word():
-    standing = {
-        "policy": "a", "verdict": "promoted", "by_evidence": "promoted", "words": [],
-        "ruling": {"ruling": "promote"},
-    }  # fmt: skip
-    report = {
-        "policies": [standing], "iteration": None,
-        "leaderboard": [rank("a", win_rate=0.7, low=0.6, high=0.8)],
-    }  # fmt: skip
+    report = GateReport(
+        policies=[promoted("a")], leaderboard=[rank("a", win_rate=0.7, low=0.6, high=0.8)]
+    )
     assert "clearly better than SFT" in policies_view.standing(report, "a")
     assert 'ks-good">promoted' in policies_view.board(report)
 
 
 def test_an_interval_is_drawn_where_it_lies():
-    report = {
-        "policies": [{"policy": "a", "verdict": "promoted"}],
-        "leaderboard": [rank("a", win_rate=0.7, low=0.55, high=0.8), rank("z")],
-    }
+    report = GateReport(
+        policies=[promoted("a")],
+        leaderboard=[rank("a", win_rate=0.7, low=0.55, high=0.8), rank("z")],
+    )
     shown = str(policies_view.board(report))
     assert 'style="left:55.0%;width:25.0%"' in shown
     assert '<b style="left:70.0%">' in shown
@@ -113,10 +122,10 @@ def test_the_loop_says_when_judging_may_stop_and_when_a_policy_is_blocked(world:
     assert "policy-2 is better than SFT: you may stop judging it." in tab.refresh()[tab.gate]
     report = world.loop.gate()
 
-    def news(**changes: object) -> str:
-        changed = [each | changes for each in report["policies"]]
+    def news(**changes: Any) -> str:
+        changed = [replace(each, **changes) for each in report.policies]
         return str(
-            policies_view.gate_notice(report | {"policies": changed, "last_promoted": "sft-1"})
+            policies_view.gate_notice(replace(report, policies=changed, last_promoted="sft-1"))
         )
 
     assert news(may_stop=False) == ""

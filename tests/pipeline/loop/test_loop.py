@@ -203,8 +203,8 @@ def test_a_whole_iteration_survives_a_killed_worker(db: Database, loop: Loop) ->
     compared = policy_judgments.judged(db)
     # Half of the labels (the gate's most), so far as the two do not say the same.
     assert 5 <= len(compared) <= 10
-    assert {row["reward_model"] for row in compared} == {"reward-1"}
-    assert all(0 < row["predicted"] < 1 for row in compared)
+    assert {row.reward_model for row in compared} == {"reward-1"}
+    assert all(0 < (row.predicted or 0) < 1 for row in compared)
     assert iterations.get(db, 2).verdict == "provisional"
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from pipeline.config.studio import Config
 from pipeline.promotion import gate
 from storage.records import Iteration
@@ -10,20 +12,20 @@ from tests.helpers.gate_evidence import WON, evidence
 
 def test_a_reports_board_knows_who_won_on_either_side():
     for swapped in (False, True):
-        board = gate.report(evidence(1, swapped=swapped), Config())["leaderboard"]
-        assert [rank["policy"] for rank in board] == ["policy-1", "sft-1"]
-        assert board[0]["win_rate"] > 0.6
+        board = gate.report(evidence(1, swapped=swapped), Config()).leaderboard
+        assert [rank.policy for rank in board] == ["policy-1", "sft-1"]
+        assert board[0].win_rate > 0.6
 
 
 def test_a_report_counts_this_iterations_judgments_and_knows_no_stranger():
     known = evidence(1)
-    for row in known["judged"][:5]:
-        row["iteration"] = 1
-    stranger = known["judged"][0] | {"first": "imported", "second": "sft-1"}
-    known["judged"].append(stranger)
+    earlier = [replace(row, iteration=1) for row in known.judged[:5]]
+    stranger = replace(known.judged[0], first="imported", second="sft-1")
+    known = replace(known, judged=[*earlier, *known.judged[5:], stranger])
     found = gate.report(known, Config())
-    assert found["iteration"]["judged"] == len(WON) - 5
-    assert [rank["policy"] for rank in found["leaderboard"]] == ["policy-1", "sft-1"]
+    assert found.iteration
+    assert found.iteration.judged == len(WON) - 5
+    assert [rank.policy for rank in found.leaderboard] == ["policy-1", "sft-1"]
 
 
 def test_what_the_gate_takes_leaves_the_rest_to_the_previous_policy():

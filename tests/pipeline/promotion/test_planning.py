@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -9,8 +10,16 @@ from typer.testing import CliRunner
 
 from commands.main import app
 from pipeline.promotion import power
-from pipeline.promotion.power import Scenario, fixed_size, format_plan, plan, stopping_times
+from pipeline.promotion.power import (
+    JudgmentPlan,
+    Scenario,
+    fixed_size,
+    format_plan,
+    plan,
+    stopping_times,
+)
 from pipeline.statistics.sequential_test import LIMIT, log_e, log_wealth
+from storage.gate_report import read
 
 
 @pytest.mark.parametrize(("w", "judgments"), [(0.55, 783), (0.6, 194), (0.65, 85), (0.7, 47)])
@@ -80,12 +89,12 @@ def test_stopping_times_are_those_of_whole_paths():
 def test_a_plan_is_the_same_each_time_and_reads_as_a_sentence():
     found = plan(Scenario(win_rate=0.65))
     assert found == plan(Scenario(win_rate=0.65))
-    assert found["fixed"] == 85
-    assert 70 < found["e_process"]["mean"] < 130
-    assert found["e_process"]["median"] < found["e_process"]["for_power"]
+    assert found.fixed == 85
+    assert 70 < found.e_process.mean < 130
+    assert found.e_process.median < found.e_process.for_power
     text = format_plan(found)
     assert "85 judgments show it in 80% of cases" in text
-    assert f"{found['e_process']['mean']} judgments on average" in text
+    assert f"{found.e_process.mean} judgments on average" in text
     assert "correlate" not in text
     assert "correlate by 0.3" in format_plan(plan(Scenario(win_rate=0.7, per_prompt=2)))
 
@@ -126,8 +135,8 @@ def test_the_command_prints_words_or_json():
 
     asked = ("--win-rate", "0.7", "--ties", "0.2")
     found = json.loads(run(*asked, "--json"))
-    assert found == plan(Scenario(win_rate=0.7, ties=0.2))
-    assert run(*asked).strip() == format_plan(found)
+    assert found == asdict(plan(Scenario(win_rate=0.7, ties=0.2)))
+    assert run(*asked).strip() == format_plan(read(JudgmentPlan, found))
 
 
 def test_runs_that_stopped_on_the_wrong_side_do_not_count_as_decided(
@@ -136,19 +145,21 @@ def test_runs_that_stopped_on_the_wrong_side_do_not_count_as_decided(
     """60 of 100 end right after ten judgments, 40 wrong after five."""
     times, better = np.repeat([5, 10], [40, 60]), np.repeat([False, True], [40, 60])
     monkeypatch.setattr(power, "stopping_times", lambda *_, **__: (times, better))
-    found = plan(Scenario(win_rate=0.6))["e_process"]
-    assert (found["median"], found["for_power"]) == (10, None)
-    assert (found["mean"], found["stopped"]) == (8, 1.0)  # but they all stopped
+    found = plan(Scenario(win_rate=0.6)).e_process
+    assert (found.median, found.for_power) == (10, None)
+    assert (found.mean, found.stopped) == (8, 1.0)  # but they all stopped
 
 
 def test_the_e_process_counts_every_judgment_of_a_prompt_and_only_the_right_side():
     one, three = (plan(Scenario(win_rate=0.7, per_prompt=m, correlation=1.0)) for m in (1, 3))
     # The test reads the first judgment of a prompt: the others cost and tell nothing.
     for figure in ("mean", "median", "for_power"):
-        assert three["e_process"][figure] == pytest.approx(3 * one["e_process"][figure], abs=3)
-    assert plan(Scenario(win_rate=0.3))["e_process"]["for_power"] == pytest.approx(
-        one["e_process"]["for_power"], rel=0.1
+        assert getattr(three.e_process, figure) == pytest.approx(
+            3 * getattr(one.e_process, figure), abs=3
+        )
+    assert plan(Scenario(win_rate=0.3)).e_process.for_power == pytest.approx(
+        one.e_process.for_power, rel=0.1
     )
-    later = plan(Scenario(win_rate=0.7), power=0.95)["e_process"]
-    assert later["median"] == one["e_process"]["median"]
-    assert later["for_power"] > 1.3 * one["e_process"]["for_power"]
+    later = plan(Scenario(win_rate=0.7), power=0.95).e_process
+    assert later.median == one.e_process.median
+    assert later.for_power > 1.3 * one.e_process.for_power

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,8 @@ from storage.engine import lookup
 from storage.engine.backup import rebuild
 from storage.engine.database import Database
 from storage.errors import NotFound
+from storage.gate_records import Evidence
+from storage.gate_report import GateProgress, GateReport, Standing, read
 from storage.records import Iteration, Judgment, Run, Withdrawal, new_id, now
 from storage.tables import iterations, policy_judgments, runs
 from tests.helpers.policy_world import add_iteration, add_models, add_policy, compare
@@ -36,7 +38,7 @@ def world(db: Database) -> Database:
     return db
 
 
-def standing(db: Database, policy: str = "policy-1") -> dict[str, Any]:
+def standing(db: Database, policy: str = "policy-1") -> Standing:
     return gate.standing(policy_judgments.evidence(db), policy)
 
 
@@ -51,7 +53,7 @@ def test_only_the_random_streams_pairs_of_two_policies_count(world: Database):
     compare(world, "policy-1", "sft-1", ["first"], arm="imported")
     compare(world, "policy-1", "sft-1", ["first"], annotator="robot")
     rows = policy_judgments.judged(world)
-    assert [(r["first"], r["outcome"]) for r in rows] == [
+    assert [(r.first, r.outcome) for r in rows] == [
         ("policy-1", 1.0), ("policy-1", 0.0), ("sft-1", 0.5),
     ]  # fmt: skip
 
@@ -65,25 +67,23 @@ def test_pairs_that_a_reward_model_chose_do_not_count(world: Database):
 def test_what_was_taken_back_does_not_count(world: Database):
     withdrawn, _ = compare(world, "policy-1", "sft-1", ["first", "second"])
     world.write(lambda tx: tx.store(Withdrawal(id="w", replaces=withdrawn, annotator="ann")))
-    assert [row["outcome"] for row in policy_judgments.judged(world)] == [0.0]
+    assert [row.outcome for row in policy_judgments.judged(world)] == [0.0]
 
 
 def test_a_revised_judgment_keeps_its_place(world: Database):
     given = compare(world, "policy-1", "sft-1", ["first"] * 13 + ["second"] * 30)
-    assert standing(world)["sequential"]["decision"] == "better"
+    assert standing(world).sequential.decision == "better"
     of = {j.id: j for j in lookup.select(world, Judgment, "SELECT * FROM judgments")}
     again = [
         replace(of[id], id=new_id("j"), replaces=id, created_at=now(), comment="looked again")
         for id in given[:3]
     ]
     world.write(lambda tx: tx.store(*again))
-    assert standing(world)["sequential"]["stopped_at"] == 12
+    assert standing(world).sequential.stopped_at == 12
     # A correction does count, where the judgment stood: the second prompt is a loss now.
     last = replace(again[1], id=new_id("j"), replaces=again[1].id, outcome="second")
     world.write(lambda tx: tx.store(last))
-    assert [row["outcome"] for row in policy_judgments.judged(world)] == [1, 0] + [1] * 11 + [
-        0
-    ] * 30
+    assert [row.outcome for row in policy_judgments.judged(world)] == [1, 0] + [1] * 11 + [0] * 30
 
 
 def test_outcomes_and_predictions_are_the_policys_own_whichever_side_it_stood_on(world: Database):
@@ -91,60 +91,60 @@ def test_outcomes_and_predictions_are_the_policys_own_whichever_side_it_stood_on
     compare(world, "sft-1", "policy-1", ["first"], predicted=0.7)
     compare(world, "policy-2", "policy-1", ["first"])
     rows = gate.against(policy_judgments.evidence(world), "policy-1", "sft-1")
-    assert [row["outcome"] for row in rows] == [1.0, 0.0]
-    assert [row["predicted"] for row in rows] == pytest.approx([0.8, 0.3])
+    assert [row.outcome for row in rows] == [1.0, 0.0]
+    assert [row.predicted for row in rows] == pytest.approx([0.8, 0.3])
 
 
 # --- verdicts ---------------------------------------------------------------------------------
 
 
 def test_too_little_evidence_is_provisional(world: Database):
-    assert standing(world)["words"] == ["Nobody has compared it with SFT yet."]
+    assert standing(world).words == ["Nobody has compared it with SFT yet."]
     compare(world, "policy-1", "sft-1", TWELVE_WINS[:11])
     found = standing(world)
-    assert (found["verdict"], found["may_stop"], found["alarm"]) == ("provisional", False, None)
-    assert "100% of 11 judgments on 11 prompts" in found["words"][0]
-    assert "log E stands at 2.8, and 3.0 would settle it" in found["words"][1]  # log 15.9
+    assert (found.verdict, found.may_stop, found.alarm) == ("provisional", False, None)
+    assert "100% of 11 judgments on 11 prompts" in found.words[0]
+    assert "log E is 2.8, and it decides at 3.0" in found.words[1]  # log 15.9
 
 
 def test_a_policy_that_is_clearly_better_is_promoted_and_judging_may_stop(world: Database):
     compare(world, "policy-1", "sft-1", TWELVE_WINS)
     found = standing(world)
-    assert (found["verdict"], found["may_stop"]) == ("promoted", True)
-    assert found["sequential"]["stopped_at"] == 12
-    assert found["sequential"]["path"][-1][0] == 12
-    assert "You may stop" in found["words"][1]
+    assert (found.verdict, found.may_stop) == ("promoted", True)
+    assert found.sequential.stopped_at == 12
+    assert found.sequential.path[-1][0] == 12
+    assert "You can stop" in found.words[1]
 
 
 def test_a_policy_that_is_clearly_worse_is_blocked(world: Database):
     compare(world, "policy-1", "sft-1", TWELVE_LOSSES)
-    assert standing(world)["verdict"] == "blocked"
+    assert standing(world).verdict == "blocked"
 
 
 def test_the_alarm_blocks_even_a_policy_that_people_prefer(world: Database):
     # 18 wins, then 8 losses: better is settled after 12; expected .95 against .69 of people.
     compare(world, "policy-1", "sft-1", ["first"] * 18 + ["second"] * 8, predicted=0.95)
     found = standing(world)
-    assert found["sequential"]["decision"] == "better"
-    assert (found["verdict"], found["alarm"]["alarm"]) == ("blocked", True)
+    assert found.sequential.decision == "better"
+    assert (found.verdict, found.alarm.alarm) == ("blocked", True)
     # gap .95 − 18/26 = .25769; v = 26/25 · (18 · .30769² + 8 · .69231²)/26² = .0085207.
-    assert found["alarm"]["z"] == pytest.approx(0.257692 / math.sqrt(0.0085207), rel=1e-4)
-    assert "Alarm" in found["words"][2]
+    assert found.alarm.z == pytest.approx(0.257692 / math.sqrt(0.0085207), rel=1e-4)
+    assert found.words[2].startswith("Over-optimization alarm.")
 
 
 @pytest.mark.parametrize(
     ("prompts", "says"),
     [
-        (19, "people gave 50%: over-optimisation cannot be told on fewer than 20 prompts."),
-        (20, "people gave 50% (z = 0.0): no sign of over-optimisation."),
+        (19, "people gave 50%.  The over-optimization alarm needs 20 prompts."),
+        (20, "people gave 50% (z = 0.0): no sign of over-optimization."),
     ],
 )
-def test_over_optimisation_is_denied_only_where_it_could_be_seen(
+def test_over_optimization_is_denied_only_where_it_could_be_seen(
     world: Database, prompts: int, says: str
 ):
     # A hair under people's .5, so that z is a negative that rounds to 0.
     compare(world, "policy-1", "sft-1", ["tie"] * prompts, predicted=0.4999)
-    assert standing(world)["words"][2].endswith(says)
+    assert standing(world).words[2].endswith(says)
 
 
 def test_only_its_own_reward_models_promises_count_against_a_policy(world: Database):
@@ -152,21 +152,21 @@ def test_only_its_own_reward_models_promises_count_against_a_policy(world: Datab
         world, "policy-1", "sft-1", ["first"] * 18 + ["second"] * 8, predicted=0.95, by="reward-2"
     )
     found = standing(world)
-    assert (found["alarm"], found["verdict"]) == (None, "promoted")
+    assert (found.alarm, found.verdict) == (None, "promoted")
 
 
 def test_a_researchers_ruling_goes_before_the_evidence_until_it_is_taken_back(world: Database):
     compare(world, "policy-1", "sft-1", TWELVE_LOSSES)
     policy_judgments.override(world, "policy-1", "promote", reason="shorter is what we want")
     found = standing(world)
-    assert (found["verdict"], found["by_evidence"]) == ("promoted", "blocked")
-    assert "shorter is what we want" in found["words"][-1]
+    assert (found.verdict, found.by_evidence) == ("promoted", "blocked")
+    assert "shorter is what we want" in found.words[-1]
     policy_judgments.override(world, "policy-1", "promote", reason="\x1b[31mred\nand more")
-    assert standing(world)["words"][-1].endswith("”:  [31mred and more")
+    assert standing(world).words[-1].endswith("”:  [31mred and more")
     policy_judgments.override(world, "policy-1", "evidence", reason="was a misunderstanding")
     found = standing(world)
-    assert found["verdict"] == "blocked"
-    assert "ruled" not in found["words"][-1]
+    assert found.verdict == "blocked"
+    assert "ruled" not in found.words[-1]
     with pytest.raises(ValueError, match="there is no ruling on policy-1 to take back"):
         policy_judgments.override(world, "policy-1", "evidence", reason="again")
 
@@ -195,7 +195,7 @@ def test_rulings_and_predictions_survive_a_rebuild(world: Database):
     rebuild(world.workspace)
     with Database.open(world.workspace) as again:
         assert policy_judgments.evidence(again) == before
-        assert standing(again)["words"][-1] == "Rosa ruled “block”: rude"
+        assert standing(again).words[-1] == "Rosa ruled “block”: rude"
 
 
 def test_a_policy_is_compared_with_others_as_well(world: Database):
@@ -203,10 +203,10 @@ def test_a_policy_is_compared_with_others_as_well(world: Database):
     # .75 with variance 4/3 · (3 · .0625 + .5625)/16 = .0625, so n = 3; Wilson's with t(3) = 3.182.
     compare(world, "policy-1", "policy-2", ["second"] * 3 + ["first"], arm="previous")
     found = standing(world, "policy-2")
-    said = "Against policy-1 they preferred it in 75% of 4 judgments on 4 prompts (13% to 98%)."
-    assert said in found["words"]
-    assert standing(world, "policy-1")["versus"][0]["win_rate"] == 0.25
-    assert found["win_rate"]["comparisons"] == 1  # against SFT
+    said = "People preferred it to policy-1 in 75% of 4 judgments on 4 prompts (13% to 98%)."
+    assert said in found.words
+    assert standing(world, "policy-1").versus[0].win_rate == 0.25
+    assert found.win_rate.comparisons == 1  # against SFT
 
 
 # --- how much is asked ------------------------------------------------------------------------
@@ -301,7 +301,7 @@ def test_after_a_block_the_next_iteration_samples_the_last_promoted(
 def test_a_ruling_lets_a_blocked_policys_successor_through(loop: Loop, world: Database):
     compare(world, "policy-1", "sft-1", TWELVE_LOSSES)
     found = loop.override_gate("promote", "the judges misread the task", policy="policy-1")
-    assert (found["verdict"], found["by_evidence"]) == ("promoted", "blocked")
+    assert (found.verdict, found.by_evidence) == ("promoted", "blocked")
     loop.advance()
     second, third = iterations.listing(world)[1:]
     assert (second.verdict, third.policy_sampled) == ("promoted", "policy-2")
@@ -316,11 +316,11 @@ def test_a_promoted_policy_is_what_a_later_block_falls_back_to(
     third = iterations.listing(world)[-1]
     assert third.policy_sampled == "policy-1"
     found = loop.gate()
-    assert found["last_promoted"] == "policy-1"
+    assert found.last_promoted == "policy-1"
     # SFT is compared with the one that waits: the promoted one's verdict is known.
     job = started.jobs[0]
     assert (job.names["policy"], job.names["on_trial"]) == ("policy-1", "policy-2")
-    assert found["iteration"]["policy"] == "policy-2"
+    assert found.iteration.policy == "policy-2"
 
 
 def test_a_policy_that_waited_and_was_found_harmful_blocks_its_successor_too(
@@ -334,7 +334,7 @@ def test_a_policy_that_waited_and_was_found_harmful_blocks_its_successor_too(
     loop.advance()
     third, fourth = iterations.listing(world)[2:]
     assert (third.verdict, fourth.policy_sampled) == ("blocked", "sft-1")
-    assert loop.gate()["iteration"]["policy"] == "policy-3"
+    assert loop.gate().iteration.policy == "policy-3"
 
 
 def test_a_waiting_policy_that_is_not_harmful_lets_its_successor_through(
@@ -403,14 +403,14 @@ def test_the_verdict_stands_when_the_reward_stage_has_spoken(loop: Loop, world: 
         world,
         2,
         [
-            {"comparison": r["comparison"], "first": 0.9, "first_score": 1.0, "second_score": 0.0}
+            {"comparison": r.comparison, "first": 0.9, "first_score": 1.0, "second_score": 0.0}
             for r in rows
         ],
     )
     loop.advance()
     second = iterations.get(world, 2)
     assert (second.phase, second.verdict) == ("policy", "blocked")
-    assert standing(world)["alarm"]["predicted"] == pytest.approx(0.9)
+    assert standing(world).alarm.predicted == pytest.approx(0.9)
     # Taken over a second time, as after a crash: the same.
     iterations.save(world, replace(second, phase="reward", verdict=None))
     loop.advance()
@@ -491,11 +491,24 @@ def test_the_report_is_what_the_command_line_prints(loop: Loop, world: Database)
     compare(world, "policy-1", "sft-1", TWELVE_WINS)
     add_iteration(world, 2, phase="labeling")
     found = loop.gate()
-    assert [each["policy"] for each in found["policies"]] == ["policy-2", "policy-1"]
-    assert found["iteration"] == {"number": 2, "policy": "policy-1", "wanted": 50, "judged": 12}
+    assert [each.policy for each in found.policies] == ["policy-2", "policy-1"]
+    assert found.iteration == GateProgress(number=2, policy="policy-1", wanted=50, judged=12)
     text = gate.format_gate(found)
     assert "policy-1: promoted" in text
     assert "12 judgments of policy-1 against SFT, 50 wanted; last promoted: policy-1" in text
-    assert "cannot be ranked" in text  # policy-2
-    nothing = gate.report({"reference": None}, Config())
+    assert "not ranked" in text  # policy-2
+    nothing = gate.report(Evidence(), Config())
     assert gate.format_gate(nothing) == "There is no trained policy to judge yet."
+
+
+def test_a_report_is_the_same_after_its_way_as_json(loop: Loop, world: Database):
+    compare(world, "policy-1", "sft-1", TWELVE_WINS, predicted=0.9)
+    compare(world, "policy-1", "policy-2", ["first"], arm="previous")
+    loop.override_gate("block", "it lectures", policy="policy-2")
+    add_iteration(world, 2, phase="labeling")
+    found = loop.gate()
+    again = read(GateReport, json.loads(json.dumps(asdict(found))))
+    assert json.dumps(asdict(again)) == json.dumps(asdict(found))
+    assert gate.format_gate(again) == gate.format_gate(found)
+    assert again.standing("policy-2").ruling == found.standing("policy-2").ruling
+    assert again.iteration == found.iteration

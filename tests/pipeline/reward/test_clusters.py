@@ -38,21 +38,23 @@ def test_copies_would_narrow_an_interval_that_takes_them_for_independent():
 
 def test_a_policys_standing():
     one, many = (gate.standing(evidence(copies), "policy-1") for copies in (1, COPIES))
-    for end in ("low", "high"):
-        assert many["win_rate"][end] == close(one["win_rate"][end])
-    assert many["win_rate"]["comparisons"] == COPIES * one["win_rate"]["comparisons"]
-    assert many["sequential"]["log_e"] == close(one["sequential"]["log_e"])
-    assert many["alarm"]["z"] == close(one["alarm"]["z"])
-    assert many["alarm"]["error"] == close(one["alarm"]["error"])
+    assert many.win_rate
+    assert one.win_rate
+    assert (many.win_rate.low, many.win_rate.high) == (
+        close(one.win_rate.low), close(one.win_rate.high),
+    )  # fmt: skip
+    assert many.win_rate.comparisons == COPIES * one.win_rate.comparisons
+    assert many.sequential.log_e == close(one.sequential.log_e)
+    assert many.alarm
+    assert one.alarm
+    assert (many.alarm.z, many.alarm.error) == (close(one.alarm.z), close(one.alarm.error))
 
 
 def test_the_leaderboard():
-    one, many = (
-        gate.report(evidence(copies), Config())["leaderboard"][0] for copies in (1, COPIES)
-    )
-    assert (one["policy"], one["judgments"]) == ("policy-1", len(WON))
+    one, many = (gate.report(evidence(copies), Config()).leaderboard[0] for copies in (1, COPIES))
+    assert (one.policy, one.judgments) == ("policy-1", len(WON))
     # The prior weighs less beside more judgments, which moves the interval and hardly narrows it.
-    width, copied = (rank["high"] - rank["low"] for rank in (one, many))
+    width, copied = (rank.high - rank.low for rank in (one, many))
     assert copied == pytest.approx(width, rel=0.1)
 
 

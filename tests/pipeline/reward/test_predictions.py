@@ -89,10 +89,10 @@ def test_predictions_are_stored_once(db: Database, tmp_path: Path):
     add_models(db, policies=1)
     add_iteration(db, 1)
     compare(db, "policy-1", "sft-1", ["first"])
-    comparison = policy_judgments.judged(db)[0]["comparison"]
+    comparison = policy_judgments.judged(db)[0].comparison
     row = {"comparison": comparison, "first": 0.7, "first_score": 1.0, "second_score": 0.5}
     for first in (0.7, 0.2):  # the stage run again scores a little differently: the first stands
         pd.DataFrame([row | {"first": first}]).to_parquet(tmp_path / "predictions.parquet")
         policy_judgments.take_predictions(db, tmp_path, proxy="reward-1")
-    assert policy_judgments.judged(db)[0]["predicted"] == 0.7
+    assert policy_judgments.judged(db)[0].predicted == 0.7
     assert policy_judgments.take_predictions(db, tmp_path / new_id(), proxy="reward-1") == 0

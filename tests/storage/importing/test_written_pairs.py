@@ -319,9 +319,9 @@ def test_no_held_out_figure_rests_on_them() -> None:
 def test_gate_win_rate_and_leaderboard_do_not_count_them(world: Database, tmp_path: Path) -> None:
     assert len(policy_judgments.judged(world)) == 3
     report = gate.report(policy_judgments.evidence(world), Config())
-    [row] = [row for row in report["leaderboard"] if row["policy"] == "policy-1"]
-    assert row["judgments"] == 3
-    assert {row["policy"] for row in report["leaderboard"]} <= {"policy-1", "sft-1"}
+    [row] = [row for row in report.leaderboard if row.policy == "policy-1"]
+    assert row.judgments == 3
+    assert {row.policy for row in report.leaderboard} <= {"policy-1", "sft-1"}
     # Nor does a reward model predict them for the alarm.
     assert policy_judgments.give_pairs(world, tmp_path, iteration=0, proxy="reward-1") == 0
     assert WRITTEN not in (*RANDOM_STREAM, *policy_judgments.EVALUATION_ARMS)

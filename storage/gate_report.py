@@ -1,0 +1,142 @@
+"""What the promotion gate reports: computed by `pipeline.promotion`, shown by pages and commands.
+
+`dataclasses.asdict` turns a report into JSON.  `read` makes the report of that JSON again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Literal, TypeVar
+
+from storage.analysis.intervals import WinRate
+from storage.gate_records import StandingRuling
+
+T = TypeVar("T")
+Verdict = Literal["promoted", "blocked", "provisional"]
+Decision = Literal["better", "worse", "go on"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OverOptimization:
+    """Predicted and human win rate over the same `comparisons` judgments of `prompts` prompts.
+
+    `z` is (predicted − human)/`error`; `alarm` is raised at z > 2 with enough prompts.  `error` is
+    None for a single prompt, where the standard error is unknown.
+    """
+
+    predicted: float
+    human: float
+    error: float | None
+    z: float
+    alarm: bool
+    comparisons: int
+    prompts: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class SequentialEvidence:
+    """The sequential test against SFT, for a chart.
+
+    `log_e` (nats) is the evidence after all `prompts`.  `path` has pairs (prompts, log E), thinned.
+    `stopped_at` is the number of prompts at which log E first exceeded `limit`, or None.
+    """
+
+    decision: Decision
+    log_e: float
+    prompts: int
+    stopped_at: int | None
+    path: Sequence[tuple[int, float]]
+    limit: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Versus(WinRate):
+    """A policy's win rate against another policy."""
+
+    opponent: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """The verdict on one policy and its evidence.
+
+    `by_evidence` is the verdict without the researcher's `ruling`.  `win_rate` and `sequential` are
+    against SFT, `versus` against other policies, the newest first.  `alarm` covers the judgments
+    that the policy's own reward model predicted.  `words` has the same in sentences.  `may_stop`
+    says that further judgments against SFT cannot change the decision of the test.
+    """
+
+    policy: str
+    verdict: Verdict
+    by_evidence: Verdict
+    ruling: StandingRuling | None
+    win_rate: WinRate | None
+    versus: Sequence[Versus]
+    sequential: SequentialEvidence
+    may_stop: bool
+    alarm: OverOptimization | None
+    words: Sequence[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rank:
+    """A policy's place on the leaderboard, from its `judgments` against any other policy.
+
+    `rating` is in logits, 0 for the anchor, with the standard error `error`.  `win_rate` is
+    σ(rating), the chance against the anchor, with its 95% interval.  These are None when no chain
+    of judgments connects the policy to the anchor.
+    """
+
+    policy: str
+    judgments: int
+    rating: float | None = None
+    error: float | None = None
+    win_rate: float | None = None
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class GateProgress:
+    """The candidate `policy` of iteration `number`: judgments against SFT `wanted` and `judged`."""
+
+    number: int
+    policy: str
+    wanted: int
+    judged: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class GateReport:
+    """Every trained policy's standing, the newest first, and the leaderboard with SFT as anchor.
+
+    `iteration` is None when the newest iteration has no candidate.  `last_promoted` is the policy
+    that is sampled after a block: a promoted policy or the reference, None before there is one.
+    """
+
+    policies: Sequence[Standing] = ()
+    leaderboard: Sequence[Rank] = ()
+    iteration: GateProgress | None = None
+    last_promoted: str | None = None
+
+    def standing(self, policy: str) -> Standing:
+        """One policy's standing; ValueError for an unknown policy."""
+        for found in self.policies:
+            if found.policy == policy:
+                return found
+        known = ", ".join(each.policy for each in self.policies) or "none yet"
+        raise ValueError(f"there is no trained policy {policy}; there are: {known}")
+
+
+def read(report: type[T], found: Mapping[str, Any]) -> T:
+    """The report in a JSON object; pydantic.ValidationError for another object."""
+    return _adapter(report).validate_python(found)
+
+
+@cache
+def _adapter(report: type[Any]) -> Any:
+    from pydantic import TypeAdapter  # noqa: PLC0415  (a tenth of a second that few commands need)
+
+    return TypeAdapter(report)
