@@ -1,19 +1,29 @@
 """What the documents say is what the code does."""
 
+import ast
 import inspect
 import re
+from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import fields
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from pipeline.config.policy import OptimizeConfig
 from pipeline.config.shaping import COMPONENTS
+from pipeline.config.studio import Config
 from pipeline.ppo import metrics
 from pipeline.ppo.config import PPOConfig
 from pipeline.ppo.metrics import METRICS
 
-DOCS = Path(__file__).parent.parent / "docs"
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+PACKAGES = ("benchmarks", "commands", "docker", "docs", "labeler", "pipeline", "storage", "tests")
+ELSEWHERE = {"limit_conn": "a directive of nginx", "member_1": "f'member_{number}'"}
+"""Identifiers on the pages that the source does not hold, and what they are."""
+PAGES = sorted([*ROOT.glob("*.md"), *DOCS.glob("*.md")])
 ALGORITHM, REWARD = (
     (DOCS / name).read_text(encoding="utf-8") for name in ("algorithm.md", "reward.md")
 )
@@ -72,3 +82,132 @@ def test_the_settings_of_other_methods_stand_with_their_defaults():
     text = (DOCS / "compare.md").read_text(encoding="utf-8")
     found = dict(re.findall(r"^\| `optimize\.(\w+)` \| ([^|]+) \|", text, re.MULTILINE))
     assert found == {f.name: str(f.default) for f in fields(OptimizeConfig)}
+
+
+def code_spans(page: Path) -> list[str]:
+    """The text between backticks, fenced blocks left out."""
+    prose = re.sub(
+        r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL
+    )
+    return [" ".join(span.split()) for span in re.findall(r"`([^`]+)`", prose)]
+
+
+@cache
+def source_files() -> list[Path]:
+    """The files of the packages and those beside them, without pages, pictures and models."""
+    found = [path for package in PACKAGES for path in (ROOT / package).rglob("*") if path.is_file()]
+    found += [path for path in ROOT.iterdir() if path.is_file()]
+    text = {"", ".py", ".js", ".toml", ".html", ".css", ".sh", ".yaml", ".yml"}
+    return [path for path in found if path.suffix in text and "__pycache__" not in path.parts]
+
+
+@cache
+def words() -> set[str]:
+    """Every word of the source without the tests, in code, comments and strings."""
+    paths = (path for path in source_files() if "tests" not in path.relative_to(ROOT).parts)
+    files = (path.read_text(encoding="utf-8", errors="replace") for path in paths)
+    return {word for text in files for word in re.findall(r"\w+", text)}
+
+
+@cache
+def members() -> dict[str, set[str]]:
+    """What modules (by the last part of their name) define, and what classes hold."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for path in source_files():
+        if path.suffix != ".py":
+            continue
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        stem = path.parent.name if path.stem == "__init__" else path.stem
+        found[stem] |= set(defined(tree))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                held = {*defined(node), *(n for part in node.body for n in attributes(part))}
+                found[node.name] |= held
+                found[node.name.lower()] |= held  # a variable of the class
+                found[stem] |= held
+    return found
+
+
+def defined(tree: ast.Module | ast.ClassDef) -> Iterator[str]:
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            yield node.target.id
+        elif isinstance(node, ast.ImportFrom):
+            yield from (name.name for name in node.names)
+        elif isinstance(node, ast.Assign):
+            yield from (target.id for target in node.targets if isinstance(target, ast.Name))
+
+
+def attributes(node: ast.AST) -> Iterator[str]:
+    """The names that a method assigns to `self`."""
+    for part in ast.walk(node):
+        if isinstance(part, ast.Attribute) and isinstance(part.ctx, ast.Store):
+            yield part.attr
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_file_that_a_page_names_exists(page):
+    """Paths from the root exist; other `.py` and `.js` files are the end of a path that does."""
+    ends = {f"/{path.relative_to(ROOT).as_posix()}" for path in source_files()}
+    missing = []
+    for span in code_spans(page):
+        for word in re.findall(r"[\w.{},*<>/-]+", span):
+            if re.match(rf"(?:{'|'.join(PACKAGES)})/", word):
+                found = any(any(ROOT.glob(name)) for name in expanded(word))
+            else:
+                found = not re.fullmatch(r"[\w/-]+\.(py|js)", word) or any(
+                    end.endswith(f"/{word}") for end in ends
+                )
+            if not found:
+                missing.append(word)
+    assert missing == []
+
+
+def expanded(path: str) -> list[str]:
+    """The paths of braces, and any folder for the placeholder TAB."""
+    head, brace, rest = path.replace("/TAB/", "/*/").rstrip("/.").partition("{")
+    if not brace:
+        return [head]
+    inner, _, tail = rest.partition("}")
+    return [f"{head}{name}{tail}" for name in inner.split(",")]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_identifier_that_a_page_names_is_in_the_source(page):
+    """`Class.member`, `module.function` and `section.setting` exist; other identifiers occur."""
+    settings = Config().to_dict()
+    missing = []
+    for span in code_spans(page):
+        name = re.sub(r"\(.*\)$", "", span)
+        if re.fullmatch(r"(pipeline|storage|labeler|commands|benchmarks)(\.\w+)+", name):
+            path = ROOT / name.replace(".", "/")
+            if not path.is_dir() and not path.with_suffix(".py").exists():
+                missing.append(span)
+        elif dotted := re.fullmatch(r"(\w+)\.(\w+)", name):
+            head, last = dotted.groups()
+            known = {*settings.get(head, ()), *members().get(head, ())}
+            if known and last not in known and not is_file_name(name):
+                missing.append(span)
+        elif re.fullmatch(r"\w*(_|[a-z][A-Z])\w*", name) and name not in {*words(), *ELSEWHERE}:
+            missing.append(span)
+    assert missing == []
+
+
+def is_file_name(name: str) -> bool:
+    suffixes = [
+        "css",
+        "duckdb",
+        "html",
+        "js",
+        "json",
+        "jsonl",
+        "md",
+        "parquet",
+        "py",
+        "svg",
+        "toml",
+        "torn",
+    ]
+    return name.rpartition(".")[2] in suffixes

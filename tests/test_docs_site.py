@@ -93,14 +93,6 @@ def test_the_site_builds_without_a_warning_and_nothing_is_left_as_source(project
     assert diagrams == sum(text.count("```mermaid") for text in sources) > 0
 
 
-def test_contributing_names_files_that_exist():
-    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    packages = "benchmarks|commands|docs|labeler|pipeline|storage|tests"
-    named = set(re.findall(rf"`((?:{packages})/[\w./-]*)", text))
-    assert len(named) > 30
-    assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
-
-
 @pytest.mark.parametrize(
     "link", ["docs/nowhere.md", "docs/reward.md#nowhere", "#nowhere", "docs/images/nowhere.png"]
 )

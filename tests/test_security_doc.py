@@ -1,4 +1,4 @@
-"""SECURITY.md: every requirement of ASVS 4.0.3, level 1, once, with places that exist."""
+"""SECURITY.md: every requirement of ASVS 4.0.3, level 1, once."""
 
 from __future__ import annotations
 
@@ -31,8 +31,7 @@ def test_every_requirement_stands_once_with_one_of_four_answers():
     assert f"Of {len(expected)}: {figures}." in TEXT
 
 
-def test_every_place_that_is_named_exists():
-    named = set(re.findall(r"`((?:labeler|storage|pipeline|tests|docs)/[\w/.]+)`", TEXT))
-    assert len(named) > 25
-    assert [name for name in named if not (ROOT / name).exists()] == []
+def test_most_answers_name_a_file():
+    # tests/test_docs.py checks that the files exist.
+    assert len(set(re.findall(r"`((?:labeler|storage|pipeline|tests|docs)/[\w/.]+)`", TEXT))) > 25
     assert "(SECURITY.md)" in (ROOT / "README.md").read_text(encoding="utf-8")
