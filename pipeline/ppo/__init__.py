@@ -7,9 +7,11 @@
         print(update.step, update.metrics["reward/mean"], update.metrics["kl/reference"])
     trainer.save("policy")
 
-Names are loaded when they are first asked for, so that `pipeline.ppo.config`
-and `pipeline.ppo.metrics` can be read without loading torch.
+Names are imported on first use, so that `pipeline.ppo.config` and `pipeline.ppo.metrics` can be
+imported without torch.
 """
+
+# ruff: noqa: F401 (imports for type checkers are the names that this module exports)
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -22,22 +24,7 @@ if TYPE_CHECKING:
     from pipeline.ppo.rollout import Rollout, generate
     from pipeline.ppo.trainer import PPOTrainer
 
-__all__ = [
-    "METRICS",
-    "ActorCritic",
-    "Flag",
-    "PPOConfig",
-    "PPOTrainer",
-    "Rollout",
-    "Sample",
-    "SamplerMismatch",
-    "TrainingDiverged",
-    "UpdateResult",
-    "generate",
-    "red_flags",
-]
-
-_HOME = {
+_MODULES = {
     "METRICS": "metrics",
     "ActorCritic": "model",
     "Flag": "metrics",
@@ -54,6 +41,6 @@ _HOME = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -1,8 +1,8 @@
-"""One update's responses: what each step adds to them, how they are cut, what is reported of them."""
+"""The responses of one update: the fields that each step adds, micro-batches, and the report to the caller."""
 
 from collections.abc import Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
@@ -16,81 +16,56 @@ from pipeline.ppo.metrics import Flag, red_flags
 from pipeline.ppo.rollout import Rollout
 
 
-@dataclass(frozen=True, kw_only=True)
-class RewardScores:
-    """Weighted scores (B,) of the responses, each component's, and the texts that were scored."""
-
-    total: Tensor
-    components: dict[str, list[float]]
-    texts: list[str]
-
-
-@dataclass(frozen=True, kw_only=True)
-class TokenRewards:
-    """Rewards (B, T), with the log-ratio and the KL they are made from; 0 on padding."""
-
-    token_rewards: Tensor
-    log_ratio: Tensor
-    """log π_old − log π_ref of each token."""
-    kl: Tensor
-    """The divergence that is charged: `log_ratio`, or the exact one with kl_estimator "full"."""
-    scale: float
-    """What whitening multiplied the rewards by; 1 without."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReferencePass:
-    """What the pass without gradients over the responses computed, each (B, T), 0 on padding.
-
-    `kl` is the exact per-token KL, None unless the settings ask for it.  `logprobs`, `values` and
-    `entropies` are the policy's own, None where sampling gave them.
-    """
-
-    ref_logprobs: Tensor
-    kl: Tensor | None
-    logprobs: Tensor | None
-    values: Tensor | None
-    entropies: Tensor | None
-
-
 @dataclass(kw_only=True, eq=False, repr=False)
 class Batch:
-    """B responses, row by row; every step of an update adds its fields.
+    """B responses; every step of an update adds its fields.
 
-    Tensors have no gradient, and unless stated otherwise are (B, T): T response tokens,
-    right-padded, 0 on padding.  Reading a field that no step has set yet raises AttributeError.
+    Tensors have no gradient.  Unless stated otherwise they are (B, T): T response tokens,
+    right-padded, 0 on padding.  Reading a field before its step has set it raises AttributeError.
     """
 
-    # From the rollout.
+    # Rollout.
     prompt_indices: list[int]
     input_ids: Tensor
-    """(B, L) prompt and response, right-padded, so that causal attention needs no mask and
-    positions count from 0."""
+    """(B, L) prompt and response, right-padded: causal attention then needs no mask."""
     prompt_lengths: Tensor
     """(B,) tokens."""
     lengths: Tensor
-    """(B,) sampled tokens, end-of-text included; the only source of masks."""
+    """(B,) sampled tokens, end-of-text included; masks are made from these alone."""
     tokens: Tensor
     """The responses alone."""
     finish_reasons: list[str]
     """"stop" or "length", as in `Rollout`."""
     sampler_logprobs: Tensor
-    """By the arithmetic of the sampler."""
+    """As the sampler computed them."""
     old_logprobs: Tensor
-    """log π_old: the policy's at rollout time, by the arithmetic of the trainer."""
+    """log π_old, as the trainer computes them."""
     entropies: Tensor | None
     values: Tensor | None
-    """V of the state before each token, at rollout time; with another baseline, that."""
+    """V of the state before each token at rollout time, or another baseline."""
 
-    # From the reward and the reference.
-    scores: RewardScores = field(init=False)
+    # Score.
+    texts: list[str] = field(init=False)
+    scores: Tensor = field(init=False)
+    """(B,) weighted sums of the components."""
+    components: dict[str, list[float]] = field(init=False)
+    """Each component's score of every response."""
     ref_logprobs: Tensor = field(init=False)
     exact_kl: Tensor | None = field(init=False)
+    """Per-token KL over the whole vocabulary, with kl_estimator "full"."""
     importance_weights: Tensor | None = field(init=False)
-    """Correct for a sampler other than the policy; None for 1."""
+    """Correct for a sampler whose probabilities differ from the policy's; None stands for 1."""
 
-    # From shaping, and from GAE.
-    rewards: TokenRewards = field(init=False)
+    # Shape.
+    log_ratio: Tensor = field(init=False)
+    """log π_old − log π_ref."""
+    kl: Tensor = field(init=False)
+    """The divergence that is charged: `log_ratio`, or `exact_kl` where there is one."""
+    token_rewards: Tensor = field(init=False)
+    reward_scale: float = field(init=False)
+    """The factor by which whitening multiplied the rewards; 1 without whitening."""
+
+    # Advantages.
     advantages: Tensor = field(init=False)
     returns: Tensor = field(init=False)
 
@@ -103,7 +78,7 @@ class Batch:
         prompt_indices: Sequence[int],
         pad: int,
     ) -> "Batch":
-        """Responses behind their prompts, padded with the token id `pad`."""
+        """Prompts followed by their responses, padded with the token id `pad`."""
         device = rollout.tokens.device
         rows = [[*p, *r] for p, r in zip(prompts, rollout.token_lists(), strict=True)]
         width = max(map(len, rows))
@@ -123,7 +98,7 @@ class Batch:
         )
 
     def take(self, rows: list[int]) -> "Batch":
-        """Those rows, cut to the longest of them, without scores and rewards."""
+        """These rows, cut to the longest of them; per-row tensors and lists only."""
         index = torch.tensor(rows, device=self.lengths.device)
         lengths, prompt_lengths = self.lengths[index], self.prompt_lengths[index]
         width = int(lengths.max())
@@ -136,8 +111,6 @@ class Batch:
                 setattr(part, name, value[(index, *columns)])
             elif isinstance(value, list):
                 setattr(part, name, [value[row] for row in rows])
-            elif value is not None:  # no loss reads them
-                delattr(part, name)
         return part
 
     @property
@@ -163,19 +136,8 @@ class Batch:
         return [row[:length] for row, length in rows]
 
 
-def merge_recomputed(batch: Batch, found: ReferencePass) -> None:
-    """Add what the reference pass computed; it replaces what sampling left out or got coarsely."""
-    batch.ref_logprobs, batch.exact_kl = found.ref_logprobs, found.kl
-    if found.logprobs is not None:
-        batch.old_logprobs = found.logprobs
-    if found.values is not None:
-        batch.values = found.values
-    if found.entropies is not None:
-        batch.entropies = found.entropies
-
-
 def gather_shares(share: Batch, processes: Processes) -> Batch:
-    """The shares of all processes, scores included, as one batch: alike on every process.
+    """The shares of all processes as one batch, equal on every process.
 
     Rows are in the order in which their prompts were drawn.
     """
@@ -184,50 +146,44 @@ def gather_shares(share: Batch, processes: Processes) -> Batch:
     shares = processes.gather(_moved(share, torch.device("cpu")))
     whole = copy(shares[0])
     for name, value in vars(whole).items():
-        parts = [getattr(share, name) for share in shares]
+        parts = [vars(each)[name] for each in shares]
         if isinstance(value, Tensor):
             setattr(whole, name, _rows(parts, processes))
         elif isinstance(value, list):
-            setattr(whole, name, processes.whole(parts))
-    scores = [share.scores for share in shares]
-    whole.scores = RewardScores(
-        total=_rows([s.total for s in scores], processes),
-        components={
-            name: processes.whole([s.components[name] for s in scores])
-            for name in scores[0].components
-        },
-        texts=processes.whole([s.texts for s in scores]),
-    )
+            setattr(whole, name, processes.interleave(parts))
+    whole.components = {
+        name: processes.interleave([each.components[name] for each in shares])
+        for name in whole.components
+    }
     return _moved(whole, share.tokens.device)
 
 
 def _rows(parts: Sequence[Tensor], processes: Processes) -> Tensor:
-    """The rows of all shares, (B,) or (B, widest)."""
+    """The rows of all shares, (B,) or (B, width of the widest)."""
     if parts[0].dim() > 1:
         width = max(part.shape[1] for part in parts)
         parts = [pad_right(part, (0, width - part.shape[1])) for part in parts]
-    return torch.stack(processes.whole([list(part) for part in parts]))
+    return torch.stack(processes.interleave([list(part) for part in parts]))
 
 
 def _moved(batch: Batch, device: torch.device) -> Batch:
-    """The same with every tensor on `device`."""
+    """A copy with every tensor on `device`."""
     moved = copy(batch)
     for name, value in vars(batch).items():
         if isinstance(value, Tensor):
             setattr(moved, name, value.to(device))
-    moved.scores = replace(batch.scores, total=batch.scores.total.to(device))
     return moved
 
 
 def micro_batches(
     rows: Sequence[int], lengths: Sequence[int], *, token_budget: int, slack: int | None
 ) -> list[list[int]]:
-    """Group rows of like length: at most `token_budget` padded tokens and `slack` padding each.
+    """Group rows of similar length: at most `token_budget` padded tokens and `slack` padding each.
 
-    `lengths[row]` is the tokens of prompt and response.  A row longer than the
-    budget goes alone.  Less slack wastes less on padding and more on starting
-    passes; on a GPU starting one costs thousands of tokens, on a CPU dozens.  With
-    `slack=None` rows are packed: nothing is padded.
+    `lengths[row]` counts the tokens of prompt and response.  A row longer than the budget forms a
+    group of its own.  Less slack means less padding but more passes; starting a pass costs as much
+    as thousands of tokens on a GPU, and dozens on a CPU.  `slack=None` is for packed rows, which
+    have no padding; the order of `rows` is kept.
     """
     groups: list[list[int]] = []
     widest = padding = 0
@@ -252,7 +208,7 @@ def micro_batches(
 
 
 def to_tokens(flat: Tensor, mask: Tensor) -> Tensor:
-    """Lay (N,) per-token results out as (B, T), 0 on padding; gradients pass."""
+    """Arrange (N,) per-token results as (B, T), 0 on padding; differentiable."""
     return flat.new_zeros(mask.shape).masked_scatter(mask, flat)
 
 
@@ -261,11 +217,11 @@ class TrainingDiverged(RuntimeError):
 
 
 class SamplerMismatch(RuntimeError):
-    """The responses of an update were sampled by another model than the policy."""
+    """Another model than the policy sampled the responses of an update."""
 
     @classmethod
     def of(cls, history: Sequence[Mapping[str, float]]) -> Self:
-        """The error for the flag on the last of these updates."""
+        """The error for the flag of the last of these updates."""
         (flag,) = (flag for flag in red_flags(history) if flag.name == "sampler_mismatch")
         return cls(f"update {len(history)}: {flag.seen} {flag.why} {flag.remedy}")
 
@@ -297,21 +253,24 @@ class UpdateResult:
     samples: list[Sample]
     """Every response of the update, in sampling order."""
     checkpoint: Path | None
-    """Where this update's checkpoint goes, written when the next update is asked for:
-    so what the caller puts in `trainer.extra` on seeing this result is inside.  None
-    when no checkpoint is due."""
+    """Path of this update's checkpoint, None when none is due.  It is written when the caller asks
+    for the next update, so it contains what the caller has put into `trainer.extra` by then."""
 
 
 def samples_of(batch: Batch) -> list[Sample]:
     """Every response of a batch that was scored and rewarded."""
     columns = zip(
         batch.prompt_indices,
-        batch.scores.texts,
-        batch.scores.total.tolist(),
-        batch.rewards.log_ratio.sum(1).tolist(),
+        batch.texts,
+        batch.scores.tolist(),
+        batch.log_ratio.sum(1).tolist(),
         batch.lengths.tolist(),
         batch.finish_reasons,
         strict=True,
     )
-    names = ("prompt_index", "text", "score", "kl", "length", "finish_reason")
-    return [Sample(**dict(zip(names, row, strict=True))) for row in columns]
+    return [
+        Sample(
+            prompt_index=prompt, text=text, score=score, kl=kl, length=length, finish_reason=reason
+        )
+        for prompt, text, score, kl, length, reason in columns
+    ]

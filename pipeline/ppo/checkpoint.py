@@ -1,11 +1,7 @@
-"""Checkpoints: what they hold, how they are written, and which run may resume from them.
-
-A checkpoint is whole or absent; the newest two are kept; every random state is inside.
-"""
+"""Checkpoint files: written atomically, checked when read; the newest two are kept."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import pickle
@@ -14,24 +10,18 @@ import re
 import shutil
 import zipfile
 from collections.abc import Sequence
-from dataclasses import asdict, replace
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 import numpy as np
 import torch
-
-from pipeline.ppo.config import PPOConfig
-from pipeline.ppo.distributed import load_states, optimizer_state, trained_state
-from pipeline.ppo.model import shapes_hash
-from pipeline.ppo.rewards import Baseline, Rewarder
 
 _KEPT = 2
 _FILE = "state.pt"
 
 
 class DamagedCheckpoint(ValueError):
-    """A checkpoint's file is not what was written: `path`, its `step` and the `reason`."""
+    """The file of the checkpoint at `path` is damaged or missing, for `reason`."""
 
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(f"the checkpoint {path} is damaged ({reason})")
@@ -43,13 +33,13 @@ class DamagedCheckpoint(ValueError):
 
 
 class NoReadableCheckpoint(ValueError):
-    """None of a run's checkpoints is what was written."""
+    """All checkpoints of a run are damaged."""
 
 
 def writable(directory: Path) -> Path:
-    """The folder of checkpoints to be; ValueError, before any work, where none can be made.
+    """`directory`; ValueError where no checkpoints can be written to it.
 
-    It is made with the first checkpoint: an empty one would look like something to resume.
+    Only its parent is created: an empty folder would look like a run to resume.
     """
     parent = directory.parent
     try:
@@ -67,8 +57,8 @@ def writable(directory: Path) -> Path:
 def save_checkpoint(directory: Path, step: int, state: dict[str, Any]) -> Path:
     """Write `directory/step-000042/state.pt`, then remove all but the newest two.
 
-    The checkpoint is written and synced under another name and renamed, and renamed again
-    before it is removed, so one that can be seen is complete at every moment.
+    A checkpoint is renamed after it is written and before it is removed, so a visible one is
+    always complete.
     """
     final = checkpoint_path(directory, step)
     draft = directory / f".{final.name}.tmp"
@@ -79,7 +69,7 @@ def save_checkpoint(directory: Path, step: int, state: dict[str, Any]) -> Path:
         file.flush()
         os.fsync(file.fileno())
     _sync_directory(draft)
-    if final.exists():  # The caller has written this update's already.
+    if final.exists():  # the caller has already written this update's checkpoint
         _hide(final)
     draft.rename(final)
     _sync_directory(directory)
@@ -93,31 +83,31 @@ def _write(state: dict[str, Any], file: IO[bytes]) -> None:
     try:
         torch.save(state, file)
     except RuntimeError as error:
-        # torch's zip writer replaces the disk's error with one of its own.
+        # torch's zip writer replaces the error of the disk with its own.
         if isinstance(error.__context__, OSError):
             raise error.__context__ from None
         raise
 
 
 def _hide(checkpoint: Path) -> None:
-    """Take a checkpoint out of sight in one step; emptying a folder takes several."""
+    """Rename a checkpoint in one step; removing its files takes several."""
     checkpoint.rename(checkpoint.with_name(f".{checkpoint.name}.old"))
 
 
 def _remove_leftovers(directory: Path) -> None:
-    """Remove what is being thrown away, and what a killed process was writing or throwing away."""
+    """Remove hidden checkpoints and the drafts of killed processes."""
     for hidden in directory.glob(".step-*"):
         shutil.rmtree(hidden)
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
-    """Read a checkpoint onto the CPU; nothing in it can run code.
+    """Read a checkpoint onto the CPU; it cannot run code.
 
-    Raises DamagedCheckpoint for a file that is cut off, changed or missing.
+    Raises DamagedCheckpoint for a file that is truncated, changed or missing.
     """
     try:
         with zipfile.ZipFile(path / _FILE) as parts:
-            # torch reads a record without looking at the checksum it stored.
+            # torch does not verify the checksums that it stores.
             damaged = parts.testzip()
         if damaged is None:
             return torch.load(path / _FILE, map_location="cpu", weights_only=True)
@@ -130,9 +120,9 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
 
 
 def load_newest(found: Sequence[Path]) -> tuple[Path, dict[str, Any], list[DamagedCheckpoint]]:
-    """The newest of these checkpoints that can be read, its state, and the damaged newer ones.
+    """The newest readable checkpoint, its state, and the damaged newer ones.
 
-    `found` runs from old to new.  Raises NoReadableCheckpoint when all are damaged.
+    `found` is ordered from old to new.  Raises NoReadableCheckpoint when all are damaged.
     """
     damaged: list[DamagedCheckpoint] = []
     for path in reversed(found):
@@ -148,7 +138,7 @@ def load_newest(found: Sequence[Path]) -> tuple[Path, dict[str, Any], list[Damag
 
 
 def set_aside(damaged: Sequence[DamagedCheckpoint]) -> None:
-    """Rename damaged checkpoints to ``damaged-…``, so that they are not counted among the kept."""
+    """Rename damaged checkpoints to ``damaged-…``, so that they do not count among the kept."""
     for error in damaged:
         aside = error.path.with_name(f"damaged-{error.path.name}")
         shutil.rmtree(aside, ignore_errors=True)
@@ -160,7 +150,7 @@ def checkpoint_path(directory: Path, step: int) -> Path:
 
 
 def list_checkpoints(directory: Path | None) -> list[Path]:
-    """Complete checkpoints, oldest first; anything else that lies beside them is left alone."""
+    """Complete checkpoints, oldest first; other files in the directory are ignored."""
     found = directory.iterdir() if directory is not None and directory.is_dir() else ()
     ours = [path for path in found if re.fullmatch(r"step-\d{6,}", path.name) and path.is_dir()]
     return sorted(ours, key=_step)
@@ -171,7 +161,7 @@ def _step(path: Path) -> int:
 
 
 def random_states(generators: dict[str, torch.Generator]) -> dict[str, Any]:
-    """Every random state: the engine's generators and, for the reward's sake, the global ones."""
+    """The states of the engine's generators and of the global ones, which a reward may use."""
     kind, keys, *rest = np.random.get_state()  # noqa: NPY002 - the legacy global is what callers use
     return {
         "generators": {name: g.get_state() for name, g in generators.items()},
@@ -183,7 +173,7 @@ def random_states(generators: dict[str, torch.Generator]) -> dict[str, Any]:
 
 
 def restore_random_states(states: dict[str, Any], generators: dict[str, torch.Generator]) -> None:
-    """Put back what `random_states` read."""
+    """Restore the result of `random_states`."""
     for name, generator in generators.items():
         generator.set_state(states["generators"][name])
     torch.set_rng_state(states["torch"])
@@ -196,104 +186,9 @@ def restore_random_states(states: dict[str, Any], generators: dict[str, torch.Ge
 
 
 def _sync_directory(directory: Path) -> None:
-    """Make the rename itself survive a power cut."""
+    """Make a rename survive a power cut."""
     handle = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-_FORMAT = 2
-"""What a checkpoint holds and how: 1, which had no number, held frozen weights too."""
-
-
-class Resumable(Protocol):
-    """The parts of a `PPOTrainer` that are saved, and those that identify its run."""
-
-    config: PPOConfig
-    model: Any
-    learner: Any
-    rewarder: Rewarder
-    baseline: Baseline
-    sampler: Any
-    generators: dict[str, torch.Generator]
-    prompts: list[list[int]]
-    eos_token_ids: list[int]
-    frozen_hash: str
-    reference_hash: str
-    step: int
-    history: list[dict[str, float]]
-    stopped: str | None
-    extra: dict[str, Any]
-
-
-def state_of(trainer: Resumable) -> dict[str, Any]:
-    """Everything a bit-for-bit resume needs, the caller's `extra` included."""
-    return {
-        "format": _FORMAT,
-        "step": trainer.step,
-        "model": trained_state(trainer.model),
-        "optimizer": optimizer_state(trainer.model, trainer.learner.optimizer),
-        "rewarder": trainer.rewarder.state_dict(),
-        "category_means": trainer.baseline.category_means.sums,
-        "sampler": trainer.sampler.state_dict(),
-        "random": random_states(trainer.generators),
-        "history": trainer.history,
-        "stopped": trainer.stopped,
-        "extra": json.dumps(trainer.extra),
-        "run": fingerprint(trainer),
-    }
-
-
-def restore(trainer: Resumable, state: dict[str, Any]) -> None:
-    """Put the trainer back to where `state_of` was asked; ValueError where that was another run."""
-    _check_same_run(trainer, state)
-    load_states(trainer.model, trainer.learner.optimizer, state)
-    trainer.rewarder.load_state_dict(state["rewarder"])
-    means = {name: list(found) for name, found in state["category_means"].items()}
-    trainer.baseline.category_means.sums = means
-    trainer.sampler.load_state_dict(state["sampler"])
-    restore_random_states(state["random"], trainer.generators)
-    trainer.step, trainer.stopped = state["step"], state["stopped"]
-    trainer.history = [dict(metrics) for metrics in state["history"]]
-    trainer.extra = json.loads(state["extra"])
-
-
-def _check_same_run(trainer: Resumable, state: dict[str, Any]) -> None:
-    """ValueError unless the state is of this run, or of one that this one makes longer."""
-    written = state.get("format", 1)
-    if written != _FORMAT:
-        raise ValueError(
-            f"the checkpoint was written by another version of the engine (format {written}, this "
-            f"version reads {_FORMAT}); finish the run with that version, or start again from scratch "
-            "in an empty directory"
-        )
-    ours, theirs = fingerprint(trainer), dict(state["run"])
-    planned, before = ours.pop("ppo.updates"), theirs.pop("ppo.updates")
-    names = sorted(ours.keys() | theirs.keys())
-    differing = [name for name in names if ours.get(name) != theirs.get(name)]
-    if differing:
-        raise ValueError(
-            f"the checkpoint belongs to another run: {', '.join(differing)} differ; "
-            "resume with the same settings or start in an empty directory"
-        )
-    if planned < before:
-        raise ValueError(
-            f"the checkpoint belongs to a run of {before} updates; on a resume ppo.updates="
-            f"{planned} may be raised above that, not lowered"
-        )
-
-
-def fingerprint(trainer: Resumable) -> dict[str, Any]:
-    """What must be the same for a resume to mean anything."""
-    settings = asdict(replace(trainer.config, checkpoint_every=0))
-    prompts = hashlib.sha256(json.dumps(trainer.prompts).encode()).hexdigest()
-    return {f"ppo.{name}": value for name, value in settings.items()} | {
-        "model": shapes_hash(trainer.model),
-        "frozen weights": trainer.frozen_hash,
-        "prompts": prompts,
-        "reference": trainer.reference_hash,
-        "reward_weights": trainer.rewarder.weights,
-        "eos_token_ids": trainer.eos_token_ids,
-    }

@@ -1,14 +1,12 @@
-"""Several processes as one: each samples and reads its share, and all see the whole batch.
+"""Several processes train as one.
 
-A batch is drawn alike everywhere.  Each process samples, scores and reads every `size`-th row of it,
-and the results, a few numbers a token, are gathered.  From there on every process computes the same
-advantages and minibatches, reads its share of each, and gradients are summed.  So two processes make
-the steps that one would make, whatever the lengths of their texts.
+All processes draw the same batch.  Each samples and scores every `size`-th row, and the results
+are gathered.  Then every process computes the same advantages and minibatches, runs its share of
+each minibatch, and gradients are summed.  So two processes make the same steps as one.
 
 With FSDP2, weights, gradients and optimizer states are split among the processes.  A forward pass
-fetches each layer's weights when it reaches the layer, so all processes must make the same number of
-passes: passes that count nothing fill up an uneven minibatch.  Sampling makes hundreds of passes of
-one token, and fetches all weights once instead.
+fetches each layer's weights, so all processes must make the same number of passes: a process with
+fewer micro-batches adds passes whose loss counts 0.  Sampling fetches all weights once instead.
 """
 
 import os
@@ -45,18 +43,18 @@ class Processes:
         self.size = dist.get_world_size() if together else 1
 
     def share(self, rows: Sequence[T]) -> list[T]:
-        """The rows that are this process's to do."""
+        """This process's rows."""
         return list(rows[self.rank :: self.size])
 
-    def whole(self, shares: Sequence[Sequence[T]]) -> list[T]:
-        """The inverse of `share`: the shares of all processes as the rows they came from."""
+    def interleave(self, shares: Sequence[Sequence[T]]) -> list[T]:
+        """The inverse of `share`: the shares of all processes in the order of the rows."""
         rows: list[Any] = [None] * sum(map(len, shares))
         for rank, share in enumerate(shares):
             rows[rank :: self.size] = share
         return rows
 
     def gather(self, mine: T) -> list[T]:
-        """What every process has, by rank."""
+        """Every process's object, by rank; a collective call."""
         if self.size == 1:
             return [mine]
         found: list[Any] = [None] * self.size
@@ -76,11 +74,11 @@ class Processes:
         return maxima
 
     def any(self, mine: bool, device: torch.device) -> bool:
-        """Whether it is so in any process; all must ask."""
+        """Whether `mine` is True in any process; a collective call."""
         return bool(self.largest(torch.tensor(float(mine), device=device)))
 
     def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Add up every process's gradients; one that has none counts as zero."""
+        """Sum gradients over processes; a missing gradient counts as zero."""
         if self.size == 1:
             return
         parameters = list(parameters)
@@ -95,8 +93,8 @@ class Processes:
             p.grad.copy_(part.view_as(p))
 
 
-def same_weights_everywhere(processes: Processes, model: nn.Module) -> None:
-    """Give all processes the first one's weights, such as a value head made at random."""
+def broadcast_weights(processes: Processes, model: nn.Module) -> None:
+    """Give all processes the first one's weights; a new value head is random."""
     if processes.size > 1:
         for tensor in model.state_dict().values():
             dist.broadcast(tensor, src=0)
@@ -106,20 +104,20 @@ _WHOLE = StateDictOptions(full_state_dict=True, cpu_offload=True)
 
 
 def shard(model: nn.Module) -> None:
-    """Cut every transformer layer, and what is around them, among the processes."""
+    """Shard every transformer layer, and the rest of the model, over the processes."""
     modules = list(model.modules())
     layers = {name for m in modules for name in getattr(m, "_no_split_modules", None) or ()}
     for module in modules:
         if type(module).__name__ in layers:
             fully_shard(module)
     fully_shard(model)
-    if hasattr(model, "values"):  # the second way into the policy with its critic
+    if hasattr(model, "values"):  # a second entry point of the policy with its critic
         register_fsdp_forward_method(model, "values")
 
 
 @contextmanager
 def gathered(model: nn.Module) -> Iterator[None]:
-    """Inside, every process has the whole weights, and passes exchange nothing."""
+    """Inside, every process holds all weights, and forward passes exchange nothing."""
     parts = [module for module in model.modules() if isinstance(module, FSDPModule)]
     for part in parts:
         part.set_reshard_after_forward(False, recurse=False)
@@ -136,38 +134,38 @@ def is_sharded(model: nn.Module) -> bool:
     return isinstance(model, FSDPModule)
 
 
-def whole(tensor: Tensor) -> Tensor:
-    """A tensor with every process's part; all must ask."""
+def full_tensor(tensor: Tensor) -> Tensor:
+    """The tensor with every process's shard; a collective call."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
-def own(tensor: Tensor) -> Tensor:
-    """This process's part of a tensor."""
+def local_tensor(tensor: Tensor) -> Tensor:
+    """This process's shard of a tensor."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def model_state(model: nn.Module) -> dict[str, Any]:
-    """The whole state, on the first process; all must ask."""
+    """The whole state, on the first process; a collective call."""
     return get_model_state_dict(model, options=_WHOLE) if is_sharded(model) else model.state_dict()
 
 
 def frozen_names(model: nn.Module) -> set[str]:
-    """Names, in its state, of the weights that are not trained."""
+    """State-dict names of the parameters that are not trained."""
     named = model.state_dict(keep_vars=True).items()
     return {name for name, x in named if isinstance(x, nn.Parameter) and not x.requires_grad}
 
 
 def trained_state(model: nn.Module) -> dict[str, Any]:
-    """What training may change, on the first process; all must ask.
+    """The state without frozen weights, on the first process; a collective call.
 
-    Without the frozen weights: those under LoRA adapters are nearly all of a model.
+    With LoRA, nearly all weights are frozen.
     """
     frozen = frozen_names(model)
     return {name: x for name, x in model_state(model).items() if name not in frozen}
 
 
 def part_state(model: nn.Module, part: str) -> dict[str, Any] | None:
-    """A part's whole state by its own names, on the first process; None where it has it itself."""
+    """A submodule's whole state by its own names, on the first process; None without sharding."""
     if not is_sharded(model):
         return None
     state, prefix = model_state(model), f"{part}."
@@ -175,14 +173,14 @@ def part_state(model: nn.Module, part: str) -> dict[str, Any] | None:
 
 
 def optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """The whole state, on the first process; all must ask."""
+    """The whole state, on the first process; a collective call."""
     if is_sharded(model):
         return get_optimizer_state_dict(model, optimizer, options=_WHOLE)
     return optimizer.state_dict()
 
 
 def load_states(model: nn.Module, optimizer: torch.optim.Optimizer, states: dict[str, Any]) -> None:
-    """Put back what `trained_state` and `optimizer_state` gave, on every process."""
+    """Load the results of `trained_state` and `optimizer_state`, on every process."""
     if not is_sharded(model):
         found = model.load_state_dict(states["model"], strict=False)
         assert set(found.missing_keys) <= frozen_names(model), found.missing_keys

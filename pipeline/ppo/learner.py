@@ -1,7 +1,7 @@
-"""Forward passes over whole texts, and the optimizer steps that an update makes of them."""
+"""Forward passes over prompts with their responses, and the optimizer steps of an update."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
@@ -17,21 +17,29 @@ from pipeline.ppo.algorithm import (
     policy_loss,
     value_loss,
 )
-from pipeline.ppo.batch import Batch, ReferencePass, micro_batches, to_tokens
+from pipeline.ppo.batch import Batch, micro_batches, to_tokens
 from pipeline.ppo.config import PPOConfig
-from pipeline.ppo.distributed import Processes, is_sharded, whole
-from pipeline.ppo.model import ActorCritic, autocast, entropy, not_ending, run_model, token_logprobs
+from pipeline.ppo.distributed import Processes, full_tensor, is_sharded
+from pipeline.ppo.model import (
+    ActorCritic,
+    Setup,
+    autocast,
+    entropy,
+    forbid_ends,
+    run_model,
+    token_logprobs,
+)
 from pipeline.ppo.packing import pack, packed
 
 _SEPARATE_CRITIC_RATE = 10
-"""How many times the policy's learning rate a separate critic takes unless told otherwise."""
+"""Default learning rate of a separate critic, as a multiple of the policy's."""
 
-# Padded tokens that cost about as much as starting one more forward and backward pass.
+# Padded tokens that cost about as much as one more forward and backward pass.
 _SLACK = {"cpu": 64, "cuda": 4096, "mps": 1024}
 
 
 Steps = tuple[Part, ...]
-"""What each minibatch trains, one optimizer step each."""
+"""The optimizer steps on each minibatch, by what they train."""
 
 NOTHING: Steps = ()
 JOINT: Steps = ("both",)
@@ -41,7 +49,7 @@ POLICY_ONLY: Steps = ("policy",)
 
 
 def planned_steps(config: PPOConfig, update: int) -> Steps:
-    """What the minibatches of an update train; updates count from 0."""
+    """The steps on each minibatch of an update; updates count from 0."""
     if config.baseline != "critic":
         return POLICY_ONLY
     if update < config.value_warmup:
@@ -50,93 +58,88 @@ def planned_steps(config: PPOConfig, update: int) -> Steps:
 
 
 class Rates(NamedTuple):
-    """Learning rates of one update: of the policy, and of a separate critic or the value head."""
+    """Learning rates of one update; `critic` is that of a separate critic or of the value head."""
 
     policy: float
     critic: float
 
 
 def learning_rates(config: PPOConfig, step: int) -> Rates:
-    """Rates of update `step`, counted from 0: a pure function, so a resume needs no state."""
+    """Learning rates of update `step`, counted from 0; a resume needs no scheduler state."""
     times = _SEPARATE_CRITIC_RATE if config.critic == "separate" else 1
-    peak = config.critic_lr or times * config.lr
-    share = 1.0 if config.schedule == "constant" else 1 - step / config.updates
-    return Rates(config.lr * share, peak * share)
+    critic_lr = config.critic_lr or times * config.lr
+    decay = 1.0 if config.schedule == "constant" else 1 - step / config.updates
+    return Rates(config.lr * decay, critic_lr * decay)
 
 
 class NonFiniteError(RuntimeError):
-    """A loss, gradient or log-probability is NaN or infinite; no step was taken on it."""
+    """A loss, gradient or log-probability is NaN or infinite; no step was made with it."""
 
 
 class Learner:
-    """Owns the optimizer; turns a batch and its advantages into a better policy."""
+    """Owns the optimizer; improves the policy from a batch with advantages."""
 
     def __init__(
         self,
-        model: ActorCritic,
-        reference: nn.Module,
-        config: PPOConfig,
-        *,
-        precision: str,
-        device: torch.device,
-        generator: torch.Generator,
-        packing: bool,
+        setup: Setup,
         processes: Processes,
-        eos_token_ids: Sequence[int],
+        *,
+        packing: bool,
+        generator: torch.Generator,
     ) -> None:
+        self.setup = setup
+        self.config = setup.config
+        self.model = setup.model
+        self.device = setup.device
         self.processes = processes
-        self._ends = torch.tensor(sorted(set(eos_token_ids)), device=device)
         self.packing = packing
-        self.model = model
-        self.reference = reference
-        self.config = config
-        self.precision = precision
-        self.device = device
         self.generator = generator
-        self.sharded = is_sharded(model)
-        # Sharded gradients are averaged over processes; a minibatch's is a sum over its tokens.
+        self.sharded = is_sharded(setup.model)
+        # FSDP2 averages gradients over processes; a minibatch's gradient is a sum over its tokens.
         self._loss_scale = processes.size if self.sharded else 1
-        self._models = [m for m in (model.policy, model.critic, reference) if m is not None]
-        self.parameters = [p for p in model.parameters() if p.requires_grad]
-        self.optimizer = make_optimizer(model, config)
+        self._eos = torch.tensor(sorted(set(setup.eos_token_ids)), device=setup.device)
+        self.parameters = [p for p in setup.model.parameters() if p.requires_grad]
+        self.optimizer = make_optimizer(setup.model, setup.config)
 
     def logits(
         self, model: nn.Module, batch: Batch, **options: Any
     ) -> tuple[Tensor, Tensor | None]:
         """Logits (N, V) of the sampling distribution, and values (N,), of all sampled tokens.
 
-        That is the full one at the temperature, without end-of-text in the first `min_new_tokens`.
+        The distribution is at the sampling temperature, and has no end-of-text in the first
+        `min_new_tokens`; top-k and top-p do not apply.
         """
-        with autocast(self.precision, self.device):
+        with autocast(self.setup.precision, self.device):
             output = run_model(model, **self._inputs(batch), use_cache=False, **options)
         logits = output.logits
-        if self.config.temperature != 1:  # dividing costs as much memory again
+        if self.config.temperature != 1:  # a division allocates the logits again
             logits = logits / self.config.temperature
         if self.config.min_new_tokens:
             early = batch.mask.nonzero()[:, 1] < self.config.min_new_tokens
-            logits = not_ending(logits, self._ends, early)
+            logits = forbid_ends(logits, self._eos, early)
         return logits, output.values
 
     def _values(self, batch: Batch) -> Tensor:
-        """(N,) values of all sampled tokens, in a pass that makes no logits."""
-        with autocast(self.precision, self.device):
+        """(N,) values of all sampled tokens, from a pass without logits."""
+        with autocast(self.setup.precision, self.device):
             return self.model.values(**self._inputs(batch))
 
     def _inputs(self, batch: Batch) -> dict[str, Tensor]:
-        """What a model reads, padded or packed."""
+        """A model's inputs, padded or packed."""
         if not self.packing:
             return {"input_ids": batch.input_ids, "positions": batch.positions}
         ids, places, (positions,) = pack(batch.input_ids, batch.read_lengths, batch.positions)
         return {"input_ids": ids, "positions": positions, "position_ids": places}
 
-    def _reading(self, batch: Batch) -> AbstractContextManager[None]:
-        """Packed, models must know where texts end for as long as gradients are computed."""
+    def _text_bounds(self, batch: Batch) -> AbstractContextManager[None]:
+        """Inside, models know where packed texts end."""
         if not self.packing:
             return nullcontext()
-        return packed(self._models, batch.read_lengths.tolist())
+        models = (self.model.policy, self.model.critic, self.setup.reference)
+        return packed([m for m in models if m is not None], batch.read_lengths.tolist())
 
     def split(self, batch: Batch, rows: list[int]) -> list[list[int]]:
-        """Micro-batches of these rows."""
+        """These rows as micro-batches."""
         return micro_batches(
             rows,
             batch.read_lengths.tolist(),
@@ -145,44 +148,42 @@ class Learner:
         )
 
     @torch.no_grad()
-    def reference_pass(self, batch: Batch, *, recompute: bool = False) -> ReferencePass:
-        """Log-probabilities of the responses under the reference, in one pass without gradients.
+    def reference_pass(self, batch: Batch, *, recompute: bool = False) -> None:
+        """Add the reference's log-probabilities to the batch, in a pass without gradients.
 
-        The policy passes too where bf16 made its sampled log-probabilities too coarse (off by up to
-        3e-2), where the exact KL needs its whole distribution, and with `recompute`, where another
-        sampled; then entropies are computed too.  A separate critic passes, since it did not sample.
+        The policy is run again where its own figures are missing or too coarse: in bf16 (sampled
+        log-probabilities are off by up to 3e-2), for the exact KL, and with `recompute`, when
+        another sampler drew the tokens.  A separate critic computes its values here.
         """
         found: dict[str, Tensor] = {}
         for rows in self.split(batch, list(range(batch.tokens.shape[0]))):
             part = batch.take(rows)
-            with self._reading(part):
+            with self._text_bounds(part):
                 results = self._frozen_pass(part, recompute=recompute)
             for name, flat in results.items():
                 if name not in found:
                     found[name] = torch.zeros(batch.tokens.shape, device=flat.device)
                 found[name][rows, : part.tokens.shape[1]] = to_tokens(flat, part.mask)
-        return ReferencePass(
-            ref_logprobs=found["ref_logprobs"],
-            logprobs=found.get("logprobs"),
-            values=found.get("values"),
-            kl=found.get("kl"),
-            entropies=found.get("entropies"),
-        )
+        batch.ref_logprobs = found["ref_logprobs"]
+        batch.exact_kl = found.get("exact_kl")
+        batch.old_logprobs = found.get("logprobs", batch.old_logprobs)
+        batch.values = found.get("values", batch.values)
+        batch.entropies = found.get("entropies", batch.entropies)
 
     def _frozen_pass(self, batch: Batch, *, recompute: bool) -> dict[str, Tensor]:
         """(N,) results of one micro-batch by name."""
         sampled = batch.tokens[batch.mask]
-        ref_logits, _ = self.logits(self.reference, batch)
+        ref_logits, _ = self.logits(self.setup.reference, batch)
         results = {"ref_logprobs": token_logprobs(ref_logits, sampled)}
         exact = self.config.kl_estimator == "full"
-        if recompute or exact or self.precision != "fp32":
+        if recompute or exact or self.setup.precision != "fp32":
             logits, values = self.logits(self.model, batch)
             assert values is not None
             results |= {"logprobs": token_logprobs(logits, sampled), "values": values}
             if recompute:
                 results["entropies"] = entropy(logits)
             if exact:
-                results["kl"] = full_kl(logits, ref_logits)
+                results["exact_kl"] = full_kl(logits, ref_logits)
         elif batch.values is None:
             results["values"] = self._values(batch)
         return results
@@ -192,14 +193,13 @@ class Learner:
     ) -> dict[str, float]:
         """Make the optimizer steps of one update; return its metrics.
 
-        `steps` says what each minibatch trains, in turn; with none nothing is read or learned.
-        Stops early, before the step, once a minibatch shows the policy further than `target_kl`
-        from where it sampled.  Raises NonFiniteError before a bad step.
+        Each minibatch gets one optimizer step for each of `steps`; without any, nothing is computed.
+        Stops early, before the step, when a minibatch's `approx_kl` exceeds `target_kl`.
+        Raises NonFiniteError before a step with a gradient that is not finite.
         """
         for group, lr in zip(self.optimizer.param_groups, rates, strict=True):
             group["lr"] = lr
-        # Dropout would make two passes over one text disagree; checkpointing (its rates are 0
-        # then) works in training mode alone.
+        # Gradient checkpointing works in training mode only; dropout rates are 0 in either.
         self.model.train(self.config.gradient_checkpointing)
         self.model.trunk_learns_values = steps != VALUE_ONLY
         tally = _Tally()
@@ -216,14 +216,15 @@ class Learner:
             else:
                 continue
             break
-        self.optimizer.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad()
         return tally.metrics() | {"optim/lr": rates.policy, "optim/critic_lr": rates.critic}
 
     def _step(self, tally: "_Tally") -> None:
         if not self.sharded:
             self.processes.sum_gradients(self.parameters)
-        norm = whole(nn.utils.clip_grad_norm_(self.parameters, self.config.max_grad_norm)).item()
-        # A loss that is not finite comes to light here, on every process alike.
+        norm = full_tensor(nn.utils.clip_grad_norm_(self.parameters, self.config.max_grad_norm))
+        norm = norm.item()
+        # Also catches a loss that is not finite, and does so on every process alike.
         if not math.isfinite(norm):
             raise NonFiniteError(f"the gradient norm is {norm}")
         self.optimizer.step()
@@ -236,33 +237,29 @@ class Learner:
             rows = torch.stack([torch.stack([x.float() for x in loss]) for loss in losses])
         sums = self.processes.total(rows.sum(0)).tolist()  # one transfer from the device
         maxima = self.processes.largest(rows.amax(0)).tolist()
-        found = zip(PPOLoss._fields, sums, maxima, strict=True)
-        return {n: largest if n.startswith("ratio_") else sum for n, sum, largest in found}
+        totals = dict(zip(PPOLoss._fields, sums, strict=True))
+        largest = dict(zip(PPOLoss._fields, maxima, strict=True))
+        return totals | {name: largest[name] for name in ("ratio_max", "ratio_error")}
 
     def _minibatches(self, count: int) -> Iterator[tuple[int, list[int]]]:
-        """(epoch, rows) of every planned step, shuffled anew in each epoch."""
+        """(epoch, rows) of every minibatch; each epoch shuffles the rows again."""
         for epoch in range(self.config.epochs):
             order = torch.randperm(count, generator=self.generator).tolist()
             for start in range(0, count, self.config.minibatch):
                 yield epoch, order[start : start + self.config.minibatch]
 
     def _gradients(
-        self,
-        batch: Batch,
-        rows: list[int],
-        tokens: int,
-        part: Part,
-        kl_weight: float,
+        self, batch: Batch, rows: list[int], tokens: int, part: Part, kl_weight: float
     ) -> list[PPOLoss]:
         """Accumulate the gradient of the mean loss over the minibatch's tokens."""
-        self.optimizer.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad()
         losses = []
         groups = self.split(batch, rows)
         for number in range(self._passes(len(groups))):
             counts = number < len(groups)
             micro = batch.take(groups[number if counts else 0])
-            # Around the backward pass too: checkpointing reads the texts once more there.
-            with self._reading(micro):
+            # Around the backward pass too: gradient checkpointing runs the forward pass again.
+            with self._text_bounds(micro):
                 for loss in self._losses(micro, tokens, part, kl_weight):
                     (loss.total * (self._loss_scale * counts)).backward()
                     if counts:
@@ -270,15 +267,15 @@ class Learner:
         return losses
 
     def _passes(self, mine: int) -> int:
-        """Passes to make: sharded, as many as the process that has most."""
+        """Passes to make; with sharding, as many as the process that has most."""
         if not self.sharded:
             return mine
         return int(self.processes.largest(torch.tensor(mine, device=self.device)))
 
     def _losses(self, batch: Batch, tokens: int, part: Part, kl_weight: float) -> Iterator[PPOLoss]:
-        """The losses of a micro-batch, whose gradients add up; what is not trained is not run.
+        """The losses of a micro-batch, whose gradients add up; only the trained parts are run.
 
-        Policy and separate critic come one after the other: only one's activations are held.
+        Policy and separate critic run one after the other, so that only one's activations are held.
         """
         apart = part != "both" or self.model.critic is not None
         if part != "value":
@@ -293,7 +290,7 @@ class Learner:
     def _policy_loss(
         self, batch: Batch, tokens: int, kl_weight: float, *, apart: bool
     ) -> tuple[PPOLoss, Tensor | None]:
-        """Loss of the policy, and (N,) values that the same pass gave unless they come `apart`."""
+        """Loss of the policy, and the (N,) values of the same pass; None if values come `apart`."""
         config, mask = self.config, batch.mask
         logits, values = self.logits(self.model, batch, apart=apart)
         logprobs = to_tokens(token_logprobs(logits, batch.tokens[mask]), mask)
@@ -323,19 +320,19 @@ class Learner:
         )
 
     def _kl_loss(self, batch: Batch, logits: Tensor, logprobs: Tensor) -> Tensor | None:
-        """Each token's own divergence, with its gradient, where the loss charges it."""
+        """Each token's divergence with its gradient, or None where the loss does not charge it."""
         if not self.config.charges_kl_in_loss:
             return None
         if self.config.kl_estimator == "full":
             with torch.no_grad():
-                ref_logits, _ = self.logits(self.reference, batch)
+                ref_logits, _ = self.logits(self.setup.reference, batch)
             return to_tokens(full_kl(logits, ref_logits), batch.mask)
         k2 = kl_estimate(logprobs - batch.ref_logprobs, self.config.kl_estimator)
-        # Its gradient is that of KL(π‖π_ref) on tokens that π sampled; these are π_old's.
+        # k2's gradient is that of KL(π‖π_ref) on tokens that π sampled; π_old sampled these.
         weight = (logprobs.detach() - batch.old_logprobs).exp()
-        return k2 * (
-            weight if batch.importance_weights is None else weight * batch.importance_weights
-        )
+        if batch.importance_weights is not None:
+            weight = weight * batch.importance_weights
+        return k2 * weight
 
 
 class _Tally:
@@ -347,13 +344,13 @@ class _Tally:
         self.sums = dict.fromkeys(("policy", "value", "kl", "approx_kl"), 0.0)
         self.counts = dict.fromkeys(("clipped", "value_clipped"), 0.0)
         self.norms: list[float] = []
-        self.ratio_max = 1.0  # as before the first step on the policy
+        self.ratio_max = 1.0  # its value before the first step
         self.first_ratio_error: float | None = None
         self.last_kl = 0.0
         self.epochs = 0
 
     def add(self, losses: dict[str, float], tokens: int, part: Part) -> None:
-        """Take in a step on one minibatch, which trained and so read this part only."""
+        """Add the losses of a step that trained this part, and so computed this part only."""
         self.value_tokens += tokens * (part != "policy")
         for name in self.sums:
             self.sums[name] += losses[name] * tokens
@@ -368,7 +365,7 @@ class _Tally:
             self.first_ratio_error = losses["ratio_error"]
 
     def metrics(self) -> dict[str, float]:
-        """Those of the update: means over the tokens of the steps on that part, 0 without any."""
+        """The update's metrics: means over the tokens of the steps on each part, 0 without steps."""
         of_policy, of_values = max(self.policy_tokens, 1), max(self.value_tokens, 1)
         return {
             "policy/loss": self.sums["policy"] / of_policy,

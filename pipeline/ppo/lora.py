@@ -1,13 +1,11 @@
-"""LoRA, and frozen weights at the precision they are used in.
+"""LoRA with PEFT's adapters, and frozen weights in bf16.
 
-PEFT owns the adapters: names, initial values, merging, files.  On a small model most of what it
-costs is memory traffic over full-width activations, which two changes avoid: training adds an
-adapter's product into the frozen layer's own output, and sampling reads weights that have the
-adapters folded in.
+Two changes reduce the memory traffic of PEFT's adapters, most of their cost on a small model:
+training adds an adapter's product in place to the frozen layer's output, and sampling uses weights
+into which the adapters are folded.
 
-Under autocast a matrix product rounds its weights to bf16 each time, and caches the rounded ones
-only for weights that are trained.  Frozen ones rounded once give the same numbers, in half the
-memory and without the work.
+Autocast rounds weights to bf16 in every matrix product and caches the result for trained weights
+only.  Frozen weights are therefore rounded once: the same numbers, half the memory, less work.
 """
 
 import copy
@@ -25,14 +23,14 @@ ADAPTER = "lora_"
 
 
 def plain_name(name: str) -> str:
-    """The name that a weight of a LoRA policy, or of one with its adapters off, has without them."""
+    """The name of a weight without LoRA's prefixes."""
     bare = name.removeprefix("policy.").removeprefix("base_model.model.")
     return bare.replace(".base_layer.", ".")
 
 
 def with_lora(policy: Any, *, rank: int, alpha: float) -> Any:
     """The policy with LoRA adapters on every linear layer but the output."""
-    peft = import_module("peft")  # Wanted by few runs and slow to load.
+    peft = import_module("peft")  # slow to import, and few runs need it
     adapters = peft.LoraConfig(
         r=rank,
         lora_alpha=alpha,
@@ -47,7 +45,7 @@ def with_lora(policy: Any, *, rank: int, alpha: float) -> Any:
 
 
 class AdapterOff(nn.Module):
-    """A LoRA policy with its adapters switched off: the model it began from, in no memory of its own."""
+    """A LoRA policy without its adapters: the initial model, in the policy's memory."""
 
     def __init__(self, policy: nn.Module) -> None:
         super().__init__()
@@ -67,7 +65,7 @@ class AdapterOff(nn.Module):
 
 
 def _adapted(policy: nn.Module) -> list[Any]:
-    """The layers that carry an adapter."""
+    """The layers with an adapter."""
     layer = import_module("peft.tuners.lora").Linear
     return [module for module in policy.modules() if isinstance(module, layer)]
 
@@ -75,8 +73,8 @@ def _adapted(policy: nn.Module) -> list[Any]:
 class _Fused:
     """The forward of an adapted layer: W·x + s·B·(A·x).
 
-    PEFT makes the adapter's product, a scaled copy and a sum, each as large as the output; here
-    the small A·x is scaled and its product added to W·x where that lies.
+    PEFT allocates three tensors as large as the output; this scales the small A·x and adds its
+    product to W·x.
     """
 
     def __init__(self, layer: Any) -> None:
@@ -96,10 +94,9 @@ class _Fused:
 
 @contextmanager
 def adapters_folded(policy: nn.Module) -> Iterator[None]:
-    """Inside, the policy's weights are W + s·B·A and no adapter is run; then W again, to the bit.
+    """Inside, the weights are W + s·B·A and adapters do not run; afterwards W, bit for bit.
 
-    For sampling, which reads each weight once a token: a third of its time goes to adapters
-    otherwise.  Holds a second copy of the adapted weights meanwhile.
+    Saves a third of the time of sampling.  Needs memory for a second copy of the adapted weights.
     """
     layers = _adapted(policy)
     before = [layer.base_layer.weight.data for layer in layers]
@@ -117,11 +114,11 @@ def adapters_folded(policy: nn.Module) -> Iterator[None]:
             layer.merged_adapters.clear()
 
 
-def hold_in_bf16(*models: nn.Module) -> dict[str, Tensor]:
-    """Round the weights of frozen linear layers; what the first model's were, where it matters.
+def round_frozen_weights(*models: nn.Module) -> dict[str, Tensor]:
+    """Round the weights of frozen linear layers to bf16; return the first model's where they changed.
 
-    Layers that share their weights with an embedding keep them: an embedding's output is not
-    rounded under autocast.  The models then run under autocast alone.
+    Layers that share their weights with an embedding keep them, because autocast does not round an
+    embedding's output.  The models then run under autocast only.
     """
     exact: dict[str, Tensor] = {}
     for model in models:
@@ -145,8 +142,7 @@ def _frozen_layers(model: nn.Module) -> list[tuple[str, nn.Linear]]:
 
 
 def merged(policy: Any, exact: dict[str, Tensor]) -> nn.Module:
-    """A LoRA policy's copy in fp32 with its adapters merged into the weights that were rounded."""
-    # A merge changes weights in place, so it is done on a copy.
+    """A copy of a LoRA policy in fp32, with its adapters merged into the exact weights."""
     policy = copy.deepcopy(policy).float()
     with torch.no_grad():
         for name, weight in policy.named_parameters():

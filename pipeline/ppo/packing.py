@@ -1,9 +1,8 @@
-"""Several texts as one row: no padding, and one pass of large matrix products.
+"""Packing: several texts form one row without padding, for training passes on a CPU.
 
-On a CPU a pass over a small model costs as much to start as dozens of tokens; texts of unlike
-length laid end to end need one.  Each attends to itself alone, through an attention function
-registered with transformers that cuts the row at the texts' ends.  On a GPU such a loop would
-starve the card, so packing is for CPUs.
+Each text attends to itself only, by an attention function registered with transformers that splits
+the row at the texts' ends.  On a CPU this saves padding and the start of many passes; on a GPU the
+loop over texts would be slow.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,9 +33,9 @@ def _attend_apart(
     dropout: float = 0.0,
     **extra: Any,
 ) -> tuple[Tensor, None]:
-    """Causal attention of (1, heads, ΣL, width), each of the lengths on its own."""
-    if attention_mask is not None or dropout or _wanted(extra):
-        raise CannotPack(f"packing knows no attention with {_wanted(extra) or 'a mask'}")
+    """Causal attention of (1, heads, ΣL, width) within each text."""
+    if attention_mask is not None or dropout or _unsupported(extra):
+        raise CannotPack(f"packing does not support {_unsupported(extra) or 'a mask'}")
     lengths, dtype = _lengths.get(), query.dtype
     grouped = query.shape[1] != key.shape[1]
     # On a CPU, attention in bf16 is several times slower than in fp32.
@@ -49,8 +48,8 @@ def _attend_apart(
     return torch.cat(found, dim=2).transpose(1, 2).to(dtype), None
 
 
-def _wanted(extra: dict[str, Any]) -> str:
-    """Names of options that would change the result and are not known here."""
+def _unsupported(extra: dict[str, Any]) -> str:
+    """Names of attention options that would change the result and are not supported."""
     options = ("softcap", "position_bias", "s_aux", "cache")
     return ", ".join(name for name in options if extra.get(name) is not None)
 
@@ -60,7 +59,7 @@ AttentionInterface.register(_NAME, _attend_apart)
 
 @contextmanager
 def packed(models: Sequence[nn.Module], lengths: list[int]) -> Iterator[None]:
-    """Inside, these models read one row of texts of these lengths."""
+    """Inside, these models read one row that packs texts of these lengths."""
     configs: list[Any] = [model.config.get_text_config() for model in models]  # type: ignore[operator]
     before = [config._attn_implementation for config in configs]
     token = _lengths.set(lengths)
@@ -75,7 +74,7 @@ def packed(models: Sequence[nn.Module], lengths: list[int]) -> Iterator[None]:
 
 
 def pack(ids: Tensor, lengths: Tensor, *others: Tensor) -> tuple[Tensor, Tensor, list[Tensor]]:
-    """Right-padded (B, L) rows as (1, ΣL) ids, (1, ΣL) positions from 0, and others likewise."""
+    """Pack right-padded (B, L) rows: (1, ΣL) ids, (1, ΣL) positions from 0, and the others."""
     places = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
     real = places < lengths.unsqueeze(1)
     return ids[real][None], places[real][None], [other[real][None] for other in others]
@@ -83,10 +82,10 @@ def pack(ids: Tensor, lengths: Tensor, *others: Tensor) -> tuple[Tensor, Tensor,
 
 @torch.no_grad()
 def can_pack(model: Any, *, longest: int, output: str = "logits") -> bool:
-    """Whether a model's packed `output` equals that of each text alone, found by trying.
+    """Whether a model's packed `output` equals that of each text alone, tested on two texts.
 
-    Models that carry state from token to token, or whose attention has options unknown here,
-    must not be packed; nor may a sliding window be shorter than the texts.
+    False for models with recurrent state or unsupported attention options, and where texts are
+    longer than a sliding window.
     """
     config = model.config.get_text_config()
     window = getattr(config, "sliding_window", None)
@@ -107,12 +106,12 @@ def can_pack(model: Any, *, longest: int, output: str = "logits") -> bool:
     return torch.allclose(getattr(together, output), alone, rtol=1e-3, atol=1e-4)
 
 
-def packs(
+def use_packing(
     wanted: str, models: Mapping[str, nn.Module | None], *, longest: int, device: torch.device
 ) -> bool:
-    """Whether training passes of these named models pack their texts: `ppo.packing` as `wanted`.
+    """Whether training passes of these named models pack their texts; `wanted` is `ppo.packing`.
 
-    ValueError where it is on and one of them cannot.
+    Raises ValueError if it is "on" and a model cannot be packed.
     """
     if wanted == "off" or (wanted == "auto" and device.type != "cpu"):
         return False
@@ -122,7 +121,7 @@ def packs(
             continue
         if wanted == "on":
             raise ValueError(
-                f"ppo.packing='on', but packed the {name} does not read texts as it does alone; "
+                f"ppo.packing='on', but the {name} gives other results when texts are packed; "
                 "set it to auto or off"
             )
         return False
@@ -130,7 +129,7 @@ def packs(
 
 
 def last_states(trunk: Any, texts: Sequence[Sequence[int]]) -> Tensor:
-    """(B, hidden): what a trunk makes of each text's last token, all texts packed in one pass."""
+    """(B, hidden): a trunk's last hidden state of each text, all texts packed in one pass."""
     device = next(trunk.parameters()).device
     lengths = [len(text) for text in texts]
     row = torch.tensor([[token for text in texts for token in text]], device=device)

@@ -1,17 +1,14 @@
-"""From texts to rewards: the callable's scores, scaled, less penalties and the KL penalty.
-
-Beside the weights a run keeps a few numbers, all of them here: β, the moments of all scores, the
-mean returns of prompt categories.
-"""
+"""From texts to per-token rewards: the reward callable's scores, scaled, less all penalties."""
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from pipeline.ppo.algorithm import gae, next_token, shape_rewards, whiten, whitening_scale
-from pipeline.ppo.batch import Batch, RewardScores, TokenRewards
+from pipeline.ppo.algorithm import next_token, shape_rewards, whiten, whitening_scale
+from pipeline.ppo.batch import Batch
 from pipeline.ppo.checks import (
     LARGEST,
     Reward,
@@ -24,10 +21,7 @@ from pipeline.ppo.config import PPOConfig
 
 
 class Decoder:
-    """Turns response tokens into the text that the reward reads.
-
-    Special tokens are left out, as is the one that ends the response.
-    """
+    """Turns response tokens into the text that the reward reads, without special tokens."""
 
     def __init__(self, tokenizer: Any, eos_token_ids: Collection[int]) -> None:
         self._tokenizer = tokenizer
@@ -39,21 +33,20 @@ class Decoder:
         return self._decode(self._body(tokens))
 
     def unseen_share(self, responses: Sequence[Sequence[int]]) -> float:
-        """Share of sampled tokens that leave nothing in the text.
+        """Share of sampled tokens that decode to nothing.
 
-        An end-of-text that ended its response counts among the sampled tokens, and as seen: the
-        response's length and `finish_reason` tell of it.
+        An end-of-text that ends its response counts as a token that the reward sees.
         """
         unseen = sum(self._leaves_nothing(t) for r in responses for t in self._body(r))
         return unseen / sum(map(len, responses))
 
     def _body(self, tokens: Sequence[int]) -> list[int]:
-        # An id that ends a response need not be special to the tokenizer.
+        # A token that ends responses need not be a special token of the tokenizer.
         return list(tokens[:-1] if tokens[-1] in self._eos else tokens)
 
     def _leaves_nothing(self, token: int) -> bool:
         if token not in self._unseen:
-            # Twice, since some tokenizers drop a space at the beginning of a text.
+            # Decoded twice in a row, because some tokenizers drop a leading space.
             self._unseen[token] = not self._decode([token, token])
         return self._unseen[token]
 
@@ -93,7 +86,7 @@ class RunningMoments:
         self.squares = 0.0
 
     def update(self, x: Tensor) -> None:
-        """Take in a (B,) batch."""
+        """Add a (B,) batch."""
         x = x.double()
         count = self.count + len(x)
         mean = x.mean().item()
@@ -111,22 +104,26 @@ class RunningMoments:
 def scale_scores(
     scores: Tensor, *, ended: Tensor, moments: RunningMoments, config: PPOConfig
 ) -> Tensor:
-    """The (B,) scores as they are rewarded: standardised, then clipped, then less the missing-EOS penalty.
+    """The (B,) scores, standardized, then clipped, then less the missing-EOS penalty.
 
-    The penalty comes last, so that it means the same at every scale and a clip
-    cannot hide it.  `ended` (B,) is True where end-of-text was sampled; `moments` has
-    taken in this batch already.
+    The penalty comes last, so that neither the scale nor the clip changes it.  `ended` (B,) is
+    True where end-of-text was sampled; `moments` include this batch.
     """
-    match config.score_scaling:
-        case "batch":
-            scores = (scores - scores.mean()) / (scores.std(correction=0) + 1e-8)
-        case "running":
-            scores = (scores - moments.mean) / (moments.std + 1e-8)
-        case _:
-            pass
+    if config.score_scaling == "batch":
+        scores = (scores - scores.mean()) / (scores.std(correction=0) + 1e-8)
+    elif config.score_scaling == "running":
+        scores = (scores - moments.mean) / (moments.std + 1e-8)
     if config.score_clip:
         scores = scores.clamp(-config.score_clip, config.score_clip)
     return scores - config.missing_eos_penalty * (~ended)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewardScores:
+    """Scores of B responses: the weighted total (B,), and each component's by name."""
+
+    total: Tensor
+    components: dict[str, list[float]]
 
 
 class Rewarder:
@@ -149,7 +146,7 @@ class Rewarder:
         self.moments = RunningMoments()
 
     def check(self) -> None:
-        """Call the reward once, so that a broken one is found before anything is sampled."""
+        """Call the reward once, to find a broken one before anything is sampled."""
         self._accept(check_reward(self.reward))
 
     def _accept(self, components: Mapping[str, Any]) -> None:
@@ -169,35 +166,34 @@ class Rewarder:
             raise ValueError(
                 "a weighted score is too large for float32; lower reward_weights or the scores"
             )
-        return RewardScores(
-            total=total.float().to(self.device),
-            components=components,
-            texts=texts,
-        )
+        return RewardScores(total=total.float().to(self.device), components=components)
 
-    def shape(self, batch: Batch) -> TokenRewards:
-        """Turn (B,) scores into rewards per token."""
-        config, mask, scores = self.config, batch.mask, batch.scores.total
-        log_ratio = torch.where(mask, batch.old_logprobs - batch.ref_logprobs, 0)
-        # The divergence itself, exact or by its unbiased estimate k1: what k2 estimates without
-        # bias is its gradient, and that is in the loss.
-        kl = log_ratio if batch.exact_kl is None else torch.where(mask, batch.exact_kl, 0)
+    def shape(self, batch: Batch) -> None:
+        """Add per-token rewards to a batch that has scores and log-probabilities."""
+        config, mask, scores = self.config, batch.mask, batch.scores
+        batch.log_ratio = torch.where(mask, batch.old_logprobs - batch.ref_logprobs, 0)
+        # With estimator k2 the reward charges k1, which is unbiased; k2 itself is in the loss.
+        batch.kl = batch.log_ratio
+        if batch.exact_kl is not None:
+            batch.kl = torch.where(mask, batch.exact_kl, 0)
+        # Where the loss charges a token's own divergence, its reward charges only the next one's.
+        charged = (
+            config.gamma * next_token(batch.kl, mask) if config.charges_kl_in_loss else batch.kl
+        )
         self.moments.update(scores)
         ended = torch.tensor([reason == "stop" for reason in batch.finish_reasons])
-        token_rewards = shape_rewards(
+        batch.token_rewards = shape_rewards(
             scores=scale_scores(
                 scores, ended=ended.to(scores.device), moments=self.moments, config=config
             ),
-            # The loss charges a token's own divergence: its reward holds only what follows it.
-            kl=config.gamma * next_token(kl, mask) if config.charges_kl_in_loss else kl,
+            kl=charged,
             mask=mask,
             kl_weight=self.kl_controller.weight,
         )
-        scale = 1.0
+        batch.reward_scale = 1.0
         if config.whiten_rewards:
-            scale = whitening_scale(token_rewards, mask).item()
-            token_rewards = whiten(token_rewards, mask, shift_mean=False)
-        return TokenRewards(token_rewards=token_rewards, log_ratio=log_ratio, kl=kl, scale=scale)
+            batch.reward_scale = whitening_scale(batch.token_rewards, mask).item()
+            batch.token_rewards = whiten(batch.token_rewards, mask, shift_mean=False)
 
     def state_dict(self) -> dict[str, Any]:
         return {"kl_weight": self.kl_controller.weight, "moments": vars(self.moments)}
@@ -205,49 +201,3 @@ class Rewarder:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.kl_controller.weight = state["kl_weight"]
         vars(self.moments).update(state["moments"])
-
-
-class CategoryMeans:
-    """Running mean return of each prompt category: a baseline that knows the prompt's kind only."""
-
-    def __init__(self) -> None:
-        self.sums: dict[str, list[float]] = {}
-        """Category to [how many returns, their mean]."""
-
-    def baseline(self, categories: Sequence[str], returns: Tensor) -> Tensor:
-        """(B,) means before this batch; a category seen first has that of this batch."""
-        fresh: dict[str, list[float]] = {}
-        for category, value in zip(categories, returns.tolist(), strict=True):
-            fresh.setdefault(category, []).append(value)
-        before = {
-            name: self.sums[name][1] if name in self.sums else sum(values) / len(values)
-            for name, values in fresh.items()
-        }
-        for name, values in fresh.items():
-            count, mean = self.sums.get(name, [0.0, 0.0])
-            total = count + len(values)
-            self.sums[name] = [total, mean + (sum(values) - len(values) * mean) / total]
-        return returns.new_tensor([before[category] for category in categories])
-
-
-class Baseline:
-    """What returns are compared with; owns the running means of the prompts' categories."""
-
-    def __init__(self, config: PPOConfig, categories: Sequence[str]) -> None:
-        self.config = config
-        self.categories = categories
-        self.category_means = CategoryMeans()
-
-    def __call__(self, batch: Batch) -> Tensor:
-        """(B, T) the critic's values, or what stands in for them at each token."""
-        if self.config.baseline == "critic":
-            assert batch.values is not None
-            return batch.values
-        mask, rewards = batch.mask, batch.rewards.token_rewards
-        zeros = torch.zeros_like(rewards)
-        if self.config.baseline == "return_to_go":
-            return zeros
-        _, returns = gae(rewards=rewards, values=zeros, mask=mask, gamma=self.config.gamma, lam=1.0)
-        categories = [self.categories[index] for index in batch.prompt_indices]
-        means = self.category_means.baseline(categories, returns[:, 0])
-        return torch.where(mask, means.unsqueeze(1), 0)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from pipeline.ppo.algorithm import length_mask
-from pipeline.ppo.model import ModelOutput, entropy, not_ending, run_model, token_logprobs
+from pipeline.ppo.model import ModelOutput, entropy, forbid_ends, run_model, token_logprobs
 
 
 class PromptSampler:
@@ -184,7 +184,7 @@ class _Decoder:
         output = read_on(self.model, ids, mask, cache)
         self.logits = output.logits / (self.temperature or 1.0)
         if forbidden is not None:
-            self.logits = not_ending(self.logits, forbidden)
+            self.logits = forbid_ends(self.logits, forbidden)
         self.entropies[live, step] = entropy(self.logits)
         if output.values is not None:
             if self.values is None:

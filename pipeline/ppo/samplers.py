@@ -1,17 +1,15 @@
-"""Who samples the rollouts: this engine's own loop, transformers' `generate`, or vLLM.
+"""The samplers of rollouts: this engine's own loop, transformers' `generate`, or vLLM.
 
-A backend other than our own returns only the tokens it drew and their log-probabilities.  All else
-is computed afterwards by the trainer, whose arithmetic may differ: `importance_weights` measures
-that difference and corrects for it.
+The last two return only tokens and log-probabilities.  The trainer computes everything else, with
+arithmetic that may differ: `importance_weights` measures the difference and corrects for it.
 """
 
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
 from importlib import import_module
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -21,69 +19,57 @@ from pipeline.ppo.algorithm import kl_estimate, length_mask, masked_mean
 from pipeline.ppo.config import PPOConfig
 from pipeline.ppo.distributed import Processes, is_sharded
 from pipeline.ppo.lora import adapters_folded
-from pipeline.ppo.model import ActorCritic, autocast, not_ending, token_logprobs
+from pipeline.ppo.model import Setup, autocast, forbid_ends, token_logprobs
 from pipeline.ppo.rollout import Rollout, generate, left_padded, on_device, sample_tokens, truncate
 
 
 class Backend(Protocol):
-    """Samples one response to each prompt with the policy's present weights."""
+    """Samples one response to each prompt with the policy's current weights."""
 
     foreign: bool
-    """Whether the trainer must compute log-probabilities, entropies and values itself, since this
-    backend's arithmetic differs and it returns no entropies and values."""
+    """Whether the trainer must compute log-probabilities, entropies and values itself, because the
+    backend's arithmetic differs from the trainer's."""
 
     def __call__(self, prompts: Sequence[Sequence[int]], uniforms: Tensor) -> Rollout:
-        """`uniforms` (B, max_new_tokens) are the rows' random numbers, or seeds for them.
+        """`uniforms` (B, max_new_tokens) are the rows' random numbers, or give their seeds.
 
-        Recorded log-probabilities are of the full distribution at the sampling temperature,
-        without end-of-text in the first `min_new_tokens`.
+        Log-probabilities are those of the full distribution at the sampling temperature, without
+        end-of-text in the first `min_new_tokens`.
         """
         ...
 
 
-@dataclass(frozen=True, kw_only=True)
-class Request:
-    """What every backend must know."""
-
-    model: ActorCritic
-    config: PPOConfig
-    eos_token_ids: list[int]
-    pad_token_id: int
-    precision: str
-    device: torch.device
-
-
-def make_backend(request: Request, processes: Processes) -> Backend:
-    """The backend that `ppo.rollout_backend` names; ValueError where it cannot be had."""
-    name = request.config.rollout_backend
+def make_backend(setup: Setup, processes: Processes) -> Backend:
+    """The backend that `ppo.rollout_backend` names; ValueError if it is not available."""
+    name = setup.config.rollout_backend
     if name == "own":
-        return OwnLoop(request)
+        return OwnLoop(setup)
     if name == "transformers":
-        return TransformersGenerate(request)
-    if processes.size > 1 or request.device.type != "cuda":
+        return TransformersGenerate(setup)
+    if processes.size > 1 or setup.device.type != "cuda":
         raise ValueError(
             "ppo.rollout_backend='vllm' needs one process on one CUDA GPU, and this run has "
-            f"{processes.size} on {request.device.type}; set it to 'own'"
+            f"{processes.size} on {setup.device.type}; set it to 'own'"
         )
-    return VLLM(request)
+    return VLLM(setup)
 
 
 class OwnLoop:
-    """`rollout.generate`: keeps entropies and values as it samples."""
+    """`rollout.generate`, which records entropies and values while it samples."""
 
     foreign = False
 
-    def __init__(self, request: Request) -> None:
-        self.request = request
+    def __init__(self, setup: Setup) -> None:
+        self.setup = setup
 
     def __call__(self, prompts: Sequence[Sequence[int]], uniforms: Tensor) -> Rollout:
-        request, config = self.request, self.request.config
-        with autocast(request.precision, request.device), self._weights():
+        setup, config = self.setup, self.setup.config
+        with autocast(setup.precision, setup.device), self._weights():
             return generate(
-                request.model,
+                setup.model,
                 prompts,
-                eos_token_ids=request.eos_token_ids,
-                pad_token_id=request.pad_token_id,
+                eos_token_ids=setup.eos_token_ids,
+                pad_token_id=setup.pad_token_id,
                 max_new_tokens=config.max_new_tokens,
                 temperature=config.temperature,
                 top_k=config.top_k,
@@ -94,78 +80,73 @@ class OwnLoop:
             )
 
     def _weights(self) -> AbstractContextManager[None]:
-        """Inside, the policy's weights as sampling reads them fastest."""
-        request = self.request
-        # In bf16 an adapter that is small beside its weight would be rounded away; a sharded
-        # weight is a part of one.
-        if (
-            request.config.lora_rank
-            and request.precision == "fp32"
-            and not is_sharded(request.model)
-        ):
-            return adapters_folded(request.model.policy)
+        """Inside, LoRA adapters are folded into the weights where that loses nothing."""
+        setup = self.setup
+        # In bf16 a small adapter would be rounded away.
+        if setup.config.lora_rank and setup.precision == "fp32" and not is_sharded(setup.model):
+            return adapters_folded(setup.model.policy)
         return nullcontext()
 
 
 class TransformersGenerate:
     """The model's own `generate`, for models whose cache our loop cannot drive.
 
-    Forward passes, cache and stopping are transformers'; tokens are drawn with our random numbers,
-    so in fp32 its responses are those of our loop.
+    Tokens are drawn with our random numbers, so in fp32 its responses equal those of our loop.
     """
 
     foreign = True
 
-    def __init__(self, request: Request) -> None:
-        self.request = request
+    def __init__(self, setup: Setup) -> None:
+        self.setup = setup
 
     @torch.no_grad()
     def __call__(self, prompts: Sequence[Sequence[int]], uniforms: Tensor) -> Rollout:
-        step = self.request.config.rollout_batch or len(prompts)
+        step = self.setup.config.rollout_batch or len(prompts)
         tokens: list[list[int]] = []
         logprobs: list[list[float]] = []
-        self.request.model.eval()
+        self.setup.model.eval()
         for start in range(0, len(prompts), step):
             rows = slice(start, start + step)
             drawn, likely = self._generate(prompts[rows], uniforms[rows])
             tokens += drawn
             logprobs += likely
-        return as_rollout(tokens, logprobs, self.request)
+        return as_rollout(tokens, logprobs, self.setup)
 
     def _generate(
         self, prompts: Sequence[Sequence[int]], uniforms: Tensor
     ) -> tuple[list[list[int]], list[list[float]]]:
-        request, config = self.request, self.request.config
-        ids, mask = left_padded(prompts, request.pad_token_id, request.device)
-        chooser = _Chooser(request, on_device(uniforms, request.device))
-        policy: Any = request.model.policy
-        # Drawing is the chooser's; without sampling, no warper comes between.
+        setup, config = self.setup, self.setup.config
+        ids, mask = left_padded(prompts, setup.pad_token_id, setup.device)
+        chooser = _Chooser(setup, on_device(uniforms, setup.device))
+        policy: Any = setup.model.policy
+        # The logits processor draws; without do_sample no warper changes its result.
         settings = GenerationConfig(
             do_sample=False,
             max_new_tokens=config.max_new_tokens,
-            eos_token_id=request.eos_token_ids,
-            pad_token_id=request.pad_token_id,
+            eos_token_id=setup.eos_token_ids,
+            pad_token_id=setup.pad_token_id,
         )
-        with autocast(request.precision, request.device), _no_defaults(policy):
+        with autocast(setup.precision, setup.device), without_generation_defaults(policy):
             texts = policy.generate(
                 input_ids=ids,
                 attention_mask=mask,
                 generation_config=settings,
                 logits_processor=LogitsProcessorList([chooser]),
             )
-        drawn, likely = texts[:, ids.shape[1] :], torch.stack(chooser.logprobs, dim=1)
-        lengths = [_length(row, request.eos_token_ids) for row in drawn.tolist()]
-        cut = zip(drawn.tolist(), likely.tolist(), lengths, strict=True)
-        rows = [(row[:length], values[:length]) for row, values, length in cut]
-        return [row for row, _ in rows], [values for _, values in rows]
+        responses = [
+            until_end(row, setup.eos_token_ids) for row in texts[:, ids.shape[1] :].tolist()
+        ]
+        recorded = torch.stack(chooser.logprobs, dim=1).tolist()
+        logprobs = [row[: len(ids)] for ids, row in zip(responses, recorded, strict=True)]
+        return responses, logprobs
 
 
 class _Chooser(LogitsProcessor):
-    """Draws each row's next token with the row's own random number and leaves no other choice."""
+    """Draws each row's next token with the row's own random number and forbids all others."""
 
-    def __init__(self, request: Request, uniforms: Tensor) -> None:
-        self.config = request.config
-        self.eos = torch.tensor(request.eos_token_ids, device=uniforms.device)
+    def __init__(self, setup: Setup, uniforms: Tensor) -> None:
+        self.config = setup.config
+        self.eos = torch.tensor(setup.eos_token_ids, device=uniforms.device)
         self.uniforms = uniforms
         self.logprobs: list[Tensor] = []
 
@@ -173,7 +154,7 @@ class _Chooser(LogitsProcessor):
         config, step = self.config, len(self.logprobs)
         logits = scores.float() / config.temperature
         if step < config.min_new_tokens:
-            logits = not_ending(logits, self.eos)
+            logits = forbid_ends(logits, self.eos)
         allowed = truncate(logits, top_k=config.top_k, top_p=config.top_p)
         drawn = sample_tokens(allowed.softmax(-1), self.uniforms[:, step])
         self.logprobs.append(token_logprobs(logits, drawn))
@@ -181,7 +162,7 @@ class _Chooser(LogitsProcessor):
 
 
 @contextmanager
-def _no_defaults(policy: Any) -> Iterator[None]:
+def without_generation_defaults(policy: Any) -> Iterator[None]:
     """Inside, the model's own generation settings (penalties, top-k, …) do not apply."""
     holders = [module for module in policy.modules() if "generation_config" in vars(module)]
     before = [module.generation_config for module in holders]
@@ -194,17 +175,18 @@ def _no_defaults(policy: Any) -> Iterator[None]:
             module.generation_config = settings
 
 
-def _length(tokens: list[int], eos: list[int]) -> int:
-    """Tokens up to the first end-of-text, which counts."""
-    return next((n for n, token in enumerate(tokens, 1) if token in eos), len(tokens))
+def until_end(tokens: list[int], eos_token_ids: Sequence[int]) -> list[int]:
+    """The tokens up to the first end-of-text, with it."""
+    ends = (n for n, token in enumerate(tokens, 1) if token in eos_token_ids)
+    return tokens[: next(ends, len(tokens))]
 
 
 def as_rollout(
-    tokens: Sequence[Sequence[int]], logprobs: Sequence[Sequence[float]], request: Request
+    tokens: Sequence[Sequence[int]], logprobs: Sequence[Sequence[float]], setup: Setup
 ) -> Rollout:
-    """Responses of B prompts, and their tokens' log-probabilities, as a rollout without values."""
+    """B responses and their tokens' log-probabilities as a rollout without values."""
     lengths = [len(row) for row in tokens]
-    width, pad, device = max(lengths), request.pad_token_id, request.device
+    width, pad, device = max(lengths), setup.pad_token_id, setup.device
     padded = torch.tensor([[*row, *[pad] * (width - len(row))] for row in tokens], device=device)
     likely = torch.tensor([[*row, *[0.0] * (width - len(row))] for row in logprobs], device=device)
     assert likely.shape == padded.shape, "a log-probability for each token"
@@ -215,21 +197,21 @@ def as_rollout(
         logprobs=torch.where(length_mask(count, width), likely, 0),
         entropies=None,
         values=None,
-        finish_reasons=["stop" if row[-1] in request.eos_token_ids else "length" for row in tokens],
+        finish_reasons=["stop" if row[-1] in setup.eos_token_ids else "length" for row in tokens],
     )
 
 
 _SEEDS = 2**53
-"""Different random numbers that fp64 holds between 0 and 1."""
+"""Number of random numbers between 0 and 1 that `torch.rand` draws in fp64."""
 
 
 def sleeps_on(device: torch.device) -> bool:
-    """Whether vLLM can give its memory back there; its CPU build cannot."""
+    """Whether vLLM can release its memory; its CPU build cannot."""
     return device.type == "cuda"
 
 
 def _longest(config: PPOConfig, policy: Any) -> int:
-    """Tokens of the longest text; vLLM refuses more than the model's context."""
+    """Tokens of the longest text, at most the model's context, as vLLM requires."""
     wanted = config.max_prompt_tokens + config.max_new_tokens
     context = getattr(policy.config.get_text_config(), "max_position_embeddings", None)
     return min(wanted, context or wanted)
@@ -238,44 +220,43 @@ def _longest(config: PPOConfig, policy: Any) -> int:
 class VLLM:
     """Rollouts by vLLM in the trainer's own process, on the trainer's GPU.
 
-    Before each batch of rollouts the policy's weights are copied into vLLM's model, and afterwards
-    vLLM gives its memory back (sleep level 2 keeps neither weights nor cache).  The trainer computes
-    log-probabilities again, and `rollout/mismatch_kl` measures how far off vLLM's are; where weights
-    did not arrive it is large, and the run stops.
+    Before each batch of rollouts the policy's weights are copied into vLLM's model; afterwards vLLM
+    releases its memory (sleep level 2 keeps neither weights nor cache).  The trainer recomputes
+    log-probabilities.  If the weights did not arrive, `rollout/mismatch_kl` is large and the run
+    stops.
 
-    Run with vLLM 0.32 on a CPU, and not yet on a GPU.  That CPU build samples from stale weights
-    where the output layer is the embedding (`tie_word_embeddings`): the run stops at its first
-    update.  Raises ValueError where vLLM is missing.
+    Tested with vLLM 0.32 on a CPU, and not yet on a GPU.  That CPU build samples from stale weights
+    with `tie_word_embeddings`: the run stops at its first update.  Raises ValueError without vLLM.
     """
 
     foreign = True
 
-    def __init__(self, request: Request) -> None:
-        self.request = request
-        # In one process the model can be reached, and weights need not be copied through a pipe.
+    def __init__(self, setup: Setup) -> None:
+        self.setup = setup
+        # In one process, weights need not be copied through a pipe.
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
         try:
-            # Imported by name: it brings CUDA extensions that few installations have.
+            # Imported by name, because few installations have it.
             self._vllm: Any = import_module("vllm")
         except ImportError as error:
             raise ValueError(
                 "ppo.rollout_backend='vllm' needs vLLM, which is not installed "
                 "(pip install vllm); or set it to 'own'"
             ) from error
-        self._sleeps = sleeps_on(request.device)
-        config, policy = request.config, request.model.policy
+        self._sleeps = sleeps_on(setup.device)
+        config, policy = setup.config, setup.model.policy
         with TemporaryDirectory() as folder:
             policy.config.save_pretrained(folder)  # type: ignore[operator, union-attr]
             self._llm = self._vllm.LLM(
                 model=folder,
-                load_format="dummy",  # the weights are copied in before they are used
+                load_format="dummy",  # the weights are copied in before use
                 skip_tokenizer_init=True,
                 generation_config="vllm",  # not the model's own sampling defaults
-                dtype="bfloat16" if request.precision == "bf16" else "float32",
+                dtype="bfloat16" if setup.precision == "bf16" else "float32",
                 max_model_len=_longest(config, policy),
                 gpu_memory_utilization=config.vllm_memory,
                 enable_sleep_mode=self._sleeps,
-                # At the temperature that was sampled at; the raw ones are at 1.
+                # At the sampling temperature; raw ones are at temperature 1.
                 logprobs_mode="processed_logprobs",
                 seed=config.seed,
             )
@@ -284,12 +265,12 @@ class VLLM:
     def __call__(self, prompts: Sequence[Sequence[int]], uniforms: Tensor) -> Rollout:
         llm = self._llm
         self._wake("weights")
-        weights = [(name, p.detach()) for name, p in self.request.model.policy.named_parameters()]
-        # Not `model.load_weights`: a layer's weights may have another layout than a checkpoint's
-        # by then, and no loader (vLLM's CPU build repacks them so).
+        weights = [(name, p.detach()) for name, p in self.setup.model.policy.named_parameters()]
+        # Not `model.load_weights`: vLLM's CPU build repacks some layers into a layout without a
+        # loader.
         llm.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(weights)})
         self._wake("kv_cache")
-        llm.reset_prefix_cache()  # else prompts would be continued from the old weights' cache
+        llm.reset_prefix_cache()  # it was computed with the old weights
         outputs = llm.generate(
             [{"prompt_token_ids": list(prompt)} for prompt in prompts],
             [self._sampling(seed) for seed in (uniforms[:, 0] * _SEEDS).long().tolist()],
@@ -302,7 +283,7 @@ class VLLM:
             [found[token].logprob for token, found in zip(row, answer.logprobs, strict=True)]
             for row, answer in zip(tokens, answers, strict=True)
         ]
-        return as_rollout(tokens, logprobs, self.request)
+        return as_rollout(tokens, logprobs, self.setup)
 
     def _sleep(self) -> None:
         if self._sleeps:
@@ -313,46 +294,37 @@ class VLLM:
             self._llm.wake_up(tags=[what])
 
     def _sampling(self, seed: int) -> Any:
-        config = self.request.config
+        config = self.setup.config
         return self._vllm.SamplingParams(
             temperature=config.temperature,
             max_tokens=config.max_new_tokens,
-            # Only our ids end a response, not those in the model's files.
+            # Only our ids end a response, not those of the model's files.
             ignore_eos=True,
-            stop_token_ids=self.request.eos_token_ids,
+            stop_token_ids=self.setup.eos_token_ids,
             logprobs=0,  # of the drawn token only
             detokenize=False,
             seed=seed,
         )
 
 
-class Mismatch(NamedTuple):
-    """Importance weights (B, T) of sampled tokens, None where all are 1, and metrics on them."""
-
-    weights: Tensor | None
-    metrics: dict[str, float]
-
-
 def importance_weights(
     *, sampler_logprobs: Tensor, old_logprobs: Tensor, mask: Tensor, cap: float, foreign: bool
-) -> Mismatch:
-    """Compare the sampler's log-probabilities with the trainer's.
+) -> tuple[Tensor | None, dict[str, float]]:
+    """Weights (B, T) for tokens of a sampler μ other than the trainer's π, and metrics on them.
 
-    Tokens drawn by μ, a sampler of other arithmetic than the trainer's π, are off-policy from the
-    start.  Weights min(π/μ, `cap`) undo that token by token, for `foreign` samplers (Yao et al. 2025,
-    "Your efficient RL framework secretly brings you off-policy RL training"; TRL and verl do the
-    same).  The cap bounds the variance and leaves a bias: what is rare to μ counts too little.  A
-    token's weight ignores the tokens before it; the weight of a whole text would include them, but
-    its variance grows exponentially with length.
+    For `foreign` samplers the weights are min(π/μ, `cap`) per token, otherwise None for 1 (Yao et
+    al. 2025, "Your efficient RL framework secretly brings you off-policy RL training"; TRL and verl
+    do the same).  The cap bounds the variance and adds a bias.  The weight of a whole response would
+    be unbiased, but its variance grows exponentially with length.
     """
-    # Of the sampler from the trainer, since the sampler drew the tokens.
+    # From μ to π, because the tokens come from μ.
     kl = kl_estimate(sampler_logprobs - old_logprobs, "k3")
     metrics = {
         "rollout/mismatch_kl": masked_mean(kl, mask).item(),
         "rollout/importance_weight_clipped": 0.0,
     }
     if not foreign:
-        return Mismatch(None, metrics)
+        return None, metrics
     ratio = torch.where(mask, old_logprobs - sampler_logprobs, 0).exp()
     metrics["rollout/importance_weight_clipped"] = masked_mean((ratio > cap).float(), mask).item()
-    return Mismatch(ratio.clamp_max(cap), metrics)
+    return ratio.clamp_max(cap), metrics

@@ -1,7 +1,4 @@
-"""An update in numbers: tensors and clocks to the metrics that `metrics.METRICS` defines.
-
-Apart from `metrics`, which loads no torch.
-"""
+"""Computes the metrics of an update, as `metrics.METRICS` defines them."""
 
 import resource
 import sys
@@ -19,10 +16,10 @@ from pipeline.ppo.metrics import length_correlation, repeated_ngrams, unique_sha
 
 
 def summarize(batch: Batch, advantages: Tensor) -> dict[str, float]:
-    """Metrics of what was sampled and how it was rewarded; `advantages` are those before whitening."""
+    """Metrics of the responses and rewards of an update; `advantages` are not whitened."""
     assert batch.entropies is not None
     assert batch.values is not None
-    mask, scores, rewards = batch.mask, batch.scores.total, batch.rewards
+    mask, scores = batch.mask, batch.scores
     lengths = batch.lengths.float()
     responses = batch.token_lists()
     tensors = {
@@ -30,9 +27,9 @@ def summarize(batch: Batch, advantages: Tensor) -> dict[str, float]:
         "reward/std": scores.std(correction=0),
         "reward/min": scores.min(),
         "reward/max": scores.max(),
-        "reward/total": rewards.token_rewards.sum(1).mean(),
-        "kl/reference": rewards.log_ratio.sum(1).mean(),
-        "kl/penalty": rewards.kl.sum(1).mean(),
+        "reward/total": batch.token_rewards.sum(1).mean(),
+        "kl/reference": batch.log_ratio.sum(1).mean(),
+        "kl/penalty": batch.kl.sum(1).mean(),
         "policy/entropy": masked_mean(batch.entropies, mask),
         "value/explained_variance": explained_variance(batch.values, batch.returns, mask),
         "value/mean": masked_mean(batch.values, mask),
@@ -43,12 +40,12 @@ def summarize(batch: Batch, advantages: Tensor) -> dict[str, float]:
         "completion/length_std": lengths.std(correction=0),
     }
     for estimator in ("k2", "k3", "abs"):
-        estimate = kl_estimate(rewards.log_ratio, estimator)  # 0 on padding, where ρ is 0
+        estimate = kl_estimate(batch.log_ratio, estimator)  # 0 on padding, where ρ is 0
         tensors[f"kl/{estimator}"] = estimate.sum(1).mean()
     metrics = {name: tensor.item() for name, tensor in tensors.items()}
     correlation = length_correlation(scores.tolist(), lengths.tolist())
     metrics["reward/length_correlation"] = correlation or 0.0
-    metrics |= {f"reward/{name}": fmean(v) for name, v in batch.scores.components.items()}
+    metrics |= {f"reward/{name}": fmean(v) for name, v in batch.components.items()}
     count = len(responses)
     metrics["completion/eos_rate"] = batch.finish_reasons.count("stop") / count
     metrics["completion/unique"] = unique_share(responses)
@@ -71,11 +68,11 @@ class Stopwatch:
         start = time.perf_counter()
         yield
         if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)  # Else a phase is charged with the one before.
+            torch.cuda.synchronize(self.device)  # else its work counts in the next phase
         self.laps[name] = time.perf_counter() - start
 
     def metrics(self, *, sampled: int) -> dict[str, float]:
-        """Speed and memory, given the number of tokens sampled."""
+        """Speed and memory metrics, given the number of sampled tokens."""
         seconds = time.perf_counter() - self.start
         return self.laps | {
             "speed/tokens_per_second": sampled / seconds,

@@ -1,6 +1,12 @@
-"""PPO: rollout → score → shape → advantages → update, again and again."""
+"""PPO: rollout → score → shape → advantages → update, repeated.
 
+Start with `PPOTrainer._update`, which reads as the algorithm.
+"""
+
+import hashlib
+import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +15,13 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from pipeline.ppo.algorithm import compute_advantages
+from pipeline.ppo.baselines import Baseline
 from pipeline.ppo.batch import (
     Batch,
     SamplerMismatch,
     TrainingDiverged,
     UpdateResult,
     gather_shares,
-    merge_recomputed,
     samples_of,
 )
 from pipeline.ppo.checkpoint import (
@@ -24,10 +30,10 @@ from pipeline.ppo.checkpoint import (
     checkpoint_path,
     list_checkpoints,
     load_newest,
-    restore,
+    random_states,
+    restore_random_states,
     save_checkpoint,
     set_aside,
-    state_of,
     writable,
 )
 from pipeline.ppo.checks import (
@@ -40,45 +46,58 @@ from pipeline.ppo.checks import (
     check_tokenizer,
 )
 from pipeline.ppo.config import PPOConfig
-from pipeline.ppo.distributed import Processes, gathered, part_state, same_weights_everywhere, shard
+from pipeline.ppo.distributed import (
+    Processes,
+    broadcast_weights,
+    gathered,
+    load_states,
+    optimizer_state,
+    part_state,
+    shard,
+    trained_state,
+)
 from pipeline.ppo.learner import NOTHING, Learner, NonFiniteError, learning_rates, planned_steps
-from pipeline.ppo.lora import hold_in_bf16, merged
+from pipeline.ppo.lora import merged, round_frozen_weights
 from pipeline.ppo.metrics import MISMATCHED, reason_to_stop, red_flags, samples_of_another
 from pipeline.ppo.model import (
+    Setup,
     assemble,
     detect_device,
     end_tokens,
     frozen_hash,
     resolve_precision,
+    shapes_hash,
     weights_hash,
     weights_versions,
 )
-from pipeline.ppo.packing import packs
-from pipeline.ppo.rewards import Baseline, Decoder, Rewarder
+from pipeline.ppo.packing import use_packing
+from pipeline.ppo.rewards import Decoder, Rewarder
 from pipeline.ppo.rollout import PromptSampler
-from pipeline.ppo.samplers import Request, importance_weights, make_backend
+from pipeline.ppo.samplers import importance_weights, make_backend
 from pipeline.ppo.summary import Stopwatch, summarize
+
+_FORMAT = 2
+"""Format of a checkpoint's state; format 1, without a number, also held frozen weights."""
 
 
 class PPOTrainer:
-    """Trains `model` to please `reward` while staying near `reference`.
+    """Trains `model` to maximize `reward` with a penalty on its KL to `reference`.
 
-    `model` and `reference` are transformers causal LMs with memory of their own (`reference` may
-    be a path, or None with LoRA: the policy with its adapters off).  Both are moved to `device`
-    and made fp32, and `model` is trained in place.  A separate critic starts as a copy of
-    `critic`, a reward model or a causal LM that knows the policy's tokens, or of `model` when it
-    is None.  `categories` names each prompt's, for the baseline "category_mean".
-    `prompts` are token ids, rendered for chat already.  `reward(prompt_indices, texts)`
-    returns one finite score a completion, or named lists of them, which are
-    summed with `reward_weights` (1 where not named) and logged each.  It is called once
-    on two short texts before the run begins.
+    `model` and `reference` are transformers causal LMs that share no memory; `model` is trained in
+    place, and both are moved to `device` as fp32.  `reference` may also be a path, or None with
+    LoRA: the policy without its adapters.  With `ppo.critic="separate"` the critic starts as a copy
+    of `critic`, a reward model or causal LM with the policy's tokens, or of `model` when None.
 
-    `eos_token_ids` defaults to the tokenizer's and those the model's generation
-    config names.  With a `directory`, checkpoints go to `directory/checkpoints`.
-    `extra` is the caller's own JSON-like state: stored in every checkpoint, and back
-    after a resume.
+    `prompts` are lists of token ids, already rendered for chat; `categories` are theirs, for the
+    baseline "category_mean".  `reward(prompt_indices, texts)` returns one finite score for each
+    text, or named lists of scores, which are logged each and summed with `reward_weights` (1 by
+    default).  It is called once on two short texts before the run.
 
-    Raises ValueError, before any compute is spent, for input that cannot work.
+    `eos_token_ids` defaults to those of the tokenizer and of the model's generation config.  With a
+    `directory`, checkpoints go to `directory/checkpoints`.  `extra` is JSON-like state of the
+    caller, stored in every checkpoint and restored by a resume.
+
+    Raises ValueError, before anything is computed, for arguments that cannot work.
     """
 
     def __init__(
@@ -97,40 +116,46 @@ class PPOTrainer:
         eos_token_ids: Sequence[int] | None = None,
         device: torch.device | str | None = None,
     ) -> None:
-        self.prompts = check_prompts(prompts, model, config)
         self.config = config
         self.tokenizer = tokenizer
-        self.pad_token_id: int = check_tokenizer(tokenizer)
+        self.prompts = check_prompts(prompts, model, config)
+        longest = max(map(len, self.prompts)) + config.max_new_tokens
+        pad_token_id = check_tokenizer(tokenizer)
         self.eos_token_ids = check_ends(eos_token_ids or end_tokens(tokenizer, model), model)
-        self.decoder = Decoder(tokenizer, self.eos_token_ids)
         self.directory = Path(directory) / "checkpoints" if directory is not None else None
         self.device = torch.device(device) if device is not None else detect_device()
-        self.precision = resolve_precision(config.precision, self.device)
         self.processes = Processes()
         check_processes(config, self.processes.size)
         if critic is not None:
-            check_critic(critic, model, longest=self._longest)
+            check_critic(critic, model, longest=longest)
         self.model, self.reference = assemble(model, reference, critic, config, self.device)
-        packing = self._packing()  # sharded, a part of the model cannot be tried alone
+        models = {
+            "policy": self.model.policy, "critic": self.model.critic, "reference": self.reference
+        }  # fmt: skip
+        # Tested before sharding: a shard of a model cannot be run alone.
+        packing = use_packing(config.packing, models, longest=longest, device=self.device)
         self._distribute()
-        self._prepare_frozen()
-        # One generator a purpose: an early stop then changes no later sample.
+        precision = resolve_precision(config.precision, self.device)
+        self._prepare_frozen(precision)
+        # One generator for each purpose: an early stop of an update changes no later sample.
         self.generators = {
             name: torch.Generator().manual_seed(config.seed * 3 + offset)
             for offset, name in enumerate(("prompts", "sampling", "minibatches"))
         }
-        self.learner = Learner(
-            self.model,
-            self.reference,
-            config,
-            precision=self.precision,
-            device=self.device,
-            generator=self.generators["minibatches"],
-            packing=packing,
-            processes=self.processes,
+        setup = Setup(
+            model=self.model,
+            reference=self.reference,
+            config=config,
             eos_token_ids=self.eos_token_ids,
+            pad_token_id=pad_token_id,
+            precision=precision,
+            device=self.device,
         )
-        self.backend = make_backend(self._request(), self.processes)
+        self.learner = Learner(
+            setup, self.processes, packing=packing, generator=self.generators["minibatches"]
+        )
+        self.backend = make_backend(setup, self.processes)
+        self.decoder = Decoder(tokenizer, self.eos_token_ids)
         self.rewarder = Rewarder(reward, config, weights=reward_weights, device=self.device)
         self.baseline = Baseline(config, check_categories(categories, prompts, config))
         self.sampler = PromptSampler(len(self.prompts), self.generators["prompts"])
@@ -140,18 +165,9 @@ class PPOTrainer:
         self.stopped: str | None = None
         self.passed_over: list[DamagedCheckpoint] = []
 
-    def _prepare_frozen(self) -> None:
-        """Hash the frozen weights, then hold them at the precision they are used in."""
-        self.frozen_hash = frozen_hash(self.model)  # before any of it is rounded
-        self._exact: dict[str, Tensor] = {}
-        if self.precision == "bf16" and self.config.sharding == "none":  # a shard has one precision
-            self._exact = hold_in_bf16(self.model.policy, self.reference)
-        self.reference_hash = weights_hash(self.reference)
-        self._reference_versions = weights_versions(self.reference)
-
     def _distribute(self) -> None:
-        """Share the weights among the processes, where there are several."""
-        same_weights_everywhere(self.processes, self.model)
+        """Make the processes' weights equal, and shard them if the settings say so."""
+        broadcast_weights(self.processes, self.model)
         if self.config.sharding == "none":
             return
         if self.processes.size == 1:
@@ -161,38 +177,25 @@ class PPOTrainer:
         shard(self.model)
         shard(self.reference)
 
-    def _request(self) -> Request:
-        """What a sampler must know."""
-        return Request(
-            model=self.model,
-            config=self.config,
-            eos_token_ids=self.eos_token_ids,
-            pad_token_id=self.pad_token_id,
-            precision=self.precision,
-            device=self.device,
-        )
-
-    def _packing(self) -> bool:
-        """Whether training passes read several texts as one row."""
-        read = {
-            "policy": self.model.policy, "critic": self.model.critic, "reference": self.reference
-        }  # fmt: skip
-        return packs(self.config.packing, read, longest=self._longest, device=self.device)
-
-    @property
-    def _longest(self) -> int:
-        """Tokens of the longest text there can be."""
-        return max(map(len, self.prompts)) + self.config.max_new_tokens
+    def _prepare_frozen(self, precision: str) -> None:
+        """Hash the frozen weights, then round those that bf16 autocast would round in every pass."""
+        self.frozen_hash = frozen_hash(self.model)
+        self._exact: dict[str, Tensor] = {}
+        if precision == "bf16" and self.config.sharding == "none":  # a shard has one precision
+            self._exact = round_frozen_weights(self.model.policy, self.reference)
+        self.reference_hash = weights_hash(self.reference)
+        self._reference_versions = weights_versions(self.reference)
 
     def run(self, *, resume: bool = False) -> Iterator[UpdateResult]:
-        """Make the updates, yielding each.
+        """Make the updates and yield the result of each.
 
-        `resume=True` loads the newest readable checkpoint in `directory` and lists damaged ones in
-        `passed_over`; without a checkpoint it starts from the beginning.  More `updates` than before
-        make the run longer, at the learning rates of the new length.  The run ends early, with the
-        reason in `stopped`, when the KL budget is spent or the reward has collapsed.  Raises TrainingDiverged for a number
-        that is NaN or infinite, SamplerMismatch after the result of an update whose responses
-        another model sampled, and RuntimeError when the reference was changed.
+        `resume=True` loads the newest readable checkpoint in `directory`, if there is one, and lists
+        damaged ones in `passed_over`.  Raising `updates` extends the run, with the learning rates of
+        the new length.  The run ends early, with the reason in `stopped`, when the KL budget is
+        exceeded or the reward has collapsed.
+
+        Raises TrainingDiverged for a NaN or infinite number, SamplerMismatch after the result of an
+        update whose responses another model sampled, and RuntimeError if the reference changed.
         """
         self.rewarder.check()
         self._open_directory(resume=resume)
@@ -209,10 +212,10 @@ class PPOTrainer:
         self._check_reference()
 
     def write_checkpoint(self) -> None:
-        """Write one now, between updates; ValueError without a directory."""
+        """Write a checkpoint between updates; ValueError without a directory."""
         if self.directory is None:
             raise ValueError("this trainer has no directory to write a checkpoint to")
-        state = self.state_dict()  # all processes have a part of it
+        state = self.state_dict()  # a collective call
         if self.processes.rank == 0:
             save_checkpoint(self.directory, self.step, state)
 
@@ -227,13 +230,12 @@ class PPOTrainer:
         mismatch = self._correct_mismatch(batch)
 
         kl_coefficient = self.rewarder.kl_controller.weight
-        batch.rewards = self.rewarder.shape(batch)
-        batch.values = self.baseline(batch)
+        self.rewarder.shape(batch)
+        if config.baseline != "critic":
+            batch.values = self.baseline.values(batch)
+        assert batch.values is not None
         raw_advantages, batch.advantages, batch.returns, scale = compute_advantages(
-            token_rewards=batch.rewards.token_rewards,
-            values=batch.values,
-            mask=batch.mask,
-            config=config,
+            token_rewards=batch.token_rewards, values=batch.values, mask=batch.mask, config=config
         )
         wrong_sampler = samples_of_another(mismatch["rollout/mismatch_kl"])
         with watch.lap("speed/update_seconds"):
@@ -241,7 +243,7 @@ class PPOTrainer:
                 batch,
                 rates=learning_rates(config, self.step),
                 # In the unit of the advantages, which whitening changes.
-                kl_weight=kl_coefficient * batch.rewards.scale * scale,
+                kl_weight=kl_coefficient * batch.reward_scale * scale,
                 steps=NOTHING if wrong_sampler else planned_steps(config, self.step),
             )
 
@@ -254,25 +256,26 @@ class PPOTrainer:
         return self._finish(batch, metrics)
 
     def _rollout(self, prompt_indices: list[int]) -> Batch:
-        """Responses to this process's share of the prompts."""
-        # Drawn for all and by all, so that a response does not depend on who samples it.
+        """Sample responses to this process's share of the prompts."""
+        # Every process draws all random numbers, so a response does not depend on who samples it.
         size = (len(prompt_indices), self.config.max_new_tokens)
         uniforms = torch.rand(size, generator=self.generators["sampling"], dtype=torch.float64)
         rows = self.processes.share(range(len(prompt_indices)))
         mine = [prompt_indices[row] for row in rows]
         prompts = [self.prompts[index] for index in mine]
         rollout = self.backend(prompts, uniforms[rows])
-        return Batch.of(prompts, rollout, prompt_indices=mine, pad=self.pad_token_id)
+        pad = self.learner.setup.pad_token_id
+        return Batch.of(prompts, rollout, prompt_indices=mine, pad=pad)
 
     def _score(self, share: Batch) -> None:
         """Add the reward's scores, and log-probabilities under the reference."""
-        texts = [self.decoder.text(tokens) for tokens in share.token_lists()]
-        share.scores = self.rewarder.score(share.prompt_indices, texts)
-        found = self.learner.reference_pass(share, recompute=self.backend.foreign)
-        merge_recomputed(share, found)
+        share.texts = [self.decoder.text(tokens) for tokens in share.token_lists()]
+        scores = self.rewarder.score(share.prompt_indices, share.texts)
+        share.scores, share.components = scores.total, scores.components
+        self.learner.reference_pass(share, recompute=self.backend.foreign)
 
     def _correct_mismatch(self, batch: Batch) -> dict[str, float]:
-        """Weigh tokens that a sampler other than the policy drew; return metrics on them."""
+        """Add importance weights for tokens of another sampler; return metrics on the mismatch."""
         batch.importance_weights, metrics = importance_weights(
             sampler_logprobs=batch.sampler_logprobs,
             old_logprobs=batch.old_logprobs,
@@ -285,7 +288,7 @@ class PPOTrainer:
         return metrics
 
     def _finish(self, batch: Batch, metrics: dict[str, float]) -> UpdateResult:
-        """Count the update, adapt β, look for trouble and report."""
+        """Count the update, adapt β, decide whether the run ends, and report."""
         config = self.config
         self.step += 1
         self.rewarder.kl_controller.update(metrics["kl/reference"], config.rollouts)
@@ -293,15 +296,15 @@ class PPOTrainer:
         self.stopped = reason_to_stop(config, self.history)
         last = self.step == config.updates or self.stopped is not None
         due = config.checkpoint_every and (last or self.step % config.checkpoint_every == 0)
-        due = due and self.stopped != MISMATCHED  # a resume samples that update again
+        checkpoint = None
+        if self.directory and due and self.stopped != MISMATCHED:  # a resume repeats that update
+            checkpoint = checkpoint_path(self.directory, self.step)
         return UpdateResult(
             step=self.step,
             metrics=dict(metrics),
             flags=red_flags(self.history),
             samples=samples_of(batch),
-            checkpoint=checkpoint_path(self.directory, self.step)
-            if due and self.directory
-            else None,
+            checkpoint=checkpoint,
         )
 
     def save(self, path: Path | str) -> None:
@@ -315,20 +318,75 @@ class PPOTrainer:
             self.tokenizer.save_pretrained(path)
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything a bit-for-bit resume needs, `extra` included."""
-        return state_of(self)
+        """Everything that a resume needs to continue bit for bit, `extra` included."""
+        return {
+            "format": _FORMAT,
+            "step": self.step,
+            "model": trained_state(self.model),
+            "optimizer": optimizer_state(self.model, self.learner.optimizer),
+            "rewarder": self.rewarder.state_dict(),
+            "category_means": self.baseline.means,
+            "sampler": self.sampler.state_dict(),
+            "random": random_states(self.generators),
+            "history": self.history,
+            "stopped": self.stopped,
+            "extra": json.dumps(self.extra),
+            "run": self._fingerprint(),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go back to where `state_dict` was taken.
+        """Restore a state of `state_dict`.
 
-        Raises ValueError when it belongs to another run: other settings, prompts,
-        reward weights, reference or frozen weights.  `checkpoint_every` may differ, and
-        `updates` may be more.
+        Raises ValueError when it belongs to another run: other settings, prompts, reward weights,
+        reference or frozen weights.  `checkpoint_every` may differ, and `updates` may be larger.
         """
-        restore(self, state)
+        self._check_same_run(state)
+        load_states(self.model, self.learner.optimizer, state)
+        self.rewarder.load_state_dict(state["rewarder"])
+        self.baseline.means = {name: list(m) for name, m in state["category_means"].items()}
+        self.sampler.load_state_dict(state["sampler"])
+        restore_random_states(state["random"], self.generators)
+        self.step, self.stopped = state["step"], state["stopped"]
+        self.history = [dict(metrics) for metrics in state["history"]]
+        self.extra = json.loads(state["extra"])
+
+    def _fingerprint(self) -> dict[str, Any]:
+        """What must be the same in the run that wrote a checkpoint and the run that resumes."""
+        settings = asdict(replace(self.config, checkpoint_every=0))
+        return {f"ppo.{name}": value for name, value in settings.items()} | {
+            "model": shapes_hash(self.model),
+            "frozen weights": self.frozen_hash,
+            "prompts": hashlib.sha256(json.dumps(self.prompts).encode()).hexdigest(),
+            "reference": self.reference_hash,
+            "reward_weights": self.rewarder.weights,
+            "eos_token_ids": self.eos_token_ids,
+        }
+
+    def _check_same_run(self, state: dict[str, Any]) -> None:
+        written = state.get("format", 1)
+        if written != _FORMAT:
+            raise ValueError(
+                f"the checkpoint was written by another version of the engine (format {written}, "
+                f"this version reads {_FORMAT}); finish the run with that version, or start again "
+                "from scratch in an empty directory"
+            )
+        ours, theirs = self._fingerprint(), dict(state["run"])
+        planned, before = ours.pop("ppo.updates"), theirs.pop("ppo.updates")
+        names = sorted(ours.keys() | theirs.keys())
+        differing = [name for name in names if ours.get(name) != theirs.get(name)]
+        if differing:
+            raise ValueError(
+                f"the checkpoint belongs to another run: {', '.join(differing)} differ; "
+                "resume with the same settings or start in an empty directory"
+            )
+        if planned < before:
+            raise ValueError(
+                f"the checkpoint belongs to a run of {before} updates; on a resume ppo.updates="
+                f"{planned} may be raised above that, not lowered"
+            )
 
     def _open_directory(self, *, resume: bool) -> None:
-        """Load the newest checkpoint, or check that there is none to overwrite."""
+        """Load the newest checkpoint, or check that the directory holds none."""
         found = list_checkpoints(self.directory and writable(self.directory))
         if resume and found:
             _, state, self.passed_over = load_newest(found)
@@ -342,7 +400,7 @@ class PPOTrainer:
             )
 
     def _diverged(self, error: NonFiniteError) -> TrainingDiverged:
-        """Restore the last good checkpoint; return the error that says so."""
+        """Restore the last readable checkpoint; return the error to raise."""
         where = f"update {self.step + 1}: {error}"
         remedy = "lower ppo.lr or ppo.epochs before trying again"
         found = list_checkpoints(self.directory)

@@ -88,7 +88,7 @@ def test_its_first_step_has_the_gradient_of_the_engines(page: Any, monkeypatch: 
         for index, response, score in zip(
             batch.prompt_indices,
             batch.token_lists(),
-            count_of_w3(batch.prompt_indices, batch.scores.texts),
+            count_of_w3(batch.prompt_indices, batch.texts),
             strict=True,
         )
     ]

@@ -11,8 +11,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
 from pipeline.ppo import ActorCritic, PPOConfig, SamplerMismatch
 from pipeline.ppo.algorithm import length_mask, policy_loss
-from pipeline.ppo.model import weights_hash
-from pipeline.ppo.samplers import VLLM, OwnLoop, Request, TransformersGenerate, importance_weights
+from pipeline.ppo.model import Setup, weights_hash
+from pipeline.ppo.samplers import VLLM, OwnLoop, TransformersGenerate, importance_weights
 from tests.helpers.ppo_helpers import (
     EOS,
     PAD,
@@ -27,10 +27,11 @@ from tests.helpers.ppo_helpers import (
 UNIFORMS = torch.rand(len(PROMPTS), 6, generator=torch.Generator().manual_seed(5))
 
 
-def request_of(model, **settings):
+def setup_of(model, **settings):
     settings = {"max_new_tokens": 6} | settings
-    return Request(
+    return Setup(
         model=ActorCritic(model),
+        reference=model,
         config=tiny_config(**settings),
         eos_token_ids=[EOS, 7],
         pad_token_id=PAD,
@@ -51,10 +52,8 @@ def request_of(model, **settings):
 def test_transformers_generate_and_our_loop_say_the_same(settings):
     reasons = set()
     for seed in range(3):
-        request = request_of(tiny_model(seed=seed), **settings)
-        ours, theirs = (
-            kind(request)(PROMPTS, UNIFORMS) for kind in (OwnLoop, TransformersGenerate)
-        )
+        setup = setup_of(tiny_model(seed=seed), **settings)
+        ours, theirs = (kind(setup)(PROMPTS, UNIFORMS) for kind in (OwnLoop, TransformersGenerate))
         assert theirs.token_lists() == ours.token_lists()
         assert theirs.finish_reasons == ours.finish_reasons
         torch.testing.assert_close(theirs.logprobs, ours.logprobs, atol=1e-5, rtol=0)
@@ -69,8 +68,8 @@ def test_generation_settings_of_the_model_stay_out():
         suppress_tokens=[3, 4, 5], max_new_tokens=2,
     )  # fmt: skip
     before = model.generation_config
-    request = request_of(model)
-    ours, theirs = (kind(request)(PROMPTS, UNIFORMS) for kind in (OwnLoop, TransformersGenerate))
+    setup = setup_of(model)
+    ours, theirs = (kind(setup)(PROMPTS, UNIFORMS) for kind in (OwnLoop, TransformersGenerate))
     assert theirs.token_lists() == ours.token_lists()
     assert model.generation_config is before
 
@@ -115,7 +114,7 @@ def spy_on_batches(trainer):
 def test_a_bf16_sampler_of_an_fp32_policy_is_measured_and_weighed():
     trainer = tiny_trainer(rollout_backend="transformers")
     sampled = []
-    coarse = TransformersGenerate(replace(trainer.backend.request, precision="bf16"))
+    coarse = TransformersGenerate(replace(trainer.backend.setup, precision="bf16"))
 
     def backend(*arguments):
         sampled.append(coarse(*arguments))
@@ -135,8 +134,8 @@ def test_a_bf16_sampler_of_an_fp32_policy_is_measured_and_weighed():
 
 def test_weights_of_a_sampler_far_off_are_cut_off():
     trainer = tiny_trainer(rollout_backend="transformers", importance_cap=1.5)
-    warm = replace(trainer.backend.request.config, temperature=3.0)
-    trainer.backend = TransformersGenerate(replace(trainer.backend.request, config=warm))
+    warm = replace(trainer.backend.setup.config, temperature=3.0)
+    trainer.backend = TransformersGenerate(replace(trainer.backend.setup, config=warm))
     kept = spy_on_batches(trainer)
     first = next(trainer.run())
     mask = length_mask(torch.tensor([s.length for s in first.samples]), 6)
@@ -165,12 +164,12 @@ def weigh(cap, *, foreign=True):
 
 
 def test_mismatch_by_hand():
-    found = weigh(1.1)
+    weights, metrics = weigh(1.1)
     # KL of (½, ½) from (.6, .4): ½ log(.5/.6) + ½ log(.5/.4) = .020411.
-    assert found.metrics["rollout/mismatch_kl"] == pytest.approx(0.020411, abs=1e-6)
-    assert found.metrics["rollout/importance_weight_clipped"] == 0.5
-    torch.testing.assert_close(found.weights[0, :2], torch.tensor([1.1, 0.8]))
-    assert weigh(1.1, foreign=False).weights is None
+    assert metrics["rollout/mismatch_kl"] == pytest.approx(0.020411, abs=1e-6)
+    assert metrics["rollout/importance_weight_clipped"] == 0.5
+    torch.testing.assert_close(weights[0, :2], torch.tensor([1.1, 0.8]))
+    assert weigh(1.1, foreign=False)[0] is None
 
 
 @pytest.mark.parametrize(
@@ -189,7 +188,7 @@ def test_weights_take_the_bias_out_of_the_gradient(cap, expected):
     logprobs = torch.cat([logits.log_softmax(0), torch.zeros(1)])[None]
     weights = None
     if cap is not None:
-        weights = weigh(cap).weights
+        weights, _ = weigh(cap)
     policy_loss(
         logprobs=logprobs,
         old_logprobs=POLICY,
@@ -287,7 +286,7 @@ def stand_in(monkeypatch):
 def test_vllm_gets_the_weights_before_it_samples(monkeypatch, sleeps):
     monkeypatch.setattr("pipeline.ppo.samplers.sleeps_on", lambda _: sleeps)
     trainer = tiny_trainer(rollout_backend="transformers", updates=3, temperature=0.8)
-    trainer.backend = VLLM(trainer.backend.request)
+    trainer.backend = VLLM(trainer.backend.setup)
     updates = list(trainer.run())
     once = ["wake weights", "load", "wake kv_cache", "reset", "generate", "sleep 2"]
     awake = [call for call in once if "sleep" not in call and "wake" not in call]
@@ -302,9 +301,9 @@ def test_vllm_gets_the_weights_before_it_samples(monkeypatch, sleeps):
 @pytest.mark.usefixtures("stand_in")
 def test_vllm_is_asked_for_no_longer_texts_than_the_model_reads():
     # It refuses a longer `max_model_len`; the default 512 and 64 tokens are beyond 64 positions.
-    request = request_of(tiny_model())
-    assert VLLM(request)._llm.settings["max_model_len"] == 64
-    short = replace(request, config=replace(request.config, max_prompt_tokens=20))
+    setup = setup_of(tiny_model())
+    assert VLLM(setup)._llm.settings["max_model_len"] == 64
+    short = replace(setup, config=replace(setup.config, max_prompt_tokens=20))
     assert VLLM(short)._llm.settings["max_model_len"] == 26
 
 
@@ -326,7 +325,7 @@ def test_vllm_itself_samples_with_the_policys_weights_or_the_run_stops(tied, mon
         temperature=0.8,
         lr=1e-2,
     )
-    trainer.backend = VLLM(trainer.backend.request)
+    trainer.backend = VLLM(trainer.backend.setup)
     mismatches, hashes = [], []
     try:
         for update in trainer.run():
@@ -345,7 +344,7 @@ def test_without_vllm_or_a_gpu_one_sentence_says_so(monkeypatch):
     monkeypatch.setitem(sys.modules, "vllm", None)
     monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "1")
     with pytest.raises(ValueError, match="needs vLLM, which is not installed"):
-        VLLM(request_of(tiny_model()))
+        VLLM(setup_of(tiny_model()))
     with pytest.raises(ValueError, match="needs one process on one CUDA GPU, and this run has 1"):
         tiny_trainer(rollout_backend="vllm")
 

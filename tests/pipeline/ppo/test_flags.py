@@ -3,7 +3,6 @@
 import inspect
 import re
 from collections.abc import Callable
-from copy import copy
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any
@@ -46,9 +45,10 @@ def negate_scores(trainer: PPOTrainer) -> None:
     shape = trainer.rewarder.shape
 
     def wrong(batch):
-        flipped = copy(batch)  # the metrics are of the scores as they are
-        flipped.scores = replace(batch.scores, total=-batch.scores.total)
-        return shape(flipped)
+        scores = batch.scores  # metrics are of the true scores
+        batch.scores = -scores
+        shape(batch)
+        batch.scores = scores
 
     trainer.rewarder.shape = wrong
 
@@ -71,7 +71,7 @@ def sample_hotter(trainer: PPOTrainer) -> None:
     """The learner keeps the temperature that it was made with."""
     assert isinstance(trainer.backend, OwnLoop)
     hot = replace(trainer.config, temperature=5.0)
-    trainer.backend.request = replace(trainer.backend.request, config=hot)
+    trainer.backend.setup = replace(trainer.backend.setup, config=hot)
 
 
 def draw_hotter(trainer: PPOTrainer) -> None:

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from pipeline.ppo import trainer as module
-from pipeline.ppo.lora import hold_in_bf16
+from pipeline.ppo.lora import round_frozen_weights
 from tests.helpers.ppo_helpers import tiny_model, tiny_trainer, untimed
 
 LORA = {"lora_rank": 4, "reference": None, "precision": "bf16", "lr": 1e-2}
@@ -16,7 +16,7 @@ LORA = {"lora_rank": 4, "reference": None, "precision": "bf16", "lr": 1e-2}
 @pytest.mark.parametrize("settings", [{"precision": "bf16"}, LORA])
 def test_a_run_is_the_same_to_the_bit_as_with_rounding_at_each_use(monkeypatch, settings):
     once = [untimed(update) for update in tiny_trainer(**settings).run()]
-    monkeypatch.setattr(module, "hold_in_bf16", lambda *_: {})
+    monkeypatch.setattr(module, "round_frozen_weights", lambda *_: {})
     each_time = tiny_trainer(**settings)
     kinds = {layer.weight.dtype for layer in linear(each_time.reference)}
     assert kinds == {torch.float32}
@@ -47,13 +47,13 @@ def test_a_merged_model_has_the_weights_that_were_rounded(tmp_path):
 
 def test_what_bf16_holds_already_is_not_kept_twice():
     model = tiny_model().bfloat16().float().requires_grad_(False)
-    assert hold_in_bf16(model) == {}
+    assert round_frozen_weights(model) == {}
     assert {layer.weight.dtype for layer in linear(model)} == {torch.bfloat16}
 
 
 def test_weights_shared_with_an_embedding_stay():
     model = tiny_model(tie_word_embeddings=True).requires_grad_(False)
-    hold_in_bf16(model)
+    round_frozen_weights(model)
     assert model.get_input_embeddings().weight.dtype == torch.float32
     assert model.get_output_embeddings().weight.dtype == torch.float32
     assert model.model.layers[0].mlp.up_proj.weight.dtype == torch.bfloat16

@@ -7,7 +7,7 @@ import torch
 
 from pipeline.ppo import ActorCritic, PPOTrainer, generate
 from pipeline.ppo.algorithm import full_kl
-from pipeline.ppo.model import entropy, not_ending, token_logprobs
+from pipeline.ppo.model import entropy, forbid_ends, token_logprobs
 from tests.helpers.ppo_helpers import EOS, PAD, PROMPTS, tiny_config, tiny_model, tiny_trainer
 
 ENDS = [EOS, 7]
@@ -76,16 +76,16 @@ def test_the_kl_to_another_model_is_that_of_the_sampled_distributions(backend, k
     """Each token's log-ratio, with end-of-text left out of policy and reference alike."""
     policy, reference = tiny_model(seed=0), tiny_model(seed=3)
     trainer = trainer_of(reference=reference, rollout_backend=backend, **kl)
-    passes = []
+    batches = []
     reference_pass = trainer.learner.reference_pass
 
     def watched(batch, **rest):
-        passes.append((batch, reference_pass(batch, **rest)))
-        return passes[-1][1]
+        reference_pass(batch, **rest)
+        batches.append(batch)
 
     trainer.learner.reference_pass = watched
     update = next(trainer.run())
-    batch, found = passes[0]
+    (batch,) = batches
     sums, exact = [], []
     for row, sample in enumerate(update.samples):
         response = batch.tokens[row, : sample.length].tolist()
@@ -95,9 +95,9 @@ def test_the_kl_to_another_model_is_that_of_the_sampled_distributions(backend, k
         sums.append((ours - theirs).gather(1, picked).sum().item())
         apart = torch.where(ours.exp() > 0, ours.exp() * (ours - theirs), 0)
         exact.append(apart.sum(-1))
-        if found.kl is not None:
+        if batch.exact_kl is not None:
             torch.testing.assert_close(
-                found.kl[row, : sample.length], exact[-1], atol=1e-4, rtol=1e-4
+                batch.exact_kl[row, : sample.length], exact[-1], atol=1e-4, rtol=1e-4
             )
     assert [s.kl for s in update.samples] == pytest.approx(sums, abs=1e-3)
     assert update.metrics["kl/reference"] == pytest.approx(sum(sums) / len(sums), abs=1e-3)
@@ -107,13 +107,13 @@ def test_the_kl_to_another_model_is_that_of_the_sampled_distributions(backend, k
 def test_forbidden_tokens_have_no_probability_and_no_gradient():
     logits = torch.randn(3, 6, generator=torch.Generator().manual_seed(0)).requires_grad_()
     early = torch.tensor([True, False, True])
-    cut = not_ending(logits, torch.tensor([0, 4]), early)
+    cut = forbid_ends(logits, torch.tensor([0, 4]), early)
     assert cut.softmax(-1)[[0, 2]][:, [0, 4]].eq(0).all()
     torch.testing.assert_close(cut[1], logits[1])
     other = torch.randn(3, 6, generator=torch.Generator().manual_seed(1))
     terms = [
         entropy(cut).sum(),
-        full_kl(cut, not_ending(other, torch.tensor([0, 4]), early)).sum(),
+        full_kl(cut, forbid_ends(other, torch.tensor([0, 4]), early)).sum(),
         token_logprobs(cut, torch.tensor([1, 0, 5])).sum(),
     ]
     assert all(torch.isfinite(term) for term in terms)

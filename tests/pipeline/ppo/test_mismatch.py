@@ -14,8 +14,8 @@ import torch
 from pipeline.policy import ppo as ppo_stage
 from pipeline.ppo import ActorCritic, PPOTrainer, SamplerMismatch, trainer
 from pipeline.ppo.checkpoint import list_checkpoints
-from pipeline.ppo.model import weights_hash
-from pipeline.ppo.samplers import Request, TransformersGenerate
+from pipeline.ppo.model import Setup, weights_hash
+from pipeline.ppo.samplers import TransformersGenerate
 from pipeline.runs.rundir import Report, RunDirectory
 from pipeline.worker.worker import reason_of
 from tests.helpers.ppo_helpers import tiny_model, tiny_trainer
@@ -25,14 +25,14 @@ from tests.helpers.stage_inputs import give, make_job, make_prompts, tiny_models
 class Deaf(TransformersGenerate):
     """Samples with weights of its own and never takes in the policy's."""
 
-    def __init__(self, request: Request, model: Any) -> None:
-        super().__init__(replace(request, model=ActorCritic(model)))
+    def __init__(self, setup: Setup, model: Any) -> None:
+        super().__init__(replace(setup, model=ActorCritic(model)))
 
 
 def deafened(directory: Path | None = None, *, seed: int, **settings: Any) -> PPOTrainer:
     """A trainer whose sampler keeps the weights of a model made with this seed."""
     trainer = tiny_trainer(directory, rollout_backend="transformers", **settings)
-    trainer.backend = Deaf(trainer.backend.request, tiny_model(seed=seed))
+    trainer.backend = Deaf(trainer.backend.setup, tiny_model(seed=seed))
     return trainer
 
 
@@ -102,12 +102,12 @@ def test_the_studio_says_what_was_seen_and_what_to_try(tmp_path, monkeypatch):
     directory = RunDirectory.create(tmp_path / "run", job)
     give(directory, "prompts.parquet", make_prompts(8))
 
-    def deaf(request: Request, _: Any) -> Deaf:
-        other = copy.deepcopy(request.model.policy)
+    def deaf(setup: Setup, _: Any) -> Deaf:
+        other = copy.deepcopy(setup.model.policy)
         with torch.no_grad():
             for weight in other.parameters():
                 weight.mul_(3)
-        return Deaf(request, other)
+        return Deaf(setup, other)
 
     monkeypatch.setattr(trainer, "make_backend", deaf)
     with Report(directory) as report, pytest.raises(SamplerMismatch) as stopped:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import LlamaForCausalLM
 
-from pipeline.ppo.distributed import Processes, whole
+from pipeline.ppo.distributed import Processes, full_tensor
 from pipeline.ppo.model import weights_hash
 from tests.helpers.ppo_helpers import PROMPTS, tiny_model, tiny_trainer, untimed
 
@@ -77,14 +77,14 @@ def watched(settings):
     clip = torch.nn.utils.clip_grad_norm_
 
     def keep(parameters, limit):
-        found = [None if p.grad is None else whole(p.grad).clone() for p in parameters]
+        found = [None if p.grad is None else full_tensor(p.grad).clone() for p in parameters]
         gradients.append(found)
         return clip(parameters, limit)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.nn.utils, "clip_grad_norm_", keep)
         metrics = [untimed(update) for update in trainer.run()]
-    weights = {name: whole(tensor) for name, tensor in trainer.model.state_dict().items()}
+    weights = {name: full_tensor(tensor) for name, tensor in trainer.model.state_dict().items()}
     return gradients, metrics, weights
 
 

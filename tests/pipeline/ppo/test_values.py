@@ -6,10 +6,10 @@ import pytest
 import torch
 from transformers import LlamaForSequenceClassification
 
+from pipeline.ppo.baselines import Baseline
 from pipeline.ppo.metrics import reward_fell
 from pipeline.ppo.model import weights_hash
-from pipeline.ppo.rewards import CategoryMeans
-from tests.helpers.ppo_helpers import PROMPTS, tiny_model, tiny_trainer, untimed
+from tests.helpers.ppo_helpers import PROMPTS, tiny_config, tiny_model, tiny_trainer, untimed
 
 
 def reward_model(seed: int = 5) -> LlamaForSequenceClassification:
@@ -50,7 +50,8 @@ def test_values_of_a_separate_critic_are_of_the_state_before_each_token():
     prompts = [1, 3]
     batch = trainer._rollout(prompts)
     assert batch.values is None  # the critic does not sample
-    values = trainer.learner.reference_pass(batch).values
+    trainer.learner.reference_pass(batch)
+    values = batch.values
     assert values is not None
     critic = trainer.model.critic
     for row, response in enumerate(batch.token_lists()):
@@ -97,14 +98,14 @@ def test_return_to_go_compares_with_nothing():
 
 
 def test_category_means_by_hand():
-    means = CategoryMeans()
+    baseline = Baseline(tiny_config(baseline="category_mean"), [])
     # Nothing is known of a or b yet: the means of this batch, 2 and 10.
-    first = means.baseline(["a", "b", "a"], torch.tensor([1.0, 10.0, 3.0]))
+    first = baseline.update(["a", "b", "a"], torch.tensor([1.0, 10.0, 3.0]))
     assert first.tolist() == [2, 10, 2]
     # a has mean 2 of two; c is new.
-    assert means.baseline(["a", "c"], torch.tensor([8.0, 5.0])).tolist() == [2, 5]
+    assert baseline.update(["a", "c"], torch.tensor([8.0, 5.0])).tolist() == [2, 5]
     # Now a has (1 + 3 + 8) / 3 = 4.
-    assert means.baseline(["a", "b"], torch.tensor([0.0, 0.0])).tolist() == [4, 10]
+    assert baseline.update(["a", "b"], torch.tensor([0.0, 0.0])).tolist() == [4, 10]
 
 
 def test_the_category_baseline_is_kept_over_a_resume(tmp_path):
