@@ -1,29 +1,27 @@
 """Settings of the PPO engine.  Loads no torch.
 
-Each field carries its documentation as data (`field.metadata`: `help`, `source` and, where they
-apply, `low`, `high`, `above`), so that a form, a `--help` text and the check of `Section` all read
-the same words.
+Each field's `metadata` holds its help, source and range, for the form, for `--help` and for the
+check in `Section`.
 """
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from pipeline.ppo.settings import Section, setting
+from pipeline.ppo.settings import Section, require, setting
 
 LARGEST_KL_WEIGHT = 1e4
 
 
 @dataclass(frozen=True, kw_only=True)
 class PPOConfig(Section):
-    """Everything that decides a PPO run, checked when it is made.
+    """All settings of a PPO run, checked on construction.
 
-    Raises `ValueError` with one sentence that names the field, its value and
-    what is accepted.  A limit of 0 means "off" where the help says so.
+    Raises ValueError with one sentence that names the field, its value and what is accepted.
     """
 
     section: ClassVar[str] = "ppo"
 
-    # How much is sampled, and how it is cut up.
+    # Batch sizes.
     updates: int = setting(
         100,
         "Policy updates in the run; each samples, scores and trains once.  A resume may raise it.",
@@ -312,53 +310,49 @@ class PPOConfig(Section):
     def __post_init__(self) -> None:
         _check_kl(self.kl_estimator, self.kl_in)
         super().__post_init__()
-        if self.rollouts % self.minibatch:
-            raise ValueError(
-                f"ppo.minibatch={self.minibatch} must divide ppo.rollouts={self.rollouts}"
-            )
-        if self.min_new_tokens > self.max_new_tokens:
-            raise ValueError(
-                f"ppo.min_new_tokens={self.min_new_tokens} must not exceed "
-                f"ppo.max_new_tokens={self.max_new_tokens}"
-            )
-        if self.baseline != "critic" and (self.critic != "shared" or self.value_warmup):
-            raise ValueError(
-                f"ppo.baseline={self.baseline!r} trains no values; with it leave ppo.critic "
-                "and ppo.value_warmup as they are"
-            )
-        if self.sharding != "none" and self.lora_rank:
-            raise ValueError(
-                f"ppo.sharding={self.sharding!r} does not go with ppo.lora_rank; adapters are "
-                "small enough to be held whole"
-            )
-        if self.sharding != "none" and self.rollout_backend != "own":
-            raise ValueError(
-                f"ppo.sharding={self.sharding!r} goes with ppo.rollout_backend='own' only"
-            )
+        require(
+            self.rollouts % self.minibatch == 0,
+            f"ppo.minibatch={self.minibatch} must divide ppo.rollouts={self.rollouts}",
+        )
+        require(
+            self.min_new_tokens <= self.max_new_tokens,
+            f"ppo.min_new_tokens={self.min_new_tokens} must not exceed "
+            f"ppo.max_new_tokens={self.max_new_tokens}",
+        )
+        require(
+            self.baseline == "critic" or (self.critic == "shared" and not self.value_warmup),
+            f"ppo.baseline={self.baseline!r} trains no values; with it leave ppo.critic "
+            "and ppo.value_warmup as they are",
+        )
+        require(
+            self.sharding == "none" or not self.lora_rank,
+            f"ppo.sharding={self.sharding!r} does not go with ppo.lora_rank; adapters are "
+            "small enough to be held whole",
+        )
+        require(
+            self.sharding == "none" or self.rollout_backend == "own",
+            f"ppo.sharding={self.sharding!r} goes with ppo.rollout_backend='own' only",
+        )
         plain = (self.top_k, self.top_p, self.min_new_tokens, self.lora_rank) == (0, 1.0, 0, 0)
-        if self.rollout_backend == "vllm" and not plain:
-            raise ValueError(
-                "ppo.rollout_backend='vllm' samples a fully trained model from its whole "
-                "distribution; leave ppo.top_k, top_p, min_new_tokens and lora_rank as they are"
-            )
-        if 0 < self.dual_clip <= 1:
-            raise ValueError(f"ppo.dual_clip={self.dual_clip} must be above 1, or 0 for none")
-        if self.kl_weight_min > self.kl_weight_max:
-            raise ValueError(
-                f"ppo.kl_weight_min={self.kl_weight_min} must not exceed "
-                f"ppo.kl_weight_max={self.kl_weight_max}"
-            )
-        if self.kl_control == "adaptive" and not (
-            self.kl_weight_min <= self.kl_weight <= self.kl_weight_max
-        ):
-            raise ValueError(
-                f"ppo.kl_weight={self.kl_weight} must lie between ppo.kl_weight_min="
-                f"{self.kl_weight_min} and ppo.kl_weight_max={self.kl_weight_max} when "
-                "ppo.kl_control='adaptive'"
-            )
+        require(
+            self.rollout_backend != "vllm" or plain,
+            "ppo.rollout_backend='vllm' samples a fully trained model from its whole "
+            "distribution; leave ppo.top_k, top_p, min_new_tokens and lora_rank as they are",
+        )
+        require(
+            not 0 < self.dual_clip <= 1,
+            f"ppo.dual_clip={self.dual_clip} must be above 1, or 0 for none",
+        )
+        low, high = self.kl_weight_min, self.kl_weight_max
+        require(low <= high, f"ppo.kl_weight_min={low} must not exceed ppo.kl_weight_max={high}")
+        require(
+            self.kl_control == "fixed" or low <= self.kl_weight <= high,
+            f"ppo.kl_weight={self.kl_weight} must lie between ppo.kl_weight_min={low} and "
+            f"ppo.kl_weight_max={high} when ppo.kl_control='adaptive'",
+        )
 
 
-# What a combination trains towards, where that is not the optimum of reward less β · KL.
+# Combinations whose optimum is not that of reward − β · KL, and why.
 _BIASED_KL = {
     ("k2", "reward"): "punishes a token for having become rare",
     ("k3", "reward"): "punishes a token for having become rare",
@@ -370,7 +364,7 @@ _BIASED_KL = {
 
 
 def _check_kl(estimator: object, place: object) -> None:
-    """Refuse an estimator whose gradient, charged there, is not that of the KL."""
+    """ValueError for an estimator whose gradient at this place is not that of the KL."""
     defect = _BIASED_KL.get((str(estimator), str(place)))
     if defect is not None:
         raise ValueError(

@@ -1,13 +1,9 @@
-"""What PPO logs, one definition each, and what is read off it: red flags, reasons to stop.
-
-Loads no torch.
-"""
+"""Definitions of PPO's metrics, and what follows from them: red flags, reasons to stop.  No torch."""
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from statistics import correlation, fmean
-from typing import Any
 
 from pipeline.ppo.config import PPOConfig
 
@@ -94,7 +90,7 @@ def unique_share(responses: Sequence[Sequence[int]]) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Flag:
-    """Something in the metrics that a person should look at now."""
+    """A problem in the metrics that a person should look at now."""
 
     name: str
     level: str
@@ -107,21 +103,24 @@ class Flag:
     """The first thing to try."""
 
 
+History = Sequence[Mapping[str, float]]
+"""The metrics of every update so far, oldest first; of at least one."""
+
 LARGEST_MISMATCH = 0.05
-"""Nats a token; a sampler in bf16 with the policy's weights stays below a hundredth of it."""
+"""Nats per token; a bf16 sampler with the policy's weights stays below a hundredth of it."""
 
 
 def samples_of_another(mismatch_kl: float) -> bool:
-    """Whether a `rollout/mismatch_kl` means that a model other than the policy sampled."""
+    """Whether a `rollout/mismatch_kl` means that another model than the policy sampled."""
     return not mismatch_kl <= LARGEST_MISMATCH  # NaN too
 
 
 MISMATCHED = "sampler_mismatch"
-"""The reason to stop that is a defect; after the others the policy can be used."""
+"""The only reason to stop that is a defect; after the others the policy can be used."""
 
 
-def reason_to_stop(config: PPOConfig, history: Sequence[Mapping[str, float]]) -> str | None:
-    """Why the run ends after the last of these updates, or None where it goes on."""
+def reason_to_stop(config: PPOConfig, history: History) -> str | None:
+    """Why the run ends after the last of these updates; None if it continues."""
     metrics = history[-1]
     if samples_of_another(metrics["rollout/mismatch_kl"]):
         return MISMATCHED
@@ -132,22 +131,18 @@ def reason_to_stop(config: PPOConfig, history: Sequence[Mapping[str, float]]) ->
     return None
 
 
-def red_flags(history: Sequence[Mapping[str, float]]) -> list[Flag]:
-    """Return what is wrong at the last of these updates, worst first.
-
-    `history` holds the metrics of every update so far, oldest first.  Pure: the
-    same history gives the same flags, live or read back from a log.
-    """
+def red_flags(history: History) -> list[Flag]:
+    """The red flags at the last of these updates, "stop" first; none for an empty history."""
     if not history:
         return []
     flags = [flag for rule in _RULES if (flag := rule.flag(history)) is not None]
     return sorted(flags, key=lambda flag: flag.level != "stop")
 
 
-def reward_fell(history: Sequence[Mapping[str, float]], deviations: float) -> bool:
+def reward_fell(history: History, deviations: float) -> bool:
     """Whether the mean score of the last 5 updates is below that of the first 5.
 
-    By more than `deviations` of the standard deviations that the scores of the first 5 had.
+    The difference must exceed `deviations` times the mean `reward/std` of the first 5.
     """
     if len(history) < 10:
         return False
@@ -156,33 +151,44 @@ def reward_fell(history: Sequence[Mapping[str, float]], deviations: float) -> bo
     return last < first - deviations * max(spread, 0.01)
 
 
-def _ends(history: Sequence[Mapping[str, float]]) -> tuple[float, float]:
+def _ends(history: History) -> tuple[float, float]:
     """Mean scores of the last and the first 5 updates."""
     last, first = (fmean(u["reward/mean"] for u in part) for part in (history[-5:], history[:5]))
     return last, first
 
 
-History = Sequence[Mapping[str, float]]
-"""The metrics of every update so far, oldest first; of at least one."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class _Rule:
-    """When a red flag is raised, and its text."""
+    """A red flag: raised when `healthy(value, value at the first update)` of a metric is false.
+
+    It must be false on each of the last `updates`.  NaN raises most flags, because comparisons with
+    NaN are false.
+    """
 
     name: str
     level: str
-    raised: Callable[[History], bool]
-    figures: Callable[[History], tuple[float, float]]
-    """(now, first): what `seen` quotes."""
+    metric: str
+    healthy: Callable[[float, float], bool]
+    updates: int = 1
     seen: str
+    """May quote the figures {now} and {first}."""
     why: str
     remedy: str
     stop_above: float = inf
     """Beyond this figure the level is "stop"."""
 
+    def figures(self, history: History) -> tuple[float, float]:
+        """(now, first), the values that `healthy` compares."""
+        return history[-1][self.metric], history[0][self.metric]
+
+    def raised(self, history: History) -> bool:
+        last = history[-self.updates :]
+        first = history[0][self.metric]
+        unhealthy = not any(self.healthy(update[self.metric], first) for update in last)
+        return len(last) == self.updates and unhealthy
+
     def flag(self, history: History) -> Flag | None:
-        """The flag, where the last of these updates raises it."""
+        """The flag if the last of these updates raises it."""
         if not self.raised(history):
             return None
         now, first = self.figures(history)
@@ -195,24 +201,22 @@ class _Rule:
         )
 
 
-def _metric(name: str, healthy: Callable[[float, float], bool], updates: int = 1) -> dict[str, Any]:
-    """Raised where `healthy(value, value at the first update)` is false on each of the last `updates`.
+class _FallingReward(_Rule):
+    """Compares the last 5 updates with the first 5."""
 
-    Comparisons with NaN are false, so most rules are raised by it.
-    """
+    def figures(self, history: History) -> tuple[float, float]:
+        return _ends(history)
 
-    def raised(history: History) -> bool:
-        first, last = history[0][name], history[-updates:]
-        return len(last) == updates and not any(healthy(update[name], first) for update in last)
-
-    return {"raised": raised, "figures": lambda history: (history[-1][name], history[0][name])}
+    def raised(self, history: History) -> bool:
+        return reward_fell(history, 1.0)
 
 
 _RULES = (
     _Rule(
         name="reference_changed",
         level="stop",
-        **_metric("reference/changed", lambda now, _: now == 0),
+        metric="reference/changed",
+        healthy=lambda now, _: now == 0,
         seen="A weight of the reference model was written to.",
         why="The KL is measured from a moving point and no longer holds the policy back.",
         remedy="Give the reference its own copy of the weights, and find who writes to it.",
@@ -221,7 +225,8 @@ _RULES = (
         name="ratio_not_one",
         level="stop",
         # bf16 passes of different shapes differ by a few hundredths
-        **_metric("policy/first_ratio_error", lambda now, _: now <= 0.1),
+        metric="policy/first_ratio_error",
+        healthy=lambda now, _: now <= 0.1,
         seen="Before the first step the probability ratio was off 1 by up to {now:.3g}.",
         why="Sampling and training disagree on the policy, so every gradient is wrong.",
         remedy="Look for a temperature applied on one side only, dropout, or padding in the mask.",
@@ -229,7 +234,8 @@ _RULES = (
     _Rule(
         name="sampler_mismatch",
         level="stop",
-        **_metric("rollout/mismatch_kl", lambda now, _: not samples_of_another(now)),
+        metric="rollout/mismatch_kl",
+        healthy=lambda now, _: not samples_of_another(now),
         seen="Sampler and trainer differ by {now:.2g} nats per token; rounding stays below "
         f"{LARGEST_MISMATCH:g}.",
         why="The responses were sampled with other weights or settings than the policy's, so "
@@ -240,7 +246,8 @@ _RULES = (
     _Rule(
         name="kl_high",
         level="warn",
-        **_metric("kl/reference", lambda now, _: now <= 10),
+        metric="kl/reference",
+        healthy=lambda now, _: now <= 10,
         stop_above=15,
         seen="KL to the reference is {now:.1f} nats per response.",
         why="Far from the reference the reward model is guessing and text tends to garble.",
@@ -249,7 +256,9 @@ _RULES = (
     _Rule(
         name="kl_negative",
         level="warn",
-        **_metric("kl/reference", lambda now, _: not now < -0.05, updates=3),
+        metric="kl/reference",
+        healthy=lambda now, _: not now < -0.05,
+        updates=3,
         seen="KL to the reference has been negative for 3 updates, now {now:.2f}.",
         why="A divergence cannot be negative on average: responses are not drawn from the policy "
         "whose log-probabilities are used.",
@@ -258,7 +267,8 @@ _RULES = (
     _Rule(
         name="entropy_collapse",
         level="warn",
-        **_metric("policy/entropy", lambda now, first: now >= 0.02 and now >= 0.2 * first),
+        metric="policy/entropy",
+        healthy=lambda now, first: now >= 0.02 and now >= 0.2 * first,
         seen="Entropy is {now:.3f} nats per token; it began at {first:.3f}.",
         why="A policy that always gives the same response no longer explores and cannot improve.",
         remedy="Lower lr or epochs, raise kl_weight, or set a small entropy_weight.",
@@ -266,7 +276,8 @@ _RULES = (
     _Rule(
         name="clip_fraction_high",
         level="warn",
-        **_metric("policy/clip_fraction", lambda now, _: now <= 0.5),
+        metric="policy/clip_fraction",
+        healthy=lambda now, _: now <= 0.5,
         seen="{now:.0%} of the update's tokens hit the clip.",
         why="Most tokens give no gradient: the update has walked out of its trust region.",
         remedy="Lower lr or epochs, or set target_kl.",
@@ -274,7 +285,9 @@ _RULES = (
     _Rule(
         name="explained_variance_negative",
         level="warn",
-        **_metric("value/explained_variance", lambda now, _: not now < 0, updates=3),
+        metric="value/explained_variance",
+        healthy=lambda now, _: not now < 0,
+        updates=3,
         seen="Explained variance has been below 0 for 3 updates, now {now:.2f}.",
         why="The value head guesses worse than a constant and adds noise to the advantages.",
         remedy="Raise value_weight or value_clip, or scale the scores (score_scaling).",
@@ -282,7 +295,8 @@ _RULES = (
     _Rule(
         name="reward_flat",
         level="warn",
-        **_metric("reward/std", lambda now, _: now >= 0.01),
+        metric="reward/std",
+        healthy=lambda now, _: now >= 0.01,
         seen="Scores differ by a standard deviation of only {now:.2g}.",
         why="Responses that score alike leave nothing to learn but the KL penalty.",
         remedy="Check that the reward sees the response, or train the reward model on more labels.",
@@ -290,16 +304,17 @@ _RULES = (
     _Rule(
         name="reward_low",
         level="warn",
-        **_metric("reward/mean", lambda now, _: now >= -10),
+        metric="reward/mean",
+        healthy=lambda now, _: now >= -10,
         seen="Mean score is {now:.1f}.",
         why="Scores this low mean an uncentred reward model, a wrong sign or broken text.",
         remedy="Read the samples; centre the reward model on SFT responses.",
     ),
-    _Rule(
+    _FallingReward(
         name="reward_falling",
         level="warn",
-        raised=lambda history: reward_fell(history, 1.0),
-        figures=_ends,
+        metric="reward/mean",
+        healthy=lambda now, first: now >= first,
         seen="Mean score fell from {first:.2f} (first 5 updates) to {now:.2f} (last 5).",
         why="PPO should raise it: the sign may be turned around, or training has collapsed.",
         remedy="Check the sign of the reward, then lower lr.",
@@ -307,7 +322,8 @@ _RULES = (
     _Rule(
         name="duplicates",
         level="warn",
-        **_metric("completion/unique", lambda now, _: now >= 0.5),
+        metric="completion/unique",
+        healthy=lambda now, _: now >= 0.5,
         seen="Only {now:.0%} of the responses are distinct.",
         why="The policy has narrowed to a few texts, or the prompts are too few.",
         remedy="Raise kl_weight, lower lr, or add prompts.",
@@ -315,7 +331,8 @@ _RULES = (
     _Rule(
         name="unseen_tokens",
         level="warn",
-        **_metric("completion/unseen_tokens", lambda now, _: now <= 0.1),
+        metric="completion/unseen_tokens",
+        healthy=lambda now, _: now <= 0.1,
         seen="{now:.0%} of the sampled tokens decode to nothing.",
         why="The reward reads the text alone: it cannot tell a response with such tokens from one "
         "without them, and they count as length and as KL.",
@@ -325,7 +342,8 @@ _RULES = (
     _Rule(
         name="length_drift",
         level="warn",
-        **_metric("completion/length_mean", lambda now, first: first / 2 <= now <= first * 2),
+        metric="completion/length_mean",
+        healthy=lambda now, first: first / 2 <= now <= first * 2,
         seen="Mean length went from {first:.0f} to {now:.0f} tokens.",
         why="Reward models often pay for length itself; the text may be padded or cut short.",
         remedy="Read the samples; score length as a component of its own.",
@@ -333,7 +351,8 @@ _RULES = (
     _Rule(
         name="many_epochs",
         level="warn",
-        **_metric("optim/epochs", lambda now, _: now <= 4),
+        metric="optim/epochs",
+        healthy=lambda now, _: now <= 4,
         seen="{now:.0f} passes were made over the same responses.",
         why="Beyond four, the responses no longer come from the policy being trained.",
         remedy="Set epochs to 4 or fewer, or set target_kl.",
@@ -341,7 +360,8 @@ _RULES = (
     _Rule(
         name="no_kl_penalty",
         level="warn",
-        **_metric("kl/coefficient", lambda now, _: now > 0),
+        metric="kl/coefficient",
+        healthy=lambda now, _: now > 0,
         seen="The KL coefficient is {now:g}.",
         why="Nothing holds the policy to the reference; it will exploit the reward model.",
         remedy="Set kl_weight to 0.05.",

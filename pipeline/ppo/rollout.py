@@ -1,4 +1,4 @@
-"""Sampling: which prompts are asked, and a KV-cache loop that keeps what PPO needs."""
+"""Sampling: the order of prompts, and a decoding loop with a KV cache that records PPO's figures."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,9 +12,9 @@ from pipeline.ppo.model import ModelOutput, entropy, forbid_ends, run_model, tok
 
 
 class PromptSampler:
-    """Deals prompt indices in shuffled rounds, each prompt once a round.
+    """Draws prompt indices in shuffled rounds; a round has each prompt once.
 
-    A batch may span rounds, so it can be larger than the number of prompts.
+    A batch may span several rounds.
     """
 
     def __init__(self, prompts: int, generator: torch.Generator) -> None:
@@ -43,23 +43,23 @@ class PromptSampler:
 
 @dataclass(frozen=True, kw_only=True)
 class Rollout:
-    """B responses of up to T tokens, in the order of their prompts.
+    """B responses of up to T tokens, in the order of their prompts; (B, T) tensors are 0 on padding.
 
-    `tokens` (B, T) is right-padded; `lengths` (B,) counts sampled tokens, the
-    end-of-text included, and is the only source of masks.  `logprobs` (B, T) are
-    of the full distribution at the sampling temperature, without end-of-text where
-    `min_new_tokens` forbids it; `entropies` (B, T) likewise; `values` (B, T) are of the state before each token, or None without
-    a value head.  All are 0 on padding.  Other samplers return neither
-    entropies nor values.
+    Log-probabilities and entropies are those of the full distribution at the sampling temperature,
+    without end-of-text where `min_new_tokens` forbids it.
     """
 
     tokens: Tensor
+    """(B, T), right-padded with the padding id."""
     lengths: Tensor
+    """(B,) sampled tokens, end-of-text included; masks are made from these alone."""
     logprobs: Tensor
     entropies: Tensor | None
+    """None from other samplers."""
     values: Tensor | None
+    """Of the state before each token; None from other samplers and without a value head."""
     finish_reasons: list[str]
-    """"stop" for a response that ended itself, "length" for one that was cut off."""
+    """"stop" for a response with an end-of-text, "length" for one that was cut off."""
 
     @property
     def mask(self) -> Tensor:
@@ -67,7 +67,7 @@ class Rollout:
         return length_mask(self.lengths, self.tokens.shape[1])
 
     def token_lists(self) -> list[list[int]]:
-        """The responses without padding; an end-of-text that was sampled is still there."""
+        """The responses without padding, with the end-of-text that was sampled."""
         rows = zip(self.tokens.tolist(), self.lengths.tolist(), strict=True)
         return [row[:length] for row, length in rows]
 
@@ -88,75 +88,76 @@ def generate(
     uniforms: Tensor | None = None,
     batch_size: int = 0,
 ) -> Rollout:
-    """Sample one response to each prompt of token ids; repeat a prompt for more.
+    """Sample one response to each prompt of token ids.
 
-    `model` is an `ActorCritic` or any causal LM on one device; the caller sets
-    autocast.  Nothing is taken from the model's `generation_config`.
-    `temperature=0` is greedy, with log-probabilities at temperature 1.
-    `top_k=0` and `top_p=1` are off; neither changes the recorded log-probabilities, which
-    are of the full distribution.  `min_new_tokens` does: before them end-of-text is not in it.
+    `model` is an `ActorCritic` or any causal LM on one device; its `generation_config` is ignored,
+    and the caller sets autocast.  `temperature=0` is greedy, with log-probabilities at temperature
+    1.  `top_k=0` and `top_p=1` are off; recorded log-probabilities ignore both.
 
-    `generator` lives on the CPU on every device, and each row has random
-    numbers of its own drawn beforehand, so a response does not depend on what is
-    decoded beside it; `uniforms` (B, `max_new_tokens`) in float64 replaces them.
-    `batch_size=0` decodes all rows together.
+    Each row has its own random numbers, drawn in advance from `generator` (a CPU generator on every
+    device), so a response does not depend on the rows decoded beside it.  `uniforms` (B,
+    `max_new_tokens`) in float64 replaces them.  `batch_size=0` decodes all rows together.
 
-    Raises ValueError for no prompts or an empty one, or for settings out of range.
+    Raises ValueError for no prompts, an empty prompt, or settings out of range.
     """
     _check_request(prompts, eos_token_ids, max_new_tokens, temperature, top_k, top_p)
     if uniforms is None:
         size = (len(prompts), max_new_tokens)
         uniforms = torch.rand(size, generator=generator, dtype=torch.float64)
+    device = next(model.parameters()).device
+    decoder = _Decoder(
+        model=model,
+        uniforms=on_device(uniforms, device),
+        eos=torch.tensor(sorted(set(eos_token_ids)), device=device),
+        pad=pad_token_id,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_new_tokens=min_new_tokens,
+    )
     was_training = model.training
     model.eval()
     try:
-        parts = []
         step = batch_size or len(prompts)
         for start in range(0, len(prompts), step):
-            decoder = _Decoder(
-                model, prompts[start : start + step], uniforms[start : start + step], pad_token_id
-            )
-            decoder.temperature, decoder.top_k, decoder.top_p = temperature, top_k, top_p
-            decoder.decode(torch.tensor(sorted(set(eos_token_ids))), min_new_tokens)
-            parts.append(decoder)
+            decoder.decode(prompts[start : start + step], start)
     finally:
         model.train(was_training)
-    return _joined(parts)
+    return decoder.rollout()
 
 
+@dataclass(kw_only=True)
 class _Decoder:
-    """Decodes rows side by side, dropping each from the batch once it has ended."""
+    """Decodes rows in batches; a row leaves its batch when it has ended."""
 
+    model: nn.Module
+    uniforms: Tensor
+    eos: Tensor
+    pad: int
     temperature: float
     top_k: int
     top_p: float
+    min_new_tokens: int
 
-    def __init__(
-        self, model: nn.Module, prompts: Sequence[Sequence[int]], uniforms: Tensor, pad: int
-    ) -> None:
-        self.model = model
-        self.device = next(model.parameters()).device
-        self.uniforms = on_device(uniforms, self.device)
-        rows, steps = uniforms.shape
-        self.input_ids, self.attention_mask = left_padded(prompts, pad, self.device)
-        self.tokens = torch.full((rows, steps), pad, device=self.device)
+    def __post_init__(self) -> None:
+        rows, steps = self.uniforms.shape
+        self.device = self.uniforms.device
+        self.tokens = torch.full((rows, steps), self.pad, device=self.device)
         self.lengths = torch.full((rows,), steps, device=self.device)
         self.ended = torch.zeros(rows, dtype=torch.bool, device=self.device)
         self.logprobs = torch.zeros(rows, steps, device=self.device)
         self.entropies = torch.zeros(rows, steps, device=self.device)
         self.values: Tensor | None = None
 
-    def decode(self, eos: Tensor, min_new_tokens: int) -> None:
-        """Fill the result tensors, one column a step, until every row has ended."""
-        eos = eos.to(self.device)
-        live = torch.arange(len(self.tokens), device=self.device)
-        ids, mask, cache = self.input_ids, self.attention_mask, None
+    def decode(self, prompts: Sequence[Sequence[int]], first: int) -> None:
+        """Fill the result tensors of the rows from `first` on, one column a step."""
+        live = torch.arange(first, first + len(prompts), device=self.device)
+        ids, mask = left_padded(prompts, self.pad, self.device)
+        cache: Any = None
         for step in range(self.tokens.shape[1]):
-            cache = self._forward(
-                ids, mask, cache, live, step, forbidden=eos if step < min_new_tokens else None
-            )
-            drawn = self._draw(live, step)
-            stopped = torch.isin(drawn, eos)
+            output = read_on(self.model, ids, mask, cache)
+            cache, drawn = output.cache, self._draw(output, live, step)
+            stopped = torch.isin(drawn, self.eos)
             self.tokens[live, step] = drawn
             self.lengths[live[stopped]] = step + 1
             self.ended[live[stopped]] = True
@@ -165,52 +166,50 @@ class _Decoder:
                 if not len(keep):
                     return
                 live, drawn, mask = live[keep], drawn[keep], mask[keep]
-                # The one way to pick rows that every kind of cache layer knows.
+                # The only way to select rows that every kind of cache layer supports.
                 cache.reorder_cache(keep)
             ids = drawn.unsqueeze(1)
             mask = torch.cat([mask, mask.new_ones(len(live), 1)], dim=1)
 
-    def _forward(
-        self,
-        ids: Tensor,
-        mask: Tensor,
-        cache: Any,
-        live: Tensor,
-        step: int,
-        *,
-        forbidden: Tensor | None,
-    ) -> Any:
-        """Run the model on new tokens; keep logits, entropies and values of column `step`."""
-        output = read_on(self.model, ids, mask, cache)
-        self.logits = output.logits / (self.temperature or 1.0)
-        if forbidden is not None:
-            self.logits = forbid_ends(self.logits, forbidden)
-        self.entropies[live, step] = entropy(self.logits)
+    def _draw(self, output: ModelOutput, live: Tensor, step: int) -> Tensor:
+        """Draw the next token of each live row; record its figures in column `step`."""
+        logits = output.logits / (self.temperature or 1.0)
+        if step < self.min_new_tokens:
+            logits = forbid_ends(logits, self.eos)
+        if self.temperature == 0:
+            drawn = logits.argmax(-1)
+        else:
+            allowed = truncate(logits, top_k=self.top_k, top_p=self.top_p)
+            drawn = sample_tokens(allowed.softmax(-1), self.uniforms[live, step])
+        self.logprobs[live, step] = token_logprobs(logits, drawn)
+        self.entropies[live, step] = entropy(logits)
         if output.values is not None:
             if self.values is None:
                 self.values = torch.zeros_like(self.logprobs)
             self.values[live, step] = output.values
-        return output.cache
-
-    def _draw(self, live: Tensor, step: int) -> Tensor:
-        """Choose the next token of each live row and record its log-probability."""
-        if self.temperature == 0:
-            drawn = self.logits.argmax(-1)
-        else:
-            allowed = truncate(self.logits, top_k=self.top_k, top_p=self.top_p)
-            drawn = sample_tokens(allowed.softmax(-1), self.uniforms[live, step])
-        self.logprobs[live, step] = token_logprobs(self.logits, drawn)
         return drawn
+
+    def rollout(self) -> Rollout:
+        """The results, as wide as the longest response."""
+        width = int(self.lengths.max())
+        return Rollout(
+            tokens=self.tokens[:, :width],
+            lengths=self.lengths,
+            logprobs=self.logprobs[:, :width],
+            entropies=self.entropies[:, :width],
+            values=None if self.values is None else self.values[:, :width],
+            finish_reasons=["stop" if ended else "length" for ended in self.ended.tolist()],
+        )
 
 
 def read_on(model: nn.Module, ids: Tensor, mask: Tensor, cache: Any) -> ModelOutput:
-    """Read new tokens (B, L) behind what `cache` holds, and return the output at the last of each row.
+    """Run new tokens (B, L) after those in `cache`; return the output at each row's last token.
 
-    `mask` (B, all tokens so far) is 0 on the padding at the left.
+    `mask` (B, all tokens so far) is 0 on left padding.
     """
     positions = torch.zeros_like(ids, dtype=torch.bool)
     positions[:, -1] = True
-    # Left padding shifts a row, so positions count its real tokens only.
+    # Positions count real tokens only, because left padding shifts a row.
     places = (mask.cumsum(1) - 1).clamp_min(0)[:, -ids.shape[1] :]
     return run_model(
         model,
@@ -226,34 +225,33 @@ def read_on(model: nn.Module, ids: Tensor, mask: Tensor, cache: Any) -> ModelOut
 def sample_tokens(probs: Tensor, uniforms: Tensor) -> Tensor:
     """Draw a token from each row of (B, V) by inverting its distribution at `uniforms` (B,).
 
-    Twenty times faster than `torch.multinomial` on a CPU, and each row has a
-    random number of its own.  Uniforms of 53 bits tell tokens apart down to 1e-16, those of 24
-    bits to 6e-8 only, which is more than most tokens of a large vocabulary have.
+    Twenty times as fast as `torch.multinomial` on a CPU, and each row has its own random number.
+    The uniforms need fp64: with 24 bits, tokens of probability below 6e-8 could not be drawn.
     """
     cumulative = probs.cumsum(-1, dtype=_precise(probs.device))
-    # The last sum, not 1, is the total; right=True passes over tokens of probability 0.
+    # The last sum is the total and may differ from 1; right=True skips tokens of probability 0.
     total = cumulative[:, -1:].contiguous()
     drawn = torch.searchsorted(cumulative, uniforms.unsqueeze(1) * total, right=True)
-    # A product that was rounded up to the total is past the last token that has a probability.
+    # A product rounded up to the total would be past the last token with a probability.
     drawn = torch.minimum(drawn, torch.searchsorted(cumulative, total)).squeeze(1)
-    return drawn.clamp_max(probs.shape[1] - 1)  # NaN is past all; the caller finds it out
+    return drawn.clamp_max(probs.shape[1] - 1)  # NaN sorts last; the caller checks for it
 
 
 def _precise(device: torch.device) -> torch.dtype:
-    """What sums over a vocabulary are taken in: fp32 ones lose its rare tokens."""
+    """The dtype of sums over a vocabulary; in fp32 they would lose rare tokens."""
     return torch.float32 if device.type == "mps" else torch.float64  # MPS has no fp64
 
 
 def on_device(uniforms: Tensor, device: torch.device) -> Tensor:
-    """Random numbers on `device`, as precise as it can."""
+    """Random numbers on `device`, in its most precise dtype."""
     return uniforms.to(_precise(device)).to(device)
 
 
 def truncate(logits: Tensor, *, top_k: int, top_p: float) -> Tensor:
     """Set to −∞ all but the `top_k` likeliest tokens, then all but the `top_p` nucleus.
 
-    The nucleus is the smallest set of likeliest tokens that holds at least
-    `top_p` of the mass; the likeliest is always in it.
+    The nucleus is the smallest set of likeliest tokens with a probability of at least `top_p`; it
+    always contains the likeliest token.
     """
     if 0 < top_k < logits.shape[-1]:
         smallest = logits.topk(top_k, dim=-1).values[:, -1:]
@@ -269,7 +267,7 @@ def truncate(logits: Tensor, *, top_k: int, top_p: float) -> Tensor:
 def left_padded(
     prompts: Sequence[Sequence[int]], pad: int, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """(B, P) ids with padding on the left, and the (B, P) mask of what is real, as 0 and 1."""
+    """(B, P) ids with left padding, and the (B, P) mask of real tokens, as 0 and 1."""
     width = max(map(len, prompts))
     ids = torch.tensor([[pad] * (width - len(p)) + list(p) for p in prompts], device=device)
     lengths = torch.tensor([len(p) for p in prompts], device=device)
@@ -298,22 +296,3 @@ def _check_request(
             f"temperature={temperature}, top_k={top_k}, top_p={top_p}: temperature and top_k "
             "must not be negative, and top_p must be above 0 and at most 1"
         )
-
-
-def _joined(parts: list[_Decoder]) -> Rollout:
-    """The parts as one rollout, as wide as its longest response."""
-    lengths = torch.cat([part.lengths for part in parts])
-    width = int(lengths.max())
-
-    def columns(name: str) -> Tensor:
-        return torch.cat([getattr(part, name) for part in parts])[:, :width]
-
-    ended = torch.cat([part.ended for part in parts]).tolist()
-    return Rollout(
-        tokens=columns("tokens"),
-        lengths=lengths,
-        logprobs=columns("logprobs"),
-        entropies=columns("entropies"),
-        values=None if parts[0].values is None else columns("values"),
-        finish_reasons=["stop" if done else "length" for done in ended],
-    )

@@ -172,7 +172,7 @@ def test_shares_make_a_whole():
         one.rank, one.size = rank, 3
     shares = [one.share(rows) for one in processes]
     assert shares == [[0, 3, 6], [1, 4], [2, 5]]
-    assert processes[0].whole(shares) == rows
+    assert processes[0].interleave(shares) == rows
 
 
 def test_alone_nothing_is_exchanged():
