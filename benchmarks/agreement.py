@@ -93,8 +93,8 @@ def case(options: argparse.Namespace, *, most: int, every: int) -> dict[str, Any
         found = agreement(db)
         return {
             "judgments": db.read("SELECT count(*) AS n FROM judgments")[0]["n"],
-            "items": found["items"],
-            "alpha": [found["alpha"], found["alpha_interval"]],
+            "items": found.items,
+            "alpha": [found.alpha, found.alpha_interval],
             "noting all items once": round(noting, 2),
             "agreement": measure(lambda: agreement(db), options.repeat),
             "annotators": measure(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from storage import worker_files
@@ -33,7 +34,7 @@ def status(db: Database) -> dict[str, Any]:
     return {
         **db.read(_COUNTS)[0],
         "judgments_by_kind": {row["kind"]: row["n"] for row in db.read(_BY_KIND)},
-        "agreement": agreement(db),
+        "agreement": asdict(agreement(db)),
         "prompts": dict(prompts.counts(db)),
         "iteration": _iteration(db, current) if current else None,
         "policy": _policy(db, current),

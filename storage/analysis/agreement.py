@@ -1,18 +1,18 @@
-"""How far annotators agree: percent agreement, Krippendorff's alpha, Cohen's kappa, from SQL.
+"""How much annotators agree: percent agreement, Krippendorff's alpha, Cohen's kappa.
 
-An item is two responses to a prompt, in whatever order they were compared (storage/engine/items.py); a
-rating is the current judgment of one annotator.  For percent agreement, kappa and the nominal
-alpha the outcomes first, second, tie and both_bad are four categories, none nearer to another.
-For the ordinal alpha they are levels, second < tie < first, and both_bad counts as tie: it prefers
-neither.
+An item is two responses to a prompt, in either order (storage/engine/items.py).  A rating is the
+current judgment of one annotator.  For percent agreement, kappa and the nominal alpha, the outcomes
+first, second, tie and both_bad are four unordered categories.  For the ordinal alpha they are the
+levels second < tie < first, and both_bad counts as tie.
 
-SQL reduces a million judgments to a few rows: how often each pattern of ratings occurs.  What
-follows from the patterns, and the intervals, are storage/analysis/patterns.py.
+SQL reduces a million judgments to a few rows: how often each pattern of ratings occurs.
+storage/analysis/patterns.py computes the figures and intervals from those.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -21,10 +21,8 @@ from storage.engine.database import Database
 from storage.engine.items import PEOPLE, shared_ratings
 from storage.records import LEARNED_FROM
 
-# `patterns` with annotators is the table everything comes from; it is small where few people
-# judge much, and never longer than the shared items.
-#
-# `cells` are the confusion matrices of all pairs of annotators.
+# `patterns` counts how often each set of ratings occurs, with annotators; `cells` are the confusion
+# matrices of all pairs of annotators.
 _AGREEMENT = """
     patterns AS MATERIALIZED (
         SELECT codes, count(*) AS items FROM shared GROUP BY codes),
@@ -51,60 +49,65 @@ _AGREEMENT = """
 """
 
 
-class Kappa(NamedTuple):
-    """Cohen's kappa of two annotators on the items they share, with its 95% interval.
+@dataclass(frozen=True, kw_only=True)
+class Kappa:
+    """Cohen's kappa of two annotators on the `items` that both judged, with its 95% interval.
 
-    None where both only ever used one and the same category.
+    None if both only ever used one and the same category.
     """
 
-    one: str
-    other: str
+    annotators: list[str]
     kappa: float | None
+    interval: list[float] | None
     items: int
-    interval: list[float] | None = None
 
 
-def agreement(db: Database, iteration: int | None = None) -> dict[str, Any]:
-    """Agreement on all current judgments, or on those of one iteration; JSON-able.
+@dataclass(frozen=True, kw_only=True)
+class Agreement:
+    """Agreement of people (or simulated ones) on the `items` that two or more of them judged.
 
-    Of people (or simulated ones): a model that judges is only in ``kappas``.
-
-    * ``items``: pairs of responses that two or more people judged (the rest say nothing);
-    * ``percent``: the share of pairs of judgments that agree, 0 to 1, None without items;
-    * ``alpha``: Krippendorff's, nominal; None when no two categories were ever used;
-    * ``alpha_ordinal``: the same for second < tie < first, with both_bad as tie;
-    * ``…_interval``: [low, high] of each of the three, 95% of bootstrap samples of the items
-      (`patterns.intervals` says when it is None);
-    * ``kappas``: Cohen's for each pair of annotators with an item in common, in alphabetical
-      order: ``annotators``, two names, ``kappa``, its ``interval`` and the number of ``items``.
+    `percent` is the share of pairs of judgments that agree, 0 to 1.  `alpha` is Krippendorff's
+    nominal alpha, `alpha_ordinal` the ordinal one.  Each is None if undefined, and has an interval
+    from bootstrap samples of the items (`patterns.intervals` says when it is None).  `kappas` has
+    every pair of annotators with an item in common, in alphabetical order, models that judge
+    included.
     """
-    found = agreement_by_id(db, iteration)
-    names = {row["id"]: row["name"] for row in db.read("SELECT id, name FROM annotators")}
-    kappas = [
-        {
-            "annotators": sorted((names[k.one], names[k.other])),
-            "kappa": k.kappa,
-            "interval": k.interval,
-            "items": k.items,
-        }
-        for k in found["kappas"]
-    ]
-    return found | {"kappas": sorted(kappas, key=lambda each: each["annotators"])}
+
+    items: int
+    percent: float | None = None
+    percent_interval: list[float] | None = None
+    alpha: float | None = None
+    alpha_interval: list[float] | None = None
+    alpha_ordinal: float | None = None
+    alpha_ordinal_interval: list[float] | None = None
+    kappas: Sequence[Kappa] = ()
 
 
-def agreement_by_id(db: Database, iteration: int | None = None) -> dict[str, Any]:
-    """The same with ``kappas`` as a list of `Kappa`, by annotators' ids."""
+def agreement(
+    db: Database, iteration: int | None = None, *, names: Mapping[str, str] | None = None
+) -> Agreement:
+    """Agreement on all current judgments, or on those of one iteration.
+
+    `names` maps annotators' ids to the names to use; by default their own.
+    """
+    if names is None:
+        names = {row["id"]: row["name"] for row in db.read("SELECT id, name FROM annotators")}
     shared = shared_ratings(of_iteration=iteration is not None)
     of = {} if iteration is None else {"iteration": iteration}
     row = db.read(f"WITH {PEOPLE}, {shared}, {_AGREEMENT}", kinds=list(LEARNED_FROM), **of)[0]
     table = _table(row["patterns"])
     counts, items = table[:, :4], table[:, 4]
-    found: dict[str, Any] = {"items": int(items.sum())}
-    spread = patterns.intervals(counts, items)
-    for name, value in patterns.agreement(counts, items).items():
-        found[name] = value
-        found[f"{name}_interval"] = spread[name]
-    return found | {"kappas": _kappas(_table(row["cells"]), row["people"])}
+    figures, spread = patterns.agreement(counts, items), patterns.intervals(counts, items)
+    return Agreement(
+        items=int(items.sum()),
+        percent=figures["percent"],
+        percent_interval=spread["percent"],
+        alpha=figures["alpha"],
+        alpha_interval=spread["alpha"],
+        alpha_ordinal=figures["alpha_ordinal"],
+        alpha_ordinal_interval=spread["alpha_ordinal"],
+        kappas=_kappas(_table(row["cells"]), [names[id] for id in row["people"] or ()]),
+    )
 
 
 def _table(rows: list[list[int]] | None) -> patterns.Counts:
@@ -112,14 +115,20 @@ def _table(rows: list[list[int]] | None) -> patterns.Counts:
 
 
 def _kappas(cells: patterns.Counts, people: list[str]) -> list[Kappa]:
-    """Kappa of each pair of annotators that `cells` (one, other, x, y, n) has."""
+    """Kappa of each pair of annotators in `cells` (one, other, x, y, n)."""
     pairs, row = np.unique(cells[:, :2], axis=0, return_inverse=True)
     confusions = np.zeros((len(pairs), 4, 4), dtype=np.int64)
     confusions[row.ravel(), cells[:, 2], cells[:, 3]] = cells[:, 4]
     values, spread = patterns.kappas(confusions)
-    return [
-        Kappa(people[one], people[other], value, int(confusion.sum()), interval)
+    found = [
+        Kappa(
+            annotators=sorted((people[one], people[other])),
+            kappa=value,
+            interval=interval,
+            items=int(confusion.sum()),
+        )
         for (one, other), confusion, value, interval in zip(
             pairs, confusions, values, spread, strict=True
         )
     ]
+    return sorted(found, key=lambda each: each.annotators)

@@ -1,11 +1,13 @@
-"""Agreement from a table of rating patterns, and its bootstrap.  Pure; no database.
+"""Agreement from a table of rating patterns, and its bootstrap.  Pure functions.
 
-A pattern says how many annotators gave each outcome to an item: (second, tie, first, both_bad).
-Items of one pattern are alike to every figure here, so a bootstrap sample of the items is one
-multinomial draw over the table, whatever the number of items.
+A pattern is how many annotators gave each outcome to an item: (second, tie, first, both_bad).  Items
+of one pattern contribute equally, so a bootstrap sample of the items is one multinomial draw over
+the table.
 """
 
 from __future__ import annotations
+
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,18 +19,18 @@ Floats = NDArray[np.float64]
 
 FIGURES = ("percent", "alpha", "alpha_ordinal")
 FEWEST_ITEMS = 10
-"""Items that a bootstrap asks for: fewer do not show how items differ."""
+"""Items that an interval needs: fewer do not show how items differ."""
 _DRAWS = 2000
 _SEED = 20
 
 
 def agreement(counts: Counts, items: Counts) -> dict[str, float | None]:
-    """The figures of `FIGURES`, None where one is undefined.
+    """The figures of `FIGURES`, None for an undefined one.
 
-    `counts` is (patterns, 4), how many annotators said second, tie, first and both_bad, two or
-    more in each row; `items` is (patterns,), how many items have the pattern.
+    `counts` is (patterns, 4): how many annotators said second, tie, first and both_bad, at least
+    two in each row.  `items` is (patterns,): how many items have the pattern.
 
-    Percent agreement and alpha weigh every rating alike, so an item rated by many weighs more.
+    Percent agreement and alpha weigh all ratings equally, so an item with many ratings weighs more.
     Krippendorff (2011), "Computing Krippendorff's Alpha-Reliability": nominal with four
     categories, ordinal with three levels, both_bad among the ties.
     """
@@ -42,12 +44,20 @@ def agreement(counts: Counts, items: Counts) -> dict[str, float | None]:
 def intervals(
     counts: Counts, items: Counts, *, draws: int = _DRAWS, seed: int = _SEED
 ) -> dict[str, list[float] | None]:
-    """95% percentile intervals of the figures: the items are drawn again, `draws` times.
+    """95% percentile intervals of the figures, from `draws` bootstrap samples of the items.
 
-    The same table and seed give the same intervals.  None where the figure is None, below
-    `FEWEST_ITEMS` items, and where all draws give the same (every item agreed): there the
-    bootstrap sees no spread, which is not to say that there is none.
+    None if the figure is None, below `FEWEST_ITEMS` items, and if all samples give the same value
+    (every item agreed): the bootstrap then sees no spread.  Recent tables are not sampled again.
     """
+    return dict(_intervals(counts.tobytes(), items.tobytes(), draws, seed))
+
+
+@lru_cache(maxsize=16)
+def _intervals(
+    table: bytes, numbers: bytes, draws: int, seed: int
+) -> dict[str, list[float] | None]:
+    counts = np.frombuffer(table, dtype=np.int64).reshape(-1, 4)
+    items = np.frombuffer(numbers, dtype=np.int64)
     total = int(items.sum())
     if total < FEWEST_ITEMS:
         return dict.fromkeys(FIGURES)
@@ -63,10 +73,9 @@ def intervals(
 def kappas(confusions: Counts) -> tuple[list[float | None], list[list[float] | None]]:
     """Cohen's kappa of each of (pairs, 4, 4) confusion matrices, and its 95% interval.
 
-    Cohen (1960), "A Coefficient of Agreement for Nominal Scales": observed agreement against that of
-    two annotators who keep their own habits.  None where both used one and the same category only.
-    The interval is by the large-sample error (Fleiss, Cohen and Everitt 1969), which is what items
-    drawn again spread by, without a bootstrap for each of many pairs; None where the ones above are.
+    Cohen (1960), "A Coefficient of Agreement for Nominal Scales".  Kappa is None if both used only
+    one and the same category.  The interval uses the large-sample standard error (Fleiss, Cohen and
+    Everitt 1969) instead of one bootstrap per pair; it is None as in `intervals`.
     """
     totals = confusions.sum(axis=(1, 2))
     shares = confusions / np.maximum(totals, 1)[:, None, None]
@@ -90,13 +99,13 @@ def kappas(confusions: Counts) -> tuple[list[float | None], list[list[float] | N
 
 
 def _percentiles(values: Floats) -> list[float] | None:
-    # A sample in which everybody said the same has no alpha; it is one of many.
+    # Alpha is NaN in samples in which everybody said the same.
     low, high = np.nanquantile(values, [0.025, 0.975])
     return None if high - low < 1e-12 else [float(low), float(high)]
 
 
 def _contributions(counts: Counts) -> Floats:
-    """What one item of each pattern adds to the sums, (patterns, 9).
+    """(patterns, 9) what one item of each pattern adds to the sums.
 
     Ratings, agreement, ratings of each of the four outcomes, and the disagreement second-tie,
     tie-first and second-first.  A pair of ratings counts 1 / (m − 1) in an item of m ratings.

@@ -1,14 +1,18 @@
-"""The dataset card beside an export: what the data are, in the hub's form (YAML, then Markdown)."""
+"""The dataset card of an export, in the hub's form: YAML, then Markdown."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, get_args
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import get_args
 
-from storage.analysis.agreement import Kappa
-from storage.records import Arm
+from storage.analysis.agreement import Agreement
+from storage.exporting.formats import DatasetRow, Format, Judged, Ties, schema
+from storage.importing.filetypes import is_formula
+from storage.records import Arm, Message
 
 MARK = "<!-- written by Kitestring -->"
 _SIZES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (10**6, "100K<n<1M"))
@@ -21,44 +25,44 @@ _TITLES = {
     "raw": "Judgments as they were given, one row each",
 }
 _COLUMNS = {
-    "prompt": "the conversation so far; as text a transcript if it has several turns",
+    "prompt": "the conversation so far; in text formats a transcript if it has several turns",
     "chosen": "the preferred response",
     "rejected": "the other response",
     "completion": "one response",
-    "label": "whether that response was found good",
+    "label": "whether the annotator found the response good",
     "id": "the judgment",
     "comparison": "the pair that was judged",
     "item": "the item of an imported judgment",
-    "iteration": "the turn of the loop that asked; 0 for pairs that came from a file",
+    "iteration": "the iteration of the loop; 0 for pairs from a file",
     "arm": f"how the pair was chosen ({', '.join(get_args(Arm))})",
     "messages": "the prompt as chat messages",
-    "prompt_role": "train, sft, or held-out or audit, which are not to be trained on",
+    "prompt_role": "train, sft, held-out or audit; do not train on the last two",
     "response_a": "the response on the left of the screen",
     "response_b": "the response on the right",
     "model_a": "the model that wrote response_a",
     "model_b": "the model that wrote response_b",
     "annotator": "who judged",
     "annotator_kind": "person, simulated or model",
-    "strength": "1 slightly, 2 clearly, 3 much; empty where it was not asked or not given",
-    "criteria": "what was said on single criteria: a, b or tie",
+    "strength": "1 slightly, 2 clearly, 3 much; empty if not given",
+    "criteria": "outcomes for single criteria: a, b or tie",
     "comment": "free text of the annotator",
-    "milliseconds": "from the pair on the screen to the answer",
+    "milliseconds": "time from the display of the pair to the answer",
     "shown_swapped": "whether the canonical first response stood on the right",
     "status": "current, revised (by a later judgment) or withdrawn",
     "replaces": "the judgment that this one revises",
-    "withdrawn_at": "when the annotator took it back",
+    "withdrawn_at": "when the annotator withdrew it",
     "created_at": "when it was given (UTC)",
 }
 _OUTCOME = {
-    "raw": "a, b, tie or both_bad, as pressed on the screen",
-    "trl": "preference, tie or both_bad; in the latter two chosen and rejected mean nothing",
+    "raw": "a, b, tie or both_bad, as on the screen",
+    "trl": "preference, tie or both_bad; for the last two, chosen and rejected have no meaning",
 }
 
 _PAIRED_TIES = {
     "drop": "Ties and both-bad judgments were left out.",
     "split": "A tie or both-bad judgment is two rows, one each way.",
-    "keep": "A tie or both-bad judgment is one row that says so in the column outcome; which "
-    "response is called chosen was drawn by a fair coin.",
+    "keep": "A tie or both-bad judgment is one row with that outcome in the column outcome; a "
+    "fair coin decided which response is called chosen.",
 }
 _UNPAIRED_TIES = {
     "drop": "Ties were left out.",
@@ -67,118 +71,139 @@ _UNPAIRED_TIES = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class CardFacts:
-    """What a card tells; `annotators` maps published names to their judgments in the data."""
+@dataclass
+class Contents:
+    """What an export contains, counted while its rows are written.
 
-    format: str
-    ties: str
-    columns: Sequence[str]
-    rows: int
-    outcomes: Mapping[str, int]
-    left_out: Mapping[str, int]
-    annotators: Mapping[str, int]
-    comparisons: int
-    prompts: int
-    models: Sequence[str]
-    agreement: Mapping[str, Any]
-    kappas: Sequence[Kappa]
-    pseudonymised: bool
-    data_files: str | None
+    `outcomes` counts all judgments by outcome, `left_out` those without a row by reason, and
+    `annotators` the others by published name.
+    """
+
+    rows: int = 0
+    outcomes: Counter[str] = field(default_factory=Counter)
+    left_out: Counter[str] = field(default_factory=Counter)
+    annotators: Counter[str] = field(default_factory=Counter)
+    comparisons: set[str] = field(default_factory=set)
+    prompts: set[tuple[Message, ...]] = field(default_factory=set)
+    models: set[str] = field(default_factory=set)
+    formulas: int = 0
+    """Cells that a spreadsheet would run."""
+
+    def add(self, judged: Judged, rows: Sequence[DatasetRow], *, left_out: str | None) -> None:
+        """Count a judgment and its rows."""
+        outcome = "preference" if judged.decided else judged.outcome
+        self.outcomes[outcome] += 1
+        if not rows:
+            self.left_out[left_out or outcome] += 1
+            return
+        self.rows += len(rows)
+        self.annotators[judged.annotator] += 1
+        self.comparisons.add(judged.comparison)
+        self.prompts.add(judged.messages)
+        self.models |= {judged.first_model, judged.second_model}
+        self.formulas += sum(map(is_formula, chain.from_iterable(row.values() for row in rows)))
 
 
-def render_card(facts: CardFacts) -> str:
-    """The card as text; the licence is left for the researcher to fill in."""
+def render_card(
+    contents: Contents,
+    *,
+    format: Format,
+    ties: Ties,
+    agreement: Agreement,
+    pseudonymized: bool,
+    data_files: str | None,
+) -> str:
+    """The card as text; the researcher fills in the licence.
+
+    `data_files` is where the rows are, relative to the card, for the hub.
+    """
     sections = [
-        _front_matter(facts),
-        f"{MARK}\n\n# {_TITLES[facts.format]}",
-        _overview(facts),
-        _columns(facts),
-        _ties(facts),
-        _annotators(facts),
-        _agreement(facts),
+        _front_matter(contents.rows, data_files),
+        f"{MARK}\n\n# {_TITLES[format]}",
+        _overview(contents),
+        _columns(format, ties),
+        _ties(format, ties, contents.left_out),
+        _annotators(contents.annotators, format, pseudonymized=pseudonymized),
+        _agreement(agreement),
         "## Licence\n\nTo be filled in by whoever publishes this dataset. It must suit the "
         "prompts, the models that wrote the responses, and what the annotators agreed to.",
     ]
     return "\n\n".join(sections) + "\n"
 
 
-def _front_matter(facts: CardFacts) -> str:
-    size = next((name for below, name in _SIZES if facts.rows < below), "n>1M")
+def _front_matter(count: int, data_files: str | None) -> str:
+    size = next((name for below, name in _SIZES if count < below), "n>1M")
     lines = ["---", "tags:", *(f"- {tag}" for tag in ("preference", "rlhf", "trl", "kitestring"))]
     lines += ["size_categories:", f"- {size}"]
-    if facts.data_files:
+    if data_files:
         lines += ["configs:", "- config_name: default", "  data_files:", "  - split: train"]
-        lines += [f"    path: {facts.data_files}"]
+        lines += [f"    path: {data_files}"]
     return "\n".join([*lines, "---"])
 
 
-def _overview(facts: CardFacts) -> str:
-    said = ", ".join(f"{n} {_outcome(name)}" for name, n in sorted(facts.outcomes.items()))
-    models = ", ".join(f"`{_one_line(name)}`" for name in facts.models)
+def _overview(contents: Contents) -> str:
+    models = ", ".join(f"`{_one_line(name)}`" for name in sorted(contents.models))
     return (
-        f"{facts.rows} rows from {sum(facts.annotators.values())} judgments of "
-        f"{facts.comparisons} pairs of responses to {facts.prompts} prompts, by "
-        f"{len(facts.annotators)} annotators. What was said: {said}.\n\n"
+        f"{contents.rows} rows from {contents.annotators.total()} judgments of "
+        f"{len(contents.comparisons)} pairs of responses to {len(contents.prompts)} prompts, by "
+        f"{len(contents.annotators)} annotators. Outcomes: {_counted(contents.outcomes)}.\n\n"
         f"The responses were written by {models}."
     )
 
 
-def _outcome(name: str) -> str:
-    return {"preference": "preferences", "tie": "ties", "both_bad": "both bad"}.get(name, name)
+def _counted(outcomes: Mapping[str, int]) -> str:
+    words = {"preference": "preferences", "tie": "ties", "both_bad": "both bad"}
+    return ", ".join(f"{n} {words.get(name, name)}" for name, n in sorted(outcomes.items()))
 
 
-def _columns(facts: CardFacts) -> str:
-    outcome = _OUTCOME["raw" if facts.format == "raw" else "trl"]
-    meanings = _COLUMNS | {"outcome": outcome}
-    rows = "\n".join(f"| {name} | {meanings[name]} |" for name in facts.columns)
+def _columns(format: Format, ties: Ties) -> str:
+    meanings = _COLUMNS | {"outcome": _OUTCOME["raw" if format == "raw" else "trl"]}
+    rows = "\n".join(f"| {name} | {meanings[name]} |" for name in schema(format, ties).names)
     return f"## Columns\n\n| column | meaning |\n|---|---|\n{rows}"
 
 
-def _ties(facts: CardFacts) -> str:
-    if facts.format == "raw":
+def _ties(format: Format, ties: Ties, left_out: Mapping[str, int]) -> str:
+    if format == "raw":
         text = "Ties and both-bad judgments are in the data with their own outcome."
-    elif facts.format == "trl-unpaired":
-        text = f"{_UNPAIRED_TIES[facts.ties]} In a both-bad judgment both responses are false."
+    elif format == "trl-unpaired":
+        text = f"{_UNPAIRED_TIES[ties]} In a both-bad judgment both responses are false."
     else:
-        text = _PAIRED_TIES[facts.ties]
-    left = ", ".join(f"{n} {_outcome(name)}" for name, n in sorted(facts.left_out.items()))
-    return f"## Ties and both bad\n\n{text}" + (f" Left out: {left}." if left else "")
+        text = _PAIRED_TIES[ties]
+    return f"## Ties and both bad\n\n{text}" + (
+        f" Left out: {_counted(left_out)}." if left_out else ""
+    )
 
 
-def _annotators(facts: CardFacts) -> str:
-    if facts.pseudonymised:
+def _annotators(counts: Mapping[str, int], format: Format, *, pseudonymized: bool) -> str:
+    if pseudonymized:
         text = (
-            "Annotators have pseudonyms, the same in every export of this workspace; only a key "
-            "that stays in the workspace leads back to a name."
+            "Annotators have pseudonyms, the same in every export of this workspace. Names can be "
+            "recovered only with a key that stays in the workspace."
         )
     else:
-        text = "Annotators appear under the names they had in the workspace."
-    if facts.format == "raw":
-        text += " Comments are free text and may name people: read them before you publish."
-    counts = sorted(facts.annotators.items(), key=lambda each: (-each[1], each[0]))
-    if facts.format != "raw":
+        text = "Annotators appear under their names in the workspace."
+    if format != "raw":
         return f"## Annotators\n\n{text} This format does not say who judged what."
-    rows = "\n".join(f"| {_cell(name)} | {n} |" for name, n in counts)
+    text += " Comments are free text and may name people: read them before you publish."
+    ordered = sorted(counts.items(), key=lambda each: (-each[1], each[0]))
+    rows = "\n".join(f"| {_cell(name)} | {n} |" for name, n in ordered)
     return f"## Annotators\n\n{text}\n\n| annotator | judgments |\n|---|---|\n{rows}"
 
 
-def _agreement(facts: CardFacts) -> str:
-    found = facts.agreement
-    if not found["items"]:
+def _agreement(found: Agreement) -> str:
+    if not found.items:
         return "## Agreement\n\nNo pair was judged by two annotators, so agreement is unknown."
     text = (
-        f"{found['items']} pairs were judged by two or more annotators. Percent agreement "
-        f"{found['percent']:.1%}, Krippendorff's alpha (nominal) {_number(found['alpha'])}"
-        f"{_interval(found['alpha_interval'])}, ordinal {_number(found['alpha_ordinal'])}"
-        f"{_interval(found['alpha_ordinal_interval'])}."
+        f"{found.items} pairs were judged by two or more annotators. Percent agreement "
+        f"{found.percent:.1%}, Krippendorff's alpha (nominal) {_number(found.alpha)}"
+        f"{_interval(found.alpha_interval)}, ordinal {_number(found.alpha_ordinal)}"
+        f"{_interval(found.alpha_ordinal_interval)}."
     )
-    if not facts.kappas or len(facts.kappas) > _MOST_KAPPAS:
+    if not found.kappas or len(found.kappas) > _MOST_KAPPAS:
         return f"## Agreement\n\n{text}"
-    pairs = sorted((*sorted((k.one, k.other)), k.items, k.kappa) for k in facts.kappas)
     rows = "\n".join(
-        f"| {_cell(one)} | {_cell(other)} | {_number(kappa)} | {items} |"
-        for one, other, items, kappa in pairs
+        f"| {' | '.join(map(_cell, each.annotators))} | {_number(each.kappa)} | {each.items} |"
+        for each in found.kappas
     )
     header = "| annotator | annotator | Cohen's kappa | pairs |\n|---|---|---|---|"
     return f"## Agreement\n\n{text}\n\n{header}\n{rows}"
@@ -201,9 +226,9 @@ _MARKS = str.maketrans({">": "›", "[": "(", "]": ")", "&": "+"})
 
 
 def _cell(name: str) -> str:
-    """A name in running text that is no Markdown: no link, image, emphasis, HTML or entity.
+    """A name without effect as Markdown: no link, image, emphasis, HTML or entity.
 
-    What looks like an address is broken: the hub makes a link of one that stands alone.
+    Addresses are broken up, because the hub turns them into links.
     """
     text = re.sub(r"([*_~!#\\])", r"\\\1", _one_line(name).translate(_MARKS))
     return re.sub(r"(?i)(://|www\.|@)", lambda found: f"{found[0][0]}\u200b{found[0][1:]}", text)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from labeler.html import components
 from labeler.html.components import Column, Markup
+from storage.analysis.agreement import Agreement, Kappa
 from storage.analysis.intervals import wilson
 from storage.analysis.reliability import Figures, Fitted, FittedModel
 
@@ -224,9 +225,9 @@ def _slope(found: Fitted | None) -> str:
 # ------------------------------------------------------------------ together
 
 
-def agreement(found: Mapping[str, Any], fitted: FittedModel | None) -> Markup:
+def agreement(found: Agreement, fitted: FittedModel | None) -> Markup:
     """Percent agreement and both α with intervals, what the model expects, and every pair's κ."""
-    if not found["items"]:
+    if not found.items:
         return components.empty(
             "No agreement to show yet",
             "It needs comparisons that two people judged; labeling.overlap sets their share.",
@@ -234,15 +235,15 @@ def agreement(found: Mapping[str, Any], fitted: FittedModel | None) -> Markup:
     tiles = [
         components.tile(
             "Agreement",
-            _value(components.percent(found["percent"], 1), found["percent_interval"], _shares),
-            f"{components.plural(found['items'], 'pair')} judged by two or more",
+            _value(components.percent(found.percent, 1), found.percent_interval, _shares),
+            f"{components.plural(found.items, 'pair')} judged by two or more",
             help="Of two judgments of the same pair of responses, how often both say the same. "
             "Small: the 95% interval.",
         ),
         _expected(fitted),
         components.tile(
             "Krippendorff's α",
-            _value(_decimal(found["alpha"]), found["alpha_interval"], _between),
+            _value(_decimal(found.alpha), found.alpha_interval, _between),
             _expected_alpha(fitted),
             help="Agreement corrected for chance over all annotators and the four outcomes "
             "(nominal): 1 is perfect, 0 chance. The yardstick is what the fitted model expects of "
@@ -251,13 +252,13 @@ def agreement(found: Mapping[str, Any], fitted: FittedModel | None) -> Markup:
         ),
         components.tile(
             "α, ordinal",
-            _value(_decimal(found["alpha_ordinal"]), found["alpha_ordinal_interval"], _between),
+            _value(_decimal(found.alpha_ordinal), found.alpha_ordinal_interval, _between),
             "a tie is half way between",
             help="The same with a tie between the two preferences, so that tie against a "
             "preference is less of a disagreement. Both bad counts as tie.",
         ),
     ]
-    return components.lines([components.tiles(tiles), Markup("<br>"), _kappas(found["kappas"])])
+    return components.lines([components.tiles(tiles), Markup("<br>"), _kappas(found.kappas)])
 
 
 def _value(figure: str, interval: Sequence[float] | None, write: Any) -> Markup:
@@ -303,16 +304,16 @@ def _expected_alpha(fitted: FittedModel | None) -> str:
     )
 
 
-def _kappas(kappas: Sequence[Mapping[str, Any]]) -> Markup:
+def _kappas(kappas: Sequence[Kappa]) -> Markup:
     """Every pair that shares comparisons, the best agreed first."""
-    ordered = sorted(kappas, key=lambda each: -_or_low(each["kappa"]))
+    ordered = sorted(kappas, key=lambda each: -_or_low(each.kappa))
     rows = [
         (
-            *each["annotators"],
+            *each.annotators,
             components.figure(
-                _decimal(each["kappa"]), _between(each["interval"]) if each["interval"] else ""
+                _decimal(each.kappa), _between(each.interval) if each.interval else ""
             ),
-            components.number(each["items"]),
+            components.number(each.items),
         )
         for each in ordered
     ]

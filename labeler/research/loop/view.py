@@ -23,6 +23,7 @@ from labeler.research.phases import (
     stopping,
 )
 from labeler.research.reading import State
+from storage.analysis.agreement import Agreement
 from storage.records import Iteration, ModelVersion, Run
 
 
@@ -74,7 +75,7 @@ def _run_line(run: Run, cancelling: bool) -> Markup:
     )
 
 
-def glance(state: State, agreement: Mapping[str, Any], *, now: datetime) -> Markup:
+def glance(state: State, agreement: Agreement, *, now: datetime) -> Markup:
     """Labels, policy, reward model and agreement as four figures."""
     tiles = [
         _labels_tile(state, now),
@@ -150,15 +151,15 @@ def _reward_tile(model: ModelVersion | None) -> Markup:
     )
 
 
-def _agreement_tile(agreement: Mapping[str, Any]) -> Markup:
-    if not agreement.get("items"):
+def _agreement_tile(agreement: Agreement) -> Markup:
+    if not agreement.items:
         detail = "needs pairs that two people judged"
         return components.tile("Agreement", components.DASH, detail)
     return components.tile(
         "Agreement",
-        components.percent(agreement["percent"], 1),
-        f"Krippendorff's α {components.number(agreement['alpha'])} · "
-        f"{components.plural(agreement['items'], 'pair')} judged twice or more",
+        components.percent(agreement.percent, 1),
+        f"Krippendorff's α {components.number(agreement.alpha)} · "
+        f"{components.plural(agreement.items, 'pair')} judged twice or more",
         help="Share of pairs of judgments of one comparison that say the same. α corrects it for "
         "chance: 1 is perfect, 0 is guessing.",
     )

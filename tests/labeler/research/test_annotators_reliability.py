@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from labeler.research.annotators import reliability
+from storage.analysis.agreement import Agreement, Kappa
 from storage.analysis.reliability import Figures, Fitted, FittedModel
 from storage.records import Annotator
 from tests.helpers.recording_loop import HOSTILE
@@ -89,15 +92,14 @@ def test_fitted_columns_stand_only_where_a_model_says_something():
     assert "Slope" not in reliability.table([judging("a")], None)
 
 
-KNOWN = {
-    "items": 9, "percent": 0.8, "percent_interval": [0.7, 0.9], "alpha": 0.6,
-    "alpha_interval": [0.45, 0.75], "alpha_ordinal": 0.65, "alpha_ordinal_interval": None,
-    "kappas": [],
-}  # fmt: skip
+KNOWN = Agreement(
+    items=9, percent=0.8, percent_interval=[0.7, 0.9], alpha=0.6,
+    alpha_interval=[0.45, 0.75], alpha_ordinal=0.65,
+)  # fmt: skip
 
 
 def kappa(one, other, value, items, interval=None):
-    return {"annotators": [one, other], "kappa": value, "items": items, "interval": interval}
+    return Kappa(annotators=[one, other], kappa=value, items=items, interval=interval)
 
 
 def test_agreement_lists_each_pair_the_best_first_with_its_interval():
@@ -105,7 +107,7 @@ def test_agreement_lists_each_pair_the_best_first_with_its_interval():
         kappa("a", "b", None, 30), kappa("a", "c", -0.1, 20, [-0.4, 0.2]), kappa("b", "c", 0.7, 9),
         kappa("c", "d", -0.004, 9),
     ]  # fmt: skip
-    seen = reliability.agreement(KNOWN | {"kappas": kappas}, None)
+    seen = reliability.agreement(replace(KNOWN, kappas=kappas), None)
     rows = seen.split("<tbody>")[1].split("</tr>")[:-1]
     for row, figure, items in zip(
         rows, ("0.70", ">0.00<", "−0.10", "–"), ("9", "9", "20", "30"), strict=True
@@ -151,6 +153,6 @@ def test_agreement_stands_beside_what_the_model_expects_of_the_same_pairs(expect
 
 def test_names_are_text():
     seen = reliability.table([judging(HOSTILE)], None)
-    seen += reliability.agreement(KNOWN | {"kappas": [kappa(HOSTILE, "b", 0.5, 9)]}, None)
+    seen += reliability.agreement(replace(KNOWN, kappas=[kappa(HOSTILE, "b", 0.5, 9)]), None)
     assert seen.count("&lt;img") == 2
     assert "<img" not in seen

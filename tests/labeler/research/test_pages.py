@@ -19,6 +19,7 @@ from labeler.ports import Stopped
 from labeler.research import pages, reading
 from labeler.research.loop import view as loop_view
 from labeler.research.training.tab import LATEST
+from storage.analysis.agreement import Agreement
 from storage.engine.database import Database
 from storage.exporting import exports
 from storage.labeling import judgments, queue
@@ -124,7 +125,7 @@ def test_a_policy_that_is_being_evaluated_is_not_given_the_figures_of_the_last_o
         state = reading.state(fresh, midnight=MIDNIGHT)
     assert state.policy is not None
     assert (state.policy.id, state.evaluated, state.judge) == ("policy-2", None, None)
-    seen = loop_view.glance(state, {}, now=MIDNIGHT)
+    seen = loop_view.glance(state, Agreement(items=0), now=MIDNIGHT)
     assert "policy-2" in seen
     assert "not evaluated yet" in seen
     assert "4.20" not in seen

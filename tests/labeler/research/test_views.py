@@ -25,6 +25,7 @@ from labeler.research.samples.view import Answer, Sample
 from labeler.research.top import headline
 from labeler.research.training import view as training_view
 from labeler.research.training.eta import Eta
+from storage.analysis.agreement import Agreement
 from storage.records import Annotator, Iteration, Message, ModelVersion, Prompt, Run, RunNote
 from tests.helpers.recording_loop import HOSTILE, RecordingLoop, in_a_loop
 from tests.helpers.research_seed import kl_flag
@@ -160,7 +161,7 @@ def test_the_glance_shows_labels_policy_reward_model_and_agreement():
             policy=ModelVersion(id="p", role="policy", name=HOSTILE),
             reward_model=reward, evaluated=finished, latest_label=NOON - timedelta(minutes=3),
         ),
-        {"items": 12, "percent": 0.75, "alpha": 0.5, "kappas": []},
+        Agreement(items=12, percent=0.75, alpha=0.5),
         now=NOON,
     )  # fmt: skip
     for text in ("60 <small>of 100", "width:60.0%", "3 min ago", "KL 4.20 nats", "71% wins",
@@ -203,7 +204,7 @@ def test_wins_by_a_weak_reward_model_bear_a_caution_on_every_tab_that_shows_them
         number=1, phase="done", reward_model="r", evaluation={"win_rate_reward_model": 0.56}
     )
     for model, warned in ((weak, True), (good, False)):
-        loop = loop_view.glance(state(evaluated=done, judge=model), {}, now=NOON)
+        loop = loop_view.glance(state(evaluated=done, judge=model), Agreement(items=0), now=NOON)
         samples = samples_view.summary([sample("q", reference=0.0, policy=1.0)], model)
         history = history_view.table([done], {}, {"r": model}, [], {})
         for seen in (loop, samples, history):

@@ -12,17 +12,14 @@ import numpy as np
 import pytest
 
 from storage.analysis import patterns
-from storage.analysis.agreement import agreement, agreement_by_id
+from storage.analysis.agreement import Agreement, Kappa, agreement
 from storage.engine.backup import rebuild
 from storage.engine.database import Database
 from storage.records import Annotator, Judgment, Withdrawal
 from tests.helpers.rated import judgment, pair
 
 OUTCOMES = ("first", "second", "tie", "both_bad")
-NOTHING = {
-    "items": 0, "percent": None, "percent_interval": None, "alpha": None, "alpha_interval": None,
-    "alpha_ordinal": None, "alpha_ordinal_interval": None, "kappas": [],
-}  # fmt: skip
+NOTHING = Agreement(items=0, kappas=[])
 
 
 def rate(db: Database, ratings: dict[str, list[str | None]], *, iteration: int = 1) -> None:
@@ -48,17 +45,18 @@ def test_two_annotators_by_hand(db: Database) -> None:
     bob = ["first"] * 4 + ["second"] * 4 + ["tie", "second"]
     rate(db, {"ann": ann, "bob": bob})
     found = agreement(db)
-    assert found["items"] == 10
+    assert found.items == 10
     # percent: 8 of 10 items agree
-    assert found["percent"] == pytest.approx(0.8)
+    assert found.percent == pytest.approx(0.8)
     # kappa: chance = (5·4 + 3·5 + 2·1) / 10² = .37, (.8 − .37) / (1 − .37) = .43 / .63
-    [kappa] = found["kappas"]
-    low, high = kappa.pop("interval")
-    assert kappa == {"annotators": ["ann", "bob"], "kappa": pytest.approx(0.43 / 0.63), "items": 10}
+    [kappa] = found.kappas
+    low, high = kappa.interval or ()
+    assert (kappa.annotators, kappa.items) == (["ann", "bob"], 10)
+    assert kappa.kappa == pytest.approx(0.43 / 0.63)
     assert low < 0.43 / 0.63 < high
     # alpha: 20 ratings, first 9, second 8, tie 3; disagreement expected by chance
     # 1 − (9·8 + 8·7 + 3·2) / (20·19) = 1 − 134/380 = 246/380; alpha = 1 − .2 / (246/380)
-    assert found["alpha"] == pytest.approx(1 - 0.2 / (246 / 380))
+    assert found.alpha == pytest.approx(1 - 0.2 / (246 / 380))
 
 
 def test_items_judged_by_more_people_weigh_more(db: Database) -> None:
@@ -71,12 +69,12 @@ def test_items_judged_by_more_people_weigh_more(db: Database) -> None:
     }
     rate(db, ratings)  # type: ignore[arg-type]
     found = agreement(db)
-    assert found["items"] == 2
-    assert found["percent"] == pytest.approx(3 / 5)
+    assert found.items == 2
+    assert found.percent == pytest.approx(3 / 5)
     # expected disagreement: first 2, tie 2, second 1 of 5 → 1 − (2 + 2 + 0) / 20 = .8
-    assert found["alpha"] == pytest.approx(1 - 0.4 / 0.8)
+    assert found.alpha == pytest.approx(1 - 0.4 / 0.8)
     pairs = [["ann", "bob"], ["ann", "eve"], ["bob", "eve"]]
-    assert [each["annotators"] for each in found["kappas"]] == pairs
+    assert [each.annotators for each in found.kappas] == pairs
 
 
 def test_without_overlap_nothing_is_known(db: Database) -> None:
@@ -86,15 +84,15 @@ def test_without_overlap_nothing_is_known(db: Database) -> None:
 
 def test_one_category_only_leaves_chance_corrections_undefined(db: Database) -> None:
     rate(db, {"ann": ["first"] * 3, "bob": ["first"] * 3})
-    kappa = {"annotators": ["ann", "bob"], "kappa": None, "interval": None, "items": 3}
-    assert agreement(db) == NOTHING | {"items": 3, "percent": 1.0, "kappas": [kappa]}
+    kappa = Kappa(annotators=["ann", "bob"], kappa=None, interval=None, items=3)
+    assert agreement(db) == Agreement(items=3, percent=1.0, kappas=[kappa])
 
 
 def test_total_disagreement_is_counted_too(db: Database) -> None:
     # no item agrees, so the sum over agreeing cells is empty: chance (1·1 + 1·1)/4 = .5
     rate(db, {"ann": ["first", "second"], "bob": ["second", "first"]})
-    assert [each["kappa"] for each in agreement(db)["kappas"]] == [pytest.approx(-1.0)]
-    assert agreement(db)["percent"] == 0.0
+    assert [each.kappa for each in agreement(db).kappas] == [pytest.approx(-1.0)]
+    assert agreement(db).percent == 0.0
 
 
 def test_only_current_judgments_of_the_iteration_count(db: Database) -> None:
@@ -109,11 +107,11 @@ def test_only_current_judgments_of_the_iteration_count(db: Database) -> None:
         replaces="j-c-1-0-id-bob",
     )
     db.write(lambda tx: tx.store(revision))
-    assert agreement(db, iteration=1)["percent"] == 1.0
-    assert agreement(db, iteration=2)["percent"] == 0.0
-    assert agreement(db)["items"] == 3
+    assert agreement(db, iteration=1).percent == 1.0
+    assert agreement(db, iteration=2).percent == 0.0
+    assert agreement(db).items == 3
     db.write(lambda tx: tx.store(Withdrawal(id="w", replaces="again", annotator="id-bob")))
-    assert agreement(db, iteration=1)["items"] == 1
+    assert agreement(db, iteration=1).items == 1
 
 
 def test_a_model_that_judges_is_in_the_kappas_alone(db: Database) -> None:
@@ -123,10 +121,9 @@ def test_a_model_that_judges_is_in_the_kappas_alone(db: Database) -> None:
     rate(db, {"judge": ["second"] * 4})
     db.write(lambda tx: tx.store(Annotator(id="id-judge", name="judge", kind="model")))
     found = agreement(db)
-    kappas = found.pop("kappas")
-    assert found == {name: value for name, value in alone.items() if name != "kappas"}
-    assert found["percent"] == 0.75
-    assert [each["annotators"] for each in kappas] == [
+    assert replace(found, kappas=alone.kappas) == alone
+    assert found.percent == 0.75
+    assert [each.annotators for each in found.kappas] == [
         ["ann", "bob"], ["ann", "judge"], ["bob", "judge"],
     ]  # fmt: skip
 
@@ -217,15 +214,18 @@ def test_agreement_from_the_database_equals_the_packages(db: Database) -> None:
         },
     )
     found = agreement(db)
-    for name, level in (("alpha", "nominal"), ("alpha_ordinal", "ordinal")):
-        assert found[name] == pytest.approx(oracle(table, level), abs=1e-10)
-        low, high = found[f"{name}_interval"]
-        assert low < found[name] < high
-    for one, other, kappa, items, _ in agreement_by_id(db)["kappas"]:
-        both = table[[int(one[-1]), int(other[-1])]]
+    for level, alpha, interval in (
+        ("nominal", found.alpha, found.alpha_interval),
+        ("ordinal", found.alpha_ordinal, found.alpha_ordinal_interval),
+    ):
+        assert alpha == pytest.approx(oracle(table, level), abs=1e-10)
+        low, high = interval or ()
+        assert low < alpha < high
+    for kappa in found.kappas:
+        both = table[[int(name[-1]) for name in kappa.annotators]]
         shared = both[:, ~np.isnan(both).any(axis=0)]
-        assert kappa == pytest.approx(_cohen(shared), abs=1e-12)
-        assert items == shared.shape[1]
+        assert kappa.kappa == pytest.approx(_cohen(shared), abs=1e-12)
+        assert kappa.items == shared.shape[1]
 
 
 def test_ordinal_alpha_by_hand() -> None:
@@ -262,7 +262,10 @@ def test_a_draw_over_the_patterns_is_a_bootstrap_of_the_items() -> None:
 
 def test_intervals_are_the_same_for_the_same_table() -> None:
     counts, items = np.array([[1, 0, 1, 0], [0, 0, 2, 0], [2, 0, 0, 0]]), np.array([9, 20, 11])
-    assert patterns.intervals(counts, items) == patterns.intervals(counts, items)
+    found = patterns.intervals(counts, items)
+    found["percent"] = None  # the caller's copy
+    assert patterns.intervals(counts, items)["percent"]
+    assert patterns.intervals(counts, items, seed=1) != patterns.intervals(counts, items)
     # 20 + 11 of 40 items agree: .775, and a standard error of √(.775 · .225 / 40) = .066
     low, high = patterns.intervals(counts, items)["percent"] or ()
     assert (low, high) == (pytest.approx(0.775 - 1.96 * 0.066, abs=0.03),
@@ -313,10 +316,10 @@ def test_the_same_two_responses_in_either_order_are_one_item(db: Database) -> No
     twins(db)
     said = [judgment("c-1", "id-ann", "first"), judgment("c-2", "id-bob", "second")]
     db.write(lambda tx: tx.store(*said))
-    assert (agreement(db)["items"], agreement(db)["percent"]) == (1, 1.0)  # both prefer "good"
+    assert (agreement(db).items, agreement(db).percent) == (1, 1.0)  # both prefer "good"
     db.write(lambda tx: tx.store(judgment("c-2", "id-eve", "first")))
-    assert (agreement(db)["items"], agreement(db)["percent"]) == (1, pytest.approx(1 / 3))
-    assert agreement(db, iteration=1)["items"] == 0
+    assert (agreement(db).items, agreement(db).percent) == (1, pytest.approx(1 / 3))
+    assert agreement(db, iteration=1).items == 0
 
 
 def test_an_item_has_one_rating_of_an_annotator_the_latest(db: Database) -> None:
@@ -328,7 +331,7 @@ def test_an_item_has_one_rating_of_an_annotator_the_latest(db: Database) -> None
         judgment("c-1", "id-bob", "second", created_at=early),
     ]
     db.write(lambda tx: tx.store(*said))
-    assert (agreement(db)["items"], agreement(db)["percent"]) == (1, 1.0)
+    assert (agreement(db).items, agreement(db).percent) == (1, 1.0)
 
 
 def test_ties_do_not_turn_with_the_sides(db: Database) -> None:
@@ -336,21 +339,21 @@ def test_ties_do_not_turn_with_the_sides(db: Database) -> None:
     said = [judgment("c-1", "id-ann", "tie"), judgment("c-2", "id-bob", "tie"),
             judgment("c-2", "id-eve", "both_bad")]  # fmt: skip
     db.write(lambda tx: tx.store(*said))
-    assert agreement(db)["percent"] == pytest.approx(1 / 3)
+    assert agreement(db).percent == pytest.approx(1 / 3)
 
 
 def test_both_bad_does_not_turn_either(db: Database) -> None:
     twins(db)
     said = [judgment("c-1", "id-ann", "both_bad"), judgment("c-2", "id-bob", "both_bad")]
     db.write(lambda tx: tx.store(*said))
-    assert (agreement(db)["items"], agreement(db)["percent"]) == (1, 1.0)
+    assert (agreement(db).items, agreement(db).percent) == (1, 1.0)
 
 
 def test_an_imported_item_keeps_equal_texts_apart(db: Database) -> None:
     twins(db, item="7")
     said = [judgment("c-1", "id-ann", "first"), judgment("c-2", "id-bob", "second")]
     db.write(lambda tx: tx.store(*said))
-    assert agreement(db)["items"] == 0
+    assert agreement(db).items == 0
 
 
 def test_another_prompt_with_the_same_answers_is_another_item(db: Database) -> None:
@@ -358,7 +361,7 @@ def test_another_prompt_with_the_same_answers_is_another_item(db: Database) -> N
     pairs = [*pair("c-1", "yes", "no", prompt="p"), *pair("c-2", "yes", "no", prompt="q")]
     said = [judgment("c-1", "ann", "first"), judgment("c-2", "bob", "first")]
     db.write(lambda tx: tx.store(*people, *pairs, *said))
-    assert agreement(db)["items"] == 0
+    assert agreement(db).items == 0
 
 
 def test_items_of_an_older_workspace_and_of_a_rebuilt_one_are_found(tmp_path: Path) -> None:
@@ -380,7 +383,7 @@ def test_items_of_an_older_workspace_and_of_a_rebuilt_one_are_found(tmp_path: Pa
     rebuild(tmp_path / "w")
     with Database.open(tmp_path / "w") as db:
         assert db.read(rows) == noted
-        assert agreement(db)["percent"] == 1.0
+        assert agreement(db).percent == 1.0
 
 
 def _cohen(pair: np.ndarray) -> float:

@@ -317,14 +317,14 @@ def test_places_and_options_are_checked(db: Database, tmp_path: Path) -> None:
     assert Destination.of("new/folder") == Destination("folder", "new/folder")
     assert Destination.of("a/b.CSV") == Destination("file", "a/b.CSV")
     for place in ("hf://votes", "s3://bucket/x.parquet", "votes.txt"):
-        with pytest.raises(ValueError, match=r"must|no place"):
+        with pytest.raises(ValueError, match=r"must|cannot take"):
             Destination.of(place)
     with pytest.raises(ValueError, match="--format is 'dpo' and must be one of trl"):
         export(db, format="dpo", out=tmp_path / "x.csv")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="--history needs --format raw"):
         export(db, format="trl", out=tmp_path / "x.csv", history=True)
     (tmp_path / "README.md").write_text("my notes")
-    with pytest.raises(ValueError, match=r"README\.md that is not an export's"):
+    with pytest.raises(ValueError, match=r"README\.md that no export wrote"):
         export(db, format="trl", out=tmp_path)
     assert (tmp_path / "README.md").read_text() == "my notes"
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from storage.analysis.agreement import Agreement
 from storage.engine.database import Database
 from storage.exporting import exports
 from storage.labeling import judgments, queue
@@ -29,15 +30,15 @@ def test_who_judges_first_while_an_export_starts_is_in_none_of_it(
     fill(db, 1, wanted=3, people=("ann", "bob"))
     say(db, "ann", "tie")
     say(db, "bob", "tie")
-    measure = exports.agreement_by_id
+    measure = exports.agreement
 
-    def overtaken(db: Database) -> dict[str, Any]:
-        found = measure(db)
+    def overtaken(db: Database, **options: Any) -> Agreement:
+        found = measure(db, **options)
         annotators.add(db, Annotator(id="new", name="new"))
         say(db, "new", "both_bad")
         return found
 
-    monkeypatch.setattr(exports, "agreement_by_id", overtaken)
+    monkeypatch.setattr(exports, "agreement", overtaken)
     report = exports.export(db, format="raw", out=tmp_path / "out.jsonl", names=True)
     rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert sorted(row["annotator"] for row in rows) == ["ann", "bob"]
