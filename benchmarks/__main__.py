@@ -28,6 +28,7 @@ COMMANDS = {
     "recovery": ["recovery.py"],
     "reward-report": ["reward_report.py"],
     "agreement": ["agreement.py"],
+    "mutants": ["mutants.py"],
 }
 
 
