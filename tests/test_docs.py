@@ -151,8 +151,9 @@ def attributes(node: ast.AST) -> Iterator[str]:
 def test_every_file_that_a_page_names_exists(page):
     """Paths from the root exist; other `.py` and `.js` files are the end of a path that does."""
     ends = {f"/{path.relative_to(ROOT).as_posix()}" for path in source_files()}
+    fenced = re.findall(r"^```.*?^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     missing = []
-    for span in code_spans(page):
+    for span in [*code_spans(page), *fenced]:
         for word in re.findall(r"[\w.{},*<>/-]+", span):
             if re.match(rf"(?:{'|'.join(PACKAGES)})/", word):
                 found = any(any(ROOT.glob(name)) for name in expanded(word))
