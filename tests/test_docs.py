@@ -8,9 +8,12 @@ from collections.abc import Iterator
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
+from typer.main import get_command
 
+from commands.main import app
 from pipeline.config.policy import OptimizeConfig
 from pipeline.config.shaping import COMPONENTS
 from pipeline.config.studio import Config
@@ -82,6 +85,18 @@ def test_the_settings_of_other_methods_stand_with_their_defaults():
     text = (DOCS / "compare.md").read_text(encoding="utf-8")
     found = dict(re.findall(r"^\| `optimize\.(\w+)` \| ([^|]+) \|", text, re.MULTILINE))
     assert found == {f.name: str(f.default) for f in fields(OptimizeConfig)}
+
+
+def test_the_readme_lists_every_command():
+    table = rows("The command line", (ROOT / "README.md").read_text(encoding="utf-8"))
+    named = {span.removeprefix("users ").split()[0] for span in spans_of(table)}
+    commands: dict[str, Any] = get_command(app).commands  # type: ignore[attr-defined]
+    assert named == {*commands, *commands["users"].commands} - {"users"}
+
+
+def spans_of(table: list[list[str]]) -> list[str]:
+    """The text between backticks in a table's first column."""
+    return [span for row in table for span in re.findall(r"`([^`]+)`", row[0])]
 
 
 def code_spans(page: Path) -> list[str]:
