@@ -1,12 +1,11 @@
-"""Who is asking: session cookies, bearer tokens, sign-in links, invites and passwords.
+"""Authentication: session cookies, bearer tokens, sign-in links, invites and passwords.
 
-Secrets live in `storage.tables.tokens` (only their hashes are stored).  The one exception is the
-sign-in link that `serve` prints: it ends with the process, so it is kept in memory.
+`storage.tables.tokens` stores the hashes of secrets. Sign-in links are kept in memory, because they
+end with the process.
 """
 
 from __future__ import annotations
 
-import hashlib
 import secrets
 import time
 from collections.abc import Callable, Mapping
@@ -15,38 +14,46 @@ from datetime import timedelta
 from urllib.parse import quote
 
 from labeler.security.browsers import KnownBrowsers
-from labeler.security.passwords import Allowance, Busy, Lockout, check_password, hash_password
+from labeler.security.passwords import (
+    Allowance,
+    Busy,
+    Lockout,
+    check_password,
+    hash_password,
+    needs_rehash,
+    rehash_password,
+)
 from storage.engine.database import Database
 from storage.records import Annotator, digest
 from storage.tables import annotators, tokens
-from storage.tables.tokens import TokenKind
+from storage.tables.tokens import TokenKind, hash_secret
 
 SESSION_LIFETIME = timedelta(days=30)
 INVITE_LIFETIME = timedelta(days=7)
 REMEMBERED = 60.0
-"""Seconds for which a secret that was good is not looked up again (that takes 2 ms of a core).
+"""Seconds for which a valid secret is not looked up again; a lookup takes 2 ms of a core.
 
-What changes a person or ends a session is a commit that `Database.people_version` counts, after
-which everything is looked up again at once; only the end of a token's time may be noticed this late.
+Every change of a person or a session increases `Database.people_version`, after which all secrets are
+looked up again. Only a token's expiry can be noticed this late.
 """
 MOST_REMEMBERED = 10_000
 _INVITE_ENDED = "This invite link was used already or has expired. Ask for a new one."
 
 
 class SignInRefused(PermissionError):
-    """A sign-in that failed; the message is a sentence for the person."""
+    """A failed sign-in; the message is a sentence for the person."""
 
 
 @dataclass(frozen=True)
 class Identity:
-    """Who a request comes from; `bearer` is True when a script's token said so, not the cookie."""
+    """The person behind a request; `bearer` is True for a script's token, False for the cookie."""
 
     annotator: Annotator
     bearer: bool
 
 
 class Auth:
-    """Everything that turns secrets into people.  Thread-safe."""
+    """Finds the person to whom a secret belongs. Thread-safe."""
 
     def __init__(
         self, db: Database, *, accounts_required: bool, public_url: str | None = None
@@ -59,7 +66,7 @@ class Auth:
         self.allowance = Allowance()
         # Browsers share cookies between the ports of a host: two workspaces need two names.
         own = f"kitestring-{digest(str(db.workspace.resolve()))[:8]}"
-        # With the prefix, no other host of the domain can set it, nor a page without TLS.
+        # With the prefix `__Host-`, other hosts of the domain and pages without TLS cannot set it.
         self.cookie = f"__Host-{own}" if self.secure else own
         self.browsers = KnownBrowsers(db, own)
         self._links: dict[str, str] = {}  # hash of the secret → annotator id
@@ -69,17 +76,17 @@ class Auth:
     # Requests
 
     def identify(self, headers: Mapping[str, str]) -> Identity | None:
-        """The person behind a request with these (lower-case) headers, or None.
+        """The person behind a request with these headers (names in lower case), or None.
 
-        A bearer token wins over a cookie; a wrong one is not rescued by a cookie.  Other kinds of
-        authorization say nothing here.
+        With a bearer token the cookie is ignored, even if the token is wrong. Other authorization
+        schemes are ignored.
         """
         kind, secret = self._secret(headers)
         found = self._check(secret, kind)
         return Identity(found, bearer=kind == "api") if found else None
 
     def recall(self, headers: Mapping[str, str]) -> Identity | None:
-        """As `identify`, but only from memory: None may also mean that it has to be looked up."""
+        """As `identify`, from memory only: None can also mean that a lookup is needed."""
         kind, secret = self._secret(headers)
         found = self._remembered(secret, kind)
         return Identity(found, bearer=kind == "api") if found else None
@@ -88,7 +95,7 @@ class Auth:
         scheme, _, secret = headers.get("authorization", "").strip().partition(" ")
         if scheme.lower() == "bearer":
             return "api", secret.strip()
-        # Another scheme is for somebody else, such as a proxy that asks for a password first.
+        # Another scheme is not for us but, for example, for a proxy that asks for a password.
         return "session", self.session_secret(headers)
 
     def session_secret(self, headers: Mapping[str, str]) -> str:
@@ -96,13 +103,13 @@ class Auth:
         return self._cookie(headers, self.cookie)
 
     def _cookie(self, headers: Mapping[str, str], wanted: str) -> str:
-        # Cookies of other programs at this host come along, and http.cookies stops reading at the
-        # first one that it cannot parse.
+        # The header also holds cookies of other programs on this host, and http.cookies stops at
+        # the first one that it cannot parse.
         pairs = (part.partition("=") for part in headers.get("cookie", "").split(";"))
         return next((value.strip() for name, _, value in pairs if name.strip() == wanted), "")
 
     def _remembered(self, secret: str, kind: TokenKind) -> Annotator | None:
-        found, since, version = self._known.get((kind, _hash(secret)), (None, 0.0, -1))
+        found, since, version = self._known.get((kind, hash_secret(secret)), (None, 0.0, -1))
         good = version == self.db.people_version and time.monotonic() - since < REMEMBERED
         return found if good else None
 
@@ -116,66 +123,66 @@ class Auth:
             if found is not None:
                 if len(self._known) >= MOST_REMEMBERED:
                     self._known = {}
-                self._known[kind, _hash(secret)] = (found, time.monotonic(), version)
+                self._known[kind, hash_secret(secret)] = (found, time.monotonic(), version)
         return found
 
     def people_changed(self) -> None:
-        """Somebody may have been disabled or signed out: tell those who serve people for long.
+        """Run the callbacks of `when_people_change`: somebody may have been disabled or signed out.
 
-        Not for the event loop: they ask the database.
+        Do not call it in the event loop, because the callbacks query the database.
         """
         for callback in self._told:
             callback()
 
     def when_people_change(self, callback: Callable[[], None]) -> None:
-        """Call this whenever somebody may no longer be who they were."""
+        """Register a callback that `people_changed` runs."""
         self._told.append(callback)
 
     # Links
 
     def sign_in_url(self, annotator: Annotator, *, landing: str = "/label/") -> str:
-        """A link that signs `annotator` in once, as long as this process runs.
+        """A link that signs `annotator` in once while this process runs.
 
-        Where accounts are required it is an invite instead (they choose a password), or the plain
-        sign-in page once they have one.  Without a public URL it starts with "/".
+        If accounts are required, it is an invite to choose a password, or the sign-in page for
+        people who have one. Without a public URL it starts with "/".
         """
         if self.accounts_required:
             if annotator.password_hash:
                 return f"{self.public_url or ''}/sign-in?next={quote(landing)}"
             return self.invite_url(annotator)
         secret = secrets.token_urlsafe(24)
-        self._links[_hash(secret)] = annotator.id
+        self._links[hash_secret(secret)] = annotator.id
         return f"{self.public_url or ''}/sign-in?token={secret}&next={quote(landing)}"
 
     def invite_url(self, annotator: Annotator) -> str:
-        """A link with which `annotator` sets a (new) password; valid once, for a week."""
+        """A link with which `annotator` sets a new password; valid once, for a week."""
         secret = tokens.issue(self.db, annotator.id, "invite", lifetime=INVITE_LIFETIME)
         return f"{self.public_url or ''}/invite?token={quote(secret)}"
 
     def link_owner(self, secret: str) -> Annotator | None:
-        """Whom a sign-in link belongs to; None for a wrong or outdated one."""
-        owner = self._links.get(_hash(secret))
+        """The person whom a sign-in link is for; None if it is wrong or was used."""
+        owner = self._links.get(hash_secret(secret))
         found = annotators.get(self.db, owner) if owner else None
         return found if found and not found.disabled else None
 
     def use_link(self, secret: str) -> Annotator | None:
-        """As `link_owner`, and the link is used up: it stays in histories and in logs of proxies."""
+        """As `link_owner`, and invalidate the link: it stays in histories and in proxies' logs."""
         found = self.link_owner(secret)
-        # One of two that press at the same moment gets it.
-        return found if self._links.pop(_hash(secret), None) else None
+        # Of two simultaneous requests only one gets it.
+        return found if self._links.pop(hash_secret(secret), None) else None
 
     def invited(self, secret: str) -> Annotator | None:
-        """Whom an invite belongs to; None for a wrong, used or expired one."""
+        """The person whom an invite is for; None if it is wrong, used or expired."""
         return tokens.check(self.db, secret, ("invite",)) if secret else None
 
     # Sessions
 
     def start_session(self, annotator: Annotator) -> str:
-        """The value for the session cookie."""
+        """Start a session and return the value of its cookie."""
         return tokens.issue(self.db, annotator.id, "session", lifetime=SESSION_LIFETIME)
 
     def end_session(self, secret: str) -> None:
-        """Sign out: the cookie is worth nothing from now on, wherever it was copied to."""
+        """Sign out: the cookie is invalid from now on, copies of it too."""
         if secret:
             tokens.revoke(self.db, secret)
             self.people_changed()
@@ -183,11 +190,11 @@ class Auth:
     def sign_in_with_password(
         self, name: str, password: str, *, address: str, headers: Mapping[str, str]
     ) -> Annotator:
-        """The annotator with this name and password; `Refused` otherwise, `Busy` for too many.
+        """The annotator with this name and password; otherwise `SignInRefused` or `Busy`.
 
-        The answer to an unknown name, a wrong password and a disabled account is the same.  Wrong
-        passwords are counted by name and by `address`, those of a browser that the name's owner
-        has used before by that browser alone.
+        An unknown name, a wrong password and a disabled account get the same answer. Wrong
+        passwords are counted by name and by `address`, or only by browser if the account's owner
+        has used the browser before.
         """
         found = annotators.by_name(self.db, name)
         browser = self._known_browser(found, headers)
@@ -207,7 +214,17 @@ class Auth:
         if found is None or found.disabled or not right:
             raise SignInRefused("That name and password do not match.")
         self.lockout.succeeded(counted)
-        return found
+        return self._with_current_hash(found, password)
+
+    def _with_current_hash(self, person: Annotator, password: str) -> Annotator:
+        """Hash the password again if the stored hash is an old one."""
+        if person.password_hash is None or not needs_rehash(person.password_hash):
+            return person
+        try:
+            renewed = rehash_password(password)
+        except Busy:  # the next sign-in tries again
+            return person
+        return annotators.replace_password_hash(self.db, person, renewed)
 
     def _check_password(
         self, found: Annotator | None, password: str, *, address: str, browser: str | None
@@ -229,9 +246,9 @@ class Auth:
         return self.browsers.recognize(found, value)
 
     def set_password(self, invite: str, password: str) -> Annotator:
-        """Use up an invite.  Every older session and token of the person ends with it."""
-        # Asked first, so that strangers cannot keep the machine busy with passwords, and again
-        # when it is used: somebody may have disabled the person while the password was hashed.
+        """Use an invite to set a password. All older sessions and tokens of the person end."""
+        # The invite is checked before hashing, so that strangers cannot keep the machine busy, and
+        # again when it is used: the person may have been disabled in the meantime.
         if self.invited(invite) is None:
             raise SignInRefused(_INVITE_ENDED)
         changed = annotators.accept_invite(self.db, invite, password_hash=hash_password(password))
@@ -240,7 +257,3 @@ class Auth:
         self.people_changed()
         self.lockout.succeeded(changed.name)
         return changed
-
-
-def _hash(secret: str) -> str:
-    return hashlib.sha256(secret.encode()).hexdigest()

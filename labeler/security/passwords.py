@@ -1,33 +1,39 @@
-"""Passwords: hashing with scrypt, and what slows guessing down."""
+"""Password hashing with Argon2id, and limits on guessing."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 import hmac
-import secrets
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import argon2
 
 from labeler.security.addresses import network
 
 SHORTEST, LONGEST = 12, 128
-"""Characters of a password (NIST SP 800-63B asks for length, not for symbols)."""
+"""Characters of a password. NIST SP 800-63B asks for length, not for symbols."""
 
-# OWASP's password storage cheat sheet lists these as equivalent to N=2^17: 32 MiB, ~0.2 s.
-_N, _R, _P = 2**15, 8, 3
-_MEMORY = 2 * 128 * _N * _R
-# One derivation at a time: otherwise a burst of sign-ins could take all memory and both cores.
-# Few may wait for it: each holds a thread that labeling needs too.  Strangers have places of their
-# own, so that they cannot take those of people who have an invite or have signed in before.
+# RFC 9106's second recommended option (64 MiB, 3 passes), on one core: annotators need the others.
+_ARGON2 = argon2.PasswordHasher(parallelism=1)
+# The hash that unknown names are compared with: it must take as long as a real one.
+_NOBODY = (
+    f"$argon2id$v=19$m={_ARGON2.memory_cost},t={_ARGON2.time_cost},p={_ARGON2.parallelism}"
+    f"${'A' * 22}${'A' * 43}"
+)
+# One hash at a time: a burst of sign-ins must not take all memory and all cores. Few may wait for
+# it, because each holds a thread that labeling needs too. Strangers have places of their own, so
+# they cannot take those of people who have an invite or have signed in before.
 _ONE_AT_A_TIME = threading.Lock()
 _STRANGERS = threading.BoundedSemaphore(4)
 _KNOWN = threading.BoundedSemaphore(8)
 
 
 class Busy(RuntimeError):
-    """Too many passwords are being checked; `seconds` until trying again makes sense."""
+    """Too many passwords are being checked; try again after `seconds`."""
 
     def __init__(self, sentence: str, seconds: float = 5.0) -> None:
         super().__init__(sentence)
@@ -35,85 +41,108 @@ class Busy(RuntimeError):
 
 
 def hash_password(password: str) -> str:
-    """``scrypt$N$r$p$salt$hash`` (base64); ``ValueError`` for a password of a wrong length.
+    """The Argon2id hash of a new password; ``ValueError`` if its length is not allowed.
 
-    For people who have proved who they are, by an invite.
+    Only for people who have proved who they are, by an invite.
     """
     if not SHORTEST <= len(password) <= LONGEST:
         raise ValueError(
             f"Choose a password of at least {SHORTEST} characters, and at most {LONGEST}."
         )
-    salt = secrets.token_bytes(16)
-    derived = _scrypt(password, salt, n=_N, r=_R, p=_P, places=_KNOWN)
-    return "$".join(["scrypt", str(_N), str(_R), str(_P), _base64(salt), _base64(derived)])
+    return rehash_password(password)
+
+
+def rehash_password(password: str) -> str:
+    """The Argon2id hash of a password that was just checked, whatever its length."""
+    with _turn(_KNOWN):
+        return _ARGON2.hash(_as_bytes(password))
 
 
 def check_password(password: str, stored: str | None, *, known: bool = False) -> bool:
-    """Whether `password` is the stored one; takes as long when there is none to compare with.
+    """Whether `password` matches the hash `stored`; takes as long if there is none.
 
-    `known` says that the browser is one in which the person has signed in before.
+    `known`: the request comes from a browser in which the person has signed in before.
     """
-    # An unknown name must not answer faster than a known one.
-    _, n, r, p, salt, derived = (stored or _NOBODY).split("$")
-    places = _KNOWN if known else _STRANGERS
-    found = _scrypt(password, base64.b64decode(salt), n=int(n), r=int(r), p=int(p), places=places)
-    return hmac.compare_digest(found, base64.b64decode(derived)) and stored is not None
+    with _turn(_KNOWN if known else _STRANGERS):
+        if stored is not None and _is_scrypt(stored):
+            return _check_scrypt(password, stored)
+        try:
+            return _ARGON2.verify(stored or _NOBODY, _as_bytes(password)) and stored is not None
+        except argon2.exceptions.VerifyMismatchError:
+            return False
 
 
-def _scrypt(
-    password: str, salt: bytes, *, n: int, r: int, p: int, places: threading.BoundedSemaphore
-) -> bytes:
+def needs_rehash(stored: str) -> bool:
+    """Whether a hash was made by scrypt or with other parameters than today's."""
+    return _is_scrypt(stored) or _ARGON2.check_needs_rehash(stored)
+
+
+def _is_scrypt(stored: str) -> bool:
+    return stored.startswith("scrypt$")
+
+
+def _check_scrypt(password: str, stored: str) -> bool:
+    """Check a hash of earlier versions: ``scrypt$N$r$p$salt$hash``, the last two in base64."""
+    _, n, r, p, salt, derived = stored.split("$")
+    found = hashlib.scrypt(
+        _as_bytes(password),
+        salt=base64.b64decode(salt),
+        n=int(n),
+        r=int(r),
+        p=int(p),
+        maxmem=2 * 128 * int(n) * int(r),
+    )
+    return hmac.compare_digest(found, base64.b64decode(derived))
+
+
+@contextmanager
+def _turn(places: threading.BoundedSemaphore) -> Iterator[None]:
+    """Wait for the turn to hash; `Busy` if all places are taken."""
     if not places.acquire(blocking=False):
         raise Busy("Many people are signing in at this moment. Try again in a few seconds.")
     try:
         with _ONE_AT_A_TIME:
-            return hashlib.scrypt(
-                password.encode("utf-8", "surrogatepass"), salt=salt, n=n, r=r, p=p, maxmem=_MEMORY
-            )
+            yield
     finally:
         places.release()
 
 
-def _base64(raw: bytes) -> str:
-    return base64.b64encode(raw).decode()
-
-
-_NOBODY = "$".join(["scrypt", str(_N), str(_R), str(_P), _base64(bytes(16)), _base64(bytes(64))])
+def _as_bytes(password: str) -> bytes:
+    return password.encode("utf-8", "surrogatepass")
 
 
 class Lockout:
-    """Counts failed sign-ins per name; after five the name waits, longer each time.
+    """Counts failed sign-ins per name; after five, each pause is longer than the one before.
 
-    A browser in which somebody has signed in before counts by itself, under a name of its own.
-
-    Kept in memory: a restart forgets it, and guessing a ten-character password five times a
-    restart leads nowhere.  `clock` gives seconds.
+    A browser in which somebody has signed in before is counted separately, under its own name.
+    Kept in memory: five guesses per restart do not find a password of twelve characters.
+    `clock` gives seconds.
     """
 
     FREE = 5
     FIRST_WAIT, LONGEST_WAIT = 60.0, 3600.0
-    NAMES = 10_000  # names remembered at most: strangers may try any name
-    TIMES = 12  # attempts remembered of a name; by then the pause is the longest
+    NAMES = 10_000  # remembered at most: strangers may try any name
+    TIMES = 12  # attempts remembered per name; by then the pause is the longest
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        # When each attempt of a name was, oldest first; names by their last attempt.
+        # Times of each name's attempts, oldest first. Names are in the order of their last attempt.
         self._failures: dict[bytes, tuple[float, ...]] = {}
         self._lock = threading.Lock()
 
     def attempt(self, name: str) -> float:
-        """Count an attempt as failed, or give the seconds until `name` may try again.
+        """Count an attempt as failed, or return the seconds until `name` may try again.
 
-        Counted before the password is checked, so that a burst of guesses at once is one too many
-        as well; `succeeded` forgets it.
+        Call it before the password is checked, so that guesses sent at the same time count too.
+        `succeeded` forgets it.
         """
         key = _digest(name)
         with self._lock:
             times, moment = self._failures.pop(key, ()), self._clock()
             wait = self._wait(times, moment)
             if len(self._failures) >= self.NAMES:
-                # A flood of names must free none that waits; of the others the one goes that was
-                # tried longest ago, for one that is being guessed at comes again at once.
+                # A flood of names must not free one that waits. Of the others, forget the one that
+                # was tried longest ago: a name under attack is tried again soon.
                 free = (
                     name for name, each in self._failures.items() if not self._wait(each, moment)
                 )
@@ -129,7 +158,7 @@ class Lockout:
         return max(0.0, times[-1] + pause - moment)
 
     def forgive(self, name: str) -> None:
-        """Take back an attempt that came to no answer: all is as it was before it."""
+        """Take back an attempt that was not answered."""
         key = _digest(name)
         with self._lock:
             *earlier, _ = self._failures.pop(key, (0.0,))
@@ -143,15 +172,15 @@ class Lockout:
 
 
 def _digest(name: str) -> bytes:
-    """As long for any name: strangers choose them."""
+    """A key of fixed length: strangers choose the names."""
     return hashlib.sha256(name.encode("utf-8", "surrogatepass")).digest()
 
 
 class Allowance:
-    """How many wrong passwords an address may send: some at once, then one every few seconds.
+    """How many wrong passwords an address may send: `AT_ONCE`, then one `EVERY` few seconds.
 
-    A right one costs nothing, so people who share an address do not use it up for each other.
-    Kept in memory.  `clock` gives seconds.
+    A right password costs nothing, so people who share an address do not block each other.
+    Kept in memory. `clock` gives seconds.
     """
 
     AT_ONCE = 20
@@ -160,12 +189,12 @@ class Allowance:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        # When each address will have all its attempts again; the one that asked last comes last.
+        # When each address has all its attempts again, in the order of their last attempts.
         self._full_at: dict[str, float] = {}
         self._lock = threading.Lock()
 
     def take(self, address: str) -> float:
-        """Use one attempt up, or give the seconds until there is one."""
+        """Use one attempt, or return the seconds until there is one."""
         key = network(address)
         with self._lock:
             moment = self._clock()
@@ -177,7 +206,7 @@ class Allowance:
             return max(0.0, wait)
 
     def give_back(self, address: str) -> None:
-        """The attempt was right."""
+        """Return the attempt: the password was right."""
         with self._lock:
             if (key := network(address)) in self._full_at:
                 self._full_at[key] -= self.EVERY

@@ -122,6 +122,23 @@ def accept_invite(db: Database, invite: str, *, password_hash: str) -> Annotator
     return db.write(operation)
 
 
+def replace_password_hash(db: Database, person: Annotator, password_hash: str) -> Annotator:
+    """Store another hash of the same password; sessions and tokens stay valid.
+
+    Returns `person` unchanged if they were disabled or set a new password in the meantime.
+    """
+
+    def operation(tx: Transaction) -> Annotator:
+        current = from_row(Annotator, tx.rows(_BY_ID, id=person.id)[0])
+        if current.disabled or current.password_hash != person.password_hash:
+            return person
+        changed = replace(current, password_hash=password_hash)
+        tx.store(changed)
+        return changed
+
+    return db.write(operation)
+
+
 def _save(tx: Transaction, annotator: Annotator) -> None:
     if tx.rows(_NAME_TAKEN, name=annotator.name, id=annotator.id):
         raise Conflict(f"the name {annotator.name!r} is taken; choose another")

@@ -36,7 +36,7 @@ def issue(db: Database, annotator: str, kind: TokenKind, *, lifetime: timedelta 
     secret = secrets.token_urlsafe(32)
     created = now()
     token = Token(
-        hash=_hash(secret),
+        hash=hash_secret(secret),
         annotator=annotator,
         kind=kind,
         created_at=created,
@@ -68,12 +68,12 @@ def owner(tx: Transaction, secret: str, kinds: Collection[TokenKind]) -> Annotat
 
 
 def _asked(secret: str, kinds: Collection[TokenKind]) -> dict[str, Any]:
-    return {"hash": _hash(secret), "kinds": list(kinds), "now": now()}
+    return {"hash": hash_secret(secret), "kinds": list(kinds), "now": now()}
 
 
 def revoke(db: Database, secret: str) -> None:
     """End one secret; nothing happens when it is unknown."""
-    db.write(lambda tx: _revoke(tx, _BY_HASH, hash=_hash(secret)))
+    db.write(lambda tx: _revoke(tx, _BY_HASH, hash=hash_secret(secret)))
 
 
 def revoke_all(tx: Transaction, annotator: str) -> None:
@@ -86,5 +86,6 @@ def _revoke(tx: Transaction, sql: str, **parameters: str) -> None:
     tx.store(*(replace(token, revoked=True) for token in live))
 
 
-def _hash(secret: str) -> str:
+def hash_secret(secret: str) -> str:
+    """The hash under which a secret is stored: 256 random bits need no salt and no slow hash."""
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()

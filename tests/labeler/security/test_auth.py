@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import itertools
 import re
 import threading
@@ -14,7 +16,14 @@ import pytest
 from starlette.testclient import TestClient
 
 from labeler.security.auth import Auth, SignInRefused
-from labeler.security.passwords import Allowance, Busy, Lockout, check_password, hash_password
+from labeler.security.passwords import (
+    Allowance,
+    Busy,
+    Lockout,
+    check_password,
+    hash_password,
+    needs_rehash,
+)
 from storage.tables import annotators, tokens
 from tests.helpers.desk_world import (
     ADMIN_TOKEN,
@@ -37,7 +46,7 @@ def world(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def hashed():
-    """GOOD, hashed once: scrypt is slow on purpose."""
+    """GOOD, hashed once: Argon2 is slow on purpose."""
     return hash_password(GOOD)
 
 
@@ -537,10 +546,48 @@ def test_hashes_are_salted_and_say_how_they_were_made(hashed):
     one, other = hashed, hash_password(GOOD)
 
     assert one != other
-    assert one.startswith("scrypt$32768$8$3$")
+    assert one.startswith("$argon2id$v=19$m=65536,t=3,p=1$")
+    assert not needs_rehash(one)
     assert check_password(GOOD, one)
     assert not check_password(GOOD + "x", other)
     assert not check_password("", None)
+    assert not check_password("\ud800" * 12, one)  # no UTF-8, and a browser can send it
+
+
+def scrypt_hash(password: str) -> str:
+    """A hash as earlier versions stored it."""
+    salt = bytes(range(16))
+    derived = hashlib.scrypt(password.encode(), salt=salt, n=2**15, r=8, p=3, maxmem=2**27)
+    salt_text, text = (base64.b64encode(each).decode() for each in (salt, derived))
+    return f"scrypt$32768$8$3${salt_text}${text}"
+
+
+@pytest.mark.parametrize("password", [GOOD, "ten-chars!"])  # both lengths were allowed once
+def test_a_scrypt_hash_is_replaced_at_sign_in_and_sessions_stay(world, person, browser, password):
+    db, app = world
+    old = scrypt_hash(password)
+    have_password(db, person, old)
+    session = session_cookie(app, db, person)
+    form = {"name": person.name, "password": password}
+
+    assert browser.post("/sign-in", data=form | {"password": "wrong one here"}).status_code == 401
+    assert annotators.get(db, person.id).password_hash == old
+    assert browser.post("/sign-in", data=form).status_code == 303
+
+    renewed = annotators.get(db, person.id).password_hash
+    assert renewed.startswith("$argon2id$")
+    assert check_password(password, renewed)
+    assert signed_in(TestClient(app, headers=session))
+    assert browser.post("/sign-in", data=form).status_code == 303
+    assert annotators.get(db, person.id).password_hash == renewed
+
+
+def test_a_scrypt_hash_stays_when_the_password_changed_meanwhile(world, person, hashed):
+    db, _ = world
+    before = have_password(db, person, scrypt_hash(GOOD))
+    changed = have_password(db, person, hashed)
+    assert annotators.replace_password_hash(db, before, "$argon2id$other") == before
+    assert annotators.get(db, person.id) == changed
 
 
 def test_home_leads_each_to_his_page(world):
