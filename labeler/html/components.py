@@ -1,15 +1,15 @@
-"""Records and numbers → text and HTML: pure functions that both kinds of page share.
+"""Numbers, dates and records as text and HTML, for all pages. Pure functions.
 
-Names, comments and samples are hostile.  Every piece of HTML is a ``Markup`` put together with
-``Markup.format`` and ``join``, which escape all that is not ``Markup`` already; `html` turns the
-finished piece into the plain string a page takes.
+Names, comments and samples are hostile. Every piece of HTML is a ``Markup`` built by
+``Markup.format`` and ``join``, which escape everything else. `render` makes the finished piece a
+plain string for a page.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
@@ -22,26 +22,47 @@ DASH = "–"
 Tone = Literal["neutral", "info", "good", "warn", "bad"]
 Align = Literal["left", "right"]
 
-# What may not travel: lone surrogates (no UTF-8 for them), control characters but tab and
-# line ends, and the marks that turn the direction of everything after them.
+# Lone surrogates (they have no UTF-8), control characters other than tabs and line ends, and marks
+# that change the direction of all following text.
 _UNSAFE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff\u202a-\u202e\u2066-\u2069]")
 
 
-def html(markup: Markup) -> str:
-    """The finished HTML as a plain string; characters that break pages become U+FFFD."""
+def render(markup: Markup) -> str:
+    """Finished HTML as a plain string; characters that break pages become U+FFFD."""
     return _UNSAFE.sub("\ufffd", str(markup))
 
 
 def lines(pieces: Iterable[Any]) -> Markup:
-    """Pieces one after the other; plain strings are escaped."""
+    """Pieces one after another; plain strings are escaped."""
     return Markup("\n").join(pieces)
+
+
+def _div(css: str, pieces: Iterable[Any]) -> Markup:
+    """The pieces in a ``div``, without empty ones; nothing if all are empty."""
+    shown = [piece for piece in pieces if piece]
+    return Markup('<div class="{}">{}</div>').format(css, lines(shown)) if shown else Markup("")
+
+
+def card(*pieces: Any, css: str = "") -> Markup:
+    """Pieces in a box."""
+    return _div(f"ks-card {css}".strip(), pieces)
+
+
+def stack(*pieces: Any, css: str = "") -> Markup:
+    """Pieces below each other."""
+    return _div(f"ks-stack {css}".strip(), pieces)
+
+
+def beside(*pieces: Any) -> Markup:
+    """Pieces in two columns, if there is room."""
+    return _div("ks-beside", pieces)
 
 
 # ------------------------------------------------------------------ numbers and times
 
 
 def number(value: float | int | None, digits: int = 3) -> str:
-    """A figure for people: whole numbers in full, others to `digits` significant digits."""
+    """Integers in full, other numbers with `digits` significant digits."""
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return DASH
     if isinstance(value, int):
@@ -56,7 +77,7 @@ def number(value: float | int | None, digits: int = 3) -> str:
 
 
 def scientific(value: float, decimals: int) -> str:
-    """``3.00e-6``: the exponent as short as it goes."""
+    """``3.00e-6``: without leading zeros in the exponent."""
     mantissa, exponent = f"{value:.{decimals}e}".split("e")
     return _minus(f"{mantissa}e{int(exponent)}")
 
@@ -71,6 +92,11 @@ def signed(value: float | None, digits: int = 3) -> str:
     return text if value is None or text == DASH or value <= 0 else f"+{text}"
 
 
+def decimal(value: float | None, digits: int = 2) -> str:
+    """A fixed number of decimals, so that figures in a column line up."""
+    return DASH if value is None else _minus(f"{value:z.{digits}f}")
+
+
 def percent(value: float | None, digits: int = 0) -> str:
     """A share as a percentage."""
     if value is None or not math.isfinite(value):
@@ -79,14 +105,14 @@ def percent(value: float | None, digits: int = 0) -> str:
 
 
 def interval(low: float | None, high: float | None) -> str:
-    """A 95% interval of a share, ``66–81%``; empty when it is not known."""
+    """An interval of a share, ``66–81%``; empty if it is unknown."""
     if low is None or high is None or not (math.isfinite(low) and math.isfinite(high)):
         return ""
     return f"{100 * low:.0f}–{100 * high:.0f}%"
 
 
 def duration(seconds: float | None) -> str:
-    """A length of time in its two largest units."""
+    """A duration in its two largest units."""
     if seconds is None or not math.isfinite(seconds):
         return DASH
     if seconds < 10:
@@ -102,7 +128,7 @@ def duration(seconds: float | None) -> str:
 
 
 def ago(then: datetime, now: datetime) -> str:
-    """How long since, roughly."""
+    """The time since `then`, rounded down."""
     seconds = (now - then).total_seconds()
     for limit, unit, name in ((3600, 60, "min"), (86400, 3600, "h"), (86400 * 30, 86400, "d")):
         if seconds < limit:
@@ -111,7 +137,7 @@ def ago(then: datetime, now: datetime) -> str:
 
 
 def moment(value: datetime | None) -> Markup:
-    """A point in time, to the minute in UTC; the full figure on hover."""
+    """A time in UTC, to the minute; to the second on hover."""
     if value is None:
         return Markup(DASH)
     return Markup('<time datetime="{}" title="{} UTC">{}</time>').format(
@@ -128,13 +154,13 @@ def plural(count: int, noun: str, nouns: str = "") -> str:
 
 
 def badge(text: str, tone: Tone = "neutral", *, dot: bool = False) -> Markup:
-    """A small coloured label; `dot` marks something that is going on."""
+    """A small colored label; `dot` marks something that is running."""
     mark = Markup('<i class="ks-dot"></i>') if dot else Markup("")
     return Markup('<span class="ks-badge ks-{}">{}{}</span>').format(tone, mark, text)
 
 
 def info(text: str) -> Markup:
-    """A mark that explains itself when pointed at, focused or tapped."""
+    """A mark that shows an explanation when it is hovered, focused or tapped."""
     if not text:
         return Markup("")
     return Markup(
@@ -154,7 +180,7 @@ def bar(done: float, *, tone: Tone = "info", label: str = "") -> Markup:
 def tile(
     label: str, value: Any, detail: Any = "", *, help: str = "", extra: Markup | None = None
 ) -> Markup:
-    """One figure at a glance: label, value, a line of detail."""
+    """One figure: label, value and a line of detail."""
     return Markup(
         '<div class="ks-tile"><div class="ks-label">{}{}</div><div class="ks-value">{}</div>'
         '{}<div class="ks-detail">{}</div></div>'
@@ -166,14 +192,14 @@ def tiles(pieces: Iterable[Markup]) -> Markup:
 
 
 def note(tone: Tone, title: str, body: Any = "") -> Markup:
-    """A paragraph that wants to be read."""
+    """A highlighted paragraph."""
     return Markup('<div class="ks-note ks-{}" role="status"><b>{}</b>{}</div>').format(
         tone, title, Markup("<div>{}</div>").format(body) if body else ""
     )
 
 
 def empty(title: str, body: Any = "") -> Markup:
-    """What stands where there is nothing to show yet, and how that changes."""
+    """A placeholder that says what will be shown here and when."""
     return Markup('<div class="ks-empty"><b>{}</b><p>{}</p></div>').format(title, body)
 
 
@@ -181,8 +207,13 @@ def heading(title: str, detail: Any = "") -> Markup:
     return Markup('<div class="ks-heading"><h2>{}</h2><span>{}</span></div>').format(title, detail)
 
 
+def detail(text: Any) -> Markup:
+    """A line in small print."""
+    return Markup('<span class="ks-detail">{}</span>').format(text)
+
+
 def definitions(rows: Iterable[tuple[str, Any]]) -> Markup:
-    """Names and what they stand for, in two columns."""
+    """Terms and descriptions in two columns."""
     pieces = [Markup("<dt>{}</dt><dd>{}</dd>").format(name, value) for name, value in rows]
     return Markup('<dl class="ks-definitions">{}</dl>').format(lines(pieces))
 
@@ -196,17 +227,24 @@ class Column:
     help: str = ""
 
 
-def figure(value: str | Markup, detail: str) -> Markup:
-    """A figure with what it is known by, in small print below."""
-    small = Markup("<small>{}</small>").format(detail) if detail else ""
+def with_interval(value: float | None, low: float | None, high: float | None) -> Markup:
+    """A share with its 95% interval in a paler tone."""
+    return Markup('<span>{} <span class="ks-muted">{}</span></span>').format(
+        percent(value), interval(low, high)
+    )
+
+
+def figure(value: str | Markup, *details: str) -> Markup:
+    """A figure with details in small print below."""
+    small = Markup("").join(Markup("<small>{}</small>").format(each) for each in details if each)
     return Markup('<span class="ks-figure">{}{}</span>').format(value, small)
 
 
 def table(columns: Sequence[Column], rows: Iterable[Sequence[Any]], *, caption: str = "") -> Markup:
-    """A table whose cells may be text (escaped) or Markup.
+    """A table whose cells are text, which is escaped, or Markup.
 
-    Each cell repeats its column's title in ``data-label``: on a phone the rows stand as cards, and
-    what the heads would explain is below them.
+    Each cell repeats its column's title in ``data-label``: phones show rows as cards, with the
+    explanations of the columns below.
     """
     head = [
         Markup('<th scope="col" class="ks-{}">{}{}</th>').format(c.align, c.title, info(c.help))
@@ -226,29 +264,38 @@ def table(columns: Sequence[Column], rows: Iterable[Sequence[Any]], *, caption: 
 
 
 def _terms(columns: Sequence[Column]) -> Markup:
-    """What the columns mean, for phones, which show no heads to point at."""
+    """The explanations of the columns, for phones, which show no column headings."""
     terms = [Markup("<dt>{}</dt><dd>{}</dd>").format(c.title, c.help) for c in columns if c.help]
     if not terms:
         return Markup("")
     return Markup(
-        '<details class="ks-terms"><summary>What the figures mean</summary><dl>{}</dl></details>'
+        '<details class="ks-terms"><summary>What the columns mean</summary><dl>{}</dl></details>'
     ).format(Markup("").join(terms))
 
 
+def interval_bar(name: str, low: float, middle: float, high: float) -> Markup:
+    """A line from 0 to 100% with an estimate and its 95% interval, all shares."""
+    low, middle, high = (round(100 * share, 1) for share in (low, middle, high))
+    return Markup(
+        '<div class="ks-range" role="img" aria-label="{}: {}%, 95% interval {} to {}%">'
+        '<i style="left:{}%;width:{}%"></i><b style="left:{}%"></b></div>'
+    ).format(name, middle, low, high, low, round(high - low, 1), middle)
+
+
 def button(label: str, action: str, target: str, *, tone: Tone = "neutral") -> Markup:
-    """A button inside a table; the page's script sends (`action`, `target`) to the server."""
+    """A button in a table; the page's script sends (`action`, `target`) to the server."""
     return Markup(
         '<button type="button" class="ks-button ks-{}" data-action="{}" data-target="{}">{}</button>'
     ).format(tone, action, target, label)
 
 
 def prose(text: str) -> Markup:
-    """A text as its author broke it into lines; nothing in it is markup."""
+    """A text with its author's line breaks, escaped."""
     return Markup('<div class="ks-prose" dir="auto">{}</div>').format(text)
 
 
 def conversation(messages: Sequence[Message]) -> Markup:
-    """A prompt: the last user turn alone when that is all there is, else every turn by role."""
+    """A prompt: a single message without its role, otherwise every message with its role."""
     if len(messages) == 1:
         return prose(messages[0].content)
     turns = [
@@ -262,8 +309,3 @@ def conversation(messages: Sequence[Message]) -> Markup:
 
 def preformatted(text: str, *, empty_text: str = "Nothing yet.") -> Markup:
     return Markup('<pre class="ks-pre">{}</pre>').format(text or empty_text)
-
-
-def attributes(values: Mapping[str, Any]) -> Markup:
-    """``a="1" b="2"``, escaped."""
-    return Markup(" ").join(Markup('{}="{}"').format(k, v) for k, v in values.items())

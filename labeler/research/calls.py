@@ -1,4 +1,4 @@
-"""Calls of the page that fail: a line of the log, where Gradio prints a traceback for each."""
+"""Logging of failed calls of the page; Gradio would print a traceback for each."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ _LOG = logging.getLogger(__name__)
 
 
 class Page(gr.Blocks):
-    """Blocks whose failed calls are logged here: values of a wrong type in a line, defects in full.
+    """Blocks that log a failed call: a value of a wrong type in one line, a defect with traceback.
 
-    Anybody who is signed in can send what no control of the page sends, as often as they like; a
-    `labeler.serving.Throttle` lets both pass once a minute, defects once for each place.
+    People who are signed in can send anything, as often as they like. `labeler.serving.Throttle`
+    therefore logs refused values once a minute, and each place of a defect once a minute.
     """
 
     async def preprocess_data(
         self, block_fn: Any, inputs: list[Any], *rest: Any, **kwargs: Any
     ) -> list[Any]:
         for part, value in zip(block_fn.inputs, inputs, strict=False):
-            # Gradio looks at the members of a list alone, so that an empty one passes.
+            # Gradio checks only the members of a list, so an empty one would pass.
             if isinstance(part, gr.Dropdown) and not part.multiselect and isinstance(value, list):
                 raise gr.Error(f"{part.label or 'A list'} takes one choice.")
         return await super().preprocess_data(block_fn, inputs, *rest, **kwargs)
@@ -36,16 +36,15 @@ class Page(gr.Blocks):
             if isinstance(error, gr.Error):
                 error.print_exception = False
                 raise
-            # Nothing but this class has Gradio print no traceback.
+            # Gradio prints the traceback of every other class of errors.
             raise gr.Error(str(error), print_exception=False) from error
 
 
 def _report(error: Exception) -> None:
     frames = traceback.extract_tb(error.__traceback__)
-    if any(
-        frame.name == "preprocess_data" for frame in frames
-    ):  # Gradio's, before a function of ours
-        # As repr: who sent the value may have put line breaks and colours into it.
+    # preprocess_data is Gradio's, and runs before our function.
+    if any(frame.name == "preprocess_data" for frame in frames):
+        # As repr, because the value may contain line breaks and terminal colors.
         _LOG.warning("A call of the research page was refused: %s", repr(error)[:_LONGEST])
         return
     place = f"{frames[-1].filename}:{frames[-1].lineno}"

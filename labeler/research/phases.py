@@ -1,4 +1,4 @@
-"""What phases, stages and their states are called on the pages."""
+"""Names of phases, stages and their states on the pages."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ STAGES = {
 
 
 def stage_title(run: Run) -> str:
-    """What a run's stage is called on the pages; by its method where it improves the policy."""
+    """The name of a run's stage; the method's name for the policy stage."""
     return runs.name(run) if run.stage == "policy" else STAGES[run.stage]
 
 
 def stopped_title(stopped: Stopped) -> str:
-    """The same of a stage that stopped."""
+    """As `stage_title`, of a stopped stage."""
     if stopped.stage != "policy":
         return STAGES[stopped.stage]
     return runs.METHODS.get(stopped.method, stopped.method)
 
 
 def phase_title(phase: Phase, method: str) -> str:
-    """What a phase is called on the pages; `method` is what improves the policy."""
+    """The name of a phase; that of the policy phase is the name of `method`."""
     return runs.METHODS.get(method, method) if phase == "policy" else dict(PHASES)[phase]
 
 
-SEE_LOG = "Its log, under Training, says more."
+SEE_LOG = "The Training tab shows its log."
 
 
 STATUS_TONES: Mapping[str, components.Tone] = {
@@ -59,21 +59,21 @@ STATUS_TONES: Mapping[str, components.Tone] = {
 
 
 def has_stopped(run: Run | None) -> bool:
-    """Whether a run waits for somebody to resume or retry it."""
+    """Whether a run failed or was cancelled, so that somebody must resume or retry it."""
     return run is not None and run.status in ("failed", "cancelled")
 
 
 def stopping(run: Run) -> str:
-    """What a run does that has been asked to stop, and how long it is waited for."""
+    """What a run that is being cancelled does, and how long the studio waits for it."""
     return f"Cancelling: {run.message}"
 
 
 def nothing_new(new_labels: int | None) -> Markup:
-    """A sentence where an iteration trains on what an earlier one trained on; else nothing."""
+    """A warning if an iteration trains on the same judgments as an earlier one."""
     if new_labels != 0:
         return Markup("")
     return components.note(
-        "warn", "No label is new since the last training: the reward model learns the same again."
+        "warn", "There are no new labels since the last training: the reward model learns the same."
     )
 
 

@@ -1,4 +1,4 @@
-"""What the researcher's pages read from the database, as typed snapshots."""
+"""Queries of the researcher's pages, as typed snapshots."""
 
 from __future__ import annotations
 
@@ -21,14 +21,22 @@ _LABELS = """
     WHERE c.iteration = $iteration AND list_contains($kinds, a.kind)
 """
 
-_PER_ANNOTATOR = """
-    SELECT annotator, count(*) AS judged,
-           count(*) FILTER (created_at >= $midnight) AS today,
-           max(created_at) AS latest
-    FROM current_judgments GROUP BY annotator
+_WORK = """
+    WITH judged AS (
+        SELECT annotator, count(*) AS judged,
+               count(*) FILTER (created_at >= $midnight) AS today,
+               max(created_at) AS latest
+        FROM current_judgments GROUP BY annotator
+    ), skipped AS (
+        SELECT annotator, count(*) AS skips FROM open_skips GROUP BY annotator
+    )
+    SELECT a.id, coalesce(j.judged, 0) AS judged, coalesce(j.today, 0) AS today, j.latest,
+           coalesce(s.skips, 0) AS skips
+    FROM annotators AS a
+    LEFT JOIN judged AS j ON j.annotator = a.id
+    LEFT JOIN skipped AS s ON s.annotator = a.id
+    ORDER BY a.disabled, judged DESC, a.name
 """
-
-_SKIPS = "SELECT annotator, count(*) AS skips FROM open_skips GROUP BY annotator"
 
 _FLAGS = """
     SELECT f.id, f.comment, f.created_at, a.name AS annotator, p.messages::VARCHAR AS messages,
@@ -42,21 +50,15 @@ _FLAGS = """
     ORDER BY f.created_at DESC LIMIT $limit
 """
 
-_COUNT = {
-    "judgments": "SELECT count(*) AS n FROM current_judgments",
-    "flags": "SELECT count(*) AS n FROM open_flags",
-    "rulings": "SELECT count(*) AS n FROM gate_overrides",
-}
-
-# Changes with every act of an annotator; what is expensive is computed again only then.
-_VERSION = """
-    SELECT (SELECT count(*) FROM judgments) + (SELECT count(*) FROM withdrawals) AS acts
-"""
+_JUDGMENTS = "SELECT count(*) AS n FROM current_judgments"
+_OPEN_FLAGS = "SELECT count(*) AS n FROM open_flags"
+_RULINGS = "SELECT count(*) AS n FROM gate_overrides"
+_ACTS = "SELECT (SELECT count(*) FROM judgments) + (SELECT count(*) FROM withdrawals) AS n"
 
 
 @dataclass(frozen=True, kw_only=True)
 class State:
-    """The loop at a glance."""
+    """The state of the loop."""
 
     iteration: Iteration | None
     labels: int
@@ -69,21 +71,21 @@ class State:
     policy: ModelVersion | None
     reward_model: ModelVersion | None
     run: Run | None
-    """The run of the current iteration that runs, else its last one."""
+    """The running run of the current iteration, else its last one."""
     evaluated: Iteration | None
-    """The iteration that produced and evaluated `policy`; None for SFT, and until it is evaluated."""
+    """The iteration that produced and evaluated `policy`; None for SFT and before the evaluation."""
     judge: ModelVersion | None = None
-    """The reward model behind that evaluation."""
+    """The reward model of that evaluation."""
     new_labels: int | None = None
-    """Judgments that the current iteration trains on and none before did; None where unknown."""
+    """Judgments that the current iteration is the first to train on; None if unknown."""
     waiting: int = 0
-    """Judgments that no training has learned from yet."""
+    """Judgments that no training has used yet."""
     open_pairs: int = 0
-    """Pairs that still want a judgment, whatever the loop does meanwhile."""
+    """Pairs that still want a judgment."""
     method: str = "ppo"
-    """How the iteration improves the policy, as in ``optimize.method``."""
+    """The iteration's ``optimize.method``."""
     cancelling: bool = False
-    """Whether `run` has been asked to stop and has not stopped yet."""
+    """Whether `run` is being cancelled."""
 
     @property
     def turn(self) -> tuple[int, str, int] | None:
@@ -113,9 +115,9 @@ def state(db: Database, *, midnight: datetime) -> State:
         labels=labels["labels"],
         labels_today=labels["today"],
         latest_label=labels["latest"],
-        judgments=_count(db, "judgments"),
-        open_flags=_count(db, "flags"),
-        rulings=_count(db, "rulings"),
+        judgments=_count(db, _JUDGMENTS),
+        open_flags=_count(db, _OPEN_FLAGS),
+        rulings=_count(db, _RULINGS),
         prompts=prompts.counts(db),
         policy=policy,
         reward_model=_reward_model(current, versions),
@@ -131,7 +133,7 @@ def state(db: Database, *, midnight: datetime) -> State:
 
 
 def latest_run(listed: Sequence[Run]) -> Run | None:
-    """The run that runs, else the one begun last."""
+    """The running run, else the newest."""
     return max(listed, key=lambda r: (r.status == "running", r.created_at), default=None)
 
 
@@ -141,12 +143,12 @@ def _labels(db: Database, current: Iteration | None, midnight: datetime) -> dict
     return db.read(_LABELS, iteration=number, midnight=midnight, kinds=kinds)[0]
 
 
-def _count(db: Database, what: str) -> int:
-    return db.read(_COUNT[what])[0]["n"]
+def _count(db: Database, query: str) -> int:
+    return db.read(query)[0]["n"]
 
 
 def _policy(current: Iteration | None, versions: Mapping[str, ModelVersion]) -> ModelVersion | None:
-    """The newest policy there is: produced, else sampled, else the SFT reference."""
+    """The newest policy: the one produced, else the one sampled, else the SFT reference."""
     if current:
         for name in (current.policy_produced, current.policy_sampled):
             if name and name in versions:
@@ -166,13 +168,13 @@ def _reward_model(
 
 
 def acts(db: Database) -> int:
-    """A number that changes whenever an annotator does something."""
-    return db.read(_VERSION)[0]["acts"]
+    """A number that changes with every act of an annotator."""
+    return _count(db, _ACTS)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """What one annotator has done, over all iterations."""
+    """What one annotator has done in all iterations."""
 
     annotator: Annotator
     judged: int = 0
@@ -182,25 +184,12 @@ class Work:
 
 
 def work(db: Database, *, midnight: datetime) -> list[Work]:
-    """Every person's work, the busiest first; those who have done nothing last."""
-    judged = {row["annotator"]: row for row in db.read(_PER_ANNOTATOR, midnight=midnight)}
-    skips = {row["annotator"]: row["skips"] for row in db.read(_SKIPS)}
-    found = [_work(a, judged.get(a.id), skips.get(a.id, 0)) for a in annotators.listing(db)]
-    return sorted(found, key=lambda w: (w.annotator.disabled, -w.judged, w.annotator.name))
-
-
-def _work(annotator: Annotator, row: Mapping[str, Any] | None, skips: int) -> Work:
-    if row is None:
-        return Work(annotator=annotator, skips=skips)
-    return Work(
-        annotator=annotator,
-        judged=row["judged"],
-        today=row["today"],
-        skips=skips,
-        latest=row["latest"],
-    )
+    """Everybody's work, the busiest first; disabled accounts last."""
+    people = {person.id: person for person in annotators.listing(db)}
+    rows = db.read(_WORK, midnight=midnight)
+    return [Work(annotator=people[row.pop("id")], **row) for row in rows]
 
 
 def flags(db: Database, *, limit: int = 100) -> list[dict[str, Any]]:
-    """Problems that annotators reported and nobody has cleared, the newest first."""
+    """Open flags, the newest first."""
     return db.read(_FLAGS, limit=limit)

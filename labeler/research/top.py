@@ -1,39 +1,31 @@
-"""The line above all tabs."""
+"""The line above the tabs."""
 
 from __future__ import annotations
 
 from datetime import datetime
 
 from labeler.html import components
-from labeler.html.components import Markup
+from labeler.html.components import Markup, render
 from labeler.research import reading
-from labeler.research.panel import render
-from labeler.research.phases import (
-    STATUS_TONES,
-    has_stopped,
-    phase_title,
-)
+from labeler.research.phases import STATUS_TONES, has_stopped, phase_title
 from labeler.research.reading import State
 from storage.engine.database import Database
 from storage.records import now
 
 
 def midnight(moment: datetime) -> datetime:
-    """When today began, in UTC."""
+    """The start of the day, in UTC."""
     return moment.replace(hour=0, minute=0, second=0, microsecond=0)
 
 
 def headline(db: Database, state: reading.State | None = None) -> str:
-    """Where the loop stands, in one line, and below it what is wrong with the workspace, if anything."""
+    """The state of the loop in one line, and below it what is wrong with the workspace."""
     state = state or reading.state(db, midnight=midnight(now()))
     return render(top(state, db.workspace.name, trouble=db.health.trouble))
 
 
 def top(state: State, workspace: str, *, trouble: str | None = None) -> Markup:
-    """The page's head: name, workspace, what the loop is doing, the way to the labeling page.
-
-    `trouble` is a sentence that no tab may hide.
-    """
+    """The page's head: workspace, state of the loop, links. `trouble` is shown on all tabs."""
     where = Markup("")
     if state.iteration:
         doing = phase_title(state.iteration.phase, state.method)

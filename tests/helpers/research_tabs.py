@@ -13,8 +13,8 @@ from labeler.research.annotators.tab import AnnotatorsTab
 from labeler.research.data.tab import DataTab
 from labeler.research.history.tab import HistoryTab
 from labeler.research.loop.tab import LoopTab
-from labeler.research.panel import html_slot
 from labeler.research.samples.tab import SamplesTab
+from labeler.research.tab import html_slot
 from labeler.research.training.tab import TrainingTab
 from labeler.security.auth import Identity
 from storage.engine.database import Database

@@ -1,10 +1,10 @@
-"""How each annotator judges, beside the others, and in words what stands out.  Pure."""
+"""How each annotator judges, compared with the others, as HTML. Pure functions."""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from labeler.html import components
@@ -19,58 +19,58 @@ _JUDGED = (
     Column(
         "Left",
         "right",
-        "Share of decided judgments that went to the response on the left, with its 95% interval. "
-        "Sides are tossed fairly: an interval without 50% means a side is favoured.",
+        "Share of preferences for the response on the left, with its 95% interval. Sides are random: "
+        "an interval without 50% shows a side bias.",
     ),
     Column("Ties", "right", "Share of judgments that are ties."),
     Column("Both bad", "right", "Share of judgments that say both are bad."),
     Column(
         "Time",
         "right",
-        "Median from seeing a pair to answering it. Small: a tenth was quicker than this.",
+        "Median time from seeing a pair to answering it. Small: the 10% quantile.",
     ),
     Column(
         "Agreement",
         "right",
-        "Share of others' judgments of the same pairs that say the same. Small: its 95% interval, "
-        "clustered by prompt, and how many pairs others judged too.",
+        "Share of others' judgments of the same pairs that agree. Small: its 95% interval, clustered "
+        "by prompt, and the number of pairs that others judged too.",
     ),
 )
 _FITTED = (
     Column(
         "Slope",
         "right",
-        "How closely choices follow the reward, as the newest reward model fits it: 1 as the "
-        "average does, 0 not at all, below 0 the other way round. With its 95% interval.",
+        "How strongly choices depend on the reward, as fitted by the newest reward model: 1 is the "
+        "average, 0 no dependence, below 0 the opposite. With its 95% interval.",
     ),
     Column(
         "Side bias",
         "right",
-        "What standing on the left is worth to this annotator, in units of reward; the fit "
-        "allows for it. With its 95% interval.",
+        "The annotator's preference for the left side, in units of reward; the fit corrects for "
+        "it. With its 95% interval.",
     ),
-    Column("Weight", "right", "What a judgment weighs in the fit."),
+    Column("Weight", "right", "The weight of a judgment in the fit."),
     Column(
         "With model",
         "right",
-        "Share of the annotator's preferences that went to the response with the higher reward, on "
-        "pairs that the model which scores them did not learn from. With its 95% interval, and what "
-        "slope and side bias let one expect.",
+        "Share of the annotator's preferences for the response with the higher reward, on pairs that "
+        "the scoring model did not learn from. With its 95% interval, and the share expected from "
+        "slope and side bias.",
     ),
 )
 
 UNLIKELY = 3.0
-"""Standard errors from which a figure is remarked on: one honest annotator in 370."""
+"""Standard errors from which a figure is remarked on: by chance, one annotator in 370."""
 _FEWEST = 20  # judgments below which speed is not remarked on
 
 
 def table(figures: Iterable[Figures], fitted: FittedModel | None) -> Markup:
-    """One row for each annotator who has judged, the busiest first."""
+    """A row for each annotator who has judged, the busiest first."""
     judged = sorted(
         (f for f in figures if f.judgments), key=lambda f: (-f.judgments, f.annotator.name)
     )
     if not judged:
-        return components.empty("Nothing judged yet", "Figures appear with the first judgments.")
+        return components.empty("No judgments yet", "Figures appear with the first judgments.")
     columns = [*_JUDGED, *(_FITTED if fitted else ())]
     rows = [_row(f, remarks(f, judged, fitted), fitted) for f in judged]
     return components.table(columns, rows, caption="How each annotator judges")
@@ -89,7 +89,7 @@ def _row(f: Figures, said: Sequence[str], fitted: FittedModel | None) -> Sequenc
         components.percent(f.tie_rate),
         components.percent(f.both_bad_rate),
         components.figure(components.duration(f.median_seconds), quick),
-        components.figure(components.figure(components.percent(f.agreement), spread), pairs),
+        components.figure(components.percent(f.agreement), spread, pairs),
     ]
     if fitted:
         cells += _fitted_cells(fitted.annotators.get(f.annotator.id))
@@ -100,9 +100,9 @@ def _fitted_cells(found: Fitted | None) -> list[Any]:
     if found is None:  # has judged since the fit
         return [components.DASH, components.DASH, components.DASH, components.DASH]
     return [
-        components.figure(_decimal(found.slope), _spread(found.slope, found.slope_sd)),
-        components.figure(_decimal(found.side_bias), _spread(found.side_bias, found.side_bias_sd)),
-        _decimal(found.weight),
+        _estimate(found.slope, found.slope_sd),
+        _estimate(found.side_bias, found.side_bias_sd),
+        components.decimal(found.weight),
         _with_model(found),
     ]
 
@@ -110,30 +110,25 @@ def _fitted_cells(found: Fitted | None) -> list[Any]:
 def _with_model(found: Fitted) -> Markup | str:
     if found.with_model is None:
         return components.DASH
-    spread = components.interval(*wilson(found.with_model, found.decided))
-    expected = f"expected {components.percent(found.with_model_expected)}"
     return components.figure(
-        components.figure(components.percent(found.with_model), spread), expected
+        components.percent(found.with_model),
+        components.interval(*wilson(found.with_model, found.decided)),
+        f"expected {components.percent(found.with_model_expected)}",
     )
 
 
-def _spread(value: float | None, sd: float | None) -> str:
-    if value is None or sd is None:
-        return ""
-    return _between((value - 1.96 * sd, value + 1.96 * sd))
-
-
-def _decimal(value: float | None) -> str:
-    """Two decimals, one below the other."""
-    return components.DASH if value is None else f"{value:z.2f}".replace("-", "−")
+def _estimate(value: float | None, sd: float | None) -> Markup:
+    """A figure with its 95% interval."""
+    spread = "" if value is None or sd is None else _between((value - 1.96 * sd, value + 1.96 * sd))
+    return components.figure(components.decimal(value), spread)
 
 
 def _between(interval: Sequence[float]) -> str:
-    return f"{_decimal(interval[0])} to {_decimal(interval[1])}"
+    return " to ".join(map(components.decimal, interval))
 
 
 def _name(name: str, said: Sequence[str]) -> Markup:
-    """The name, and below it what stands out, in words."""
+    """The name, with remarks below."""
     words = [components.badge(each, "warn") for each in said]
     return Markup('<span class="ks-words"><b dir="auto">{}</b>{}</span>').format(
         name, components.lines(words)
@@ -146,7 +141,7 @@ def _name(name: str, said: Sequence[str]) -> Markup:
 def side_bias(left_rate: float | None, decided: int) -> float | None:
     """How many standard errors the left rate is from one half; None without decisions.
 
-    Under a fair toss the rate has the standard error √(¼ / n).
+    With random sides the rate has the standard error √(¼ / n).
     """
     if left_rate is None or decided == 0:
         return None
@@ -154,15 +149,15 @@ def side_bias(left_rate: float | None, decided: int) -> float | None:
 
 
 def remarks(f: Figures, everybody: Sequence[Figures], fitted: FittedModel | None) -> list[str]:
-    """What is unlikely in someone who judges as the others do, in plain words; mostly nothing.
+    """What is unlikely by chance if the annotator judges as the others of `everybody` do.
 
-    The others are those of `everybody` but this annotator; without any, only sides are remarked on.
+    Without others, only a side bias is remarked on.
     """
     others = [other for other in everybody if other.annotator.id != f.annotator.id]
     found = [
         _side(f),
-        _share("calls {} ties", f, others, "tie_rate"),
-        _share("calls {} both bad", f, others, "both_bad_rate"),
+        _share("calls {} ties", f, others, lambda each: each.tie_rate),
+        _share("calls {} both bad", f, others, lambda each: each.both_bad_rate),
         _speed(f, others),
         _agreement(f, others),
         _slope(fitted.annotators.get(f.annotator.id) if fitted else None),
@@ -178,13 +173,15 @@ def _side(f: Figures) -> str:
     return f"answers {side} {components.percent(share)} of the time"
 
 
-def _share(words: str, f: Figures, others: Sequence[Figures], name: str) -> str:
-    """Two shares differ by more than chance: the z-test with the pooled share."""
+def _share(
+    words: str, f: Figures, others: Sequence[Figures], rate: Callable[[Figures], float | None]
+) -> str:
+    """Two shares differ by more than chance, in a z-test with the pooled share."""
     n, m = f.judgments, sum(other.judgments for other in others)
-    mine = getattr(f, name)
+    mine = rate(f)
     if mine is None or m == 0:
         return ""
-    theirs = sum(getattr(other, name) * other.judgments for other in others) / m
+    theirs = sum((rate(other) or 0.0) * other.judgments for other in others) / m
     pooled = (mine * n + theirs * m) / (n + m)
     error = math.sqrt(pooled * (1 - pooled) * (1 / n + 1 / m))
     if error == 0 or abs(mine - theirs) <= UNLIKELY * error:
@@ -226,61 +223,62 @@ def _slope(found: Fitted | None) -> str:
 
 
 def agreement(found: Agreement, fitted: FittedModel | None) -> Markup:
-    """Percent agreement and both α with intervals, what the model expects, and every pair's κ."""
+    """Percent agreement and both α with intervals, the expected agreement, and κ of each pair."""
     if not found.items:
         return components.empty(
             "No agreement to show yet",
-            "It needs comparisons that two people judged; labeling.overlap sets their share.",
+            "It needs pairs that two people judged; labeling.overlap sets their share.",
         )
     tiles = [
         components.tile(
             "Agreement",
-            _value(components.percent(found.percent, 1), found.percent_interval, _shares),
+            _value(
+                components.percent(found.percent, 1),
+                components.interval(*(found.percent_interval or (None, None))),
+            ),
             f"{components.plural(found.items, 'pair')} judged by two or more",
-            help="Of two judgments of the same pair of responses, how often both say the same. "
-            "Small: the 95% interval.",
+            help="How often two judgments of the same pair agree. Small: the 95% interval.",
         ),
         _expected(fitted),
         components.tile(
             "Krippendorff's α",
-            _value(_decimal(found.alpha), found.alpha_interval, _between),
+            _value(components.decimal(found.alpha), _between(found.alpha_interval or ())),
             _expected_alpha(fitted),
-            help="Agreement corrected for chance over all annotators and the four outcomes "
-            "(nominal): 1 is perfect, 0 chance. The yardstick is what the fitted model expects of "
-            "these annotators on unseen pairs, both bad counting as a tie: pairs of nearly "
+            help="Agreement of all annotators on the four outcomes (nominal), corrected for chance: "
+            "1 is perfect, 0 is chance. Compare it with the value that the fitted model expects of "
+            "these annotators on unseen pairs, where both bad counts as a tie. Pairs of nearly "
             "equal responses keep it low, however careful people are.",
         ),
         components.tile(
             "α, ordinal",
-            _value(_decimal(found.alpha_ordinal), found.alpha_ordinal_interval, _between),
-            "a tie is half way between",
-            help="The same with a tie between the two preferences, so that tie against a "
-            "preference is less of a disagreement. Both bad counts as tie.",
+            _value(
+                components.decimal(found.alpha_ordinal),
+                _between(found.alpha_ordinal_interval or ()),
+            ),
+            "a tie is between the two preferences",
+            help="α on an ordinal scale, where a tie and a preference disagree less than two "
+            "opposite preferences. Both bad counts as a tie.",
         ),
     ]
-    return components.lines([components.tiles(tiles), Markup("<br>"), _kappas(found.kappas)])
+    return components.stack(components.tiles(tiles), _kappas(found.kappas))
 
 
-def _value(figure: str, interval: Sequence[float] | None, write: Any) -> Markup:
-    small = Markup(" <small>{}</small>").format(write(interval)) if interval else ""
+def _value(figure: str, interval: str) -> Markup:
+    small = Markup(" <small>{}</small>").format(interval) if interval else ""
     return Markup("{}{}").format(figure, small)
 
 
-def _shares(interval: Sequence[float]) -> str:
-    return components.interval(*interval)
-
-
 def _expected(fitted: FittedModel | None) -> Markup:
-    """The yardstick for agreement: people who differ honestly agree only so often."""
+    """The agreement that the fitted model expects: careful people disagree too."""
     expected = fitted.expected_agreement if fitted else None
     if fitted is None:
-        detail = "known once a reward model with annotators is trained"
+        detail = "known after a reward model has been trained"
     elif expected is None or fitted.observed_agreement is None:
-        detail = "unknown: of the newest reward model's unseen pairs, none was judged by two"
+        detail = "unknown: no unseen pair of the newest reward model was judged by two people"
     else:
         observed, items = fitted.observed_agreement, fitted.overlapping_items
         low, high = wilson(observed, items)
-        how = "less than" if high < expected else "more than" if low > expected else "about as"
+        how = "less than" if high < expected else "more than" if low > expected else "as"
         detail = (
             f"on {components.plural(items, 'unseen pair')} people agreed in {components.percent(observed)} "
             f"({components.interval(low, high)}): {how} expected"
@@ -289,30 +287,29 @@ def _expected(fitted: FittedModel | None) -> Markup:
         "Expected agreement",
         components.percent(expected, 1),
         detail,
-        help="How often two annotators with the fitted slopes and side biases would say the same "
-        "of unseen pairs that several judged: what the reward model learned from is scored by the audit "
-        "model. Both bad counts as a tie. Pairs of nearly equal responses keep it low, however careful people are.",
+        help="How often two annotators with the fitted slopes and side biases would agree on the "
+        "unseen pairs that several people judged. Pairs that the reward model learned from are "
+        "scored by the audit model. Both bad counts as a tie. Pairs of nearly equal responses keep "
+        "it low, however careful people are.",
     )
 
 
 def _expected_alpha(fitted: FittedModel | None) -> str:
     if fitted is None or fitted.expected_alpha is None:
-        return "1 perfect, 0 chance"
+        return "1 is perfect, 0 is chance"
     return (
-        f"expected {_decimal(fitted.expected_alpha)} on {components.plural(fitted.overlapping_items, 'unseen pair')}"
-        f", where it was {_decimal(fitted.observed_alpha)}"
+        f"expected {components.decimal(fitted.expected_alpha)} on {components.plural(fitted.overlapping_items, 'unseen pair')}"
+        f", where it was {components.decimal(fitted.observed_alpha)}"
     )
 
 
 def _kappas(kappas: Sequence[Kappa]) -> Markup:
-    """Every pair that shares comparisons, the best agreed first."""
-    ordered = sorted(kappas, key=lambda each: -_or_low(each.kappa))
+    """κ of every two annotators who judged the same pairs, the highest first."""
+    ordered = sorted(kappas, key=lambda each: (each.kappa is None, -(each.kappa or 0.0)))
     rows = [
         (
             *each.annotators,
-            components.figure(
-                _decimal(each.kappa), _between(each.interval) if each.interval else ""
-            ),
+            components.figure(components.decimal(each.kappa), _between(each.interval or ())),
             components.number(each.items),
         )
         for each in ordered
@@ -320,12 +317,8 @@ def _kappas(kappas: Sequence[Kappa]) -> Markup:
     columns = [
         Column("Annotator"),
         Column("Annotator"),
-        Column("Cohen's κ", "right", "Agreement of the two, corrected for what chance gives. Below, the 95% "
-               "interval from ten pairs on."),
+        Column("Cohen's κ", "right", "Agreement of the two, corrected for chance. Below: the 95% "
+               "interval, from ten pairs on."),
         Column("Pairs", "right", "Pairs of responses that both judged."),
     ]  # fmt: skip
     return components.table(columns, rows, caption="Agreement of each pair of annotators")
-
-
-def _or_low(value: float | None) -> float:
-    return -2.0 if value is None else value

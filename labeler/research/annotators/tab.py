@@ -1,4 +1,4 @@
-"""The "Annotators" tab: people, how they judge, their agreement, and what they reported."""
+"""The "Annotators" tab: accounts, how people judge, their agreement, and flagged pairs."""
 
 from __future__ import annotations
 
@@ -7,19 +7,17 @@ from pathlib import Path
 from urllib.parse import quote
 
 import gradio as gr
-from gradio.blocks import Block
 
-from labeler.html import components
+from labeler.html.components import Markup, render
 from labeler.research import reading
 from labeler.research.annotators import reliability as annotators_reliability
 from labeler.research.annotators import view as annotators_view
-from labeler.research.panel import Cached, Panel, Updates, alert, attempt, html_slot, render
+from labeler.research.tab import Cached, Tab, Updates, attempt, heading_slot, html_slot, on
 from labeler.research.top import midnight
 from labeler.security.auth import INVITE_LIFETIME
 from storage.analysis import reliability
 from storage.analysis.agreement import agreement
 from storage.engine.database import Database
-from storage.errors import NotFound
 from storage.labeling import judgments
 from storage.records import Annotator, AnnotatorRole, new_id, now
 from storage.tables import annotators, tokens
@@ -27,8 +25,8 @@ from storage.tables import annotators, tokens
 ACTIONS_JS = (Path(__file__).parent / "actions.js").read_text(encoding="utf-8")
 
 
-class AnnotatorsTab:
-    """Components and handlers of the tab; make it inside the tab's context."""
+class AnnotatorsTab(Tab):
+    every = 5
 
     def __init__(self, db: Database, people_changed: Callable[[], None]) -> None:
         self._db = db
@@ -36,19 +34,11 @@ class AnnotatorsTab:
         self._agreement = Cached(lambda: agreement(db), at_most_every=30)
         self._figures = Cached(lambda: reliability.annotator_figures(db), at_most_every=30)
         self._lay_out()
-        self.add.click(
-            self._add,
-            inputs=[self.name, self.role],
-            outputs=[self.answer, self.name, *self._outputs()],
-            api_visibility="private",
-        )
+        self.outputs = [self.people, self.reliability, self.agreement, self.flags]
+        answered = [self.answer, *self.outputs]
+        on(self.add.click, self._add, [self.name, self.role], [*answered, self.name])
         for table in (self.people, self.flags):
-            table.act(
-                self._act,
-                outputs=[self.answer, *self._outputs()],
-                show_progress="hidden",
-                api_visibility="private",
-            )
+            on(table.act, self._act, outputs=answered)
 
     def _lay_out(self) -> None:
         with gr.Row(elem_classes="ks-panel ks-buttons"):
@@ -61,32 +51,19 @@ class AnnotatorsTab:
                 scale=2,
             )
             self.role = gr.Dropdown(
-                ["annotator", "researcher"],
-                value="annotator",
-                label="Role",
-                min_width=150,
-                scale=1,
+                ["annotator", "researcher"], value="annotator", label="Role", min_width=150, scale=1
             )
             self.add = gr.Button("Add", variant="primary", elem_id="annotator-add")
         self.answer = html_slot(elem_id="annotator-answer", js_on_load=ACTIONS_JS)
         self.people = html_slot(elem_id="people", js_on_load=ACTIONS_JS)
-        html_slot(value=render(components.heading("How they judge", "figures beside each other")))
+        heading_slot("How they judge", "each annotator compared with the others")
         self.reliability = html_slot(elem_id="reliability")
-        html_slot(
-            value=render(components.heading("Agreement", "on comparisons judged by two or more"))
-        )
+        heading_slot("Agreement", "on pairs that two or more people judged")
         self.agreement = html_slot(elem_id="agreement")
-        html_slot(value=render(components.heading("Flags", "what annotators reported")))
+        heading_slot("Flags", "problems that annotators reported")
         self.flags = html_slot(elem_id="flags", js_on_load=ACTIONS_JS)
 
-    def panel(self) -> Panel:
-        return Panel(refresh=self.refresh, outputs=self._outputs(), every=5)
-
-    def _outputs(self) -> list[Block]:
-        return [self.people, self.reliability, self.agreement, self.flags]
-
     def refresh(self) -> Updates:
-        """Everybody's work as it stands."""
         moment = now()
         work = reading.work(self._db, midnight=midnight(moment))
         acts = reading.acts(self._db)
@@ -100,64 +77,58 @@ class AnnotatorsTab:
         }
 
     def _add(self, name: str | None, role: AnnotatorRole | None, request: gr.Request) -> Updates:
-        try:
-            if role is None:  # no press of the page's own button sends that
-                raise ValueError("choose a role")
+        def add() -> Markup:
+            if role is None:  # the page's own button always sends one
+                raise ValueError("Choose a role.")
             person = Annotator(id=new_id("annotator"), name=(name or "").strip(), role=role)
-            annotators.add(self._db, person)
-        except ValueError as error:  # an empty name, or one that is taken
-            return {self.answer: alert("bad", "Nobody was added.", str(error))}
-        return {self.answer: self._invite(person, request), self.name: ""} | self.refresh()
+            return self._invite(annotators.add(self._db, person), request)
+
+        answer = attempt(add, "Nobody was added.")
+        return {
+            self.answer: answer.html,
+            self.name: name if answer.refusal else "",
+        } | self.refresh()
 
     def _act(self, event: gr.EventData, request: gr.Request) -> Updates:
-        """What a button in a table asks for."""
+        """Do what a button in a table asks for."""
         action, target = _pressed(event)
-        if action == "invite":
-            try:
-                return {self.answer: self._invite(annotators.get(self._db, target), request)}
-            except (ValueError, NotFound) as error:  # disabled since the table was shown
-                return {
-                    self.answer: alert("bad", "There is no invite.", str(error))
-                } | self.refresh()
-        acts: dict[str, Callable[[], str]] = {
-            "disable": lambda: self._set_disabled(target, disabled=True),
-            "enable": lambda: self._set_disabled(target, disabled=False),
-            "clear": lambda: self._clear(target, request),
-        }
-        act = acts.get(action, _unknown)
-        return {self.answer: attempt(act, lambda done: done)} | self.refresh()
 
-    def _invite(self, person: Annotator, request: gr.Request) -> str:
+        def act() -> str | Markup:
+            match action:
+                case "invite":
+                    return self._invite(annotators.get(self._db, target), request)
+                case "disable":
+                    person = self._set_disabled(target, disabled=True)
+                    return f"{person.name} was signed out everywhere. Their judgments are kept."
+                case "enable":
+                    person = self._set_disabled(target, disabled=False)
+                    return f"{person.name} can sign in again with a new invite link."
+                case "clear":
+                    # The access check before every route puts the person into the request.
+                    assert request.request is not None
+                    who = request.request.state.identity.annotator.id
+                    judgments.clear_flag(self._db, id=new_id(), flag=target, researcher=who)
+                    return "Cleared: the pair is back in the queue."
+                case _:
+                    raise ValueError("The page has no such button; reload it.")
+
+        return {self.answer: attempt(act).html} | self.refresh()
+
+    def _invite(self, person: Annotator, request: gr.Request) -> Markup:
         secret = tokens.issue(self._db, person.id, "invite", lifetime=INVITE_LIFETIME)
-        # The page's own address is the one people can reach, behind a proxy too.
+        # The page's own address is the one that people can reach, also behind a proxy.
         origin = request.headers.get("origin", "")
-        link = f"{origin}/invite?token={quote(secret)}"
-        return render(annotators_view.invite(person.name, link))
+        return annotators_view.invite(person.name, f"{origin}/invite?token={quote(secret)}")
 
-    def _set_disabled(self, target: str, *, disabled: bool) -> str:
+    def _set_disabled(self, target: str, *, disabled: bool) -> Annotator:
         person = annotators.set_disabled(self._db, target, disabled=disabled)
         self._people_changed()
-        if disabled:
-            return f"{person.name} is signed out everywhere and cannot sign in. Labels stay."
-        return f"{person.name} may sign in again, with a new invite link."
-
-    def _clear(self, flag: str, request: gr.Request) -> str:
-        # The gate puts the person into every request; without one nothing is cleared.
-        assert request.request is not None
-        who = request.request.state.identity.annotator.id
-        judgments.clear_flag(self._db, id=new_id(), flag=flag, researcher=who)
-        return "Cleared: the pair is back in the queue."
+        return person
 
 
 def _pressed(event: gr.EventData) -> tuple[str, str]:
-    """The action of a button in a table, and whom or what it is for; ("", "") for what no button sends."""
-    data = event._data
-    known = data if isinstance(data, dict) else {}
-    action, target = known.get("action"), known.get("id")
-    if isinstance(action, str) and isinstance(target, str):
-        return action, target
+    """The action and the target of a button in a table; ("", "") for what no button sends."""
+    match event._data:
+        case {"action": str(action), "id": str(target)}:
+            return action, target
     return "", ""
-
-
-def _unknown() -> str:
-    raise ValueError("The page has no such button; reload it.")

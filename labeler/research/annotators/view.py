@@ -1,4 +1,4 @@
-"""Who judges, and what they reported.  Pure; names and comments are strangers'."""
+"""Accounts and flagged pairs as HTML. Names and comments are hostile. Pure functions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from storage.records import as_messages
 
 _COLUMNS = (
     Column("Name"),
-    Column("Judged", "right", "Current judgments over all iterations."),
+    Column("Judged", "right", "Current judgments in all iterations."),
     Column("Today", "right", "Since midnight UTC."),
     Column("Skipped", "right"),
     Column("Last", "right"),
@@ -23,7 +23,7 @@ _COLUMNS = (
 
 
 def people(work: Sequence[Work], *, now: datetime) -> Markup:
-    """One row a person, with what may be done about them."""
+    """A row for each person, with buttons."""
     if not work:
         return components.empty("Nobody yet", "Add an annotator and send the invite link.")
     return components.table(_COLUMNS, (_row(item, now) for item in work), caption="Annotators")
@@ -68,10 +68,10 @@ def _name(item: Work) -> Markup:
 
 
 def flags(rows: Sequence[Mapping[str, Any]], *, now: datetime) -> Markup:
-    """Reported problems, each with what it is about and a button that clears it."""
+    """Flagged pairs, each with its texts and a button that clears the flag."""
     if not rows:
         return components.empty(
-            "No open flags", "A flagged pair leaves every queue until cleared here."
+            "No open flags", "A flagged pair is in nobody's queue until you clear the flag here."
         )
     return components.lines(_flag(row, now) for row in rows)
 
@@ -94,11 +94,10 @@ def _flag(row: Mapping[str, Any], now: datetime) -> Markup:
 
 
 def invite(name: str, link: str) -> Markup:
-    """A link to pass on, with a button that copies it."""
+    """An invite link with a button that copies it."""
     body = Markup(
-        '<div style="display:flex;gap:8px;flex-wrap:wrap;align-items:center;margin-top:6px">'
-        '<code class="ks-mono" style="overflow-wrap:anywhere">{0}</code>'
+        '<div class="ks-copy"><code class="ks-mono">{0}</code>'
         '<button type="button" class="ks-button" data-copy="{0}">Copy</button></div>'
-        "Valid once, for a week. Whoever opens it chooses a password and is signed in."
+        "The link works once, within a week. Whoever opens it chooses a password and is signed in."
     ).format(link)
     return components.note("good", f"Send this link to {name}.", body)

@@ -1,4 +1,4 @@
-"""Iterations, what they achieved, and which model came from which.  Pure."""
+"""Iterations, their results, and the tree of models as HTML. Pure functions."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from storage.tables.iterations import candidate_of
 from storage.tables.runs import method_made, method_of, methods_used
 
 TRAINING = ("reward", "policy")
-"""Stages whose time the history shows."""
+"""Stages whose duration the history shows."""
 
 _COLUMNS = (
-    Column("Iteration", "right", "Below, what the policy was improved by."),
+    Column("Iteration", "right", "Below: the method that trained the policy."),
     Column("Phase"),
-    Column("Labels", "right", "Current judgments on the iteration's comparisons, of those wanted; "
-           "below, by the arm that chose the pair."),
+    Column("Labels", "right", "Current judgments on the iteration's comparisons, of those wanted. "
+           "Below: by the arm that chose the pair."),
     Column("Accuracy", "right", "Of the reward model on held-out preferences."),
-    Column("Reward", "right", "Mean of the new policy on held-out prompts, by this iteration's "
-           "own reward model: figures of two iterations are not on one scale."),
-    Column("KL", "right", "Of the new policy to the SFT reference, nats a response."),
-    Column("Wins, by reward model", "right", "Wins by the reward model: share of held-out prompts where it prefers the new "
-           "policy to SFT; ties count half. Below, the 95% interval."),
-    Column("Verdict", "left", "By people, through the promotion gate, on the policy that the iteration "
-           "compared with SFT, as it stood when the next one began."),
-    Column("Length", "right", "Mean tokens of a response of the new policy."),
-    Column("Time", "right", "From the first sample to the end of the evaluation, labeling and waiting "
-           "included; below, training of the reward model and the policy, where it succeeded."),
+    Column("Reward", "right", "Mean reward of the new policy on held-out prompts, by this "
+           "iteration's reward model. Iterations are not on the same scale."),
+    Column("KL", "right", "KL from SFT to the new policy, nats per response."),
+    Column("Wins, by reward model", "right", "Share of held-out prompts on which the reward model "
+           "prefers the new policy to SFT; ties count half. Below: the 95% interval."),
+    Column("Verdict", "left", "The promotion gate's verdict, from people's judgments, on the policy "
+           "that the iteration compared with SFT, at the start of the next iteration."),
+    Column("Length", "right", "Mean tokens per response of the new policy."),
+    Column("Time", "right", "From the first sample to the end of the evaluation, with labeling and "
+           "waiting. Below: training of reward model and policy, if it succeeded."),
 )  # fmt: skip
 
 
 def figures(iteration: Iteration) -> dict[str, float | None]:
-    """What an evaluation found; None where it says nothing."""
+    """The figures of an evaluation; None for those it lacks."""
     policy: Mapping[str, Any] = iteration.evaluation.get("policy") or {}
     found = {name: policy.get(name) for name in ("reward", "kl", "length")}
     return found | {"win_rate": iteration.evaluation.get("win_rate_reward_model")}
@@ -52,10 +52,13 @@ def table(
     runs: Sequence[Run],
     worked: Mapping[str, float],
 ) -> Markup:
-    """One row an iteration, the newest first; `labels` counts each one's by arm, `worked` has the
-    seconds that runs of `TRAINING` stages took, by id."""
+    """A row for each iteration, the newest first.
+
+    `labels` has the number of labels by iteration and arm, `worked` the seconds that runs of
+    `TRAINING` stages took by run id.
+    """
     if not iterations:
-        return components.empty("No iterations yet", "Each turn of the loop gets a line here.")
+        return components.empty("No iterations yet", "Each iteration has a row here.")
     methods = methods_used(runs)
     newest_first = sorted(iterations, key=lambda i: -i.number)
     known = {iteration.number: iteration for iteration in iterations}
@@ -64,47 +67,47 @@ def table(
             components.figure(components.number(each.number), methods.get(each.number, "")),
             *_row(
                 each,
-                known.get(each.number - 1),
+                versions.get(each.reward_model or ""),
+                candidate_of(each, known.get(each.number - 1)),
                 labels.get(each.number, {}),
-                versions,
-                runs,
+                [run for run in runs if run.iteration == each.number],
                 worked,
             ),
         )
         for each in newest_first
     ]
-    return Markup('<div class="ks-stack ks-history">{}{}</div>').format(
-        components.table(_COLUMNS, rows, caption="Iterations"), cautions(newest_first, versions)
+    return components.stack(
+        components.table(_COLUMNS, rows, caption="Iterations"),
+        cautions(newest_first, versions),
+        css="ks-history",
     )
 
 
 def _row(
     iteration: Iteration,
-    before: Iteration | None,
+    reward: ModelVersion | None,
+    candidate: str | None,
     labels: Mapping[str, int],
-    versions: Mapping[str, ModelVersion],
     runs: Sequence[Run],
     worked: Mapping[str, float],
 ) -> Sequence[Any]:
-    reward = versions.get(iteration.reward_model or "")
     found = figures(iteration)
-    seconds = sum(worked.get(run.id, 0.0) for run in runs if run.iteration == iteration.number)
+    seconds = sum(worked.get(run.id, 0.0) for run in runs)
     trained = f"training {components.duration(seconds)}" if seconds else ""
-    whole = (
-        (iteration.finished_at - iteration.created_at).total_seconds()
-        if iteration.finished_at
-        else None
-    )
+    ended = iteration.finished_at
     return (
-        _phase(iteration, latest_run([r for r in runs if r.iteration == iteration.number])),
+        _phase(iteration, latest_run(runs)),
         _labels(labels, iteration.labels_wanted),
         components.percent(reward.summary.get("accuracy") if reward else None, 1),
         components.signed(found["reward"], 2),
         components.number(found["kl"]),
         _wins(iteration),
-        policies_view.verdict_of(iteration, candidate_of(iteration, before)),
+        policies_view.verdict_of(iteration, candidate),
         components.number(found["length"]),
-        components.figure(components.duration(whole), trained),
+        components.figure(
+            components.duration((ended - iteration.created_at).total_seconds() if ended else None),
+            trained,
+        ),
     )
 
 
@@ -130,19 +133,15 @@ def _phase(iteration: Iteration, run: Run | None) -> Markup:
 
 
 def charts(iterations: Sequence[Iteration], runs: Sequence[Run]) -> Markup:
-    """Win rate and KL over the iterations, a line a method; nothing before there are two to compare."""
+    """Win rate, KL and length by iteration, a line for each method, from two iterations on."""
     finished = sorted((i for i in iterations if i.evaluation), key=lambda i: i.number)
     if len(finished) < 2:
         return Markup("")
     titles = (
-        (
-            "win_rate",
-            "Wins, by the reward model",
-            "Share of held-out prompts where it prefers the policy to SFT.",
-        ),
-        ("kl", "KL to SFT", "Nats a response, on held-out prompts."),
+        ("win_rate", "Wins, by the reward model", "Share of held-out prompts where it prefers the policy to SFT."),
+        ("kl", "KL from SFT", "Nats per response, on held-out prompts."),
         ("length", "Response length", "Tokens, on held-out prompts."),
-    )
+    )  # fmt: skip
     methods = methods_used(runs)
     drawn = []
     for key, title, help in titles:
@@ -153,7 +152,7 @@ def charts(iterations: Sequence[Iteration], runs: Sequence[Run]) -> Markup:
 
 
 def _by_method(points: Sequence[tuple[int, float]], methods: Mapping[int, str]) -> Sequence[Series]:
-    """One series a method, in the order in which they come: no line runs from one to another."""
+    """A series for each method, so that no line connects two methods."""
     names = dict.fromkeys(methods.get(number, "PPO") for number, _ in points)
     return [
         Series(name, *zip(*(p for p in points if methods.get(p[0], "PPO") == name), strict=True))
@@ -162,10 +161,10 @@ def _by_method(points: Sequence[tuple[int, float]], methods: Mapping[int, str]) 
 
 
 def tree(versions: Sequence[ModelVersion]) -> Markup:
-    """Who descends from whom: policies and reward models under the model they started from."""
+    """Policies and reward models, each below the model that it started from."""
     ours = {m.id: m for m in versions if m.role != "external"}
     if not ours:
-        return components.empty("No models yet", "The SFT reference comes first.")
+        return components.empty("No models yet", "The SFT reference will be the first.")
     children: dict[str | None, list[ModelVersion]] = {}
     for model in ours.values():
         children.setdefault(_parent(model, ours), []).append(model)
@@ -173,7 +172,7 @@ def tree(versions: Sequence[ModelVersion]) -> Markup:
 
 
 def _parent(model: ModelVersion, known: Mapping[str, ModelVersion]) -> str | None:
-    """The parent to hang a model under; none where the stored parents run in a circle."""
+    """The parent in the tree; None if the stored parents form a cycle."""
     met, above = {model.id}, model.parent
     while above is not None and above in known:
         if above in met:

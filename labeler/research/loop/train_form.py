@@ -1,7 +1,7 @@
-"""The "Train" form: every setting of the pipeline, the ones that matter unfolded.
+"""The "Train" form: all settings of the pipeline, the important ones unfolded.
 
-What is read before training, such as how pairs are sampled, is shown and cannot be changed here.
-Where a stage has stopped the same form holds the settings that it reads, to try it again with others.
+Settings that are read before training, such as those of sampling, are shown but cannot be changed.
+If a stage has stopped, the form holds the settings that the stage reads, to retry it with others.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gradio.blocks import Block
 from gradio.components import Component
 
 from labeler.ports import SettingValue, SettingView, Stopped
-from labeler.research.panel import Updates
+from labeler.research.tab import Updates
 
 SECTIONS = {
     "": "General",
@@ -36,7 +36,7 @@ SECTIONS = {
 
 
 class TrainForm:
-    """One component a setting.  Text fields hold numbers, so that 1e-6 stays what was typed."""
+    """A component for each setting. Numbers are in text fields, so that 1e-6 stays as typed."""
 
     def __init__(self, settings: Sequence[SettingView]) -> None:
         self._fields: dict[str, Component] = {}
@@ -61,11 +61,11 @@ class TrainForm:
 
     @property
     def outputs(self) -> list[Component | Block]:
-        """What `show`, `mark` and `switch` change."""
+        """The components that `show`, `mark` and `switch` update."""
         return [*self.components, *self._headings.values(), self._folded]
 
     def mark(self, refused: str) -> dict[Any, Any]:
-        """Mark the fields that a refusal names, unfolding them, and no others."""
+        """Mark and unfold the fields that a refusal names."""
         wrong = self._named(refused)
         marked: dict[Any, Any] = {
             field: gr.update(elem_classes=["ks-wrong"] if name in wrong else [])
@@ -84,7 +84,7 @@ class TrainForm:
         }
 
     def show(self, settings: Sequence[SettingView], *, defaults: bool = False) -> Updates:
-        """The values that hold now, or the shipped defaults where they can be chosen."""
+        """The current values, or the defaults of the settings that can be changed."""
         return {
             self._fields[s.name]: _shown(s.default if defaults and not s.why_fixed else s.value, s)
             for s in settings
@@ -92,27 +92,27 @@ class TrainForm:
         }
 
     def switch(self, settings: Sequence[SettingView], stopped: Stopped | None) -> dict[Any, Any]:
-        """The form for training, or, where a stage has stopped, for another attempt at that.
+        """The form for training, or for another attempt at a stopped stage.
 
-        Then it has the settings that the stage reads, with those filled in that its red flag suggests
-        and those marked that its reason names.
+        For a stopped stage it shows the settings that the stage reads, fills in those that its red
+        flag suggests, and marks those that the reason of its failure names.
         """
         suggestion = stopped.suggestion if stopped else {}
         wrong = self._named(stopped.reason) if stopped else set[str]()
         listed = [s for s in settings if s.name in self._fields]
         changes: dict[Any, Any] = {}
         for s in listed:
-            value = suggestion.get(s.name)
+            field = {"value": _shown(s.value, s), "info": _help(s), "elem_classes": []}
+            if s.name in wrong:
+                field["elem_classes"] = ["ks-wrong"]
+            if s.name in suggestion:
+                field = {
+                    "value": suggestion[s.name],
+                    "info": f"Suggested; was {as_text(s.value)}. {_help(s)}",
+                    "elem_classes": ["ks-suggested"],
+                }
             changes[self._fields[s.name]] = gr.update(
-                value=_shown(s.value, s) if value is None else value,
-                info=_help(s)
-                if value is None
-                else f"Suggested; was {as_text(s.value)}. {_help(s)}",
-                interactive=not s.why_fixed,
-                visible=s.offered,
-                elem_classes=["ks-suggested"]
-                if value is not None
-                else ["ks-wrong"] * (s.name in wrong),
+                **field, interactive=not s.why_fixed, visible=s.offered
             )
         folded = [s for s in listed if s.offered and s.name in self._advanced]
         for section, heading in self._headings.items():
@@ -123,9 +123,9 @@ class TrainForm:
         return changes
 
     def overrides(self, settings: Sequence[SettingView], values: Sequence[Any]) -> dict[str, str]:
-        """What the fields say other than what holds now, as text for the pipeline to read.
+        """The settings that were changed, as text for the pipeline.
 
-        ``ValueError`` for a field left empty whose setting is not text.
+        ``ValueError`` for an empty field whose setting is not text.
         """
         holding = {s.name: s for s in settings}
         changed = {}
@@ -141,7 +141,7 @@ class TrainForm:
 
 
 def as_text(value: Any) -> str:
-    """A value as the pipeline reads it from a command line."""
+    """A value as it is written on a command line."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return "" if value is None else str(value)
@@ -159,7 +159,7 @@ def _help(setting: SettingView) -> str:
     help = setting.help
     if as_text(setting.value) != as_text(setting.default):
         help += f" Default: {as_text(setting.default)}."
-    return f"{help} Not here: {setting.why_fixed}." if setting.why_fixed else help
+    return f"{help} Cannot be changed here: {setting.why_fixed}." if setting.why_fixed else help
 
 
 def _field(setting: SettingView) -> Component:

@@ -1,4 +1,4 @@
-"""The loop at a glance, as HTML: pure functions of `reading.State`."""
+"""The state of the loop as HTML. Pure functions of `reading.State`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from labeler.html import components
-from labeler.html.components import Markup
+from labeler.html.components import Markup, Tone
 from labeler.ports import Stopped
 from labeler.research.caveats import warnings
 from labeler.research.phases import (
@@ -28,7 +28,7 @@ from storage.records import Iteration, ModelVersion, Run
 
 
 def stepper(iteration: Iteration | None, run: Run | None, method: str = "ppo") -> Markup:
-    """The phases of the iteration in a row: past, present (or stopped) and to come."""
+    """The phases of the iteration in a row: done, current or stopped, and to come."""
     current = iteration.phase if iteration else None
     index = next((i for i, (phase, _) in enumerate(PHASES) if phase == current), -1)
     items = []
@@ -48,31 +48,27 @@ def stepper(iteration: Iteration | None, run: Run | None, method: str = "ppo") -
 
 
 def headline(state: State) -> Markup:
-    """Iteration, stepper and the run that is under way."""
+    """Iteration, phases and the current run."""
     if state.iteration is None:
-        return Markup('<div class="ks-card">{}{}</div>').format(
-            components.heading("Not started", "no iteration yet"), stepper(None, None)
-        )
+        heading = components.heading("Not started", "no iteration yet")
+        return components.card(heading, stepper(None, None))
     title = f"Iteration {state.iteration.number}"
-    detail = Markup("begun {}").format(components.moment(state.iteration.created_at))
-    # A reward stage that was left for labeling is in the history.
+    detail = Markup("started {}").format(components.moment(state.iteration.created_at))
+    # A reward stage that was left for labeling is shown in the history.
     left = state.iteration.phase == "labeling" and has_stopped(state.run)
     show = state.run is not None and state.run.status != "succeeded" and not left
-    run = _run_line(state.run, state.cancelling) if state.run and show else ""
-    return Markup('<div class="ks-card">{}{}{}</div>').format(
-        components.heading(title, detail), stepper(state.iteration, state.run, state.method), run
+    return components.card(
+        components.heading(title, detail),
+        stepper(state.iteration, state.run, state.method),
+        _run_line(state.run, state.cancelling) if state.run and show else "",
     )
 
 
 def _run_line(run: Run, cancelling: bool) -> Markup:
     doing = stopping(run) if cancelling else run.message or run.status
-    return Markup(
-        '<div style="margin-top:14px">{}<span class="ks-detail">{}: {}</span></div>'
-    ).format(
-        components.bar(run.progress, tone=STATUS_TONES[run.status], label=stage_title(run)),
-        stage_title(run),
-        doing,
-    )
+    bar = components.bar(run.progress, tone=STATUS_TONES[run.status], label=stage_title(run))
+    line = components.detail(f"{stage_title(run)}: {doing}")
+    return Markup('<div class="ks-run-line">{}{}</div>').format(bar, line)
 
 
 def glance(state: State, agreement: Agreement, *, now: datetime) -> Markup:
@@ -83,9 +79,7 @@ def glance(state: State, agreement: Agreement, *, now: datetime) -> Markup:
         _reward_tile(state.reward_model),
         _agreement_tile(agreement),
     ]
-    return Markup('<div class="ks-stack">{}{}</div>').format(
-        components.tiles(tiles), warnings(state.judge)
-    )
+    return components.stack(components.tiles(tiles), warnings(state.judge))
 
 
 def _labels_tile(state: State, now: datetime) -> Markup:
@@ -97,57 +91,59 @@ def _labels_tile(state: State, now: datetime) -> Markup:
         components.number(state.labels), components.number(state.wanted)
     )
     return components.tile(
-        "Labels in",
+        "Labels",
         value,
         detail,
-        help="Current judgments of this iteration, of those wanted before training is suggested. "
-        "Earlier iterations' judgments train the reward model too.",
-        extra=components.bar(share, tone="good" if share >= 1 else "info", label="labels in"),
+        help="Current judgments of this iteration, and how many are wanted before training. "
+        "The reward model also learns from the judgments of earlier iterations.",
+        extra=components.bar(share, tone="good" if share >= 1 else "info", label="labels"),
     )
 
 
 def _policy_tile(state: State) -> Markup:
     detail = "the frozen SFT reference"
     if state.policy is None:
-        detail = "made when the loop starts"
+        detail = "created when the loop starts"
     elif state.policy.role == "policy":
         detail = _evaluated(state.evaluated.evaluation) if state.evaluated else "not evaluated yet"
     return components.tile(
         "Current policy",
         state.policy.name if state.policy else components.DASH,
         detail,
-        help="The policy whose samples are labelled, or the one that is being evaluated. KL: how far "
-        "it has moved from the SFT reference. Wins: share of held-out prompts where the reward model "
+        help="The policy whose samples are labeled, or that is being evaluated. KL: its divergence "
+        "from the SFT reference. Wins: share of held-out prompts on which the reward model "
         "prefers it to SFT, with its 95% interval.",
     )
 
 
 def _evaluated(evaluation: Mapping[str, Any]) -> str:
     against = evaluation.get("win_rate_against_reference") or {}
-    sure = components.interval(against.get("low"), against.get("high"))
-    wins = components.percent(evaluation.get("win_rate_reward_model")) + (
-        f" ({sure})" if sure else ""
-    )
+    interval = components.interval(against.get("low"), against.get("high"))
+    wins = components.percent(evaluation.get("win_rate_reward_model"))
     kl = (evaluation.get("policy") or {}).get("kl")
-    return f"KL {components.number(kl)} nats · {wins} wins against SFT by the reward model"
+    return (
+        f"KL {components.number(kl)} nats · {wins}{interval and f' ({interval})'} wins against SFT, "
+        "by the reward model"
+    )
 
 
 def _reward_tile(model: ModelVersion | None) -> Markup:
     if model is None:
         return components.tile("Reward model", components.DASH, "trained on your first labels")
     summary = model.summary
-    accuracy = summary.get("accuracy")
-    sure = components.interval(summary.get("accuracy_low"), summary.get("accuracy_high"))
-    parts = [model.name, sure, f"ECE {components.number(summary.get('ece'), 2)}"]
+    parts = [
+        model.name,
+        components.interval(summary.get("accuracy_low"), summary.get("accuracy_high")),
+        f"ECE {components.number(summary.get('ece'), 2)}",
+    ]
     if summary.get("held_out_preferences"):
         parts.append(components.plural(int(summary["held_out_preferences"]), "held-out preference"))
-    detail = " · ".join(part for part in parts if part)
     return components.tile(
         "Reward model accuracy",
-        components.percent(accuracy, 1),
-        detail,
-        help="Share of held-out judgments with a preference that the reward model ranks as the "
-        "annotator did, with its 95% interval; split by prompt. A coin gets 50%. ECE: how far its confidence is off.",
+        components.percent(summary.get("accuracy"), 1),
+        " · ".join(part for part in parts if part),
+        help="Share of held-out preferences that the reward model ranks as the annotator did, with "
+        "its 95% interval; prompts are split. Chance is 50%. ECE: expected calibration error.",
     )
 
 
@@ -160,18 +156,18 @@ def _agreement_tile(agreement: Agreement) -> Markup:
         components.percent(agreement.percent, 1),
         f"Krippendorff's α {components.number(agreement.alpha)} · "
         f"{components.plural(agreement.items, 'pair')} judged twice or more",
-        help="Share of pairs of judgments of one comparison that say the same. α corrects it for "
-        "chance: 1 is perfect, 0 is guessing.",
+        help="How often two judgments of the same pair agree. α is corrected for chance: "
+        "1 is perfect agreement, 0 is chance.",
     )
 
 
 def form_title(stopped: Stopped | None) -> Markup:
-    """The heading of the form, for training or for another attempt at a stage that stopped."""
+    """The heading of the form: training, or another attempt at a stopped stage."""
     if stopped is None:
         return components.heading(
             "Train",
-            "a reward model on every judgment so far, then the policy by optimize.method, then an "
-            "evaluation on held-out prompts",
+            "a reward model on all judgments so far, then the policy by optimize.method; then "
+            "evaluate it on held-out prompts",
         )
     changes = ", ".join(f"{name}={value}" for name, value in stopped.suggestion.items())
     return components.heading(
@@ -181,21 +177,20 @@ def form_title(stopped: Stopped | None) -> Markup:
 
 
 def next_step(state: State, reason: str | None, stopped: Stopped | None = None) -> Markup:
-    """What to do now, in one sentence; `reason` is why training cannot start, if it cannot."""
+    """What to do now; `reason` says why training cannot start, if it cannot."""
     tone, title, body = _what_stopped(stopped) if stopped else _next_step(state, reason)
     training = state.iteration is not None and state.iteration.phase not in ("labeling", "done")
-    again = nothing_new(state.new_labels) if training else Markup("")
-    return Markup('<div class="ks-stack">{}{}</div>').format(
-        components.note(tone, title, body), again
+    return components.stack(
+        components.note(tone, title, body), nothing_new(state.new_labels) if training else ""
     )
 
 
-def _next_step(state: State, reason: str | None) -> tuple[components.Tone, str, str]:
+def _next_step(state: State, reason: str | None) -> tuple[Tone, str, str]:
     current, run = state.iteration, state.run
     if current is None:
         if not state.prompts.get("train"):
-            return "info", "Import prompts.", "The Data tab has the command."
-        return "info", "The loop is about to start.", "The first pairs are sampled by themselves."
+            return "info", "Import prompts.", "The Data tab shows the command."
+        return "info", "The loop is about to start.", "It samples the first pairs by itself."
     if current.phase == "labeling":
         return _while_labeling(state, reason)
     if run is not None and has_stopped(run):
@@ -204,7 +199,11 @@ def _next_step(state: State, reason: str | None) -> tuple[components.Tone, str, 
     if current.phase == "done":
         return "good", f"Iteration {current.number} is done.", "The next one starts by itself."
     if run is not None and state.cancelling:
-        return "warn", f"{stopping(run)}.", f"{stage_title(run)} can then go on under Training."
+        return (
+            "warn",
+            f"{stopping(run)}.",
+            f"You can then resume {stage_title(run)} under Training.",
+        )
     name = phase_title(current.phase, state.method)
     return "info", f"{name} is running.", f"{_meanwhile(state)} Follow it under Training."
 
@@ -213,7 +212,7 @@ def _ended(status: str) -> str:
     return "failed" if status == "failed" else "was cancelled"
 
 
-def _what_stopped(stopped: Stopped) -> tuple[components.Tone, str, str]:
+def _what_stopped(stopped: Stopped) -> tuple[Tone, str, str]:
     ways = ["retry it below"]
     if stopped.resumable:
         ways.insert(0, "resume it from its last checkpoint")
@@ -231,28 +230,32 @@ def _what_stopped(stopped: Stopped) -> tuple[components.Tone, str, str]:
 
 
 def _meanwhile(state: State) -> str:
-    """What annotators do while the loop trains, and what becomes of it."""
-    going_on = (
-        f"Annotators go on: {components.plural(state.open_pairs, 'pair')} left to judge."
+    """What annotators do while the loop trains, and which training learns from it."""
+    labeling = (
+        f"Annotators continue: {components.plural(state.open_pairs, 'pair')} left to judge."
         if state.open_pairs
         else "No pair is left to judge until the next ones are sampled."
     )
     current, run = state.iteration, state.run
-    # Until the reward stage has started, all labels are still to be given to it.
+    # Until the reward stage has started, no training has taken the labels yet.
     starting = current and current.phase == "reward" and (run is None or run.stage != "reward")
     if not state.waiting or starting:
-        return going_on
+        return labeling
     count = "counts" if state.waiting == 1 else "count"
     new = components.plural(state.waiting, "new label")
-    return f"{going_on} {new} {count} for the next training."
+    return f"{labeling} {new} {count} for the next training."
 
 
-def _while_labeling(state: State, reason: str | None) -> tuple[components.Tone, str, str]:
+def _while_labeling(state: State, reason: str | None) -> tuple[Tone, str, str]:
     missing = state.wanted - state.labels
     if reason:
-        body = f"{components.plural(state.wanted, 'label')} are wanted; annotators find pairs at /label."
-        return "info", f"Label. {reason}", body
+        wanted = components.plural(state.wanted, "label")
+        return "info", f"Label. {reason}", f"{wanted} are wanted; annotators find pairs at /label."
     if missing <= 0:
-        return "good", "All labels are in: press Train.", "Every judgment so far will be used."
+        return "good", "All labels are in: press Train.", "Training uses all judgments so far."
     title = f"{components.plural(missing, 'more label')} to go."
-    return "info", title, "Annotators find pairs at /label. You may also train on what is there."
+    return (
+        "info",
+        title,
+        "Annotators find pairs at /label. You can also train on the labels so far.",
+    )

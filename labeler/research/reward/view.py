@@ -1,4 +1,4 @@
-"""Is the reward model good enough?  Verdict, figures, reliability and learning curve, as HTML.  Pure.
+"""Whether a reward model is good enough: verdict, figures, plots as HTML. Pure functions.
 
 `report` is what `labeler.ports.RewardReports.report` returns.
 """
@@ -21,25 +21,25 @@ TONES: Mapping[str, components.Tone] = {
     "keep labeling": "bad",
 }
 _MEANING = {
-    "enough for PPO": "nothing in its figures speaks against training a policy on it",
-    "best-of-N is safer": "good enough to pick the best of several answers, not to be followed by PPO",
-    "keep labeling": "more labels are worth more than training on it",
+    "enough for PPO": "no figure advises against training a policy with it",
+    "best-of-N is safer": "good enough to select the best of several responses, but not for PPO",
+    "keep labeling": "more labels help more than training a policy with it",
 }
 _ALLOWS: Mapping[str, components.Tone] = {"ppo": "good", "best_of_n": "warn", "labeling": "bad"}
 _GROUPS = {
-    "unanimous": "Several people, all the same",
-    "split": "Several people, divided",
+    "unanimous": "Several people who agree",
+    "split": "Several people who disagree",
     "single": "One person",
 }
 
 
 def verdict(report: Report) -> Markup:
-    """The verdict with its reasons, or what has to happen before there is one."""
+    """The verdict with its reasons, or why there is none yet."""
     if report["model"] is None:
         return components.empty(
             "No reward model yet",
-            "It is trained on your first labels. How good it is, and what it is good enough for, "
-            "appears here.",
+            "It is trained on your first labels. This page then shows how good it is, and whether it "
+            "is good enough for PPO.",
         )
     if report["verdict"] is None:
         return components.empty(f"{report['model']} has no report", _sentence(report["missing"]))
@@ -50,12 +50,11 @@ def verdict(report: Report) -> Markup:
         )
         for check in found["checks"]
     ]
-    return Markup(
-        '<div class="ks-card ks-verdict">{}{}<ul class="ks-reasons">{}</ul></div>'
-    ).format(
+    return components.card(
         components.heading(report["model"], _MEANING[found["verdict"]]),
         components.badge(found["verdict"], TONES[found["verdict"]]),
-        components.lines(reasons),
+        Markup('<ul class="ks-reasons">{}</ul>').format(components.lines(reasons)),
+        css="ks-verdict",
     )
 
 
@@ -67,7 +66,7 @@ def _sentence(text: str) -> str:
 
 
 def figures(report: Report) -> Markup:
-    """Accuracy, its ceiling, calibration and length at a glance."""
+    """Accuracy, noise ceiling, calibration error and correlation with length."""
     quality = report["quality"]
     if quality is None:
         return Markup("")
@@ -83,9 +82,9 @@ def _accuracy(quality: Mapping[str, Any]) -> Markup:
         "Accuracy",
         _with_interval(found and found["win_rate"], found),
         f"{judged} · {components.plural(quality['prompts'], 'prompt')}",
-        help="Share of held-out judgments with a preference whose winner has the higher reward, of "
-        "pairs that no reward model chose. Small: the 95% interval, clustered by prompt. A coin "
-        "gets 50%.",
+        help="Share of held-out preferences in which the reward is higher for the preferred "
+        "response, on pairs that no reward model chose. Small: the 95% interval, clustered by "
+        "prompt. Chance is 50%.",
     )
 
 
@@ -95,7 +94,7 @@ def _ceiling(quality: Mapping[str, Any]) -> Markup:
         few = f"{components.plural(quality['overlap'], 'pair')} of preferences by two people so far"
         return components.tile("Noise ceiling", components.DASH, few, help=_CEILING)
     if share is None:
-        detail = "no accuracy to set beside it"
+        detail = "there is no accuracy to compare with it"
     else:
         detail = (
             f"the accuracy is {components.percent(share['value'])} of that "
@@ -107,15 +106,15 @@ def _ceiling(quality: Mapping[str, Any]) -> Markup:
 
 
 _CEILING = (
-    "How often a perfect reward model would be right: people contradict each other, so no model is "
-    "right about all of them. By how often a second person sides with the first."
+    "The accuracy of a perfect reward model: people contradict each other, so no model is right in "
+    "all cases. Estimated from how often a second person agrees with the first."
 )
 
 
 def _calibration(quality: Mapping[str, Any]) -> Markup:
     found, loss = quality["calibration"], quality["log_loss"]
     chance = components.number(quality["coin_log_loss"])
-    nats = f"log-loss {components.number(loss)}; chance that knows how often people tie: {chance}"
+    nats = f"log-loss {components.number(loss)}; chance with the right share of ties: {chance}"
     if found is None:
         return components.tile(
             "Calibration error", components.DASH, nats if loss is not None else ""
@@ -126,9 +125,9 @@ def _calibration(quality: Mapping[str, Any]) -> Markup:
             components.percent(found["ece"]), components.percent(found["ece_by_chance"])
         ),
         nats,
-        help="ECE: how far stated probabilities are from what happens, on average. On so few "
-        "judgments even true probabilities would show up to the small figure. Log-loss: nats a "
-        "judgment, beside chance that knows how often people tie on other prompts.",
+        help="ECE: mean difference between predicted probabilities and observed frequencies. With "
+        "so few judgments, correct probabilities have an error up to the small figure. Log-loss: "
+        "nats per judgment, and that of chance with the share of ties of other prompts.",
     )
 
 
@@ -136,18 +135,18 @@ def _length(quality: Mapping[str, Any]) -> Markup:
     found = quality["length"]
     if found is None:
         return components.tile(
-            "Follows length", components.DASH, "no preference is between different lengths"
+            "Length correlation", components.DASH, "all preferences are between equal lengths"
         )
-    rho = found["correlation"]
-    spread = f"{_decimal(rho['low'])} to {_decimal(rho['high'])}" if rho["low"] is not None else ""
+    rho, people, model = found["correlation"], found["rule"], found["reward"]
+    spread = _to(rho["low"], rho["high"]) if rho["low"] is not None else ""
     return components.tile(
-        "Follows length",
-        Markup("{} <small>{}</small>").format(_decimal(rho["value"]), spread),
-        f"people prefer the longer one in {components.percent(found['rule']['win_rate'])}, it does in "
-        f"{components.percent(found['reward']['win_rate'])}",
-        help="Correlation of differences of reward with differences of length. People may prefer "
-        "longer responses for good reasons; a reward model that does so far more often than they "
-        "do will be exploited.",
+        "Length correlation",
+        Markup("{} <small>{}</small>").format(components.decimal(rho["value"]), spread),
+        f"people prefer the longer response in {components.percent(people['win_rate'])}, the reward "
+        f"model in {components.percent(model['win_rate'])}",
+        help="Correlation between differences in reward and in length. People may have good reasons "
+        "to prefer longer responses. PPO exploits a reward model that prefers them much more often "
+        "than people do.",
     )
 
 
@@ -156,15 +155,15 @@ def _with_interval(value: float | None, found: Mapping[str, Any] | None) -> Mark
     return Markup("{} <small>{}</small>").format(components.percent(value, 1), spread)
 
 
-def _decimal(value: float) -> str:
-    return f"{value:.2f}".replace("-", "−")
+def _to(low: float, high: float) -> str:
+    return f"{components.decimal(low)} to {components.decimal(high)}"
 
 
 # ------------------------------------------------------------------ plots and tables
 
 
 def reliability(report: Report) -> Markup:
-    """Stated probability against share right, a dot a bin."""
+    """Reliability diagram: predicted probability against accuracy, a dot for each bin."""
     quality = report["quality"]
     if quality is None or quality["calibration"] is None:
         return Markup("")
@@ -176,7 +175,7 @@ def reliability(report: Report) -> Markup:
             row["accuracy"],
             row["low"],
             row["high"],
-            f"stated {components.percent(row['stated'])}, right in {components.percent(row['accuracy'])} "
+            f"predicted {components.percent(row['stated'])}, right in {components.percent(row['accuracy'])} "
             f"({components.interval(row['low'], row['high'])}) of {row['judgments']}",
             size=round(7 + 7 * math.sqrt(row["judgments"] / most)),
         )
@@ -184,37 +183,37 @@ def reliability(report: Report) -> Markup:
     ]
     return draw(
         Plot(
-            "Does it know how sure it is?",
-            Axis(0.5, 1, [(n / 10, f"{n}0%") for n in range(5, 11)], "stated probability"),
+            "Reliability diagram",
+            Axis(0.5, 1, [(n / 10, f"{n}0%") for n in range(5, 11)], "predicted probability"),
             _SHARES,
             points,
-            help="Judgments by the probability that the reward model gave the likelier response, "
-            "and how often that response won. True probabilities lie on the dashed line; below it "
-            "the model is too sure. Larger dots stand for more judgments.",
+            help="Judgments by the probability that the reward model predicted for the likelier "
+            "response, and how often that response won. A calibrated model lies on the dashed line, "
+            "an overconfident one below it. Larger dots stand for more judgments.",
             lines=[([(0.5, 0.5), (1, 1)], "ks-guide")],
         )
     )
 
 
-_SHARES = Axis(0, 1, [(n / 4, f"{25 * n}%") for n in range(5)], "share right")
+_SHARES = Axis(0, 1, [(n / 4, f"{25 * n}%") for n in range(5)], "accuracy")
 
 
 def _from(lowest: float) -> Axis:
-    """Shares from a tenth below the lowest up to 100%."""
+    """Accuracies from a tenth below the lowest up to 100%."""
     tenths = max(math.ceil(10 * lowest - 1e-9) - 1, 0)
     labels = [(n / 10, f"{n}0%") for n in range(tenths, 11) if n % 2 == 0]
-    return Axis(tenths / 10, 1, labels, "share right")
+    return Axis(tenths / 10, 1, labels, "accuracy")
 
 
 def by_margin(report: Report) -> Markup:
-    """Accuracy from the closest pairs to the clearest."""
+    """Accuracy by the difference between the two rewards."""
     rows = report["quality"]["by_margin"] if report["quality"] else []
-    names = [f"{_decimal(row['from'])} to {_decimal(row['to'])}" for row in rows]
-    return _table("Difference of rewards", names, rows, "Accuracy by margin")
+    names = [_to(row["from"], row["to"]) for row in rows]
+    return _table("Reward margin", names, rows, "Accuracy by margin")
 
 
 def by_agreement(report: Report) -> Markup:
-    """Accuracy by how people agree on the pair."""
+    """Accuracy by whether people agree on the pair."""
     rows = report["quality"]["by_agreement"] if report["quality"] else []
     return _table(
         "Judged by", [_GROUPS[row["group"]] for row in rows], rows, "Accuracy by agreement"
@@ -241,21 +240,18 @@ def _table(
 
 
 def _bar(row: Mapping[str, Any]) -> Markup:
-    low, middle, high = (round(100 * row[name], 1) for name in ("low", "accuracy", "high"))
-    said = Markup('<span>{} <span class="ks-muted">{}</span></span>').format(
-        components.percent(row["accuracy"]), components.interval(row["low"], row["high"])
+    accuracy, low, high = row["accuracy"], row["low"], row["high"]
+    return Markup('<div class="ks-rank">{}{}</div>').format(
+        components.interval_bar("accuracy", low, accuracy, high),
+        components.with_interval(accuracy, low, high),
     )
-    return Markup(
-        '<div class="ks-rank"><div class="ks-range" role="img" aria-label="{}%, 95% interval {} to '
-        '{}%"><i style="left:{}%;width:{}%"></i><b style="left:{}%"></b></div>{}</div>'
-    ).format(middle, low, high, low, round(high - low, 1), middle, said)
 
 
 # ------------------------------------------------------------------ the learning curve
 
 
 def curve(report: Report) -> Markup:
-    """Accuracy by the number of labels, and what the next ones would bring."""
+    """Accuracy by the number of labels, with a forecast."""
     found = report["curve"]
     if found is None or report["quality"] is None:
         return Markup("")
@@ -263,7 +259,7 @@ def curve(report: Report) -> Markup:
         return components.empty(
             "No learning curve yet",
             "It trains the reward model again on a quarter, a half and three quarters of the labels, "
-            "in four orders, and shows what the next 100 labels would bring. That takes about as "
+            "in four orders, and forecasts the gain from the next 100 labels. That takes about as "
             f"long as training the reward model six times{_seconds(report)}.",
         )
     points = [
@@ -280,16 +276,16 @@ def curve(report: Report) -> Markup:
     marks += [(now + ahead, f"+{ahead}")] if ahead else []
     end = now + 1.08 * ahead if ahead else 1.04 * now
     ceiling = report["quality"]["ceiling"]
-    notes = [(0.5, "a coin")] + ([(ceiling["value"], "noise ceiling")] if ceiling else [])
+    notes = [(0.5, "chance")] + ([(ceiling["value"], "noise ceiling")] if ceiling else [])
     return draw(
         Plot(
-            "What labels bring",
+            "Learning curve",
             Axis(0, end, marks, "labels"),
             _from(min(0.5, *(p.low for p in points))),
             points,
-            help="Dots: accuracy on the same held-out judgments of reward models that learned from "
-            "fewer labels, with 95% intervals. Line: the trend over all judgments that a model had "
-            "not learned from. Shaded: the 95% interval of what the next labels would bring.",
+            help="Dots: accuracy of reward models that learned from fewer labels, on the same held-out "
+            "judgments, with 95% intervals. Line: the trend over all judgments that a model did not "
+            "learn from. Shaded: the 95% interval of the forecast.",
             lines=[
                 *(([(0, at), (end, at)], "ks-guide") for at, _ in notes),
                 *([([(n, a) for n, a in lines["trend"]], "ks-line")] if lines["trend"] else []),
@@ -302,22 +298,22 @@ def curve(report: Report) -> Markup:
 
 def _seconds(report: Report) -> str:
     seconds = report["curve_seconds"]
-    return f": {components.duration(seconds)} by the last training" if seconds else ""
+    return f": {components.duration(seconds)}, judging by the last training" if seconds else ""
 
 
 def progress(report: Report) -> Markup:
-    """How far a curve is that is being made, or why it stopped."""
+    """The progress of a learning curve, or why it stopped."""
     found = report["curve"]
     if found is None or found["state"] in ("none", "done"):
         return Markup("")
     if found["state"] in ("running", "cancelling"):
         doing = "stopping" if found["state"] == "cancelling" else found["message"]
-        return Markup('<div class="ks-card">{}{}<span class="ks-detail">{}</span></div>').format(
+        return components.card(
             components.badge("training on fewer labels", "info", dot=True),
             components.bar(found["progress"], label="learning curve"),
-            doing,
+            components.detail(doing),
         )
-    done = f"{components.percent(found['progress'])} is done. Models that were finished are kept, and it goes on from there."
+    done = f"{components.percent(found['progress'])} is done and kept. It can continue from there."
     if found["state"] == "stopped":
         return components.note("warn", "The learning curve was stopped.", done)
     return components.note("bad", "The learning curve failed.", f"{found['reason']}. {done}")

@@ -1,18 +1,17 @@
-"""The "Samples" tab: what SFT, the previous and the new policy say to held-out prompts."""
+"""The "Samples" tab: responses of SFT, the previous and the new policy to held-out prompts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import gradio as gr
-from gradio.blocks import Block
 
 from labeler.html import components
-from labeler.research.panel import Panel, Updates, html_slot, render
+from labeler.html.components import Markup, render
 from labeler.research.reading import latest_run
 from labeler.research.samples import view as samples_view
 from labeler.research.samples.view import ORDERS, Order, Sample
+from labeler.research.tab import Tab, Updates, html_slot, on
 from storage import worker_files
 from storage.engine.database import Database
 from storage.errors import NotFound
@@ -21,17 +20,15 @@ from storage.tables import iterations, models, runs
 
 NONE_YET = components.empty(
     "No samples yet",
-    "Once an iteration has been evaluated, the answers of SFT, the previous and the new policy "
-    "to held-out prompts stand here side by side.",
+    "After an iteration's evaluation, this page shows the responses of SFT, the previous and the "
+    "new policy to held-out prompts side by side.",
 )
 
 
-class SamplesTab:
-    """Components and handlers of the tab; make it inside the tab's context."""
-
+class SamplesTab(Tab):
     def __init__(self, db: Database) -> None:
         self._db = db
-        # Read from parquet once a run; a retried evaluation has another attempt number.
+        # Each run is read from parquet once; a retried evaluation has another attempt number.
         self._read = lru_cache(maxsize=4)(self._samples)
         with gr.Row(elem_classes="ks-panel ks-fields"):
             self.iteration = gr.Dropdown(
@@ -42,7 +39,7 @@ class SamplesTab:
             )
             self.needle = gr.Textbox(
                 label="Contains",
-                placeholder="a word in the prompt or an answer",
+                placeholder="a word in the prompt or a response",
                 elem_id="samples-needle",
                 min_width=220,
                 scale=2,
@@ -55,52 +52,25 @@ class SamplesTab:
             self.where = html_slot()
         self.number = gr.State(1)
         filters = [self.iteration, self.order, self.needle]
+        self.inputs = [*filters, self.number]
+        self.outputs = [
+            self.iteration, self.summary, self.list, self.where, self.number, self.back, self.forth,
+        ]  # fmt: skip
         for control in filters:
-            control.input(
-                self._filter,
-                inputs=filters,
-                outputs=self._outputs(),
-                show_progress="hidden",
-                api_visibility="private",
-            )
+            on(control.input, self._filter, filters, self.outputs)
         for button, step in ((self.back, -1), (self.forth, 1)):
-            button.click(
-                self._turn(step),
-                inputs=[*filters, self.number],
-                outputs=self._outputs(),
-                show_progress="hidden",
-                api_visibility="private",
-            )
-
-    def panel(self) -> Panel:
-        return Panel(
-            refresh=self.refresh,
-            inputs=[self.iteration, self.order, self.needle, self.number],
-            outputs=self._outputs(),
-        )
-
-    def _outputs(self) -> list[Block]:
-        return [
-            self.iteration,
-            self.summary,
-            self.list,
-            self.where,
-            self.number,
-            self.back,
-            self.forth,
-        ]
+            on(button.click, partial(self._turn, step), self.inputs, self.outputs)
 
     def _filter(self, iteration: int | None, order: Order, needle: str) -> Updates:
         return self.refresh(iteration, order, needle, 1)
 
-    def _turn(self, step: int) -> Callable[..., Updates]:
-        def turn(iteration: int | None, order: Order, needle: str, number: int) -> Updates:
-            return self.refresh(iteration, order, needle, number + step)
-
-        return turn
+    def _turn(
+        self, step: int, iteration: int | None, order: Order, needle: str, number: int
+    ) -> Updates:
+        return self.refresh(iteration, order, needle, number + step)
 
     def refresh(self, iteration: int | None, order: Order, needle: str, number: int) -> Updates:
-        """One page of the samples of an iteration; the last evaluated one when None is chosen."""
+        """One page of the samples of `iteration`, or of the last evaluated one."""
         evaluated = self._evaluated()
         chosen = iteration if iteration in evaluated else max(evaluated, default=None)
         choices = [(f"Iteration {n}", n) for n in sorted(evaluated, reverse=True)]
@@ -116,16 +86,17 @@ class SamplesTab:
         found = samples_view.select(samples, needle=needle or "", order=order)
         count = samples_view.pages(len(found))
         number = min(max(number, 1), count)
+        where = f"{components.plural(len(found), 'prompt')} · page {number} of {count}"
         return updates | {
             self.summary: render(samples_view.summary(samples, self._reward_model(chosen))),
             self.list: render(samples_view.page(found, number)),
-            self.where: render(_where(len(found), number, count)),
+            self.where: render(components.detail(where)),
             self.number: number,
             self.back: gr.Button(visible=count > 1, interactive=number > 1),
             self.forth: gr.Button(visible=count > 1, interactive=number < count),
         }
 
-    def _nothing(self, why: components.Markup) -> Updates:
+    def _nothing(self, why: Markup) -> Updates:
         return {
             self.summary: "",
             self.list: render(why),
@@ -151,8 +122,3 @@ class SamplesTab:
 
     def _samples(self, iteration: int, _run: str, _attempt: int) -> list[Sample]:
         return samples_view.collect(worker_files.evaluated(self._db, iteration))
-
-
-def _where(found: int, number: int, count: int) -> components.Markup:
-    text = f"{components.plural(found, 'prompt')} · page {number} of {count}"
-    return components.Markup('<span class="ks-detail">{}</span>').format(text)

@@ -1,4 +1,4 @@
-"""Samples before and after, side by side.  Pure; every text in it is a stranger's."""
+"""Samples before and after training, side by side. All texts are hostile. Pure functions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Order = Literal["gain", "loss", "reward", "prompt"]
 ORDERS: Sequence[tuple[str, Order]] = (
     ("Largest gain over SFT", "gain"),
     ("Largest loss against SFT", "loss"),
-    ("Highest new reward", "reward"),
+    ("Highest reward of the new policy", "reward"),
     ("Prompt, A to Z", "prompt"),
 )
 SIDES: Mapping[str, str] = {
@@ -29,7 +29,7 @@ PAGE = 12
 
 @dataclass(frozen=True)
 class Answer:
-    """One policy's answer to a held-out prompt and what the reward model gives for it."""
+    """A policy's response to a held-out prompt, and its reward."""
 
     policy: str
     text: str
@@ -38,14 +38,14 @@ class Answer:
 
 @dataclass(frozen=True)
 class Sample:
-    """A held-out prompt with the answers of up to three policies, keyed as in `SIDES`."""
+    """A held-out prompt with the responses of up to three policies, keyed as in `SIDES`."""
 
     messages: tuple[Message, ...]
     answers: Mapping[str, Answer] = field(default_factory=dict)
 
     @property
     def gain(self) -> float | None:
-        """Reward of the new policy's answer less that of the reference's."""
+        """The reward of the new policy's response minus that of the reference's."""
         new, old = self.reward("policy"), self.reward("reference")
         return None if new is None or old is None else new - old
 
@@ -54,13 +54,13 @@ class Sample:
         return answer.reward if answer else None
 
     def says(self, needle: str) -> bool:
-        """Whether the prompt or an answer contains the text, in any case."""
+        """Whether the prompt or a response contains the text, ignoring case."""
         texts = [m.content for m in self.messages] + [a.text for a in self.answers.values()]
         return any(needle.casefold() in text.casefold() for text in texts)
 
 
 def collect(rows: Iterable[Mapping[str, Any]]) -> list[Sample]:
-    """Rows of `handover.evaluated` → one sample a prompt; of several answers the first is shown."""
+    """Group rows of `worker_files.evaluated` by prompt; of several responses the first is kept."""
     messages: dict[str, tuple[Message, ...]] = {}
     answers: dict[str, dict[str, Answer]] = {}
     for row in rows:
@@ -75,22 +75,16 @@ def select(samples: Iterable[Sample], *, needle: str, order: Order) -> list[Samp
     found = [s for s in samples if s.says(needle.strip())]
     if order == "prompt":
         return sorted(found, key=lambda s: s.messages[-1].content.casefold())
-    if order == "reward":
-        return sorted(found, key=lambda s: _descending(s.reward("policy")))
-    if order == "gain":
-        return sorted(found, key=lambda s: _descending(s.gain))
-    return sorted(found, key=lambda s: _descending(None if s.gain is None else -s.gain))
 
+    def key(sample: Sample) -> tuple[bool, float]:
+        value = sample.reward("policy") if order == "reward" else sample.gain
+        return value is None, (value or 0.0) * (1 if order == "loss" else -1)
 
-def _descending(value: float | None) -> tuple[bool, float]:
-    return (True, 0.0) if value is None else (False, -value)
+    return sorted(found, key=key)
 
 
 def summary(samples: Sequence[Sample], reward_model: ModelVersion | None = None) -> Markup:
-    """Mean reward of each policy over the prompts, and how often the new one scores higher.
-
-    A caution follows where the reward model that scored them is weak.
-    """
+    """The mean reward of each policy and the new one's win rate, with a warning about a weak reward model."""
     tiles = []
     for side, title in SIDES.items():
         rewards = [r for s in samples if (r := s.reward(side)) is not None]
@@ -99,26 +93,26 @@ def summary(samples: Sequence[Sample], reward_model: ModelVersion | None = None)
     gains = [s.gain for s in samples if s.gain is not None]
     if gains:
         wins = fmean(1.0 if g > 0 else 0.5 if g == 0 else 0.0 for g in gains)
-        help = "Share of prompts where the reward model prefers the new answer; ties count half."
-        detail = f"by the reward model, over {components.plural(len(gains), 'held-out prompt')}"
+        help = (
+            "Share of prompts on which the reward model prefers the new response; ties count half."
+        )
+        detail = f"by the reward model, on {components.plural(len(gains), 'held-out prompt')}"
         tiles.append(
             components.tile("Wins against SFT", components.percent(wins, 1), detail, help=help)
         )
-    return Markup('<div class="ks-stack">{}{}</div>').format(
-        components.tiles(tiles), warnings(reward_model) if gains else ""
-    )
+    return components.stack(components.tiles(tiles), warnings(reward_model) if gains else "")
 
 
 def page(samples: Sequence[Sample], number: int) -> Markup:
     """One page of samples; `number` counts from 1."""
     if not samples:
-        return components.empty("Nothing matches", "Change the filter to see samples again.")
+        return components.empty("Nothing matches", "Change the filter to see samples.")
     shown = samples[(number - 1) * PAGE : number * PAGE]
     return components.lines(_card(sample) for sample in shown)
 
 
 def pages(count: int) -> int:
-    """How many pages so many samples take; at least one."""
+    """The number of pages for `count` samples; at least one."""
     return max(1, -(-count // PAGE))
 
 

@@ -1,4 +1,4 @@
-"""How long a run has still to go, from how fast it was while we watched."""
+"""The time that a run still needs, estimated from its observed speed."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from datetime import datetime
 from storage.records import Run
 
 ENOUGH = 4.0
-"""Seconds between two rises before their speed is believed: the page looks every other second."""
+"""Seconds of observed progress before an estimate; the page looks every other second."""
 
 
 @dataclass
 class _Watch:
-    """What was seen of one attempt: where it stands, and its rises since the first one."""
+    """The progress of one attempt, and its increases since the first one."""
 
     progress: float
     first: tuple[datetime, float] | None = None
@@ -23,10 +23,10 @@ class _Watch:
 
 
 class Eta:
-    """Remembers each attempt's progress from its first rise on.  Thread-safe.
+    """Remembers each attempt's progress from its first increase on. Thread-safe.
 
-    Before that rise lies what is not pace: a worker loading its models, or a step that had
-    begun, nobody knows when, as the page was opened.
+    The time before that increase says nothing about speed: the worker loads models, or the step had
+    started before the page was opened.
     """
 
     def __init__(self) -> None:
@@ -34,11 +34,11 @@ class Eta:
         self._watched: dict[tuple[str, int], _Watch] = {}
 
     def seconds_left(self, run: Run, *, now: datetime) -> float | None:
-        """Seconds until the run is done, or None while it is too early to say."""
+        """Seconds until the run is done, or None if it is too early to say."""
         key = (run.id, run.attempt)
         with self._lock:
             watch = self._watched.get(key)
-            # A resumed attempt first shows the old one's progress, then falls back.
+            # A resumed attempt first shows the old attempt's progress, then falls back.
             if watch is None or run.progress < watch.progress:
                 watch = self._watched[key] = _Watch(run.progress)
             if run.progress > watch.progress:
@@ -58,6 +58,6 @@ def _left(watch: _Watch, now: datetime) -> float | None:
     if spent < ENOUGH:
         return None
     left = (1 - watch.progress) * spent / (watch.progress - progress)
-    # Counts down between rises, by no more than one of them usually takes.
+    # Count down between increases, by no more than one of them usually takes.
     waited = min((now - watch.last).total_seconds(), spent / watch.rises)
     return max(0.0, left - waited)

@@ -1,18 +1,19 @@
-"""The "Training" tab: one run at a time, live."""
+"""The "Training" tab: one run, live."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from functools import partial
 
 import gradio as gr
-from gradio.blocks import Block
 
 from labeler.html import components
+from labeler.html.components import render
 from labeler.ports import Loop
 from labeler.research.charts import CHARTS_JS, group
-from labeler.research.panel import Panel, Updates, attempt, html_slot, render
 from labeler.research.phases import nothing_new, stage_title
 from labeler.research.reading import latest_run
+from labeler.research.tab import Tab, Updates, attempt, html_slot, on
 from labeler.research.top import headline
 from labeler.research.training import view as training_view
 from labeler.research.training.eta import Eta
@@ -22,52 +23,37 @@ from storage.records import Run, now
 from storage.tables import prompts, runs, snapshots
 
 LATEST = "latest"
-"""The choice that follows whatever runs last."""
+"""The choice that follows the newest run."""
 
 NO_RUN = components.empty(
     "No run yet",
-    "Runs appear here once the loop has begun: sampling first, then the reward model and the policy.",
+    "Runs appear here when the loop has started: sampling first, then the reward model and the policy.",
 )
 
 
-class TrainingTab:
-    """Components and handlers of the tab; make it inside the tab's context.
+class TrainingTab(Tab):
+    """`retry` leads to the "Loop" tab, where a stopped stage is retried with other settings."""
 
-    `retry` leads to the "Loop" tab, where the stage is tried again with other settings.
-    """
+    every = 2
 
     def __init__(self, db: Database, loop: Loop, top: gr.HTML) -> None:
         self._db = db
         self._loop = loop
         self._top = top
-        self._pace = Eta()
+        self._eta = Eta()
         self._lay_out()
-        for button, verb, done in (
-            (self.cancel, loop.cancel, ""),  # the card says how it stops
+        self.inputs = [self.choice, self.seen]
+        self.outputs = [
+            top, self.seen, self.choice, self.cancel, self.resume, self.retry, self.card,
+            self.flags, self.charts, self.others, self.samples, self.log,
+        ]  # fmt: skip
+        for button, act, done in (
+            (self.cancel, loop.cancel, ""),  # the card says how the run stops
             (self.resume, loop.resume, "Resumed from the last checkpoint."),
         ):
-            button.click(
-                self._press(verb, done),
-                inputs=[self.choice, self.seen],
-                outputs=[self.answer, *self._outputs()],
-                show_progress="hidden",
-                api_visibility="private",
-            )
-        self.choice.input(
-            self.refresh,
-            inputs=[self.choice, self.seen],
-            outputs=self._outputs(),
-            show_progress="hidden",
-            api_visibility="private",
-        )
-
-    def panel(self) -> Panel:
-        return Panel(
-            refresh=self.refresh,
-            inputs=[self.choice, self.seen],
-            outputs=self._outputs(),
-            every=2,
-        )
+            press = partial(self._press, act, done)
+            on(button.click, press, self.inputs, [self.answer, *self.outputs])
+        on(self.choice.input, self.refresh, self.inputs, self.outputs)
 
     def _lay_out(self) -> None:
         self.seen = gr.State({})
@@ -95,24 +81,8 @@ class TrainingTab:
             self.others = html_slot(js_on_load=CHARTS_JS)
         self.samples = html_slot(elem_id="run-samples")
 
-    def _outputs(self) -> list[Block]:
-        return [
-            self._top,
-            self.seen,
-            self.choice,
-            self.cancel,
-            self.resume,
-            self.retry,
-            self.card,
-            self.flags,
-            self.charts,
-            self.others,
-            self.samples,
-            self.log,
-        ]
-
     def refresh(self, choice: str, seen: dict[str, Hashable]) -> Updates:
-        """What the tab shows now; what `seen` says the browser has already is left out."""
+        """The run `choice`, without what the browser has already according to `seen`."""
         listed = runs.listing(self._db)
         run = _chosen(listed, choice)
         if run is None:
@@ -121,7 +91,7 @@ class TrainingTab:
         stopped = self._loop.stopped_stage()
         awaited = stopped if stopped and stopped.run == run.id else None
         cancelling = runs.cancelling(self._db, run)
-        left = self._pace.seconds_left(run, now=moment)
+        left = self._eta.seconds_left(run, now=moment)
         updates: Updates = {
             self._top: headline(self._db),
             self.cancel: gr.Button(
@@ -129,7 +99,7 @@ class TrainingTab:
                 visible=run.status == "running",
                 interactive=not cancelling,
             ),
-            # Only the run that the loop waits for can go on.
+            # Only the run that the loop waits for can be resumed.
             self.resume: gr.Button(visible=awaited is not None and awaited.resumable),
             self.retry: gr.Button(visible=awaited is not None),
             self.card: render(
@@ -137,7 +107,7 @@ class TrainingTab:
             ),
         }
         log = self._log(run)
-        # Charts weigh the most and change only with new events.
+        # Charts are the largest part and change only with new events.
         now_seen: dict[str, Hashable] = {
             "runs": tuple((r.id, r.status) for r in listed),
             "events": (run.id, run.attempt, run.ingested_seq, run.status),
@@ -157,32 +127,24 @@ class TrainingTab:
         found = training_view.series_by_name(runs.metrics(self._db, run.id))
         main, rest, others = training_view.charts(kind, found, known)
         unit = training_view.unit(kind)
-        drawn = [
-            group(main, x_title=unit),
-            group(rest, x_title=unit, columns=True),
-            training_view.results(kind, found, known),
-        ]
         notes = runs.notes(self._db, run.id)
-        again = components.Markup("")
-        if run.stage == "reward":
-            again = nothing_new(snapshots.new_in(self._db, run.iteration))
         red = [n for n in notes if n.kind in ("flag", "warning")]
-        said = [n for n in notes if n.kind == "sample"]
-        asked = prompts.get_many(self._db, [str(n.payload.get("prompt")) for n in said])
+        samples = [n for n in notes if n.kind == "sample"]
+        asked = prompts.get_many(self._db, [str(n.payload.get("prompt")) for n in samples])
+        again = nothing_new(
+            snapshots.new_in(self._db, run.iteration) if run.stage == "reward" else None
+        )
         return {
-            self.charts: render(_stack(drawn)),
-            self.others: render(group(others, x_title=unit, columns=True)),
-            self.flags: render(_stack([again, training_view.flags(red, unit=unit)])),
-            self.samples: render(
-                components.lines(
-                    [
-                        components.heading("Latest samples"),
-                        training_view.samples(said, asked, unit=unit),
-                    ]
+            self.charts: render(
+                components.stack(
+                    group(main, x_title=unit),
+                    group(rest, x_title=unit, columns=True),
+                    training_view.results(kind, found, known),
                 )
-                if said
-                else components.Markup("")
             ),
+            self.others: render(group(others, x_title=unit, columns=True)),
+            self.flags: render(components.stack(again, training_view.flags(red, unit=unit))),
+            self.samples: render(training_view.samples(samples, asked, unit=unit)),
         }
 
     def _log(self, run: Run) -> str:
@@ -191,15 +153,17 @@ class TrainingTab:
         except (OSError, ValueError, NotFound) as error:
             return f"(the log cannot be read: {error})"
 
-    def _press(self, verb: Callable[[str], None], done: str) -> Callable[..., Updates]:
-        def press(choice: str, seen: dict[str, Hashable]) -> Updates:
+    def _press(
+        self, act: Callable[[str], None], done: str, choice: str, seen: dict[str, Hashable]
+    ) -> Updates:
+        def press() -> str:
             run = _chosen(runs.listing(self._db), choice)
             if run is None:
-                return {self.answer: render(components.note("warn", "There is no run yet."))}
-            answer = attempt(lambda: verb(run.id), lambda _: done)
-            return {self.answer: answer} | self.refresh(choice, seen)
+                raise ValueError("There is no run yet.")
+            act(run.id)
+            return done
 
-        return press
+        return {self.answer: attempt(press).html} | self.refresh(choice, seen)
 
 
 def _chosen(listed: list[Run], choice: str) -> Run | None:
@@ -213,9 +177,3 @@ def _choices(listed: list[Run]) -> list[tuple[str, str]]:
         for r in reversed(listed)
     ]
     return [("Latest run", LATEST), *named]
-
-
-def _stack(pieces: list[components.Markup]) -> components.Markup:
-    return components.Markup('<div class="ks-stack">{}</div>').format(
-        components.lines(p for p in pieces if p)
-    )

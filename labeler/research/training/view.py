@@ -1,4 +1,4 @@
-"""A run as HTML: its state, its charts, its red flags.  Pure."""
+"""A run as HTML: state, charts, red flags and samples. Pure functions."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Plan = tuple[str, Sequence[tuple[str, str]], Sequence[Limit]]
-"""Title, (metric, name in the legend), limits."""
+"""A chart: title, (metric, name in the legend), limits."""
 
-_REWARD: Plan = ("Reward", (("reward/mean", "mean score"),), ())
+_REWARD: Plan = ("Mean reward", (("reward/mean", "mean score"),), ())
 _KL: Plan = ("KL to the reference", (("kl/reference", "nats"),), (Limit(10, "warn at 10"),))
 _LOSS: Plan = ("Loss", (("train/loss", "mean"),), ())
 _OPTIMIZER: Sequence[Plan] = (
@@ -28,19 +28,19 @@ _OPTIMIZER: Sequence[Plan] = (
 )
 _DPO_MAIN: Sequence[Plan] = (
     _LOSS,
-    ("Reward margin", (("dpo/margin", "chosen less rejected"),), (Limit(0, "none"),)),
+    ("Reward margin", (("dpo/margin", "chosen − rejected"),), (Limit(0, "no margin"),)),
     ("Preference accuracy", (("dpo/accuracy", "share"),), (Limit(0.5, "chance"),)),
 )
 _DPO_REST: Sequence[Plan] = (
     (
         "Implicit reward",
         (("dpo/chosen", "chosen"), ("dpo/rejected", "rejected")),
-        (Limit(0, "as the reference"),),
+        (Limit(0, "reference"),),
     ),
     *_OPTIMIZER,
 )
 _PPO_REST: Sequence[Plan] = (
-    ("Paid: scaled score less KL", (("reward/total", "per response"),), ()),
+    ("Total reward: scaled score minus KL penalty", (("reward/total", "per response"),), ()),
     ("Policy loss", (("policy/loss", "policy"),), ()),
     ("Value loss", (("value/loss", "value"),), ()),
     ("Entropy", (("policy/entropy", "nats"),), (Limit(0.02, "collapsed"),)),
@@ -52,17 +52,17 @@ _PPO_REST: Sequence[Plan] = (
     (
         "Explained variance",
         (("value/explained_variance", "share"),),
-        (Limit(0, "worse than a constant"),),
+        (Limit(0, "constant prediction"),),
     ),
     ("Response length", (("completion/length_mean", "tokens"),), ()),
-    ("Reward with length", (("reward/length_correlation", "Pearson's r"),), ()),
-    ("Reward spread", (("reward/std", "std"),), (Limit(0.01, "flat"),)),
+    ("Correlation of reward and length", (("reward/length_correlation", "Pearson's r"),), ()),
+    ("Reward standard deviation", (("reward/std", "std"),), (Limit(0.01, "constant"),)),
     (
-        "Ended, distinct",
-        (("completion/eos_rate", "ended"), ("completion/unique", "distinct")),
+        "EOS rate and unique responses",
+        (("completion/eos_rate", "EOS rate"), ("completion/unique", "unique")),
         (Limit(0.5, "warn at .5"),),
     ),
-    ("KL of the update", (("policy/approx_kl", "nats"),), ()),
+    ("Approximate KL of the update", (("policy/approx_kl", "nats"),), ()),
     ("KL coefficient β", (("kl/coefficient", "β"),), ()),
     ("Gradient norm", (("optim/grad_norm", "norm"),), ()),
     ("Learning rate", (("optim/lr", "policy"), ("optim/critic_lr", "critic")), ()),
@@ -72,18 +72,18 @@ _PLANS: Mapping[str, tuple[Sequence[Plan], Sequence[Plan]]] = {
     "rloo": ((_REWARD, _KL), (_LOSS, *_PPO_REST)),
     "dpo": (_DPO_MAIN, _DPO_REST),
 }
-"""The main charts and those beside them, by the method that improves the policy."""
+"""The main charts and the smaller ones, by method."""
 _BY_UPDATES = ("ppo", "rloo")
-"""Methods that report every update, the only one too."""
+"""Methods whose metrics are courses even if there was one update only."""
 
 
 def unit(kind: str) -> str:
-    """What a step is called of a run of this kind (`runs.kind`)."""
+    """The name of a step in a run of this kind (`runs.kind`)."""
     return "update" if kind in _BY_UPDATES else "step"
 
 
 def definition(name: str, known: Mapping[str, str]) -> str:
-    """What a metric means; ``reward/<component>`` in `known` stands for any component."""
+    """The definition of a metric; ``reward/<component>`` in `known` stands for any component."""
     if name in known:
         return known[name]
     for template, meaning in known.items():
@@ -94,7 +94,7 @@ def definition(name: str, known: Mapping[str, str]) -> str:
 
 
 def series_by_name(metrics: pd.DataFrame) -> dict[str, Series]:
-    """Columns step, name, value → one series a name, steps rising."""
+    """Columns step, name and value → a series for each name, by step."""
     return {
         str(name): Series(str(name), part["step"].tolist(), part["value"].astype(float).tolist())
         for name, part in metrics.sort_values("step").groupby("name", sort=True)
@@ -104,9 +104,9 @@ def series_by_name(metrics: pd.DataFrame) -> dict[str, Series]:
 def charts(
     kind: str, found: Mapping[str, Series], known: Mapping[str, str]
 ) -> tuple[list[Chart], list[Chart], list[Chart]]:
-    """The charts of a run of this kind (`runs.kind`): the main ones, those beside them, and every metric not in either.
+    """The charts of a run of this kind (`runs.kind`): the main ones, smaller ones, all other metrics.
 
-    A metric with a single step is a result, not a course, and is left to `results`.
+    A metric with a single step is a result, which `results` shows.
     """
     courses = {name: s for name, s in found.items() if len(s.steps) > 1 or kind in _BY_UPDATES}
     if kind not in _PLANS:
@@ -120,28 +120,20 @@ def charts(
 
 
 def _reported(plans: Sequence[Plan], found: Mapping[str, Series]) -> list[Plan]:
-    """The charts that have a line, or all before anything is reported: RLOO has no value loss."""
+    """The charts with a line, or all before the first update: RLOO, for example, has no value loss."""
     return [plan for plan in plans if not found or any(name in found for name, _ in plan[1])]
 
 
 def _planned(
-    plan: Plan,
-    found: Mapping[str, Series],
-    known: Mapping[str, str],
-    *,
-    tall: bool = False,
+    plan: Plan, found: Mapping[str, Series], known: Mapping[str, str], *, tall: bool = False
 ) -> Chart:
     title, lines, limits = plan
-    series = [
-        Series(label, found[name].steps, found[name].values)
-        for name, label in lines
-        if name in found
+    shown = [
+        (found[name], label, definition(name, known)) for name, label in lines if name in found
     ]
-    meanings = [(label, definition(name, known)) for name, label in lines if name in found]
-    if len(meanings) > 1:
-        help = " ".join(f"{label[:1].upper()}{label[1:]}: {meaning}" for label, meaning in meanings)
-    else:
-        help = meanings[0][1] if meanings else ""
+    series = [Series(label, metric.steps, metric.values) for metric, label, _ in shown]
+    several = [f"{label[:1].upper()}{label[1:]}: {meaning}" for _, label, meaning in shown]
+    help = " ".join(several) if len(shown) > 1 else "".join(meaning for *_, meaning in shown)
     return Chart(title, series, help, limits, tall=tall)
 
 
@@ -150,7 +142,7 @@ def _chart_of(name: str, series: Series, known: Mapping[str, str]) -> Chart:
 
 
 def results(kind: str, found: Mapping[str, Series], known: Mapping[str, str]) -> Markup:
-    """Metrics that have one value only, as a table; empty where there are none."""
+    """Metrics with a single value, as a table."""
     single = {n: s for n, s in found.items() if len(s.steps) == 1 and kind not in _BY_UPDATES}
     if not single:
         return Markup("")
@@ -168,42 +160,38 @@ def results(kind: str, found: Mapping[str, Series], known: Mapping[str, str]) ->
 def card(
     run: Run, *, now: datetime, seconds_left: float | None, cancelling: bool = False
 ) -> Markup:
-    """What a run is, how far it is, and why it ended if it did not succeed."""
+    """A run, its progress, and why it ended if it did not succeed."""
     status, status_tone = run.status, STATUS_TONES[run.status]
     if cancelling:
         status, status_tone = "cancelling", "warn"
     detail = [f"iteration {run.iteration}"]
     if run.attempt > 1:
         detail.append(f"attempt {run.attempt}")
-    begun = "started" if run.attempt == 1 else "first started"
-    detail.append(f"{begun} {components.ago(run.created_at, now)}")
+    started = "started" if run.attempt == 1 else "first started"
+    detail.append(f"{started} {components.ago(run.created_at, now)}")
     if run.finished_at:
         span = components.duration((run.finished_at - run.created_at).total_seconds())
         detail.append(f"took {span}" if run.attempt == 1 else f"{span} from first start to end")
-    pieces = [
-        Markup(
-            '<div class="ks-run"><b>{}</b>{}<span class="ks-detail">{}</span>'
-            '<span class="ks-detail ks-mono ks-run-id">{}</span></div>'
-        ).format(
-            stage_title(run),
-            components.badge(status, status_tone, dot=run.status == "running"),
-            " · ".join(detail),
-            run.id,
-        ),
-        Markup('<div style="margin-top:10px">{}</div>').format(
-            components.bar(run.progress, tone=status_tone, label=stage_title(run))
-        ),
-        Markup('<div class="ks-detail">{}</div>').format(_where(run, seconds_left, cancelling)),
-    ]
+    head = Markup(
+        '<div class="ks-run"><b>{}</b>{}{}<span class="ks-detail ks-mono ks-run-id">{}</span></div>'
+    ).format(
+        stage_title(run),
+        components.badge(status, status_tone, dot=run.status == "running"),
+        components.detail(" · ".join(detail)),
+        run.id,
+    )
+    why = Markup("")
     if run.reason and run.status != "succeeded":
-        title = "It failed" if run.status == "failed" else "It was stopped"
-        tone: components.Tone = "bad" if run.status == "failed" else "warn"
-        pieces.append(
-            Markup('<div style="margin-top:10px">{}</div>').format(
-                components.note(tone, title, run.reason)
-            )
-        )
-    return Markup('<div class="ks-card">{}</div>').format(components.lines(pieces))
+        failed = run.status == "failed"
+        title = "The run failed" if failed else "The run was stopped"
+        why = components.note("bad" if failed else "warn", title, run.reason)
+    return components.card(
+        head,
+        components.bar(run.progress, tone=status_tone, label=stage_title(run)),
+        components.detail(_where(run, seconds_left, cancelling)),
+        why,
+        css="ks-run-card",
+    )
 
 
 def _where(run: Run, seconds_left: float | None, cancelling: bool) -> str:
@@ -214,7 +202,7 @@ def _where(run: Run, seconds_left: float | None, cancelling: bool) -> str:
         parts.append(run.message)
     if run.status == "running" and not cancelling:
         left = (
-            "time left: too early to say"
+            "time left: not known yet"
             if seconds_left is None
             else f"about {components.duration(seconds_left)} left"
             if seconds_left >= 1
@@ -225,7 +213,7 @@ def _where(run: Run, seconds_left: float | None, cancelling: bool) -> str:
 
 
 def flags(notes: Sequence[RunNote], *, unit: str) -> Markup:
-    """Red flags and warnings, each once, with the steps it came up at; the worst first."""
+    """Red flags and warnings, each once with its steps; the worst first."""
     latest: dict[str, RunNote] = {}
     seen_at: dict[str, list[int]] = {}
     for item in notes:
@@ -245,7 +233,7 @@ def _flag(item: RunNote, steps: Sequence[int], unit: str) -> Markup:
     tone: components.Tone = ("neutral", "warn", "bad")[_severity(item)]
     when = components.badge(_when(steps, unit), tone) if any(steps) else ""
     explained = [
-        ("Seen", item.payload.get("seen")),
+        ("Observed", item.payload.get("seen")),
         ("Why it matters", item.payload.get("why")),
         ("First thing to try", item.payload.get("remedy")),
     ]
@@ -261,7 +249,7 @@ def _flag(item: RunNote, steps: Sequence[int], unit: str) -> Markup:
 
 
 def _when(steps: Sequence[int], unit: str) -> str:
-    """``update 83``; of many times the first and the last two."""
+    """``update 83``; of many steps the first and the last two."""
     if len(steps) == 1:
         return f"{unit} {steps[0]}"
     named = [str(s) for s in steps] if len(steps) <= 3 else [str(steps[0]), "…"]
@@ -273,11 +261,12 @@ def _when(steps: Sequence[int], unit: str) -> str:
 def samples(
     notes: Sequence[RunNote], prompts: Mapping[str, Prompt], *, unit: str, limit: int = 6
 ) -> Markup:
-    """What the policy says while it trains, the newest first; `prompts` by id."""
+    """Samples from training under a heading, the newest first; nothing without any. `prompts` by id."""
     newest = list(reversed(notes))[:limit]
-    return components.lines(
-        _sample(n, prompts.get(str(n.payload.get("prompt"))), unit) for n in newest
-    )
+    if not newest:
+        return Markup("")
+    shown = [_sample(n, prompts.get(str(n.payload.get("prompt"))), unit) for n in newest]
+    return components.lines([components.heading("Latest samples"), *shown])
 
 
 def _sample(item: RunNote, prompt: Prompt | None, unit: str) -> Markup:
@@ -292,9 +281,7 @@ def _sample(item: RunNote, prompt: Prompt | None, unit: str) -> Markup:
         '<article class="ks-sample"><header><div>{}</div>{}</header>'
         '<div class="ks-side">{}</div></article>'
     ).format(
-        components.conversation(prompt.messages)
-        if prompt
-        else Markup("<em>(prompt not known)</em>"),
+        components.conversation(prompt.messages) if prompt else Markup("<em>(unknown prompt)</em>"),
         components.badge(" · ".join(facts)),
         components.prose(item.message) if item.message else Markup("<em>(empty)</em>"),
     )

@@ -129,7 +129,10 @@ def test_a_share_beyond_the_ends_fills_the_bar_and_no_more():
     ],
 )
 def test_harmful_text_adds_no_element_and_no_attribute(piece):
-    harmless, harmful = Tags(components.html(piece("harmless"))), Tags(components.html(piece(HARM)))
+    harmless, harmful = (
+        Tags(components.render(piece("harmless"))),
+        Tags(components.render(piece(HARM))),
+    )
     assert harmful.tags == harmless.tags
     assert harmful.attributes == harmless.attributes
     shown = "".join(harmful.texts)
@@ -144,8 +147,8 @@ def test_markup_is_kept_and_text_is_escaped_in_the_same_table():
 
 def test_characters_that_break_pages_become_replacement_characters():
     # a lone surrogate has no UTF-8; U+202E turns the text after it around; NUL ends strings
-    assert components.html(Markup("a\ud800b\u202ec\x00d\te\r\nf")) == "a�b�c�d\te\r\nf"
-    components.html(Markup("\udfff")).encode()
+    assert components.render(Markup("a\ud800b\u202ec\x00d\te\r\nf")) == "a�b�c�d\te\r\nf"
+    components.render(Markup("\udfff")).encode()
 
 
 def test_ticks_are_round_and_inside():

@@ -75,7 +75,7 @@ def test_nobody_without_a_name_is_added(world, name):
 def test_nobody_without_a_role_is_added(world):
     _, page = world
     done = page.call(page.of("annotator-add", "click"), ["Ann", None])
-    assert "choose a role" in json.dumps(done["output"]["data"])
+    assert "Choose a role" in json.dumps(done["output"]["data"])
 
 
 @pytest.mark.parametrize(

@@ -141,9 +141,8 @@ def test_an_empty_workspace_has_a_state_and_every_tab_shows_something(tmp_path):
         values = {"TrainingTab": (LATEST, {}), "SamplesTab": (None, "gain", "", 1),
                   "DataTab": ("trl", "drop", "jsonl", False), "HistoryTab": (None,)}  # fmt: skip
         for tab in tabs:
-            panel = tab.panel()
-            updates = panel.refresh(*values.get(type(tab).__name__, ()))
-            assert set(updates) <= set(panel.outputs)
+            updates = tab.refresh(*values.get(type(tab).__name__, ()))
+            assert set(updates) <= set(tab.outputs)
             assert any("ks-" in str(value) for value in updates.values())
 
 
@@ -199,7 +198,7 @@ def test_a_failed_run_shows_its_reason_flag_charts_log_and_what_can_be_done(tabs
 
 def test_a_reward_run_without_new_labels_says_so(tabs, monkeypatch):
     tab = tabs.training
-    said = "No label is new since the last training"
+    said = "There are no new labels since the last training"
     assert said not in tab.refresh("run-2-reward", {})[tab.flags]
     monkeypatch.setattr(snapshots, "new_in", lambda _, iteration: 0 if iteration == 2 else 5)
     assert said in tab.refresh("run-2-reward", {})[tab.flags]
@@ -234,8 +233,8 @@ def test_what_the_browser_has_is_not_sent_again(tabs):
 
 def test_buttons_act_on_the_run_that_is_shown(tabs):
     tab, loop = tabs.training, RecordingLoop()
-    updates = tab._press(loop.resume, "Resumed.")(LATEST, {})
-    tab._press(loop.cancel, "")("run-2-reward", {})
+    updates = tab._press(loop.resume, "Resumed.", LATEST, {})
+    tab._press(loop.cancel, "", "run-2-reward", {})
     assert loop.asked == [("resume", "run-3-policy"), ("cancel", "run-2-reward")]
     assert "Resumed." in updates[tab.answer]
 
@@ -245,7 +244,7 @@ def test_a_refusal_of_the_loop_is_said(tabs):
         raise ValueError(f"{run} has no checkpoint yet; retry it from the start instead")
 
     tab = tabs.training
-    updates = tab._press(refuse, "Resumed.")(LATEST, {})
+    updates = tab._press(refuse, "Resumed.", LATEST, {})
     assert "has no checkpoint yet" in updates[tab.answer]
     assert "Resumed." not in updates[tab.answer]
 
@@ -260,7 +259,7 @@ def test_a_run_that_was_asked_to_stop_says_so_on_both_tabs_until_it_has(db, live
     request.touch()
     try:
         training, loop_tab = live.training, live.loop_tab
-        updates = training._press(live.loop.cancel, "")(LATEST, {})
+        updates = training._press(live.loop.cancel, "", LATEST, {})
         assert ("cancel", running.id) in live.loop.asked
         assert updates[training.answer] == ""
         for _ in range(2):  # at once, and to a page that has just been opened
@@ -280,7 +279,7 @@ def test_a_run_that_was_asked_to_stop_says_so_on_both_tabs_until_it_has(db, live
         # Pressing "Resume" here sets the line above the tabs right at once.
         runs.save(db, replace(running, status="running", attempt=2))
         request.unlink()
-        updates = training._press(live.loop.resume, "Resumed.")(LATEST, {})
+        updates = training._press(live.loop.resume, "Resumed.", LATEST, {})
         assert "PPO" in updates[training._top]
         assert "ancel" not in updates[training._top]
     finally:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from labeler.research.panel import Cached
+from labeler.research.tab import Cached
 from storage.engine.database import Database
 from storage.labeling import judgments, queue
 from storage.records import Annotator, Iteration

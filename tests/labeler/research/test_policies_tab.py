@@ -15,9 +15,9 @@ import pytest
 from labeler.research.history import view as history_view
 from labeler.research.history.tab import HistoryTab
 from labeler.research.loop.tab import LoopTab
-from labeler.research.panel import html_slot
 from labeler.research.policies import view as policies_view
 from labeler.research.policies.tab import PoliciesTab
+from labeler.research.tab import html_slot
 from storage.engine.database import Database
 from storage.gate_records import StandingRuling
 from storage.gate_report import GateReport, Rank, SequentialEvidence, Standing
@@ -73,7 +73,7 @@ def test_the_policy_being_judged_is_shown_until_another_is_chosen(world: World):
     tab = world.policies
     first = tab.refresh(None)
     assert first[tab.policy].value == "policy-2"
-    assert "clearly better than SFT" in first[tab.standing]
+    assert "significantly better than SFT" in first[tab.standing]
     assert "judgments against SFT: 60 in, 10 wanted" in first[tab.standing]  # half of 20 labels
     other = tab.refresh("policy-1")
     assert other[tab.policy].value == "policy-1"
@@ -83,7 +83,7 @@ def test_the_policy_being_judged_is_shown_until_another_is_chosen(world: World):
 
 def test_the_curve_carries_every_point_and_its_limit(world: World):
     shown = html.unescape(str(world.policies.refresh("policy-1")[world.policies.curve]))
-    assert "Evidence on policy-1 against SFT" in shown
+    assert "Sequential test of policy-1 against SFT" in shown
     path = world.loop.gate().policies[1].sequential.path
     assert len(path) == 60
     steps, values = (json.dumps(each, separators=(",", ":")) for each in zip(*path, strict=True))
@@ -94,14 +94,14 @@ def test_the_curve_carries_every_point_and_its_limit(world: World):
     ]
     assert json.loads(steps) in drawn
     assert json.loads(values) in drawn
-    assert "settled" in policies_view.curve(world.loop.gate(), "policy-2")
+    assert "decided" in policies_view.curve(world.loop.gate(), "policy-2")
 
 
 def test_a_ruling_that_says_what_the_evidence_says_leaves_it_the_word():
     report = GateReport(
         policies=[promoted("a")], leaderboard=[rank("a", win_rate=0.7, low=0.6, high=0.8)]
     )
-    assert "clearly better than SFT" in policies_view.standing(report, "a")
+    assert "significantly better than SFT" in policies_view.standing(report, "a")
     assert 'ks-good">promoted' in policies_view.board(report)
 
 
@@ -113,7 +113,7 @@ def test_an_interval_is_drawn_where_it_lies():
     shown = str(policies_view.board(report))
     assert 'style="left:55.0%;width:25.0%"' in shown
     assert '<b style="left:70.0%">' in shown
-    assert "cannot be ranked: no judgments lead to SFT" in shown
+    assert "no judgments connect it with SFT" in shown
     assert "55–80%" in shown
 
 
@@ -175,7 +175,7 @@ def test_a_ruling_needs_a_reason_and_carries_the_researchers_name(world: World):
     assert stored[tab.reason] == ""
     assert "Rosa ruled “promote”" in stored[tab.standing]
     assert "by a researcher&#39;s ruling, not by the evidence" in stored[tab.standing]
-    assert "clearly better" not in stored[tab.standing]
+    assert "significantly better" not in stored[tab.standing]
     assert "<img" not in stored[tab.standing]
     history = world.history.refresh(None)[world.history.rulings]
     assert "read all of them" in history

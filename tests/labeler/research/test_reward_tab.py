@@ -80,7 +80,7 @@ def test_before_any_reward_model_there_is_a_word_on_what_comes():
     assert "No reward model yet" in shown[tab.verdict]
     assert (shown[tab.figures], shown[tab.plots], shown[tab.progress]) == ("", "", "")
     assert not shown[tab.start].visible
-    assert "There is no reward model yet." in tab._press("start_curve")(None)[tab.answer]
+    assert "There is no reward model yet." in tab._press(loop.reports.start_curve, None)[tab.answer]
     assert loop.asked == []
 
 
@@ -110,8 +110,8 @@ def test_figures_stand_with_what_they_are_known_by():
     for text in (
         "72.0% <small>63–79%</small>", "90 held-out preferences · 60 prompts",
         "84.0% <small>80–89%</small>", "the accuracy is 86% of that (75–96%)",
-        "6% <small>by chance up to 14%</small>", "log-loss 0.842; chance that knows how often people tie: 0.987",
-        "0.18 <small>−0.05 to 0.39</small>", "the longer one in 56%, it does in 60%",
+        "6% <small>by chance up to 14%</small>", "log-loss 0.842; chance with the right share of ties: 0.987",
+        "0.18 <small>−0.05 to 0.39</small>", "the longer response in 56%, the reward model in 60%",
     ):  # fmt: skip
         assert text in shown
     bare = quality(
@@ -137,7 +137,7 @@ def test_the_reliability_diagram_puts_each_bin_in_its_place():
     assert 'style="left:0.0%;top:40.0%;width:10px;height:10px"' in shown
     assert 'class="ks-whisker" d="M500.0 50.00L500.0 30.00"' in shown
     assert 'class="ks-guide" d="M0.0 50.00L1000.0 0.00"' in shown
-    assert "stated 75%, right in 60% (50–70%) of 16" in shown
+    assert "predicted 75%, right in 60% (50–70%) of 16" in shown
 
 
 def test_rows_by_margin_and_by_agreement():
@@ -149,7 +149,7 @@ def test_rows_by_margin_and_by_agreement():
     assert 'style="left:71.0%;width:27.0%"' in margins  # 71 to 98
     assert '<b style="left:91.0%">' in margins
     names = re.findall(r'data-label="Judged by">([^<]+)', people)
-    assert names == ["Several people, all the same", "Several people, divided", "One person"]
+    assert names == ["Several people who agree", "Several people who disagree", "One person"]
     assert str(reward_view.by_margin(report(quality=quality(by_margin=[])))) == ""
 
 
@@ -175,23 +175,23 @@ def test_the_curve_has_its_points_trend_and_band(world: World):
     assert f"left:{100 * 400 / 416:.2f}%" in shown
     to_come = str(reward_view.curve(report()))
     assert "No learning curve yet" in to_come
-    assert "reward model six times: 4 min 00 s by the last training." in to_come
+    assert "reward model six times: 4 min 00 s, judging by the last training." in to_come
     assert "reward model six times." in str(reward_view.curve(report(curve_seconds=None)))
 
 
 @pytest.mark.parametrize(
     ("state", "start", "stop", "says"),
     [
-        ("none", "Make learning curve", None, ""),
+        ("none", "Compute learning curve", None, ""),
         ("running", None, True, "model 3 of 12, on 75%"),
         ("cancelling", None, False, "stopping"),
         (
             "stopped",
-            "Go on with the curve",
+            "Continue learning curve",
             None,
-            "25% is done. Models that were finished are kept",
+            "25% is done and kept",
         ),
-        ("failed", "Go on with the curve", None, "out of memory &lt;img"),
+        ("failed", "Continue learning curve", None, "out of memory &lt;img"),
         ("done", None, None, ""),
     ],
 )
@@ -217,11 +217,11 @@ def test_a_curve_can_be_started_stopped_and_gone_on_with(
 
 def test_buttons_ask_for_the_model_that_is_shown(world: World):
     tab, loop = world.tab, world.loop
-    assert tab._press("start_curve")(None)[tab.answer] == ""
-    tab._press("cancel_curve")("reward-1")
+    assert tab._press(loop.reports.start_curve, None)[tab.answer] == ""
+    tab._press(loop.reports.cancel_curve, "reward-1")
     assert loop.asked == [("start_curve", "reward-2"), ("cancel_curve", "reward-1")]
     loop.reason = "A stage is running (ppo 12%)."
-    refused = tab._press("start_curve")(None)
+    refused = tab._press(loop.reports.start_curve, None)
     loop.reason = None
     assert "A stage is running (ppo 12%)." in refused[tab.answer]
     assert refused[tab.model].value == "reward-2"

@@ -37,14 +37,14 @@ def typed(tab: LoopTab, **changes: str) -> list[Any]:
 
 def test_train_sends_what_was_changed_and_says_so(live):
     live.loop.asked.clear()
-    updates = live.loop_tab._press_train(*typed(live.loop_tab, ppo__kl_weight="0.1"))
+    updates = live.loop_tab._train(*typed(live.loop_tab, ppo__kl_weight="0.1"))
     assert live.loop.asked == [("train", {"ppo.kl_weight": "0.1"})]
     assert "Changed: ppo.kl_weight=0.1" in updates[live.loop_tab.answer]
 
 
 def test_a_refused_setting_is_said_and_nothing_is_started(live):
     live.loop.asked.clear()
-    updates = live.loop_tab._press_train(*typed(live.loop_tab, ppo__kl_weight="-1<b>"))
+    updates = live.loop_tab._train(*typed(live.loop_tab, ppo__kl_weight="-1<b>"))
     assert live.loop.asked == []
     assert "ppo.kl_weight=-1&lt;b&gt; must be at least 0" in updates[live.loop_tab.answer]
 
@@ -57,7 +57,7 @@ def classes(tab: LoopTab, updates: dict) -> dict[str, list[str]]:
 
 def test_a_refusal_marks_the_field_it_names_and_unfolds_it(live, monkeypatch):
     tab = live.loop_tab
-    updates = tab._press_train(*typed(tab, ppo__kl_weight="-1"))
+    updates = tab._train(*typed(tab, ppo__kl_weight="-1"))
     assert classes(tab, updates) == {"ppo.kl_weight": ["ks-wrong"]}
     assert tab.form.outputs[-1] not in updates
 
@@ -65,11 +65,11 @@ def test_a_refusal_marks_the_field_it_names_and_unfolds_it(live, monkeypatch):
         raise ValueError("seed=7 suits ppo.updates=100 only, and no reward.center.more")
 
     monkeypatch.setattr(live.loop, "train", refuse)
-    updates = tab._press_train(*typed(tab, seed="7"))
+    updates = tab._train(*typed(tab, seed="7"))
     assert set(classes(tab, updates)) == {"seed", "ppo.updates"}
     assert updates[tab.form.outputs[-1]] == {"open": True, "__type__": "update"}
     monkeypatch.undo()
-    assert classes(tab, tab._press_train(*typed(tab))) == {}
+    assert classes(tab, tab._train(*typed(tab))) == {}
 
 
 def test_going_back_is_to_this_workspaces_settings_and_general_defaults_are_warned_of(live):
@@ -77,7 +77,7 @@ def test_going_back_is_to_this_workspaces_settings_and_general_defaults_are_warn
     rate = next(c for c in tab.form.components if c.label == "ppo.lr")
     back, general = tab._fill_with(False), tab._fill_with(True)
     assert (back[rate]["value"], general[rate]["value"]) == ("5e-05", "3e-06")
-    assert "This workspace has its own: ppo.lr=5e-05." in general[tab.answer]
+    assert "This workspace has other settings: ppo.lr=5e-05." in general[tab.answer]
     assert back[tab.answer] == ""
     assert classes(tab, back) == {}
 
@@ -86,12 +86,12 @@ def test_what_training_reads_no_more_is_shown_and_never_sent(live):
     tab = live.loop_tab
     field = next(c for c in tab.form.components if c.label == "sampling.top_p")
     assert (field.interactive, field.value) == (False, "0.9")
-    assert "Not here: sampling.top_p acts earlier." in field.info
+    assert "Cannot be changed here: sampling.top_p acts earlier." in field.info
     general = tab._fill_with(True)
     assert general[field]["value"] == "0.9"  # nor do the general defaults change it
     assert "sampling.top_p" not in general[tab.answer]
     live.loop.asked.clear()
-    tab._press_train(*typed(tab, sampling__top_p="0.5"))
+    tab._train(*typed(tab, sampling__top_p="0.5"))
     assert live.loop.asked == [("train", {})]
 
 
@@ -142,12 +142,12 @@ def test_a_retry_sends_what_was_changed_for_the_run_that_is_shown(live, monkeypa
     monkeypatch.setattr(live.loop, "stopped", FAILED)
     live.loop.asked.clear()
     values = typed(tab, ppo__kl_weight="0.1")
-    refused = tab._press_retry("run-7 1", *typed(tab, ppo__lr="0"))
+    refused = tab._retry("run-7 1", *typed(tab, ppo__lr="0"))
     assert classes(tab, refused) == {"ppo.lr": ["ks-wrong"]}
-    stale = tab._press_retry("run-6 1", *values)
+    stale = tab._retry("run-6 1", *values)
     assert "has changed since" in stale[tab.answer]
     assert live.loop.asked == []
-    done = tab._press_retry("run-7 1", *values)
+    done = tab._retry("run-7 1", *values)
     assert live.loop.asked == [("retry", ("run-7", {"ppo.kl_weight": "0.1"}))]
     assert "Changed: ppo.kl_weight=0.1" in done[tab.answer]
 
@@ -156,8 +156,8 @@ def test_a_stopped_stage_can_be_resumed_or_left_for_labeling(live, monkeypatch):
     tab = live.loop_tab
     monkeypatch.setattr(live.loop, "stopped", FAILED)
     live.loop.asked.clear()
-    tab._press(live.loop.resume, "Resumed.")("run-7 1")
-    tab._press(live.loop.label_more, "Labeling.")("run-7 1")
+    tab._press(live.loop.resume, "Resumed.", "run-7 1")
+    tab._press(live.loop.label_more, "Labeling.", "run-7 1")
     assert live.loop.asked == [("resume", "run-7"), ("label more", "run-7")]
 
 

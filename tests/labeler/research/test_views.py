@@ -140,7 +140,7 @@ def test_a_reward_stage_that_was_left_is_not_under_way_any_more():
 
 
 def test_training_on_no_new_labels_is_said_while_it_trains_and_only_then():
-    said = "No label is new since the last training"
+    said = "There are no new labels since the last training"
     training = {"iteration": Iteration(number=2, phase="reward"), "run": run(stage="reward")}
     for new, expected in ((0, True), (1, False), (None, False)):
         seen = loop_view.next_step(state(**training, new_labels=new), None)
@@ -180,10 +180,10 @@ WEAK = {"accuracy": 1 / 3, "accuracy_low": 0.01, "accuracy_high": 0.96, "held_ou
 @pytest.mark.parametrize(
     ("summary", "says"),
     [
-        (WEAK, "33.3% (1–96%) on 3 held-out preferences, may be no better than a coin's"),
+        (WEAK, "33.3% (1–96%) on 3 held-out preferences, may be no better than chance"),
         (
             WEAK | {"accuracy_low": 0.5, "held_out_preferences": 90},
-            "may be no better than a coin's",
+            "may be no better than chance",
         ),
         (
             WEAK | {"accuracy_low": 0.51, "held_out_preferences": 29},
@@ -208,9 +208,9 @@ def test_wins_by_a_weak_reward_model_bear_a_caution_on_every_tab_that_shows_them
         samples = samples_view.summary([sample("q", reference=0.0, policy=1.0)], model)
         history = history_view.table([done], {}, {"r": model}, [], {})
         for seen in (loop, samples, history):
-            assert ("Read the wins with care" in seen) is warned
+            assert ("The wins are uncertain" in seen) is warned
         for seen in (samples, history):
-            assert "by the reward model" in seen
+            assert "reward model" in seen
 
 
 # Training
@@ -236,7 +236,7 @@ def test_ppo_charts_hold_each_metric_once_and_leave_none_out():
     main, rest, others = training_view.charts("ppo", found, {})
     placed = [s for charts in (main, rest, others) for chart in charts for s in chart.series]
     assert len(placed) == len(found) == 4
-    assert [chart.title for chart in main] == ["Reward", "KL to the reference"]
+    assert [chart.title for chart in main] == ["Mean reward", "KL to the reference"]
     assert [chart.title for chart in others] == ["odd/one"]
     assert main[0].series[0].steps == [0, 1]
 
@@ -252,7 +252,7 @@ def test_the_charts_of_each_method_stand_first():
         frame({name: [1.0] for name in ("reward/mean", "kl/reference", "train/loss")})
     )
     main, rest, others = training_view.charts("rloo", found, {})
-    assert [chart.title for chart in main] == ["Reward", "KL to the reference"]
+    assert [chart.title for chart in main] == ["Mean reward", "KL to the reference"]
     assert [chart.title for chart in rest] == ["Loss"]
     assert others == []
 
@@ -322,7 +322,7 @@ def test_live_samples_show_prompt_response_and_figures_as_text():
     assert "Why?" in seen
     assert "step 20 · reward −0.25 · KL 3.0 · cut off" in seen
     assert "<img" not in seen
-    assert "prompt not known" in training_view.samples([note], {}, unit="step")
+    assert "unknown prompt" in training_view.samples([note], {}, unit="step")
 
 
 def test_the_card_of_a_failed_run_gives_the_reason_as_text():
@@ -330,7 +330,7 @@ def test_the_card_of_a_failed_run_gives_the_reason_as_text():
                  finished_at=NOON + timedelta(seconds=90), attempt=2)  # fmt: skip
     seen = training_view.card(failed, now=NOON + timedelta(hours=2), seconds_left=None)
     for text in (
-        "It failed",
+        "The run failed",
         "40% · update 4 of 10",
         "attempt 2 · first started 2 h ago",
         "1 min 30 s from first start to end",

@@ -13,7 +13,7 @@ import pytest
 
 from commands.studio import Studio
 from labeler.research.loop.tab import LoopTab
-from labeler.research.panel import html_slot
+from labeler.research.tab import html_slot
 from pipeline.config import plugins
 from pipeline.config.shaping import ShapingConfig
 from pipeline.config.studio import Config
@@ -83,7 +83,7 @@ def test_the_train_form_says_so_and_starts_nothing(loop: Loop, world: Database):
     tab = laid_out(lambda: LoopTab(world, loop, html_slot()))  # type: ignore[arg-type]
     values = {str(c.elem_id): c.value for c in tab.form.components}
     values["setting-shaping-weights"] = SHELL
-    updates = tab._press_train(*values.values())
+    updates = tab._train(*values.values())
     assert "os:system" in updates[tab.answer]
     assert "plugins.allowed" in updates[tab.answer]
     assert unchanged(world)

@@ -1,0 +1,130 @@
+"""What all tabs of the research page have in common."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import gradio as gr
+from gradio.blocks import Block
+from gradio.components import Component
+
+from labeler.html.components import Markup, Tone, heading, note, render
+
+T = TypeVar("T")
+
+Updates = dict[Block, Any]
+
+
+class Tab:
+    """A tab: its components and their event handlers.
+
+    A subclass creates its components in ``__init__``, inside the Gradio tab, and sets `outputs`.
+    """
+
+    every: float | None = None
+    """Seconds between refreshes while the tab is open; None refreshes it only when it is opened."""
+    inputs: Sequence[Component] = ()
+    """The components whose values `refresh` takes."""
+    outputs: Sequence[Block] = ()
+    """The components that `refresh` updates."""
+    loaded: Sequence[Block] = ()
+    """The components that `load` updates."""
+
+    def refresh(self, *args: Any, **kwargs: Any) -> Updates:
+        """What `outputs` show now."""
+        raise NotImplementedError
+
+    def load(self) -> Updates:
+        """What `loaded` show when the page is loaded, such as fields that people then edit."""
+        return {}
+
+
+def on(
+    event: Callable[..., Any],
+    handler: Callable[..., Any],
+    inputs: Sequence[Component] = (),
+    outputs: Sequence[Block] = (),
+) -> None:
+    """Call `handler` at a Gradio event, without a spinner and without a public API endpoint."""
+    event(
+        handler,
+        inputs=list(inputs),
+        outputs=list(outputs),
+        show_progress="hidden",
+        api_visibility="private",
+    )
+
+
+def html_slot(**options: Any) -> gr.HTML:
+    """A place for HTML. Without a script of its own it reports no clicks."""
+    return gr.HTML(js_on_load=options.pop("js_on_load", None), apply_default_css=False, **options)
+
+
+def heading_slot(title: str, detail: str = "") -> gr.HTML:
+    """A heading that never changes."""
+    return html_slot(value=render(heading(title, detail)))
+
+
+def alert(tone: Tone, title: str, body: str = "") -> str:
+    """The answer to a button."""
+    return render(note(tone, title, body))
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The answer to a button as HTML; `refusal` says why nothing was done, and is empty otherwise."""
+
+    html: str
+    refusal: str = ""
+
+
+def attempt(action: Callable[[], str | Markup], refused: str = "Refused.") -> Answer:
+    """Run what a button asks for.
+
+    `action` returns the sentence or the piece of HTML to show, or "" if the rest of the page shows
+    the success. ``ValueError`` and ``LookupError`` become refusals under the title `refused`; all
+    other errors propagate.
+    """
+    try:
+        done = action()
+    except (ValueError, LookupError) as error:
+        return Answer(alert("bad", refused, str(error)), str(error))
+    if isinstance(done, Markup):
+        return Answer(render(done))
+    return Answer(alert("good", done) if done else "")
+
+
+class Cached(Generic[T]):
+    """The last result of something slow, computed again when its key or occasion changes.
+
+    A new key, such as the number of judgments, counts at most once in `at_most_every` seconds. A
+    new occasion is rare and counts at once. Thread-safe. `clock` gives seconds.
+    """
+
+    def __init__(
+        self,
+        compute: Callable[[], T],
+        *,
+        at_most_every: float = 0.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._compute = compute
+        self._pause = at_most_every
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._known: tuple[Hashable, Hashable, float, T] | None = None
+
+    def get(self, key: Hashable, *, occasion: Hashable = None) -> T:
+        with self._lock:
+            if self._known is not None:
+                known, then, when, value = self._known
+                recent = known == key or self._clock() - when < self._pause
+                if recent and then == occasion:
+                    return value
+            value = self._compute()
+            self._known = (key, occasion, self._clock(), value)
+            return value
