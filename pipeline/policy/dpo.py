@@ -83,6 +83,7 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
     )
     save_policy(model, chat.tokenizer, directory.model)
     summary: dict[str, Any] = {
+        "method": "dpo",
         "pairs": len(training),
         "ties_left_out": ties,
         "judged_by": kinds,

@@ -64,7 +64,7 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
     train(trainer, directory.checkpoint, report, resume=job.resume)
     save_policy(model, chat.tokenizer, directory.model)
     write_samples(directory)
-    return trainer.told | {"updates": trainer.state.global_step}
+    return {"method": "rloo"} | trainer.told | {"updates": trainer.state.global_step}
 
 
 def make_trainer(

@@ -61,6 +61,11 @@ class Job:
     notes: Mapping[str, str] = field(default_factory=dict)
     repeats: str | None = None
 
+    @property
+    def kind(self) -> str:
+        """The stage, or for the policy stage its method: ppo, dpo or rloo."""
+        return self.config.optimize.method if self.stage == "policy" else self.stage
+
     def model(self, key: str) -> str:
         """The path of a model this stage cannot do without."""
         path = self.models.get(key)

@@ -32,11 +32,10 @@ from pipeline.runs.repeat import (
 from pipeline.runs.rundir import Job, RunDirectory, write_atomically
 from pipeline.simulation.clients import conversation
 from pipeline.simulation.preference import Gold
-from pipeline.stages.policy import METHODS as TRAINERS
 from pipeline.statistics.winrate import WinRate, outcome, standard_error, win_rate
 
 METHODS = ("sft", "best_of_n", "ppo", "dpo", "rloo")
-TRAINED = tuple(TRAINERS)
+TRAINED = ("ppo", "dpo", "rloo")
 NS = (1, 2, 4, 8, 16)
 """Samples a prompt of which best-of-N shows the one that the reward model likes best."""
 

@@ -31,12 +31,14 @@ STAGES = {
     "sft": "pipeline.stages.sft",
     "sampling": "pipeline.stages.sample",
     "reward": "pipeline.stages.reward",
-    "policy": "pipeline.stages.policy",
+    "ppo": "pipeline.stages.policy",
+    "dpo": "pipeline.policy.dpo",
+    "rloo": "pipeline.policy.rloo",
     "evaluate": "pipeline.stages.evaluate",
     "measure": "pipeline.studies.measure",
     "curve": "pipeline.reward.report.curve",
 }
-"""Each is a module with ``run(job, report, directory) -> summary``."""
+"""By `Job.kind`; each module has ``run(job, report, directory) -> summary``."""
 
 FAILED = 1
 CANCELLED = 128 + signal.SIGTERM
@@ -74,7 +76,7 @@ def _work(directory: RunDirectory, lock: int) -> dict[str, Any]:
         report.rewind(0)
     report.log(f"{job.stage} of iteration {job.iteration}, attempt {job.attempt}")
     try:
-        stage = _stage(job)
+        stage = stage_module(job)
         with (
             _tracked(job, report, directory),
             distributed.launch_ranks(job, directory.path, lock=lock),
@@ -92,7 +94,7 @@ def _run_rank(directory: RunDirectory, place: distributed.Rank) -> int:
     signal.signal(signal.SIGTERM, _cancel)
     job = directory.job()
     _configure_process(job.config.worker)
-    stage = _stage(job)
+    stage = stage_module(job)
     try:
         with (
             TemporaryDirectory() as folder,
@@ -107,7 +109,7 @@ def _run_rank(directory: RunDirectory, place: distributed.Rank) -> int:
 
 @contextmanager
 def _tracked(job: Job, report: Report, directory: RunDirectory) -> Iterator[None]:
-    """Send metrics to the trackers that the settings name."""
+    """Send metrics to the trackers in `worker.report_to`."""
     names = job.config.worker.report_to
     if not names:
         yield
@@ -121,16 +123,16 @@ def _tracked(job: Job, report: Report, directory: RunDirectory) -> Iterator[None
         trackers.close()
 
 
-def _stage(job: Job) -> Any:
-    # Imported here and not above: threads and environment must be set before torch is loaded.
-    module = import_module(STAGES[job.stage])
-    import_module("pipeline.models.devices").cap_threads(job.config.worker)
-    import_module("transformers.utils.logging").disable_progress_bar()
-    return module
+def stage_module(job: Job) -> Any:
+    """The module with the job's `run`.
+
+    It imports torch, so threads and environment must be set first.
+    """
+    return import_module(STAGES[job.kind])
 
 
 def _configure_process(config: WorkerConfig) -> None:
-    """Take a back seat to labeling, and keep libraries quiet."""
+    """Set priority, threads and environment; the last lines import torch."""
     niceness = os.nice(0)
     if config.nice > niceness:
         os.nice(config.nice - niceness)
@@ -145,6 +147,8 @@ def _configure_process(config: WorkerConfig) -> None:
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
     os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
+    import_module("pipeline.models.devices").cap_threads(config)
+    import_module("transformers.utils.logging").disable_progress_bar()
 
 
 def reason_of(error: BaseException) -> str:

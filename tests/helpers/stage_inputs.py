@@ -15,10 +15,10 @@ import torch
 from pipeline.config.studio import Config
 from pipeline.models import generate
 from pipeline.models.text import ChatTokenizer
-from pipeline.policy import ppo as ppo_stage
 from pipeline.reward import scoring
 from pipeline.reward.network import from_language_model
 from pipeline.runs.rundir import Job, Report, RunDirectory
+from pipeline.stages import policy as ppo_stage
 from storage.records import Prompt, messages_json
 from tests.helpers.tiny import save_tiny
 

@@ -25,7 +25,7 @@ from pipeline.reward.data import read_pairs
 from pipeline.runs import cancellation
 from pipeline.runs.cancellation import Cancelled
 from pipeline.runs.rundir import Job, Report, RunDirectory
-from pipeline.stages import policy
+from pipeline.worker.worker import stage_module
 from storage.records import as_messages
 from tests.helpers.stage_inputs import (
     give,
@@ -59,6 +59,10 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return made | {"policy": made["reference"]}
 
 
+def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
+    return stage_module(job).run(job, report, directory)
+
+
 def prepared(models: dict[str, str], path: Path, **settings: Any) -> tuple[Job, RunDirectory]:
     job = make_job("policy", models, **settings)
     directory = RunDirectory.create(path, job)
@@ -72,7 +76,7 @@ def prepared(models: dict[str, str], path: Path, **settings: Any) -> tuple[Job, 
 def ran(models: dict[str, str], path: Path, **settings: Any) -> tuple[dict[str, Any], RunDirectory]:
     job, directory = prepared(models, path, **settings)
     with Report(directory) as report:
-        return policy.run(job, report, directory), directory
+        return run(job, report, directory), directory
 
 
 def events(directory: RunDirectory, kind: str) -> list[dict[str, Any]]:
@@ -139,7 +143,7 @@ def test_dpo_does_not_learn_from_what_the_audit_model_has_for_itself(models, tmp
         judged = [row | {"prompt_role": role} for row, role in zip(rows, roles, strict=True)]
         give(directory, "judgments.parquet", judged)
         with Report(directory) as report:
-            found.append(policy.run(job, report, directory))
+            found.append(run(job, report, directory))
     parts = ("pairs", "held_out_pairs", "apart_preferences", "ties_left_out")
     assert [sum(summary[part] for part in parts) for summary in found] == [40, 40]
     none, some = found
@@ -156,7 +160,7 @@ def test_dpo_is_measured_on_pairs_that_no_reward_model_chose(models, tmp_path):
     arms = ["random"] * 24 + ["bald"] * 24
     give(directory, "judgments.parquet", [r | {"arm": a} for r, a in zip(rows, arms, strict=True)])
     with Report(directory) as report:
-        summary = policy.run(job, report, directory)
+        summary = run(job, report, directory)
     # A fifth of 24 prompts is 5: of ten judgments half measure, and none of the ten is learned.
     assert summary["held_out_pairs"] == 5
     assert summary["pairs"] + summary["apart_preferences"] == 38
@@ -287,12 +291,12 @@ def test_a_cancelled_run_resumes_as_if_nothing_had_happened(models, tmp_path, mo
     with monkeypatch.context() as patched, Report(directory) as report:
         patched.setattr(Report, "metrics", cancel_at_three)
         with pytest.raises(Cancelled):
-            policy.run(job, report, directory)
+            run(job, report, directory)
     assert not directory.model.exists()
     monkeypatch.setattr(cancellation, "_asked", False)
     again = Job(**{**vars(job), "attempt": 2, "resume": True})
     with Report(directory, attempt=2) as report:
-        policy.run(again, report, directory)
+        run(again, report, directory)
 
     ours, theirs = (load_file(d.model / "model.safetensors") for d in (directory, whole))
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)

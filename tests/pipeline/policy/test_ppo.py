@@ -15,7 +15,6 @@ import torch
 from pipeline.loop.remedies import suggested
 from pipeline.models.devices import load_causal_lm
 from pipeline.models.text import ChatTokenizer
-from pipeline.policy import ppo as ppo_stage
 from pipeline.ppo import TrainingDiverged
 from pipeline.ppo.checkpoint import list_checkpoints, load_checkpoint
 from pipeline.ppo.learner import Learner
@@ -24,6 +23,7 @@ from pipeline.ppo.settings import toml
 from pipeline.reward.network import load_network
 from pipeline.reward.scoring import RewardModel
 from pipeline.runs.rundir import Report, RunDirectory
+from pipeline.stages import policy as ppo_stage
 from storage import worker_files
 from storage.engine.database import Database
 from storage.records import Prompt

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 import torch
 
-from pipeline.policy import ppo as ppo_stage
 from pipeline.ppo import ActorCritic, PPOTrainer, SamplerMismatch, trainer
 from pipeline.ppo.checkpoint import list_checkpoints
 from pipeline.ppo.model import Setup, weights_hash
 from pipeline.ppo.samplers import TransformersGenerate
 from pipeline.runs.rundir import Report, RunDirectory
+from pipeline.stages import policy as ppo_stage
 from pipeline.worker.worker import reason_of
 from tests.helpers.ppo_helpers import tiny_model, tiny_trainer
 from tests.helpers.stage_inputs import give, make_job, make_prompts, tiny_models_and_reward
