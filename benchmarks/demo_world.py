@@ -36,6 +36,7 @@ from pipeline.reward.members import train_members
 from pipeline.reward.quality.calibration import calibrate
 from pipeline.reward.scoring import RewardModel
 from pipeline.reward.stopping import EarlyStop
+from pipeline.reward.trainer import Training
 from pipeline.runs.rundir import Report, RunDirectory
 from pipeline.sampling.pairs import alike
 from pipeline.simulation.annotators import SimulatedAnnotator
@@ -263,10 +264,12 @@ def trained(
         TemporaryDirectory() as scratch,
         Report(RunDirectory(Path(scratch))) as report,
     ):
-        return train_members(
-            str(MODEL_DIR), chat, pairs, config, Path(scratch) / "checkpoints", report,
-            device=torch.device("cpu"), seed=seed, bootstrap_seed=bootstrap_seed, outside=outside,
+        training = Training(
+            base=str(MODEL_DIR), chat=chat, config=config, report=report, seed=seed,
+            checkpoints=Path(scratch) / "checkpoints", device=torch.device("cpu"),
+            bootstrap_seed=bootstrap_seed,
         )  # fmt: skip
+        return train_members(training, pairs, stopping=outside)
 
 
 @dataclass(frozen=True, kw_only=True)

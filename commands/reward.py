@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -12,6 +12,7 @@ from commands.app import DEFAULT, AsJson, Workspace, app, log_progress
 from commands.studio import connect
 from pipeline.reward.report.report import format_report, make_curve
 from pipeline.runs.repeat import stoppable
+from storage.reports import RewardReport, from_json, to_json
 
 reward = typer.Typer(help="Reward models.", no_args_is_help=True)
 app.add_typer(reward, name="reward")
@@ -42,14 +43,12 @@ def report_command(
     """Is the reward model good enough for PPO, for best-of-N, or not yet?"""
     found = _report(workspace, model)
     if curve:
-        if found["model"] is None:
-            raise ValueError("there is no reward model yet; train once (`launch.py iterate`)")
         # Beside a live server, and without holding the workspace where there is none.
         make_curve(workspace.resolve(), found, log_progress)
-        found = _report(workspace, found["model"])
-    typer.echo(json.dumps(found) if as_json else format_report(found))
+        found = _report(workspace, found.model)
+    typer.echo(json.dumps(to_json(found)) if as_json else format_report(found))
 
 
-def _report(workspace: Path, model: str | None) -> Any:
+def _report(workspace: Path, model: str | None) -> RewardReport:
     with connect(workspace) as target:
-        return target.call("reward.report", model=model)
+        return from_json(RewardReport, target.call("reward.report", model=model))

@@ -21,8 +21,8 @@ from pipeline.runs.repeat import nats, stoppable
 from pipeline.simulation.judge import TIMEOUT, judge_all, load_judge
 from pipeline.simulation.preference import load_gold, score
 from pipeline.studies import compare, compare_report, sweep
-from storage import gate_report
-from storage.gate_report import GateReport
+from storage.gate_report import GateReport, Standing
+from storage.reports import from_json
 
 LARGEST_BETA = 1e6
 """Far above any use, far below where a loss overflows."""
@@ -170,15 +170,15 @@ def gate_command(
                 "gate.override",
                 ruling=override, reason=reason, policy=policy, researcher=by or _account(),
             )  # fmt: skip
-            text = gate.format_verdict(gate_report.read(gate_report.Standing, found))
+            text = gate.format_verdict(from_json(Standing, found))
         elif reason or by:
             raise ValueError("--reason and --by need --override promote or block")
         elif policy:
-            standing = gate_report.read(GateReport, target.call("gate")).standing(policy)
+            standing = from_json(GateReport, target.call("gate")).standing(policy)
             found, text = asdict(standing), gate.format_verdict(standing)
         else:
             found = target.call("gate")
-            text = gate.format_gate(gate_report.read(GateReport, found))
+            text = gate.format_gate(from_json(GateReport, found))
     typer.echo(json.dumps(found) if as_json else text)
 
 

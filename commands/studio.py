@@ -26,6 +26,7 @@ from storage.engine.database import Database
 from storage.engine.workspace import SERVER, read_server
 from storage.errors import WorkspaceLocked
 from storage.records import Prompt
+from storage.reports import to_json
 from storage.status import status
 from storage.tables import prompts
 
@@ -61,7 +62,7 @@ class Studio:
             lambda **ruling: asdict(self.loop.override_gate(**ruling)),
             takes=self.loop.override_gate,
         )
-        self.commands.register("reward.report", self.loop.reports.report)
+        self.commands.register("reward.report", self._reward_report)
         self.commands.register("status", self._status)
 
     def call(self, command: str, **arguments: Any) -> Any:
@@ -76,13 +77,16 @@ class Studio:
     def _retry(self, overrides: dict[str, str] | None = None) -> None:
         self.loop.retry(self.loop.stopped().id, overrides, by_operator=True)
 
+    def _reward_report(self, model: str | None = None) -> dict[str, Any]:
+        return to_json(self.loop.reports.report(model))
+
     def _status(self) -> dict[str, Any]:
         """The workspace's status, with what keeps the loop from going on as a sentence."""
         try:
             self.loop.refresh()
         except Exception as error:  # the rest of the status is wanted all the more
             self.db.health.stuck = str(error)
-        blocked = self.loop.state()["blocked"]
+        blocked = self.loop.state().blocked
         stopped = what_stopped(blocked) if blocked else None
         trouble = self.db.health.trouble or stopped
         return status(self.db) | {"trouble": trouble}
@@ -90,7 +94,7 @@ class Studio:
     def advance(self) -> dict[str, Any]:
         """One step of the loop and where it stands now."""
         self.loop.advance()
-        return self.loop.state() | {"trouble": self.db.health.stuck}
+        return asdict(self.loop.state()) | {"trouble": self.db.health.stuck}
 
     def fill_demo(self, config: Config) -> None:
         """Give a workspace on the embedded model the demo's prompts, once."""

@@ -1,19 +1,17 @@
 """What the promotion gate reports: computed by `pipeline.promotion`, shown by pages and commands.
 
-`dataclasses.asdict` turns a report into JSON.  `read` makes the report of that JSON again.
+`dataclasses.asdict` turns a report into JSON; `storage.reports.from_json` reads it back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
-from typing import Any, Literal, TypeVar
+from typing import Literal
 
 from storage.analysis.intervals import WinRate
 from storage.gate_records import StandingRuling
 
-T = TypeVar("T")
 Verdict = Literal["promoted", "blocked", "provisional"]
 Decision = Literal["better", "worse", "go on"]
 
@@ -128,15 +126,3 @@ class GateReport:
                 return found
         known = ", ".join(each.policy for each in self.policies) or "none yet"
         raise ValueError(f"there is no trained policy {policy}; there are: {known}")
-
-
-def read(report: type[T], found: Mapping[str, Any]) -> T:
-    """The report in a JSON object; pydantic.ValidationError for another object."""
-    return _adapter(report).validate_python(found)
-
-
-@cache
-def _adapter(report: type[Any]) -> Any:
-    from pydantic import TypeAdapter  # noqa: PLC0415  (a tenth of a second that few commands need)
-
-    return TypeAdapter(report)

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 from labeler.html import components
 from labeler.html.components import Markup
-from labeler.ports import Stopped
 from storage.records import Phase, Run
+from storage.reports import Stopped
 from storage.tables import runs
 
 PHASES: tuple[tuple[Phase, str], ...] = (

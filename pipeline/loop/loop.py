@@ -12,12 +12,11 @@ import threading
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from pipeline.config import metric_definitions, paths
 from pipeline.config.studio import Config
-from pipeline.loop.remedies import Stopped, stopped
-from pipeline.loop.settings_view import SettingView, form, overridden
+from pipeline.loop.remedies import stopped
+from pipeline.loop.settings_view import form, overridden
 from pipeline.loop.stage_inputs import Preparation, require_reference
 from pipeline.models.hub import base_model_path
 from pipeline.ppo.metrics import METRICS as PPO_METRICS
@@ -28,6 +27,7 @@ from storage import worker_files
 from storage.engine.database import Database
 from storage.gate_report import GateReport, Standing
 from storage.records import Iteration, ModelVersion, Phase, Run, Stage, now
+from storage.reports import Blocked, LoopState, SettingView, Stopped
 from storage.tables import iterations, models, policy_judgments, prompts, runs, settings
 
 STAGE_OF: dict[Phase, Stage] = {
@@ -47,7 +47,9 @@ class Loop:
         self._config = config
         self._jobs = Jobs(db)
         self._lock = threading.RLock()
-        self.reports = RewardReports(db.workspace, lambda: models.reward_models(db), self.state)
+        self.reports = RewardReports(
+            db.workspace, lambda: models.reward_models(db), lambda: self.state().message
+        )
         # Storage counts the labels, and is told here whose.
         settings.set_learn_from(db, self._now().reward.learn_from)
 
@@ -210,35 +212,31 @@ class Loop:
             return "sft"
         return STAGE_OF.get(current.phase)
 
-    def state(self) -> dict[str, Any]:
-        """Where the loop stands: iteration, phase, what the running stage says, what blocks it."""
-        current, blocked = iterations.latest(self._db), self.blocked_by()
+    def state(self) -> LoopState:
+        """Where the loop stands."""
+        current, stopped = iterations.latest(self._db), self.blocked_by()
         if current is None:
-            return {
-                "iteration": None,
-                "phase": None,
-                "phase_name": None,
-                "message": "",
-                "blocked": None,
-            }
-        running = [r for r in runs.listing(self._db) if r.status == "running"]
-        done = f"{running[-1].progress:.0%} {running[-1].message}" if running else ""
-        return {
-            "iteration": current.number,
-            "phase": current.phase,
-            "phase_name": self._phase_name(current),
-            "message": f"{runs.name(running[-1])} {done}".strip() if running else "",
-            "blocked": blocked and self._as_blocked(blocked),
-        }
+            return LoopState()
+        running = [run for run in runs.listing(self._db) if run.status == "running"]
+        message = ""
+        if running:
+            run = running[-1]
+            message = f"{runs.name(run)} {run.progress:.0%} {run.message}".strip()
+        return LoopState(
+            iteration=current.number,
+            phase=current.phase,
+            phase_name=self._phase_name(current),
+            message=message,
+            blocked=stopped and self._blocked(stopped),
+        )
 
-    def _as_blocked(self, run: Run) -> dict[str, Any]:
-        resumable = runs.has_checkpoint(self._db, run)
-        return {
-            "run": run.id,
-            "stage": runs.name(run),
-            "reason": run.reason,
-            "resumable": resumable,
-        }
+    def _blocked(self, run: Run) -> Blocked:
+        return Blocked(
+            run=run.id,
+            stage=runs.name(run),
+            reason=run.reason,
+            resumable=runs.has_checkpoint(self._db, run),
+        )
 
     def _phase_name(self, current: Iteration) -> str:
         method = runs.method(self._db, current)

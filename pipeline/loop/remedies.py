@@ -7,11 +7,11 @@ and "diverged", where a number was not finite.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from pipeline.config.studio import Config
 from pipeline.ppo.settings import plain, toml
-from storage.records import Run, RunNote, Stage
+from storage.records import Run, RunNote
+from storage.reports import Stopped
 
 DEFAULT_KL_WEIGHT = 0.05
 
@@ -50,23 +50,6 @@ def suggested(flag: str, *, ran: Config, now: Config) -> dict[str, str]:
         return {}
     held = {setting.name: setting.value for setting in now.settings()}
     return {name: toml(plain(value)) for name, value in find(ran).items() if value != held[name]}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Stopped:
-    """A stage that failed or was cancelled (fulfils labeler.ports.Stopped)."""
-
-    run: str
-    attempt: int
-    stage: Stage
-    status: str
-    reason: str
-    resumable: bool
-    may_label: bool
-    method: str
-    flag: str
-    remedy: str
-    suggestion: Mapping[str, str]
 
 
 def stopped(run: Run, flags: Sequence[RunNote], *, resumable: bool, now: Config) -> Stopped:

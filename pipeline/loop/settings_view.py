@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal
 
 from pipeline.config.studio import Config
 from pipeline.ppo.settings import plain, toml
 from storage.records import Iteration, Stage
+from storage.reports import SettingView
 
 BASIC_SETTINGS = (
     "reward.tie_model",
@@ -47,21 +48,6 @@ _OF_THE_PAIRS = ("sampling", "labeling", "gate.labels", "gate.most")
 _OF_THE_REWARD_MODEL = ("reward", "sampling.batch")
 """`reward` also says which judgments DPO learns from: those that the reward model did.  By
 `sampling.batch` the reward stage samples what rewards are centred on."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class SettingView:
-    """A setting as the researcher's form shows it (fulfils labeler.ports.Setting)."""
-
-    name: str
-    value: Any
-    default: Any
-    help: str
-    choices: tuple[str, ...] | None
-    kind: Literal["int", "float", "str", "bool"]
-    basic: bool
-    why_fixed: str | None
-    offered: bool
 
 
 def form(config: Config, *, again: Stage | None = None) -> list[SettingView]:

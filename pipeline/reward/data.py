@@ -1,4 +1,4 @@
-"""Judgments as token ids: read, encoded once, split by prompt, padded into batches."""
+"""Judgments as token ids: read, encoded, split by prompt, padded into batches."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 import torch
@@ -33,9 +33,9 @@ _COLUMNS = (
 class JudgedPair:
     """One judgment with both its texts as token ids; `outcome` is a code of `likelihood`.
 
-    `strength` is 1 slightly, 2 clearly, 3 much, or `likelihood.UNSTATED`; `side` is +1 where
-    `first` stood on the left, −1 where it stood on the right.  `audit`: the prompt is one that
-    was imported for auditing.  `arm` is the one that made the comparison.
+    `strength` is 1 slightly, 2 clearly, 3 much, or `likelihood.UNSTATED`.  `side` is +1 if `first`
+    was on the left and −1 if it was on the right.  `audit`: the prompt was imported for auditing.
+    `arm` made the comparison.
     """
 
     judgment: str
@@ -60,7 +60,7 @@ class JudgedPair:
 
     @property
     def random_stream(self) -> bool:
-        """Whether no reward model chose the pair, so that it may say how good one is."""
+        """Whether chance chose the pair, so that it can measure a reward model."""
         return self.arm in RANDOM_STREAM
 
 
@@ -83,9 +83,9 @@ def job_pairs(
 
 
 def read_pairs(path: Path, chat: ChatTokenizer, room: Room) -> list[JudgedPair]:
-    """Every judgment of a parquet file that fits, tokenized; none is cut.
+    """The judgments of a parquet file that fit, tokenized; none is truncated.
 
-    Raises `TooLong` as `room` says, and ValueError when columns are missing.
+    Raises `TooLong` if `room` does, and ValueError if columns are missing.
     """
     frame = pd.read_parquet(path)
     missing = [name for name in _COLUMNS if name not in frame.columns]
@@ -132,7 +132,7 @@ def judged_by(inputs: Path) -> dict[str, dict[str, int]]:
 
 
 def notes_on_kinds(kinds: Mapping[str, Mapping[str, int]]) -> list[dict[str, Any]]:
-    """What a run says of them: a warning where kinds were left out or mixed, else plain news."""
+    """The note of a run on `judged_by`: a warning if kinds were left out or mixed."""
     used, left_out = kinds["used"], kinds["left_out"]
     if not used:
         return []
@@ -153,9 +153,9 @@ def split_by_prompt(
 ) -> tuple[list[JudgedPair], list[JudgedPair]]:
     """Training and held-out pairs with no prompt in both.
 
-    Judgments of one prompt resemble each other: splitting by judgment instead flatters accuracy
-    by ten points and more.  `held_out_prompts` says which are held out, and raises ValueError where
-    there is nothing to learn or measure.
+    Judgments of one prompt resemble each other; splitting by judgment overstates accuracy by ten
+    points or more.  `held_out_prompts` selects the prompts and raises ValueError if there is
+    nothing to learn or measure.
     """
     held_out = held_out_prompts(by_prompt(pairs), share=held_out_share, seed=seed)
     train = [pair for pair in pairs if pair.prompt not in held_out]
@@ -180,11 +180,11 @@ def by_prompt(pairs: Sequence[JudgedPair]) -> dict[str, Judged]:
 def set_apart(
     train: Sequence[JudgedPair], *, share: float, least: int, seed: int
 ) -> tuple[list[JudgedPair], list[JudgedPair]]:
-    """What the heads learn from and what is outside their samples, with no prompt in both.
+    """Judgments to learn from and judgments set apart, with no prompt in both.
 
-    Prompts imported for auditing are outside, and further ones up to a `share` of the prompts, which
-    follow from their ids.  Fewer than `least` judgments decide nothing: then only the prompts for
-    auditing are.  All are learned from where nothing else prefers a response.
+    Prompts imported for auditing are set apart, and others until `share` of the prompts is reached;
+    which ones follows from their ids.  If that gives fewer than `least` judgments, only the prompts
+    for auditing are.  If the rest had no preference, nothing is set apart.
     """
     audit = {pair.prompt for pair in train if pair.audit}
     prompts = {pair.prompt for pair in train}
@@ -198,29 +198,47 @@ def set_apart(
     return list(train), []
 
 
-def split_judgments(
-    pairs: Sequence[JudgedPair], config: RewardConfig, *, seed: int
-) -> tuple[list[JudgedPair], list[JudgedPair], list[JudgedPair]]:
-    """What training learns from, what is set apart, and what is held out: `split_by_prompt`, then
-    `set_apart`.  Raises ValueError where there is nothing to learn or measure."""
+class Split(NamedTuple):
+    """Judgments by use; no prompt is in two of the lists."""
+
+    learned: list[JudgedPair]
+    """The reward model learns from these."""
+    apart: list[JudgedPair]
+    """They decide when to stop, and train the audit model."""
+    held_out: list[JudgedPair]
+    """They measure the reward model, and train the audit model."""
+
+    @property
+    def unseen(self) -> list[JudgedPair]:
+        """All that the reward model does not learn from."""
+        return [*self.apart, *self.held_out]
+
+    @property
+    def measured(self) -> list[JudgedPair]:
+        """Held-out pairs of the random stream: pairs that a reward model chose are harder than others."""
+        return [pair for pair in self.held_out if pair.random_stream]
+
+
+def split_judgments(pairs: Sequence[JudgedPair], config: RewardConfig, *, seed: int) -> Split:
+    """`split_by_prompt`, then `set_apart`; ValueError if there is nothing to learn or measure."""
     rest, held_out = split_by_prompt(pairs, held_out_share=config.held_out_share, seed=seed)
     learned, apart = set_apart(
         rest, share=config.audit_share, least=config.stopping_judgments, seed=seed
     )
-    return learned, apart, held_out
+    return Split(learned, apart, held_out)
 
 
 def stopping_pairs(config: RewardConfig, apart: Sequence[JudgedPair]) -> Sequence[JudgedPair]:
-    """Those set apart, where they say when to stop training: too few say nothing."""
+    """The judgments that decide when to stop training: those set apart, if they are enough."""
     enough = len(apart) >= config.stopping_judgments
     return apart if config.early_stopping and enough else ()
 
 
 def resolved(config: RewardConfig, pairs: Sequence[JudgedPair]) -> RewardConfig:
-    """The settings with the tie model that ``auto`` stands for on these judgments.
+    """The settings with ``tie_model="auto"`` replaced by the model for these judgments.
 
-    Strengths that few state say little, and those who state them only now and then do so of clear
-    cases, which would pull the thresholds.  A margin reads strengths by itself.
+    It is ordinal if at least half of the preferences state a strength and there is no margin.
+    Strengths that are stated rarely are stated for clear cases and would bias the thresholds.
     """
     if config.tie_model != "auto":
         return config
@@ -233,7 +251,7 @@ def resolved(config: RewardConfig, pairs: Sequence[JudgedPair]) -> RewardConfig:
 def training_rows(
     pairs: Sequence[JudgedPair], tie_model: TieModel, *, heads: int = 1, seed: int = 0
 ) -> list[dict[str, Any]]:
-    """Rows for the trainer; ``drop`` leaves ties out here, where it can be counted.
+    """Rows for the trainer, without ties under ``drop``.
 
     `annotator` is an index into `annotator_ids`.
     """
@@ -255,15 +273,15 @@ def training_rows(
 
 
 def annotator_ids(pairs: Sequence[JudgedPair]) -> list[str]:
-    """Everybody who gave one of these judgments, in order."""
+    """Everybody who gave one of these judgments, sorted."""
     return sorted({pair.annotator for pair in pairs})
 
 
 def bootstrap_weights(judgment: str, *, heads: int, seed: int) -> list[float]:
-    """How often each head's bootstrap sample holds a judgment: Poisson(1), or 1 for a single head.
+    """How often each head's bootstrap sample contains a judgment: Poisson(1), or 1 for one head.
 
-    The Poisson bootstrap draws each row's count by itself (Oza and Russell 2001, *Online Bagging
-    and Boosting*), so it follows from the judgment's id and stays as labels come in.
+    The Poisson bootstrap draws each row's count separately (Oza and Russell 2001, *Online Bagging
+    and Boosting*), so it depends on the judgment's id only and does not change with new labels.
     """
     if heads == 1:
         return [1.0]
@@ -290,7 +308,7 @@ _BATCHED = {
 
 
 class PairCollator:
-    """Rows of `training_rows` to one batch with both sides: the firsts, then the seconds."""
+    """Collates rows of `training_rows` into a batch: all first responses, then all second ones."""
 
     def __init__(self, pad_id: int) -> None:
         self._pad_id = pad_id

@@ -1,10 +1,10 @@
-"""The members of a reward model: networks of their own, or heads on one trunk.
+"""The members of a reward model: separate networks, or heads on one trunk.
 
-Networks that learn the same judgments from the same weights end apart, because each meets them in
-an order of its own (Lakshminarayanan et al. 2017, *Simple and Scalable Predictive Uncertainty
-Estimation using Deep Ensembles*, who find that bootstrap samples on top of it do harm).  Their mean
-is a better reward than any of them, and where they part is where they have learned little.
-Heads on one trunk cost nothing and tell only the second (`pipeline.reward.network`).
+Networks that learn the same judgments from the same initial weights differ, because each sees the
+judgments in another order (Lakshminarayanan et al. 2017, *Simple and Scalable Predictive
+Uncertainty Estimation using Deep Ensembles*, who find that bootstrap samples on top do harm).
+Their mean is a better reward than any of them, and they disagree where they have learned little.
+Heads on one trunk are free but give only the disagreement (`pipeline.reward.network`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -21,121 +21,106 @@ import torch
 
 from pipeline.config.reward import RewardConfig
 from pipeline.models.hf_trainer import is_large, last_checkpoint
-from pipeline.models.text import ChatTokenizer
 from pipeline.reward.annotators import AnnotatorEffects
 from pipeline.reward.data import JudgedPair, annotator_ids, resolved
 from pipeline.reward.network import from_language_model
 from pipeline.reward.scoring import RewardModel
 from pipeline.reward.stopping import EarlyStop
-from pipeline.reward.trainer import SHARE, likelihood_of, train_reward_model
-from pipeline.runs.rundir import Report, write_atomically
+from pipeline.reward.trainer import Training, likelihood_of, train_network
+from pipeline.runs.rundir import write_atomically
 from storage.records import derive_seed
 
 _FINISHED, _WEIGHTS = "finished.json", "weights.pt"
 
 
 def train_members(
-    base: str,
-    chat: ChatTokenizer,
+    training: Training,
     pairs: Sequence[JudgedPair],
-    config: RewardConfig,
-    checkpoints: Path,
-    report: Report,
     *,
-    device: torch.device,
-    seed: int,
-    bootstrap_seed: int = 0,
-    resume: bool = False,
+    stopping: Sequence[JudgedPair] = (),
     measure: Callable[[RewardModel, int], None] | None = None,
-    outside: Sequence[JudgedPair] = (),
     notes: Sequence[dict[str, Any]] = (),
-    doing: str = "training the reward model",
-    share: tuple[float, float] = (0.0, SHARE),
-    quiet: bool = False,
 ) -> tuple[RewardModel, EarlyStop | None]:
-    """A reward model from the language model `base`, and what early stopping kept, on average.
+    """A trained reward model, and the mean over its networks of what early stopping kept.
 
-    Arguments are those of `train_reward_model`; only the first network reports more than its
-    progress, and `measure` is given it as a model.  A resumed run goes on with the network that
-    was being trained.  Each network keeps its `annotators`, and all leave with the same ties.
+    Arguments are those of `train_network`.  Only the first network reports `notes`, metrics and
+    measurements.  A resumed run continues with the network that was interrupted.  Each network
+    keeps its `annotators`; all get the mean of their ties.
     """
-    first, count = _first(base, chat, config)
+    first, count = _first_network(training)
     networks, kept = [], []
-    begin, end = share
+    resume = training.resume
     for number in range(count):
-        network = first if number == 0 else from_language_model(base, chat)
-        network.to(device)
-        folder = checkpoints / f"member-{number + 1}"
-        if resume and (folder / _FINISHED).exists():
-            found = _restore(network, folder, pairs, config)
+        network = first if number == 0 else from_language_model(training.base, training.chat)
+        network.to(training.device)
+        own = _training_of(training, number, count)
+        if resume and (own.checkpoints / _FINISHED).exists():
+            stop = _restore(network, own.checkpoints, pairs, training.config)
         else:
-            goes_on = resume and (number == 0 or last_checkpoint(folder) is not None)
-            if resume and not goes_on:  # after its first network, and before a checkpoint of this
-                report.rewind(_seq(checkpoints, number))
-            found = train_reward_model(
+            continues = resume and (number == 0 or last_checkpoint(own.checkpoints) is not None)
+            if resume and not continues:  # interrupted before this network's first checkpoint
+                training.report.rewind(_last_event(training, number))
+            stop = train_network(
                 network,
-                chat,
+                replace(own, resume=continues),
                 pairs,
-                config,
-                folder,
-                report,
-                device=device,
-                seed=_seed(seed, number),
-                bootstrap_seed=bootstrap_seed,
-                resume=goes_on,
-                measure=_measuring(measure, network, chat, device) if number == 0 else None,
-                outside=outside,
+                stopping=stopping,
+                measure=_measuring(measure, network, training) if number == 0 else None,
                 notes=notes if number == 0 else (),
-                doing=f"{doing}: network {number + 1} of {count}" if count > 1 else doing,
-                share=(
-                    begin + (end - begin) * number / count,
-                    begin + (end - begin) * (number + 1) / count,
-                ),
-                quiet=quiet or number > 0,
             )
-            _finish(network, folder, found, report)
+            _finish(network, own, stop)
             resume = False
         networks.append(network)
-        kept.append(found)
-    if resume:  # everything was trained, and what follows is told anew
-        report.rewind(_seq(checkpoints, count))
-    _agree(networks)
-    return RewardModel(networks[0], chat, device, peers=networks[1:]), _mean(kept)
+        kept.append(stop)
+    if resume:  # all networks were trained; what follows reports again
+        training.report.rewind(_last_event(training, count))
+    _share_ties(networks)
+    model = RewardModel(networks[0], training.chat, training.device, peers=networks[1:])
+    return model, _mean(kept)
 
 
-def _first(base: str, chat: ChatTokenizer, config: RewardConfig) -> tuple[Any, int]:
-    """The first network, before it has learned anything, and how many there are to be."""
-    network = from_language_model(base, chat)
+def _training_of(training: Training, number: int, count: int) -> Training:
+    """The training of one network of `count`."""
+    begin, end = training.share
+    step = (end - begin) / count
+    several = f": network {number + 1} of {count}" if count > 1 else ""
+    return replace(
+        training,
+        checkpoints=training.checkpoints / f"member-{number + 1}",
+        seed=derive_seed("member", str(training.seed), str(number)) if number else training.seed,
+        doing=training.doing + several,
+        share=(begin + step * number, begin + step * (number + 1)),
+        quiet=training.quiet or number > 0,
+    )
+
+
+def _first_network(training: Training) -> tuple[Any, int]:
+    """The first network, untrained, and how many networks there will be."""
+    config = training.config
+    network = from_language_model(training.base, training.chat)
     large = config.ensemble == "auto" and is_large(network)
     if config.members > 1 and (large or config.ensemble == "heads"):
-        return from_language_model(base, chat, heads=config.members), 1
+        return from_language_model(training.base, training.chat, heads=config.members), 1
     return network, config.members
 
 
-def _seed(seed: int, number: int) -> int:
-    """Of the order in which a network meets the judgments."""
-    return seed if number == 0 else derive_seed("member", str(seed), str(number))
-
-
 def _measuring(
-    measure: Callable[[RewardModel, int], None] | None,
-    network: Any,
-    chat: ChatTokenizer,
-    device: torch.device,
+    measure: Callable[[RewardModel, int], None] | None, network: Any, training: Training
 ) -> Callable[[int], None] | None:
     if measure is None:
         return None
 
     def at(step: int) -> None:
-        measure(RewardModel(network, chat, device), step)
+        measure(RewardModel(network, training.chat, training.device), step)
         network.train()
 
     return at
 
 
-def _finish(network: Any, folder: Path, kept: EarlyStop | None, report: Report) -> None:
-    """Remember a trained network until all are; its checkpoints are of no more use."""
-    found = {"kept": asdict(kept) if kept else None, "seq": report.seq}
+def _finish(network: Any, training: Training, kept: EarlyStop | None) -> None:
+    """Save a trained network until all are trained; its checkpoints are no longer needed."""
+    found = {"kept": asdict(kept) if kept else None, "seq": training.report.seq}
+    folder = training.checkpoints
     folder.mkdir(parents=True, exist_ok=True)
     torch.save(network.state_dict(), folder / _WEIGHTS)
     write_atomically(folder / _FINISHED, json.dumps(found))
@@ -146,28 +131,26 @@ def _finish(network: Any, folder: Path, kept: EarlyStop | None, report: Report) 
 def _restore(
     network: Any, folder: Path, pairs: Sequence[JudgedPair], config: RewardConfig
 ) -> EarlyStop | None:
+    """Load what `_finish` saved."""
     weights = torch.load(folder / _WEIGHTS, map_location="cpu", weights_only=True)
     if any(name.startswith("annotators.") for name in weights):
         network.annotators = AnnotatorEffects(annotator_ids(pairs)).to(network.device)
     network.likelihood = likelihood_of(resolved(config, pairs))
     network.load_state_dict(weights)
-    kept = _finished(folder)["kept"]
+    kept = json.loads((folder / _FINISHED).read_text())["kept"]
     return EarlyStop(**kept) if kept else None
 
 
-def _finished(folder: Path) -> dict[str, Any]:
-    """What is remembered of a trained network beside its weights."""
-    return json.loads((folder / _FINISHED).read_text())
-
-
-def _seq(checkpoints: Path, count: int) -> int:
-    """The last event of the first `count` networks."""
-    return int(_finished(checkpoints / f"member-{count}")["seq"])
+def _last_event(training: Training, count: int) -> int:
+    """The number of the last event of the first `count` networks."""
+    return int(
+        json.loads((training.checkpoints / f"member-{count}" / _FINISHED).read_text())["seq"]
+    )
 
 
 @torch.no_grad()
-def _agree(networks: Sequence[Any]) -> None:
-    """Give all networks the mean of what each has learned of ties, in the form that is stored."""
+def _share_ties(networks: Sequence[Any]) -> None:
+    """Give all networks the mean of their learned ties, in stored form."""
     for parameters in zip(*(network.ties.parameters() for network in networks), strict=True):
         mean = torch.stack(parameters).mean(0)
         for parameter in parameters:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import Tensor
 from transformers import TrainerCallback
 
 from pipeline.config.reward import RewardConfig
+from pipeline.models.devices import pick_device
 from pipeline.models.hf_trainer import ReportCallback, train, trainer_arguments
 from pipeline.models.text import ChatTokenizer
 from pipeline.reward.annotators import AnnotatorEffects, effective
@@ -27,17 +29,17 @@ from pipeline.reward.likelihood import Likelihood, TieValues
 from pipeline.reward.quality.reliability import losses_to_annotators
 from pipeline.reward.scoring import RewardModel
 from pipeline.reward.stopping import EarlyStop, EarlyStopping
-from pipeline.runs.rundir import Report
+from pipeline.runs.rundir import Job, Report
 
 SHARE, AUDITED = 0.6, 0.8
-"""How far the stage is when the model is trained, and when the audit model is."""
+"""The stage's progress when the reward model is trained, and when the audit model is."""
 
 
 class RewardTrainer(trl.RewardTrainer):
-    """TRL's trainer with our rows, our likelihood, learned ties, annotators and several heads.
+    """TRL's trainer with our likelihood, learned ties, annotators and several heads.
 
-    The stock one drops pairs over 1,024 tokens and every column but three without a word; rows
-    come here tokenized and reach the loss as they are.
+    TRL's own silently drops pairs over 1,024 tokens and all columns but three.  Here rows are
+    already tokenized and reach the loss unchanged.
     """
 
     def __init__(self, *, settings: RewardConfig, judgments: int, **arguments: Any) -> None:
@@ -55,7 +57,7 @@ class RewardTrainer(trl.RewardTrainer):
         ]  # fmt: skip
 
     def get_batch_samples(self, *arguments: Any, **named: Any) -> Any:
-        """The micro-batches of a step; each knows its pairs' part in the whole batch's length penalty."""
+        """The micro-batches of a step, with the length penalty of the whole batch divided among them."""
         batches, items = super().get_batch_samples(*arguments, **named)
         if self.settings.length_penalty_weight and len(batches) > 1:
             self._share_length_penalty(batches)
@@ -63,13 +65,13 @@ class RewardTrainer(trl.RewardTrainer):
 
     @torch.no_grad()
     def _share_length_penalty(self, batches: Sequence[Any]) -> None:
-        """Put in each the whole batch's `correlated` and its `length_gradient` (N,) by N differences.
+        """Add to each micro-batch the batch's `correlated` and its gradient `length_gradient` (N,).
 
-        A correlation of a few pairs is none of their batch, so that a mean over micro-batches would
-        hang on how the batch is cut.  Costs a forward pass more.
+        The gradient is by the N differences of rewards.  A mean of the micro-batches' correlations
+        would depend on the size of micro-batches.  This costs one more forward pass.
         """
         model: Any = self.model_wrapped
-        model.train()  # an evaluated network's rewards are its heads'
+        model.train()  # in evaluation mode the logits are those of the heads
         read = [self._prepare_inputs(batch) for batch in batches]
         outputs = [
             model(input_ids=each["input_ids"], attention_mask=each["attention_mask"])
@@ -94,7 +96,7 @@ class RewardTrainer(trl.RewardTrainer):
     ) -> Any:
         """Mean loss of a batch's judgments, both sides in one pass.
 
-        The heads' losses are added: they reach the heads alone, and nothing that is shared.
+        The heads' losses are added.  Their gradients reach only the heads.
         """
         outputs = model(
             input_ids=inputs["input_ids"],
@@ -117,7 +119,7 @@ class RewardTrainer(trl.RewardTrainer):
             apart = (None if each is None else each.detach() for each in people)
             sampled = self._losses(outputs.heads, inputs, ties.detach(), *apart)
             sampled = inputs["weights"] * sampled
-            # A value of 0, so that the loss that is told is the reward's.
+            # Its value is 0, so that the reported loss is that of the reward.
             loss = loss + (sampled - sampled.detach()).mean()
         return (loss, outputs) if return_outputs else loss
 
@@ -129,7 +131,7 @@ class RewardTrainer(trl.RewardTrainer):
         slope: Tensor | None,
         bias: Tensor | None,
     ) -> Tensor:
-        """(N, K) losses of N judgments by (2N, K) rewards of their firsts, then their seconds."""
+        """(N, K) losses of N judgments from (2N, K) rewards: first responses, then second ones."""
         first, second = rewards.chunk(2)
         z = first - second
         if slope is not None and bias is not None:
@@ -147,7 +149,7 @@ class RewardTrainer(trl.RewardTrainer):
         super().log(logs | {"theta": self.model.ties().item()}, start_time)  # type: ignore[union-attr]
 
     def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
-        """AdamW without weight decay; numbers with a unit of their own have their own rates."""
+        """AdamW without weight decay; ties and annotators have their own learning rates."""
         if self.optimizer is None:
             trained: Any = self.model if model is None else model
             rates = {"ties.": self.settings.theta_lr, "annotators.": self.settings.annotator_lr}
@@ -169,9 +171,9 @@ class RewardTrainer(trl.RewardTrainer):
 
 
 def likelihood_of(settings: RewardConfig) -> Likelihood:
-    """The likelihood that the settings ask for; ties that are dropped have no level either.
+    """The likelihood that the settings select.
 
-    ValueError for ``auto``, which stands for one of the others (`resolved`).
+    Raises ValueError for ``tie_model="auto"``; call `resolved` first.
     """
     if settings.tie_model == "auto":
         raise ValueError("reward.tie_model=auto must be resolved on the judgments first")
@@ -190,105 +192,136 @@ def squared_correlation(d: Tensor, longer: Tensor) -> Tensor:
 
 
 def _differences(rewards: Tensor) -> Tensor:
-    """(N,) first less second of (2N, 1) rewards."""
+    """(N,) first minus second of (2N, 1) rewards."""
     first, second = rewards.squeeze(1).chunk(2)
     return first - second
 
 
 class _MeasureEachEpoch(TrainerCallback):
-    """Reports held-out figures whenever an epoch ends, so that overfitting shows."""
+    """Reports held-out figures at the end of every epoch, which shows overfitting."""
 
-    def __init__(self, measure: Any) -> None:
+    def __init__(self, measure: Callable[[int], None]) -> None:
         self._measure = measure
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
         self._measure(state.global_step)
 
 
-def train_reward_model(
-    network: Any,
-    chat: ChatTokenizer,
-    pairs: Sequence[JudgedPair],
-    config: RewardConfig,
-    checkpoints: Path,
-    report: Report,
-    *,
-    device: torch.device,
-    seed: int = 0,
-    bootstrap_seed: int = 0,
-    resume: bool = False,
-    measure: Any = None,
-    outside: Sequence[JudgedPair] = (),
-    notes: Sequence[dict[str, Any]] = (),
-    doing: str = "training the reward model",
-    share: tuple[float, float] = (0.0, SHARE),
-    quiet: bool = False,
-) -> EarlyStop | None:
-    """Train `network` in place on `pairs`; `measure(step)` is called after each epoch.
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """How a reward model is trained: what all its networks share."""
 
-    Where annotators are learned, `network.annotators` holds them meanwhile and afterwards.
-    Judgments `outside` of `pairs` say when to stop (`EarlyStopping`): returns what was kept.
-    `share` is the part of the stage's progress that the training is; a `quiet` one reports its
-    progress alone.
+    base: str
+    """Directory or id of the language model that it starts from."""
+    chat: ChatTokenizer
+    config: RewardConfig
+    checkpoints: Path
+    report: Report
+    device: torch.device
+    seed: int = 0
+    """Of the order of the judgments."""
+    bootstrap_seed: int = 0
+    resume: bool = False
+    doing: str = "training the reward model"
+    """Begins the messages of progress."""
+    share: tuple[float, float] = (0.0, SHARE)
+    """The part of the stage's progress, from where to where."""
+    quiet: bool = False
+    """Report progress only, no metrics."""
+
+    @classmethod
+    def of_job(cls, job: Job, chat: ChatTokenizer, checkpoints: Path, report: Report) -> Training:
+        """With the settings and seeds of a job, from its reference model."""
+        return cls(
+            base=job.model("reference"),
+            chat=chat,
+            config=job.config.reward,
+            checkpoints=checkpoints,
+            report=report,
+            device=pick_device(job.config.worker.device),
+            seed=job.seed,
+            bootstrap_seed=job.config.seed,
+            resume=job.resume,
+        )
+
+
+def train_network(
+    network: Any,
+    training: Training,
+    pairs: Sequence[JudgedPair],
+    *,
+    stopping: Sequence[JudgedPair] = (),
+    measure: Callable[[int], None] | None = None,
+    notes: Sequence[dict[str, Any]] = (),
+) -> EarlyStop | None:
+    """Train `network` in place on `pairs`; return the state that early stopping kept, if any.
+
+    `stopping` are judgments that decide when to stop; the network does not learn from them.
+    `measure(step)` is called after each epoch.  `notes` are arguments of `Report.note`, reported
+    before the first step.  Where annotators are learned, `network.annotators` holds them
+    afterwards.
     """
-    config = resolved(config, pairs)
-    likelihood = network.likelihood = likelihood_of(config)
-    rows = training_rows(pairs, likelihood.tie_model, heads=network.members, seed=bootstrap_seed)
-    outcomes, strengths = (
-        torch.tensor([row[key] for row in rows]) for key in ("outcome", "strength")
+    config = resolved(training.config, pairs)
+    rows = _prepare(network, config, pairs, training)
+    early = _early_stopping(network, training, stopping) if stopping else None
+    report = ReportCallback(
+        training.report, training.doing, notes, share=training.share, metrics=not training.quiet
     )
-    network.ties.start(likelihood, outcomes, strengths)
-    network.ties.learn(likelihood)
-    people = annotator_ids(pairs)
-    if config.annotators and len(people) > 1:
-        network.annotators = AnnotatorEffects(people).to(device)
-    longest = max(max(len(row["first_ids"]), len(row["second_ids"])) for row in rows)
-    arguments = trainer_arguments(
-        network,
-        checkpoints=checkpoints,
-        examples=len(rows),
-        batch=config.batch,
-        longest=2 * longest,
-        epochs=config.epochs,
-        lr=config.lr,
-        seed=seed,
-        device=device,
-    )
-    callbacks: list[TrainerCallback] = [
-        ReportCallback(report, doing, notes, share=share, metrics=not quiet)
-    ]
+    # Early stopping adds its file to a checkpoint, so it comes before what completes the checkpoint.
+    callbacks: list[TrainerCallback] = [*filter(None, [early]), report]
     if measure:
         callbacks.append(_MeasureEachEpoch(measure))
-    stopping = None
-    if outside:
-
-        def check(step: int) -> Tensor:
-            losses = outside_losses(network, chat, outside, device)
-            if not quiet:
-                report.metrics(step, {"out_of_bag/log_loss": losses.mean().item()})
-            network.train()
-            return losses
-
-        prompts = [pair.prompt for pair in outside]
-        stopping = EarlyStopping(network, check, prompts, patience=config.patience)
-        callbacks.insert(0, stopping)
+    arguments = trainer_arguments(
+        network,
+        checkpoints=training.checkpoints,
+        examples=len(rows),
+        batch=config.batch,
+        longest=2 * max(max(len(row["first_ids"]), len(row["second_ids"])) for row in rows),
+        epochs=config.epochs,
+        lr=config.lr,
+        seed=training.seed,
+        device=training.device,
+    )
     trainer = RewardTrainer(
         settings=config,
         judgments=len(rows),
         model=network,
         args=trl.RewardConfig(**arguments, warmup_steps=0.05, lr_scheduler_type="linear"),
-        data_collator=PairCollator(chat.pad_id),
+        data_collator=PairCollator(training.chat.pad_id),
         train_dataset=Dataset.from_list(rows),
-        processing_class=chat.tokenizer,
+        processing_class=training.chat.tokenizer,
         callbacks=callbacks,
     )
-    train(trainer, checkpoints, report, resume=resume)
-    return stopping.keep() if stopping else None
+    train(trainer, training.checkpoints, training.report, resume=training.resume)
+    return early.keep() if early else None
 
 
-def outside_losses(
-    network: Any, chat: ChatTokenizer, pairs: Sequence[JudgedPair], device: torch.device
-) -> Tensor:
-    """Losses of judgments, by what the network knows of the rewards and of the annotators."""
-    sides = RewardModel(network, chat, device).both_sides(pairs)
-    return losses_to_annotators(pairs, *sides, network)
+def _prepare(
+    network: Any, config: RewardConfig, pairs: Sequence[JudgedPair], training: Training
+) -> list[dict[str, Any]]:
+    """Set the network's likelihood, initial ties and annotators; return the rows to train on."""
+    likelihood = network.likelihood = likelihood_of(config)
+    rows = training_rows(
+        pairs, likelihood.tie_model, heads=network.members, seed=training.bootstrap_seed
+    )
+    outcomes = torch.tensor([row["outcome"] for row in rows])
+    strengths = torch.tensor([row["strength"] for row in rows])
+    network.ties.start(likelihood, outcomes, strengths)
+    network.ties.learn(likelihood)
+    people = annotator_ids(pairs)
+    if config.annotators and len(people) > 1:
+        network.annotators = AnnotatorEffects(people).to(training.device)
+    return rows
+
+
+def _early_stopping(network: Any, training: Training, pairs: Sequence[JudgedPair]) -> EarlyStopping:
+    def losses(step: int) -> Tensor:
+        model = RewardModel(network, training.chat, training.device)
+        found = losses_to_annotators(pairs, *model.both_sides(pairs), network)
+        if not training.quiet:
+            training.report.metrics(step, {"out_of_bag/log_loss": found.mean().item()})
+        network.train()
+        return found
+
+    prompts = [pair.prompt for pair in pairs]
+    return EarlyStopping(network, losses, prompts, patience=training.config.patience)

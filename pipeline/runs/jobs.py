@@ -299,7 +299,7 @@ class Jobs:
                 f"; it ended with an error: {error}" if error not in (None, WAS_CANCELLED) else ""
             )
             # What it was waited for is over; how far it came is not.
-            told = directory.progress_told(run.attempt)
+            told = directory.progress_events(run.attempt)
             run = replace(run, message=told[-1]["message"] if told else STARTING)
             return self._finish(run, "cancelled", f"cancelled by the researcher{wrong}")
         return self._finish(run, "failed", directory.failure())

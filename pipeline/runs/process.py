@@ -93,7 +93,7 @@ def kill_if_late(directory: RunDirectory, when: datetime) -> Grace | None:
 
 def _grace(directory: RunDirectory, asked: datetime) -> Grace:
     begun = _written_at(directory.path / "job.json")
-    events = directory.progress_told(directory.job().attempt)
+    events = directory.progress_events(directory.job().attempt)
     told = [datetime.fromtimestamp(event["time"], UTC) for event in events]
     before, after = [t for t in told if t <= asked], [t for t in told if t > asked]
     steps = _seconds_between(before)[-_RECENT:]

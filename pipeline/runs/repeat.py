@@ -202,8 +202,8 @@ def _follow(directory: RunDirectory, lock: int, progress: Progress) -> None:
 
 
 def _last_progress(directory: RunDirectory) -> str:
-    events = directory.events_after(directory.job().attempt, 0)
-    return next((e["message"] for e in reversed([*events]) if e["kind"] == "progress"), "")
+    events = directory.progress_events(directory.job().attempt)
+    return events[-1]["message"] if events else ""
 
 
 def nats(option: str, value: float) -> float:

@@ -229,8 +229,8 @@ class RunDirectory:
             return found, EventPosition(end, _tail(handle, end))
         return [], None
 
-    def progress_told(self, attempt: int) -> list[dict[str, Any]]:
-        """The progress events of an attempt, oldest first."""
+    def progress_events(self, attempt: int = 1) -> list[dict[str, Any]]:
+        """The progress events from an attempt on, oldest first."""
         return [event for event in self.events_after(attempt, 0) if event["kind"] == "progress"]
 
 

@@ -17,6 +17,7 @@ from typing import Any, Self
 import httpx
 
 from pipeline.simulation.annotators import Choice
+from storage.reports import Blocked
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0  # seconds; doubles from attempt to attempt
 _PAUSE = 0.5  # seconds between looks at the loop
@@ -214,13 +215,13 @@ def _shown(pair: Mapping[str, Any]) -> LeasedPair:
     )
 
 
-def what_stopped(blocked: Mapping[str, Any]) -> str:
-    """Of ``blocked`` in `Loop.state`: which stage stopped, why, and what helps."""
-    resume = "`resume` (from its last checkpoint), " if blocked["resumable"] else ""
-    label = " or `label-more` (back to labeling)" if blocked["stage"] == "reward" else ""
-    reason = str(blocked["reason"]).rstrip(".")
+def what_stopped(blocked: Blocked) -> str:
+    """Which stage stopped, why, and what helps."""
+    resume = "`resume` (from its last checkpoint), " if blocked.resumable else ""
+    label = " or `label-more` (back to labeling)" if blocked.stage == "reward" else ""
+    reason = str(blocked.reason).rstrip(".")
     return (
-        f"the {blocked['stage']} stage stopped: {reason}. Go on with "
+        f"the {blocked.stage} stage stopped: {reason}. Go on with "
         f"`python launch.py` {resume}`retry` (from scratch; --set changes a setting){label}"
     )
 
@@ -236,7 +237,7 @@ def follow(
     while True:
         state = call("advance")
         if stopped := state["blocked"]:
-            raise RuntimeError(what_stopped(stopped))
+            raise RuntimeError(what_stopped(Blocked(**stopped)))
         if state["iteration"] is None:
             raise ValueError("there are no prompts yet; import some with `launch.py import`")
         line = f"iteration {state['iteration']}: {_doing(state['phase_name'], state['message'])}"

@@ -1,4 +1,4 @@
-"""The reward stage: judgments in, a centred reward model out, and one to audit it by."""
+"""The reward stage: trains a reward model and its audit model on the judgments."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import pandas as pd
 import torch
 
 from pipeline.config.reward import RewardConfig
-from pipeline.models.devices import pick_device
 from pipeline.models.generate import Sampler
 from pipeline.models.hf_trainer import prefixed
 from pipeline.models.text import ChatTokenizer, Messages, read_messages
@@ -21,6 +20,7 @@ from pipeline.ppo.metrics import length_correlation
 from pipeline.reward.audit import AUDIT, train_audit_model
 from pipeline.reward.data import (
     JudgedPair,
+    Split,
     annotator_ids,
     job_pairs,
     judged_by,
@@ -36,108 +36,125 @@ from pipeline.reward.quality.held_out import measure_quality
 from pipeline.reward.quality.metrics import held_out_metrics, length_correlation_in_pairs
 from pipeline.reward.quality.reliability import notes_on_annotators, reliability
 from pipeline.reward.scoring import RewardModel
-from pipeline.reward.trainer import SHARE
+from pipeline.reward.stopping import EarlyStop
+from pipeline.reward.trainer import SHARE, Training
 from pipeline.runs.rundir import Job, Report, RunDirectory
 from storage.records import derive_seed
+from storage.reports import to_json
 
 
 def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
     """Train on inputs/judgments.parquet from the SFT weights; saves model/ and model/audit/."""
-    config, path = job.config.reward, job.model("reference")
-
-    def tell(done: float, doing: str) -> None:
-        report.log(doing)
-        if done or not job.resume:  # a resumed run's events begin at its checkpoint
-            report.progress(done, 1, doing)
-
-    tell(0, "encoding the judgments")
-    chat = ChatTokenizer.load(path)
-    pairs = job_pairs(job, report, directory, chat, path)
-    train, apart, held_out = split_judgments(pairs, config, seed=job.config.seed)
-    report.log(f"{len(train)} judgments to train on, {len(held_out)} held out, {len(apart)} apart")
-    # Pairs that a reward model chose are the hard ones, and say nothing of all others.
-    measured = [pair for pair in held_out if pair.random_stream]
-    kinds = judged_by(directory.inputs)
-    tell(0, "loading the model")
-    device = pick_device(job.config.worker.device)
-
-    def measure(model: RewardModel, step: int) -> None:
-        found = _measure(model, measured)
-        report.metrics(step, prefixed("held_out", _reported(found)))
-
-    model, kept = train_members(
-        path,
-        chat,
-        train,
-        config,
-        directory.checkpoint,
-        report,
-        device=device,
-        seed=job.seed,
-        bootstrap_seed=job.config.seed,
-        resume=job.resume,
-        measure=measure,
-        outside=stopping_pairs(config, apart),
-        notes=[
-            *notes_on_kinds(kinds),
-            *_notes_on_stopping(config, apart),
-            *_notes_on_measuring(measured),
-        ],
+    config = job.config.reward
+    chat, pairs, split, kinds = prepare(job, report, directory)
+    training = Training.of_job(job, chat, directory.checkpoint, report)
+    model, stop = fit(training, split, kinds)
+    _progress(job, report, SHARE, f"measuring on {len(split.measured)} held-out judgments")
+    others = [pair for pair in split.apart if pair.random_stream]
+    figures, scale = calibrate(model, split.measured, others, scale=config.calibrate)
+    learns_annotators = model.network.annotators is not None
+    for network in model.networks:
+        network.annotators = None  # not part of the rewards
+    audit, audit_figures = train_audit_model(
+        training, split, epochs=stop.epoch if stop else config.epochs
     )
-    network = model.network
-    tell(SHARE, f"measuring on {len(measured)} held-out judgments")
-    likelihood = network.likelihood
-    others = [pair for pair in apart if pair.random_stream]
-    figures, scale = calibrate(model, measured, others, scale=config.calibrate)
-    summary = figures | {
-        "theta": network.ties().item() if likelihood.tie_model in LEARNS_THETA else None,
-        "tie_model": likelihood.tie_model,
-        "both_bad": likelihood.both_bad,
-        "members": model.members,
-        "pairs": len(train),
-        "held_out_pairs": len(measured),
-        "held_out_preferences": sum(pair.decisive for pair in measured),
-        "apart_pairs": len(apart),
-        "kept": asdict(kept) if kept else None,
-        "judged_by": kinds,
-        "ties": sum(not pair.decisive for pair in pairs),
-    }
-    people = network.annotators
-    for each in model.networks:
-        each.annotators = None  # no part of the rewards
-    audit, summary["audit"] = train_audit_model(
-        job, chat, [*apart, *held_out], [pair for pair in train if pair.random_stream],
-        directory, report,
-        device=device, epochs=kept.epoch if kept else config.epochs,
-    )  # fmt: skip
-    summary |= {"annotators": []}
-    if people is not None:
-        folds = [([*apart, *held_out], model), *([(train, audit)] if audit else [])]
-        summary |= _reliability(folds, pairs, model, report)
+    summary = figures | _counts(model, pairs, split)
+    summary |= {"kept": asdict(stop) if stop else None, "judged_by": kinds, "audit": audit_figures}
+    summary["annotators"] = []
+    if learns_annotators:
+        summary |= measure_annotators(model, audit, pairs, split, report)
     first, second = model.both_sides(pairs)
     summary["length_correlation_in_pairs"] = length_correlation_in_pairs(first, second, pairs)
     if config.center:
-        asked = _reference_responses(job, report, directory.inputs, device)
-        summary |= _centre(model, *asked)
+        responses = reference_responses(job, report, directory.inputs, training.device)
+        summary |= centre(model, *responses)
         if audit:
-            _centre(audit, *asked)
-    tell(0.95, "scoring every judged response")
+            centre(audit, *responses)
+    _progress(job, report, 0.95, "scoring every judged response")
     summary |= _spread(model, pairs)
-    summary["quality"] = measure_quality(
-        model, held_out, pairs, summary, directory.outputs, scale=scale
+    quality = measure_quality(
+        model, split.held_out, pairs, directory.outputs, scale=scale,
+        log_loss=summary["log_loss"], expected=summary.get("expected_preference_agreement"),
+    )  # fmt: skip
+    summary["quality"] = to_json(quality)
+    model.save(directory.model)
+    if audit:
+        audit.save(directory.model / AUDIT)
+    predicted = predict(job, report, directory, device=training.device)
+    return summary | {"predicted_pairs": predicted}
+
+
+def _progress(job: Job, report: Report, done: float, doing: str) -> None:
+    report.log(doing)
+    if done or not job.resume:  # a resumed run's events begin at its checkpoint
+        report.progress(done, 1, doing)
+
+
+def prepare(
+    job: Job, report: Report, directory: RunDirectory
+) -> tuple[ChatTokenizer, list[JudgedPair], Split, dict[str, dict[str, int]]]:
+    """The tokenizer, all judgments, their split, and their counts by kind of annotator."""
+    _progress(job, report, 0, "encoding the judgments")
+    path = job.model("reference")
+    chat = ChatTokenizer.load(path)
+    pairs = job_pairs(job, report, directory, chat, path)
+    split = split_judgments(pairs, job.config.reward, seed=job.config.seed)
+    report.log(
+        f"{len(split.learned)} judgments to train on, {len(split.held_out)} held out, "
+        f"{len(split.apart)} set apart"
     )
-    for each, folder in ((model, directory.model), (audit, directory.model / AUDIT)):
-        if each:
-            each.save(folder)
-    return summary | {"predicted_pairs": predict(job, report, directory, device=device)}
+    _progress(job, report, 0, "loading the model")
+    return chat, pairs, split, judged_by(directory.inputs)
+
+
+def fit(
+    training: Training, split: Split, kinds: dict[str, dict[str, int]]
+) -> tuple[RewardModel, EarlyStop | None]:
+    """Train the members; report held-out figures after each epoch."""
+    measured = split.measured
+
+    def measure(model: RewardModel, step: int) -> None:
+        figures = held_out_metrics(
+            measured,
+            *model.both_sides(measured),
+            theta=model.network.ties().item(),
+            tie_model=model.network.likelihood.tie_model,
+        )
+        shown = {name: figures[name] for name in ("accuracy", "log_loss", "ece")}
+        training.report.metrics(step, prefixed("held_out", shown))
+
+    notes = [
+        *notes_on_kinds(kinds),
+        *_notes_on_stopping(training.config, split.apart),
+        *_notes_on_measuring(measured),
+    ]
+    stopping = stopping_pairs(training.config, split.apart)
+    return train_members(training, split.learned, stopping=stopping, measure=measure, notes=notes)
+
+
+def _counts(model: RewardModel, pairs: Sequence[JudgedPair], split: Split) -> dict[str, Any]:
+    """The summary's entries on the likelihood and on the numbers of judgments."""
+    likelihood = model.network.likelihood
+    learns_theta = likelihood.tie_model in LEARNS_THETA
+    return {
+        "theta": model.network.ties().item() if learns_theta else None,
+        "tie_model": likelihood.tie_model,
+        "both_bad": likelihood.both_bad,
+        "members": model.members,
+        "pairs": len(split.learned),
+        "held_out_pairs": len(split.measured),
+        "held_out_preferences": sum(pair.decisive for pair in split.measured),
+        "apart_pairs": len(split.apart),
+        "ties": sum(not pair.decisive for pair in pairs),
+    }
 
 
 def _notes_on_stopping(config: RewardConfig, apart: Sequence[JudgedPair]) -> list[dict[str, Any]]:
     if not config.early_stopping or stopping_pairs(config, apart):
         return []
     message = (
-        f"all epochs are trained: fewer than {config.stopping_judgments} judgments are on the share of prompts "
-        "that would say when to stop (reward.audit_share)"
+        "early stopping is off and all epochs are trained: it needs "
+        f"{config.stopping_judgments} judgments on the prompts set apart (reward.audit_share)"
     )
     return [{"kind": "info", "name": "early_stopping", "message": message}]
 
@@ -146,54 +163,40 @@ def _notes_on_measuring(measured: Sequence[JudgedPair]) -> list[dict[str, Any]]:
     if measured:
         return []
     message = (
-        "a reward model chose all the pairs that were judged, and nothing can be measured on those: "
-        "no accuracy (sampling.selection)"
+        "accuracy is not measured: a reward model chose all judged pairs, and accuracy is measured "
+        "on random pairs only (sampling.selection)"
     )
     return [{"kind": "warning", "name": "held_out", "message": message}]
 
 
-def _measure(model: RewardModel, pairs: Sequence[JudgedPair]) -> dict[str, Any]:
-    network = model.network
-    return held_out_metrics(
-        pairs,
-        *model.both_sides(pairs),
-        theta=network.ties().item(),
-        tie_model=network.likelihood.tie_model,
-    )
-
-
-def _reliability(
-    folds: Sequence[tuple[Sequence[JudgedPair], RewardModel]],
-    pairs: Sequence[JudgedPair],
+def measure_annotators(
     model: RewardModel,
+    audit: RewardModel | None,
+    pairs: Sequence[JudgedPair],
+    split: Split,
     report: Report,
 ) -> dict[str, Any]:
-    """What the annotators' judgments count for; whoever counts for little is pointed out."""
-    network = model.network
+    """What one judgment of each annotator counts for; warns of those who count for little."""
+    folds = [(split.unseen, model), *([(split.learned, audit)] if audit else [])]
     found = reliability(
         folds,
         annotator_ids(pairs),
         Counter(pair.annotator for pair in pairs),
-        likelihood=network.likelihood,
-        ties=network.ties.values(),
+        likelihood=model.network.likelihood,
+        ties=model.network.ties.values(),
     )
     for note in notes_on_annotators(found["annotators"]):
         report.note(**note)
     return found
 
 
-def _reported(found: dict[str, Any]) -> dict[str, Any]:
-    return {name: found[name] for name in ("accuracy", "log_loss", "ece")}
-
-
-def _reference_responses(
+def reference_responses(
     job: Job, report: Report, inputs: Path, device: torch.device
 ) -> tuple[list[Messages], list[str]]:
-    """What the SFT model answers to the prompts that rewards are centred on."""
+    """The prompts that rewards are centred on, and the SFT model's responses to them."""
     conversations = _centring_prompts(inputs)
     doing = f"centring on the SFT model's responses to {len(conversations)} prompts"
-    report.log(doing)
-    report.progress(0.85, 1, doing)
+    _progress(job, report, 0.85, doing)
     sampler = Sampler.of_job(job, job.model("reference"), device)
     limit = job.config.ppo.max_new_tokens
     fitting = [messages for messages in conversations if sampler.fits(messages, limit)]
@@ -203,7 +206,7 @@ def _reference_responses(
         )
     if len(fitting) < len(conversations):
         left_out = len(conversations) - len(fitting)
-        message = f"{left_out} prompts exceed the model's context and were not centred on"
+        message = f"{left_out} prompts exceed the model's context and were left out of centring"
         report.note("warning", "long_prompts", message, count=left_out)
     responses = sampler.sample(
         fitting,
@@ -215,14 +218,14 @@ def _reference_responses(
     return fitting, [response.text for response in responses]
 
 
-def _centre(
+def centre(
     model: RewardModel, conversations: Sequence[Messages], responses: Sequence[str]
 ) -> dict[str, float]:
-    """Shift each head's rewards so that the SFT model's own responses average 0.
+    """Shift each member's rewards so that the SFT model's responses average 0.
 
-    The likelihood sees little but differences, so the level is free; PPO reads it (a terminal
-    reward far from 0 is a large error for the value head at first).  The shift goes into the
-    saved bias.
+    The likelihood depends almost only on differences, so the level is arbitrary, but PPO reads it:
+    a mean reward far from 0 is a large initial error of the value head.  The saved bias contains
+    the shift.
     """
     members = model.member_scores(conversations, responses)
     rewards = [fmean(each) for each in zip(*members, strict=True)]
@@ -240,7 +243,7 @@ def _centring_prompts(inputs: Path) -> list[Any]:
 
 
 def _spread(model: RewardModel, pairs: Sequence[JudgedPair]) -> dict[str, Any]:
-    """The reward's correlation with length over all judged responses, each counted once."""
+    """Mean and spread of the rewards of all judged responses, and their correlation with length."""
     sides = {p.first: (p.first_ids, p.first_length) for p in pairs}
     sides |= {p.second: (p.second_ids, p.second_length) for p in pairs}
     rewards = model.score([ids for ids, _ in sides.values()])

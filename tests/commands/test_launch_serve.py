@@ -45,7 +45,7 @@ def test_resume_takes_over_a_stage_that_ended_while_nobody_looked(
     with sampled(place, config) as (opened, made):
         # As a server leaves it that was killed while the worker went on.
         runs.save(opened.db, replace(made, status="running", finished_at=None))
-        assert opened.loop.state()["phase"] == "sampling"
+        assert opened.loop.state().phase == "sampling"
     continue_stage(place, "resume")
     told = capsys.readouterr()
     assert "no stage is stopped; the loop goes on" in told.err
@@ -87,7 +87,7 @@ def test_the_first_pairs_do_not_wait_for_the_timer(tmp_path: Path):
         timer.start()
         try:
             deadline = time.monotonic() + 30
-            while opened.loop.state().get("phase") != "labeling":
+            while opened.loop.state().phase != "labeling":
                 assert time.monotonic() < deadline
                 time.sleep(0.02)
             assert queue.unfinished(opened.db) > 0

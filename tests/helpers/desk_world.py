@@ -18,7 +18,6 @@ import httpx
 from fastapi import FastAPI
 
 from labeler.app import create_app
-from labeler.ports import SettingView
 from labeler.security.addresses import Addresses
 from labeler.security.listening import listen
 from labeler.serving import server as http_server
@@ -36,6 +35,7 @@ from storage.records import (
     Prompt,
     digest,
 )
+from storage.reports import SettingView
 from storage.tables import annotators, comparisons, completions, iterations, models, prompts, tokens
 
 ADMIN_TOKEN = "admin-token-of-the-tests"

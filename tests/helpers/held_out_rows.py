@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from pipeline.reward.quality.figures import quality
+from storage.reports import Quality
 
 
 def row(
@@ -21,7 +22,7 @@ def row(
     return usual | more
 
 
-def figures(rows: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
+def figures(rows: list[dict[str, Any]], **more: Any) -> Quality:
     usual: dict[str, Any] = {
         "groups": {each["judgment"]: "single" for each in rows}, "log_loss": 0.6,
         "coin_log_loss": 0.7, "agreed": None, "expected": None,

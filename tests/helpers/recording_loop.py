@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from labeler.ports import SettingView, Stopped
 from pipeline.config.studio import Config
 from pipeline.promotion import gate
 from storage.engine.database import Database
 from storage.gate_records import Evidence
 from storage.gate_report import GateReport, Standing
+from storage.reports import SettingView, Stopped
 from storage.tables import policy_judgments
 from tests.helpers.reward_figures import RecordingReports
 

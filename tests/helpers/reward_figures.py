@@ -94,7 +94,7 @@ def write_curve(outputs: Path, *, labels: int = 400, orders: int = len(ORDERS)) 
 def make_curve(db: Database, model: str) -> Path:
     """A learning curve that is done; the folder of its run."""
     found = next(each for each in models.reward_models(db) if each["model"] == model)
-    folder = curve_place(db.workspace, found).path
+    folder = curve_place(db.workspace, model, found["directory"]).path
     write_curve(folder / "outputs")
     for name in ("job.json", "result.json"):
         (folder / name).write_text("{}")
@@ -108,7 +108,7 @@ class RecordingReports(RewardReports):
         super().__init__(
             db.workspace if db else Path(),
             lambda: models.reward_models(db) if db else [],
-            lambda: {"message": ""},
+            str,
         )
         self._loop = loop
 

@@ -10,7 +10,7 @@ import gradio as gr
 
 from labeler.html import components
 from labeler.html.components import Markup, render
-from labeler.ports import Loop, SettingView, Stopped
+from labeler.ports import Loop
 from labeler.research import reading
 from labeler.research.loop import view as loop_view
 from labeler.research.loop.train_form import TrainForm, as_text
@@ -20,6 +20,7 @@ from labeler.research.top import headline, midnight
 from storage.analysis.agreement import agreement
 from storage.engine.database import Database
 from storage.records import now
+from storage.reports import SettingView, Stopped
 
 
 class LoopTab(Tab):

@@ -15,8 +15,8 @@ import gradio as gr
 from gradio.blocks import Block
 from gradio.components import Component
 
-from labeler.ports import SettingValue, SettingView, Stopped
 from labeler.research.tab import Updates
+from storage.reports import SettingValue, SettingView, Stopped
 
 SECTIONS = {
     "": "General",

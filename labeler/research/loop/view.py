@@ -8,7 +8,6 @@ from typing import Any
 
 from labeler.html import components
 from labeler.html.components import Markup, Tone
-from labeler.ports import Stopped
 from labeler.research.caveats import warnings
 from labeler.research.phases import (
     PHASES,
@@ -25,6 +24,7 @@ from labeler.research.phases import (
 from labeler.research.reading import State
 from storage.analysis.agreement import Agreement
 from storage.records import Iteration, ModelVersion, Run
+from storage.reports import Stopped
 
 
 def stepper(iteration: Iteration | None, run: Run | None, method: str = "ppo") -> Markup:

@@ -44,13 +44,13 @@ class RewardTab(Tab):
     def refresh(self, chosen: str | None) -> Updates:
         """The report of the reward model `chosen`, or of the newest."""
         report = self._loop.reports.report(chosen)
-        curve = report["curve"] or {"state": "done"}
-        running = curve["state"] in ("running", "cancelling")
-        measured = report["quality"] is not None
-        begun = curve["state"] in ("stopped", "failed")
+        state = report.curve.state if report.curve else "done"
+        running = state in ("running", "cancelling")
+        measured = report.quality is not None
+        begun = state in ("stopped", "failed")
         return {
             self.model: gr.Dropdown(
-                choices=report["models"], value=report["model"], visible=len(report["models"]) > 1
+                choices=list(report.models), value=report.model, visible=len(report.models) > 1
             ),
             self.verdict: render(reward_view.verdict(report)),
             self.figures: render(reward_view.figures(report)),
@@ -60,12 +60,12 @@ class RewardTab(Tab):
             self.progress: render(reward_view.progress(report)),
             self.start: gr.Button(
                 "Continue learning curve" if begun else "Compute learning curve",
-                visible=measured and not running and curve["state"] != "done",
+                visible=measured and not running and state != "done",
             ),
             self.stop: gr.Button(
-                "Stopping …" if curve["state"] == "cancelling" else "Stop",
+                "Stopping …" if state == "cancelling" else "Stop",
                 visible=running,
-                interactive=curve["state"] == "running",
+                interactive=state == "running",
             ),
             self.tables: render(
                 components.beside(reward_view.by_margin(report), reward_view.by_agreement(report))
@@ -74,7 +74,7 @@ class RewardTab(Tab):
 
     def _press(self, act: Callable[[str], None], chosen: str | None) -> Updates:
         def press() -> str:
-            model = self._loop.reports.report(chosen)["model"]
+            model = self._loop.reports.report(chosen).model
             if model is None:
                 raise ValueError("There is no reward model yet.")
             act(model)

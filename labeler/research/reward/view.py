@@ -1,19 +1,23 @@
-"""Whether a reward model is good enough: verdict, figures, plots as HTML. Pure functions.
-
-`report` is what `labeler.ports.RewardReports.report` returns.
-"""
+"""Whether a reward model is good enough: verdict, figures, plots as HTML. Pure functions."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from labeler.html import components
 from labeler.html.components import Column, Markup
 from labeler.research.plots import Axis, Plot, PlotPoint, draw
-
-Report = Mapping[str, Any]
+from storage.analysis.intervals import WinRate
+from storage.reports import (
+    Accuracy,
+    AccuracyBin,
+    AccuracyByAgreement,
+    Ceiling,
+    CurveLines,
+    Quality,
+    RewardReport,
+)
 
 TONES: Mapping[str, components.Tone] = {
     "enough for PPO": "good",
@@ -33,26 +37,26 @@ _GROUPS = {
 }
 
 
-def verdict(report: Report) -> Markup:
+def verdict(report: RewardReport) -> Markup:
     """The verdict with its reasons, or why there is none yet."""
-    if report["model"] is None:
+    if report.model is None:
         return components.empty(
             "No reward model yet",
             "It is trained on your first labels. This page then shows how good it is, and whether it "
             "is good enough for PPO.",
         )
-    if report["verdict"] is None:
-        return components.empty(f"{report['model']} has no report", _sentence(report["missing"]))
-    found = report["verdict"]
+    if report.verdict is None:
+        return components.empty(f"{report.model} has no report", _sentence(report.missing or ""))
+    found = report.verdict
     reasons = [
         Markup('<li class="ks-{}">{}</li>').format(
-            _ALLOWS[check["allows"]] if check["known"] else "neutral", _sentence(check["says"])
+            _ALLOWS[check.allows] if check.known else "neutral", _sentence(check.says)
         )
-        for check in found["checks"]
+        for check in found.checks
     ]
     return components.card(
-        components.heading(report["model"], _MEANING[found["verdict"]]),
-        components.badge(found["verdict"], TONES[found["verdict"]]),
+        components.heading(report.model, _MEANING[found.verdict]),
+        components.badge(found.verdict, TONES[found.verdict]),
         Markup('<ul class="ks-reasons">{}</ul>').format(components.lines(reasons)),
         css="ks-verdict",
     )
@@ -65,9 +69,9 @@ def _sentence(text: str) -> str:
 # ------------------------------------------------------------------ figures
 
 
-def figures(report: Report) -> Markup:
+def figures(report: RewardReport) -> Markup:
     """Accuracy, noise ceiling, calibration error and correlation with length."""
-    quality = report["quality"]
+    quality = report.quality
     if quality is None:
         return Markup("")
     return components.tiles(
@@ -75,33 +79,33 @@ def figures(report: Report) -> Markup:
     )
 
 
-def _accuracy(quality: Mapping[str, Any]) -> Markup:
-    found = quality["accuracy"]
-    judged = components.plural(quality["decisive"], "held-out preference")
+def _accuracy(quality: Quality) -> Markup:
+    found = quality.accuracy
+    judged = components.plural(quality.decisive, "held-out preference")
     return components.tile(
         "Accuracy",
-        _with_interval(found and found["win_rate"], found),
-        f"{judged} · {components.plural(quality['prompts'], 'prompt')}",
+        _with_interval(found.win_rate if found else None, found),
+        f"{judged} · {components.plural(quality.prompts, 'prompt')}",
         help="Share of held-out preferences in which the reward is higher for the preferred "
         "response, on pairs that no reward model chose. Small: the 95% interval, clustered by "
         "prompt. Chance is 50%.",
     )
 
 
-def _ceiling(quality: Mapping[str, Any]) -> Markup:
-    ceiling, share = quality["ceiling"], quality["share_of_ceiling"]
+def _ceiling(quality: Quality) -> Markup:
+    ceiling, share = quality.ceiling, quality.share_of_ceiling
     if ceiling is None:
-        few = f"{components.plural(quality['overlap'], 'pair')} of preferences by two people so far"
+        few = f"{components.plural(quality.overlap, 'pair')} of preferences by two people so far"
         return components.tile("Noise ceiling", components.DASH, few, help=_CEILING)
     if share is None:
         detail = "there is no accuracy to compare with it"
     else:
         detail = (
-            f"the accuracy is {components.percent(share['value'])} of that "
-            f"({components.interval(share['low'], share['high'])})"
+            f"the accuracy is {components.percent(share.value)} of that "
+            f"({components.interval(share.low, share.high)})"
         )
     return components.tile(
-        "Noise ceiling", _with_interval(ceiling["value"], ceiling), detail, help=_CEILING
+        "Noise ceiling", _with_interval(ceiling.value, ceiling), detail, help=_CEILING
     )
 
 
@@ -111,9 +115,9 @@ _CEILING = (
 )
 
 
-def _calibration(quality: Mapping[str, Any]) -> Markup:
-    found, loss = quality["calibration"], quality["log_loss"]
-    chance = components.number(quality["coin_log_loss"])
+def _calibration(quality: Quality) -> Markup:
+    found, loss = quality.calibration, quality.log_loss
+    chance = components.number(quality.coin_log_loss)
     nats = f"log-loss {components.number(loss)}; chance with the right share of ties: {chance}"
     if found is None:
         return components.tile(
@@ -122,7 +126,7 @@ def _calibration(quality: Mapping[str, Any]) -> Markup:
     return components.tile(
         "Calibration error",
         Markup("{} <small>by chance up to {}</small>").format(
-            components.percent(found["ece"]), components.percent(found["ece_by_chance"])
+            components.percent(found.ece), components.percent(found.ece_by_chance)
         ),
         nats,
         help="ECE: mean difference between predicted probabilities and observed frequencies. With "
@@ -131,27 +135,27 @@ def _calibration(quality: Mapping[str, Any]) -> Markup:
     )
 
 
-def _length(quality: Mapping[str, Any]) -> Markup:
-    found = quality["length"]
+def _length(quality: Quality) -> Markup:
+    found = quality.length
     if found is None:
         return components.tile(
             "Length correlation", components.DASH, "all preferences are between equal lengths"
         )
-    rho, people, model = found["correlation"], found["rule"], found["reward"]
-    spread = _to(rho["low"], rho["high"]) if rho["low"] is not None else ""
+    rho, people, model = found.correlation, found.rule, found.reward
+    spread = _to(rho.low, rho.high) if rho.low is not None and rho.high is not None else ""
     return components.tile(
         "Length correlation",
-        Markup("{} <small>{}</small>").format(components.decimal(rho["value"]), spread),
-        f"people prefer the longer response in {components.percent(people['win_rate'])}, the reward "
-        f"model in {components.percent(model['win_rate'])}",
+        Markup("{} <small>{}</small>").format(components.decimal(rho.value), spread),
+        f"people prefer the longer response in {components.percent(people.win_rate)}, the reward "
+        f"model in {components.percent(model.win_rate)}",
         help="Correlation between differences in reward and in length. People may have good reasons "
         "to prefer longer responses. PPO exploits a reward model that prefers them much more often "
         "than people do.",
     )
 
 
-def _with_interval(value: float | None, found: Mapping[str, Any] | None) -> Markup:
-    spread = components.interval(found["low"], found["high"]) if found else ""
+def _with_interval(value: float | None, found: WinRate | Ceiling | None) -> Markup:
+    spread = components.interval(found.low, found.high) if found else ""
     return Markup("{} <small>{}</small>").format(components.percent(value, 1), spread)
 
 
@@ -162,22 +166,22 @@ def _to(low: float, high: float) -> str:
 # ------------------------------------------------------------------ plots and tables
 
 
-def reliability(report: Report) -> Markup:
+def reliability(report: RewardReport) -> Markup:
     """Reliability diagram: predicted probability against accuracy, a dot for each bin."""
-    quality = report["quality"]
-    if quality is None or quality["calibration"] is None:
+    quality = report.quality
+    if quality is None or quality.calibration is None:
         return Markup("")
-    bins = quality["calibration"]["bins"]
-    most = max(row["judgments"] for row in bins)
+    bins = quality.calibration.bins
+    most = max(row.judgments for row in bins)
     points = [
         PlotPoint(
-            row["stated"],
-            row["accuracy"],
-            row["low"],
-            row["high"],
-            f"predicted {components.percent(row['stated'])}, right in {components.percent(row['accuracy'])} "
-            f"({components.interval(row['low'], row['high'])}) of {row['judgments']}",
-            size=round(7 + 7 * math.sqrt(row["judgments"] / most)),
+            row.stated,
+            row.accuracy,
+            row.low,
+            row.high,
+            f"predicted {components.percent(row.stated)}, right in {components.percent(row.accuracy)} "
+            f"({components.interval(row.low, row.high)}) of {row.judgments}",
+            size=round(7 + 7 * math.sqrt(row.judgments / most)),
         )
         for row in bins
     ]
@@ -205,24 +209,20 @@ def _from(lowest: float) -> Axis:
     return Axis(tenths / 10, 1, labels, "accuracy")
 
 
-def by_margin(report: Report) -> Markup:
+def by_margin(report: RewardReport) -> Markup:
     """Accuracy by the difference between the two rewards."""
-    rows = report["quality"]["by_margin"] if report["quality"] else []
-    names = [_to(row["from"], row["to"]) for row in rows]
+    rows: Sequence[AccuracyBin] = report.quality.by_margin if report.quality else ()
+    names = [_to(row.start, row.end) for row in rows]
     return _table("Reward margin", names, rows, "Accuracy by margin")
 
 
-def by_agreement(report: Report) -> Markup:
+def by_agreement(report: RewardReport) -> Markup:
     """Accuracy by whether people agree on the pair."""
-    rows = report["quality"]["by_agreement"] if report["quality"] else []
-    return _table(
-        "Judged by", [_GROUPS[row["group"]] for row in rows], rows, "Accuracy by agreement"
-    )
+    rows: Sequence[AccuracyByAgreement] = report.quality.by_agreement if report.quality else ()
+    return _table("Judged by", [_GROUPS[row.group] for row in rows], rows, "Accuracy by agreement")
 
 
-def _table(
-    title: str, names: Sequence[str], rows: Sequence[Mapping[str, Any]], caption: str
-) -> Markup:
+def _table(title: str, names: Sequence[str], rows: Sequence[Accuracy], caption: str) -> Markup:
     if not rows:
         return Markup("")
     columns = (
@@ -231,7 +231,7 @@ def _table(
         Column("Judgments", "right"),
     )
     cells = [
-        (name, _bar(row), components.number(row["judgments"]))
+        (name, _bar(row), components.number(row.judgments))
         for name, row in zip(names, rows, strict=True)
     ]
     return Markup('<div><h3 class="ks-caption">{}</h3>{}</div>').format(
@@ -239,8 +239,8 @@ def _table(
     )
 
 
-def _bar(row: Mapping[str, Any]) -> Markup:
-    accuracy, low, high = row["accuracy"], row["low"], row["high"]
+def _bar(row: Accuracy) -> Markup:
+    accuracy, low, high = row.accuracy, row.low, row.high
     return Markup('<div class="ks-rank">{}{}</div>').format(
         components.interval_bar("accuracy", low, accuracy, high),
         components.with_interval(accuracy, low, high),
@@ -250,12 +250,12 @@ def _bar(row: Mapping[str, Any]) -> Markup:
 # ------------------------------------------------------------------ the learning curve
 
 
-def curve(report: Report) -> Markup:
+def curve(report: RewardReport) -> Markup:
     """Accuracy by the number of labels, with a forecast."""
-    found = report["curve"]
-    if found is None or report["quality"] is None:
+    found = report.curve
+    if found is None or report.quality is None:
         return Markup("")
-    if not found["points"]:
+    if not found.points:
         return components.empty(
             "No learning curve yet",
             "It trains the reward model again on a quarter, a half and three quarters of the labels, "
@@ -264,19 +264,19 @@ def curve(report: Report) -> Markup:
         )
     points = [
         PlotPoint(
-            p["labels"], p["accuracy"], p["low"], p["high"],
-            f"{p['labels']:.0f} labels: right in {components.percent(p['accuracy'], 1)} "
-            f"({components.interval(p['low'], p['high'])}) of {p['judgments']}",
+            p.labels, p.accuracy, p.low, p.high,
+            f"{p.labels:.0f} labels: right in {components.percent(p.accuracy, 1)} "
+            f"({components.interval(p.low, p.high)}) of {p.judgments}",
         )
-        for p in found["points"]
+        for p in found.points
     ]  # fmt: skip
-    lines = found["lines"] or {"trend": [], "band": []}
-    now, ahead = points[-1].x, found["forecast"]["more"] if found["lines"] else 0
+    lines = found.lines or CurveLines(trend=(), band=())
+    now, ahead = points[-1].x, found.forecast.more if found.forecast and found.lines else 0
     marks = [(p.x, f"{p.x:.0f}") for p in points]
     marks += [(now + ahead, f"+{ahead}")] if ahead else []
     end = now + 1.08 * ahead if ahead else 1.04 * now
-    ceiling = report["quality"]["ceiling"]
-    notes = [(0.5, "chance")] + ([(ceiling["value"], "noise ceiling")] if ceiling else [])
+    ceiling = report.quality.ceiling
+    notes = [(0.5, "chance")] + ([(ceiling.value, "noise ceiling")] if ceiling else [])
     return draw(
         Plot(
             "Learning curve",
@@ -288,32 +288,32 @@ def curve(report: Report) -> Markup:
             "learn from. Shaded: the 95% interval of the forecast.",
             lines=[
                 *(([(0, at), (end, at)], "ks-guide") for at, _ in notes),
-                *([([(n, a) for n, a in lines["trend"]], "ks-line")] if lines["trend"] else []),
+                *([([(n, a) for n, a in lines.trend], "ks-line")] if lines.trend else []),
             ],
-            band=[(n, low, high) for n, low, high in lines["band"]],
+            band=[(n, low, high) for n, low, high in lines.band],
             notes=notes,
         )
     )
 
 
-def _seconds(report: Report) -> str:
-    seconds = report["curve_seconds"]
+def _seconds(report: RewardReport) -> str:
+    seconds = report.curve_seconds
     return f": {components.duration(seconds)}, judging by the last training" if seconds else ""
 
 
-def progress(report: Report) -> Markup:
+def progress(report: RewardReport) -> Markup:
     """The progress of a learning curve, or why it stopped."""
-    found = report["curve"]
-    if found is None or found["state"] in ("none", "done"):
+    found = report.curve
+    if found is None or found.state in ("none", "done"):
         return Markup("")
-    if found["state"] in ("running", "cancelling"):
-        doing = "stopping" if found["state"] == "cancelling" else found["message"]
+    if found.state in ("running", "cancelling"):
+        doing = "stopping" if found.state == "cancelling" else found.message
         return components.card(
             components.badge("training on fewer labels", "info", dot=True),
-            components.bar(found["progress"], label="learning curve"),
+            components.bar(found.progress, label="learning curve"),
             components.detail(doing),
         )
-    done = f"{components.percent(found['progress'])} is done and kept. It can continue from there."
-    if found["state"] == "stopped":
+    done = f"{components.percent(found.progress)} is done and kept. It can continue from there."
+    if found.state == "stopped":
         return components.note("warn", "The learning curve was stopped.", done)
-    return components.note("bad", "The learning curve failed.", f"{found['reason']}. {done}")
+    return components.note("bad", "The learning curve failed.", f"{found.reason}. {done}")

@@ -1,13 +1,11 @@
-"""The scale of rewards: as sure of itself as the judgments that it did not learn from allow.
+"""Calibration: scale rewards so that they fit judgments that the model did not learn from.
 
-A network trained on a few hundred judgments orders responses well before it knows how far apart
-they are, and then says so too loudly: half of what it stakes is memory.  One factor on all
-rewards corrects that without changing their order (temperature scaling, Guo et al. 2017, *On
-Calibration of Modern Neural Networks*, section 4.2).  It matters wherever differences of rewards
-are read as probabilities (the over-optimisation alarm, BALD, ECE) and where rewards are traded
-against KL.  The thresholds between winning and tying were learned beside differences that were too
-large, so they have a factor of their own: under the rewards' alone, ties would be promised far too
-often.
+A network trained on a few hundred judgments is overconfident.  One factor on all rewards corrects
+that and keeps their order (temperature scaling, Guo et al. 2017, *On Calibration of Modern Neural
+Networks*, section 4.2).  It matters wherever differences of rewards are read as probabilities (the
+over-optimization alarm, BALD, ECE) and where rewards are traded against KL.  The thresholds of ties
+and strengths have a factor of their own: they were learned with differences that were too large,
+and the factor of the rewards alone would make ties far too likely.
 """
 
 from __future__ import annotations
@@ -22,28 +20,27 @@ from torch import Tensor
 from pipeline.reward.data import JudgedPair
 from pipeline.reward.likelihood import LEARNS_THETA, Likelihood, TieValues
 from pipeline.reward.quality.metrics import held_out_metrics
-from pipeline.reward.quality.reliability import judged_by_rewards
+from pipeline.reward.quality.reliability import SCALES, judged_by_rewards
 from pipeline.reward.scoring import RewardModel
 from storage.records import digest
 
 PRIOR_SD = 0.25
-"""Of each factor's logarithm, around 0.  The factor that some dozens of judgments fit is mostly
-noise: on the demo, 1.0 costs .03 nats a judgment where .25 costs .015 and the best .01 (.15, which
-would leave an overconfident model so for longer); `benchmarks/calibration.py`."""
+"""Of each factor's logarithm, around 0.  The factor that fits a few dozen judgments is mostly noise:
+on the demo, 1.0 costs .03 nats per judgment, .25 costs .015, and .15 costs .01 but corrects an
+overconfident model more slowly (`benchmarks/calibration.py`)."""
 
-_FACTORS = torch.logspace(-1.3, 0.7, 201, dtype=torch.float64)  # .05 to 5
 _ROUNDS = 20
 
 
 @dataclass(frozen=True)
 class Factors:
-    """What rewards, and what the thresholds of ties and strengths (θ, ν, gaps), are multiplied by."""
+    """Factors on the rewards and on the thresholds of ties and strengths (θ, ν, gaps)."""
 
     rewards: float = 1.0
     thresholds: float = 1.0
 
     def over(self, other: Factors) -> Factors:
-        """What takes `other` to these."""
+        """The factors that lead from `other` to these."""
         return Factors(self.rewards / other.rewards, self.thresholds / other.thresholds)
 
 
@@ -56,11 +53,11 @@ def fitted_factors(
     ties: TieValues,
     prior_sd: float = PRIOR_SD,
 ) -> Factors:
-    """The likeliest factors on the rewards of `pairs`, which the model did not learn from.
+    """The most probable factors on the rewards of `pairs`, which the model did not learn from.
 
-    By whom they were judged plays no part: rewards come out at the scale of a typical judgment of
-    these people, careless ones among them, since predictions are held to such judgments.  The
-    logarithms have the prior N(0, prior_sd²), so few judgments change little; 1 for none.
+    Annotators are not distinguished: rewards get the scale of a typical judgment of these people,
+    careless ones included, because predictions are compared with such judgments.  The logarithms
+    have the prior N(0, prior_sd²), so a few judgments change little.
     """
     likelihood = replace(likelihood, both_bad="tie", label_smoothing=0.0, margin=0.0)
     everybody = sorted({pair.annotator for pair in pairs})
@@ -71,18 +68,18 @@ def fitted_factors(
         return Factors()
 
     def likeliest(rewards: Tensor | float, thresholds: Tensor | float) -> float:
-        """Of the grid that one of the two is, the other being known."""
-        d = (torch.as_tensor(rewards) * judged.d).expand(len(_FACTORS), -1)
+        """The best of `SCALES` for the argument that is the grid, given the other argument."""
+        d = (torch.as_tensor(rewards) * judged.d).expand(len(SCALES), -1)
         fits = likelihood.log_likelihood(
             d, judged.outcomes, ties=ties.spread(thresholds), strength=judged.strength
         )
-        posterior = fits.sum(-1) - (_FACTORS.log() / prior_sd).square() / 2
-        return float(_FACTORS[posterior.argmax()])
+        posterior = fits.sum(-1) - (SCALES.log() / prior_sd).square() / 2
+        return float(SCALES[posterior.argmax()])
 
-    # One after the other until neither moves; the likelihood is log-concave in both (Pratt 1981,
-    # "Concavity of the log likelihood", JASA 76).
+    # Coordinate ascent; the likelihood is log-concave in both (Pratt 1981, "Concavity of the log
+    # likelihood", JASA 76).
     learned = likelihood.tie_model in LEARNS_THETA
-    grid, found = _FACTORS[:, None], Factors()
+    grid, found = SCALES[:, None], Factors()
     for _ in range(_ROUNDS):
         rewards = likeliest(grid, found.thresholds)
         moved = Factors(rewards, likeliest(rewards, grid) if learned else 1.0)
@@ -94,9 +91,9 @@ def fitted_factors(
 
 @dataclass(frozen=True)
 class Scale:
-    """The factors that a model was rescaled by, and those that judge it without flattery.
+    """The factors that a model was rescaled by, and those to measure it with.
 
-    A prompt is in one of two halves, and `by_half[h]` was fitted without the measured judgments of
+    Each prompt is in one of two halves; `by_half[h]` was fitted without the measured judgments of
     half h.
     """
 
@@ -104,7 +101,7 @@ class Scale:
     by_half: tuple[Factors, Factors]
 
     def unseen(self, pair: JudgedPair) -> Factors:
-        """What takes the rescaled model to the scale that was fitted without this pair's prompt."""
+        """The factors from the rescaled model to the scale that was fitted without this pair's half."""
         return self.by_half[_half(pair)].over(self.factors)
 
 
@@ -119,12 +116,12 @@ def calibrate(
     *,
     scale: bool = True,
 ) -> tuple[dict[str, Any], Scale]:
-    """Put a model's rewards on the scale of judgments it did not learn from; its figures on `measured`.
+    """Rescale a model to judgments that it did not learn from; return its figures on `measured`.
 
-    The factors are fitted on `measured` and `others`.  The figures (`held_out_metrics`, and the
-    factors as ``scale`` and ``threshold_scale``) are not flattered by them: each half of the
-    measured prompts is read at the scale that the other half and `others` fit.  Without `scale`
-    the model stays as it is, at factors of 1.
+    The factors are fitted on `measured` and `others`.  The figures are `held_out_metrics`, and the
+    factors as ``scale`` and ``threshold_scale``.  They are cross-fitted: each half of the measured
+    prompts is measured at the scale that fits the other half and `others`.  Without `scale` the
+    factors are 1.
     """
     network, ties = model.network, model.network.ties.values()
     pairs = [*measured, *others]

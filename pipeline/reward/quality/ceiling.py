@@ -1,58 +1,39 @@
 """How often a perfect reward model could be right about one noisy human judgment.
 
-Of two people who judge the same two responses, let p be the probability that a preference goes to
-the first.  The best any reward model can do is to name the likelier answer, and is then right with
-probability q = max(p, 1 − p): the ceiling is E[q].  Overlap tells how often two people agree,
-A = E[q² + (1 − q)²], and with that the ceiling lies between
+Let p be the probability that a person prefers the first response of an item.  The best reward model
+names the likelier answer and is right with probability q = max(p, 1 − p), so the ceiling is E[q].
+The overlap of annotators shows how often two people agree, A = E[q² + (1 − q)²], and then
 
     A  ≤  E[q]  ≤  (1 + √(2A − 1)) / 2
 
-(the lower end where every item is either clear or a coin flip, the upper where all are equally
-clear).  These are Cover and Hart's (1967, IEEE Trans. Inf. Theory 13) bounds: a second person is a
-nearest neighbour without distance, who errs with 1 − A, and the perfect model errs with the Bayes
-rate.  In between, the estimate takes log-odds of p that are normal over items with mean 0, as
-Bradley and Terry's model has them where rewards are normal: their spread follows from A.
+The lower bound holds if every item is either clear or a coin flip, the upper if all are equally
+clear; these are the bounds of Cover and Hart (1967, IEEE Trans. Inf. Theory 13).  The estimate
+assumes log-odds of p that are normal over items with mean 0, as in Bradley and Terry's model with
+normal rewards; A determines their standard deviation.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import cache
 from itertools import combinations
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pipeline.statistics.winrate import WinRate, win_rate
+from pipeline.statistics.winrate import win_rate
+from storage.analysis.intervals import WinRate
+from storage.reports import Ceiling, Interval
 
 if TYPE_CHECKING:
     from pipeline.reward.data import JudgedPair
 
 FEWEST = 20
-"""Pairs of preferences below which no ceiling is told: the agreement is then known to ± .2 at best."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Ceiling:
-    """The best possible accuracy, with its 95% interval.
-
-    `agreement` is what it follows from, `least` and `most` are the bounds whatever the items.
-    `expected` is the ceiling by the agreement that the fitted annotator model expects of the same
-    pairs of judgments, where there is one.
-    """
-
-    value: float
-    low: float
-    high: float
-    least: float
-    most: float
-    agreement: WinRate
-    expected: float | None = None
+"""Pairs of preferences that a ceiling needs; with fewer, the agreement is uncertain by ± .2 or more."""
 
 
 def noise_ceiling(agreement: WinRate, *, expected: float | None = None) -> Ceiling:
-    """The ceiling by how often a second person sides with the first; ½ where that is chance.
+    """The ceiling from how often a second person agrees with the first; ½ if that is chance.
 
     `expected` is the agreement that a fitted model expects of the same judgments.
     """
@@ -69,15 +50,15 @@ def noise_ceiling(agreement: WinRate, *, expected: float | None = None) -> Ceili
 
 
 def ceiling_of(agreement: float) -> float:
-    """E[q] where log-odds of p are normal with the spread that makes two people agree so often."""
+    """E[q] if log-odds of p are normal with the standard deviation that gives this agreement."""
     agreed, best = _table()
     return float(np.interp(agreement, agreed, best))
 
 
 @cache
 def _table() -> tuple[np.ndarray, np.ndarray]:
-    """Agreement and ceiling for spreads from none to endless, both rising from ½ to 1."""
-    z = np.linspace(0, 8, 2001)  # by symmetry; beyond it a normal has 1e-15
+    """Agreement and ceiling for standard deviations from 0 to ∞; both rise from ½ to 1."""
+    z = np.linspace(0, 8, 2001)  # by symmetry; the normal has 1e-15 beyond 8
     weight = np.exp(-(z**2) / 2)
     weight /= weight.sum() - (weight[0] + weight[-1]) / 2
     weight[[0, -1]] /= 2
@@ -88,7 +69,7 @@ def _table() -> tuple[np.ndarray, np.ndarray]:
 
 
 def items_of(pairs: Iterable[JudgedPair]) -> dict[frozenset[str], list[JudgedPair]]:
-    """Judgments by the two responses they are of, whichever stood first."""
+    """Judgments by their two responses, in either order."""
     found: dict[frozenset[str], list[JudgedPair]] = {}
     for pair in pairs:
         found.setdefault(frozenset((pair.first, pair.second)), []).append(pair)
@@ -101,12 +82,11 @@ def preferred(pair: JudgedPair) -> str | None:
 
 
 def agreement(pairs: Sequence[JudgedPair]) -> WinRate | None:
-    """How often a second person sides with the first, where both prefer a response.
+    """How often a second person agrees with the first, if both prefer a response.
 
-    Over all pairs of people who judged the same item, clustered by prompt.  Of judgments of the
-    random stream alone: chosen pairs are closer, and a ceiling from them would be too low.  Pairs
-    with a tie are left out, so items on which people are decided weigh more, the ceiling errs on
-    the high side and a reward model's share of it on the low one.  None without such a pair.
+    Over all pairs of people who judged the same item, clustered by prompt, in the random stream
+    only: chosen pairs are closer, and their ceiling would be too low.  Pairs with a tie are left
+    out, so the ceiling is rather too high.  None without such a pair.
     """
     agreed: list[float] = []
     prompts: list[Hashable] = []
@@ -118,24 +98,22 @@ def agreement(pairs: Sequence[JudgedPair]) -> WinRate | None:
     return win_rate(agreed, prompts) if agreed else None
 
 
-def said_alike(item: Sequence[JudgedPair]) -> str:
-    """``single`` where one person judged the item, else ``unanimous`` or ``split``."""
+def agreement_group(item: Sequence[JudgedPair]) -> str:
+    """``single`` if one person judged the item, else ``unanimous`` or ``split``."""
     if len({pair.annotator for pair in item}) < 2:
         return "single"
     return "unanimous" if len({preferred(pair) for pair in item}) == 1 else "split"
 
 
-def share_of_ceiling(
-    accuracy: tuple[float, float, float], ceiling: Ceiling
-) -> tuple[float, float, float]:
-    """(value, low, high) of accuracy / ceiling, from (value, low, high) of the accuracy.
+def share_of_ceiling(accuracy: WinRate, ceiling: Ceiling) -> Interval:
+    """Accuracy divided by the ceiling.
 
     The interval combines both by the method of variance estimates recovery on the logarithms (Zou
-    and Donner 2008, Stat. Med. 27), as if they came of different judgments.  The ceiling rests on
-    all overlap, the accuracy on held-out judgments.
+    and Donner 2008, Stat. Med. 27), as if they came from different judgments.  The ceiling is from
+    all overlap, the accuracy from held-out judgments.
     """
-    a, a_low, a_high = np.log(np.maximum(accuracy, 1e-6))
+    a, a_low, a_high = np.log(np.maximum((accuracy.win_rate, accuracy.low, accuracy.high), 1e-6))
     c, c_low, c_high = np.log([ceiling.value, ceiling.low, ceiling.high])
     low = a - c - np.hypot(a - a_low, c_high - c)
     high = a - c + np.hypot(a_high - a, c - c_low)
-    return float(np.exp(a - c)), float(np.exp(low)), float(np.exp(high))
+    return Interval(value=float(np.exp(a - c)), low=float(np.exp(low)), high=float(np.exp(high)))

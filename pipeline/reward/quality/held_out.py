@@ -1,9 +1,9 @@
-"""Judgments a reward model has not learned from, one by one, and what they say of it."""
+"""A reward model's predictions on held-out judgments, one by one, and its quality on them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +12,19 @@ import torch
 from pipeline.reward.data import JudgedPair
 from pipeline.reward.likelihood import LEARNS_THETA, OUTCOME_CODES, TieModel, log_probabilities
 from pipeline.reward.quality.calibration import Factors, Scale
-from pipeline.reward.quality.ceiling import agreement, items_of, said_alike
+from pipeline.reward.quality.ceiling import agreement, agreement_group, items_of
 from pipeline.reward.quality.figures import quality
 from pipeline.reward.scoring import RewardModel
 from pipeline.runs.parquet import write_rows
+from storage.reports import Quality
 
 TABLE = "held_out.parquet"
 COLUMNS = (
     "judgment", "comparison", "prompt", "annotator", "arm", "outcome", "first", "second", "d",
     "p_first", "p_second", "expected", "first_length", "second_length",
 )  # fmt: skip
-"""`d` is the difference of rewards, `p_first` and `p_second` the probabilities by the tie model (of
-d at the scale that was fitted without the pair's prompt), `expected` P(first) + ½ P(tie); lengths
+"""`d` is the difference of rewards.  `p_first` and `p_second` are the tie model's probabilities, of d
+at the scale that was fitted without the pair's prompt.  `expected` is P(first) + ½ P(tie).  Lengths
 are in tokens."""
 
 _OUTCOMES = {code: name for name, code in OUTCOME_CODES.items()}
@@ -32,10 +33,10 @@ _OUTCOMES = {code: name for name, code in OUTCOME_CODES.items()}
 def judged_rows(
     model: RewardModel, pairs: Sequence[JudgedPair], *, scale: Scale | None = None
 ) -> list[dict[str, Any]]:
-    """Judgments with what the model says of their pairs, by `COLUMNS`.
+    """Judgments with the model's predictions, by `COLUMNS`.
 
-    With the `scale` of a calibrated model each probability is at the scale that its own prompt had
-    no part in.
+    With the `scale` of a calibrated model, each probability is at the scale that was fitted without
+    its prompt.
     """
     first, second = model.both_sides(pairs)
     network = model.network
@@ -73,36 +74,37 @@ def measure_quality(
     model: RewardModel,
     held_out: Sequence[JudgedPair],
     pairs: Sequence[JudgedPair],
-    summary: Mapping[str, Any],
     outputs: Path,
     *,
     scale: Scale,
-) -> dict[str, Any]:
-    """`quality.quality` of the held-out judgments, whose table goes to outputs/held_out.parquet.
+    log_loss: float | None,
+    expected: float | None,
+) -> Quality:
+    """The quality on the held-out judgments, whose table is written to outputs/held_out.parquet.
 
-    `pairs` are all judgments, on which people's agreement rests; `summary` has what was measured
-    already.
+    `pairs` are all judgments; people's agreement is measured on them.  `log_loss` was measured with
+    the calibration, `expected` is the agreement that fitted annotators would have.
     """
     rows = judged_rows(model, held_out, scale=scale)
     write_rows(outputs / TABLE, rows, COLUMNS)
     items = items_of(pairs).values()
     return quality(
         rows,
-        groups={pair.judgment: said_alike(item) for item in items for pair in item},
-        log_loss=summary["log_loss"],
+        groups={pair.judgment: agreement_group(item) for item in items for pair in item},
+        log_loss=log_loss,
         coin_log_loss=coin_log_loss(model.network.likelihood.tie_model, held_out, pairs),
         agreed=agreement(pairs),
-        expected=summary.get("expected_preference_agreement"),
+        expected=expected,
     )
 
 
 def coin_log_loss(
     tie_model: TieModel, held_out: Sequence[JudgedPair], pairs: Sequence[JudgedPair]
 ) -> float | None:
-    """Log-loss of somebody who tosses a coin and knows from other prompts how often people tie.
+    """Log-loss of chance that knows from other prompts how often people tie; None without judgments.
 
-    Not that of θ at d = 0: equal responses tie more often than others do, and whoever believes all
-    to be equal is beaten too easily.  ``half`` and ``drop`` have no probability for a tie.
+    The tie model at d = 0 would be too weak a baseline: equal responses tie more often than others.
+    ``half`` and ``drop`` have no probability for a tie.
     """
     measured = [p for p in held_out if p.random_stream and (p.decisive or tie_model != "drop")]
     if not measured:
@@ -111,7 +113,7 @@ def coin_log_loss(
         return math.log(2)
     asked = {pair.prompt for pair in measured}
     others = [pair.decisive for pair in pairs if pair.random_stream and pair.prompt not in asked]
-    # As if each outcome had been seen once more: a rate of 0 or 1 is not known from a few.
+    # Each outcome is counted once more: a few judgments do not show a rate of 0 or 1.
     tied = (others.count(False) + 1) / (len(others) + 3)
     ties = sum(not pair.decisive for pair in measured)
     wins = len(measured) - ties

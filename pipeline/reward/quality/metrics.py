@@ -1,4 +1,4 @@
-"""How good a reward model is on judgments it has not seen."""
+"""Metrics of a reward model on held-out judgments."""
 
 from __future__ import annotations
 
@@ -35,9 +35,8 @@ def held_out_metrics(
     """Accuracy with its prompt-clustered 95% interval, log-loss and ECE.
 
     `first` and `second` are the rewards of each pair's two texts, `theta` one for all or one each.
-    Accuracy and ECE are of decisive judgments: a tie names no winner to be right about.  An exactly
-    equal pair of rewards counts half.  The log-loss is over all judgments that the tie model gives a
-    probability: decisive ones only under ``drop``.  A figure without any judgment is None.
+    Accuracy and ECE are on decisive judgments; equal rewards count half.  The log-loss is on all
+    judgments, under ``drop`` on the decisive ones.  A figure without any judgment is None.
     """
     d = torch.tensor(first, dtype=torch.float64) - torch.tensor(second, dtype=torch.float64)
     outcomes = torch.tensor([pair.outcome for pair in pairs])
@@ -59,7 +58,7 @@ def held_out_metrics(
         accuracy = win_rate(right, prompts)
         found |= {"accuracy": accuracy.win_rate}
         found |= {"accuracy_low": accuracy.low, "accuracy_high": accuracy.high}
-        # σ(log P(first) − log P(second)): what the model says of a judgment known to be decisive.
+        # σ(log P(first) − log P(second)): P(first) given that the judgment is decisive.
         stated = torch.sigmoid(preference_logit(d, threshold, tie_model))[decisive]
         won = (outcomes == FIRST)[decisive].double()
         found["ece"] = expected_calibration_error(stated.tolist(), won.tolist())
@@ -69,8 +68,8 @@ def held_out_metrics(
 def expected_calibration_error(probabilities: Sequence[float], outcomes: Sequence[float]) -> float:
     """Mean |stated − observed| over ten equal bins of confidence, weighted by their size.
 
-    Each probability is turned to the side it favours, so bins span [.5, 1] and it does not matter
-    which response came first (Guo et al. 2017, *On Calibration of Modern Neural Networks*, eq. 3).
+    Confidence is the probability of the likelier response, from .5 to 1, so the order of responses
+    does not matter (Guo et al. 2017, *On Calibration of Modern Neural Networks*, eq. 3).
     """
     p, y = np.asarray(probabilities), np.asarray(outcomes)
     confidence, right = np.maximum(p, 1 - p), np.where(p >= 0.5, y, 1 - y)
@@ -85,10 +84,10 @@ def expected_calibration_error(probabilities: Sequence[float], outcomes: Sequenc
 def length_correlation_in_pairs(
     first: Sequence[float], second: Sequence[float], pairs: Sequence[JudgedPair]
 ) -> float | None:
-    """Correlation of the difference of rewards with that of lengths, over judged pairs.
+    """Correlation of differences of rewards with differences of lengths: Σ d·Δ / √(Σ d² · Σ Δ²).
 
-    About 0 and not about the means, which depend on what was called first: Σ d·Δ / √(Σ d² · Σ Δ²).
-    None where either is always 0.
+    It is about 0 and not about the means, which depend on the order of responses.  None if either
+    is always 0.
     """
     d = np.asarray(first, dtype=float) - np.asarray(second, dtype=float)
     longer = np.asarray([pair.first_length - pair.second_length for pair in pairs], dtype=float)

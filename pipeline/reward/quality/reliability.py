@@ -1,4 +1,4 @@
-"""What a fitted reward model says of the annotators, one by one and of their agreement."""
+"""The reliability of annotators and the agreement expected of them, from a fitted reward model."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ from pipeline.reward.likelihood import (
 from pipeline.reward.scoring import RewardModel
 
 LITTLE = 0.25
-"""Annotators whose judgments weigh less than this are pointed out."""
+"""A warning names annotators whose judgments have less than this weight."""
+SCALES = torch.logspace(-1.3, 0.7, 201, dtype=torch.float64)
+"""Factors on rewards, .05 to 5, among which the best is searched."""
 
 
 def judged_by_rewards(
@@ -41,10 +43,10 @@ def judged_by_rewards(
     *,
     tie_model: TieModel,
 ) -> tuple[Judged, list[int]]:
-    """The judgments with the rewards of each pair's texts, and which rows of `pairs` they are.
+    """The judgments with the rewards of their texts, and their rows in `pairs`.
 
-    `annotator` is an index into `ids`, which must hold everybody.  Under ``drop`` judgments without
-    a preference are left out, as they are in training.
+    `annotator` is an index into `ids`, which must contain everybody.  Under ``drop`` judgments
+    without a preference are left out, as in training.
     """
     rows = [n for n, p in enumerate(pairs) if p.decisive or tie_model != "drop"]
     index = {id: n for n, id in enumerate(ids)}
@@ -68,13 +70,13 @@ def reliability(
     likelihood: Likelihood,
     ties: TieValues,
 ) -> dict[str, Any]:
-    """`annotators`, a row each, and the agreement expected of them, from models that have not seen the pairs.
+    """``annotators``, a row each, and the agreement expected of them.
 
-    `folds` are judgments, each with a model that did not learn from them: one that did remembers
-    what a careless annotator pressed, and takes them for careful.  Each fold's differences are
-    scaled so that they fit an annotator of slope 1 best.  `counts` are everybody's judgments.
+    `folds` are judgments, each with a model that did not learn from them: a model that did has
+    memorized careless judgments and takes them for careful ones.  The rewards of each fold are
+    scaled to fit annotators of slope 1.  `counts` are everybody's judgments.
     """
-    # The level says nothing of the annotators, and a margin nothing of how likely an outcome is.
+    # Neither the level nor the margin depends on the annotator.
     likelihood = replace(likelihood, both_bad="tie", margin=0.0)
     nothing, _ = judged_by_rewards([], [], [], ids, tie_model=likelihood.tie_model)
     parts, items, stream = [nothing], [], []
@@ -90,7 +92,7 @@ def reliability(
     )
     fitted = fit_annotators(judged, len(ids), likelihood=likelihood, ties=ties)
     chances = outcome_chances(judged, fitted, likelihood, ties)
-    # `half` has no probability for a tie, which was said.
+    # `half` gives a tie no probability.
     known = likelihood.tie_model != "half"
     agreement = expected_agreement(judged.outcomes, chances, items) if known else None
     preferences = expected_preference_agreement(chances, items, stream)
@@ -109,15 +111,12 @@ def reliability(
     }
 
 
-_SCALES = torch.logspace(-1.3, 0.7, 201, dtype=torch.float64)  # .05 to 5
-
-
 def calibrated(judged: Judged, likelihood: Likelihood, ties: TieValues) -> Judged:
-    """The same with differences in the scale that fits the judgments best, of `_SCALES`."""
+    """The same with the differences multiplied by the best of `SCALES`."""
     fits = likelihood.log_likelihood(
-        _SCALES[:, None] * judged.d, judged.outcomes, ties=ties, strength=judged.strength
+        SCALES[:, None] * judged.d, judged.outcomes, ties=ties, strength=judged.strength
     )
-    return replace(judged, d=_SCALES[fits.sum(-1).argmax()] * judged.d)
+    return replace(judged, d=SCALES[fits.sum(-1).argmax()] * judged.d)
 
 
 def losses_to_annotators(
@@ -125,9 +124,9 @@ def losses_to_annotators(
 ) -> Tensor:
     """(N,) negative log-likelihoods of first, second and tie, nats, each by its annotator.
 
-    Whoever the network does not know has slope 1 and no leaning.  ``drop`` scores a tie as
-    ``half`` does.  Differences of rewards are taken at the scale that fits best: a network grows
-    too sure of itself while it still learns which response is better.
+    Annotators that the network does not know have slope 1 and no side bias.  ``drop`` scores a tie
+    as ``half`` does.  Differences of rewards are at the best of `SCALES`: a network becomes
+    overconfident while it still learns which response is better.
     """
     known = network.annotators
     ids = [] if known is None else known.ids
@@ -139,25 +138,25 @@ def losses_to_annotators(
     if known is not None:
         slope[: len(ids)] += known.delta.detach().cpu()
         bias[: len(ids)] = known.bias.detach().cpu()
-    who, scaled = judged.annotator, _SCALES[:, None] * judged.d
+    who, scaled = judged.annotator, SCALES[:, None] * judged.d
     z = effective(scaled, slope[who].double(), bias[who].double(), judged.side)
     losses = likelihood.loss(z, judged.outcomes, ties=network.ties.values())
     return losses[losses.sum(-1).argmin()]
 
 
 def notes_on_annotators(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A warning for whoever reads the buttons the other way round, or counts for little."""
+    """A warning for each annotator whose slope is negative or whose weight is small."""
     notes = []
     for row in rows:
         upper = row["slope"] + 2 * row["slope_sd"]
         if upper < 0:
-            said = "prefers what the others do not, and is read the other way round"
+            problem = "contradicts the others and is counted the other way round"
         elif row["weight"] < LITTLE:
-            said = f"counts for {row['weight']:.0%} of an average one"
+            problem = f"counts for {row['weight']:.0%} of an average one"
         else:
             continue
         message = (
-            f"a judgment by {row['annotator']} {said}: slope {row['slope']:.2f} "
+            f"a judgment by {row['annotator']} {problem}: slope {row['slope']:.2f} "
             f"± {row['slope_sd']:.2f} over {row['measured']} judgments"
         )
         notes.append({"kind": "warning", "name": "annotator", "message": message} | row)
@@ -167,12 +166,11 @@ def notes_on_annotators(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 def expected_agreement(
     outcomes: Tensor, chances: Tensor, items: Sequence[Any]
 ) -> dict[str, Any] | None:
-    """What the fitted model expects two annotators to agree on items that several judged.
+    """Expected and observed agreement of two annotators on items that several people judged.
 
-    `outcomes` (N,) are the judgments, `chances` (N, 3) what `outcome_chances` gave them, and
-    `items` (N,) names the pair of responses that each is of.  Two judgments agree when
-    both name the same response or both are ties.  ``expected`` and ``expected_alpha``, Krippendorff's
-    over these three outcomes, and beside them the ``observed`` ones.  None without such an item.
+    `outcomes` (N,) are the judgments, `chances` (N, 3) their `outcome_chances`, and `items` (N,)
+    their pairs of responses.  Two judgments agree if both name the same response or both are ties.
+    The alphas are Krippendorff's over these three outcomes.  None without such an item.
     """
     several = _judged_by_several(items)
     if not several:
@@ -192,16 +190,16 @@ def expected_agreement(
 def _agreed(said: Tensor, several: Sequence[Sequence[int]]) -> tuple[float, float | None]:
     """Percent agreement and nominal α of independent ratings (N, C): probabilities, or ones.
 
-    As in percent agreement, an item with m judgments counts m times, with the mean over its pairs of
-    judgments.  α is the ratio of what is expected above and below its fraction bar, and None where
-    everybody says one thing.
+    An item with m judgments counts m times, with the mean over its pairs of judgments.  For
+    probabilities, α is the ratio of the expected numerator and denominator.  α is None if all
+    ratings are the same.
     """
     rated = [row for rows in several for row in rows]
     n, agreed = len(rated), 0.0
     for rows in several:
         pairs = sum(float(said[a] @ said[b]) for a, b in combinations(rows, 2))
         agreed += 2 * pairs / (len(rows) - 1) / n
-    # Two different ratings drawn of all, an item's own among them.
+    # Two different ratings drawn from all, those of the same item included.
     sums, squares = said[rated].sum(0).square().sum(), said[rated].square().sum()
     by_chance = ((sums - squares) / (n * (n - 1))).item()
     return agreed, 1 - (1 - agreed) / (1 - by_chance) if by_chance < 1 else None
@@ -210,10 +208,11 @@ def _agreed(said: Tensor, several: Sequence[Sequence[int]]) -> tuple[float, floa
 def expected_preference_agreement(
     chances: Tensor, items: Sequence[Any], counts: Sequence[bool]
 ) -> float | None:
-    """How often the fitted annotators would side with each other where both prefer a response.
+    """How often the fitted annotators would agree if both prefer a response.
 
-    P(both prefer the same) over P(both prefer one), each summed over all pairs of judgments of one
-    item, of those that `counts` (N,) says: what `ceiling.agreement` observes.  None without any.
+    P(both prefer the same) / P(both prefer one), each summed over all pairs of judgments of one
+    item for which `counts` (N,) is true; `ceiling.agreement` is the observed value.  None without
+    such a pair.
     """
     preferred = chances[:, :2]
     pairs = [
@@ -231,14 +230,14 @@ def expected_preference_agreement(
 def outcome_chances(
     judged: Judged, fitted: FittedAnnotators, likelihood: Likelihood, ties: TieValues
 ) -> Tensor:
-    """(N, 3) probabilities of first, second and tie, each by its annotator."""
+    """(N, 3) probabilities of first, second and tie, for each judgment's annotator."""
     slope, bias = 1 + fitted.delta[judged.annotator], fitted.bias[judged.annotator]
     z = effective(judged.d, slope, bias, judged.side)
     return log_probabilities(z, ties.theta, likelihood.tie_model).exp()
 
 
 def _judged_by_several(items: Sequence[Any]) -> list[list[int]]:
-    """Rows of each item that has two or more."""
+    """The rows of each item with two or more."""
     by_item: dict[Any, list[int]] = {}
     for row, item in enumerate(items):
         by_item.setdefault(item, []).append(row)
@@ -248,8 +247,8 @@ def _judged_by_several(items: Sequence[Any]) -> list[list[int]]:
 def _with_the_model(ids: Sequence[str], judged: Judged, chances: Tensor) -> list[dict[str, Any]]:
     """How often each annotator preferred the response with the higher reward, a row each.
 
-    ``with_model`` is the share of their ``decided`` judgments, ``with_model_expected`` what their slope
-    and side bias let one expect of it; both None where they decided nothing.  Equal rewards count half.
+    ``with_model`` is the share of their ``decided`` judgments, and ``with_model_expected`` what their
+    slope and side bias predict; both are None without such a judgment.  Equal rewards count half.
     """
     decided = judged.outcomes < TIE
     right = judged.d.sign() * torch.where(judged.outcomes == FIRST, 1.0, -1.0)
@@ -272,7 +271,7 @@ def _with_the_model(ids: Sequence[str], judged: Judged, chances: Tensor) -> list
 def report(
     ids: Sequence[str], judged: Judged, fitted: FittedAnnotators, weights: Tensor
 ) -> list[dict[str, Any]]:
-    """One row an annotator, by id: slope, side bias, standard errors, weight, judgments measured."""
+    """One row per annotator: slope, side bias, standard errors, weight, judgments measured."""
     counts = torch.bincount(judged.annotator, minlength=len(ids)).tolist()
     return [
         {

@@ -1,210 +1,170 @@
-"""Is the reward model good enough?  A plain verdict from its figures, with the reasons.
+"""Is the reward model good enough?  A verdict from its figures, with reasons.
 
-PPO follows a reward model as far as it leads, so its mistakes are found and paid for; best-of-N
-only picks among the policy's own answers and stays within log N − (N − 1)/N nats of it, whatever
-the rewards (Stiennon et al. 2020, *Learning to summarize from human feedback*), so it asks less.  Each check says what a figure
-allows, and the verdict is the least that any allows.  Checks go by the ends of intervals: what is
-not known to be good does not count as good, and what is not known to be bad does not count as bad.
+PPO exploits every error of a reward model.  Best-of-N only selects among the policy's own answers
+and stays within log N − (N − 1)/N nats of the policy, whatever the rewards (Stiennon et al. 2020,
+*Learning to summarize from human feedback*), so it needs less.  Each check says what one figure
+allows, and the verdict is the least that any check allows.  Checks use the ends of intervals: a
+figure counts as good or as bad only if its whole interval is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from functools import partial
 
 from pipeline.reward.quality.ceiling import FEWEST as LEAST_OVERLAP
-
-Verdict = Literal["enough for PPO", "best-of-N is safer", "keep labeling"]
-Allows = Literal["ppo", "best_of_n", "labeling"]
-
-VERDICTS: dict[Allows, Verdict] = {
-    "labeling": "keep labeling",
-    "best_of_n": "best-of-N is safer",
-    "ppo": "enough for PPO",
-}
-"""From the least to the most that is allowed."""
+from storage.analysis.intervals import WinRate
+from storage.reports import (
+    Allows,
+    Calibration,
+    Check,
+    Forecast,
+    Interval,
+    LengthBias,
+    Quality,
+    RewardVerdict,
+)
 
 FEWEST, ENOUGH = 20, 50
 """Held-out preferences below which nothing is known, and from which a 95% interval of an accuracy
 around 70% is narrower than ± 13 points."""
 ACCURATE = 0.6
-"""Lower end of the accuracy that PPO asks for.  Reward models that PPO was trained against with
-success were right about 63% (Touvron et al. 2023, *Llama 2*, its helpfulness) to 72% (Ouyang et al.
-2022, *InstructGPT*) of held-out judgments."""
+"""Lower end of the accuracy that PPO needs.  Reward models of successful PPO runs were right about
+63% (Touvron et al. 2023, *Llama 2*, its helpfulness) to 72% (Ouyang et al. 2022, *InstructGPT*) of
+held-out judgments."""
 NEAR_CEILING = 0.9
-"""Share of the noise ceiling that an accuracy may not surely be below: more is then to be learned."""
+"""If the accuracy is certainly below this share of the noise ceiling, more can be learned."""
 CALIBRATED = 0.1
-"""ECE above which probabilities mislead, where chance cannot explain it."""
+"""ECE above which probabilities are misleading, unless chance explains it."""
 FOLLOWS_LENGTH = 0.5
-"""Correlation with length, its weaker end, from which a quarter of the rewards is length."""
+"""Correlation with length, at its weaker end, from which length is a quarter of the rewards."""
 GAIN = 0.01
-"""Points of accuracy that the next labels surely bring, where it pays to wait for them."""
+"""Accuracy that the next labels must certainly bring to be worth waiting for."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Check:
-    """One reason: what was looked at, what it allows at most, and that in a sentence.
-
-    Where nothing is `known` it allows everything.
-    """
-
-    name: str
-    allows: Allows
-    says: str
-    known: bool = True
-
-
-def verdict(quality: Mapping[str, Any], forecast: Mapping[str, Any] | None) -> dict[str, Any]:
-    """``verdict`` and ``checks``, as plain values.
-
-    `quality` is what `quality.quality` returns, `forecast` what `forecast.forecast` does; None where
-    there is no learning curve.
-    """
+def verdict(quality: Quality, forecast: Forecast | None) -> RewardVerdict:
+    """The verdict; `forecast` is None if there is no learning curve."""
     checks = [_judgments(quality)]
-    if quality["accuracy"]:
-        checks += [_accuracy(quality), _ceiling(quality), _calibration(quality), _length(quality)]
+    if quality.accuracy and quality.calibration:
+        checks += [
+            _accuracy(quality.accuracy),
+            _ceiling(quality),
+            _calibration(quality.calibration),
+            _length(quality.length),
+        ]
     checks.append(_labels(forecast))
     allowed = {check.allows for check in checks}
-    least = next(word for allows, word in VERDICTS.items() if allows in allowed)
-    return {"verdict": least, "checks": [asdict(check) for check in checks]}
+    if "labeling" in allowed:
+        return RewardVerdict(verdict="keep labeling", checks=tuple(checks))
+    if "best_of_n" in allowed:
+        return RewardVerdict(verdict="best-of-N is safer", checks=tuple(checks))
+    return RewardVerdict(verdict="enough for PPO", checks=tuple(checks))
 
 
-def _judgments(quality: Mapping[str, Any]) -> Check:
-    count, prompts = quality["decisive"], quality["prompts"]
-    said = f"{count} held-out preferences on {prompts} prompts"
-    if count < FEWEST:
-        return Check(
-            name="judgments",
-            allows="labeling",
-            says=f"{said}: too few to tell anything (at least {FEWEST})",
+def _judgments(quality: Quality) -> Check:
+    check = partial(Check, name="judgments")
+    found = f"{quality.decisive} held-out preferences on {quality.prompts} prompts"
+    if quality.decisive < FEWEST:
+        return check(allows="labeling", says=f"{found}: too few ({FEWEST} are the minimum)")
+    if quality.decisive < ENOUGH:
+        return check(
+            allows="best_of_n", says=f"{found}: all figures are rough ({ENOUGH} are enough)"
         )
-    if count < ENOUGH:
-        return Check(
-            name="judgments",
+    return check(allows="ppo", says=f"{found}: enough")
+
+
+def _accuracy(accuracy: WinRate) -> Check:
+    check = partial(Check, name="accuracy")
+    found = f"it is right about {_interval(accuracy.win_rate, accuracy.low, accuracy.high)} of them"
+    if accuracy.low <= 0.5:
+        return check(allows="labeling", says=f"{found}, which may be no better than a coin")
+    if accuracy.low < ACCURATE:
+        return check(
             allows="best_of_n",
-            says=f"{said}: few, so every figure is rough ({ENOUGH} are enough)",
+            says=f"{found}: better than a coin, but not certainly better than {ACCURATE:.0%}",
         )
-    return Check(name="judgments", allows="ppo", says=f"{said}: enough to tell")
+    return check(allows="ppo", says=f"{found}, certainly more than {ACCURATE:.0%}")
 
 
-def _accuracy(quality: Mapping[str, Any]) -> Check:
-    found = quality["accuracy"]
-    low = found["low"]
-    said = f"it is right about {_interval(found['win_rate'], low, found['high'])} of them"
-    if low <= 0.5:
-        return Check(
-            name="accuracy", allows="labeling", says=f"{said}, which may be no better than a coin"
-        )
-    if low < ACCURATE:
-        return Check(
-            name="accuracy",
-            allows="best_of_n",
-            says=f"{said}: better than a coin, but not surely better than {ACCURATE:.0%}",
-        )
-    return Check(name="accuracy", allows="ppo", says=f"{said}, surely more than {ACCURATE:.0%}")
-
-
-def _ceiling(quality: Mapping[str, Any]) -> Check:
-    share, ceiling = quality["share_of_ceiling"], quality["ceiling"]
-    if share is None:
-        return Check(
-            name="ceiling",
+def _ceiling(quality: Quality) -> Check:
+    check = partial(Check, name="ceiling")
+    share, ceiling = quality.share_of_ceiling, quality.ceiling
+    if share is None or ceiling is None:
+        return check(
             allows="ppo",
-            says=f"how right a perfect one could be is not known: two people have both preferred a "
-            f"response of the same pair {quality['overlap']} times, and {LEAST_OVERLAP} are needed "
-            "(labeling.overlap)",
+            says="the noise ceiling is not known: two people both preferred a response of the same "
+            f"pair {quality.overlap} times, and {LEAST_OVERLAP} are needed (labeling.overlap)",
             known=False,
         )
-    best = _interval(ceiling["value"], ceiling["low"], ceiling["high"])
-    said = (
-        f"people's own noise lets a perfect one be right about {best}; it reaches "
-        f"{_interval(share['value'], share['low'], share['high'])} of that"
+    high = share.high if share.high is not None else 1.0
+    found = (
+        "because people disagree, a perfect reward model would be right about "
+        f"{_interval(ceiling.value, ceiling.low, ceiling.high)}; this one reaches "
+        f"{_interval(share.value, share.low or 0.0, high)} of that"
     )
-    if share["high"] < NEAR_CEILING:
-        return Check(
-            name="ceiling", allows="best_of_n", says=f"{said}, surely less than {NEAR_CEILING:.0%}"
-        )
-    return Check(name="ceiling", allows="ppo", says=said)
+    if high < NEAR_CEILING:
+        return check(allows="best_of_n", says=f"{found}, certainly less than {NEAR_CEILING:.0%}")
+    return check(allows="ppo", says=found)
 
 
-def _calibration(quality: Mapping[str, Any]) -> Check:
-    found = quality["calibration"]
-    ece, chance, gap = found["ece"], found["ece_by_chance"], found["overconfidence"]["value"]
-    said = f"its probabilities are off by {ece:.0%} on average (ECE)"
+def _calibration(calibration: Calibration) -> Check:
+    check = partial(Check, name="calibration")
+    ece, chance = calibration.ece, calibration.ece_by_chance
+    found = f"its probabilities are off by {ece:.0%} on average (ECE)"
     if ece > max(chance, CALIBRATED):
-        which = "too sure" if gap > 0 else "not sure enough"
-        return Check(
-            name="calibration",
+        over = "overconfident" if calibration.overconfidence.value > 0 else "underconfident"
+        return check(
             allows="best_of_n",
-            says=f"{said}, more than chance explains ({chance:.0%}): it is {which} of itself, and "
-            "PPO goes by how large rewards are, best-of-N only by which is larger",
+            says=f"{found}, more than chance explains ({chance:.0%}): it is {over}, and PPO "
+            "depends on the size of rewards, best-of-N only on their order",
         )
     if ece > chance:
-        return Check(
-            name="calibration", allows="ppo", says=f"{said}, more than chance explains but not much"
-        )
-    says = f"{said}, as true ones would be by chance on so few judgments (up to {chance:.0%})"
+        return check(allows="ppo", says=f"{found}, slightly more than chance explains")
+    by_chance = f"{found}; on so few judgments, chance alone gives up to {chance:.0%}"
     if ece <= CALIBRATED:
-        return Check(name="calibration", allows="ppo", says=says)
-    says += ": whether they mislead is not known"
-    return Check(name="calibration", allows="ppo", says=says, known=False)
-
-
-def _length(quality: Mapping[str, Any]) -> Check:
-    found = quality["length"]
-    if found is None:
-        return Check(
-            name="length",
-            allows="ppo",
-            says="no preference is between responses of different length",
-        )
-    rho = found["correlation"]
-    people, reward = found["rule"]["win_rate"], found["reward"]["win_rate"]
-    said = (
-        f"its rewards correlate with length by {_number(rho['value'])}; people prefer the longer "
-        f"response in {people:.0%} of pairs, it does in {reward:.0%}"
+        return check(allows="ppo", says=by_chance)
+    return check(
+        allows="ppo", says=f"{by_chance}, so it is not known whether they mislead", known=False
     )
-    weaker = _weaker_end(rho)
-    if weaker is not None and weaker > FOLLOWS_LENGTH:
-        return Check(
-            name="length",
+
+
+def _length(length: LengthBias | None) -> Check:
+    check = partial(Check, name="length")
+    if length is None:
+        return check(allows="ppo", says="all preferences are between responses of equal length")
+    rho = length.correlation
+    number = f"{rho.value:.2f}".replace("-", "−")
+    found = (
+        f"its rewards correlate with length by {number}; people prefer the longer response in "
+        f"{length.rule.win_rate:.0%} of pairs, the model in {length.reward.win_rate:.0%}"
+    )
+    if _weaker_end(rho) > FOLLOWS_LENGTH:
+        return check(
             allows="best_of_n",
-            says=f"{said}: length is much of what it rewards, and PPO would find that "
+            says=f"{found}: it rewards length, and PPO would exploit that "
             "(reward.length_penalty_weight)",
         )
-    return Check(name="length", allows="ppo", says=said)
+    return check(allows="ppo", says=found)
 
 
-def _weaker_end(rho: Mapping[str, Any]) -> float | None:
-    """The end of the interval nearer 0, as a size; 0 where the interval holds 0."""
-    low, high = rho["low"], rho["high"]
-    if low is None:
-        return None
-    return 0.0 if low <= 0 <= high else min(abs(low), abs(high))
+def _weaker_end(rho: Interval) -> float:
+    """The absolute value of the end nearer 0; 0 if the interval contains 0 or there is none."""
+    if rho.low is None or rho.high is None or rho.low <= 0 <= rho.high:
+        return 0.0
+    return min(abs(rho.low), abs(rho.high))
 
 
-def _labels(forecast: Mapping[str, Any] | None) -> Check:
+def _labels(forecast: Forecast | None) -> Check:
+    check = partial(Check, name="labels")
     if forecast is None:
-        return Check(
-            name="labels",
+        return check(
             allows="ppo",
-            says="what more labels would bring is not known: there is no learning curve yet",
+            says="it is not known what more labels would bring: there is no learning curve yet",
             known=False,
         )
-    low = forecast["low"]
-    pays = low is not None and low > GAIN
-    return Check(
-        name="labels",
-        allows="labeling" if pays else "ppo",
-        says=forecast["says"],
-        known=low is not None,
-    )
+    low = forecast.low
+    allows: Allows = "labeling" if low is not None and low > GAIN else "ppo"
+    return check(allows=allows, says=forecast.says, known=low is not None)
 
 
 def _interval(value: float, low: float, high: float) -> str:
     return f"{value:.0%} ({low:.0%} to {high:.0%})"
-
-
-def _number(value: float) -> str:
-    return f"{value:.2f}".replace("-", "−")

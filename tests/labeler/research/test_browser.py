@@ -10,10 +10,10 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from labeler.app import create_app
-from labeler.ports import Stopped
 from labeler.research.charts import CHARTS_JS, Chart, Series, group
 from storage.engine.database import Database
 from storage.exporting import exports
+from storage.reports import Stopped
 from storage.tables import annotators, tokens
 from tests.helpers.browser import SLOW, chromium, find_chromium, new_page
 from tests.helpers.desk_world import Server, serving

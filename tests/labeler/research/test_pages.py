@@ -15,7 +15,6 @@ import httpx
 import pytest
 
 from labeler.app import create_app
-from labeler.ports import Stopped
 from labeler.research import pages, reading
 from labeler.research.loop import view as loop_view
 from labeler.research.training.tab import LATEST
@@ -24,6 +23,7 @@ from storage.engine.database import Database
 from storage.exporting import exports
 from storage.labeling import judgments, queue
 from storage.records import now
+from storage.reports import Stopped
 from storage.tables import iterations, runs, settings, snapshots, tokens
 from tests.helpers.policy_world import add_iteration, add_models
 from tests.helpers.recording_loop import HOSTILE, RecordingLoop, in_a_loop

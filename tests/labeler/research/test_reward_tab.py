@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from labeler.research.plots import Axis, Plot, PlotPoint, draw
 from labeler.research.reward import view as reward_view
 from labeler.research.reward.tab import RewardTab
 from storage.engine.database import Database
+from storage.reports import RewardReport, from_json
 from tests.helpers.recording_loop import HOSTILE, RecordingLoop
 from tests.helpers.research_seed import Seeding
 from tests.helpers.research_tabs import laid_out
@@ -39,7 +40,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         yield World(db, loop, laid_out(lambda: RewardTab(loop)), folder)
 
 
-def report(**changes: Any) -> dict[str, Any]:
+def report(**changes: Any) -> RewardReport:
     """One of a good reward model without a learning curve."""
     checks = [{"name": "accuracy", "allows": "ppo", "says": "it is right", "known": True}]
     curve = {
@@ -54,7 +55,7 @@ def report(**changes: Any) -> dict[str, Any]:
         "models": ["r"], "model": "r", "quality": quality(), "missing": None, "curve": curve,
         "curve_seconds": 240.0, "verdict": {"verdict": "enough for PPO", "checks": checks},
     }  # fmt: skip
-    return found | changes
+    return from_json(RewardReport, found | changes)
 
 
 def test_the_newest_model_is_shown_until_another_is_chosen(world: World):
@@ -165,8 +166,13 @@ def test_the_curve_has_its_points_trend_and_band(world: World):
     assert "noise ceiling" in shown
     # 400 of an axis that ends at 508 labels.
     assert f"left:{100 * 400 / 508:.2f}%" in shown
-    without = found | {"quality": quality(ceiling=None)}
-    without["curve"] = found["curve"] | {"lines": None}
+    assert found.quality
+    assert found.curve
+    without = replace(
+        found,
+        quality=replace(found.quality, ceiling=None),
+        curve=replace(found.curve, lines=None),
+    )
     shown = str(reward_view.curve(without))
     assert "noise ceiling" not in shown
     assert "ks-band" not in shown
@@ -199,7 +205,7 @@ def test_a_curve_can_be_started_stopped_and_gone_on_with(
     world: World, monkeypatch: pytest.MonkeyPatch, state: str, start: str | None,
     stop: bool | None, says: str,
 ):  # fmt: skip
-    curve = report()["curve"] | {
+    curve = {
         "state": state, "progress": 0.25, "message": "model 3 of 12, on 75% of the labels",
         "reason": f"out of memory {HOSTILE}",
     }  # fmt: skip

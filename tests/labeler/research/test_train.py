@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from labeler.ports import SettingView, Stopped
 from labeler.research.loop.tab import LoopTab
 from labeler.research.loop.train_form import TrainForm
 from storage.engine.database import Database
+from storage.reports import SettingView, Stopped
 from tests.helpers.recording_loop import RecordingLoop
 from tests.helpers.research_seed import labeling_workspace
 from tests.helpers.research_tabs import Tabs, all_tabs, laid_out

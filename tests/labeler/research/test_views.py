@@ -12,7 +12,6 @@ import gradio as gr
 import pandas as pd
 import pytest
 
-from labeler.ports import Stopped
 from labeler.research import phases, top
 from labeler.research.annotators import view as annotators_view
 from labeler.research.caveats import accuracy_caveat
@@ -27,6 +26,7 @@ from labeler.research.training import view as training_view
 from labeler.research.training.eta import Eta
 from storage.analysis.agreement import Agreement
 from storage.records import Annotator, Iteration, Message, ModelVersion, Prompt, Run, RunNote
+from storage.reports import Stopped
 from tests.helpers.recording_loop import HOSTILE, RecordingLoop, in_a_loop
 from tests.helpers.research_seed import kl_flag
 

@@ -130,7 +130,7 @@ def test_training_begins_by_itself_once_the_labels_are_in_where_it_is_asked_to(
         assert loop.advance() == "labeling"
         compare(world, "policy-1", "sft-1", ["second"])
         assert loop.advance() == then
-        assert loop.state()["phase"] == then
+        assert loop.state().phase == then
 
 
 def test_the_reward_stage_is_given_no_held_out_prompts_and_told_which_are_for_auditing(

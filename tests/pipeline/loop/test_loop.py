@@ -237,7 +237,7 @@ def test_a_failed_stage_says_why_and_can_be_retried(db: Database, loop: Loop, ti
             loop.resume(blocked.id)
     finally:
         hidden.rename(tiny)
-    assert loop.state()["blocked"]["resumable"] is False
+    assert loop.state().blocked.resumable is False
     with pytest.raises(ValueError, match=r"'sampling.batsh'; did you mean"):
         loop.retry(blocked.id, {"sampling.batsh": "7"})
     loop.retry(blocked.id, {"sampling.batch": "7"})

@@ -162,7 +162,7 @@ def test_a_failed_reward_stage_is_left_for_labeling_and_trained_anew(
 ):
     first = (directory(world, failed).inputs / "snapshot.txt").read_text()
     loop.label_more(failed.id)
-    assert loop.state()["blocked"] is None
+    assert loop.state().blocked is None
     assert loop.advance() == "labeling"
     assert runs.get(world, failed.id) == failed
     compare(world, "policy-1", "sft-1", ["first"])

@@ -19,7 +19,7 @@ from pipeline.promotion.power import (
     stopping_times,
 )
 from pipeline.statistics.sequential_test import LIMIT, log_e, log_wealth
-from storage.gate_report import read
+from storage.reports import from_json
 
 
 @pytest.mark.parametrize(("w", "judgments"), [(0.55, 783), (0.6, 194), (0.65, 85), (0.7, 47)])
@@ -136,7 +136,7 @@ def test_the_command_prints_words_or_json():
     asked = ("--win-rate", "0.7", "--ties", "0.2")
     found = json.loads(run(*asked, "--json"))
     assert found == asdict(plan(Scenario(win_rate=0.7, ties=0.2)))
-    assert run(*asked).strip() == format_plan(read(JudgmentPlan, found))
+    assert run(*asked).strip() == format_plan(from_json(JudgmentPlan, found))
 
 
 def test_runs_that_stopped_on_the_wrong_side_do_not_count_as_decided(

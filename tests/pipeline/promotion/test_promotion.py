@@ -21,8 +21,9 @@ from storage.engine.backup import rebuild
 from storage.engine.database import Database
 from storage.errors import NotFound
 from storage.gate_records import Evidence
-from storage.gate_report import GateProgress, GateReport, Standing, read
+from storage.gate_report import GateProgress, GateReport, Standing
 from storage.records import Iteration, Judgment, Run, Withdrawal, new_id, now
+from storage.reports import from_json
 from storage.tables import iterations, policy_judgments, runs
 from tests.helpers.policy_world import add_iteration, add_models, add_policy, compare
 
@@ -507,7 +508,7 @@ def test_a_report_is_the_same_after_its_way_as_json(loop: Loop, world: Database)
     loop.override_gate("block", "it lectures", policy="policy-2")
     add_iteration(world, 2, phase="labeling")
     found = loop.gate()
-    again = read(GateReport, json.loads(json.dumps(asdict(found))))
+    again = from_json(GateReport, json.loads(json.dumps(asdict(found))))
     assert json.dumps(asdict(again)) == json.dumps(asdict(found))
     assert gate.format_gate(again) == gate.format_gate(found)
     assert again.standing("policy-2").ruling == found.standing("policy-2").ruling

@@ -346,7 +346,7 @@ def test_losses_outside_training_are_by_what_is_known_of_each_annotator():
 def test_nobody_is_said_to_read_the_buttons_the_other_way_for_noise():
     row = {"annotator": "a", "slope": -0.2, "slope_sd": 0.2, "weight": 0.04, "measured": 9}
     [note] = notes_on_annotators([row])
-    assert "read the other way" not in note["message"]
+    assert "counted the other way" not in note["message"]
 
 
 def test_rows_and_warnings():
@@ -358,7 +358,7 @@ def test_rows_and_warnings():
     assert rows[0]["slope"] == pytest.approx(1 + found.delta[0].item())
     notes = notes_on_annotators(rows)
     assert [note["annotator"] for note in notes] == ["bob", "cy"]
-    assert "prefers what the others do not" in notes[0]["message"]
+    assert "contradicts the others" in notes[0]["message"]
     assert "% of an average one" in notes[1]["message"]
 
 

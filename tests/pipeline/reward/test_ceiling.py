@@ -14,10 +14,10 @@ from pipeline.reward.likelihood import BOTH_BAD, FIRST, SECOND, TIE, Likelihood,
 from pipeline.reward.quality.ceiling import (
     Ceiling,
     agreement,
+    agreement_group,
     ceiling_of,
     items_of,
     noise_ceiling,
-    said_alike,
     share_of_ceiling,
 )
 from pipeline.reward.quality.reliability import expected_preference_agreement, outcome_chances
@@ -88,8 +88,8 @@ def test_items_are_unanimous_split_or_single():
         "unanimous": [judged(FIRST), judged(SECOND, "bob", first="y", second="x")],
         "split": [judged(FIRST), judged(TIE, "bob")],
     }
-    assert {name: said_alike(item) for name, item in said.items()} == {n: n for n in said}
-    assert said_alike([judged(FIRST), judged(SECOND)]) == "single"  # one person, twice
+    assert {name: agreement_group(item) for name, item in said.items()} == {n: n for n in said}
+    assert agreement_group([judged(FIRST), judged(SECOND)]) == "single"  # one person, twice
     assert [len(item) for item in items_of(said["unanimous"]).values()] == [2]
 
 
@@ -97,10 +97,12 @@ def test_the_share_of_the_ceiling_by_hand():
     ceiling = Ceiling(
         value=0.9, low=0.8, high=0.96, least=0.5, most=1, agreement=rate(0.8, 0.7, 0.9)
     )
-    found = share_of_ceiling((0.72, 0.64, 0.80), ceiling)
+    found = share_of_ceiling(rate(0.72, 0.64, 0.80), ceiling)
     # ln .72 − ln .9 = −.223144; below, √(.117783² + .064539²) = .134305; above, √(.105361² +
     # .117783²) = .158031.
-    assert found == pytest.approx((0.8, np.exp(-0.357449), np.exp(-0.065113)), abs=1e-5)
+    assert (found.value, found.low, found.high) == pytest.approx(
+        (0.8, np.exp(-0.357449), np.exp(-0.065113)), abs=1e-5
+    )
 
 
 def test_what_fitted_annotators_would_agree_on_by_hand():

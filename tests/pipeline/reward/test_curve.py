@@ -16,11 +16,12 @@ from pipeline.reward.data import split_by_prompt
 from pipeline.reward.quality.held_out import COLUMNS
 from pipeline.reward.report import curve
 from pipeline.reward.report.curve import deal, require_enough
-from pipeline.reward.report.learning_curve import BLOCKS, ORDERS, figures, file_of
+from pipeline.reward.report.learning_curve import BLOCKS, ORDERS, file_of, learning_curve
 from pipeline.reward.report.report import TABLE, RewardReports, curve_job, format_report, make_curve
 from pipeline.runs import process
 from pipeline.runs.rundir import RunDirectory
 from storage.records import RANDOM_STREAM, now
+from storage.reports import Curve, RewardReport, from_json, to_json
 from tests.helpers.reward_figures import quality, write_curve
 from tests.helpers.stage_inputs import (
     give,
@@ -48,7 +49,7 @@ class World:
 
     @property
     def reports(self) -> RewardReports:
-        return RewardReports(self.workspace, lambda: [self.found], lambda: self.state)
+        return RewardReports(self.workspace, lambda: [self.found], lambda: self.state["message"])
 
 
 def two_judges(count: int) -> list[dict[str, Any]]:
@@ -166,7 +167,7 @@ def test_where_all_pairs_were_chosen_nothing_is_measured_and_that_is_said(
     assert (summary["accuracy"], summary["held_out_pairs"]) == (None, 0)
     assert summary["quality"]["accuracy"] is None
     told = [json.loads(line) for line in directory.events.read_text().splitlines()]
-    assert any("a reward model chose all the pairs" in e.get("message", "") for e in told)
+    assert any("a reward model chose all judged pairs" in e.get("message", "") for e in told)
 
 
 # --- the learning curve -----------------------------------------------------------------------
@@ -196,15 +197,15 @@ def test_too_few_labels_for_a_curve_is_one_sentence():
 def test_a_curve_measures_each_judgment_unseen_at_each_share(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    directory, job, fill = curve_job(world.workspace, world.found)
+    directory, job, fill = curve_job(world.workspace, "reward-1", world.found["directory"])
     directory = RunDirectory.create(tmp_path / "curve", job)
     fill(directory.inputs)
     learned: list[set[str]] = []
     train = curve.train_members
 
-    def watched(base: Any, chat: Any, pairs: Any, *rest: Any, **more: Any) -> Any:
+    def watched(training: Any, pairs: Any, **more: Any) -> Any:
         learned.append({pair.prompt for pair in pairs})
-        return train(base, chat, pairs, *rest, **more)
+        return train(training, pairs, **more)
 
     monkeypatch.setattr(curve, "train_members", watched)
     assert work(directory) == 0, directory.log_tail()
@@ -226,11 +227,10 @@ def test_a_curve_measures_each_judgment_unseen_at_each_share(
     assert seen == dict.fromkeys((1, 2, 3), stream)
     assert all(learned[n] < learned[n + 1] for n in range(12) if n % 3 < 2)  # nested in an order
     assert learned[0] | learned[3] | learned[6] | learned[9] == everything - held_out
-    found = figures(directory.outputs)
-    assert found
-    assert [p["labels"] for p in found["points"]] == [48, 96, 144, 192]
-    assert found["points"][-1]["accuracy"] == world.found["summary"]["accuracy"]
-    assert found["orders"] == 4
+    found = learning_curve(directory.outputs)
+    assert [p.labels for p in found.points] == [48, 96, 144, 192]
+    assert found.points[-1].accuracy == world.found["summary"]["accuracy"]
+    assert found.orders == 4
 
     # A study that was stopped trains only what is missing.
     missing = file_of(directory.outputs, ORDERS[1], 2)
@@ -248,15 +248,18 @@ def test_a_curve_measures_each_judgment_unseen_at_each_share(
 
 def test_a_report_has_figures_verdict_and_no_curve_yet(world: World):
     found = world.reports.report()
-    assert (found["models"], found["model"]) == (["reward-1"], "reward-1")
-    assert found["quality"] == world.found["summary"]["quality"]
-    assert found["verdict"]["verdict"] in format_report(found)
-    assert found["curve"]["state"] == "none"
+    assert (found.models, found.model) == (("reward-1",), "reward-1")
+    assert found.quality
+    assert to_json(found.quality) == world.found["summary"]["quality"]
+    assert found.verdict
+    assert found.verdict.verdict in format_report(found)
+    assert found.curve
+    assert found.curve.state == "none"
     # 3 trainings on a quarter, a half and three quarters in each of 4 orders: 4 · 1.5.
-    assert found["curve_seconds"] == 6 * world.found["summary"]["seconds"] > 0
+    assert found.curve_seconds == 6 * world.found["summary"]["seconds"] > 0
     assert "no learning curve yet: --curve makes one" in format_report(found)
-    assert "\n  ? what more labels would bring is not known" in format_report(found)
-    assert json.loads(json.dumps(found)) == found
+    assert "\n  ? it is not known what more labels would bring" in format_report(found)
+    assert from_json(RewardReport, json.loads(json.dumps(to_json(found)))) == found
     with pytest.raises(ValueError, match="no reward model reward-7; there are: reward-1"):
         world.reports.report("reward-7")
 
@@ -264,45 +267,51 @@ def test_a_report_has_figures_verdict_and_no_curve_yet(world: World):
 def test_a_report_for_people(tmp_path: Path):
     write_curve(tmp_path / "reward_curves" / "r.r" / "outputs")
     made = [{"model": "r", "summary": {"quality": quality()}, "directory": "runs/r"}]
-    text = format_report(RewardReports(tmp_path, lambda: made, lambda: {}).report())
+    text = format_report(RewardReports(tmp_path, lambda: made, str).report())
     lines = text.splitlines()
     assert lines[0] == "r: enough for PPO"
-    assert "  + 90 held-out preferences on 60 prompts: enough to tell" in lines
-    assert "log-loss 0.842 nats a judgment; chance that knows how often people tie: 0.987" in lines
+    assert "  + 90 held-out preferences on 60 prompts: enough" in lines
+    assert (
+        "log-loss 0.842 nats per judgment; chance that knows how often people tie: 0.987" in lines
+    )
     assert ["people", "disagree", "50%", "(20%", "to", "80%)", "6"] in [x.split() for x in lines]
     assert ["94%", "100%", "(66%", "to", "100%)", "9"] in [x.split() for x in lines]
     assert any(line.startswith("300 (75%)") for line in lines)
     weak = made[0]["summary"]["quality"]
     weak["decisive"] = 10
     assert "\n  - 10 held-out preferences" in format_report(
-        RewardReports(tmp_path, lambda: made, lambda: {}).report()
+        RewardReports(tmp_path, lambda: made, str).report()
     )
 
 
 def test_an_older_reward_model_says_why_it_has_no_report(tmp_path: Path):
     made = [{"model": "reward-1", "summary": {"accuracy": 0.7}, "directory": None}]
-    reports = RewardReports(tmp_path, lambda: made, lambda: {"message": ""})
+    reports = RewardReports(tmp_path, lambda: made, str)
     found = reports.report()
-    assert (found["quality"], found["verdict"]) == (None, None)
-    assert "trained before its held-out judgments were kept" in format_report(found)
+    assert (found.quality, found.verdict) == (None, None)
+    assert "trained before held-out judgments were stored" in format_report(found)
     with pytest.raises(ValueError, match="reward-1 cannot be trained again on fewer labels"):
         reports.start_curve("reward-1")
 
 
 def test_figures_are_worked_out_again_when_a_model_is_done(world: World, tmp_path: Path):
     model = dict(world.found)
-    reports = RewardReports(tmp_path, lambda: [model], lambda: {})
-    assert reports.report()["curve"]["orders"] == 0
+    reports = RewardReports(tmp_path, lambda: [model], str)
+    assert curve_of(reports).orders == 0
     outputs = tmp_path / "reward_curves" / "reward-1.run-1" / "outputs"
     write_curve(outputs, orders=1)
-    assert reports.report()["curve"]["orders"] == 1
+    assert curve_of(reports).orders == 1
     write_curve(outputs)
     found = reports.report()
-    assert found["curve"]["orders"] == 4
-    assert found["verdict"]["checks"][-1]["says"] == found["curve"]["forecast"]["says"]
+    assert found.curve
+    assert found.curve.orders == 4
+    assert found.verdict
+    assert found.curve
+    assert found.curve.forecast
+    assert found.verdict.checks[-1].says == found.curve.forecast.says
     # After a restore another run made a model of that name: nothing is known of it.
     model["directory"] = "runs/run-9"
-    assert reports.report()["curve"]["orders"] == 0
+    assert curve_of(reports).orders == 0
 
 
 def test_a_curve_is_started_watched_stopped_and_gone_on_with(world: World):
@@ -315,26 +324,32 @@ def test_a_curve_is_started_watched_stopped_and_gone_on_with(world: World):
     with pytest.raises(ValueError, match="No learning curve is being computed"):
         reports.cancel_curve("reward-1")
     reports.start_curve("reward-1")
-    assert reports.report()["curve"]["state"] == "running"
+    assert curve_of(reports).state == "running"
     with pytest.raises(ValueError, match="already being computed"):
         reports.start_curve("reward-1")
-    with pytest.raises(ValueError, match="by the studio or by another command"):
-        make_curve(world.workspace, world.found, print)
+    with pytest.raises(ValueError, match="the studio or another command already computes"):
+        make_curve(world.workspace, reports.report(), print)
     other = world.reports  # as after a restart of the server
-    wait_for(lambda: re.search(r"model \d+ of 12", other.report()["curve"]["message"]))
+    wait_for(lambda: re.search(r"model \d+ of 12", curve_of(other).message))
     other.cancel_curve("reward-1")
-    assert other.report()["curve"]["state"] in ("cancelling", "stopped")
-    wait_for(lambda: other.report()["curve"]["state"] == "stopped")
+    assert curve_of(other).state in ("cancelling", "stopped")
+    wait_for(lambda: curve_of(other).state == "stopped")
     other.shut_down()
 
     # In a terminal it goes on from there.
     told: list[str] = []
-    make_curve(world.workspace, world.found, told.append)
+    make_curve(world.workspace, reports.report(), told.append)
     assert "model 12 of 12" in told[-1]
-    found = reports.report()["curve"]
-    assert (found["state"], found["progress"], found["orders"]) == ("done", 1.0, 4)
-    make_curve(world.workspace, world.found, told.append)
+    found = curve_of(reports)
+    assert (found.state, found.progress, found.orders) == ("done", 1.0, 4)
+    make_curve(world.workspace, reports.report(), told.append)
     assert told[-1] == "done before"
+
+
+def curve_of(reports: RewardReports) -> Curve:
+    found = reports.report().curve
+    assert found
+    return found
 
 
 def wait_for(condition: Any) -> None:
@@ -345,26 +360,26 @@ def wait_for(condition: Any) -> None:
 
 
 def test_a_curve_made_in_a_terminal_is_stopped_there(world: World, tmp_path: Path):
-    reports = RewardReports(tmp_path, lambda: [world.found], lambda: {"message": ""})
+    reports = RewardReports(tmp_path, lambda: [world.found], str)
     directory = RunDirectory.create(
         tmp_path / "reward_curves" / "reward-1.run-1", world.source.job()
     )
     with directory.hold_lock():
-        assert reports.report()["curve"]["state"] == "running"
+        assert curve_of(reports).state == "running"
         with pytest.raises(ValueError, match=r"in a terminal computes .*; stop it there"):
             reports.cancel_curve("reward-1")
         assert directory.cancel_asked() is None
     directory.write_error("the GPU ran out of memory")
-    found = reports.report()["curve"]
-    assert (found["state"], found["reason"]) == ("failed", "the GPU ran out of memory")
+    found = curve_of(reports)
+    assert (found.state, found.reason) == ("failed", "the GPU ran out of memory")
     directory.write_error("cancelled")
-    assert reports.report()["curve"]["state"] == "stopped"
+    assert curve_of(reports).state == "stopped"
     # A request to stop hides no failure, and explains a silent end.
     directory.ask_to_cancel(now())
     directory.write_error("the disk is full")
-    assert reports.report()["curve"]["reason"] == "the disk is full"
+    assert curve_of(reports).reason == "the disk is full"
     (directory.path / "error.json").unlink()
-    assert reports.report()["curve"]["state"] == "stopped"
+    assert curve_of(reports).state == "stopped"
 
 
 def test_a_worker_that_does_not_stop_is_killed(world: World, tmp_path: Path, monkeypatch: Any):
@@ -372,7 +387,7 @@ def test_a_worker_that_does_not_stop_is_killed(world: World, tmp_path: Path, mon
     monkeypatch.setattr(process, "PATIENCE", 0.0)
     monkeypatch.setattr(process, "_STEPS_ALLOWED", 0)
     monkeypatch.setattr(process.os, "killpg", lambda *sent: killed.append(sent))
-    reports = RewardReports(tmp_path, lambda: [world.found], lambda: {"message": ""})
+    reports = RewardReports(tmp_path, lambda: [world.found], str)
     directory = RunDirectory.create(
         tmp_path / "reward_curves" / "reward-1.run-1", world.source.job()
     )
@@ -380,5 +395,5 @@ def test_a_worker_that_does_not_stop_is_killed(world: World, tmp_path: Path, mon
         (directory.path / "pid").write_text("12345")
         reports.cancel_curve("reward-1")
         assert killed == [(12345, 15)]
-        assert reports.report()["curve"]["state"] == "cancelling"
+        assert curve_of(reports).state == "cancelling"
         assert killed == [(12345, 15), (12345, 9)]

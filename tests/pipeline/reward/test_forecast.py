@@ -15,12 +15,13 @@ from pipeline.reward.report.learning_curve import (
     BLOCKS,
     COLUMNS,
     ORDERS,
-    figures,
     file_of,
+    learning_curve,
     lines,
     points,
 )
 from pipeline.statistics.winrate import win_rate
+from storage.reports import Curve, CurvePoint
 
 LABELS = {0.25: 100.0, 0.5: 200.0, 1.0: 400.0}
 """A doubling apart."""
@@ -145,22 +146,22 @@ def trend_of(slope: float, low: float, high: float) -> Trend:
     [
         (trend_of(0.04, 0.02, 0.06), 100, "next 100 labels would bring +4.0 points of accuracy (+2.0 to +6.0)"),
         (trend_of(0.002, -0.01, 0.009), 100, "would bring less than a point of accuracy (−1.0 to +0.9)"),
-        (trend_of(0.01, -0.04, 0.06), 100, "cannot be told: +1.0 points of accuracy, but anything from −4.0 to +6.0"),
-        (trend_of(0.04, 0.02, 0.06), 99, "100 more than double the 99 there are"),
+        (trend_of(0.01, -0.04, 0.06), 100, "it is uncertain whether the next 100 labels would help: +1.0 points of accuracy (−4.0 to +6.0)"),
+        (trend_of(0.04, 0.02, 0.06), 99, "100 more labels would more than double the 99 labels"),
         (None, 500, "has only one order so far, or its models are right about the same"),
     ],
 )  # fmt: skip
 def test_the_forecast_says_what_is_known(found: Trend | None, labels: int, says: str):
-    assert says in forecast(found, labels)["says"]
+    assert says in forecast(found, labels).says
 
 
 def test_the_gain_is_the_slope_times_the_doublings():
     found = forecast(trend_of(0.03, 0.01, 0.05), 300)
     doublings = math.log(4 / 3) / math.log(2)  # from 300 labels to 400
-    assert [found[name] for name in ("gain", "low", "high")] == pytest.approx(
+    assert [found.gain, found.low, found.high] == pytest.approx(
         [0.03 * doublings, 0.01 * doublings, 0.05 * doublings]
     )
-    assert forecast(trend_of(0.03, 0.01, 0.05), 99)["gain"] is None
+    assert forecast(trend_of(0.03, 0.01, 0.05), 99).gain is None
 
 
 def test_points_are_of_the_same_judgments_with_their_means_over_orders():
@@ -170,38 +171,41 @@ def test_points_are_of_the_same_judgments_with_their_means_over_orders():
         "learned from": ("r", [(0, 0.25, 1.0), (0, 0.5, 1.0)]),
     }
     found = points(rows(judgments), LABELS)
-    assert [(p["share"], p["labels"], p["accuracy"]) for p in found] == [
+    assert [(p.share, p.labels, p.accuracy) for p in found] == [
         (0.25, 100, 0.25), (0.5, 200, 1.0), (1.0, 400, 0.5),
     ]  # fmt: skip
-    assert {(p["judgments"], p["prompts"]) for p in found} == {(2, 2)}
+    assert {(p.judgments, p.prompts) for p in found} == {(2, 2)}
     alone = win_rate([1.0, 0.0], ["p", "q"])
-    assert (found[-1]["low"], found[-1]["high"]) == (alone.low, alone.high)
-    assert points(rows({"x": ("r", [(0, 0.25, 1.0), (0, 0.5, 1.0)])}), LABELS) == []
+    assert (found[-1].low, found[-1].high) == (alone.low, alone.high)
+    assert points(rows({"x": ("r", [(0, 0.25, 1.0), (0, 0.5, 1.0)])}), LABELS) == ()
 
 
 def test_the_interval_of_a_point_takes_a_prompts_judgments_together():
-    def point(prompts: str) -> dict[str, Any]:
+    def point(prompts: str) -> CurvePoint:
         seen = [(0, 0.25, 1.0), (THE_MODEL, 1.0, 1.0)]
         lost = [(order, share, 0.0) for order, share, _ in seen]
         table = {str(n): (p, lost if n < 4 else seen) for n, p in enumerate(prompts)}
         return points(rows(table), {0.25: 100.0, 1.0: 400.0})[0]
 
     pairs, single = point("ppqqrrss"), point("abcdefgh")
-    assert (pairs["prompts"], single["prompts"]) == (4, 8)
-    assert pairs["high"] - pairs["low"] > 1.2 * (single["high"] - single["low"])
+    assert (pairs.prompts, single.prompts) == (4, 8)
+    assert pairs.high - pairs.low > 1.2 * (single.high - single.low)
 
 
 def test_the_line_runs_through_the_points_and_the_band_opens_where_it_ends():
-    shown = [{"labels": n, "accuracy": a} for n, a in ((100.0, 0.6), (200.0, 0.66), (400.0, 0.66))]
+    shown = [
+        CurvePoint(share=n / 400, labels=n, accuracy=a, low=0, high=1, judgments=9, prompts=9)
+        for n, a in ((100.0, 0.6), (200.0, 0.66), (400.0, 0.66))
+    ]
     found = lines(shown, forecast(trend_of(0.04, 0.01, 0.06), 400))
     assert found
-    heights = dict(map(tuple, found["trend"]))
+    heights = dict(found.trend)
     assert heights[100] == pytest.approx(0.64 - 0.04)  # the mean point is (200, .64)
     assert heights[400] == pytest.approx(0.64 + 0.04)
     ahead = math.log2(500 / 400)
-    assert found["trend"][-1] == pytest.approx([500, 0.68 + 0.04 * ahead])
-    assert found["band"][0] == pytest.approx([400, 0.68, 0.68])
-    assert found["band"][-1] == pytest.approx([500, 0.68 + 0.01 * ahead, 0.68 + 0.06 * ahead])
+    assert found.trend[-1] == pytest.approx([500, 0.68 + 0.04 * ahead])
+    assert found.band[0] == pytest.approx([400, 0.68, 0.68])
+    assert found.band[-1] == pytest.approx([500, 0.68 + 0.01 * ahead, 0.68 + 0.06 * ahead])
     assert lines(shown, forecast(None, 400)) is None
     assert lines([], forecast(trend_of(0.04, 0.01, 0.06), 400)) is None
 
@@ -217,25 +221,25 @@ def write(outputs: Path, order: int, blocks: int, right: list[float]) -> None:
 
 
 def test_only_complete_orders_are_shown(tmp_path: Path):
-    assert figures(tmp_path) is None
+    assert learning_curve(tmp_path) == Curve()
     write(tmp_path, THE_MODEL, BLOCKS, [1, 1, 0])
     for blocks, right in ((1, [0, 1, 0]), (2, [1, 1, 0]), (3, [1, 0, 0])):
-        assert figures(tmp_path) is None
+        assert learning_curve(tmp_path) == Curve()
         write(tmp_path, ORDERS[0], blocks, right)
-    found = figures(tmp_path)
-    assert found
-    assert [p["labels"] for p in found["points"]] == [80, 160, 240, 320]
-    assert found["orders"] == 1
-    assert found["forecast"]["gain"] is None  # one order knows nothing of the luck of the draw
+    found = learning_curve(tmp_path)
+    assert [p.labels for p in found.points] == [80, 160, 240, 320]
+    assert found.orders == 1
+    assert found.forecast
+    assert found.forecast.gain is None
     for blocks in (1, 2):
         write(tmp_path, ORDERS[1], blocks, [0, 0, 0])
-    assert figures(tmp_path) == found
+    assert learning_curve(tmp_path) == found
     write(tmp_path, ORDERS[1], 3, [1, 1, 1])
-    both = figures(tmp_path)
-    assert both
-    assert both["orders"] == 2
-    assert both["forecast"]["gain"] is not None
-    assert both["points"][0]["accuracy"] == pytest.approx(1 / 6)
+    both = learning_curve(tmp_path)
+    assert both.orders == 2
+    assert both.forecast
+    assert both.forecast.gain is not None
+    assert both.points[0].accuracy == pytest.approx(1 / 6)
 
 
 def simulated(seed: int, *, slope: float, luck: float) -> Seen:

@@ -16,6 +16,7 @@ from pipeline.reward import members
 from pipeline.reward.network import from_language_model
 from pipeline.reward.scoring import RewardModel
 from pipeline.reward.stopping import EarlyStop
+from pipeline.reward.trainer import Training
 from pipeline.runs.rundir import Report, RunDirectory
 from pipeline.stages.reward import run
 from tests.helpers.stage_inputs import give, make_job, make_judgments, make_prompts, tiny_models
@@ -123,7 +124,7 @@ def test_the_stage_trains_networks_that_differ_and_agree_on_ties(trained: RunDir
 def test_ties_are_the_mean_of_what_the_networks_learned(models: dict[str, str]):
     networks = weighted(models, 1, 2)
     levels = [network.ties.level.item() for network in networks]
-    members._agree(networks)
+    members._share_ties(networks)
     assert [n.ties.level.item() for n in networks] == pytest.approx([sum(levels) / 2] * 2)
 
 
@@ -156,10 +157,16 @@ def test_large_models_have_heads_where_nothing_is_said(
     large: bool,
     networks: int,
     members_of_each: int,
+    tmp_path: Path,
 ):
     monkeypatch.setattr(members, "is_large", lambda _: large)
     config = make_job("reward", models, reward__members=3).config.reward
     given = type(config)(**(vars(config) | settings))
     chat = ChatTokenizer.load(models["reference"])
-    first, count = members._first(models["reference"], chat, given)
+    with Report(RunDirectory(tmp_path)) as report:
+        training = Training(
+            base=models["reference"], chat=chat, config=given, device=torch.device("cpu"),
+            checkpoints=tmp_path, report=report,
+        )  # fmt: skip
+        first, count = members._first_network(training)
     assert (count, first.members) == (networks, members_of_each)

@@ -29,7 +29,7 @@ from pipeline.reward.likelihood import BOTH_BAD, FIRST, SECOND, TIE, Likelihood
 from pipeline.reward.network import from_language_model, load_network
 from pipeline.reward.scoring import RewardModel
 from pipeline.reward.ties import Ties
-from pipeline.reward.trainer import likelihood_of, train_reward_model
+from pipeline.reward.trainer import Training, likelihood_of, train_network
 from pipeline.runs.rundir import Job, Report, RunDirectory
 from pipeline.stages.reward import run
 from tests.helpers.judged_pairs import pair
@@ -233,7 +233,11 @@ def test_no_pair_is_dropped_or_cut_over_1024_tokens(models: dict[str, str], tmp_
     )
     report = Report(RunDirectory(tmp_path / "run"))
     config = RewardConfig(epochs=1, batch=2)
-    train_reward_model(network, chat, pairs, config, tmp_path / "c", report, device=CPU)
+    training = Training(
+        base=models["reference"], chat=chat, config=config, checkpoints=tmp_path / "c",
+        report=report, device=CPU,
+    )  # fmt: skip
+    train_network(network, training, pairs)
     report.close()
     # Each text of each pair went through the model once, at its full length.
     lengths = [len(ids) for p in pairs for ids in (p.first_ids, p.second_ids)]

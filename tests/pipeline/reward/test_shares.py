@@ -34,7 +34,7 @@ def test_what_is_measured_calibrated_and_compared_with_annotators_was_not_learne
 
         monkeypatch.setattr(reward, name, wrapped)
 
-    for name in ("train_members", "calibrate", "train_audit_model", "_reliability"):
+    for name in ("train_members", "calibrate", "train_audit_model", "reliability"):
         noting(name)
     rows = make_judgments(240)
     for n, row in enumerate(rows):  # ten on each of 24 prompts, in turn
@@ -54,18 +54,19 @@ def test_what_is_measured_calibrated_and_compared_with_annotators_was_not_learne
         return {pair.judgment for pair in pairs}
 
     arms = {row["judgment"]: row["arm"] for row in rows}
-    (_, _, trained_on, *_), *_ = given["train_members"]
+    (_, trained_on), *_ = given["train_members"]
     learned = names(trained_on)
     (proxy, measured, others), *_ = given["calibrate"]
     # Rewards are put to a scale by judgments of the random stream that nothing was learned from.
     assert {arms[name] for name in names(measured) | names(others)} == {"random"}
     assert others
     assert not (names(measured) | names(others)) & learned
-    (_, _, audit_learned, audit_measured, *_), (audit, _), named = given["train_audit_model"]
-    assert names(audit_learned) == arms.keys() - learned
-    assert names(audit_measured) == {name for name in learned if arms[name] == "random"}
+    (_, split), (audit, figures), named = given["train_audit_model"]
+    assert names(split.unseen) == arms.keys() - learned
+    assert figures["pairs"] == len(split.unseen)
+    assert figures["measured_pairs"] == sum(arms[name] == "random" for name in learned)
     assert named["epochs"] == kept.epoch  # as long as training made the reward model better
-    folds = given["_reliability"][0][0]
+    folds = given["reliability"][0][0]
     assert [model for _, model in folds] == [proxy, audit]
     assert names(folds[0][0]) == arms.keys() - learned  # each is scored by the other's model
     assert names(folds[1][0]) == learned

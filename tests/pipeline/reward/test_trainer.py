@@ -17,7 +17,7 @@ from pipeline.reward.data import JudgedPair
 from pipeline.reward.likelihood import BOTH_BAD, FIRST, SECOND, TIE, Likelihood
 from pipeline.reward.network import RewardOutput, from_language_model
 from pipeline.reward.ties import Ties
-from pipeline.reward.trainer import RewardTrainer, train_reward_model
+from pipeline.reward.trainer import RewardTrainer, Training, train_network
 from pipeline.runs.rundir import Report, RunDirectory
 from tests.helpers.judged_pairs import pair
 from tests.helpers.stage_inputs import tiny_models
@@ -61,9 +61,11 @@ def trained(
     network = from_language_model(models["reference"], chat)
     config = RewardConfig(**settings)
     with Report(RunDirectory(path)) as report:
-        train_reward_model(
-            network, chat, pairs, config, path / "c", report, device=CPU, outside=outside
-        )
+        training = Training(
+            base=models["reference"], chat=chat, config=config, checkpoints=path / "c",
+            report=report, device=CPU,
+        )  # fmt: skip
+        train_network(network, training, pairs, stopping=outside)
     return network
 
 
@@ -132,7 +134,11 @@ def gradients(
     ]  # fmt: skip
     config = RewardConfig(batch=6, epochs=1, **settings)
     with Report(RunDirectory(path / "run")) as report:
-        train_reward_model(network, chat, pairs, config, path / "c", report, device=CPU)
+        training = Training(
+            base=models["reference"], chat=chat, config=config, checkpoints=path / "c",
+            report=report, device=CPU,
+        )  # fmt: skip
+        train_network(network, training, pairs)
     assert len(found) == 1
     events = map(json.loads, (path / "run" / "events.jsonl").read_text().splitlines())
     losses = [

@@ -6,15 +6,19 @@ from typing import Any
 
 import pytest
 
-from pipeline.reward.report.verdict import verdict
+from pipeline.reward.report.verdict import verdict as verdict_on
+from storage.reports import Check, Forecast, Quality, RewardVerdict, from_json
 from tests.helpers.reward_figures import quality
 
-GAIN = {"low": 0.005, "says": "the next 100 labels would bring …"}
+GAIN = Forecast(more=100, low=0.005, says="the next 100 labels would bring …")
 
 
-def check(name: str, forecast: Any = GAIN, **changes: Any) -> dict[str, Any]:
-    found = verdict(quality(**changes), forecast)
-    return next(each for each in found["checks"] if each["name"] == name)
+def verdict(forecast: Forecast | None = GAIN, **changes: Any) -> RewardVerdict:
+    return verdict_on(from_json(Quality, quality(**changes)), forecast)
+
+
+def check(name: str, forecast: Forecast | None = GAIN, **changes: Any) -> Check:
+    return next(each for each in verdict(forecast, **changes).checks if each.name == name)
 
 
 def share(value: float, low: float, high: float) -> dict[str, float]:
@@ -32,12 +36,12 @@ def calibration(ece: float, chance: float, gap: float = 0.1) -> dict[str, Any]:
 
 
 def test_good_figures_are_enough_for_ppo():
-    found = verdict(quality(), GAIN)
-    assert found["verdict"] == "enough for PPO"
-    assert [each["name"] for each in found["checks"]] == [
+    found = verdict()
+    assert found.verdict == "enough for PPO"
+    assert [each.name for each in found.checks] == [
         "judgments", "accuracy", "ceiling", "calibration", "length", "labels",
     ]  # fmt: skip
-    assert {each["allows"] for each in found["checks"]} == {"ppo"}
+    assert {each.allows for each in found.checks} == {"ppo"}
 
 
 @pytest.mark.parametrize(
@@ -68,54 +72,54 @@ def test_good_figures_are_enough_for_ppo():
 def test_each_figure_allows_what_its_interval_allows(
     changes: dict[str, Any], name: str, allows: str
 ):
-    assert check(name, **changes)["allows"] == allows
-    found = verdict(quality(**changes), GAIN)
+    assert check(name, **changes).allows == allows
+    found = verdict(**changes)
     words = {
         "labeling": "keep labeling",
         "best_of_n": "best-of-N is safer",
         "ppo": "enough for PPO",
     }
-    assert found["verdict"] == words[allows]  # all other figures are good
+    assert found.verdict == words[allows]  # all other figures are good
 
 
 @pytest.mark.parametrize(
     ("low", "allows"), [(0.011, "labeling"), (0.01, "ppo"), (-0.2, "ppo"), (None, "ppo")]
 )
 def test_labels_that_surely_pay_are_worth_waiting_for(low: float | None, allows: str):
-    assert check("labels", {"low": low, "says": "so"}) == {
-        "name": "labels", "allows": allows, "says": "so", "known": low is not None,
-    }  # fmt: skip
+    assert check("labels", Forecast(more=100, low=low, says="so")) == Check(
+        name="labels",
+        allows=allows,
+        says="so",
+        known=low is not None,  # type: ignore[arg-type]
+    )
 
 
 def test_the_least_that_any_figure_allows_is_the_verdict():
-    weak = quality(decisive=30, accuracy=share(0.6, 0.4, 0.8))
-    assert verdict(weak, GAIN)["verdict"] == "keep labeling"
-    assert verdict(quality(decisive=30), None)["verdict"] == "best-of-N is safer"
+    weak = verdict(decisive=30, accuracy=share(0.6, 0.4, 0.8))
+    assert weak.verdict == "keep labeling"
+    assert verdict(None, decisive=30).verdict == "best-of-N is safer"
 
 
 def test_reasons_name_their_figures():
-    assert check("judgments")["says"].startswith("90 held-out preferences on 60 prompts")
-    assert "72% (63% to 79%)" in check("accuracy")["says"]
-    assert "84% (80% to 89%)" in check("ceiling")["says"]
-    assert (
-        "it is too sure of itself"
-        in check("calibration", calibration=calibration(0.2, 0.1))["says"]
-    )
+    assert check("judgments").says.startswith("90 held-out preferences on 60 prompts")
+    assert "72% (63% to 79%)" in check("accuracy").says
+    assert "84% (80% to 89%)" in check("ceiling").says
+    assert "it is overconfident" in check("calibration", calibration=calibration(0.2, 0.1)).says
     modest = check("calibration", calibration=calibration(0.2, 0.1, gap=-0.1))
-    assert "it is not sure enough of itself" in modest["says"]
-    assert "by −0.60" in check("length", length=length(-0.6, -0.7, -0.51))["says"]
-    assert "no learning curve yet" in check("labels", None)["says"]
+    assert "it is underconfident" in modest.says
+    assert "by −0.60" in check("length", length=length(-0.6, -0.7, -0.51)).says
+    assert "no learning curve yet" in check("labels", None).says
     few = check("ceiling", share_of_ceiling=None, ceiling=None, overlap=7)
-    assert "preferred a response of the same pair 7 times, and 20 are needed" in few["says"]
-    assert not few["known"]
-    assert not check("labels", None)["known"]
-    assert check("ceiling")["known"]
+    assert "preferred a response of the same pair 7 times, and 20 are needed" in few.says
+    assert not few.known
+    assert not check("labels", None).known
+    assert check("ceiling").known
     # Off by more than misleads, and by no more than chance: nothing is known.
-    assert not check("calibration", calibration=calibration(0.3, 0.4))["known"]
-    assert check("calibration", calibration=calibration(0.1, 0.4))["known"]
+    assert not check("calibration", calibration=calibration(0.3, 0.4)).known
+    assert check("calibration", calibration=calibration(0.1, 0.4)).known
 
 
 def test_without_any_preference_only_labels_are_asked_for():
-    found = verdict(quality(decisive=0, prompts=0, accuracy=None), None)
-    assert found["verdict"] == "keep labeling"
-    assert [each["name"] for each in found["checks"]] == ["judgments", "labels"]
+    found = verdict(None, decisive=0, prompts=0, accuracy=None)
+    assert found.verdict == "keep labeling"
+    assert [each.name for each in found.checks] == ["judgments", "labels"]

@@ -1,0 +1,337 @@
+"""What the pipeline reports and the pages and commands show: frozen dataclasses, JSON at the edge.
+
+`to_json` writes a report and `from_json` reads it back.  Shares and probabilities are from 0 to 1,
+intervals are 95% intervals, clustered by prompt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import Field, TypeAdapter
+
+from storage.analysis.intervals import WinRate
+from storage.records import Stage
+
+_T = TypeVar("_T")
+
+
+def to_json(report: Any) -> dict[str, Any]:
+    """Plain values of a report, ready for `json.dumps`."""
+    return _adapter(type(report)).dump_python(report, mode="json", by_alias=True)
+
+
+def from_json(kind: type[_T], data: Mapping[str, Any]) -> _T:
+    """The report that `to_json` wrote; unknown keys are ignored.
+
+    Raises pydantic's ValidationError, a ValueError, if a field is missing or of another type.
+    """
+    return _adapter(kind).validate_python(data)
+
+
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
+# ------------------------------------------------------------------ shares
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interval:
+    """A number with its interval; the interval is None for a single prompt."""
+
+    value: float
+    low: float | None
+    high: float | None
+
+
+# ------------------------------------------------------------------ a reward model's quality
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accuracy:
+    """Accuracy on a group of `judgments`."""
+
+    accuracy: float
+    low: float
+    high: float
+    judgments: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class AccuracyBin(Accuracy):
+    """Accuracy on the judgments whose confidence or margin is from `start` to `end`."""
+
+    start: Annotated[float, Field(alias="from")]
+    end: Annotated[float, Field(alias="to")]
+    stated: float
+    """Mean confidence: the probability of the likelier preference, ½ to 1."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AccuracyByAgreement(Accuracy):
+    """Accuracy on the pairs whose annotators all agree, do not all agree, or are only one."""
+
+    group: Literal["unanimous", "split", "single"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calibration:
+    """How stated probabilities compare with outcomes."""
+
+    ece: float
+    """Expected calibration error."""
+    ece_by_chance: float
+    """The 95% quantile of the ECE of a model with true probabilities, on as many judgments."""
+    overconfidence: Interval
+    """Mean confidence minus accuracy."""
+    bins: tuple[AccuracyBin, ...]
+    """The reliability diagram, by confidence."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ceiling:
+    """The best possible accuracy about one noisy human judgment."""
+
+    value: float
+    low: float
+    high: float
+    least: float
+    """Lower bound for any distribution of items."""
+    most: float
+    """Upper bound for any distribution of items."""
+    agreement: WinRate
+    """How often a second person agrees with the first; the ceiling follows from it."""
+    expected: float | None = None
+    """The ceiling from the agreement that the fitted annotator model expects."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LengthBias:
+    """How far rewards follow the length of responses, and how far people do."""
+
+    correlation: Interval
+    """Of differences of reward with differences of length, about 0."""
+    rule: WinRate
+    """How often people prefer the longer response."""
+    reward: WinRate
+    """How often the reward model prefers the longer response."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quality:
+    """How good a reward model is on held-out judgments of the random stream."""
+
+    judgments: int
+    decisive: int
+    """Judgments with a preference."""
+    prompts: int
+    """Prompts of the judgments with a preference."""
+    accuracy: WinRate | None
+    """Share of preferences whose winner has the higher reward; None without a preference."""
+    log_loss: float | None
+    """Nats per judgment."""
+    coin_log_loss: float | None
+    """The same for chance that knows how often people tie."""
+    calibration: Calibration | None
+    by_margin: tuple[AccuracyBin, ...]
+    """By the difference of rewards, in groups of equal size."""
+    by_agreement: tuple[AccuracyByAgreement, ...]
+    ceiling: Ceiling | None
+    """None with too few pairs of preferences by two people."""
+    overlap: int
+    """Pairs of preferences on the same item by two people."""
+    length: LengthBias | None
+    """None if no preference is between different lengths."""
+    share_of_ceiling: Interval | None
+    """Accuracy divided by the ceiling."""
+
+
+# ------------------------------------------------------------------ its learning curve and verdict
+
+
+@dataclass(frozen=True, kw_only=True)
+class CurvePoint:
+    """Accuracy of the models that learned from a `share` of the labels."""
+
+    share: float
+    labels: float
+    accuracy: float
+    low: float
+    high: float
+    judgments: int
+    prompts: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trend:
+    """Change of accuracy per doubling of the labels, with its interval."""
+
+    slope: float
+    low: float
+    high: float
+    judgments: int
+    prompts: int
+    orders: int
+    """Orders in which the models were trained."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forecast:
+    """The gain in accuracy expected from `more` labels; None if nothing can be said."""
+
+    more: int
+    gain: float | None = None
+    low: float | None = None
+    high: float | None = None
+    trend: Trend | None = None
+    says: str
+    """The forecast, or why there is none, in a sentence without a full stop."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CurveLines:
+    """The forecast as lines to draw."""
+
+    trend: tuple[tuple[float, float], ...]
+    """(labels, accuracy)."""
+    band: tuple[tuple[float, float, float], ...]
+    """(labels, low, high), from now on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curve:
+    """A learning curve and the state of the worker that computes it."""
+
+    points: tuple[CurvePoint, ...] = ()
+    """Empty until the models of one order are trained."""
+    forecast: Forecast | None = None
+    lines: CurveLines | None = None
+    orders: int = 0
+    state: Literal["none", "running", "cancelling", "stopped", "failed", "done"] = "none"
+    progress: float = 0.0
+    message: str = ""
+    """What the worker is doing."""
+    reason: str | None = None
+    """Why it failed."""
+
+
+Allows = Literal["ppo", "best_of_n", "labeling"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """One reason of a verdict."""
+
+    name: str
+    allows: Allows
+    """The most that this figure allows."""
+    says: str
+    known: bool = True
+    """False if there is not enough evidence; then the check allows everything."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewardVerdict:
+    """What a reward model is good enough for: the least that any check allows."""
+
+    verdict: Literal["enough for PPO", "best-of-N is safer", "keep labeling"]
+    checks: tuple[Check, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewardReport:
+    """Is a reward model good enough?  All fields but `models` are None if there is no model."""
+
+    models: tuple[str, ...]
+    """All reward models, newest first."""
+    model: str | None = None
+    """The model that the report is on."""
+    directory: str | None = None
+    """Of the run that trained it, relative to the workspace."""
+    quality: Quality | None = None
+    verdict: RewardVerdict | None = None
+    curve: Curve | None = None
+    curve_seconds: float | None = None
+    """Expected duration of the whole learning curve."""
+    missing: str | None = None
+    """Why there is no `quality`."""
+
+
+# ------------------------------------------------------------------ the loop
+
+
+@dataclass(frozen=True, kw_only=True)
+class Blocked:
+    """The stopped stage that the loop waits for."""
+
+    run: str
+    stage: str
+    """Its name in sentences, as in PPO."""
+    reason: str | None
+    resumable: bool
+    """Whether there is a checkpoint."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoopState:
+    """Where the loop stands; `iteration` and `phase` are None before it has started."""
+
+    iteration: int | None = None
+    phase: str | None = None
+    phase_name: str | None = None
+    """The phase in sentences, as in PPO for policy."""
+    message: str = ""
+    """What the running stage is doing; empty if none runs."""
+    blocked: Blocked | None = None
+
+
+SettingValue = int | float | str | bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class SettingView:
+    """One setting as forms and commands show it."""
+
+    name: str
+    """As in ``ppo.kl_weight``."""
+    value: SettingValue
+    """The current value; lists and tables as TOML text."""
+    default: SettingValue
+    help: str
+    choices: tuple[str, ...] | None = None
+    """The permitted values, if there is a fixed list."""
+    kind: Literal["int", "float", "str", "bool"] = "str"
+    basic: bool = False
+    """Shown in the form itself, and not under "All settings"."""
+    why_fixed: str | None = None
+    """Why the setting cannot be changed now; None if it can."""
+    offered: bool = True
+    """False if a stopped stage would not read it when it is tried again."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stopped:
+    """A stage that failed or was cancelled, and what may help."""
+
+    run: str
+    attempt: int
+    stage: Stage
+    status: str
+    reason: str
+    resumable: bool
+    """Whether there is a checkpoint."""
+    may_label: bool
+    """Whether labeling can continue instead."""
+    method: str = "ppo"
+    """The method of the policy stage."""
+    flag: str = ""
+    """The worst red flag that the stage raised; empty without one."""
+    remedy: str = ""
+    """What that flag says to try first."""
+    suggestion: Mapping[str, str] = field(default_factory=dict)
+    """The same as settings."""
