@@ -8,7 +8,7 @@ swap them.  Whatever is returned here as done is committed.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from labeler.html.markdown import render, render_pair
@@ -137,18 +137,22 @@ class LabelSession:
         return queue.with_others(self._db, who.id)
 
     def progress(self, who: Annotator, *, offset: int = 0) -> dict[str, Any]:
-        """``judged`` in all, ``today``, ``remaining`` whoever holds them, the ``iteration``, and the id
-        of their ``latest`` act that stands.  `offset`: minutes that their clock is ahead of UTC."""
-        latest = judgments.latest(self._db, who.id)
-        return dict(queue.progress(self._db, who.id, offset=offset)) | {"latest": latest}
+        """The fields of `queue.Progress`, and the id of their ``latest`` act that stands.
+
+        `offset`: minutes that their clock is ahead of UTC.
+        """
+        found = queue.progress(self._db, who.id, since=queue.midnight(now(), offset))
+        return asdict(found) | {"latest": judgments.latest(self._db, who.id)}
 
     def figures(self, who: Annotator, *, offset: int = 0) -> dict[str, Any]:
         """Their own work in figures, see `own_figures`; nobody else's can be asked for.
 
         Only ``today`` follows their clock: a midnight of their choice would tell what others said today.
         """
-        figures = own_figures(self._db, who.id, midnight=queue.midnight(now()))
-        return figures | {"today": queue.progress(self._db, who.id, offset=offset)["today"]}
+        moment = now()
+        found = queue.progress(self._db, who.id, since=queue.midnight(moment, offset))
+        figures = own_figures(self._db, who.id, midnight=queue.midnight(moment))
+        return figures | {"today": found.today}
 
     def guidelines(self) -> dict[str, str]:
         """The guidelines as written and rendered; ``version`` changes with the text."""

@@ -1,11 +1,11 @@
-"""What annotators say: judge, skip, flag, and take it back.  Nothing stored is ever changed.
+"""The acts of annotators: judge, skip, flag, undo.  Nothing stored is ever changed.
 
-Every act carries an id its client made.  Sending one again is answered like the first time and
-stores nothing; sending other content under a used id is a Conflict.
+The client makes the id of an act.  The same act sent again gets the same answer and stores nothing;
+other content with a used id is a Conflict.
 
-Revising appends a judgment that replaces the current one.  Undoing appends a withdrawal: the
-act no longer counts, and its comparison comes back to the annotator on the same sides.  Undoing
-a revision does not bring back what it revised: that stays replaced, and they are asked again.
+Revising appends a judgment that replaces the current one.  Undoing appends a withdrawal: the act no
+longer counts, and its comparison returns to the annotator with the same sides.  Undoing a revision
+does not restore the revised judgment: the annotator is asked again.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from storage.records import (
 ActT = TypeVar("ActT", Judgment, Skip, Flag)
 
 MOST_FLAGS = 20
-"""Flags of one annotator that nobody has cleared.  Each takes a pair out of everybody's queue, an
-iteration may have no more than a hundred, and so much that is broken is news for the researcher."""
+"""Uncleared flags of one annotator.  Each removes a pair from everybody's queue, and an iteration may
+have only a hundred."""
 
 _COUNT = """
     SELECT count(*) AS judgments
@@ -63,40 +63,9 @@ _OPEN_FLAGS = "SELECT * FROM open_flags ORDER BY created_at, id"
 _FLAGS_OF = "SELECT count(*) AS flags FROM open_flags WHERE annotator = $annotator"
 
 
-def judge(
-    db: Database,
-    *,
-    id: str,
-    comparison: str,
-    annotator: str,
-    outcome: ScreenOutcome,
-    strength: int | None = None,
-    criteria: Mapping[str, str] | None = None,
-    comment: str = "",
-    milliseconds: int | None = None,
-    replaces: str | None = None,
-) -> Judgment:
-    """Store what was pressed on the screen; `outcome` and `criteria` say a and b.
-
-    A second judgment of the same comparison revises the annotator's current one.  `replaces`
-    names which one they mean to revise, and is a Conflict when that is no longer the current
-    one.  Answers are taken from whoever ever held a lease, however late.
-
-    Raises ValueError (not a valid judgment), NotFound, NotLeased or Conflict.
-    """
-    return db.write(
-        judging(
-            id=id,
-            comparison=comparison,
-            annotator=annotator,
-            outcome=outcome,
-            strength=strength,
-            criteria=criteria,
-            comment=comment,
-            milliseconds=milliseconds,
-            replaces=replaces,
-        )
-    )
+def judge(db: Database, **act: Any) -> Judgment:
+    """Store a judgment and wait for it; the arguments and errors are those of `judging`."""
+    return db.write(judging(**act))
 
 
 def judging(
@@ -111,7 +80,14 @@ def judging(
     milliseconds: int | None = None,
     replaces: str | None = None,
 ) -> Callable[[Transaction], Judgment]:
-    """What `judge` asks the writer to do, for `Database.submit`; raises ValueError at once."""
+    """The write that stores a judgment as made on the screen, for `Database.submit`.
+
+    `outcome` and `criteria` say a and b.  A second judgment of the same comparison revises the
+    annotator's current one; `replaces` names the one they mean to revise, and a different current
+    one is a Conflict.  Anybody who ever had a lease may answer, however late.
+
+    Raises ValueError for an invalid judgment; the write raises NotFound, NotLeased or Conflict.
+    """
     check_id(id)
     swapped = shown_swapped(annotator, comparison)
     canonical = canonical_outcome(outcome, shown_swapped=swapped)
@@ -144,7 +120,7 @@ def judging(
 
 
 def skip(db: Database, *, id: str, comparison: str, annotator: str) -> Skip:
-    """Pass on a comparison: this annotator is not asked again.  Errors as for `judge`."""
+    """Skip a comparison: this annotator is not asked again.  Errors as for `judging`."""
     check_id(id)
 
     def operation(tx: Transaction) -> Skip:
@@ -156,9 +132,9 @@ def skip(db: Database, *, id: str, comparison: str, annotator: str) -> Skip:
 
 
 def flag(db: Database, *, id: str, comparison: str, annotator: str, comment: str = "") -> Flag:
-    """Report a problem: nobody is asked until it is cleared.
+    """Report a problem: nobody is asked about the pair until a researcher clears the flag.
 
-    Errors as for `judge`; Conflict too for whoever has `MOST_FLAGS` that wait to be cleared.
+    Errors as for `judging`, and Conflict for an annotator with `MOST_FLAGS` uncleared flags.
     """
     check_id(id)
 
@@ -171,7 +147,7 @@ def flag(db: Database, *, id: str, comparison: str, annotator: str, comment: str
             id=id, comparison=comparison, annotator=annotator, comment=comment, created_at=moment
         )
         stored = _store_once(tx, item, act)
-        if stored is act:  # once it is cleared it belongs to whoever comes first
+        if stored is act:  # the lease ends, so anybody can get the pair once the flag is cleared
             grant(tx, comparison, annotator, item.leases[annotator].granted, moment)
         return stored
 
@@ -181,17 +157,17 @@ def flag(db: Database, *, id: str, comparison: str, annotator: str, comment: str
 def _require_few_flags(tx: Transaction, annotator: str) -> None:
     if tx.rows(_FLAGS_OF, annotator=annotator)[0]["flags"] >= MOST_FLAGS:
         raise Conflict(
-            f"{MOST_FLAGS} flags of yours wait for a researcher: tell them, and skip this pair or "
-            "try again when they have cleared some"
+            f"{MOST_FLAGS} of your flags are not cleared yet: skip this pair, or tell a researcher and "
+            "try again later"
         )
 
 
 def undo(db: Database, *, id: str, annotator: str, replaces: str | None = None) -> Act:
-    """Take back an act of this annotator (their latest one when `replaces` is None); returns it.
+    """Withdraw an act of this annotator, the latest if `replaces` is None, and return it.
 
-    `id` is that of the undo itself.  The comparison is leased to them again.  Raises NotFound
-    when there is nothing of theirs to undo, Conflict when it was undone or revised already (a
-    second tab), or when `id` undid something else or was an act before.
+    `id` is the id of the undo itself.  The comparison is leased to the annotator again.  Raises
+    NotFound if there is nothing to undo, and Conflict if the act was undone or revised before (in a
+    second tab) or `id` is already used.
     """
     check_id(id)
 
@@ -219,7 +195,7 @@ def undo(db: Database, *, id: str, annotator: str, replaces: str | None = None) 
 def _undone_before(
     tx: Transaction, row: Mapping[str, Any], *, annotator: str, replaces: str | None
 ) -> Act:
-    """The answer to an undo that is sent again."""
+    """The answer to an undo that was sent again."""
     withdrawal = from_row(Withdrawal, row)
     if withdrawal.annotator != annotator or replaces not in (None, withdrawal.replaces):
         raise Conflict(f"the id {withdrawal.id!r} undid something else; make a new one")
@@ -228,7 +204,7 @@ def _undone_before(
 
 
 def latest(db: Database, annotator: str) -> str | None:
-    """The id of what an undo that names nothing would take back."""
+    """The id of the act that an undo without an id would withdraw."""
     found = db.read(_LATEST, annotator=annotator)
     return found[0]["id"] if found else None
 
@@ -241,7 +217,7 @@ def _latest(tx: Transaction, annotator: str) -> str:
 
 
 def clear_flag(db: Database, *, id: str, flag: str, researcher: str) -> Flag:
-    """Put a flagged comparison back into the queue; `id` is that of the clearing itself."""
+    """Return a flagged comparison to the queue; `id` is the id of the clearing itself."""
     check_id(id)
 
     def operation(tx: Transaction) -> Flag:
@@ -249,10 +225,8 @@ def clear_flag(db: Database, *, id: str, flag: str, researcher: str) -> Flag:
         if not rows:
             raise NotFound(f"there is no flag {flag!r}")
         if not tx.rows(_WITHDRAWN, id=flag):
-            found = from_row(Flag, rows[0])
-            tx.observer(QueueCache).item(
-                tx, found.comparison
-            )  # so that the desk follows the withdrawal
+            # The cache must know the item before the withdrawal, to apply it.
+            tx.observer(QueueCache).item(tx, rows[0]["comparison"])
             tx.store(Withdrawal(id=id, replaces=flag, annotator=researcher, created_at=tx.now()))
         return from_row(Flag, rows[0])
 
@@ -260,7 +234,7 @@ def clear_flag(db: Database, *, id: str, flag: str, researcher: str) -> Flag:
 
 
 def open_flags(db: Database) -> list[Flag]:
-    """Reports nobody has cleared, oldest first."""
+    """Uncleared flags, the oldest first."""
     return lookup.select(db, Flag, _OPEN_FLAGS)
 
 
@@ -270,12 +244,12 @@ def get(db: Database, judgment: str) -> Judgment:
 
 
 def current_count(db: Database, iteration: int | None = None) -> int:
-    """How many judgments stand, in all or on one iteration's comparisons."""
+    """How many judgments are current, in all or on one iteration's comparisons."""
     return db.read(_COUNT, iteration=iteration)[0]["judgments"]
 
 
 def check_id(id: str) -> None:
-    """Raise ValueError unless a client's id can be one."""
+    """Raise ValueError for an id that a client must not use."""
     if not id.strip() or len(id) > 100:
         raise ValueError("an id must have 1 to 100 characters; use a UUID")
 
@@ -284,23 +258,19 @@ def _canonical_criteria(criteria: Mapping[str, str], *, swapped: bool) -> dict[s
     canonical: dict[str, str] = {}
     for name, side in criteria.items():
         check_choice(f"criterion {name}", side, ("a", "b", "tie"))
-        canonical[name] = "tie" if side == "tie" else _first_or_second(side, swapped=swapped)
+        canonical[name] = canonical_outcome(side, shown_swapped=swapped)  # type: ignore[arg-type]
     return canonical
 
 
-def _first_or_second(side: str, *, swapped: bool) -> str:
-    return "first" if (side == "a") != swapped else "second"
-
-
 def _store_once(tx: Transaction, item: QueueItem, act: ActT) -> ActT:
-    """Store an act of somebody who was given the comparison, or find it stored already."""
+    """Store an act of an annotator with a lease, or return the same act stored before."""
     if act.id in item.acts:
         return _same(item.acts[act.id], act)
     if act.annotator not in item.leases:
         raise NotLeased(
             f"the comparison {item.comparison.id!r} was never given to you; ask for the next one"
         )
-    # The unique index knows acts of one kind alone, and makes the whole group run again.
+    # The unique index covers one kind of act only, and a violation makes the whole group run again.
     if tx.observer(QueueCache).is_used(tx, act.id):
         raise Conflict(_USED.format(id=act.id))
     tx.store(act, fresh=True)
@@ -308,7 +278,7 @@ def _store_once(tx: Transaction, item: QueueItem, act: ActT) -> ActT:
 
 
 _USED = "the id {id!r} already stands for something else; make a new one"
-# What a repeated act must agree on; times and what it replaced are facts of the first one.
+# Fields that a repeated act must have in common with the first; times and `replaces` may differ.
 _CONTENT = ("comparison", "annotator", "outcome", "strength", "criteria", "comment")
 
 

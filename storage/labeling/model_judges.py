@@ -1,7 +1,7 @@
-"""Judgments by models (RLAIF): which comparisons a judge has not seen, and storing what it says.
+"""Judgments by models (RLAIF): which comparisons a judge has not seen, and storing its judgments.
 
-They are stored under an annotator of kind "model".  They use up none of the judgments that are
-wanted from people, and nothing learns from them unless ``reward.learn_from`` names the kind.
+They belong to an annotator of kind "model".  They do not count towards the judgments wanted from
+people, and nothing learns from them unless ``reward.learn_from`` names the kind.
 """
 
 from __future__ import annotations
@@ -10,13 +10,8 @@ from typing import Any
 
 from storage.engine.database import Database
 from storage.engine.transaction import Transaction
-from storage.labeling.queue_cache import SERVED, QueueCache
-from storage.records import (
-    Annotator,
-    Judgment,
-    digest,
-    shown_swapped,
-)
+from storage.labeling.queue_cache import QUEUED, QueueCache
+from storage.records import Annotator, Judgment, digest, shown_swapped
 from storage.tables import annotators
 from storage.tables.pseudonyms import key_of, keyed
 
@@ -26,7 +21,7 @@ _OPEN = f"""
     JOIN prompts AS p ON p.id = c.prompt
     JOIN completions AS f ON f.id = c.first
     JOIN completions AS s ON s.id = c.second
-    WHERE ((c.iteration = ({SERVED}) AND c.arm <> 'imported') OR c.arm = 'written')
+    WHERE {QUEUED}
       AND c.id NOT IN (SELECT comparison FROM open_flags)
       AND c.id NOT IN (SELECT comparison FROM judgments WHERE annotator = $annotator)
     ORDER BY c.position, c.id
@@ -35,10 +30,9 @@ _OPEN = f"""
 
 
 def judge_named(db: Database, name: str) -> Annotator:
-    """The judge's account, stored with its first judgment; ValueError when the name is another's.
+    """The judge's account, stored with its first judgment; ValueError if the name is taken.
 
-    The id of one that is not stored yet follows from the name and the workspace's key: sides follow
-    from it, and would tell the name to whoever tries names out.
+    A new id is a keyed digest of the name: sides follow from the id, and must not reveal the name.
     """
     known = annotators.by_name(db, name)
     if known is None:
@@ -46,8 +40,7 @@ def judge_named(db: Database, name: str) -> Annotator:
         return Annotator(id=f"a-{keyed(key_of(db), f'judge {name}')}", name=name, kind="model")
     if known.kind != "model":
         raise ValueError(
-            f"{name!r} is a {known.kind}, and a judge's answers must not be mixed with theirs; "
-            "give the judge another --name"
+            f"{name!r} is a {known.kind}, and a judge needs an account of its own; give it another --name"
         )
     if known.disabled:
         raise ValueError(f"the judge {name!r} is disabled; give another --name")
@@ -55,11 +48,11 @@ def judge_named(db: Database, name: str) -> Annotator:
 
 
 def open_pairs(db: Database, *, annotator: str, limit: int) -> list[dict[str, Any]]:
-    """Comparisons in the queue that this judge has not judged, in its order.
+    """Comparisons in the queue that this judge has not judged, in the order of the queue.
 
-    Rows have id, messages (JSON), first, second, and `swapped`: whether a coin that follows from
-    judge and comparison puts `second` on the left.  Flagged ones are left out; those that people
-    have judged are not, so that judge and people can be compared.
+    Rows have id, messages (JSON), first, second, and `swapped`: whether `second` is on the left,
+    which follows from judge and comparison.  Flagged pairs are excluded; pairs that people have
+    judged are included, so that the judge can be compared with people.
     """
     found = db.read(_OPEN, annotator=annotator, limit=limit)
     return [row | {"swapped": shown_swapped(annotator, row["id"])} for row in found]
@@ -74,10 +67,7 @@ def save(
     comment: str = "",
     milliseconds: int | None = None,
 ) -> bool:
-    """Store the verdict (first, second or tie) of the judge of that name; False for a second one.
-
-    The id follows from judge and comparison, so that sending it again stores nothing.
-    """
+    """Store the judge's outcome (first, second or tie); False if it judged the comparison before."""
     judge = judge_named(db, name)
 
     def operation(tx: Transaction) -> bool:

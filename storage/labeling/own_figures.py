@@ -1,11 +1,10 @@
-"""What an annotator is shown of their own work, and nothing of anybody else's.
+"""An annotator's figures for their own eyes.
 
-Agreement with others is the one figure that others' answers go into.  Shown at once it would give
-them away: judge one more pair, look whether the figure rose.  So it counts only what was said
-before `midnight`, goes up in blocks of `BLOCK` pairs, and says no more than "over 95%" at the end
-of the scale, where it would tell what was said of every single pair.  What is revised or undone
-on a later day than it was said counts as it was said: otherwise each undo would move the blocks
-on by one pair, and the difference would be what others said of that one.
+Agreement with others must not reveal single answers of others: with an up-to-date figure, an
+annotator could judge one more pair and see whether it rose.  So it counts only judgments before
+`midnight`, grows in blocks of `BLOCK` pairs, and stays between 1 − `CLEAREST` and `CLEAREST`, since
+100% would reveal every answer.  Judgments revised or undone on a later day count as first given:
+otherwise each undo would shift the blocks by one pair and reveal the answer to it.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ from storage.records import AnnotatorKind
 from storage.tables import settings
 
 BLOCK = 20
-"""Pairs that enter the agreement together."""
+"""Pairs that are added to the agreement at a time."""
 CLEAREST = 0.95
-"""The agreement is never shown nearer to all, or to none, than this."""
+"""The highest agreement that is shown; 1 minus it is the lowest."""
 
-# Their pairs that others judged too, in the order in which they came to be judged by two; items,
-# turned where the texts stand the other way round, as storage/engine/items.py has them.  Of each person
-# the first answer that outlived its day (UTC).
+# The annotator's items that others judged too, in the order of the second judgment; outcomes are
+# turned for flipped twins (storage/engine/items.py).  Of each person, the first answer that was not
+# revised or withdrawn on its own day (UTC).
 _SHARED = """
     WITH dated AS (
         SELECT *, (created_at AT TIME ZONE 'UTC')::DATE AS day FROM judgments
@@ -72,11 +71,11 @@ def own_figures(
     midnight: datetime,
     kinds: Sequence[AnnotatorKind] | None = None,
 ) -> dict[str, Any]:
-    """The figures of one annotator for their own eyes; JSON-able, None where there are no data.
+    """The JSON of ``/label/api/figures``; None for a figure without data.
 
     ``judgments``, ``today`` (since `midnight`), ``decided``, ``left_rate``, ``tie_rate``,
-    ``both_bad_rate``, ``median_seconds``; ``agreement`` with others of `kinds` (None: whoever is
-    learned from), in whole percent as a share, on ``shared_pairs``, a multiple of `BLOCK`.
+    ``both_bad_rate``, ``median_seconds``; ``agreement``, a share rounded to whole percent, with
+    others of `kinds` (by default those learned from) on ``shared_pairs``, a multiple of `BLOCK`.
     """
     figures = work_of(db, annotator)
     today = db.read(_TODAY, annotator=annotator, midnight=midnight)[0]["n"]

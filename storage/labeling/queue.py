@@ -1,4 +1,4 @@
-"""Which comparison next: leases that keep two annotators off one pair, and survive a restart."""
+"""Which comparison comes next: leases keep two annotators off one pair, and survive a restart."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from itertools import islice
 
 from storage.engine.database import Database
 from storage.engine.transaction import Transaction
-from storage.labeling.queue_cache import QueueCache, QueueItem, grant
+from storage.labeling.queue_cache import QUEUED, SERVED, QueueCache, QueueItem, grant
 from storage.labeling.text_cache import TextCache, Texts
 from storage.records import LEASE_LIFETIME, Comparison, Prompt, shown_swapped
 from storage.tables import comparisons
@@ -17,12 +17,12 @@ from storage.tables import comparisons
 AT_ONCE = 16
 READ_AHEAD = 64
 MOST_HELD = 64
-"""Live leases of one annotator.  A page holds four pairs; naming more keeps no others waiting."""
+"""Live leases of one annotator, at most.  The page holds four pairs."""
 
 
 @dataclass(frozen=True)
 class LeasedPair:
-    """A comparison as it goes on the screen; `swapped` when `first` stands on the right."""
+    """A comparison as shown on the screen; `swapped` if `first` is on the right."""
 
     comparison: Comparison
     prompt: Prompt
@@ -40,36 +40,36 @@ def lease_next(
     holding: Sequence[str] = (),
     lifetime: timedelta = LEASE_LIFETIME,
 ) -> list[LeasedPair]:
-    """Up to `n` pairs for this annotator, leased to them: from the newest iteration that has any,
-    and among them, in the same random order, those that were written elsewhere.
+    """Lease up to `n` pairs to this annotator: of the newest iteration that has any, mixed with pairs
+    that were written elsewhere.
 
-    First what they already hold (a reloaded page gets the same pairs, an undone one comes back)
-    except the ids in `holding`, then half-finished overlap, then by position.  Nobody else is
-    given a pair while it is leased to as many annotators as it still wants.  A lease on one of
-    `holding` that is half over is extended; beyond `MOST_HELD` the leases given first end.  Empty
-    when there is nothing left for them, or when `iteration` is another one.
+    First the pairs they hold already, except the ids in `holding` (a reloaded page gets the same
+    pairs, an undone one returns), then half-finished ones, then by position.  A pair is not leased
+    to more annotators at a time than it wants judgments.  Leases on `holding` are extended when half
+    over; beyond `MOST_HELD` the oldest leases end.  Empty if nothing is left for the annotator, or
+    if `iteration` is not the one that is served.
     """
-
     n = max(0, min(n, AT_ONCE))
     named = set(holding)
 
     def operation(tx: Transaction) -> tuple[list[Comparison], list[str]]:
-        tx.observer(QueueCache).load(tx)
-        if iteration not in (None, tx.observer(QueueCache).iteration):
+        cache = tx.observer(QueueCache)
+        cache.load(tx)
+        if iteration not in (None, cache.iteration):
             return [], []
         moment = tx.now()
-        held = tx.observer(QueueCache).unanswered(annotator, moment)
+        held = cache.unanswered(annotator, moment)
         again = [item for item in held if item.comparison.id not in named][:n]
         seen = {item.comparison.id for item in held} | named
         others = (
-            item
-            for item in tx.observer(QueueCache).available(annotator, moment)
-            if item.comparison.id not in seen
+            item for item in cache.available(annotator, moment) if item.comparison.id not in seen
         )
         new = list(islice(others, n - len(again)))
         ended = give(tx, new, annotator, moment, lifetime, keep=again)
-        on_screen = [c for c in held if c.comparison.id in named and c.comparison.id not in ended]
-        _extend(tx, on_screen, annotator, moment, lifetime)
+        for item in held:
+            lease, id = item.leases[annotator], item.comparison.id
+            if id in named - ended and lease.expires - moment < lifetime / 2:
+                grant(tx, id, annotator, lease.granted, moment + lifetime)
         chosen = [item.comparison for item in again + new]
         if all(comparison.id in db.cache(TextCache) for comparison in chosen):
             return chosen, []
@@ -88,11 +88,10 @@ def give(
     *,
     keep: Sequence[QueueItem] = (),
 ) -> set[str]:
-    """Lease these items to an annotator; the only way to get a new lease.
+    """Lease these items to an annotator; all new leases are made here.
 
-    Beyond `MOST_HELD` the leases given first end, but for those on `items` and `keep`.  Returns the
-    ids of the comparisons whose leases ended: others may have them, and the annotator may still
-    answer them.
+    Beyond `MOST_HELD` the oldest leases end, except those on `items` and `keep`.  Returns the ids of
+    comparisons whose leases ended: others can get them, and the annotator can still answer.
     """
     stay = {item.comparison.id for item in (*items, *keep)}
     held = tx.observer(QueueCache).held(annotator, moment)
@@ -105,21 +104,12 @@ def give(
     return {item.comparison.id for item in ended}
 
 
-def _extend(
-    tx: Transaction, items: list[QueueItem], annotator: str, moment: datetime, lifetime: timedelta
-) -> None:
-    for item in items:
-        lease = item.leases[annotator]
-        if lease.expires - moment < lifetime / 2:
-            grant(tx, item.comparison.id, annotator, lease.granted, moment + lifetime)
-
-
 def pairs(
     db: Database, annotator: str, chosen: Sequence[Comparison], *, ahead: Sequence[str] = ()
 ) -> list[LeasedPair]:
-    """The comparisons as this annotator sees them, in the same order; always on the same sides.
+    """The comparisons as this annotator sees them, in the same order, with stable sides.
 
-    `ahead` are ids whose texts will be wanted soon.
+    `ahead`: ids of comparisons whose texts are read in the same query, for later.
     """
     texts = db.cache(TextCache).fetch(db.read, [comparison.id for comparison in chosen], ahead)
     return [_pair(comparison, texts[comparison.id], annotator) for comparison in chosen]
@@ -137,47 +127,78 @@ def pair(db: Database, annotator: str, comparison: str) -> LeasedPair:
 
 
 def midnight(moment: datetime, offset: int = 0) -> datetime:
-    """When the day of `moment` began where clocks are `offset` minutes ahead of UTC."""
+    """Midnight before `moment` in a time zone `offset` minutes ahead of UTC."""
     there = moment.astimezone(timezone(timedelta(minutes=offset)))
     return there.replace(hour=0, minute=0, second=0, microsecond=0)
 
 
-def progress(db: Database, annotator: str, *, offset: int = 0) -> dict[str, int | None]:
-    """How far they are: judged in all, judged today, remaining, and the iteration labeled.
+# Not by the view current_judgments: of a million judgments only those of the queue are needed, and a
+# judgment is revised by its own annotator on the same comparison.
+_UNFINISHED = f"""
+    queued AS (SELECT c.id, c.wanted FROM comparisons AS c WHERE {QUEUED}),
+    given AS (
+        SELECT j.id, j.comparison, j.annotator, j.replaces
+        FROM judgments AS j SEMI JOIN queued AS q ON q.id = j.comparison),
+    people AS (
+        SELECT g.comparison, count(DISTINCT g.annotator) AS n
+        FROM given AS g
+        SEMI JOIN (FROM annotators WHERE kind <> 'model') AS a ON a.id = g.annotator
+        ANTI JOIN given AS later ON later.replaces = g.id
+        ANTI JOIN withdrawals AS w ON w.replaces = g.id
+        GROUP BY g.comparison),
+    unfinished AS (
+        SELECT q.id FROM queued AS q LEFT JOIN people AS p ON p.comparison = q.id
+        WHERE q.wanted > coalesce(p.n, 0) AND q.id NOT IN (SELECT comparison FROM open_flags))
+"""
+_COUNT_UNFINISHED = f"WITH {_UNFINISHED} SELECT count(*) AS n FROM unfinished"
+_PROGRESS = f"""
+    WITH {_UNFINISHED},
+    own AS (
+        SELECT id, comparison, replaces, created_at FROM judgments WHERE annotator = $annotator),
+    mine AS (
+        FROM own
+        ANTI JOIN own AS later ON later.replaces = own.id
+        ANTI JOIN withdrawals AS w ON w.replaces = own.id),
+    past AS (
+        SELECT comparison FROM mine
+        UNION ALL SELECT comparison FROM open_skips WHERE annotator = $annotator)
+    SELECT (SELECT count(*) FROM mine) AS judged,
+           (SELECT count(*) FROM mine WHERE created_at >= $since) AS today,
+           (SELECT count(*) FROM unfinished WHERE id NOT IN (FROM past)) AS remaining,
+           ({SERVED}) AS iteration
+"""
 
-    Today began at midnight where clocks are `offset` minutes ahead of UTC.
-    `remaining` counts unfinished comparisons in the queue that they have neither judged nor
-    skipped and nobody has flagged, whoever holds them now.
+
+@dataclass(frozen=True)
+class Progress:
+    """An annotator's judgments in all and `today`, and the pairs `remaining` for them.
+
+    Remaining pairs are unfinished ones in the queue that the annotator has neither judged nor
+    skipped, whoever holds them now.  `iteration` is the one that is labeled, or None.
     """
 
-    def operation(tx: Transaction) -> dict[str, int | None]:
-        tx.observer(QueueCache).load(tx)
-        judged, today = tx.observer(QueueCache).judged(tx, annotator, midnight(tx.now(), offset))
-        return {
-            "judged": judged,
-            "today": today,
-            "remaining": tx.observer(QueueCache).remaining(annotator),
-            "iteration": tx.observer(QueueCache).iteration,
-        }
-
-    return db.write(operation)
+    judged: int
+    today: int
+    remaining: int
+    iteration: int | None
 
 
-def with_others(db: Database, annotator: str) -> int:
-    """How many pairs that still want a judgment go to nobody else now, because others hold them."""
-
-    def operation(tx: Transaction) -> int:
-        tx.observer(QueueCache).load(tx)
-        return tx.observer(QueueCache).with_others(annotator, tx.now())
-
-    return db.write(operation)
+def progress(db: Database, annotator: str, *, since: datetime) -> Progress:
+    """The annotator's progress; today began at `since`.  Does not wait for the writer thread."""
+    return Progress(**db.read(_PROGRESS, annotator=annotator, since=since)[0])
 
 
 def unfinished(db: Database) -> int:
-    """How many pairs still want a judgment, from whomever; flagged ones do not count."""
+    """How many pairs still want a judgment by people; flagged ones do not count."""
+    return db.read(_COUNT_UNFINISHED)[0]["n"]
+
+
+def with_others(db: Database, annotator: str) -> int:
+    """How many pairs this annotator could judge, but others hold now."""
 
     def operation(tx: Transaction) -> int:
-        tx.observer(QueueCache).load(tx)
-        return tx.observer(QueueCache).unfinished
+        cache = tx.observer(QueueCache)
+        cache.load(tx)
+        return cache.with_others(annotator, tx.now())
 
     return db.write(operation)

@@ -1,19 +1,17 @@
-"""What the writer thread remembers of the labeling desk, so that handing out work is quick.
+"""The writer thread's cache of the queue, which makes leasing fast.
 
-A memory of the tables, never the truth: it is filled from them, follows each record that is
-stored, and is forgotten when a transaction is rolled back.  It holds the comparisons of the
-newest iteration that has any, those written elsewhere, and any other one for which an answer
-arrives.
+The tables are the truth.  The cache is filled from them, applies each stored record, and is dropped
+when a transaction is rolled back.  It has the comparisons of the newest iteration that has any,
+pairs written elsewhere, and any other comparison for which an act arrives.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from itertools import chain
 
 from storage.engine.codec import from_row
 from storage.engine.lookup import Reader
@@ -33,16 +31,11 @@ from storage.records import (
 Act = Judgment | Skip | Flag
 
 SERVED = "SELECT max(number) AS number FROM iterations WHERE phase <> 'sampling'"
-"""The iteration whose pairs are handed out: people go on with them while the loop trains, until the
-next iteration's are sampled.  NULL before the first pairs."""
-_QUEUED = """
-    SELECT id FROM comparisons
-    WHERE (iteration = $iteration AND arm <> 'imported') OR arm = 'written'
-"""
-_TOTALS = """
-    SELECT annotator, floor(epoch(created_at) / 60)::BIGINT AS minute, count(*) AS judgments
-    FROM current_judgments GROUP BY ALL
-"""
+"""The iteration whose pairs are leased, until those of the next one are sampled; NULL before the
+first."""
+QUEUED = f"((c.iteration = ({SERVED}) AND c.arm <> 'imported') OR c.arm = 'written')"
+"""Whether the comparison `c` is in the queue: of that iteration, or written elsewhere."""
+_QUEUED = f"SELECT c.id FROM comparisons AS c WHERE {QUEUED}"
 _MODELS = "SELECT id FROM annotators WHERE kind = 'model'"
 _COMPARISONS = "SELECT * FROM comparisons WHERE id IN (SELECT unnest($ids))"
 _JUDGMENTS = "SELECT * FROM judgments WHERE comparison IN (SELECT unnest($ids)) ORDER BY created_at"
@@ -60,7 +53,7 @@ _LEASES = "SELECT * FROM leases WHERE comparison IN (SELECT unnest($ids))"
 
 @dataclass(slots=True)
 class Lease:
-    """When a comparison was given to an annotator and until when nobody else gets it."""
+    """When a comparison was leased to an annotator, and until when."""
 
     granted: datetime
     expires: datetime
@@ -68,11 +61,12 @@ class Lease:
 
 @dataclass(slots=True)
 class QueueItem:
-    """One comparison on the desk, with everything that happened to it.
+    """One comparison with its leases and acts.
 
-    `judged` maps each annotator with a current judgment to its id; `skipped` are those who
-    passed, `past` those who did either; `flags` are the reports nobody has cleared.  `models`
-    are the desk's annotators that are no people: what they say uses no wanted judgment up.
+    `closed` has the ids of revised or withdrawn acts.  `judged` maps each annotator with a current
+    judgment to its id; `skipped` are annotators who skipped, `past` those who did either; `flags`
+    are uncleared reports.  `models` are the annotators of kind model, shared by all items: their
+    judgments do not count towards those wanted.
     """
 
     comparison: Comparison
@@ -93,7 +87,7 @@ class QueueItem:
         self._recount()
 
     def close(self, act: str) -> None:
-        """Take back the act with this id."""
+        """Apply the withdrawal of an act."""
         self.closed.add(act)
         self._recount()
 
@@ -106,19 +100,19 @@ class QueueItem:
 
     @property
     def wanted(self) -> int:
-        """How many judgments are still wanted from people."""
+        """How many judgments by people are missing."""
         return self.comparison.wanted - len(self.judged.keys() - self.models)
 
     def may_go_to(self, annotator: str, moment: datetime) -> bool:
-        """Whether this annotator may be given the comparison now.
+        """Whether the comparison can be leased to this annotator now.
 
-        Not twice to one annotator, not while flagged, and not to more annotators at a time
-        than judgments are still wanted.
+        Never twice to one annotator, not while flagged, and not to more annotators at a time than
+        judgments are wanted.
         """
         if self.flags or annotator in self.past:
             return False
         held = 0
-        # Asked of every leased item before a free one: a loop costs less than half of set operations.
+        # A hot loop: it is called for every leased item, and set operations take twice as long.
         for who, lease in self.leases.items():
             held += (
                 lease.expires > moment
@@ -130,16 +124,16 @@ class QueueItem:
 
 
 class QueueCache:
-    """The items, and the order in which unfinished ones are handed out."""
+    """The items, and the order in which unfinished ones are leased."""
 
     def __init__(self) -> None:
-        # Hashes of the ids of all acts and undos there may be, of every iteration; None until asked
-        # for.  It outlives `forget`: an id too many costs a look into the tables.
+        # Hashes of the ids of all acts and undos, of every iteration; None until first needed.  It
+        # survives `forget`: a surplus id costs one query.
         self._maybe_used: set[int] | None = None
         self.forget()
 
     def forget(self) -> None:
-        """Drop everything; the next question reads the tables again."""
+        """Drop everything; the next call reads the tables again."""
         self.iteration: int | None = None
         self._loaded = False
         self._items: dict[str, QueueItem] = {}
@@ -149,21 +143,16 @@ class QueueCache:
         # Unfinished comparisons of the iteration as (position, id), in order.
         self._untouched: list[tuple[int, str]] = []
         self._started: list[tuple[int, str]] = []
-        # How many of those each annotator has judged or skipped.
-        self._past: Counter[str] = Counter()
-        # Current judgments of each annotator by minute (since 1970), of all iterations; None until
-        # asked for.  Not by day: people's days begin at different minutes.
-        self._totals: dict[str, Counter[int]] | None = None
 
     def load(self, reader: Reader) -> None:
-        """Fill the desk with the newest iteration that has pairs, unless it is filled."""
+        """Read the queue unless it is in memory."""
         if self._loaded:
             return
         self.forget()
         self._models |= {row["id"] for row in reader.rows(_MODELS)}
         [newest] = reader.rows(SERVED)
         self.iteration = newest["number"]
-        rows = reader.rows(_QUEUED, iteration=self.iteration)
+        rows = reader.rows(_QUEUED)
         self._read(reader, [row["id"] for row in rows])
         self._loaded = True
 
@@ -177,15 +166,15 @@ class QueueCache:
         return self._items[comparison]
 
     def unanswered(self, annotator: str, moment: datetime) -> list[QueueItem]:
-        """Items with a live lease of this annotator and no answer yet, the latest given first.
+        """Items with a live lease of this annotator and no answer yet, the latest lease first.
 
-        Others may have been given the item too by then (the annotator skipped it, they got it,
-        the skip was undone): it is still listed.
+        Items that others hold too are included: the annotator skipped one, another got it, and the
+        skip was undone.
         """
         return [item for item in self.held(annotator, moment) if not item.flags]
 
     def held(self, annotator: str, moment: datetime) -> list[QueueItem]:
-        """The same with what is flagged: a lease on it counts again once the flag is cleared."""
+        """The same with flagged items: their leases count again once the flag is cleared."""
         leased = [self._items[name] for name in self._held.get(annotator, ())]
         owed = [
             item
@@ -199,25 +188,13 @@ class QueueCache:
         )
 
     def available(self, annotator: str, moment: datetime) -> Iterator[QueueItem]:
-        """Items the annotator may be given: half-finished ones first, then by position."""
-        for _, name in self._started:
+        """Items that can be leased to the annotator: half-finished ones first, then by position."""
+        for _, name in chain(self._started, self._untouched):
             if self._items[name].may_go_to(annotator, moment):
                 yield self._items[name]
-        for _, name in self._untouched:
-            if self._items[name].may_go_to(annotator, moment):
-                yield self._items[name]
-
-    @property
-    def unfinished(self) -> int:
-        """How many comparisons still want a judgment."""
-        return len(self._untouched) + len(self._started)
-
-    def remaining(self, annotator: str) -> int:
-        """How many unfinished comparisons the annotator has neither judged nor skipped, whoever holds them."""
-        return self.unfinished - self._past[annotator]
 
     def with_others(self, annotator: str, moment: datetime) -> int:
-        """How many of the `remaining` the annotator cannot be given now, because others hold them."""
+        """How many pairs the annotator could judge, but others hold now."""
         leased = set[str]().union(*self._held.values())
         items = [item for name in leased if self._is_queued(item := self._items[name])]
         return sum(
@@ -227,25 +204,14 @@ class QueueCache:
             for item in items
         )
 
-    def judged(self, reader: Reader, annotator: str, since: datetime) -> tuple[int, int]:
-        """How many of the annotator's judgments stand, in all and since a moment, which begins a minute."""
-        if self._totals is None:
-            self._totals = {}
-            for row in reader.rows(_TOTALS):
-                minutes = self._totals.setdefault(row["annotator"], Counter())
-                minutes[row["minute"]] = row["judgments"]
-        by_minute, first = self._totals.get(annotator, Counter()), _minute(since)
-        recent = sum(count for minute, count in by_minute.items() if minute >= first)
-        return by_minute.total(), recent
-
     def is_used(self, reader: Reader, act: str) -> bool:
-        """Whether an act of any kind and iteration, or the undo of one, has this id."""
+        """Whether an act of any kind and iteration, or an undo, has this id."""
         if act in self._item_of_act:
             return True
         if self._maybe_used is None:
             [row] = reader.rows(_ALL_USED)
             self._maybe_used = set(map(hash, row["ids"] or ()))
-        # A query for each act would cost as much as storing it.
+        # A query per act would take as long as storing it.
         return hash(act) in self._maybe_used and bool(reader.rows(_IS_USED, id=act))
 
     # -- following what is stored ------------------------------------------------------------
@@ -263,23 +229,16 @@ class QueueCache:
             if self._loaded and self._serves(record):
                 self._put(QueueItem(record, self._models))
         elif isinstance(record, Judgment | Skip | Flag):
-            item = self._items.get(record.comparison)
-            if item is None:
-                self._totals = None
-            else:
+            if item := self._items.get(record.comparison):
                 self._item_of_act[record.id] = record.comparison
                 self._change(item, lambda: item.add(record))
-        elif isinstance(record, Withdrawal):
-            name = self._item_of_act.get(record.replaces)
-            if name is None:
-                self._totals = None
-            else:
-                item = self._items[name]
-                self._item_of_act[record.id] = name
-                self._change(item, lambda: item.close(record.replaces))
+        elif isinstance(record, Withdrawal) and record.replaces in self._item_of_act:
+            name = self._item_of_act[record.id] = self._item_of_act[record.replaces]
+            withdrawn = self._items[name]
+            self._change(withdrawn, lambda: withdrawn.close(record.replaces))
 
     def lease(self, comparison: str, annotator: str, granted: datetime, expires: datetime) -> bool:
-        """Note a lease on a loaded item; returns whether the annotator ever had one on it."""
+        """Record a lease on a loaded item; whether the annotator had one on it before."""
         leases = self._items[comparison].leases
         known = annotator in leases
         leases[annotator] = Lease(granted, expires)
@@ -288,18 +247,10 @@ class QueueCache:
 
     # -- keeping the order -------------------------------------------------------------------
 
-    def _change(self, item: QueueItem, change: Any) -> None:
+    def _change(self, item: QueueItem, change: Callable[[], None]) -> None:
         self._take_out(item)
-        self._count(item, -1)
         change()
-        self._count(item, 1)
         self._put_in_order(item)
-
-    def _count(self, item: QueueItem, change: int) -> None:
-        if self._totals is not None:
-            for annotator, judgment in item.judged.items():
-                minute = _minute(item.acts[judgment].created_at)
-                self._totals.setdefault(annotator, Counter())[minute] += change
 
     def _put(self, item: QueueItem) -> None:
         self._items[item.comparison.id] = item
@@ -309,13 +260,11 @@ class QueueCache:
         self._note_held(item)
         if self._is_queued(item):
             insort(self._order_of(item), _place(item))
-            self._past.update(item.past)
 
     def _take_out(self, item: QueueItem) -> None:
         if self._is_queued(item):
             order = self._order_of(item)
             del order[bisect_left(order, _place(item))]
-            self._past.subtract(item.past)
 
     def _order_of(self, item: QueueItem) -> list[tuple[int, str]]:
         begun = item.judged.keys() - self._models
@@ -330,7 +279,7 @@ class QueueCache:
                 held.add(item.comparison.id)
 
     def _serves(self, comparison: Comparison) -> bool:
-        """Whether it is of the iteration that is handed out, or written elsewhere for any time."""
+        """The Python twin of `QUEUED`."""
         if comparison.arm == WRITTEN:
             return True
         return comparison.iteration == self.iteration and comparison.arm != "imported"
@@ -363,13 +312,12 @@ class QueueCache:
         self._put_all(items.values())
 
     def _put_all(self, items: Iterable[QueueItem]) -> None:
-        """Many at once: sorted afterwards, where one by one would cost a shift for each."""
+        """Add many items: sorting once is faster than inserting each in order."""
         for item in items:
             self._items[item.comparison.id] = item
             self._note_held(item)
             if self._is_queued(item):
                 self._order_of(item).append(_place(item))
-                self._past.update(item.past)
         self._untouched.sort()
         self._started.sort()
 
@@ -377,7 +325,7 @@ class QueueCache:
 def grant(
     tx: Transaction, comparison: str, annotator: str, granted: datetime, expires: datetime
 ) -> None:
-    """Give (or give again) a comparison to an annotator until `expires`."""
+    """Lease a comparison to an annotator, or renew the lease, until `expires`."""
     row = {
         "comparison": comparison,
         "annotator": annotator,
@@ -387,10 +335,6 @@ def grant(
     known = tx.observer(QueueCache).lease(comparison, annotator, granted, expires)
     replace = "comparison, annotator" if known else None
     tx.defer("leases", (comparison, annotator), row, replace=replace)
-
-
-def _minute(moment: datetime) -> int:
-    return int(moment.timestamp() // 60)
 
 
 def _holds(item: QueueItem, annotator: str, moment: datetime) -> bool:

@@ -1,7 +1,6 @@
-"""The texts of pairs about to be shown, read ahead: many in one query cost little more than one.
+"""A cache of the texts of pairs, read ahead: many in one query take little longer than one.
 
-Prompts, completions and comparisons never change once stored, so what is on the shelf stays
-right for as long as it lies there.
+Prompts, completions and comparisons never change once stored, so cached texts stay valid.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from storage.records import Prompt
 
 _KEPT = 1024
 MOST_BYTES = 64_000_000
-"""Of the texts on the shelf: a text may have megabytes, and what is in the queue is others' to choose."""
+"""Size of the cached texts, at most: an imported text may have megabytes."""
 _PAIRS = """
     SELECT c.id AS comparison, f.text AS first_text, s.text AS second_text, p.*
     FROM comparisons AS c
@@ -31,7 +30,7 @@ _PAIRS = """
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """What a comparison is made of."""
+    """The texts of a comparison."""
 
     prompt: Prompt
     first: str
@@ -39,7 +38,7 @@ class Texts:
 
 
 class TextCache:
-    """The last texts read, by comparison, at most `most` bytes of them; any thread may use it."""
+    """The last texts read, by comparison, at most `most` bytes.  Thread-safe."""
 
     def __init__(self, *, most: int = MOST_BYTES) -> None:
         self.bytes = 0
@@ -54,10 +53,10 @@ class TextCache:
     def fetch(
         self, read: Callable[..., list[dict[str, Any]]], ids: Sequence[str], ahead: Iterable[str]
     ) -> dict[str, Texts]:
-        """The texts of `ids`; when one has to be read, those `ahead` are read with it."""
+        """The texts of `ids`; if one has to be read, those of `ahead` are read with it."""
         found = self._known(ids)
         if found is None:
-            # One at a time: what the first reads ahead is what the others have come for.
+            # One at a time: the first thread reads ahead what the others need.
             with self._reading:
                 found = self._known(ids) or self._read(read, ids, ahead)
         return found
@@ -81,7 +80,7 @@ class TextCache:
         return {name: fresh[name] for name in ids}
 
     def _keep(self, fresh: dict[str, Texts]) -> None:
-        """Add texts and let the oldest go; for whoever holds the lock of reading."""
+        """Add texts and drop the oldest; the caller holds the lock."""
         for name, texts in fresh.items():
             if name not in self._sizes:
                 self._sizes[name] = _size(texts)

@@ -13,6 +13,7 @@ from labeler import uploads
 from labeler.security import access
 from storage.importing import filetypes
 from storage.labeling import queue
+from storage.records import now
 from tests.helpers.desk_world import add_person, make_app, session_cookie, workspace
 
 ORIGIN = {"origin": "http://testserver"}
@@ -65,7 +66,7 @@ def test_a_file_becomes_pairs_in_the_queue_and_is_gone_afterwards(world, researc
     assert answer.status_code == 200
     assert answer.json()["added"]["comparisons"] == 3
     assert stored(db) == before + 3
-    assert queue.progress(db, "anybody")["remaining"] == stored(db)
+    assert queue.progress(db, "anybody", since=now()).remaining == stored(db)
     assert [row["source"] for row in db.read("SELECT DISTINCT source FROM prompts")] == [
         "my_pairs.jsonl"
     ]

@@ -20,7 +20,7 @@ from storage.engine.database import Database
 from storage.exporting import exports
 from storage.labeling import judgments, model_judges, queue
 from storage.labeling.queue_cache import QueueCache
-from storage.records import Annotator, shown_swapped
+from storage.records import Annotator, now, shown_swapped
 from storage.status import status
 from storage.tables import annotators, iterations, settings
 from tests.helpers.storage_world import fill
@@ -223,9 +223,9 @@ def test_flagged_and_imported_pairs_are_left_alone(db: Database):
 def test_a_judge_takes_no_pair_from_people(db: Database):
     """Before and after it has judged; and a desk that is read again sees the same."""
     fill(db, 2)
-    assert queue.progress(db, "ann")["remaining"] == 2
+    assert queue.progress(db, "ann", since=now()).remaining == 2
     judged(db, "likes_first")
-    assert queue.progress(db, "ann")["remaining"] == 2
+    assert queue.progress(db, "ann", since=now()).remaining == 2
     assert [p.comparison.id for p in queue.lease_next(db, "ann", 5)] == ["c1-0", "c1-1"]
     db.write(lambda tx: tx.observer(QueueCache).forget())
     assert [p.comparison.id for p in queue.lease_next(db, "ann", 5)] == ["c1-0", "c1-1"]

@@ -24,7 +24,7 @@ from storage.importing.imports import (
     import_prompts,
 )
 from storage.labeling import judgments, model_judges, queue
-from storage.records import RANDOM_STREAM, WRITTEN, Annotator, Iteration, Phase, Prompt, new_id
+from storage.records import RANDOM_STREAM, WRITTEN, Annotator, Iteration, Phase, Prompt, new_id, now
 from storage.tables import annotators, iterations, policy_judgments
 from tests.helpers.import_files import CHAT, everything, reasons, total
 from tests.helpers.judged_pairs import pair as judged_pair
@@ -117,9 +117,9 @@ def test_they_stay_in_the_queue_when_the_next_iteration_begins_and_after_a_resta
     with Database.open(db.workspace) as again:
         arms = [pair.comparison.arm for pair in queue.lease_next(again, "ann", 16)]
         assert sorted(arms) == ["random", "random", "written", "written"]
-        assert queue.progress(again, "ann")["remaining"] == 4
+        assert queue.progress(again, "ann", since=now()).remaining == 4
         assert len(judge_all(again, "ann")) == 4
-        assert queue.progress(again, "bob")["remaining"] == 0
+        assert queue.progress(again, "bob", since=now()).remaining == 0
 
 
 def test_they_are_mixed_with_the_pairs_of_the_loop(db: Database, file: Any) -> None:
@@ -242,7 +242,7 @@ def test_what_is_taken_otherwise_than_it_says_is_told(db: Database, file: Any) -
     assert f"stored as {WRITTEN}" in told[2]
     assert "repeats line 2" in told[3]
     assert "judgments of this pair were imported" in told[4]
-    assert queue.progress(db, "anybody")["remaining"] == 2
+    assert queue.progress(db, "anybody", since=now()).remaining == 2
 
 
 def test_a_rebuild_from_the_journal_has_them(db: Database, file: Any) -> None:
@@ -258,7 +258,7 @@ def test_a_rebuild_from_the_journal_has_them(db: Database, file: Any) -> None:
     with Database.open(db.workspace) as again:
         assert everything(again) == before
         assert backup.verify(again)["same"]
-        assert queue.progress(again, "ann")["remaining"] == 2
+        assert queue.progress(again, "ann", since=now()).remaining == 2
 
 
 def test_judgments_of_them_go_out_raw_and_come_back(
@@ -275,7 +275,7 @@ def test_judgments_of_them_go_out_raw_and_come_back(
     with Database.open(tmp_path / "other") as other:
         import_judgments(other, tmp_path / "raw.jsonl")
         export(other, format="raw", out=tmp_path / "again.jsonl", names=True)
-        assert not queue.progress(other, "ann")["remaining"]
+        assert not queue.progress(other, "ann", since=now()).remaining
     back = [json.loads(line) for line in (tmp_path / "again.jsonl").read_text().splitlines()]
     for row in (*rows, *back):
         row.pop("arm")  # here it is "imported", as everything that was judged elsewhere

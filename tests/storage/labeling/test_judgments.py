@@ -317,7 +317,7 @@ def test_flags_of_one_annotator_are_bounded_until_a_researcher_clears_them(db, m
     assert lease(db, "ann", 5) == pairs[:5]
     for n in (0, 1):
         judgments.flag(db, id=f"f{n}", comparison=pairs[n], annotator="ann")
-    with pytest.raises(Conflict, match="2 flags of yours wait for a researcher"):
+    with pytest.raises(Conflict, match="2 of your flags are not cleared yet"):
         judgments.flag(db, id="f2", comparison=pairs[2], annotator="ann")
     assert lease(db, "ann", 5) == pairs[2:]  # what was refused is still to be judged
     judgments.flag(db, id="f1", comparison=pairs[1], annotator="ann")  # sent again
