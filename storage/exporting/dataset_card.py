@@ -11,7 +11,7 @@ from typing import get_args
 
 from storage.analysis.agreement import Agreement
 from storage.exporting.formats import DatasetRow, Format, Judged, Ties, schema
-from storage.importing.filetypes import is_formula
+from storage.exporting.writing import is_formula
 from storage.records import Arm, Message
 
 MARK = "<!-- written by Kitestring -->"

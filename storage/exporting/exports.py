@@ -27,7 +27,7 @@ from storage.exporting.formats import (
     schema,
 )
 from storage.exporting.hub import push
-from storage.importing.filetypes import WRITABLE, open_writer
+from storage.exporting.writing import WRITABLE, open_writer
 from storage.records import KEPT_APART, AnnotatorKind
 from storage.tables import settings
 from storage.tables.pseudonyms import key_of, pseudonym

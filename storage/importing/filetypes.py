@@ -11,24 +11,16 @@ import csv
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Any
-
-import pyarrow as pa
-import pyarrow.parquet as parquet
 
 from storage.importing.parquet_batches import TooLarge, batches
 from storage.importing.row_notes import BadRow, RowNotes
 
-WRITABLE = (".jsonl", ".parquet", ".csv")
 _MIB = 2**20
 _CHAT_COLUMNS = ("prompt", "messages", "chosen", "rejected", "completion")
-_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
-"""By OWASP's page on CSV injection; the last four are the same in full width."""
 _MARKS = (b",", b"[", b"{")
 MOST_MARKS = 1_000_000
 """Of these in a file that comes through the browser: prose has one in sixty characters."""
@@ -303,49 +295,3 @@ def _checked(line: int, value: Any) -> Row | BadRow:
 def is_missing(value: Any) -> bool:
     """Whether a cell is empty: null, or the NaN that pandas writes in its place."""
     return value is None or (isinstance(value, float) and math.isnan(value))
-
-
-Writer = Callable[[list[dict[str, Any]]], None]
-
-
-@contextmanager
-def open_writer(path: Path, schema: pa.Schema, *, csv_safe: bool = False) -> Iterator[Writer]:
-    """A function that appends rows to a new file, whose ending says how.
-
-    In JSON lines times are ISO 8601; in CSV lists and objects are JSON text and null is empty.
-    `csv_safe` puts an apostrophe before the cells of a CSV that a spreadsheet would run.
-    """
-    cell = _safe_text if csv_safe else _csv_text
-    if path.suffix.lower() == ".parquet":
-        with parquet.ParquetWriter(path, schema) as table:
-            yield lambda rows: table.write_table(pa.Table.from_pylist(rows, schema=schema))
-        return
-    with path.open("w", encoding="utf-8", newline="") as file:
-        if path.suffix.lower() == ".csv":
-            cells = csv.writer(file)
-            cells.writerow(schema.names)
-            yield lambda rows: cells.writerows(
-                [cell(row[name]) for name in schema.names] for row in rows
-            )
-        else:
-            yield lambda rows: file.writelines(f"{_json(row)}\n" for row in rows)
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, default=datetime.isoformat)
-
-
-def _csv_text(value: Any) -> Any:
-    if isinstance(value, list | dict):
-        return _json(value)
-    return value.isoformat() if isinstance(value, datetime) else value
-
-
-def is_formula(value: Any) -> bool:
-    """Whether a spreadsheet that opens a CSV takes this cell for a formula."""
-    return isinstance(value, str) and value.lstrip(" ").startswith(_FORMULA_STARTS)
-
-
-def _safe_text(value: Any) -> Any:
-    text = _csv_text(value)
-    return f"'{text}" if is_formula(text) else text
