@@ -114,7 +114,10 @@ def sample(module: str, count: int, seed: int) -> list[Mutant]:
 
 
 def _executed(code: str) -> str:
-    """The syntax tree without annotations and docstrings, which no test can notice."""
+    """The syntax tree without what no test can notice in a correct program.
+
+    Annotations, docstrings, the options of dataclasses, and `strict` where zip checks lengths again.
+    """
     tree = ast.parse(code)
     for node in ast.walk(tree):
         if isinstance(node, ast.arg):
@@ -125,6 +128,10 @@ def _executed(code: str) -> str:
             arguments.args = arguments.posonlyargs + arguments.args + arguments.kwonlyargs
             arguments.defaults += [default for default in arguments.kw_defaults if default]
             arguments.posonlyargs, arguments.kwonlyargs, arguments.kw_defaults = [], [], []
+        elif isinstance(node, ast.ClassDef):
+            node.decorator_list = []
+        elif isinstance(node, ast.Call):
+            node.keywords = [word for word in node.keywords if word.arg != "strict"]
         elif isinstance(node, ast.AnnAssign):
             node.annotation = ast.Constant("")
         elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):

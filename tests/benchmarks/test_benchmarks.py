@@ -113,6 +113,8 @@ SMOKES = [
     Smoke("python -m benchmarks.gpu_learning",
           "--out {tmp} --hidden 64 --layers 1 --rows 64 --batch 16 --prompts 64 --updates 2",
           '"seconds_per_update"', (("DIR", "{tmp}"),), short=True),
+    Smoke("python -m benchmarks mutants", "--each 1 --only pipeline/statistics/sequential_test.py",
+          "| `pipeline/statistics/sequential_test.py` | 1 |"),
     Smoke("OMP_NUM_THREADS=1 python -m pytest", "--collect-only -q", "tests collected"),
 ]  # fmt: skip
 

@@ -44,6 +44,10 @@ def test_what_was_decided_stays_decided():
     found = sequential_test([1] * 14 + [0] * 30, names(44))
     assert (found.decision, found.stopped_at) == ("better", 12)
     assert found.log_e < LIMIT
+    # Losses enough to decide the other way; the first decision holds.
+    turned = sequential_test([1] * 14 + [0] * 200, names(214))
+    assert turned.log_e > LIMIT
+    assert (turned.decision, turned.stopped_at) == ("better", 12)
 
 
 def test_a_prompt_is_one_observation_its_first():
@@ -95,10 +99,14 @@ def test_no_length_of_extremes_breaks_it():
 
 def test_nothing_judged_yet_means_going_on():
     found = sequential_test([], [])
-    assert (found.decision, found.log_e, found.path) == ("go on", 0.0, ())
+    assert (found.decision, found.log_e, found.prompts, found.path) == ("go on", 0.0, 0, ())
 
 
-@pytest.mark.parametrize("outcomes", [[1.5], [-0.1], [math.nan], [1, 1]])
+def test_the_limit_is_one_false_decision_in_twenty():
+    assert math.exp(-LIMIT) == pytest.approx(0.05)  # Ville: P(sup E ≥ 1/α) ≤ α
+
+
+@pytest.mark.parametrize("outcomes", [[1.5], [-0.1], [math.nan], [1, 1], []])
 def test_bad_input_is_refused(outcomes):
     with pytest.raises(ValueError, match="outcomes"):
         sequential_test(outcomes, ["p"])
