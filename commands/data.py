@@ -50,13 +50,15 @@ def import_command(
     preferences: Annotated[File, typer.Option(help="A TRL preference dataset.")] = None,
     pairs: Annotated[File, typer.Option(help="Pairs of responses to be judged here.")] = None,
     role: Annotated[str | None, typer.Option(help="One role for all new prompts.")] = None,
-    skip_bad: Annotated[bool, typer.Option(help="Leave bad rows out, saying which.")] = False,
+    skip_bad: Annotated[
+        bool, typer.Option(help="Import the good rows, and list the bad ones.")
+    ] = False,
     skip_long: Annotated[
-        bool, typer.Option(help="Leave out rows that exceed the model's context, saying which.")
+        bool, typer.Option(help="Leave out rows that exceed the model's context, and list them.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Import JSONL, CSV or parquet; bad rows are all reported and nothing is half-imported."""
+    """Import prompts, demonstrations, judgments or pairs; a file is imported whole or not at all."""
     given = {"prompts": prompts, "sft": sft, "judgments": judgments}
     given |= {"preferences": preferences, "pairs": pairs}
     chosen = {kind: file for kind, file in given.items() if file}
@@ -80,12 +82,12 @@ def import_command(
 def export_command(
     workspace: Workspace = DEFAULT,
     format: Annotated[Format, typer.Option(help="See docs/data.md.")] = "trl",
-    ties: Annotated[Ties, typer.Option(help="What becomes of ties.")] = "drop",
+    ties: Annotated[Ties, typer.Option(help="How ties are exported.")] = "drop",
     out: Annotated[
         str, typer.Option(help="FILE.jsonl, .parquet or .csv, a directory, or hf://…")
     ] = "export.jsonl",
     history: Annotated[
-        bool, typer.Option(help="Revised and withdrawn judgments too (raw only).")
+        bool, typer.Option(help="Include revised and withdrawn judgments (raw only).")
     ] = False,
     names: Annotated[bool, typer.Option(help="Real names instead of pseudonyms.")] = False,
     public: Annotated[bool, typer.Option(help="Make a pushed dataset public.")] = False,
@@ -106,14 +108,14 @@ def export_command(
 
 @app.command("status")
 def status_command(workspace: Workspace = DEFAULT, as_json: AsJson = False) -> None:
-    """Labels, agreement, models and where the loop stands."""
+    """Show labels, agreement, models and the phase of the loop."""
     with connect(workspace) as target:
         show(target.call("status"), as_json)
 
 
 @app.command("lineage")
 def lineage_command(policy: str, workspace: Workspace = DEFAULT, as_json: AsJson = False) -> None:
-    """Which judgments shaped a policy, and whose answers they judged."""
+    """Show which judgments a policy was trained on, and whose responses they compare."""
     with connect(workspace) as target:
         found = target.call("lineage", policy=policy)
     typer.echo(json.dumps(found["lineage"], indent=2) if as_json else found["text"])
@@ -121,18 +123,18 @@ def lineage_command(policy: str, workspace: Workspace = DEFAULT, as_json: AsJson
 
 @app.command("backup")
 def backup_command(
-    target: Annotated[Path, typer.Argument(help="Directory to make.")],
+    target: Annotated[Path, typer.Argument(help="Directory to create.")],
     workspace: Workspace = DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Copy database, journal and settings while labeling goes on."""
+    """Copy the database, the journal and the settings; labeling continues meanwhile."""
     with connect(workspace) as studio:
         show(studio.call("backup", target=str(target.resolve())), as_json)
 
 
 @app.command("rebuild")
 def rebuild_command(workspace: Workspace = DEFAULT, as_json: AsJson = False) -> None:
-    """Make the database again from the journal alone; the old one is kept aside.
+    """Rebuild the database from the journal; the old database is kept.
 
     Beside a live server the rebuilt tables are compared with the server's and nothing is
     replaced.
@@ -146,7 +148,9 @@ def rebuild_command(workspace: Workspace = DEFAULT, as_json: AsJson = False) -> 
 
 @app.command("restore")
 def restore_command(
-    source: Annotated[Path | None, typer.Argument(help="A directory that `backup` made.")] = None,
+    source: Annotated[
+        Path | None, typer.Argument(help="A directory that `backup` created.")
+    ] = None,
     workspace: Workspace = DEFAULT,
     finish: Annotated[
         bool, typer.Option("--finish", help="Complete a restore that was interrupted.")
@@ -155,7 +159,7 @@ def restore_command(
         bool, typer.Option("--undo", help="Put back what an interrupted restore replaced.")
     ] = False,
 ) -> None:
-    """Put a backup's database, journal and settings in place; what was there is kept aside."""
+    """Replace database, journal and settings by those of a backup; the old files are kept."""
     if (source is not None) + finish + undo != 1:
         raise ValueError("name one of: the directory of a backup, --finish, --undo")
     if source is None:
@@ -176,7 +180,7 @@ def restore_command(
         typer.echo(f"its {SETTINGS} was not in the backup; `init --model` makes one", err=True)
 
 
-users = typer.Typer(help="Accounts of annotators and researchers.", no_args_is_help=True)
+users = typer.Typer(help="Manage accounts of annotators and researchers.", no_args_is_help=True)
 app.add_typer(users, name="users")
 
 
@@ -199,21 +203,21 @@ def add(
 
 @users.command("list")
 def list_(workspace: Workspace = DEFAULT, as_json: AsJson = False) -> None:
-    """Everybody with an account."""
+    """List all accounts."""
     with connect(workspace) as target:
         show(target.call("users.list"), as_json)
 
 
 @users.command("disable")
 def disable(name: str, workspace: Workspace = DEFAULT, as_json: AsJson = False) -> None:
-    """Close an account at once; its judgments stay."""
+    """Close an account at once; its judgments remain."""
     with connect(workspace) as target:
         show(target.call("users.disable", name=name), as_json)
 
 
 @users.command("enable")
 def enable(name: str, workspace: Workspace = DEFAULT, as_json: AsJson = False) -> None:
-    """Let somebody back in whose account was closed, with a new invite (`users add`)."""
+    """Open a closed account again; invite the person with `users add`."""
     with connect(workspace) as target:
         show(target.call("users.enable", name=name), as_json)
 

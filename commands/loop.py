@@ -15,7 +15,7 @@ from pipeline.simulation.clients import follow
 
 @app.command()
 def iterate(workspace: Workspace = DEFAULT, sets: Sets = []) -> None:  # noqa: B006
-    """Train on the labels so far and sample the next pairs: one whole iteration, no browser."""
+    """Train on the current labels and sample the next pairs: one whole iteration without a browser."""
     load_settings(workspace, [], sets)  # an invalid one is refused before anything runs
     check_unlocked(assignments(sets), None)
     with connect(workspace) as target:
@@ -27,7 +27,7 @@ def iterate(workspace: Workspace = DEFAULT, sets: Sets = []) -> None:  # noqa: B
 
 @app.command()
 def resume(workspace: Workspace = DEFAULT, sets: Sets = []) -> None:  # noqa: B006
-    """Go on with the stage that stopped, from its last checkpoint, until labels are wanted.
+    """Continue the stopped stage from its last checkpoint, and the loop until it needs labels.
 
     `--set ppo.updates=N` makes a PPO run longer; other settings stay as they were.
     """
@@ -37,14 +37,14 @@ def resume(workspace: Workspace = DEFAULT, sets: Sets = []) -> None:  # noqa: B0
 
 @app.command()
 def retry(workspace: Workspace = DEFAULT, sets: Sets = []) -> None:  # noqa: B006
-    """Run the stage that stopped again from scratch, with the current settings, and go on."""
+    """Run the stopped stage again from the start with the current settings, and continue the loop."""
     load_settings(workspace, [], sets)  # an invalid one is refused before anything runs
     continue_stage(workspace, "retry", overrides=assignments(sets))
 
 
 @app.command("label-more")
 def label_more(workspace: Workspace = DEFAULT) -> None:
-    """Leave a reward stage that failed or was cancelled, and label on; train again when ready."""
+    """Leave a failed or cancelled reward stage and continue labeling."""
     with connect(workspace) as target:
         target.call("label-more")
     print("the loop waits for labels; the next training takes a new snapshot of them")

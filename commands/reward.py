@@ -14,13 +14,13 @@ from pipeline.reward.report.report import format_report, make_curve
 from pipeline.runs.repeat import stoppable
 from storage.reports import RewardReport, from_json, to_json
 
-reward = typer.Typer(help="Reward models.", no_args_is_help=True)
+reward = typer.Typer(help="Report on reward models.", no_args_is_help=True)
 app.add_typer(reward, name="reward")
 
 
 @reward.callback()
 def reward_command() -> None:
-    """Reward models."""  # makes `report` a command of its own and not the only one
+    """Report on reward models."""  # makes `report` a command of its own and not the only one
 
 
 @reward.command("report")
@@ -28,7 +28,7 @@ def reward_command() -> None:
 def report_command(
     workspace: Workspace = DEFAULT,
     model: Annotated[
-        str | None, typer.Option(help="As in reward-2; the newest if left out.")
+        str | None, typer.Option(help="For example reward-2; the newest by default.")
     ] = None,
     curve: Annotated[
         bool,
@@ -40,7 +40,7 @@ def report_command(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Is the reward model good enough for PPO, for best-of-N, or not yet?"""
+    """Report whether a reward model is good enough for PPO or for best-of-N."""
     found = _report(workspace, model)
     if curve:
         # Beside a live server, and without holding the workspace where there is none.

@@ -35,7 +35,7 @@ def init(
     config: ConfigFiles = [],  # noqa: B006 (typer copies it)
     sets: Sets = [],  # noqa: B006
 ) -> None:
-    """Make a workspace: its settings file and an empty database."""
+    """Create a workspace: a settings file and an empty database."""
     if (workspace / SETTINGS).exists():
         raise ValueError(f"{workspace} is a workspace already; edit {workspace / SETTINGS}")
     settings = prepare(workspace, model, config, sets)
@@ -55,12 +55,14 @@ def serve(
     port: Annotated[int, typer.Option(help="Port; 0 picks a free one.")] = 7860,
     public_url: Annotated[
         str | None,
-        typer.Option(help="The address behind a proxy.", envvar="KITESTRING_PUBLIC_URL"),
+        typer.Option(
+            help="The address that people open, behind a proxy.", envvar="KITESTRING_PUBLIC_URL"
+        ),
     ] = None,
     config: ConfigFiles = [],  # noqa: B006
     sets: Sets = [],  # noqa: B006
 ) -> None:
-    """Open the studio in the browser; labels come in and the loop goes on while it runs."""
+    """Start the studio: the web server, and the loop behind it."""
     for file in filter(None, (prompts_file, sft)):
         if not file.exists():
             raise ValueError(f"there is no file {file}")
@@ -155,7 +157,7 @@ def _run_server(
 
 @app.command()
 def link(workspace: Workspace = DEFAULT) -> None:
-    """Print a link that signs you in as the owner; each works once, so ask for one a browser."""
+    """Print a link that signs you in as the owner; each link works once."""
     with connect(workspace) as target:
         if not isinstance(target, Remote):
             raise ValueError(

@@ -31,8 +31,8 @@ TINY_LABELS, TINY_ANNOTATORS = 40, 4
 def simulate_command(
     context: typer.Context,
     workspace: Workspace = DEFAULT,
-    iterations: Annotated[int, typer.Option(help="Whole iterations to drive.", min=1)] = 1,
-    labels: Annotated[int, typer.Option(help="Judgments an iteration.", min=1)] = 400,
+    iterations: Annotated[int, typer.Option(help="Iterations to run.", min=1)] = 1,
+    labels: Annotated[int, typer.Option(help="Judgments per iteration.", min=1)] = 400,
     annotators: Annotated[int, typer.Option(help="Simulated annotators.", min=1)] = 8,
     bad: Annotated[
         float, typer.Option(help="Share of careless or biased annotators.", min=0, max=1)
@@ -52,17 +52,15 @@ def simulate_command(
     gold: Annotated[
         str | None, typer.Option(help="module:function, (prompt, response) -> float")
     ] = None,
-    shuffle_labels: Annotated[
-        bool, typer.Option(help="Control: judgments without meaning.")
-    ] = False,
+    shuffle_labels: Annotated[bool, typer.Option(help="Control: random judgments.")] = False,
     tiny: Annotated[
         bool,
-        typer.Option(help="The same, smaller: a minute or two where nothing else runs, for tests."),
+        typer.Option(help="A smaller run for tests: one or two minutes on an idle machine."),
     ] = False,
     sets: Sets = [],  # noqa: B006
     as_json: AsJson = False,
 ) -> None:
-    """Drive the whole loop with simulated annotators that judge by a hidden gold preference."""
+    """Run the whole loop with simulated annotators, who judge by a hidden gold preference."""
     arms = chosen_arms(arm)
     unasked = [each for each in ("labels", "seed") if _is_default(context, each)]
     judged_by = load_gold(gold) if gold else score

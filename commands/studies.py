@@ -31,14 +31,16 @@ LARGEST_BETA = 1e6
 @app.command("sweep")
 @stoppable()
 def sweep_command(
-    kl_weight: Annotated[str, typer.Option(help="The βs to try, as in 0,0.02,0.05,0.2.")],
+    kl_weight: Annotated[str, typer.Option(help="The values of β, for example 0,0.02,0.05,0.2.")],
     workspace: Workspace = DEFAULT,
-    kl_budget: Annotated[float, typer.Option(help="Nats a response that you would spend.")] = 5,
+    kl_budget: Annotated[
+        float, typer.Option(help="KL that you would accept, nats per response.")
+    ] = 5,
     name: Annotated[str, typer.Option(help="Folder under WORKSPACE/sweeps.")] = "kl_weight",
     sets: Sets = [],  # noqa: B006 (typer copies it)
     as_json: AsJson = False,
 ) -> None:
-    """Repeat the newest PPO run at several KL weights: one plot of reward against KL."""
+    """Repeat the newest PPO run at several KL weights, and plot reward against KL."""
     weights, budget = betas(kl_weight), nats("--kl-budget", kl_budget)
     curves = sweep.sweep(
         workspace.resolve(),
@@ -56,12 +58,12 @@ def sweep_command(
 @stoppable()
 def compare_command(
     methods: Annotated[
-        str, typer.Option(help="Those to compare with SFT.")
+        str, typer.Option(help="Methods to compare with SFT.")
     ] = "sft,best_of_n,ppo,dpo,rloo",
     workspace: Workspace = DEFAULT,
-    kl: Annotated[float, typer.Option(help="Nats at which methods are read off.")] = 2,
+    kl: Annotated[float, typer.Option(help="KL at which methods are compared, nats.")] = 2,
     snapshots: Annotated[
-        int, typer.Option(help="Policies along training, as points of a curve.", min=0)
+        int, typer.Option(help="Policies kept during training, as points of a curve.", min=0)
     ] = 5,
     gold: Annotated[
         str | None, typer.Option(help="module:function, (prompt, response) -> float")
@@ -70,7 +72,7 @@ def compare_command(
     sets: Sets = [],  # noqa: B006
     as_json: AsJson = False,
 ) -> None:
-    """Repeat the newest PPO run with each method: gold score, reward and KL of every one."""
+    """Repeat the newest PPO run with each method, and compare gold score, reward and KL."""
     place, kl = workspace.resolve(), nats("--kl", kl)
     curves = compare.compare(
         place,
@@ -95,9 +97,11 @@ def judge_command(
     ],
     workspace: Workspace = DEFAULT,
     name: Annotated[
-        str | None, typer.Option(help="Whose judgments they are; module:function if left out.")
+        str | None, typer.Option(help="Name of the annotator; module:function by default.")
     ] = None,
-    limit: Annotated[int | None, typer.Option(help="Most pairs to judge.", min=1)] = None,
+    limit: Annotated[
+        int | None, typer.Option(help="Largest number of pairs to judge.", min=1)
+    ] = None,
     both_orders: Annotated[
         bool,
         typer.Option(
@@ -109,7 +113,7 @@ def judge_command(
     timeout: Annotated[float, typer.Option(help="Seconds to wait for one answer.")] = TIMEOUT,
     as_json: AsJson = False,
 ) -> None:
-    """Have a callable judge the newest iteration's pairs, as an annotator of kind "model"."""
+    """Let a function judge the newest iteration's pairs, as an annotator of kind "model"."""
     asked = load_judge(judge)
     with connect(workspace) as target:
         found = judge_all(
@@ -127,19 +131,17 @@ def judge_command(
 
 @app.command("plan")
 def plan_command(
-    win_rate: Annotated[
-        float, typer.Option(help="The true win rate to notice, ties counting half.")
-    ],
+    win_rate: Annotated[float, typer.Option(help="The true win rate to detect; ties count half.")],
     ties: Annotated[float, typer.Option(help="Share of judgments that are ties.")] = 0.0,
-    power: Annotated[float, typer.Option(help="Share of cases in which to notice it.")] = 0.8,
-    per_prompt: Annotated[int, typer.Option(help="Judgments a prompt.")] = 1,
+    power: Annotated[float, typer.Option(help="Share of cases in which it is detected.")] = 0.8,
+    per_prompt: Annotated[int, typer.Option(help="Judgments per prompt.")] = 1,
     correlation: Annotated[
-        float, typer.Option(help="Of two judgments of one prompt, where there are several.")
+        float, typer.Option(help="Correlation of two judgments of the same prompt.")
     ] = planning.CORRELATION,
     seed: Annotated[int, typer.Option(help="Seed of the simulated stopping times.", min=0)] = 0,
     as_json: AsJson = False,
 ) -> None:
-    """How many judgments it takes to see that one policy is better than another."""
+    """Compute how many judgments show that one policy is better than another."""
     scenario = planning.Scenario(
         win_rate=win_rate, ties=ties, per_prompt=per_prompt, correlation=correlation
     )
@@ -151,19 +153,21 @@ def plan_command(
 def gate_command(
     workspace: Workspace = DEFAULT,
     override: Annotated[
-        str | None, typer.Option(help="promote, block, or evidence to take a ruling back.")
+        str | None, typer.Option(help="promote, block, or evidence to withdraw a ruling.")
     ] = None,
     policy: Annotated[
         str | None,
-        typer.Option(help="Whom to show or rule on; all, or the one on trial."),
+        typer.Option(
+            help="The policy to show (default: all) or to rule on (default: the candidate)."
+        ),
     ] = None,
-    reason: Annotated[str, typer.Option(help="Why; it stays in the history.")] = "",
+    reason: Annotated[str, typer.Option(help="The reason; it stays in the history.")] = "",
     by: Annotated[
-        str | None, typer.Option(help="Who rules; your name on this machine if left out.")
+        str | None, typer.Option(help="Who rules; by default your account on this machine.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Is each policy better than SFT?  Verdicts with their evidence, and the leaderboard."""
+    """Show whether people prefer each policy to SFT, with the evidence and the leaderboard."""
     with connect(workspace) as target:
         if override:
             found = target.call(
@@ -185,11 +189,11 @@ def gate_command(
 @app.command("settings")
 def settings_command(
     workspace: Annotated[
-        Path | None, typer.Option(help="Whose; the general defaults when left out.")
+        Path | None, typer.Option(help="The workspace; without it, the general defaults.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Every setting with its value, its default and what it means."""
+    """List every setting with its value, its default and its meaning."""
     if workspace is None:
         found = [asdict(each) for each in form(Config())]
     else:

@@ -19,19 +19,23 @@ from pipeline.runs.rundir import Report, RunDirectory
 @app.command("sycophancy")
 @stoppable()
 def sycophancy(
-    folder: Annotated[Path, typer.Option(help="Where the lab is kept.")] = Path("sycophancy"),
+    folder: Annotated[Path, typer.Option(help="Folder for the results of the lab.")] = Path(
+        "sycophancy"
+    ),
     penalty: Annotated[
         float, typer.Option(help="Weight of each component, standard deviations of the reward.")
     ] = 4,
-    kl: Annotated[float, typer.Option(help="Nats a response at which arms are compared.")] = 1.5,
+    kl: Annotated[
+        float, typer.Option(help="KL at which arms are compared, nats per response.")
+    ] = 1.5,
     seed: Annotated[int, typer.Option(help="Seed of the whole lab.")] = 0,
     tiny: Annotated[
-        bool, typer.Option(help="A lab that runs through and shows nothing, for tests.")
+        bool, typer.Option(help="A smaller lab for tests, without meaningful results.")
     ] = False,
     sets: Sets = [],  # noqa: B006
     as_json: AsJson = False,
 ) -> None:
-    """Measure how far each sycophancy penalty brings agreeing with false claims down."""
+    """Measure how much each sycophancy penalty reduces agreement with false claims."""
     # torch takes seconds to import; only this command needs it.
     from transformers.utils.logging import disable_progress_bar  # noqa: PLC0415
 
@@ -58,12 +62,14 @@ def sycophancy_classifier(
     ],
     to: Annotated[Path, typer.Option(help="Folder of the classifier.")],
     model: Annotated[str, typer.Option(help="Base model: Hugging Face id or directory.")] = "demo",
-    held_out: Annotated[float, typer.Option(help="Share of prompts that measure it.")] = 0.15,
+    held_out: Annotated[
+        float, typer.Option(help="Share of prompts that are held out to measure it.")
+    ] = 0.15,
     epochs: Annotated[float, typer.Option(help="Passes over the flags.")] = 3,
     lr: Annotated[float, typer.Option(help="Peak learning rate.")] = 3e-4,
-    seed: Annotated[int, typer.Option(help="Seed of split and training.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the split and of training.")] = 0,
 ) -> None:
-    """Train the classifier behind the component sycophancy_classifier on labelled completions."""
+    """Train the classifier of the component sycophancy_classifier on labeled completions."""
     from pipeline.shaping.classifier import (  # noqa: PLC0415
         read_flagged,
         split_by_prompt,
