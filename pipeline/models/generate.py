@@ -1,10 +1,9 @@
-"""A policy that answers prompts: text in, text out, for every stage but PPO itself."""
+"""`Sampler`: a policy that answers conversations with text, for every stage except PPO."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any
 
 import torch
@@ -19,7 +18,7 @@ from storage.records import FinishReason
 
 @dataclass(frozen=True, kw_only=True)
 class Response:
-    """One sampled answer; `ids` still ends with the token that ended it, `text` does not."""
+    """One sampled answer; `ids` includes the end-of-text, `text` does not."""
 
     prompt_ids: list[int]
     ids: list[int]
@@ -36,23 +35,23 @@ class Sampler:
 
     @classmethod
     def load(cls, path: str, *, device: torch.device, dtype: torch.dtype) -> Sampler:
-        """From a directory or hub id; raises ModelUnavailable with one sentence."""
+        """Load a model directory or hub id; raises ModelUnavailable with one sentence."""
         return cls(load_causal_lm(path, device=device, dtype=dtype), ChatTokenizer.load(path))
 
     @classmethod
     def of_job(cls, job: Job, path: str, device: torch.device) -> Sampler:
-        """One that only reads its weights, in the precision that the job asks for."""
+        """Load a model for inference, in the precision that the job's settings name."""
         return cls.load(path, device=device, dtype=inference_dtype(job.config.model, device))
 
     def fits(self, messages: Messages, max_new_tokens: int) -> bool:
-        """Whether a prompt, the longest answer to it and its end stay within the model's context."""
+        """Whether a prompt with the longest answer fits the model's context."""
         context = context_length(self.model)
         return context is None or self.needs(messages, max_new_tokens) <= context
 
     def needs(self, messages: Messages, max_new_tokens: int) -> int:
-        """Tokens of a prompt and the longest answer to it, as a reward model reads them.
+        """Tokens of a prompt with the longest answer, as a reward model reads them.
 
-        One that is cut off has no token that ends it, and is read with one.
+        The reward model reads an answer that was cut off with an end-of-text, hence one more.
         """
         return len(self.chat.prompt(messages)) + max_new_tokens + 1
 
@@ -67,15 +66,11 @@ class Sampler:
         batch: int = 32,
         on_batch: Callable[[list[Response]], Any] = lambda _: None,
     ) -> list[Response]:
-        """One answer to each conversation, in their order; the seed decides all of them.
-
-        Prompts of like length are decoded together, which changes no answer: random numbers
-        belong to rows.
-        """
+        """One answer to each conversation, in their order, from random numbers of the seed."""
         generator = torch.Generator().manual_seed(seed)
 
-        def decode(prompts: list[list[int]]) -> list[tuple[list[int], str]]:
-            rollout = generate(
+        def decode(prompts: list[list[int]]) -> list[list[int]]:
+            return generate(
                 self.model,
                 prompts,
                 eos_token_ids=self.chat.stop_ids,
@@ -84,8 +79,7 @@ class Sampler:
                 temperature=temperature,
                 top_p=top_p,
                 generator=generator,
-            )
-            return list(zip(rollout.token_lists(), rollout.finish_reasons, strict=True))
+            ).token_lists()
 
         return self._answers(conversations, decode, batch=batch, on_batch=on_batch)
 
@@ -99,10 +93,10 @@ class Sampler:
         batch: int = 32,
         on_batch: Callable[[list[Response]], Any] = lambda _: None,
     ) -> list[Response]:
-        """The answer to each conversation that beam search finds; `batch` counts beams."""
+        """The answer that beam search finds to each conversation; `batch` counts beams."""
 
-        def decode(prompts: list[list[int]]) -> list[tuple[list[int], str]]:
-            found = beam_search(
+        def decode(prompts: list[list[int]]) -> list[list[int]]:
+            return beam_search(
                 self.model,
                 prompts,
                 beams=beams,
@@ -111,7 +105,6 @@ class Sampler:
                 max_new_tokens=max_new_tokens,
                 length_penalty=length_penalty,
             )
-            return [(best.tokens, best.finish_reason) for best in found]
 
         rows = max(1, batch // beams)
         return self._answers(conversations, decode, batch=rows, on_batch=on_batch)
@@ -119,32 +112,27 @@ class Sampler:
     def _answers(
         self,
         conversations: Sequence[Messages],
-        decode: Callable[[list[list[int]]], list[tuple[list[int], str]]],
+        decode: Callable[[list[list[int]]], list[list[int]]],
         *,
         batch: int,
         on_batch: Callable[[list[Response]], Any],
     ) -> list[Response]:
-        """Decode prompts of like length together: token ids to ids and finish reasons."""
+        """Decode prompts of similar length together; `decode` maps prompts to response ids."""
         prompts = [self.chat.prompt(messages) for messages in conversations]
         order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
         answers: dict[int, Response] = {}
-        for rows in _chunks(order, batch):
+        for start in range(0, len(order), batch):
+            rows = order[start : start + batch]
             decoded = decode([prompts[i] for i in rows])
-            made = {
-                i: Response(
+            responses = [
+                Response(
                     prompt_ids=prompts[i],
                     ids=ids,
                     text=self.chat.decode(ids),
-                    finish_reason="stop" if reason == "stop" else "length",
+                    finish_reason="stop" if ids[-1] in self.chat.stop_ids else "length",
                 )
-                for i, (ids, reason) in zip(rows, decoded, strict=True)
-            }
-            answers |= made
-            on_batch(list(made.values()))
+                for i, ids in zip(rows, decoded, strict=True)
+            ]
+            answers.update(zip(rows, responses, strict=True))
+            on_batch(responses)
         return [answers[i] for i in range(len(prompts))]
-
-
-def _chunks(items: Sequence[int], size: int) -> Iterator[list[int]]:
-    iterator = iter(items)
-    while chunk := list(islice(iterator, size)):
-        yield chunk

@@ -1,10 +1,9 @@
-"""What our uses of transformers' Trainer share: reports, checkpoints, cancelling, resume."""
+"""What all stages that use a transformers `Trainer` share: reports, checkpoints, cancelling, resume."""
 
 from __future__ import annotations
 
 import json
 import math
-import shutil
 import warnings
 import zlib
 from collections.abc import Mapping, Sequence
@@ -16,13 +15,14 @@ import torch
 from transformers import PrinterCallback, TrainerCallback
 
 from pipeline.models.snapshots import Snapshots
+from pipeline.ppo.checkpoint import DamagedCheckpoint, set_aside
 from pipeline.ppo.model import resolve_precision
 from pipeline.runs.cancellation import Cancelled, asked, deferred
 from pipeline.runs.rundir import Report, RunDirectory, write_atomically
 
-# TRL's trainers otherwise report each run to their makers; judgments are private.
+# TRL's trainers otherwise send telemetry; judgments are private.
 huggingface_hub.constants.HF_HUB_DISABLE_TELEMETRY = True
-# TRL's own configs say it; whoever reads a run's log can do nothing about it.
+# TRL's own configs cause it; a user can do nothing about it.
 warnings.filterwarnings("ignore", "`gradient_checkpointing` is deprecated", FutureWarning)
 
 _REPORTED = {
@@ -41,11 +41,10 @@ _MARK = "report.json"
 
 
 class ReportCallback(TrainerCallback):
-    """Turns the trainer's steps, logs and saves into events, and a request to stop into a checkpoint.
+    """Reports the trainer's steps, logs and saves as events, and writes a checkpoint when asked to stop.
 
-    `notes` are arguments of `Report.note`, given once, before the first step.  `share` is the part
-    of the stage's progress, from where to where, that the training is.  Without `metrics` only the
-    progress is told: of a training beside the stage's own.
+    `notes` are arguments of `Report.note`, reported before the first step.  `share` is the part of
+    the stage's progress, (from, to), that this training is.  `metrics=False` reports progress only.
     """
 
     def __init__(
@@ -79,11 +78,11 @@ class ReportCallback(TrainerCallback):
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:  # noqa: ARG002
         values = {_REPORTED[k]: float(v) for k, v in (logs or {}).items() if k in _REPORTED}
-        if self._metrics and "train/loss" in values:  # the last log is a summary of the whole run
+        if self._metrics and "train/loss" in values:  # the last log is a summary of the run
             self._report.metrics(state.global_step, values)
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
-        # Written last, so a checkpoint without it was interrupted.
+        # Written last: a checkpoint without it is incomplete.
         if state.is_world_process_zero:
             folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
             mark = {"seq": self._report.seq, "files": _checksums(folder)}
@@ -104,9 +103,9 @@ class SnapshotCallback(TrainerCallback):
 
 
 def save_policy(model: Any, tokenizer: Any, path: Path) -> None:
-    """Write a causal LM as others load it, its cache switched on again for sampling."""
+    """Write a causal LM with its tokenizer, and with `use_cache`, which trainers switch off."""
     was = model.config.use_cache
-    model.config.use_cache = True  # trainers switch it off, and that would be saved
+    model.config.use_cache = True
     model.save_pretrained(path)
     tokenizer.save_pretrained(path)
     model.config.use_cache = was
@@ -116,10 +115,10 @@ def trainer_arguments(
     model: Any, *, checkpoints: Path, examples: int, batch: int, longest: int, epochs: float,
     lr: float, seed: int, device: torch.device, tokens: int = 16_384,
 ) -> dict[str, Any]:  # fmt: skip
-    """Arguments for TRL's configs that our trainers have in common.
+    """Arguments that all our trainers pass to their configs.
 
-    `batch` examples an optimizer step, in forward passes of at most `tokens` padded tokens, of
-    which an example has `longest` at most.
+    An optimizer step takes `batch` examples, in forward passes of at most `tokens` padded tokens;
+    an example has at most `longest`.
     """
     steps = max(1, math.ceil(math.ceil(examples / batch) * epochs))
     micro_batch = divide_batch(batch, longest=longest, tokens=tokens)
@@ -152,23 +151,23 @@ def divide_batch(batch: int, *, longest: int, tokens: int) -> int:
 
 
 def tokens_at_once(device: torch.device | str) -> int:
-    """Padded tokens of one forward pass; few on a CPU, whose caches small batches fit better."""
+    """Padded tokens in one forward pass; few on a CPU, for its caches."""
     return 1024 if torch.device(device).type == "cpu" else 16_384
 
 
 def is_large(model: Any) -> bool:
-    """Whether recomputing activations is worth its time to save memory."""
+    """Whether gradient checkpointing is worth its time."""
     return model.num_parameters() > 100_000_000
 
 
 def train(trainer: Any, checkpoints: Path, report: Report, *, resume: bool) -> float:
-    """Run a trainer, from its last checkpoint if asked to and there is one; the mean loss.
+    """Run a trainer, with `resume` from its newest readable checkpoint; return the mean loss.
 
-    Events after that checkpoint are taken back first, so that no step is reported twice.  A
-    request to stop is answered after the step, with a checkpoint: raises Cancelled.
+    A resume first removes the events after that checkpoint, so that no step is reported twice.
+    Raises Cancelled, after the current step and a checkpoint, when the run is asked to stop.
     """
-    trainer.remove_callback(PrinterCallback)  # the figures are events, and the log is for sentences
-    last = _take_up(checkpoints, report) if resume else None
+    trainer.remove_callback(PrinterCallback)  # metrics are events; the log holds sentences
+    last = _rewind_to_checkpoint(checkpoints, report) if resume else None
     with deferred():
         result = trainer.train(resume_from_checkpoint=str(last) if last else None)
     if asked():
@@ -177,30 +176,30 @@ def train(trainer: Any, checkpoints: Path, report: Report, *, resume: bool) -> f
 
 
 def last_checkpoint(checkpoints: Path) -> Path | None:
-    """The newest checkpoint that was written to its end."""
+    """The newest complete checkpoint."""
     return next(iter(_written(checkpoints)), None)
 
 
 def _written(checkpoints: Path) -> list[Path]:
-    """Checkpoints that were written to their end, newest first."""
+    """Complete checkpoints, newest first."""
     complete = [path.parent for path in checkpoints.glob(f"checkpoint-*/{_MARK}")]
     return sorted(complete, key=lambda path: int(path.name.rpartition("-")[2]), reverse=True)
 
 
-def _take_up(checkpoints: Path, report: Report) -> Path | None:
-    """The checkpoint to resume from, the events after it taken back; None where there is none.
+def _rewind_to_checkpoint(checkpoints: Path, report: Report) -> Path | None:
+    """The newest readable checkpoint, with the events after it removed; None without checkpoints.
 
-    Damaged ones are passed over, with a warning, and renamed.  ValueError where all are damaged.
+    Renames damaged ones, with a warning.  Raises ValueError if all are damaged.
     """
-    damaged: dict[Path, str] = {}
+    damaged: list[DamagedCheckpoint] = []
     for path in _written(checkpoints):
         reason = _damage(path)
         if reason is None:
             break
-        damaged[path] = reason
+        damaged.append(DamagedCheckpoint(path, reason))
     else:
         if damaged:
-            each = "; ".join(f"{path.name}: {reason}" for path, reason in damaged.items())
+            each = "; ".join(f"{error.path.name}: {error.reason}" for error in damaged)
             raise ValueError(
                 f"no checkpoint can be read ({each}); start the stage again from the beginning"
             )
@@ -209,25 +208,26 @@ def _take_up(checkpoints: Path, report: Report) -> Path | None:
         return None
     report.rewind(json.loads((path / _MARK).read_text())["seq"])
     report.log(f"resuming from {path.name}")
-    for folder, reason in damaged.items():
-        step = int(path.name.rpartition("-")[2])
-        tell_of_damage(report, damaged=folder.name, reason=reason, used=path.name, step=step)
-        # The trainer's own count of what it keeps would go by the name.
-        aside = folder.with_name(f"damaged-{folder.name}")
-        shutil.rmtree(aside, ignore_errors=True)
-        folder.rename(aside)
+    report_damage(report, damaged, used=path.name, step=int(path.name.rpartition("-")[2]))
+    set_aside(damaged)  # the trainer counts checkpoints by their names
     return path
 
 
-def tell_of_damage(report: Report, *, damaged: str, reason: str, used: str, step: int) -> None:
-    """Warn, in the events and the log, that a resume passed over a damaged checkpoint."""
-    message = f"the checkpoint {damaged} is damaged ({reason}), so the stage goes on from {used}"
-    report.note("warning", "damaged_checkpoint", message, step=step, damaged=damaged, used=used)
-    report.log(message)
+def report_damage(
+    report: Report, damaged: Sequence[DamagedCheckpoint], *, used: str, step: int
+) -> None:
+    """Warn, in the events and the log, that a resume passed over damaged checkpoints."""
+    for error in damaged:
+        name = error.path.name
+        message = (
+            f"the checkpoint {name} is damaged ({error.reason}), so the stage goes on from {used}"
+        )
+        report.note("warning", "damaged_checkpoint", message, step=step, damaged=name, used=used)
+        report.log(message)
 
 
 def _checksums(folder: Path) -> dict[str, int]:
-    """CRC-32 of each file of a checkpoint: safetensors and JSON have no checksum of their own."""
+    """CRC-32 of each file of a checkpoint; safetensors and JSON have no checksums."""
     files = (file for file in folder.iterdir() if file.is_file() and file.name != _MARK)
     return {file.name: _crc(file) for file in files}
 
@@ -241,7 +241,7 @@ def _crc(file: Path) -> int:
 
 
 def _damage(checkpoint: Path) -> str | None:
-    """What is wrong with a checkpoint, or None."""
+    """Why a checkpoint is damaged, or None."""
     try:
         expected = json.loads((checkpoint / _MARK).read_text())["files"]
         wrong = [name for name, crc in expected.items() if _crc(checkpoint / name) != crc]
@@ -253,5 +253,5 @@ def _damage(checkpoint: Path) -> str | None:
 
 
 def prefixed(prefix: str, values: Mapping[str, Any]) -> dict[str, float]:
-    """Numbers only, under ``prefix/name``."""
+    """The numbers among the values, under ``prefix/name``."""
     return {f"{prefix}/{k}": float(v) for k, v in values.items() if isinstance(v, (int, float))}

@@ -1,35 +1,28 @@
-"""How likely a model finds given responses."""
+"""Log-probabilities of given responses, and the exact KL between two models on them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from pipeline.models.generate import Response
 from pipeline.models.padding import pad_right
 from pipeline.models.text import Encoded
-from pipeline.ppo.algorithm import full_kl
+from pipeline.ppo.algorithm import full_kl, length_mask
 from pipeline.ppo.batch import micro_batches
 from pipeline.ppo.model import run_model, token_logprobs
 
 
 @torch.no_grad()
 def response_logprobs(model: Any, texts: Sequence[Encoded], *, pad_id: int) -> list[list[float]]:
-    """The log-probability, nats, of each response token of each text, its end included."""
+    """The log-probability, nats, of each response token of each text, end-of-text included."""
     device = next(model.parameters()).device
-    lengths = [len(text.ids) for text in texts]
     found: list[list[float]] = [[] for _ in texts]
-    for rows in micro_batches(range(len(texts)), lengths, token_budget=4096, slack=256):
-        batch = pad_right([texts[row].ids for row in rows], pad_id)
-        ids = batch["input_ids"].to(device)
-        places = torch.arange(ids.shape[1], device=device)
-        starts = torch.tensor([texts[r].prompt_tokens for r in rows], device=device).unsqueeze(1)
-        ends = torch.tensor([lengths[r] for r in rows], device=device).unsqueeze(1)
-        responses = (places >= starts) & (places < ends)
-        # A token is predicted one place before it stands.
-        output = run_model(model, ids, responses.roll(-1, dims=1), use_cache=False)
+    for rows, ids, responses in _batches(texts, pad_id, device, token_budget=4096, slack=256):
+        output = run_model(model, ids, _predicting(responses), use_cache=False)
         logprobs = token_logprobs(output.logits, ids[responses])
         parts = logprobs.split(responses.sum(1).tolist())
         for row, part in zip(rows, parts, strict=True):
@@ -48,36 +41,42 @@ def sequence_kl(
 ) -> list[float]:
     """KL(policy ‖ reference) along each response, nats.
 
-    At every position the divergence of the two next-token distributions is summed over the whole
-    vocabulary: the same expectation as the sampled log-ratio, with far less noise.
+    Sums the divergence of the two next-token distributions, over the whole vocabulary, at every
+    position: the same expectation as the sampled log-ratio, with far less noise.
     """
     device = next(policy.parameters()).device
     vocabulary = policy.get_output_embeddings().weight.shape[0]
-    texts = [[*r.prompt_ids, *r.ids] for r in responses]
+    texts = [Encoded([*r.prompt_ids, *r.ids], len(r.prompt_ids)) for r in responses]
     totals = [0.0] * len(responses)
-    groups = micro_batches(
-        range(len(texts)),
-        [len(ids) for ids in texts],
-        token_budget=max(1, _LOGITS_AT_ONCE // vocabulary),
-        slack=1024,
-    )
-    for rows in groups:
-        batch = pad_right([texts[row] for row in rows], pad_id)
-        mask = torch.zeros_like(batch["input_ids"], dtype=torch.bool)
-        for i, row in enumerate(rows):
-            # The logits of a token stand one place before it.
-            begin = len(responses[row].prompt_ids) - 1
-            mask[i, begin : begin + len(responses[row].ids)] = True
-        ids, positions = batch["input_ids"].to(device), mask.to(device)
+    budget = max(1, _LOGITS_AT_ONCE // vocabulary)
+    for rows, ids, mask in _batches(texts, pad_id, device, token_budget=budget, slack=1024):
         ours, theirs = (
-            run_model(model, ids, positions, use_cache=False).logits / temperature
+            run_model(model, ids, _predicting(mask), use_cache=False).logits / temperature
             for model in (policy, reference)
         )
-        parts = full_kl(ours, theirs).split([len(responses[row].ids) for row in rows])
+        parts = full_kl(ours, theirs).split(mask.sum(1).tolist())
         for row, part in zip(rows, parts, strict=True):
             totals[row] = part.sum().item()
     return totals
 
 
+def _batches(
+    texts: Sequence[Encoded], pad_id: int, device: torch.device, *, token_budget: int, slack: int
+) -> Iterator[tuple[list[int], Tensor, Tensor]]:
+    """Batches as (numbers of the texts, (B, L) ids, (B, L) mask of response tokens)."""
+    lengths = [len(text.ids) for text in texts]
+    for rows in micro_batches(range(len(texts)), lengths, token_budget=token_budget, slack=slack):
+        ids = pad_right([texts[row].ids for row in rows], pad_id)["input_ids"].to(device)
+        starts = torch.tensor([texts[row].prompt_tokens for row in rows], device=device)
+        ends = torch.tensor([lengths[row] for row in rows], device=device)
+        width = ids.shape[1]
+        yield rows, ids, length_mask(ends, width) & ~length_mask(starts, width)
+
+
+def _predicting(responses: Tensor) -> Tensor:
+    """The mask of the positions whose logits predict the masked tokens, one place to the left."""
+    return responses.roll(-1, dims=1)
+
+
 _LOGITS_AT_ONCE = 2**26
-"""Logits held in memory at once for the exact KL: a quarter of a gigabyte per model."""
+"""Logits held in memory at once for the exact KL: a quarter of a gigabyte for each model."""

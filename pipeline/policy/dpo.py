@@ -1,8 +1,7 @@
-"""Direct preference optimization: the judgments teach the policy, without a reward model.
+"""Direct preference optimization: the policy learns from judgments, without a reward model.
 
-Rafailov et al. 2023 (arXiv:2305.18290), with TRL's trainer.  It learns from the judgments that
-the reward model learned from: those on held-out prompts measure it, those set apart are the audit
-model's, and ties teach it nothing.
+Rafailov et al. 2023 (arXiv:2305.18290), with TRL's trainer.  The policy learns from the same
+judgments as the reward model, except ties; those on held-out prompts measure it.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ from storage.records import derive_seed
 
 @dataclass(frozen=True)
 class Preference:
-    """The response somebody preferred and the other one, both after the same prompt."""
+    """A preferred response and the other one, after the same prompt."""
 
     chosen: Encoded
     rejected: Encoded
@@ -54,13 +53,13 @@ class Preference:
 def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
     """Train the policy on inputs/judgments.parquet; saves model/.
 
-    inputs/prompts.parquet is for the samples that are shown at the end.
+    inputs/prompts.parquet is for the samples that are reported at the end.
     """
     settings, device = job.config.optimize, pick_device(job.config.worker.device)
     chat = ChatTokenizer.load(job.model("policy"))
     pairs = job_pairs(job, report, directory, chat, job.model("policy"))
     learned, apart, held_out_pairs = split_judgments(pairs, job.config.reward, seed=job.config.seed)
-    # As the reward model, it is measured on pairs that no reward model chose.
+    # Measured on pairs that no reward model chose, as the reward model is.
     measured = [pair for pair in held_out_pairs if pair.random_stream]
     training, held_out = preferences(learned), preferences(measured)
     ties = sum(not pair.decisive for pair in pairs)
@@ -103,7 +102,7 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
 
 
 def preferences(pairs: Sequence[JudgedPair]) -> list[Preference]:
-    """The decisive judgments; a tie says nothing to DPO."""
+    """The decisive judgments; DPO cannot learn from ties."""
     found = []
     for pair in pairs:
         if pair.decisive:
@@ -128,9 +127,9 @@ def train_dpo(
     device: torch.device | str = "cpu",
     notes: Sequence[dict[str, Any]] = (),
 ) -> tuple[float, int]:
-    """Train `model` in place to prefer what was chosen; the mean loss and the steps taken.
+    """Train `model` in place to prefer the chosen responses; return the mean loss and the steps.
 
-    Raises `TooLong` for a text over the model's context: nothing is cut or dropped.
+    Raises `TooLong` for a text that exceeds the model's context.
     """
     lengths = [len(side.ids) for pair in training for side in (pair.chosen, pair.rejected)]
     texts = [f"text {number}" for number in range(1, len(lengths) + 1)]
@@ -166,14 +165,14 @@ def train_dpo(
 
 
 class _Trainer(trl.DPOTrainer):
-    """TRL's trainer on rows that are tokenized already, by the function that all stages share."""
+    """TRL's trainer on rows that `ChatTokenizer` has already tokenized."""
 
     def _prepare_dataset(self, dataset: Any, *_: Any, **__: Any) -> Any:
         return dataset
 
 
 def margins(model: Any, reference: Any, pairs: Sequence[Preference], *, pad_id: int) -> list[float]:
-    """log π/π_ref of what was chosen less that of what was rejected, nats; 0 for the reference."""
+    """log π/π_ref of each chosen response less that of the rejected one, nats."""
     texts = [pair.chosen for pair in pairs] + [pair.rejected for pair in pairs]
     ours, theirs = (
         [sum(logprobs) for logprobs in response_logprobs(each, texts, pad_id=pad_id)]
@@ -208,7 +207,7 @@ def _show_samples(
     *,
     step: int,
 ) -> None:
-    """A few responses of the trained policy, as the other methods report them."""
+    """Report a few responses of the trained policy, as the other methods do."""
     sampling = job.config.ppo
     context = context_length(sampler.model)
     asked = read_prompts(directory, sampler.chat, sampling, context)[0][:SAMPLES]

@@ -1,4 +1,4 @@
-"""What PPO and RLOO read and report alike: prompts, the shaped reward, samples."""
+"""What PPO and RLOO share: prompts, the shaped reward, reported samples."""
 
 from __future__ import annotations
 
@@ -23,9 +23,15 @@ ShapedReward = Callable[[Sequence[int], Sequence[str]], dict[str, list[float]]]
 """(numbers of prompts, texts) → each component's scores of the texts, by name."""
 
 SAMPLES = 4
-"""Responses shown whenever an update's samples are reported."""
+"""Responses reported of an update whose samples are shown."""
+_SAMPLED_UPDATES = 20
 
 _SAMPLE_COLUMNS = ("step", "prompt", "text", "reward", "kl", "length", "finish_reason")
+
+
+def shows_samples(step: int, total: int) -> bool:
+    """Whether samples of update `step` of `total` are reported: about 20 updates, first and last."""
+    return step % max(1, total // _SAMPLED_UPDATES) == 0 or step in (1, total)
 
 
 @dataclass(frozen=True)
@@ -41,14 +47,14 @@ class AskedPrompt:
 def read_prompts(
     directory: RunDirectory, chat: ChatTokenizer, config: PPOConfig, context: int | None
 ) -> tuple[list[AskedPrompt], str | None]:
-    """The prompts of inputs/prompts.parquet that fit, and a sentence on those that do not.
+    """The prompts of inputs/prompts.parquet that fit, and a sentence about those that do not.
 
     Raises ValueError when none fits.
     """
     frame = pd.read_parquet(directory.inputs / "prompts.parquet")
     limit = config.max_prompt_tokens
     if context is not None:
-        # A reward model reads the end of an answer that was cut off, too.
+        # One more, because the reward model reads an end-of-text after an answer that was cut off.
         limit = min(limit, context - config.max_new_tokens - 1)
     if "category" not in frame:
         frame["category"] = ""
@@ -80,27 +86,26 @@ def shaped_reward(
     *,
     device: torch.device | str,
 ) -> tuple[ShapedReward, dict[str, float]]:
-    """(reward, weights): named scores of texts that answer the conversations of these numbers.
+    """(reward, weights): the named scores of texts, and each score's weight in the reward.
 
-    The reward models' own score is called ``score``; the others are shaping components, and with
-    several reward models figures on them.  ValueError for components that cannot be had or have
-    nothing to say about these conversations.
+    ``score`` is the reward models' score; the others are shaping components and, with several reward
+    models, figures on them, of weight 0.  Raises ValueError for components that are not available
+    or that score none of these conversations.
     """
     components = load(shaping.weights, shaping, device=device)
     require_prompts(components, conversations)
 
     def reward(indices: Sequence[int], texts: Sequence[str]) -> dict[str, list[float]]:
         asked = [conversations[i] for i in indices]
-        verdict = judges(asked, texts)
-        scores = verdict.scores
+        judged = judges(asked, texts)
+        scores = judged.scores
         if shaping.floor is not None:
             scores = [max(score, shaping.floor) for score in scores]
         shaped = {name: score(asked, texts) for name, score in components.items()}
-        return {"score": scores} | verdict.figures | shaped
+        return {"score": scores} | judged.figures | shaped
 
-    # What is only watched is a component of weight 0.
-    watched = dict.fromkeys(judges.figures, 0.0)
-    return reward, {"score": shaping.reward_weight} | watched | shaping.weights
+    unweighted = dict.fromkeys(judges.figures, 0.0)
+    return reward, {"score": shaping.reward_weight} | unweighted | shaping.weights
 
 
 def job_reward(
@@ -121,10 +126,7 @@ def job_reward(
 
 
 def write_samples(directory: RunDirectory) -> None:
-    """outputs/samples.parquet: the samples reported over all attempts.
-
-    The event log is where a resume keeps them.
-    """
+    """Write outputs/samples.parquet: the samples that the event log holds, of all attempts."""
     rows: list[dict[str, Any]] = []
     with directory.events.open(encoding="utf-8") as events:
         for line in events:

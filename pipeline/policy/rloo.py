@@ -1,7 +1,7 @@
-"""RLOO: REINFORCE with the other responses to a prompt as the baseline, on the reward model.
+"""RLOO: REINFORCE whose baseline is the mean reward of the other responses to the prompt.
 
-Ahmadian et al. 2024 (arXiv:2402.14740), with TRL's trainer.  Prompts, sampling, reward and
-shaping are PPO's own; what differs is what is learned from them.
+Ahmadian et al. 2024 (arXiv:2402.14740), with TRL's trainer.  Prompts, sampling, reward and shaping
+are those of PPO.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from pipeline.policy.inputs import (
     AskedPrompt,
     job_reward,
     read_prompts,
+    shows_samples,
     write_samples,
 )
 from pipeline.ppo.config import PPOConfig
@@ -37,8 +38,6 @@ from pipeline.ppo.rewards import Rewarder
 from pipeline.ppo.rollout import PromptSampler, Rollout, generate
 from pipeline.runs.rundir import Job, Report, RunDirectory
 from storage.records import derive_seed
-
-_SAMPLED_UPDATES = 20
 
 
 def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
@@ -64,7 +63,7 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
     train(trainer, directory.checkpoint, report, resume=job.resume)
     save_policy(model, chat.tokenizer, directory.model)
     write_samples(directory)
-    return {"method": "rloo"} | trainer.told | {"updates": trainer.state.global_step}
+    return {"method": "rloo"} | trainer.update_metrics | {"updates": trainer.state.global_step}
 
 
 def make_trainer(
@@ -77,7 +76,7 @@ def make_trainer(
     *,
     callbacks: Sequence[Any] = (),
 ) -> RLOOTrainer:
-    """A trainer of `model` on as many draws of the prompts as the updates need."""
+    """A trainer of `model` on as many prompts as the updates need."""
     settings, sampling = job.config.optimize, job.config.ppo
     # TRL loads the reference from where the policy says it came from.
     model.config.name_or_path = job.model("reference")
@@ -94,7 +93,7 @@ def make_trainer(
         seed=job.seed,
         device=device,
     )
-    del arguments["max_length"]  # RLOO's configuration knows none
+    del arguments["max_length"]  # RLOOConfig has none
     arguments |= {
         "max_steps": settings.rloo_updates,
         "logging_steps": 1,
@@ -105,7 +104,7 @@ def make_trainer(
         "max_completion_length": sampling.max_new_tokens,
         "lr_scheduler_type": "linear",
         "disable_dropout": True,
-        "shuffle_dataset": False,  # the rows are shuffled rounds already
+        "shuffle_dataset": False,  # the rows are already shuffled rounds
     }
     return RLOOTrainer(
         chat=chat,
@@ -123,16 +122,15 @@ def make_trainer(
 class RLOOTrainer(trl.RLOOTrainer):
     """TRL's trainer with PPO's sampling loop and reward in place of its own.
 
-    It samples with `generate`, which reads nothing of the model's `generation_config`, knows
-    every stop id, and draws from a generator of its own for each update: so a resumed run
-    samples what the uninterrupted one would have.  A response cut off at the limit is charged
-    `ppo.missing_eos_penalty`, as in PPO.  Rows of the data set name a prompt by its number.
+    Each update has its own random generator, so a resumed run samples the same responses.  A
+    response cut off at the length limit costs `ppo.missing_eos_penalty`, as in PPO.  Rows of the
+    data set name a prompt by its number.
     """
 
-    told: dict[str, float]
-    """Metrics of the last update."""
-    shown: list[dict[str, Any]]
-    """Its first responses, as arguments of `Report.note`."""
+    update_metrics: dict[str, float]
+    """Of the last update."""
+    update_samples: list[dict[str, Any]]
+    """The last update's first responses, as arguments of `Report.note`."""
 
     def __init__(
         self,
@@ -147,8 +145,8 @@ class RLOOTrainer(trl.RLOOTrainer):
         self._prompts = prompts
         self._rewarder = rewarder
         self._sampling = sampling
-        self.told, self.shown = {}, []
-        super().__init__(reward_funcs=self._pay, **arguments)
+        self.update_metrics, self.update_samples = {}, []
+        super().__init__(reward_funcs=self._reward, **arguments)
 
     def _generate(self, prompts: list[str]) -> tuple[list[list[int]], list[list[int]], list[str]]:
         """Prompt ids, response ids and texts for the prompts of these numbers."""
@@ -177,10 +175,7 @@ class RLOOTrainer(trl.RLOOTrainer):
             )
 
     def _get_per_token_logps_and_entropies(self, model: Any, *args: Any, **inputs: Any) -> Any:
-        """TRL's own, of texts at the positions they were sampled at.
-
-        It pads prompts on the left and leaves counting to the model; GPT-2 counts the padding too.
-        """
+        """TRL's own, with explicit positions: TRL pads on the left, and GPT-2 would count padding."""
         reader = self.accelerator.unwrap_model(model)
         hook = reader.register_forward_pre_hook(_with_positions, with_kwargs=True)
         try:
@@ -188,13 +183,13 @@ class RLOOTrainer(trl.RLOOTrainer):
         finally:
             hook.remove()
 
-    def _pay(self, prompts: list[str], completions: list[str], **_: Any) -> list[float | None]:
-        """What each response is worth, less the charge for one that was cut off."""
+    def _reward(self, prompts: list[str], completions: list[str], **_: Any) -> list[float | None]:
+        """The score of each response, less the penalty for one that was cut off."""
         numbers = [int(number) for number in prompts]
         scores = self._rewarder.score(numbers, completions)
         total, reasons = scores.total.tolist(), self._rollout.finish_reasons
         responses = self._rollout.token_lists()
-        self.told = {
+        self.update_metrics = {
             "reward/mean": fmean(total),
             "reward/std": pstdev(total),
             "reward/min": min(total),
@@ -206,7 +201,7 @@ class RLOOTrainer(trl.RLOOTrainer):
             "completion/unique": unique_share(responses),
             "completion/repeated_ngrams": fmean(map(repeated_ngrams, responses)),
         } | {f"reward/{name}": fmean(values) for name, values in scores.components.items()}
-        self.shown = [
+        self.update_samples = [
             {
                 "message": completions[i],
                 "prompt": self._prompts[numbers[i]].id,
@@ -214,7 +209,7 @@ class RLOOTrainer(trl.RLOOTrainer):
                 "length": len(responses[i]),
                 "finish_reason": reasons[i],
             }
-            # One response a prompt: those to the same one stand side by side.
+            # One response per prompt; responses to the same prompt are adjacent.
             for i in range(0, len(total), self.num_generations or 1)
         ][:SAMPLES]
         penalty = self._sampling.missing_eos_penalty
@@ -227,12 +222,12 @@ class RLOOTrainer(trl.RLOOTrainer):
 def _with_positions(
     _: Any, args: tuple[Any, ...], inputs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """A forward's arguments and the positions of its real tokens, as in `rollout.read_on`."""
+    """A forward's arguments with the positions of real tokens, as in `rollout.read_on`."""
     return args, inputs | {"position_ids": (inputs["attention_mask"].cumsum(1) - 1).clamp_min(0)}
 
 
 class _Reporter(ReportCallback):
-    """Reports an update under the names that PPO's metrics have."""
+    """Reports an update under the names of PPO's metrics."""
 
     def __init__(
         self, report: Report, trainer: RLOOTrainer, notes: Sequence[dict[str, Any]]
@@ -243,27 +238,27 @@ class _Reporter(ReportCallback):
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:  # noqa: ARG002
         if "loss" not in (logs or {}):  # the last log is a summary of the whole run
             return
-        told, step, total = self._trainer.told, state.global_step, state.max_steps
-        # Reported per token; tokens a response make it what PPO reports.
-        told["kl/reference"] = logs["kl"] * told["completion/length_mean"]
-        told["kl/coefficient"] = args.beta
-        told["policy/entropy"] = logs["entropy"]
-        told["optim/lr"] = logs["learning_rate"]
-        told["optim/grad_norm"] = float(logs["grad_norm"])
-        told["train/loss"] = logs["loss"]
-        self._report.metrics(step, told)
-        if step % max(1, total // _SAMPLED_UPDATES) == 0 or step in (1, total):
-            for sample in self._trainer.shown:
+        metrics, step, total = self._trainer.update_metrics, state.global_step, state.max_steps
+        # TRL reports the KL per token, PPO per response.
+        metrics["kl/reference"] = logs["kl"] * metrics["completion/length_mean"]
+        metrics["kl/coefficient"] = args.beta
+        metrics["policy/entropy"] = logs["entropy"]
+        metrics["optim/lr"] = logs["learning_rate"]
+        metrics["optim/grad_norm"] = float(logs["grad_norm"])
+        metrics["train/loss"] = logs["loss"]
+        self._report.metrics(step, metrics)
+        if shows_samples(step, total):
+            for sample in self._trainer.update_samples:
                 self._report.note("sample", "response", step=step, **sample)
-        message = f"update {step} of {total}: reward {told['reward/mean']:z.2f}"
-        self._report.progress(step, total, f"{message}, KL {told['kl/reference']:z.2f}")
+        message = f"update {step} of {total}: reward {metrics['reward/mean']:z.2f}"
+        self._report.progress(step, total, f"{message}, KL {metrics['kl/reference']:z.2f}")
 
 
 def _draws(prompts: int, job: Job) -> Dataset:
-    """A row for each prompt that the updates ask, in shuffled rounds.
+    """A row for each prompt that the updates need, in shuffled rounds.
 
-    Exactly as many as are needed: TRL drops what does not fill a batch, and waits for ever where
-    there are fewer prompts than one batch holds.
+    Exactly as many as needed: TRL drops an incomplete batch, and never ends with fewer prompts than
+    one batch holds.
     """
     settings = job.config.optimize
     count = settings.rloo_updates * settings.rloo_batch // settings.rloo_generations

@@ -27,10 +27,6 @@ class DamagedCheckpoint(ValueError):
         super().__init__(f"the checkpoint {path} is damaged ({reason})")
         self.path, self.reason = path, reason
 
-    @property
-    def step(self) -> int:
-        return _step(self.path)
-
 
 class NoReadableCheckpoint(ValueError):
     """All checkpoints of a run are damaged."""

@@ -8,15 +8,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from transformers import set_seed
 
 from pipeline.models.devices import context_length, load_causal_lm, pick_device
-from pipeline.models.hf_trainer import tell_of_damage
+from pipeline.models.hf_trainer import report_damage
 from pipeline.models.snapshots import Snapshots
 from pipeline.models.text import ChatTokenizer
-from pipeline.policy.inputs import SAMPLES, job_reward, read_prompts, write_samples
+from pipeline.policy.inputs import (
+    SAMPLES,
+    job_reward,
+    read_prompts,
+    shows_samples,
+    write_samples,
+)
 from pipeline.ppo import PPOTrainer, TrainingDiverged, UpdateResult
 from pipeline.ppo.checkpoint import checkpoint_path
 from pipeline.ppo.checks import check_critic
@@ -24,7 +31,6 @@ from pipeline.reward.network import load_network
 from pipeline.runs.cancellation import Cancelled, asked, deferred
 from pipeline.runs.rundir import Job, Report, RunDirectory
 
-_SAMPLED_UPDATES = 20
 _STOPPED = {
     "kl_budget": "the KL to the reference passed ppo.kl_budget",
     "reward_collapse": "the mean score fell by ppo.reward_collapse",
@@ -40,7 +46,7 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
     model = load_causal_lm(job.model("policy"))
     prompts, left_out = read_prompts(directory, chat, config, context_length(model))
     reward, weights = job_reward(job, prompts, device=device)
-    critic, stands_in = _critic(job, chat, model, [prompt.ids for prompt in prompts])
+    critic, critic_warning = _critic(job, chat, model, [prompt.ids for prompt in prompts])
     trainer = PPOTrainer(
         model,
         _reference(job),
@@ -55,12 +61,12 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
         eos_token_ids=chat.stop_ids,
         device=device,
     )
-    del critic  # a copy is trained, and this one would take its memory until the end
+    del critic  # the trainer has a copy; free the memory of this one
     snapshots = Snapshots(directory, count=job.config.optimize.snapshots, total=config.updates)
-    told = {"long_prompts": left_out, "critic": stands_in}
-    notes = {**job.notes, **{name: sentence for name, sentence in told.items() if sentence}}
-    narrator = EventReporter(trainer, report, [prompt.id for prompt in prompts], notes, snapshots)
-    narrator.follow(resume=job.resume)
+    warnings = {"long_prompts": left_out, "critic": critic_warning}
+    notes = {**job.notes, **{name: text for name, text in warnings.items() if text}}
+    reporter = EventReporter(trainer, report, [prompt.id for prompt in prompts], notes, snapshots)
+    reporter.follow(resume=job.resume)
     trainer.save(directory.model)
     if trainer.processes.rank == 0:
         write_samples(directory)
@@ -76,7 +82,7 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
 
 
 def _reference(job: Job) -> Any:
-    """The reference, or None where it is the policy with its adapters off: no second model then."""
+    """The reference model, or None when it is the policy without its LoRA adapters."""
     same = job.model("policy") == job.model("reference")
     return None if job.config.ppo.lora_rank and same else load_causal_lm(job.model("reference"))
 
@@ -84,10 +90,11 @@ def _reference(job: Job) -> Any:
 def _critic(
     job: Job, chat: ChatTokenizer, policy: Any, prompts: Sequence[Sequence[int]]
 ) -> tuple[Any, str | None]:
-    """What a separate critic starts from: the reward model, trunk and head.
+    """(the model that a separate critic starts from, a warning or None).
 
-    Of a reward model of several networks it is the first: a mean of weights is no model.  None, a
-    copy of the policy, and a sentence on it where the reward model cannot read the policy's tokens.
+    The model is the reward model's first network, with its head.  It is None, for a copy of the
+    policy, when the critic is shared, or when the reward model cannot read the policy's tokens:
+    the warning then says so.
     """
     config, path = job.config.ppo, job.model("reward")
     if config.critic != "separate":
@@ -104,7 +111,7 @@ def _critic(
 
 
 class EventReporter:
-    """Runs the updates and turns each into events."""
+    """Runs the updates and reports each as events."""
 
     def __init__(
         self,
@@ -122,32 +129,30 @@ class EventReporter:
         self._flagged: set[str] = set()
 
     def follow(self, *, resume: bool) -> None:
-        """Make all updates.  A resume first takes back the events after its checkpoint."""
-        started = False
-        with deferred(), self._flag_of_divergence():
-            for update in self._trainer.run(resume=resume):
+        """Make all updates.  A resume first removes the events after its checkpoint."""
+        trainer, started = self._trainer, False
+        with deferred(), self._report_divergence():
+            for update in trainer.run(resume=resume):
                 if not started:
                     started = True
                     self._begin(resume=resume, done=update.step - 1)
-                self._tell(update)
-                self._snapshots.keep(
-                    update.step, self._trainer.save, writes=self._trainer.processes.rank == 0
-                )
-                # The engine writes an update's checkpoint after this: it remembers these events.
-                self._trainer.extra = {"seq": self._report.seq, "flagged": sorted(self._flagged)}
-                # Agreed on, since a process that went on alone would wait for the others for ever.
-                if self._trainer.processes.any(asked(), self._trainer.device):
-                    self._trainer.write_checkpoint()
+                self._report_update(update)
+                self._snapshots.keep(update.step, trainer.save, writes=trainer.processes.rank == 0)
+                # The engine writes this update's checkpoint afterwards, with these events.
+                trainer.extra = {"seq": self._report.seq, "flagged": sorted(self._flagged)}
+                # All processes stop together: one that continued would wait forever.
+                if trainer.processes.any(asked(), trainer.device):
+                    trainer.write_checkpoint()
                     raise Cancelled
-        if not started:  # Killed after its last update, it has only what follows left to do.
-            self._begin(resume=resume, done=self._trainer.step)
-        if self._trainer.stopped is not None:
-            message = f"stopped early: {_STOPPED[self._trainer.stopped]}"
-            self._report.note("warning", self._trainer.stopped, message, step=self._trainer.step)
+        if not started:  # a resume after the last update
+            self._begin(resume=resume, done=trainer.step)
+        if trainer.stopped is not None:
+            message = f"stopped early: {_STOPPED[trainer.stopped]}"
+            self._report.note("warning", trainer.stopped, message, step=trainer.step)
 
     @contextmanager
-    def _flag_of_divergence(self) -> Iterator[None]:
-        """What ends the run outweighs the flags before it: its remedy is the one to try."""
+    def _report_divergence(self) -> Iterator[None]:
+        """Report divergence as a flag: its remedy matters more than those of earlier flags."""
         try:
             yield
         except TrainingDiverged as error:
@@ -169,28 +174,19 @@ class EventReporter:
             self._report.rewind(remembered.get("seq", 0))
             self._flagged = set(remembered.get("flagged", ()))
             self._report.log(f"resuming after update {done}")
-            self._tell_of_damage(done)
+            used = checkpoint_path(Path(), done).name
+            report_damage(self._report, self._trainer.passed_over, used=used, step=done)
         for name, sentence in self._notes.items():
             if not remembered:
                 self._report.note("warning", name, sentence)
 
-    def _tell_of_damage(self, done: int) -> None:
-        for damaged in self._trainer.passed_over:
-            tell_of_damage(
-                self._report,
-                damaged=damaged.path.name,
-                reason=damaged.reason,
-                used=checkpoint_path(damaged.path.parent, done).name,
-                step=done,
-            )
-
-    def _tell(self, update: UpdateResult) -> None:
+    def _report_update(self, update: UpdateResult) -> None:
         total = self._trainer.config.updates
         metrics = update.metrics
         self._report.metrics(update.step, metrics)
-        self._raise_flags(update)
-        if update.step % max(1, total // _SAMPLED_UPDATES) == 0 or update.step in (1, total):
-            self._show_samples(update)
+        self._report_flags(update)
+        if shows_samples(update.step, total):
+            self._report_samples(update)
         self._report.progress(
             update.step,
             total,
@@ -198,8 +194,8 @@ class EventReporter:
             f"KL {metrics['kl/reference']:z.2f}",
         )
 
-    def _raise_flags(self, update: UpdateResult) -> None:
-        """A flag is news when it appears, not on every update that it stays up."""
+    def _report_flags(self, update: UpdateResult) -> None:
+        """Report each flag in the first update that raises it."""
         for flag in update.flags:
             if flag.name not in self._flagged:
                 self._report.note(
@@ -214,7 +210,7 @@ class EventReporter:
                 )
         self._flagged = {flag.name for flag in update.flags}
 
-    def _show_samples(self, update: UpdateResult) -> None:
+    def _report_samples(self, update: UpdateResult) -> None:
         for sample in update.samples[:SAMPLES]:
             self._report.note(
                 "sample",

@@ -1,13 +1,12 @@
-"""Beam search against exhaustive enumeration, greedy decoding and transformers."""
+"""Beam search against exhaustive enumeration and greedy decoding."""
 
 import itertools
 
 import pytest
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel
+from transformers import GenerationConfig, GPT2Config, GPT2LMHeadModel
 
 from pipeline.models.beam_search import beam_search
-from pipeline.ppo import ActorCritic
 from pipeline.ppo.rollout import generate
 from tests.helpers.ppo_helpers import EOS, PAD, PROMPTS, tiny_model
 
@@ -46,10 +45,7 @@ def test_wide_enough_it_finds_the_best_of_all_responses(seed, penalty):
         }
         assert len(scored) == 121  # 1 + 3 + 9 + 27 that end, and 81 cut off
         winner = max(scored, key=lambda response: scored[response])
-        assert best.tokens == list(winner)
-        assert best.score == pytest.approx(scored[winner], abs=1e-4)
-        assert best.logprob == pytest.approx(best.score * len(winner) ** penalty, abs=1e-4)
-        assert best.finish_reason == ("stop" if winner[-1] == EOS else "length")
+        assert best == list(winner)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -57,39 +53,29 @@ def test_one_beam_is_greedy(seed):
     model = tiny_model(seed=seed)
     found = beam_search(model, PROMPTS, beams=1, max_new_tokens=8, **SETTINGS)
     greedy = generate(model, PROMPTS, temperature=0, max_new_tokens=8, **SETTINGS)
-    assert [best.tokens for best in found] == greedy.token_lists()
-    assert [best.finish_reason for best in found] == greedy.finish_reasons
-    for best, row in zip(found, greedy.logprobs, strict=True):
-        assert best.logprob == pytest.approx(row.sum().item(), abs=1e-4)
+    assert found == greedy.token_lists()
 
 
-@pytest.mark.parametrize("eos", [[EOS], [EOS, 5, 9]], ids=["one end", "three ends"])
-@pytest.mark.parametrize("penalty", [0.0, 1.0, 2.0])
-@pytest.mark.parametrize("beams", [2, 5])
-def test_transformers_finds_the_same(beams, penalty, eos):
-    lengths = set()
-    for seed in range(4):
-        model = tiny_model(seed=seed)
-        found = beam_search(
-            model, PROMPTS, beams=beams, max_new_tokens=8, length_penalty=penalty,
-            eos_token_ids=eos, pad_token_id=PAD,
-        )  # fmt: skip
-        width = max(map(len, PROMPTS))
-        ids = torch.tensor([[PAD] * (width - len(p)) + p for p in PROMPTS])
-        mask = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in PROMPTS])
-        theirs = model.generate(
-            ids, attention_mask=mask, num_beams=beams, do_sample=False, early_stopping=True,
-            length_penalty=penalty, max_new_tokens=8, eos_token_id=eos, pad_token_id=PAD,
-            return_dict_in_generate=True, output_scores=True,
-        )  # fmt: skip
-        for best, row, score in zip(
-            found, theirs.sequences[:, width:].tolist(), theirs.sequences_scores, strict=True
-        ):
-            assert best.tokens == row[: len(best.tokens)]
-            assert set(row[len(best.tokens) :]) <= {PAD}
-            assert best.score == pytest.approx(score.item(), abs=1e-4)
-            lengths.add(len(best.tokens))
-    assert len(lengths) > 2  # some end early, some do not
+@pytest.mark.parametrize("seed", range(4))
+def test_any_of_several_ends_ends_a_response(seed):
+    ends = [EOS, 5, 9]
+    found = beam_search(
+        tiny_model(seed=seed), PROMPTS, beams=3, max_new_tokens=8, eos_token_ids=ends,
+        pad_token_id=PAD,
+    )  # fmt: skip
+    for tokens in found:
+        assert not set(tokens[:-1]) & set(ends)
+        assert tokens[-1] in ends or len(tokens) == 8
+
+
+def test_generation_settings_of_the_model_are_ignored():
+    model = tiny_model(seed=1)
+    settings = SETTINGS | {"beams": 2, "max_new_tokens": 8}
+    expected = beam_search(model, PROMPTS, **settings)
+    model.generation_config = GenerationConfig(
+        repetition_penalty=9.0, no_repeat_ngram_size=1, suppress_tokens=[3, 4, 5], max_new_tokens=2
+    )
+    assert beam_search(model, PROMPTS, **settings) == expected
 
 
 def absolute_model():
@@ -101,14 +87,12 @@ def absolute_model():
 
 @pytest.mark.parametrize("made", [lambda: tiny_model(seed=3), absolute_model])
 def test_neither_padding_nor_company_changes_a_result(made):
-    model = ActorCritic(made()).train()
+    model = made().eval()
     settings = SETTINGS | {"beams": 3, "max_new_tokens": 8}
     together = beam_search(model, PROMPTS, **settings)
     for prompt, best in zip(PROMPTS, together, strict=True):
         (alone,) = beam_search(model, [prompt], **settings)
-        assert alone.tokens == best.tokens
-        assert alone.score == pytest.approx(best.score, abs=1e-5)
-    assert model.training
+        assert alone == best
 
 
 def test_a_wider_beam_finds_what_greedy_decoding_misses():
@@ -121,21 +105,8 @@ def test_a_wider_beam_finds_what_greedy_decoding_misses():
             )
             for beams in (1, 16)
         )
-        better += sum(b.score > a.score + 1e-3 for a, b in zip(one, many, strict=True))
+        better += sum(
+            logprob(model, prompt, b) > logprob(model, prompt, a) + 1e-3
+            for prompt, a, b in zip(PROMPTS, one, many, strict=True)
+        )
     assert better > 4
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"prompts": []}, "at least one prompt"),
-        ({"prompts": [[2], []]}, "a token in each"),
-        ({"beams": 0}, "beams=0"),
-        ({"max_new_tokens": 0}, "max_new_tokens=0"),
-        ({"eos_token_ids": []}, "at least one end-of-text id"),
-    ],
-)
-def test_what_cannot_be_searched_is_said(change, message):
-    request = {"prompts": PROMPTS, "beams": 2, "max_new_tokens": 3} | SETTINGS | change
-    with pytest.raises(ValueError, match=message):
-        beam_search(tiny_model(), **request)

@@ -240,11 +240,11 @@ def test_rloo_is_charged_for_what_it_did_not_end(models, tmp_path):
     )
     trainer = rloo.make_trainer(tiny_model(seed=1), chat, asked, rewarder, job, directory)
     _, _, texts = trainer._generate(["0"] * 64)
-    paid = trainer._pay(["0"] * 64, texts)
+    paid = trainer._reward(["0"] * 64, texts)
     ended = [reason == "stop" for reason in trainer._rollout.finish_reasons]
     assert {True, False} == set(ended)
     assert paid == [1.0 if end else -2.0 for end in ended]
-    assert trainer.told["completion/eos_rate"] == sum(ended) / 64
+    assert trainer.update_metrics["completion/eos_rate"] == sum(ended) / 64
     # The reference is the SFT model, wherever the policy started.
     ours, theirs = (
         trainer.ref_model.state_dict(),

@@ -136,7 +136,7 @@ def test_a_resume_passes_over_a_damaged_checkpoint_and_says_so(damage, tmp_path)
     again = tiny_trainer(tmp_path, updates=3, checkpoint_every=1)
     assert [untimed(u) for u in again.run(resume=True)] == whole[1:]
     (passed_over,) = again.passed_over
-    assert (passed_over.path, passed_over.step) == (newest, 2)
+    assert passed_over.path == newest
     assert passed_over.reason
     # What could not be read stays for whoever wants to look, and is never taken for one of the two.
     names = ["damaged-step-000002", "step-000002", "step-000003"]

@@ -146,7 +146,7 @@ def test_beams_take_the_likeliest_answers(models: dict[str, str], tmp_path: Path
                 max_new_tokens=6,
                 length_penalty=0.0,
             )
-            assert found[prompt["id"]] == sampler.chat.decode(best.tokens)
+            assert found[prompt["id"]] == sampler.chat.decode(best)
 
 
 def test_a_search_honours_the_length_penalty():
