@@ -3,32 +3,30 @@
     python -m benchmarks [NAME ...]
     python -m benchmarks NAME --option VALUE ...
 
-Each is a script or a package of its own with options; docs/benchmarks.md has the figures.
+Each is a module or package with options of its own; docs/benchmarks.md has the figures.
 """
 
 from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
-HERE = Path(__file__).parent
 COMMANDS = {
-    "storage": ["storage_commits.py"],
-    "labels": ["label_load.py"],
-    "labels-200": ["label_load.py", "--clients", "200"],
-    "labels-beside": ["label_beside_training.py"],
-    "first-pair": ["first_pair.py"],
-    "clicks": ["click_to_next.py"],
+    "storage": ["storage_commits"],
+    "labels": ["label_load"],
+    "labels-200": ["label_load", "--clients", "200"],
+    "labels-beside": ["label_beside_training"],
+    "first-pair": ["first_pair"],
+    "clicks": ["click_to_next"],
     "kills": ["kills"],
     "powercuts": ["powercuts"],
-    "kl-grid": ["kl_grid.py"],
-    "simulation": ["simulate_seeds.py"],
-    "win-rate": ["winrate.py"],
-    "recovery": ["recovery.py"],
-    "reward-report": ["reward_report.py"],
-    "agreement": ["agreement.py"],
-    "mutants": ["mutants.py"],
+    "kl-grid": ["kl_grid"],
+    "simulation": ["simulate_seeds"],
+    "win-rate": ["winrate"],
+    "recovery": ["recovery"],
+    "reward-report": ["reward_report"],
+    "agreement": ["agreement"],
+    "mutants": ["mutants"],
 }
 
 
@@ -48,13 +46,10 @@ def main() -> int:
         return 2
     failed = []
     for name in names:
-        script, *options = COMMANDS[name]
-        options += more
-        package = (HERE / script).is_dir()
-        run = ["-m", f"benchmarks.{script}"] if package else [str(HERE / script)]
-        shown = run if package else [f"benchmarks/{script}"]
-        print(f"== {name}: python {' '.join([*shown, *options])}", flush=True)
-        if subprocess.run([sys.executable, *run, *options]).returncode:
+        module, *options = COMMANDS[name]
+        command = ["-m", f"benchmarks.{module}", *options, *more]
+        print(f"== {name}: python {' '.join(command)}", flush=True)
+        if subprocess.run([sys.executable, *command]).returncode:
             failed.append(name)
     if failed:
         print(f"failed: {', '.join(failed)}")

@@ -1,6 +1,6 @@
 """How long agreement and the figures of annotators take on many judgments.
 
-    python benchmarks/agreement.py --judgments 1000000
+    python -m benchmarks.agreement --judgments 1000000
 
 Fills two throwaway workspaces with random judgments, past the journal: in `overlap` every ninth
 pair is judged by two people, in `every pair` each by three.  Prints one JSON object with the

@@ -24,10 +24,10 @@ from typing import Any
 
 import torch
 
+from benchmarks.common import CACHE, markdown
 from benchmarks.demo_world import (
     ANSWERS,
     CONFIG,
-    ROOT,
     Fitted,
     Label,
     People,
@@ -132,10 +132,7 @@ def _log_loss(
 
 def table(held: Sequence[dict[str, Any]], asked: Sequence[Case]) -> str:
     """Means over seeds: root of the mean squared error of log scale, and the log-loss in excess."""
-    lines = [
-        "| case | seeds | unseen | true scale | " + " | ".join(["none", *map(str, WIDTHS)]) + " |"
-    ]
-    lines.append("|---" * (5 + len(WIDTHS)) + "|")
+    shown: list[tuple[str, ...]] = []
     for case in asked:
         rows = [each["arms"][case.name] for each in held if case.name in each["arms"]]
         if not rows:
@@ -147,8 +144,8 @@ def table(held: Sequence[dict[str, Any]], asked: Sequence[Case]) -> str:
             cells.append(f"{error:.2f}, {fmean(each['excess'] for each in found):.4f}")
         true = math.exp(fmean(math.log(row["truth"]) for row in rows))
         head = (case.name, str(len(rows)), f"{fmean(r['unseen'] for r in rows):.0f}", f"{true:.2f}")
-        lines.append(f"| {' | '.join([*head, *cells])} |")
-    return "\n".join(lines)
+        shown.append((*head, *cells))
+    return markdown(("case", "seeds", "unseen", "true scale", "none", *WIDTHS), shown)
 
 
 def main() -> int:
@@ -157,7 +154,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--seeds", type=int, nargs="+", default=list(range(10)))
-    parser.add_argument("--folder", type=Path, default=ROOT / ".bench" / "calibration")
+    parser.add_argument("--folder", type=Path, default=CACHE / "calibration")
     parser.add_argument("--report", action="store_true")
     parser.add_argument("--labels", type=int, nargs="+", default=[100, 200, 400])
     parser.add_argument(

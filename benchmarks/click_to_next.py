@@ -1,6 +1,6 @@
 """From the key press to the next pair on the screen, in headless Chromium.
 
-    python benchmarks/click_to_next.py [--labels 60]
+    python -m benchmarks.click_to_next [--labels 60]
 
 Two rounds on the real server: as it is, and with every POST held up by 100 ms as on a far
 network.  The time runs from the key event's own time stamp to the frame in which the next pair
@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -22,17 +21,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT)]
+from playwright.sync_api import Page, Route
+from playwright.sync_api import TimeoutError as TooLate
 
-from playwright.sync_api import Page, Route  # noqa: E402
-from playwright.sync_api import TimeoutError as TooLate  # noqa: E402
-
-from storage.engine.database import Database  # noqa: E402
-from storage.tables import tokens  # noqa: E402
-from tests.helpers.browser import chromium, new_page  # noqa: E402
-from tests.helpers.desk_demo import believable  # noqa: E402
-from tests.helpers.desk_world import add_pairs, add_person, make_app, serving  # noqa: E402
+from benchmarks.common import ROOT, percentiles
+from storage.engine.database import Database
+from storage.tables import tokens
+from tests.helpers.browser import chromium, new_page
+from tests.helpers.desk_demo import believable
+from tests.helpers.desk_world import add_pairs, add_person, make_app, serving
 
 LIMIT_S = 30
 """Seconds for any one wait: a thousand times what is measured, for a machine that is busy."""
@@ -79,12 +76,11 @@ def measure(page: Page, labels: int) -> dict[str, float | int]:
         page.wait_for_selector(".status[data-status=saved]")
         # Threads of a server in this process are daemons: in the database at the end, they abort it.
         page.wait_for_load_state("networkidle")
-    times = sorted(page.evaluate("window.kiteTimes"))
+    times = page.evaluate("window.kiteTimes")
     return {
         "labels": len(times),
-        "p50_ms": round(times[len(times) // 2], 1),
-        "p95_ms": round(times[len(times) * 95 // 100], 1),
-        "max_ms": round(times[-1], 1),
+        **{f"{share}_ms": time for share, time in percentiles(times).items()},
+        "max_ms": round(max(times), 1),
     }
 
 

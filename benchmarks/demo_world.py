@@ -24,6 +24,7 @@ import numpy as np
 import torch
 from transformers.utils import logging
 
+from benchmarks.common import CACHE
 from pipeline.config.reward import RewardConfig
 from pipeline.config.studio import CONFIGS, Config
 from pipeline.demo import MODEL_DIR
@@ -43,7 +44,6 @@ from pipeline.simulation.annotators import SimulatedAnnotator
 from pipeline.simulation.preference import score
 from storage.records import as_messages, canonical_outcome
 
-ROOT = Path(__file__).resolve().parent.parent
 CONFIG = Config.load([CONFIGS / "demo.toml"])
 SAMPLED, ANSWERS = 8, 4
 """Answers sampled to a prompt, and those of them that a seed uses."""
@@ -75,7 +75,7 @@ class Pool:
         for file in sorted(MODEL_DIR.iterdir()):
             known.update(file.read_bytes())
         digest = known.hexdigest()[:12]
-        path = ROOT / ".bench" / f"answers-{digest}.pt"
+        path = CACHE / f"answers-{digest}.pt"
         if path.exists():
             return cls(digest=digest, **torch.load(path, weights_only=True))
         by_role = [

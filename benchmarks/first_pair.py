@@ -1,6 +1,6 @@
 """From the command to the first pair on the screen: a fresh workspace on the embedded demo.
 
-    python benchmarks/first_pair.py [--rounds 3]
+    python -m benchmarks.first_pair [--rounds 3]
 
 Each round starts ``launch.py serve`` on an empty directory, opens the printed sign-in link in
 headless Chromium (started beforehand), presses its button, which leads to the desk, and waits until
@@ -23,14 +23,11 @@ import time
 from pathlib import Path
 
 import psutil
+from playwright.sync_api import Browser
+from playwright.sync_api import TimeoutError as TooLate
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT)]
-
-from playwright.sync_api import Browser  # noqa: E402
-from playwright.sync_api import TimeoutError as TooLate  # noqa: E402
-
-from tests.helpers.browser import chromium  # noqa: E402
+from benchmarks.common import ROOT
+from tests.helpers.browser import chromium
 
 LIMIT_S = 180
 """Seconds for the link, and for the pair; a machine that is busy takes a minute."""

@@ -24,26 +24,20 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy, logsigmoid, pad
+from torch.nn.functional import cross_entropy, logsigmoid
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from pipeline.demo import MODEL_DIR
 from pipeline.demo.corpus import examples, prompts
+from pipeline.models.padding import pad_right
 from pipeline.models.text import ChatTokenizer
 from pipeline.ppo import PPOConfig, PPOTrainer, generate
+from pipeline.ppo.algorithm import length_mask
 from pipeline.ppo.model import autocast, detect_device, resolve_precision
 from pipeline.reward.network import from_language_model
 from pipeline.simulation.preference import score as gold
 
 NEW_TOKENS = 48
-Batch = tuple[Tensor, Tensor]
-"""(B, L) right-padded ids and the (B,) lengths."""
-
-
-def batch_of(texts: Sequence[Sequence[int]], pad_id: int, device: torch.device) -> Batch:
-    width = max(map(len, texts))
-    ids = [pad(torch.tensor(text), (0, width - len(text)), value=pad_id) for text in texts]
-    return torch.stack(ids).to(device), torch.tensor([len(t) for t in texts], device=device)
 
 
 def fit(
@@ -99,10 +93,10 @@ class Study:
 
         def loss_of(step: int) -> Tensor:
             some = rows[step * options.batch : (step + 1) * options.batch]
-            ids, lengths = batch_of([r.ids for r in some], self.chat.pad_id, self.device)
+            batch = pad_right([r.ids for r in some], self.chat.pad_id)
+            ids, mask = (each.to(self.device) for each in batch.values())
             starts = torch.tensor([r.prompt_tokens for r in some], device=self.device)
-            places = torch.arange(ids.shape[1], device=self.device)
-            answers = (places >= starts[:, None]) & (places < lengths[:, None])
+            answers = mask.bool() & ~length_mask(starts, ids.shape[1])
             logits = model(input_ids=ids, use_cache=False).logits[:, :-1].float()
             return cross_entropy(logits[answers[:, 1:]], ids[:, 1:][answers[:, 1:]])
 
@@ -139,9 +133,10 @@ class Study:
         return network
 
     def rewards(self, network: Any, texts: Sequence[Sequence[int]]) -> Tensor:
-        ids, lengths = batch_of(texts, self.chat.pad_id, self.device)
-        mask = (torch.arange(ids.shape[1], device=self.device) < lengths[:, None]).long()
-        return network(input_ids=ids, attention_mask=mask).logits.mean(-1)
+        batch = pad_right(texts, self.chat.pad_id)
+        return network(**{name: each.to(self.device) for name, each in batch.items()}).logits.mean(
+            -1
+        )
 
     def ppo(self, path: Path, network: Any) -> tuple[list[dict[str, float]], float]:
         """Metrics of every update, and the seconds they took."""

@@ -1,6 +1,6 @@
 """The whole loop on somebody else's instructions: fine-tune, sample, label, train, PPO, twice.
 
-    python benchmarks/instructions.py instruction-data.json [--labels 100] [--workspace DIR]
+    python -m benchmarks.instructions instruction-data.json [--labels 100] [--workspace DIR]
 
 The file is instruction-data.json of github.com/rasbt/LLMs-from-scratch (1,100 rows of instruction,
 input and output).  The first half becomes demonstrations for SFT of the embedded model, the other
@@ -13,14 +13,13 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
+from benchmarks.common import launch, launch_json
+
 SETTINGS = ("ppo.updates=40", "sft.epochs=3", "sft.lr=1e-3", "evaluate.prompts=60")
 ITERATIONS = 2
 
@@ -55,20 +54,6 @@ def _write(path: Path, rows: list[dict[str, str]]) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
-def launch(*arguments: str | Path) -> dict[str, Any]:
-    """The JSON that a command prints."""
-    return json.loads(run(*arguments, "--json"))
-
-
-def run(*arguments: str | Path) -> str:
-    """What a command prints; its progress goes to our standard error."""
-    command = [sys.executable, str(ROOT / "launch.py"), *map(str, arguments)]
-    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    if done.returncode:
-        sys.exit(f"{' '.join(map(str, arguments))} ended with status {done.returncode}")
-    return done.stdout
-
-
 def measure(
     rows: list[dict[str, str]], folder: Path, *, labels: int, seed: int, tiny: bool
 ) -> dict[str, Any]:
@@ -76,17 +61,19 @@ def measure(
     here = ("--workspace", folder / "workspace")
     demonstrations, prompts = split(rows, folder)
     if not (folder / "workspace").exists():
-        run("init", *here)
+        launch("init", *here)
     imported = [
-        launch("import", kind, file, *here)["rows"]
+        launch_json("import", kind, file, *here)["rows"]
         for kind, file in (("--sft", demonstrations), ("--prompts", prompts))
     ]
     sets = ["--tiny"] if tiny else [f"--set={item}" for item in SETTINGS]
     iterations = 1 if tiny else ITERATIONS
     counts = ("--iterations", str(iterations), "--labels", str(labels), "--seed", str(seed))
     started = time.monotonic()
-    report = launch("simulate", *here, *counts, *sets, "--gold", "benchmarks.instructions:gold")
-    status = launch("status", *here)
+    report = launch_json(
+        "simulate", *here, *counts, *sets, "--gold", "benchmarks.instructions:gold"
+    )
+    status = launch_json("status", *here)
     return report | {
         "imported": imported,
         "wall": round(time.monotonic() - started, 1),

@@ -1,6 +1,6 @@
 """How much of the KL to the closed-form optimum PPO leaves, for every way to charge the divergence.
 
-    python benchmarks/kl_grid.py [--beta 1.0] [--updates 40] [--tokens 1 2]
+    python -m benchmarks.kl_grid [--beta 1.0] [--updates 40] [--tokens 1 2]
 
 Rows are `kl_estimator` × `kl_in`, columns critics and baselines; a cell is KL(π‖π*) after training
 over KL(start‖π*), or "refused".  With one token the policy starts at the reference, with two off it.
@@ -9,17 +9,13 @@ over KL(start‖π*), or "refused".  With one token the policy starts at the ref
 from __future__ import annotations
 
 import argparse
-import sys
 from itertools import product
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT)]
+import torch
 
-import torch  # noqa: E402
-
-from pipeline.ppo import PPOConfig  # noqa: E402
-from tests.helpers.closed_form import distance_left  # noqa: E402
+from benchmarks.common import markdown, row_of
+from pipeline.ppo import PPOConfig
+from tests.helpers.closed_form import distance_left
 
 BASELINES = {
     "shared critic": {},
@@ -52,8 +48,7 @@ def main() -> None:
     torch.set_num_threads(1)
     for beta, tokens in product(arguments.beta, arguments.tokens):
         print(f"\nβ {beta}, responses of {tokens} token(s), {arguments.updates} updates\n")
-        print("| `kl_estimator` | `kl_in` | " + " | ".join(BASELINES) + " |")
-        print("|---" * (2 + len(BASELINES)) + "|")
+        print(markdown(("`kl_estimator`", "`kl_in`", *BASELINES), ()))
         for estimator, place in product(("k1", "k2", "k3", "abs", "full"), ("reward", "loss")):
             cells = [
                 cell(
@@ -61,7 +56,7 @@ def main() -> None:
                 )
                 for settings in BASELINES.values()
             ]
-            print(f"| {estimator} | {place} | " + " | ".join(cells) + " |", flush=True)
+            print(row_of((estimator, place, *cells)), flush=True)
 
 
 if __name__ == "__main__":

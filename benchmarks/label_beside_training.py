@@ -1,6 +1,6 @@
 """Annotators at their own pace beside a training stage of the same workspace.
 
-    python benchmarks/label_beside_training.py [--annotators 100] [--seconds 60] [--burners 3]
+    python -m benchmarks.label_beside_training [--annotators 100] [--seconds 60] [--burners 3]
 
 The real `serve` on a workspace of the demo that is training: its own loop starts and follows the
 stage's worker.  Each annotator is a client with a bearer token and a page's habits: it holds a few
@@ -28,18 +28,15 @@ from typing import Any
 
 import psutil
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT)]
-
-from label_load import cpu_seconds, wait_until_up  # noqa: E402
-
-from commands.studio import Studio  # noqa: E402
-from pipeline.loop.workspace_config import prepare as prepare_workspace  # noqa: E402
-from storage.engine.database import Database  # noqa: E402
-from storage.labeling import judgments, queue  # noqa: E402
-from storage.records import Comparison, Completion, digest  # noqa: E402
-from storage.tables import comparisons, completions, runs  # noqa: E402
-from tests.helpers.desk_world import add_person, bearer, free_port  # noqa: E402
+from benchmarks.common import ROOT, percentiles
+from benchmarks.label_load import cpu_seconds, wait_until_up
+from commands.studio import Studio
+from pipeline.loop.workspace_config import prepare as prepare_workspace
+from storage.engine.database import Database
+from storage.labeling import judgments, queue
+from storage.records import Comparison, Completion, digest
+from storage.tables import comparisons, completions, runs
+from tests.helpers.desk_world import add_person, bearer, free_port
 
 HAND, FEW = 4, 2
 """Pairs that a page asks for, and those left when it does."""
@@ -255,14 +252,14 @@ def report(workspace: Path, tallies: list[Tally], *, took: float, used: float) -
         metrics = sum(len(runs.metrics(db, run.id)) for run in runs.listing(db))
     acknowledged = [id for tally in tallies for id in tally.acknowledged]
     errors = [error for tally in tallies for error in tally.errors]
-    judged = sorted(ms for tally in tallies for ms in tally.judged)
-    asked = sorted(ms for tally in tallies for ms in tally.asked)
+    judged = [ms for tally in tallies for ms in tally.judged]
+    asked = [ms for tally in tallies for ms in tally.asked]
     return {
         "seconds": round(took, 1),
         "judgments": len(judged),
         "per_second": round(len(judged) / took, 1),
-        "judgment_ms": _percentiles(judged),
-        "next_ms": _percentiles(asked),
+        "judgment_ms": percentiles(judged, (50, 95, 99)),
+        "next_ms": percentiles(asked, (50, 95, 99)),
         "server_cpu_share": round(used / took, 3),
         "server_cpu_ms_per_judgment": round(1000 * used / max(1, len(judged)), 2),
         "stored_metrics": metrics,
@@ -270,14 +267,6 @@ def report(workspace: Path, tallies: list[Tally], *, took: float, used: float) -
         "first_errors": errors[:3],
         "acknowledged_but_not_stored": len(set(acknowledged) - set(stored)),
         "stored_twice": len(stored) - len(set(stored)),
-    }
-
-
-def _percentiles(times: list[float]) -> dict[str, float]:
-    return {
-        f"p{share}": round(times[min(len(times) - 1, len(times) * share // 100)], 1)
-        for share in (50, 95, 99)
-        if times
     }
 
 

@@ -1,6 +1,6 @@
 """Judgments a second from many clients at once, through the real server.
 
-    python benchmarks/label_load.py [--clients 32] [--seconds 20]
+    python -m benchmarks.label_load [--clients 32] [--seconds 20]
 
 Every client is an annotator of its own with a bearer token: it asks for four pairs, judges them
 one by one, and asks again.  The server runs in a process of its own.  Afterwards the database is
@@ -24,11 +24,9 @@ from pathlib import Path
 
 import psutil
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT)]
-
-from storage.engine.database import Database  # noqa: E402
-from tests.helpers.desk_world import add_pairs, add_person, bearer, free_port, make_app  # noqa: E402
+from benchmarks.common import ROOT, percentiles
+from storage.engine.database import Database
+from tests.helpers.desk_world import add_pairs, add_person, bearer, free_port, make_app
 
 TEXT = "A sentence of an ordinary answer, with **emphasis** and `code`. " * 6
 
@@ -127,8 +125,8 @@ def measure(workspace: Path, *, clients: int, seconds: float, pairs: int) -> dic
     """One run; raises nothing for errors of the clients, they are counted."""
     headers = prepare(workspace, clients, pairs)
     port = free_port()
-    command = [sys.executable, __file__, "--serve", str(workspace), "--port", str(port)]
-    process = subprocess.Popen(command)
+    command = [sys.executable, "-m", "benchmarks.label_load", "--serve", str(workspace)]
+    process = subprocess.Popen([*command, "--port", str(port)], cwd=ROOT)
     try:
         wait_until_up(port, process)
         busy = cpu_seconds(process.pid)
@@ -157,7 +155,7 @@ def report(workspace: Path, tallies: list[Tally], took: float, busy: float) -> d
     with Database.open(workspace) as db:
         stored = [row["id"] for row in db.read("SELECT id FROM judgments")]
     acknowledged = [id for tally in tallies for id in tally.acknowledged]
-    times = sorted(ms for tally in tallies for ms in tally.milliseconds)
+    times = [ms for tally in tallies for ms in tally.milliseconds]
     errors = [error for tally in tallies for error in tally.errors]
     return {
         "clients": len(tallies),
@@ -165,8 +163,7 @@ def report(workspace: Path, tallies: list[Tally], took: float, busy: float) -> d
         "judgments": len(acknowledged),
         "per_second": round(len(acknowledged) / took),
         "server_cpu_ms_per_judgment": round(1000 * busy / max(1, len(acknowledged)), 2),
-        "p50_ms": round(times[len(times) // 2], 1),
-        "p95_ms": round(times[len(times) * 95 // 100], 1),
+        **{f"{share}_ms": time for share, time in percentiles(times).items()},
         "errors": len(errors),
         "first_errors": errors[:3],
         "acknowledged_but_not_stored": len(set(acknowledged) - set(stored)),

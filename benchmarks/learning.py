@@ -1,6 +1,6 @@
 """Does PPO learn, seed after seed, and does β hold it?  The demo's PPO run, again and again.
 
-    python benchmarks/learning.py [--workspace DIR] [--seeds 0 1 2 3 4] [--updates 150] [--kl-weights 0.1 0]
+    python -m benchmarks.learning [--workspace DIR] [--seeds 0 1 2 3 4] [--updates 150] [--kl-weights 0.1 0]
 
 Repeats the newest PPO run of a workspace with ``launch.py sweep``, each seed at each β; without
 a workspace, makes one by ``launch.py simulate`` (one iteration of 400 judgments).  Runs that are
@@ -14,33 +14,23 @@ done are not made again.  Prints a Markdown table; the exit status is 1 when an 
 from __future__ import annotations
 
 import argparse
-import json
-import subprocess
 import sys
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
+from benchmarks.common import CACHE, exit_status, launch_json, markdown
+
 SETTINGS = ("ppo.lr=1e-4", "ppo.epochs=4", "ppo.target_kl=0.1", "worker.nice=0")
 """The demo's own settings move more carefully: for a loop that people watch, not a measurement."""
-
-
-def launch(*words: str) -> dict[str, Any]:
-    """The JSON that a command of launch.py prints."""
-    command = [sys.executable, str(ROOT / "launch.py"), *words, "--json"]
-    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    if done.returncode:
-        sys.exit(f"launch.py {words[0]} ended with status {done.returncode}")
-    return json.loads(done.stdout)
 
 
 def seed_runs(args: argparse.Namespace, seed: int) -> list[dict[str, Any]]:
     """What the sweep of one seed says of each β."""
     weights = ",".join(f"{weight:g}" for weight in args.kl_weights)
-    found = launch(
+    found = launch_json(
         "sweep",
-        *("--workspace", str(args.workspace)),
+        *("--workspace", args.workspace),
         *("--kl-weight", weights),
         *("--name", f"learning-{seed}"),
         *("--set", f"ppo.updates={args.updates}"),
@@ -71,32 +61,34 @@ def failures(runs: list[dict[str, Any]], first: float) -> list[str]:
 
 def table(runs: list[dict[str, Any]]) -> str:
     """One row a run, in Markdown."""
-    lines = ["| β | seed | reward | gain, SFT sd | KL, nats |", "|---|---|---|---|---|"]
     ordered = sorted(runs, key=lambda run: (-run["kl_weight"], run["seed"]))
-    lines += [
-        "| {kl_weight:g} | {seed} | {reward:.2f} | {gain:+.2f} | {kl:.2f} |".format(**run)
-        for run in ordered
-    ]
-    return "\n".join(lines)
+    shown = (
+        (
+            f"{r['kl_weight']:g}",
+            r["seed"],
+            f"{r['reward']:.2f}",
+            f"{r['gain']:+.2f}",
+            f"{r['kl']:.2f}",
+        )
+        for r in ordered
+    )
+    return markdown(("β", "seed", "reward", "gain, SFT sd", "KL, nats"), shown)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--workspace", type=Path, default=ROOT / ".bench" / "learning")
+    parser.add_argument("--workspace", type=Path, default=CACHE / "learning")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     parser.add_argument("--updates", type=int, default=150)
     parser.add_argument("--kl-weights", type=float, nargs="+", default=[0.1, 0.0])
     args = parser.parse_args()
     if not args.workspace.exists():
-        launch("simulate", "--workspace", str(args.workspace), "--labels", "400")
+        launch_json("simulate", "--workspace", str(args.workspace), "--labels", "400")
     runs = [run for seed in args.seeds for run in seed_runs(args, seed)]
     print(table(runs))
-    missed = failures(runs, args.kl_weights[0])
-    for sentence in missed:
-        print(f"FAILED: {sentence}", file=sys.stderr)
-    return 1 if missed else 0
+    return exit_status(failures(runs, args.kl_weights[0]))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Agreement of three annotators on the PandaLM test set, and a round trip through a raw export.
 
-    python benchmarks/pandalm.py testset-v1.json [--judgments pandalm.jsonl] [--train]
-    python benchmarks/pandalm.py testset-v1.json --compare [--seeds 0 1 2] [--max-tokens 128] [--report]
+    python -m benchmarks.pandalm testset-v1.json [--judgments pandalm.jsonl] [--train]
+    python -m benchmarks.pandalm testset-v1.json --compare [--seeds 0 1 2] [--max-tokens 128] [--report]
 
 The file is data/testset-v1.json of github.com/WeOpenML/PandaLM (Apache-2.0, 999 pairs, three
 annotators; its README publishes Cohen's kappa .85, .88 and .86).  `--judgments` also writes the
@@ -15,15 +15,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
+from benchmarks.common import CACHE
 from benchmarks.demo_world import reward_settings
 from benchmarks.pandalm_compare import compare
 from pipeline.config.studio import CONFIGS, Config
@@ -37,7 +35,6 @@ from storage.records import Prompt
 from storage.status import status
 from storage.tables import iterations, models, prompts
 
-ROOT = Path(__file__).resolve().parent.parent
 CONTEXT = 512
 OUTCOMES = {0: "tie", 1: "a", 2: "b"}
 ANNOTATORS = ("annotator1", "annotator2", "annotator3")
@@ -135,7 +132,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=list(range(10)))
     parser.add_argument("--max-tokens", type=int, default=128, help="longest text compared on")
     parser.add_argument("--set", nargs="+", default=["epochs=1"], help="settings of [reward]")
-    parser.add_argument("--folder", type=Path, default=ROOT / ".bench" / "pandalm")
+    parser.add_argument("--folder", type=Path, default=CACHE / "pandalm")
     parser.add_argument("--report", action="store_true", help="only print what was compared")
     arguments = parser.parse_args()
     testset = json.loads(arguments.testset.read_text(encoding="utf-8"))

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.common import markdown
 from benchmarks.demo_world import Fitted, quietly
 from benchmarks.seeds import run_seeds
 from pipeline.config.reward import RewardConfig
@@ -167,16 +168,18 @@ def report(found: Mapping[int, Mapping[str, Mapping[str, Any]]]) -> None:
     def values(arm: TrialArm, name: str) -> dict[int, float]:
         return {seed: arms[arm.name][name] for seed, arms in found.items() if arm.name in arms}
 
-    names = " | ".join(name.replace("_", " ") for name in FIGURES)
-    print(f"| arm | seeds | {names} | CPU seconds a training |\n|{'---|' * (len(FIGURES) + 3)}")
+    names = [name.replace("_", " ") for name in FIGURES]
+    rows: list[tuple[Any, ...]] = []
     for arm in ARMS:
         if seconds := values(arm, "cpu_seconds"):
             cells = [Estimate.of([*values(arm, name).values()]).text(3) for name in FIGURES]
             took = sum(seconds.values()) / len(seconds)
-            print(f"| {arm.name} | {len(seconds)} | {' | '.join(cells)} | {took:.0f} |")
-    print(f"\n| paired difference | {names} |\n|{'---|' * (len(FIGURES) + 1)}")
+            rows.append((arm.name, len(seconds), *cells, f"{took:.0f}"))
+    gains: list[tuple[Any, ...]] = []
     for ours, theirs in ((JOINT, MAJORITY), (JOINT, POOLED), (POOLED, MAJORITY)):
         if values(ours, "accuracy").keys() & values(theirs, "accuracy").keys():
-            gains = [paired(values(ours, name), values(theirs, name)) for name in FIGURES]
-            cells = [Estimate.of(gain).text(4, signed=True) for gain in gains]
-            print(f"| {ours.name} − {theirs.name} | {' | '.join(cells)} |")
+            differences = [paired(values(ours, name), values(theirs, name)) for name in FIGURES]
+            cells = [Estimate.of(each).text(4, signed=True) for each in differences]
+            gains.append((f"{ours.name} − {theirs.name}", *cells))
+    print(markdown(("arm", "seeds", *names, "CPU seconds a training"), rows))
+    print(f"\n{markdown(('paired difference', *names), gains)}")

@@ -1,6 +1,6 @@
 """Does the annotator model find what it was given?  Judgments simulated from its own priors.
 
-    python benchmarks/recovery.py [--seeds 40] [--annotators 20] [--each 200] [--items 40]
+    python -m benchmarks.recovery [--seeds 40] [--annotators 20] [--each 200] [--items 40]
 
 A seed draws rewards of items (sd 1.2), θ (uniform in .1 to .9), slopes and side biases of the
 annotators (their priors) and judgments by Rao and Kupper's model.  Rewards, θ, slopes and biases
@@ -20,15 +20,13 @@ import argparse
 import math
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
+from benchmarks.common import markdown
 from pipeline.reward.annotators import (
     BIAS_SD,
     SLOPE_SD,
@@ -217,14 +215,14 @@ def main() -> int:
     torch.set_num_threads(1)
     size = (args.seeds, args.annotators, args.each, args.items)
     held, bad = recovery(*size), outliers(*size)
-    print("| parameter | intervals | hold the truth |\n|---|---|---|")
+    rows = []
     for name, share in held.items():
         count = args.seeds * (1 if name == "θ" else args.annotators)
         margin = math.sqrt(share * (1 - share) / count)
-        print(f"| {name} | {count} | {share:.3f} ± {margin:.3f} |")
-    print("\n| outliers | |\n|---|---|")
-    for name, share in bad.items():
-        print(f"| {name} | {share:.3f} |")
+        rows.append((name, count, f"{share:.3f} ± {margin:.3f}"))
+    print(markdown(("parameter", "intervals", "hold the truth"), rows))
+    shares = ((name, f"{share:.3f}") for name, share in bad.items())
+    print(f"\n{markdown(('outliers', ''), shares)}")
     wrong = min(held.values()) < 0.9 or bad["inverted below 0"] < 1 or bad["AUC"] < 0.95
     return int(wrong)
 

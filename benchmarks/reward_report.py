@@ -1,6 +1,6 @@
 """Do the intervals of the reward model's report hold the truth?  The forecast's and the ceiling's.
 
-    python benchmarks/reward_report.py [--trials 1000] [--seed 0]
+    python -m benchmarks.reward_report [--trials 1000] [--seed 0]
 
 Learning curves are simulated judgment by judgment: prompts differ in how hard they are, models err
 mostly on the same judgments, and each has luck of its own, altogether and on single prompts.  For

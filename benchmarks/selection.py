@@ -37,10 +37,10 @@ import numpy as np
 import torch
 from torch.nn.functional import softplus
 
+from benchmarks.common import CACHE, exit_status, markdown
 from benchmarks.demo_world import (
     ANSWERS,
     CONFIG,
-    ROOT,
     Label,
     People,
     Pool,
@@ -89,7 +89,7 @@ class FeaturedWorld(World):
 
 def pool_features(pool: Pool, chat: ChatTokenizer) -> torch.Tensor:
     """`features_of` all answers by the embedded model, made once."""
-    path = ROOT / ".bench" / f"features-{pool.digest}.pt"
+    path = CACHE / f"features-{pool.digest}.pt"
     if path.exists():
         return torch.load(path, weights_only=True)
     model = Sampler.load(str(MODEL_DIR), device=torch.device("cpu"), dtype=torch.float32).model
@@ -340,11 +340,9 @@ def report(args: argparse.Namespace, held: Sequence[dict[str, Any]]) -> int:
         for each in held:
             if made := each["arms"].get(arm):
                 found[arm][each["seed"]] = np.array([point["accuracy"] for point in made["curve"]])
-    print("| arm | seeds | " + " | ".join(f"{n} labels" for n in labels) + " | final − random "
-          "| labels to random's final accuracy |")  # fmt: skip
-    print("|---" * (len(labels) + 4) + "|")
     coin = np.random.default_rng(0)
-    failed = 0
+    rows: list[tuple[Any, ...]] = []
+    missed: list[str] = []
     for arm in args.arms:
         seeds = sorted(found[arm].keys() & found["random"].keys())
         if not seeds:
@@ -356,16 +354,15 @@ def report(args: argparse.Namespace, held: Sequence[dict[str, Any]]) -> int:
         draws = coin.integers(len(seeds), size=(2000, len(seeds)))
         drawn = [label_ratio(labels, ours[d].mean(0), theirs[d].mean(0)) for d in draws]
         low, high = np.quantile(drawn, [0.025, 0.975], method="nearest")
-        means = " | ".join(f"{value:.3f}" for value in ours.mean(0))
-        if arm == "random":
-            print(f"| {arm} | {len(seeds)} | {means} | | 1 |")
-            continue
-        print(f"| {arm} | {len(seeds)} | {means} | {gain.mean():+.3f} ± {sure:.3f} "
-              f"| {ratio:.2f} [{low:.2f}, {high:.2f}] |")  # fmt: skip
+        means = (f"{value:.3f}" for value in ours.mean(0))
+        compared = (f"{gain.mean():+.3f} ± {sure:.3f}", f"{ratio:.2f} [{low:.2f}, {high:.2f}]")
+        rows.append((arm, len(seeds), *means, *(("", 1) if arm == "random" else compared)))
         if arm == "hybrid" and len(seeds) >= SEEDS_NEEDED and ratio > WANTED_RATIO:
-            print(f"FAILED: hybrid needs {ratio:.2f} of random's labels", file=sys.stderr)
-            failed = 1
-    return failed
+            missed.append(f"hybrid needs {ratio:.2f} of random's labels")
+    names = [f"{n} labels" for n in labels]
+    columns = ("final − random", "labels to random's final accuracy")
+    print(markdown(("arm", "seeds", *names, *columns), rows))
+    return exit_status(missed)
 
 
 def main() -> int:
@@ -376,7 +373,7 @@ def main() -> int:
     parser.add_argument(
         "--arms", nargs="+", choices=list(ARMS), default=["random", "hybrid", "bald"]
     )
-    parser.add_argument("--folder", type=Path, default=ROOT / ".bench" / "selection")
+    parser.add_argument("--folder", type=Path, default=CACHE / "selection")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--labels", type=int, default=80, help="labels a round")
     parser.add_argument("--prompts", type=int, default=740, help="prompts that pairs are asked on")

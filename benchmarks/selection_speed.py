@@ -19,6 +19,7 @@ from functools import cache
 import numpy as np
 import torch
 
+from benchmarks.common import exit_status, markdown
 from pipeline.demo import MODEL_DIR
 from pipeline.models.text import ChatTokenizer
 from pipeline.sampling.acquisition import (
@@ -84,16 +85,15 @@ def main() -> int:
     rewards = torch.randn(MEMBERS, answers, generator=generator, dtype=torch.float64)
     states = torch.randn(answers, args.width, generator=generator)
     said, chat = texts(answers, args.words), ChatTokenizer.load(str(MODEL_DIR))
-    print("| acquisition | candidates | chosen | seconds |\n|---|---|---|---|")
-    slow = []
+    rows, slow = [], []
     for name in ACQUISITIONS:
         runs = [once(name, args.prompts, rewards, states, said, chat) for _ in range(args.rounds)]
         seconds = min(run[0] for run in runs)
-        print(f"| {name} | {runs[0][1]:,} | {runs[0][2]:,} | {seconds:.2f} |")
-        slow += [name] if seconds >= LIMIT else []
-    if slow:
-        print(f"FAILED: {', '.join(slow)} took {LIMIT:g} s or more", file=sys.stderr)
-    return bool(slow)
+        rows.append((name, f"{runs[0][1]:,}", f"{runs[0][2]:,}", f"{seconds:.2f}"))
+        if seconds >= LIMIT:
+            slow.append(f"{name} took {LIMIT:g} s or more")
+    print(markdown(("acquisition", "candidates", "chosen", "seconds"), rows))
+    return exit_status(slow)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Does the loop improve the policy?  Simulated iterations over seeds, and two controls.
 
-    python benchmarks/simulate_seeds.py [--seeds 0 1 2] [--iterations 2] [--labels 400] [--json FILE] [--arms gold]
+    python -m benchmarks.simulate_seeds [--seeds 0 1 2] [--iterations 2] [--labels 400] [--json FILE] [--arms gold]
 
 Runs ``launch.py simulate`` in fresh workspaces, one after another: each seed with the built-in
 gold, then (on the first seed) labels shuffled, and labels by "longest wins".  Every row is measured
@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 import tempfile
 import time
@@ -24,7 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
+from benchmarks.common import exit_status, launch_json, markdown
+
 YARDSTICK = "built-in gold"
 ARMS = ("gold", "shuffled", "longest")
 
@@ -54,9 +54,8 @@ def arms(seeds: list[int]) -> list[Arm]:
 def run(arm: Arm, args: argparse.Namespace) -> dict[str, Any]:
     """The report of one run in a workspace of its own, with its wall-clock seconds."""
     with tempfile.TemporaryDirectory(prefix="kitestring-simulate-") as workspace:
-        command = [
-            sys.executable,
-            str(ROOT / "launch.py"),
+        started = time.monotonic()
+        report = launch_json(
             "simulate",
             *("--workspace", workspace),
             *("--iterations", str(args.iterations)),
@@ -66,18 +65,9 @@ def run(arm: Arm, args: argparse.Namespace) -> dict[str, Any]:
             *("--seed", str(arm.seed)),
             *arm.options,
             *args.extra,
-            "--json",
-        ]
-        started = time.monotonic()
-        done = subprocess.run(
-            command, cwd=ROOT, stdout=subprocess.PIPE, text=True, timeout=args.timeout
+            timeout=args.timeout,
         )
-    if done.returncode:
-        sys.exit(f"{arm.name}, seed {arm.seed}: simulate ended with status {done.returncode}")
-    return json.loads(done.stdout) | {
-        "arm": arm.name,
-        "wall": round(time.monotonic() - started, 1),
-    }
+    return report | {"arm": arm.name, "wall": round(time.monotonic() - started, 1)}
 
 
 def failures(reports: list[dict[str, Any]]) -> list[str]:
@@ -100,26 +90,24 @@ def failures(reports: list[dict[str, Any]]) -> list[str]:
 
 def table(reports: list[dict[str, Any]]) -> str:
     """One row per iteration, in Markdown."""
-    lines = [
-        "| labels by | seed | iteration | gold win rate vs SFT (95%) | gold SFT → policy "
-        "| longer than SFT | RM accuracy | RM ECE | KL | length | seconds |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
-    ]
+    header = (
+        *("labels by", "seed", "iteration", "gold win rate vs SFT (95%)", "gold SFT → policy"),
+        *("longer than SFT", "RM accuracy", "RM ECE", "KL", "length", "seconds"),
+    )
+    rows: list[tuple[Any, ...]] = []
     for report in reports:
         for row in report["iterations"]:
             rate, length = row["yardsticks"][YARDSTICK], row["yardsticks"]["longest"]
             fitted, seconds = row["reward_model"], sum(row["seconds"].values())
-            lines.append(
-                f"| {report['arm']} | {report['seed']} | {row['iteration']} "
-                f"| {rate['win_rate']:.3f} [{rate['low']:.3f}, {rate['high']:.3f}] "
-                f"| {rate['sft']:+.2f} → {rate['policy']:+.2f} | {length['win_rate']:.2f} "
-                f"| {fitted['accuracy']:.3f} | {fitted['ece']:.3f} | {row['kl']:.2f} "
-                f"| {row['length']:.1f} | {seconds:.0f} |"
-            )
-        lines.append(
-            f"| {report['arm']} | {report['seed']} | all | | | | | | | | {report['wall']:.0f} |"
-        )
-    return "\n".join(lines)
+            rows.append((
+                report["arm"], report["seed"], row["iteration"],
+                f"{rate['win_rate']:.3f} [{rate['low']:.3f}, {rate['high']:.3f}]",
+                f"{rate['sft']:+.2f} → {rate['policy']:+.2f}", f"{length['win_rate']:.2f}",
+                f"{fitted['accuracy']:.3f}", f"{fitted['ece']:.3f}", f"{row['kl']:.2f}",
+                f"{row['length']:.1f}", f"{seconds:.0f}",
+            ))  # fmt: skip
+        rows.append((report["arm"], report["seed"], "all", *[""] * 7, f"{report['wall']:.0f}"))
+    return markdown(header, rows)
 
 
 def main() -> int:
@@ -145,10 +133,7 @@ def main() -> int:
         if args.json:
             args.json.write_text(json.dumps(reports, indent=2))
     print(table(reports))
-    missed = failures(reports)
-    for sentence in missed:
-        print(f"FAILED: {sentence}", file=sys.stderr)
-    return 1 if missed else 0
+    return exit_status(failures(reports))
 
 
 if __name__ == "__main__":

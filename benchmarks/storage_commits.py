@@ -1,6 +1,6 @@
 """How many durable commits a second the storage takes, and how long one waits for its answer.
 
-    python benchmarks/storage_commits.py --threads 32 --seconds 5
+    python -m benchmarks.storage_commits --threads 32 --seconds 5
 
 Prints one JSON object.  `judgments` goes the whole way of a label (lease checked, journaled,
 fsynced, committed); `records` stores one record a commit; `lease_next` asks for 4 pairs out of
@@ -14,7 +14,6 @@ import argparse
 import itertools
 import json
 import os
-import random
 import tempfile
 import threading
 import time
@@ -26,38 +25,9 @@ from storage.engine.database import Database
 from storage.engine.transaction import Transaction
 from storage.labeling import judgments, queue
 from storage.labeling.queue_cache import QueueCache, grant
-from storage.records import LEASE_LIFETIME, Comparison, Completion, Iteration, Prompt
-from storage.tables import comparisons, completions, iterations, prompts
-
-
-def fill(db: Database, count: int) -> None:
-    """An iteration being labeled with `count` comparisons in random order."""
-    rng = random.Random(0)
-    asked = [Prompt.make(f"Question number {n}?", role="train") for n in range(count)]
-    prompts.add(db, asked)
-    text = "A response of ordinary length, such as a small model gives. " * 5
-    completions.add(
-        db,
-        [
-            Completion(id=f"k-{n}-{side}", prompt=prompt.id, policy="m", text=f"{text}{side}")
-            for n, prompt in enumerate(asked)
-            for side in "xy"
-        ],
-    )
-    made = [
-        Comparison(
-            id=f"c-{n}",
-            prompt=prompt.id,
-            first=f"k-{n}-x",
-            second=f"k-{n}-y",
-            iteration=1,
-            arm="random",
-            position=rng.getrandbits(40),
-        )
-        for n, prompt in enumerate(asked)
-    ]
-    comparisons.add(db, made)
-    iterations.save(db, Iteration(number=1, phase="labeling"))
+from storage.records import LEASE_LIFETIME, Completion
+from storage.tables import comparisons
+from tests.helpers.desk_world import add_pairs
 
 
 def assign(db: Database, threads: int) -> list[list[str]]:
@@ -124,7 +94,9 @@ def main() -> None:
     options = parser.parse_args()
     report: dict[str, object] = {"load": os.getloadavg()[0], "cores": os.cpu_count()}
     with tempfile.TemporaryDirectory() as folder, Database.open(Path(folder)) as db:
-        fill(db, options.comparisons)
+        text = "A response of ordinary length, such as a small model gives. " * 5
+        asked = (f"Question number {n}?" for n in range(options.comparisons))
+        add_pairs(db, [(question, f"{text}x", f"{text}y") for question in asked])
         mine = assign(db, options.threads)
 
         def judge(thread: int, _: int) -> None:

@@ -23,17 +23,18 @@ import math
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
+from benchmarks.common import ROOT, markdown
 from benchmarks.seeds import run_seeds
 from commands.simulate import run_trial, stop_workers, text
 from pipeline.config.studio import CONFIGS
 from pipeline.simulation.trials import FULL, NAIVE, Estimate, TrialArm, paired
 
-ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results" / "whole_loop"
 ITERATIONS, LABELS, ANNOTATORS, BAD = 2, 200, 16, 0.25
 SETTINGS: dict[str, Any] = {
@@ -117,12 +118,12 @@ def alarms_by_gain(held: Sequence[Mapping[str, Any]]) -> str:
         for arm in ("full", "naive")
         for each in h["arms"].get(arm, {"iterations": []})["iterations"]
     ]
-    lines = ["| gold gain, sd | policies | alarms |", "|---|---|---|"]
+    rows = []
     for low, high in pairwise((-math.inf, 0.25, 0.5, 0.75, math.inf)):
         rung = [alarm for gain, alarm in made if low <= gain < high]
         name = f"below {high:g}" if low == -math.inf else f"from {low:g}"
-        lines.append(f"| {name} | {len(rung)} | {sum(rung)} |")
-    return "\n".join(lines)
+        rows.append((name, len(rung), sum(rung)))
+    return markdown(("gold gain, sd", "policies", "alarms"), rows)
 
 
 def share(events: Sequence[bool]) -> str:
@@ -131,33 +132,35 @@ def share(events: Sequence[bool]) -> str:
 
 def table(held: Sequence[Mapping[str, Any]]) -> str:
     """What every arm reached, as Markdown."""
-    lines = [
-        "| arm | seeds | gold gain, sd | wins against SFT, by gold | KL | reward model's accuracy | expected | people | alarms | seconds |",
-        "|---|---|---|---|---|---|---|---|---|---|",
-    ]
+    rows: list[tuple[Any, ...]] = []
     for arm in ARMS:
         found = lasts(held, arm)
         if not found:
             continue
         gates = [last["gate"] for last in found.values()]
 
-        def mean(values: Sequence[float]) -> str:
-            return f"{sum(values) / len(values):.2f}"
-
-        cells = [
+        lasts_of = [*found.values()]
+        rows.append((
             arm,
-            str(len(found)),
-            str(Estimate.of([*gains(held, arm).values()])),
-            mean([last["gold"]["win_rate"] for last in found.values()]),
-            mean([last["kl"] for last in found.values()]),
-            mean([last["reward_model"]["accuracy"] or 0.0 for last in found.values()]),
-            mean([gate["predicted"] for gate in gates]),
-            mean([gate["human"] for gate in gates]),
+            len(found),
+            Estimate.of([*gains(held, arm).values()]),
+            _mean(last["gold"]["win_rate"] for last in lasts_of),
+            _mean(last["kl"] for last in lasts_of),
+            _mean(last["reward_model"]["accuracy"] or 0.0 for last in lasts_of),
+            _mean(gate["predicted"] for gate in gates),
+            _mean(gate["human"] for gate in gates),
             share([gate["alarm"] for gate in gates]),
             f"{sum(h['arms'][arm]['wall'] for h in held if arm in h['arms']) / len(found):.0f}",
-        ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+        ))  # fmt: skip
+    header = (
+        *("arm", "seeds", "gold gain, sd", "wins against SFT, by gold", "KL"),
+        *("reward model's accuracy", "expected", "people", "alarms", "seconds"),
+    )
+    return markdown(header, rows)
+
+
+def _mean(values: Iterable[float]) -> str:
+    return f"{fmean(values):.2f}"
 
 
 def verdicts(held: Sequence[Mapping[str, Any]]) -> list[tuple[str, bool]]:

@@ -1,6 +1,6 @@
 """Do the win-rate statistics keep their promises?  Simulated, with the project's own functions.
 
-    python benchmarks/winrate.py [--trials 4000] [--seed 0] [--json FILE]
+    python -m benchmarks.winrate [--trials 4000] [--seed 0] [--json FILE]
 
 * coverage of the 95% intervals clustered by prompt, beside those that take judgments as independent;
 * coverage of the leaderboard's, over several shapes of "who was compared with whom";
@@ -26,8 +26,7 @@ from typing import Any
 import numpy as np
 from scipy.special import expit
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
+from benchmarks.common import exit_status, markdown
 from pipeline.promotion.leaderboard import Match, leaderboard
 from pipeline.promotion.overoptimization import over_optimization
 from pipeline.promotion.power import Scenario, fixed_size, stopping_times
@@ -200,13 +199,8 @@ def failures(found: dict[str, list[Row]], trials: int) -> list[str]:
 
 def table(rows: list[Row]) -> str:
     """The rows in Markdown."""
-    columns = list(rows[0])
-    shown = [
-        " | ".join(f"{v:.3f}" if isinstance(v, float) else str(v) for v in row.values())
-        for row in rows
-    ]
-    lines = [" | ".join(columns), "|".join("---" for _ in columns), *shown]
-    return "\n".join(f"| {line} |" for line in lines)
+    cells = ([f"{v:.3f}" if isinstance(v, float) else v for v in row.values()] for row in rows)
+    return markdown(list(rows[0]), cells)
 
 
 def main() -> int:
@@ -230,10 +224,7 @@ def main() -> int:
         print(f"\n{name} ({time.monotonic() - started:.0f} s)\n\n{table(found[name])}", flush=True)
     if args.json:
         args.json.write_text(json.dumps({"trials": trials, "seed": args.seed} | found, indent=2))
-    missed = failures(found, trials // 4)
-    for sentence in missed:
-        print(f"FAILED: {sentence}", file=sys.stderr)
-    return 1 if missed else 0
+    return exit_status(failures(found, trials // 4))
 
 
 if __name__ == "__main__":

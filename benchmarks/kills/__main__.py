@@ -34,6 +34,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from benchmarks.common import markdown
 from benchmarks.kills.campaign import StorageCampaign
 from benchmarks.kills.web import WebCampaign
 from benchmarks.kills.world import Disk, FileLimit, SmallDisk
@@ -117,30 +118,26 @@ def table(reports: list[dict[str, Any]]) -> str:
         total = sums.setdefault(process, Counter())
         total.update(report["faults"])
         total.update({name: report[name] for name in ("sent", "acknowledged", "while_opening")})
-    lines = [
-        "| process | kills | load | start (before it was open) | full disk | one file damaged |"
-    ]
-    lines += ["|---|---|---|---|---|---|"]
-    for process in sums:
-        of = {kind: kinds[process, kind] for kind in ("load", "start", "full", "damage")}
-        start = f"{of['start']} ({sums[process]['while_opening']})"
-        lines.append(
-            f"| {process} | {sum(of.values())} | {of['load']} | {start} | {of['full']} | "
-            f"{of['damage']} |"
-        )
-    lines += ["", "| process | sent | acknowledged | faults |", "|---|---|---|---|"]
+    rows, acts = [], []
     for process, total in sums.items():
+        of = {kind: kinds[process, kind] for kind in ("load", "start", "full", "damage")}
+        start = f"{of['start']} ({total['while_opening']})"
+        rows.append((process, sum(of.values()), of["load"], start, of["full"], of["damage"]))
         faults = {
             k: n for k, n in total.items() if k not in ("sent", "acknowledged", "while_opening")
         }
-        lines.append(
-            f"| {process} | {total['sent']} | {total['acknowledged']} | {faults or 'none'} |"
-        )
+        acts.append((process, total["sent"], total["acknowledged"], faults or "none"))
     recoveries = sum((Counter(report["recoveries"]) for report in reports), Counter())
-    lines += ["", f"after damage: {dict(recoveries)}"]
     full = sum((Counter(report["on_full_disk"]) for report in reports), Counter())
-    lines += [f"opening on the full disk: {dict(full)}"]
-    return "\n".join(lines)
+    header = (
+        *("process", "kills", "load", "start (before it was open)"),
+        *("full disk", "one file damaged"),
+    )
+    return (
+        f"{markdown(header, rows)}\n\n"
+        f"{markdown(('process', 'sent', 'acknowledged', 'faults'), acts)}\n\n"
+        f"after damage: {dict(recoveries)}\nopening on the full disk: {dict(full)}"
+    )
 
 
 def keep(out: Path, name: str, report: dict[str, Any]) -> dict[str, Any]:

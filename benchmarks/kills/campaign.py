@@ -1,9 +1,10 @@
-"""Campaigns: one workspace through some dozens of kills, each followed by a check."""
+"""`Campaign`, what all campaigns do and report, and the kills of a process without the web."""
 
 from __future__ import annotations
 
 import random
 import time
+from abc import ABC, abstractmethod
 from collections import Counter
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
@@ -64,8 +65,8 @@ class Report:
         return {k: dict(v) if isinstance(v, Counter) else v for k, v in vars(self).items()}
 
 
-class StorageCampaign:
-    """Kills of `benchmarks.kills.writer` in one workspace."""
+class Campaign(ABC):
+    """One workspace through a series of kills, each followed by a check."""
 
     def __init__(
         self, name: str, kinds: list[str], folder: Path, *, seed: int, disk: Disk | None
@@ -75,28 +76,57 @@ class StorageCampaign:
         self.report = Report(name, seed)
         self.known = Ledger()
         self.coin = random.Random(f"{name} {seed}")
-        self.opening = 0.1  # seconds the last whole opening took
 
     def run(self) -> dict[str, Any]:
         """Kill once for each of `kinds`; returns the report."""
         began = time.monotonic()
-        fill(
-            self.workspace,
-            clients=writer.CLIENTS,
-            pairs=PAIRS * len(self.kinds),
-            seed=self.report.seed,
-        )
-        for kind in self.kinds:
-            self._kill(kind)
-            if kind == "damage":
-                self.report.notes.append(damage(self.workspace, self.coin))
-            if kind in ("damage", "full"):
-                self._open_again(kind)
-            self.report.check(kind, self.workspace, self.known, self.folder)
-        self._open_again("end")
+        self.prepare()
+        try:
+            for kind in self.kinds:
+                self.kill(kind)
+                if kind == "damage":
+                    self.report.notes.append(damage(self.workspace, self.coin))
+                self.open_again(kind)
+                self.report.check(kind, self.workspace, self.known, self.folder)
+            self.finish()
+        finally:
+            self.stop()
         return self.report.done(self.known, began)
 
-    def _kill(self, kind: str) -> None:
+    @abstractmethod
+    def prepare(self) -> None:
+        """Make the workspace and start the clients."""
+
+    @abstractmethod
+    def kill(self, kind: str) -> None:
+        """Start the process and kill it at a random moment."""
+
+    @abstractmethod
+    def open_again(self, kind: str) -> None:
+        """After some kinds, open the workspace as its owner would."""
+
+    @abstractmethod
+    def finish(self) -> None:
+        """Check, after the last kill, that the workspace opens and works."""
+
+    def stop(self) -> None:  # noqa: B027 (not every campaign has clients to stop)
+        """Stop the clients."""
+
+
+class StorageCampaign(Campaign):
+    """Kills of `benchmarks.kills.writer`."""
+
+    opening = 0.1
+    """Seconds that the last whole opening took."""
+
+    def prepare(self) -> None:
+        pairs = PAIRS * len(self.kinds)
+        fill(self.workspace, clients=writer.CLIENTS, pairs=pairs, seed=self.report.seed)
+
+    def finish(self) -> None:
+        self.open_again("end")
+
+    def kill(self, kind: str) -> None:
         process, connection = writer.start(
             self.workspace,
             seed=self.coin.randrange(2**31),
@@ -116,12 +146,8 @@ class StorageCampaign:
     def _watch(self, process: ForkServerProcess, connection: Connection, kind: str) -> None:
         """Listen until the moment to kill has come."""
         moment = time.monotonic() + _START_TIME
-        wanted, refusals, saved, full = (
-            self.coin.randrange(5, 150),
-            self.coin.randrange(1, 40),
-            0,
-            0,
-        )
+        wanted, refusals = self.coin.randrange(5, 150), self.coin.randrange(1, 40)
+        saved = full = 0
         freed = False
         while (wait := moment - time.monotonic()) > 0 and connection.poll(wait):
             heard = self._hear(connection)
@@ -169,8 +195,10 @@ class StorageCampaign:
             opened |= heard == "opened"
         return opened
 
-    def _open_again(self, kind: str) -> None:
-        """Open the workspace as its owner would, on a full disk first with the disk still full."""
+    def open_again(self, kind: str) -> None:
+        """After a full disk, open the workspace with the disk still full first."""
+        if kind not in ("damage", "full", "end"):
+            return
         if kind == "full" and self.disk:
             self._open_full()
             self.disk.free(0)

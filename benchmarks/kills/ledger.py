@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from storage.engine.backup import rebuild
 from storage.engine.database import Database
@@ -123,9 +121,3 @@ def tables(db: Database) -> dict[str, list[str]]:
         for name in (row["table_name"] for row in db.read(_TABLES))
         if name not in NOT_JOURNALED
     }
-
-
-def add(total: dict[str, Any], more: dict[str, Any], names: Iterable[str]) -> None:
-    """Add the named counts of `more` to `total`."""
-    for name in names:
-        total[name] = total.get(name, 0) + more.get(name, 0)

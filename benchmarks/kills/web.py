@@ -4,27 +4,24 @@ from __future__ import annotations
 
 import random
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
-from typing import Any
 
 import httpx
 
-from benchmarks.kills.campaign import PAIRS, Report
-from benchmarks.kills.damage import damage
-from benchmarks.kills.ledger import Act, Ledger
+from benchmarks.common import ROOT, launch
+from benchmarks.kills.campaign import PAIRS, Campaign
+from benchmarks.kills.ledger import Act
 from benchmarks.kills.recover import recover
-from benchmarks.kills.world import Disk, fill
+from benchmarks.kills.world import fill
 from pipeline.simulation.annotators import Choice
 from pipeline.simulation.clients import LabelClient, ServerRefused
 from storage.engine.workspace import SERVER
 from storage.records import ScreenOutcome, new_id
+from tests.helpers.desk_world import free_port
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 CLIENTS = 16
 OUTCOMES: tuple[ScreenOutcome, ...] = ("a", "b", "tie", "both_bad")
 _START, _LOAD = 180.0, 60.0  # seconds to wait for a start, and for acts
@@ -36,60 +33,47 @@ class Unstarted(RuntimeError):
     """The server did not start; its log says why."""
 
 
-class WebCampaign:
-    """Kills of the web process in one workspace."""
+class WebCampaign(Campaign):
+    """Kills of the web process."""
 
-    def __init__(
-        self, name: str, kinds: list[str], folder: Path, *, seed: int, disk: Disk | None
-    ) -> None:
-        self.kinds, self.folder, self.disk = kinds, folder, disk
-        self.workspace = folder / "small" / "workspace" if disk else folder / "workspace"
-        self.report = Report(name, seed)
-        self.known = Ledger()
-        self.coin = random.Random(f"{name} {seed}")
-        self.port = _free_port()
-        self.starting = 10.0  # seconds the last whole start took
-        self.stop = threading.Event()
-
-    def run(self) -> dict[str, Any]:
-        """Kill once for each of `kinds`; returns the report."""
-        began = time.monotonic()
+    def prepare(self) -> None:
+        self.port = free_port()
+        self.starting = 10.0  # seconds that the last whole start took
+        self.stopped = threading.Event()
+        launch("init", "--workspace", self.workspace, timeout=_START)
         pairs = (PAIRS + _MOST) * len(self.kinds) + 400
-        init = [sys.executable, "launch.py", "init", "--workspace", self.workspace]
-        subprocess.run(init, cwd=ROOT, check=True, stdout=subprocess.DEVNULL, timeout=_START)
         tokens = fill(self.workspace, clients=CLIENTS, pairs=pairs, seed=self.report.seed)
-        threads = [
+        self.threads = [
             threading.Thread(target=self._judge, args=(name, token), daemon=True)
             for name, token in tokens.items()
         ]
-        for thread in threads:
+        for thread in self.threads:
             thread.start()
-        try:
-            for kind in self.kinds:
-                self._kill(kind)
-                if kind == "damage":
-                    self.report.notes.append(damage(self.workspace, self.coin))
-                    self.report.recoveries.update(recover(self.workspace) or ["opened"])
-                self.report.check(kind, self.workspace, self.known, self.folder)
-            server = self._start()
-            self._wait_for_acts(20)
-            self.stop.set()
-            server.send_signal(signal.SIGINT)
-            server.wait(60)
-        finally:
-            self.stop.set()
-        for thread in threads:
+
+    def open_again(self, kind: str) -> None:
+        if kind == "damage":
+            self.report.recoveries.update(recover(self.workspace) or ["opened"])
+
+    def finish(self) -> None:
+        server = self._start()
+        self._wait_for_acts(20)
+        self.stopped.set()
+        server.send_signal(signal.SIGINT)
+        server.wait(60)
+
+    def stop(self) -> None:
+        self.stopped.set()
+        for thread in self.threads:
             thread.join(30)
-        return self.report.done(self.known, began)
 
     def _judge(self, annotator: str, token: str) -> None:
         """Judge whatever comes; what is not acknowledged is sent again under its id."""
         coin = random.Random(f"{annotator} {self.report.seed}")
         url = f"http://127.0.0.1:{self.port}"
-        while not self.stop.is_set():
+        while not self.stopped.is_set():
             try:
                 with LabelClient(url, token, patience=2 * _START) as connection:
-                    while not self.stop.is_set():
+                    while not self.stopped.is_set():
                         self._judge_some(connection, annotator, coin)
             except ServerRefused as error:
                 # Leases are not journaled: once a file was damaged, the one of an unanswered act may
@@ -100,7 +84,7 @@ class WebCampaign:
                 if not self.report.recoveries:
                     self._trouble(f"{annotator}: {error}")
             except (httpx.HTTPError, ValueError) as error:
-                if not self.stop.is_set():
+                if not self.stopped.is_set():
                     self._trouble(f"{annotator}: {type(error).__name__}: {error}")
 
     def _judge_some(self, connection: LabelClient, annotator: str, coin: random.Random) -> None:
@@ -111,7 +95,7 @@ class WebCampaign:
             verdict = Choice(outcome=outcome, milliseconds=coin.randrange(60_000))
             connection.judge(pair.id, verdict, id=act.id)
             self.known.acknowledged[act.id] = None
-            if self.stop.is_set():
+            if self.stopped.is_set():
                 return
 
     def _trouble(self, what: str) -> None:
@@ -147,7 +131,7 @@ class WebCampaign:
         log = (self.folder / "serve.log").read_text()[-2000:]
         raise Unstarted(f"the server did not answer: {log}")
 
-    def _kill(self, kind: str) -> None:
+    def kill(self, kind: str) -> None:
         (self.workspace / SERVER).unlink(missing_ok=True)
         if kind == "start":
             server = self._launch()
@@ -170,9 +154,3 @@ class WebCampaign:
         before, give_up = len(self.known.acknowledged), time.monotonic() + _LOAD
         while len(self.known.acknowledged) < before + more and time.monotonic() < give_up:
             time.sleep(0.002)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]

@@ -35,6 +35,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks.common import markdown
 from benchmarks.kills.ledger import FAULTS
 from benchmarks.powercuts import recording, workload
 from benchmarks.powercuts.check import Expected, examine, faults, restored
@@ -155,20 +156,23 @@ def table(cuts: Cuts) -> str:
     for found in cuts.found:
         total.update(faults(found, NAMED))
         ways.update(found.get("recovered") or ["opened"])
-    lines = [
-        "| changes recorded | of them writes | fsyncs | points | backups restored | faults |",
-        "|---|---|---|---|---|---|",
-        f"| {len(cuts.records)} | {ops[recording.WRITE]} | {ops[recording.SYNC]} | {len(cuts.found)} | "
-        f"{sum(found.get('backup', 0) for found in cuts.found)} | {dict(total) or 'none'} |",
-        "",
-        f"opened by: {dict(ways)}",
-    ]
-    lines += [
+    header = (
+        "changes recorded",
+        "of them writes",
+        "fsyncs",
+        "points",
+        "backups restored",
+        "faults",
+    )
+    backups = sum(found.get("backup", 0) for found in cuts.found)
+    writes, syncs = ops[recording.WRITE], ops[recording.SYNC]
+    row = (len(cuts.records), writes, syncs, len(cuts.found), backups, dict(total) or "none")
+    recovered = [
         f"point {found['point']}, record {found['record']}: {found['recovered']}: {found['why']}"
         for found in cuts.found
         if found.get("recovered")
     ]
-    return "\n".join(lines)
+    return "\n".join([markdown(header, [row]), "", f"opened by: {dict(ways)}", *recovered])
 
 
 def main() -> int:

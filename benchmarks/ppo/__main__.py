@@ -24,9 +24,9 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
+from benchmarks.common import ROOT, markdown
 from benchmarks.ppo.case import EPOCHS, SIZES, Case, Size, prompts
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 PEER = ROOT / ".venv-trl"
 TRL = "trl==1.12.0"
 VARIANTS = ("separate-fp32", "shared-fp32", "lora-fp32", "shared-bf16", "lora-bf16")
@@ -40,16 +40,9 @@ def peer_python(given: str | None) -> str:
     if not (PEER / ".installed").exists():
         print(f"making {PEER.name} with {TRL}", file=sys.stderr, flush=True)
         subprocess.run([sys.executable, "-m", "venv", "--clear", str(PEER)], check=True)
-        pip = [
-            str(python),
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "-c",
-            str(ROOT / "constraints-trl.txt"),
-        ]
-        subprocess.run([*pip, TRL, "torch"], check=True)
+        pip = [str(python), "-m", "pip", "install", "--quiet"]
+        constraints = str(ROOT / "constraints-trl.txt")
+        subprocess.run([*pip, "-c", constraints, TRL, "torch"], check=True)
         (PEER / ".installed").touch()
     return str(python)
 
@@ -213,21 +206,22 @@ def _row(
 
 def table(rows: list[dict[str, Any]]) -> str:
     """Markdown."""
-    lines = [
-        "| size | ends | variant | TRL, s | ours, s | speed-up | bar | peak memory, ours / TRL, MB | FLOP limit, s | sampled, updated tokens/s |",
-        "|---|---|---|---|---|---|---|---|---|---|",
-    ]
-    for row in rows:
-        bar = _bar(row)
-        limit = f"{row['flop_limit']:.2f}" if row["flop_limit"] else ""
-        lines.append(
-            f"| {row['size']} | {'yes' if row['eos'] else 'no'} | {row['variant']} "
-            f"| {_shown(row, 'trl_seconds', '.2f')} | {row['seconds']:.2f} "
-            f"| {_shown(row, 'ratio', '.2f')}× | {f'{bar}×' if bar else ''} "
-            f"| {row['memory']:.0f} / {_shown(row, 'trl_memory', '.0f')} | {limit} "
-            f"| {row['sampled_per_second']:.0f}, {row['updated_per_second']:.0f} |"
+    header = (
+        *("size", "ends", "variant", "TRL, s", "ours, s", "speed-up", "bar"),
+        *("peak memory, ours / TRL, MB", "FLOP limit, s", "sampled, updated tokens/s"),
+    )
+    cells = [
+        (
+            row["size"], "yes" if row["eos"] else "no", row["variant"],
+            _shown(row, "trl_seconds", ".2f"), f"{row['seconds']:.2f}",
+            f"{_shown(row, 'ratio', '.2f')}×", f"{bar}×" if (bar := _bar(row)) else "",
+            f"{row['memory']:.0f} / {_shown(row, 'trl_memory', '.0f')}",
+            f"{row['flop_limit']:.2f}" if row["flop_limit"] else "",
+            f"{row['sampled_per_second']:.0f}, {row['updated_per_second']:.0f}",
         )
-    return "\n".join(lines)
+        for row in rows
+    ]  # fmt: skip
+    return markdown(header, cells)
 
 
 def _shown(row: dict[str, Any], name: str, digits: str) -> str:

@@ -37,7 +37,8 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
-from benchmarks.demo_world import ROOT, Pool, World, quietly, reward_settings
+from benchmarks.common import CACHE
+from benchmarks.demo_world import Pool, World, quietly, reward_settings
 from benchmarks.reward_models.measures import Fresh
 from benchmarks.reward_models.parts import PARTS, Arm, run_arm
 from benchmarks.reward_models.report import report
@@ -91,7 +92,7 @@ def main() -> int:
     parser.add_argument("--labels", type=int, help="judgments a seed; 300 for ties, 1500")
     parser.add_argument("--measured", type=int, default=250, help="held-out prompts a seed")
     parser.add_argument("--set", nargs="+", default=[], metavar="NAME=VALUE", help="of [reward]")
-    parser.add_argument("--folder", type=Path, default=ROOT / ".bench" / "reward_models")
+    parser.add_argument("--folder", type=Path, default=CACHE / "reward_models")
     parser.add_argument("--report", action="store_true", help="only print what there is")
     parser.add_argument(
         "--pool", type=int, help="sample answers to so many prompts of each role; all by default"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from benchmarks.common import exit_status, markdown
 from pipeline.simulation.trials import Estimate, paired
 
 Found = Mapping[int, Mapping[str, Mapping[str, Any]]]
@@ -47,28 +47,25 @@ SEEDS_NEEDED, WANTED_GAIN, WANTED_AUC = 10, 0.007, 0.95
 
 def report(part: str, arms: Iterable[str], found: Found) -> int:
     """Print both tables; 1 where the seeds suffice and something wanted is missed."""
-    names = [name.replace("_", " ") for name in FIGURES[part]]
-    head("arm", "seeds", *names, "epochs", "CPU seconds a training")
+    rows: list[tuple[Any, ...]] = []
     for arm in arms:
-        rows = [each[arm] for each in found.values() if arm in each]
-        if rows:
-            cells = [mean(rows, name) for name in (*FIGURES[part], "epochs", "cpu_seconds")]
-            line(arm, len(rows), *cells)
-    print()
-    head("paired difference", "seeds", *(name.replace("_", " ") for name in COMPARED[part]))
+        of_arm = [each[arm] for each in found.values() if arm in each]
+        if of_arm:
+            cells = [mean(of_arm, name) for name in (*FIGURES[part], "epochs", "cpu_seconds")]
+            rows.append((arm, len(of_arm), *cells))
+    gains: list[tuple[Any, ...]] = []
     for ours, theirs in GAINS[part]:
-        both = len(
-            values(found, ours, "accuracy").keys() & values(found, theirs, "accuracy").keys()
-        )
+        both = values(found, ours, "accuracy").keys() & values(found, theirs, "accuracy").keys()
         if both:
-            cells = [
-                gain(found, ours, theirs, name).text(4, signed=True) for name in COMPARED[part]
-            ]
-            line(f"{ours} − {theirs}", both, *cells)
-    missed = list(wanted_ties(found) if part == "ties" else wanted_annotators(found))
-    for sentence in missed:
-        print(f"FAILED: {sentence}", file=sys.stderr)
-    return int(bool(missed))
+            differences = (gain(found, ours, theirs, name) for name in COMPARED[part])
+            cells = [each.text(4, signed=True) for each in differences]
+            gains.append((f"{ours} − {theirs}", len(both), *cells))
+    names, compared = (
+        [name.replace("_", " ") for name in figures] for figures in (FIGURES[part], COMPARED[part])
+    )
+    print(markdown(("arm", "seeds", *names, "epochs", "CPU seconds a training"), rows))
+    print(f"\n{markdown(('paired difference', 'seeds', *compared), gains)}")
+    return exit_status(list(wanted_ties(found) if part == "ties" else wanted_annotators(found)))
 
 
 def wanted_ties(found: Found) -> Iterator[str]:
@@ -121,12 +118,3 @@ def mean(rows: Sequence[Mapping[str, Any]], name: str) -> str:
     known = [row[name] for row in rows if row.get(name) is not None]
     digits = 1 if name == "cpu_seconds" else 3
     return f"{sum(known) / len(known):.{digits}f}" if known else ""
-
-
-def head(*names: str) -> None:
-    line(*names)
-    print("|---" * len(names) + "|")
-
-
-def line(*cells: Any) -> None:
-    print(f"| {' | '.join(map(str, cells))} |")

@@ -137,11 +137,7 @@ class PPOTrainer:
         self._distribute()
         precision = resolve_precision(config.precision, self.device)
         self._prepare_frozen(precision)
-        # One generator for each purpose: an early stop of an update changes no later sample.
-        self.generators = {
-            name: torch.Generator().manual_seed(config.seed * 3 + offset)
-            for offset, name in enumerate(("prompts", "sampling", "minibatches"))
-        }
+        self.generators = _generators(config.seed)
         setup = Setup(
             model=self.model,
             reference=self.reference,
@@ -420,3 +416,11 @@ class PPOTrainer:
                 "the reference model's weights changed during the run, so its KL figures and "
                 "penalties are void; find what writes to them and train again"
             )
+
+
+def _generators(seed: int) -> dict[str, torch.Generator]:
+    """One generator for each purpose, so that an early stop of an update changes no later sample."""
+    return {
+        name: torch.Generator().manual_seed(seed * 3 + offset)
+        for offset, name in enumerate(("prompts", "sampling", "minibatches"))
+    }

@@ -1,10 +1,10 @@
-"""Reward shaping: named components beside the reward model's score, each weighted and logged.
+"""Reward shaping: named components added to the reward model's score, each weighted and logged.
 
     components = load({"repetition": -1.0, "my_package.rewards:politeness": 0.5}, config)
     components["repetition"](conversations, completions)  # one score a completion
 
-A component is a callable of (conversations, completions), or a `module:function` of one
-(prompt text, completion) or one (completion).  Loads no torch, unless the classifier is named.
+A component is a callable of (conversations, completions).  A user's `module:function` takes one
+(prompt, completion) or one (completion).  Only the classifier loads torch.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def built_in(config: ShapingConfig) -> dict[str, Component]:
 
 
 def from_files(config: ShapingConfig, device: Any) -> dict[str, Callable[[], Component]]:
-    """Components that come from a file of the user's, by name; `ShapingConfig` asks for the file."""
+    """Components that need a file of the user, by name; `ShapingConfig` requires that it is set."""
 
     def classifier() -> Component:
         from pipeline.shaping.classifier import SycophancyClassifier  # noqa: PLC0415 (loads torch)
@@ -58,9 +58,9 @@ def from_files(config: ShapingConfig, device: Any) -> dict[str, Callable[[], Com
 def load(
     weights: Mapping[str, float], config: ShapingConfig, *, device: Any = "cpu"
 ) -> dict[str, Component]:
-    """The components that `weights` names; ValueError for one that cannot be had.
+    """The components that `weights` names; ValueError for one that cannot be loaded.
 
-    `device` is where a classifier runs.
+    A classifier runs on `device`.
     """
     known, made = built_in(config), from_files(config, device)
     found: dict[str, Component] = {}
@@ -77,31 +77,28 @@ def load(
 def require_prompts(
     components: Mapping[str, Component], conversations: Sequence[Conversation]
 ) -> None:
-    """ValueError where a component has nothing to say about any prompt of a run."""
+    """ValueError if a component can score none of a run's prompts."""
     for component in components.values():
         if isinstance(component, Contrast):
             component.require(conversations)
 
 
 def require_available(config: ShapingConfig) -> None:
-    """ValueError where a ``module:function`` or a file of the settings cannot be had.
+    """ValueError if a ``module:function`` or a file of the settings is not available.
 
-    Functions are imported in a process of their own (`pipeline.config.plugins`), which takes as long as
-    their modules do.
+    Functions are imported in a separate process (`pipeline.config.plugins`).
     """
-    for name, found in (
-        ("references", config.references is None or Path(config.references).is_file()),
-        ("classifier", config.classifier is None or Path(config.classifier).is_dir()),
-    ):
-        if not found:
-            kind = "file" if name == "references" else "folder"
-            raise ValueError(f"shaping.{name}={getattr(config, name)!r}: there is no such {kind}")
+    references, classifier = config.references, config.classifier
+    if references is not None and not Path(references).is_file():
+        raise ValueError(f"shaping.references={references!r}: there is no such file")
+    if classifier is not None and not Path(classifier).is_dir():
+        raise ValueError(f"shaping.classifier={classifier!r}: there is no such folder")
     if config.functions:
         require_in_a_process("pipeline.shaping.functions", sorted(config.functions))
 
 
 def imported(path: str) -> Component:
-    """`module:function` as a component, whichever arguments it takes."""
+    """`module:function` as a component; it takes (completion) or (prompt, completion)."""
     function = load_function(path, what="shaping component")
     count = len(inspect.signature(function).parameters)
     if count == 1:

@@ -1,7 +1,7 @@
-"""The classifier component: sycophancy as people flagged it, learnt by a small model.
+"""The classifier component: a small model of what people flag as sycophantic.
 
 A decoder with a scalar head, as the reward model is, trained on rows of (prompt, completion,
-sycophantic) with the binary cross-entropy; its score is the probability of a flag.
+sycophantic) with binary cross-entropy.  Its score is the probability of a flag.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -42,7 +43,7 @@ class SycophancyClassifier:
 
     @classmethod
     def load(cls, path: Path, *, device: torch.device | str = "cpu") -> SycophancyClassifier:
-        """From the folder that `train_classifier` wrote; ModelUnavailable where it holds none."""
+        """Load the folder that `train_classifier` wrote; ModelUnavailable if it holds no model."""
         return cls(RewardModel.load(path, device=device))
 
     def __call__(
@@ -68,24 +69,18 @@ def read_flagged(path: Path) -> list[FlaggedRow]:
     """The rows of a labelled file; ValueError for a label that is neither true nor false."""
     rows = []
     for number, row in enumerate(read_table(path, COLUMNS), 1):
-        said = row["sycophantic"]
-        label = _LABELS.get(str(said).strip().lower())
+        prompt, completion, flag = (row[name] for name in COLUMNS)
+        label = _LABELS.get(str(flag).strip().lower())
         if label is None:
-            raise ValueError(f"row {number} of {path}: sycophantic={said!r} must be true or false")
-        rows.append(
-            FlaggedRow(
-                prompt=str(row["prompt"]),
-                completion=str(row["completion"]),
-                sycophantic=label,
-            )
-        )
+            raise ValueError(f"row {number} of {path}: sycophantic={flag!r} must be true or false")
+        rows.append(FlaggedRow(prompt=str(prompt), completion=str(completion), sycophantic=label))
     return rows
 
 
 def split_by_prompt(
     rows: Sequence[FlaggedRow], *, held_out_share: float, seed: int
 ) -> tuple[list[FlaggedRow], list[FlaggedRow]]:
-    """Training and held-out rows with no prompt in both; ValueError where there are too few."""
+    """Training and held-out rows with no prompt in both; ValueError if there are too few."""
     prompts = sorted({row.prompt for row in rows}, key=lambda p: digest("flags", str(seed), p))
     if len(prompts) < 2:
         raise ValueError("all flags are on one prompt; flag completions of at least two")
@@ -111,18 +106,16 @@ def train_classifier(
     device: str = "auto",
     resume: bool = False,
 ) -> dict[str, Any]:
-    """Train on flags from the weights of the language model `base`; saves to `folder`.
+    """Train on flags from the weights of the language model `base`; save to `folder`.
 
-    Checkpoints go to `folder/checkpoint`, which `resume` takes up.  Returns accuracy and loss on
-    the held-out rows, beside what always saying the commoner label would get.  Raises `TooLong`
-    for a row over `max_tokens`: nothing is cut.
+    Checkpoints go to `folder/checkpoint`; `resume` continues from them.  Returns the figures of
+    `measure` on the held-out rows.  Raises `TooLong` for a row over `max_tokens`.
     """
-    chat = ChatTokenizer.load(base)
+    chat, where = ChatTokenizer.load(base), pick_device(device)
     encoded = [chat.chat(row.messages, row.completion).ids for row in training]
     lengths = [len(ids) for ids in encoded]
     rows = [f"row {number}" for number in range(1, len(lengths) + 1)]
     Room(limits={"max_tokens": max_tokens}).fitting(lengths, rows, what="flagged completions")
-    where = pick_device(device)
     network = from_language_model(base, chat).to(where)
     _start_at_base_rate(network, training)
     arguments = trainer_arguments(
@@ -148,7 +141,7 @@ def train_classifier(
                 for ids, row in zip(encoded, training, strict=True)
             ]
         ),
-        data_collator=_Collator(chat.pad_id),
+        data_collator=partial(_collate, pad_id=chat.pad_id),
         callbacks=[ReportCallback(report, "training the classifier")],
     )
     train(trainer, folder / "checkpoint", report, resume=resume)
@@ -160,17 +153,17 @@ def train_classifier(
 
 
 def measure(classifier: SycophancyClassifier, rows: Sequence[FlaggedRow]) -> dict[str, Any]:
-    """Accuracy at probability ½, the commoner label's share, and log loss in nats."""
-    said = classifier([row.messages for row in rows], [row.completion for row in rows])
-    truth = [row.sycophantic for row in rows]
-    pairs = list(zip(said, truth, strict=True))
-    share = fmean(truth)
-    likely = [max(p if true else 1 - p, 1e-7) for p, true in pairs]
+    """Accuracy at probability ½, the more frequent label's share, and log loss in nats."""
+    predicted = classifier([row.messages for row in rows], [row.completion for row in rows])
+    labels = [row.sycophantic for row in rows]
+    pairs = list(zip(predicted, labels, strict=True))
+    share = fmean(labels)
+    likelihoods = [max(p if label else 1 - p, 1e-7) for p, label in pairs]
     return {
         "held_out_rows": len(rows),
-        "accuracy": fmean((p > 0.5) == true for p, true in pairs),
+        "accuracy": fmean((p > 0.5) == label for p, label in pairs),
         "commoner_label": max(share, 1 - share),
-        "log_loss": -fmean(math.log(p) for p in likely),
+        "log_loss": -fmean(math.log(p) for p in likelihoods),
     }
 
 
@@ -189,19 +182,14 @@ class _Trainer(transformers.Trainer):
         return (loss, outputs) if return_outputs else loss
 
 
-class _Collator:
+def _collate(rows: Sequence[dict[str, Any]], *, pad_id: int) -> dict[str, Tensor]:
     """Rows of token ids and labels as one batch, (N, L) and (N,)."""
-
-    def __init__(self, pad_id: int) -> None:
-        self._pad_id = pad_id
-
-    def __call__(self, rows: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
-        labels = torch.tensor([row["label"] for row in rows])
-        return pad_right([row["input_ids"] for row in rows], self._pad_id) | {"labels": labels}
+    labels = torch.tensor([row["label"] for row in rows])
+    return pad_right([row["input_ids"] for row in rows], pad_id) | {"labels": labels}
 
 
 def _start_at_base_rate(network: Any, rows: Sequence[FlaggedRow]) -> None:
-    """The head says the share of flags to begin with, and has only the differences to learn."""
+    """Let the head start at the share of flags, so that it learns differences only."""
     flagged = sum(row.sycophantic for row in rows)
     network.shift(math.log(flagged / (len(rows) - flagged)))
-    network.ties.requires_grad_(False)  # the tie threshold has no part in this
+    network.ties.requires_grad_(False)  # there are no ties

@@ -16,7 +16,7 @@ def of_text(score: Callable[[str], float]) -> Component:
 
 
 def of_pair(score: Callable[[str, str], float]) -> Component:
-    """A component from a score of the last thing the user said, and the completion."""
+    """A component from a score of the user's last message and the completion."""
 
     def component(conversations: Sequence[Conversation], texts: Sequence[str]) -> list[float]:
         pairs = zip(conversations, texts, strict=True)
@@ -26,6 +26,5 @@ def of_pair(score: Callable[[str, str], float]) -> Component:
 
 
 def last_said(messages: Conversation) -> str:
-    """The user's last message; "" where there is none."""
-    said = [message.content for message in messages if message.role == "user"]
-    return said[-1] if said else ""
+    """The user's last message, or ""."""
+    return next((m.content for m in reversed(messages) if m.role == "user"), "")

@@ -1,4 +1,4 @@
-"""Components that read nothing but words.  Crude on purpose: what they count can be checked by eye."""
+"""Components that count words: simple enough to check by eye."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
 
 
 def tokens(text: str) -> list[str]:
-    """The words of a text in small letters."""
+    """The words of a text in lower case."""
     return [word.lower().replace("’", "'") for word in _WORD.findall(text)]
 
 
 def words(text: str) -> int:
-    """How many words."""
+    """The number of words."""
     return len(tokens(text))
 
 
@@ -31,12 +31,12 @@ def overlong(text: str, *, limit: int, buffer: int) -> float:
 
 
 def matches(text: str, pattern: str) -> float:
-    """1 where the whole completion matches the regular expression, else 0."""
+    """1 if the whole completion matches the regular expression, else 0."""
     return float(re.fullmatch(pattern, text) is not None)
 
 
 def relevance(prompt: str, text: str) -> float:
-    """Share of the prompt's content words whose stem the completion has; 1 where it has none."""
+    """Share of the prompt's content words whose stem is in the completion; 1 without content words."""
     wanted = content_stems(prompt)
     if not wanted:
         return 1.0
@@ -44,12 +44,12 @@ def relevance(prompt: str, text: str) -> float:
 
 
 def content_stems(text: str) -> set[str]:
-    """The stems of a text's words, less those of common words."""
+    """The stems of a text's words without those of common words."""
     return {stem(word) for word in tokens(text)} - {stem(w) for w in _lexicon()["common"]}
 
 
 def stem(word: str) -> str:
-    """A word without its commonest English endings."""
+    """A word without its most common English ending."""
     for ending in ("ing", "edly", "ed", "ies", "es", "s", "ly"):
         if word.endswith(ending) and len(word) - len(ending) >= 3:
             return word.removesuffix(ending)
@@ -57,12 +57,12 @@ def stem(word: str) -> str:
 
 
 def repetition(text: str) -> float:
-    """Share of the word trigrams that occurred earlier in the text; 0 when it has none."""
+    """Share of the word trigrams that occurred earlier in the text; 0 without trigrams."""
     return repeated_ngrams(tokens(text))
 
 
 def sentiment(text: str) -> float:
-    """(positive − negative) / (positive + negative) words, −1 to 1; 0 when there are neither."""
+    """(positive − negative) / (positive + negative) words, −1 to 1; 0 without such words."""
     said = tokens(text)
     good, bad = (
         sum(word in _lexicon()[kind] for word in said) for kind in ("positive", "negative")
@@ -76,7 +76,7 @@ def toxicity(text: str) -> float:
 
 
 def buzzwords(text: str) -> float:
-    """Words that sell instead of saying, per ten words, at most 1."""
+    """Marketing words per ten words, at most 1."""
     return _rate(text, "buzzwords", per=10)
 
 
@@ -87,7 +87,7 @@ def hedging(text: str) -> float:
 
 
 def phrases(text: str, kind: str) -> int:
-    """How many phrases of a list of the lexicon the text holds, as whole words."""
+    """Number of phrases of a list of the lexicon in the text, as whole words."""
     said = f" {' '.join(tokens(text))} "
     return sum(said.count(f" {phrase} ") for phrase in _lexicon()[kind])
 

@@ -1,4 +1,4 @@
-"""The contrastive component: is a completion nearer to an honest or to a sycophantic answer?"""
+"""The contrastive component: is a completion closer to an honest or to a sycophantic answer?"""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ COLUMNS = ("prompt", "honest", "sycophantic")
 
 @dataclass(frozen=True)
 class Contrast:
-    """`sycophancy.contrast` against the references of each prompt.
+    """`sycophancy.contrast` with the references of each prompt.
 
-    A prompt is looked up by the last thing its user said.  One without references scores 0: the
-    component has nothing to say of it.
+    Prompts are found by the user's last message; a prompt without references scores 0.
     """
 
     references: dict[str, tuple[str, str]]
@@ -27,7 +26,7 @@ class Contrast:
 
     @classmethod
     def load(cls, path: Path) -> Contrast:
-        """From a file of prompt, honest, sycophantic; ValueError for one that cannot be used."""
+        """Load a file with prompt, honest, sycophantic; ValueError if it cannot be used."""
         found: dict[str, tuple[str, str]] = {}
         for number, row in enumerate(read_table(path, COLUMNS), 1):
             prompt, honest, sycophantic = (str(row[name]) for name in COLUMNS)
@@ -47,7 +46,7 @@ class Contrast:
         ]
 
     def require(self, conversations: Sequence[Conversation]) -> None:
-        """ValueError where no conversation of a run has references."""
+        """ValueError if no conversation of a run has references."""
         if not any(last_said(messages) in self.references for messages in conversations):
             raise ValueError(
                 f"none of the {len(conversations)} prompts has references in {self.source}; its "

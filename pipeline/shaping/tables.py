@@ -1,4 +1,4 @@
-"""Rows that a person prepared for a component: a JSONL, CSV or Parquet file with named columns."""
+"""Reads a table that a component needs: a JSONL, CSV or Parquet file with named columns."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 
 
 def read_table(path: Path, columns: Sequence[str]) -> list[dict[str, Any]]:
-    """The rows of a file, each with `columns`; ValueError says what is missing and where."""
-    # Only a run that names such a file needs pandas.
+    """The rows of a file with `columns`; ValueError says what is missing and where."""
+    # Imported here, because few runs need it.
     import pandas as pd  # noqa: PLC0415
 
     readers: dict[str, Any] = {
         ".jsonl": lambda: pd.DataFrame(list(map(json.loads, _lines(path)))),
-        # A completion may be the word "None".
+        # A completion may be the text "None".
         ".csv": lambda: pd.read_csv(path, dtype=str, keep_default_na=False, na_values=[""]),
         ".parquet": lambda: pd.read_parquet(path),
     }

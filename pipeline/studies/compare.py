@@ -1,9 +1,9 @@
-"""Methods under one roof: SFT, best-of-N, PPO, DPO and RLOO at matched divergence from SFT.
+"""Compares SFT, best-of-N, PPO, DPO and RLOO at equal KL to SFT.
 
-It repeats the inputs of the newest PPO run of a workspace with each method, outside the loop,
-in ``compare/NAME/METHOD``.  Trained methods keep policies along training, best-of-N has its Ns:
-so each method is a curve of gold score against KL, and methods are compared where they have spent
-the same number of nats.  All answer the same held-out prompts with the same random numbers.
+Each method runs on the inputs of the workspace's newest PPO run, outside the loop, in
+``compare/NAME/METHOD``.  Snapshots along training, or the values of N, make each method a curve of
+gold score against KL; methods are compared at one KL.  All answer the same held-out prompts with
+the same random numbers.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from pipeline.statistics.winrate import WinRate, outcome, standard_error, win_ra
 METHODS = ("sft", "best_of_n", "ppo", "dpo", "rloo")
 TRAINED = ("ppo", "dpo", "rloo")
 NS = (1, 2, 4, 8, 16)
-"""Samples a prompt of which best-of-N shows the one that the reward model likes best."""
+"""Samples per prompt of which best-of-N takes the one with the highest reward."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """One answer to a held-out prompt, and what it is worth."""
+    """One answer to a held-out prompt, with its scores."""
 
     prompt: str
     text: str
@@ -60,7 +60,7 @@ class CurvePoint:
     gold: float
     reward: float
     kl: float
-    """Mean Σ KL over a response's tokens, whole vocabulary; of best-of-N an upper bound.  Nats."""
+    """Mean Σ KL over a response's tokens, whole vocabulary; for best-of-N an upper bound.  Nats."""
     length: float
     gold_error: float | None
     """Standard error of the mean gold score, clustered by prompt; None for a single prompt."""
@@ -68,29 +68,32 @@ class CurvePoint:
     win_rate: WinRate
     """Against SFT, by gold score, clustered by prompt."""
     sampling_seconds: float
-    """To answer every prompt once."""
+    """Time to answer every prompt once."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MethodCurve:
-    """A method's points, in the order of training or of N; the last is the method's result."""
+    """A method's points, in the order of training or of N; the last is its result."""
 
     method: str
     points: list[CurvePoint]
     training_seconds: float
 
-    def at(self, kl: float, name: str) -> float | None:
-        """`gold` or `reward` where the curve first comes by that KL, linear between points.
+    def at(self, kl: float) -> tuple[float, float] | None:
+        """(gold, reward) where the curve first reaches that KL, linear between points.
 
-        None where it never comes so far.
+        None if it never does.
         """
         last: CurvePoint | None = None
         for point in self.points:
             if point.kl == kl:
-                return getattr(point, name)
+                return point.gold, point.reward
             if last and min(last.kl, point.kl) < kl < max(last.kl, point.kl):
                 part = (kl - last.kl) / (point.kl - last.kl)
-                return (1 - part) * getattr(last, name) + part * getattr(point, name)
+                return (
+                    (1 - part) * last.gold + part * point.gold,
+                    (1 - part) * last.reward + part * point.reward,
+                )
             last = point
         return None
 
@@ -105,7 +108,7 @@ def compare(
     snapshots: int,
     progress: Progress,
 ) -> list[MethodCurve]:
-    """Train and measure each method that is not done; SFT is always among them, and first."""
+    """Train and measure each method that is not done; SFT is always the first of them."""
     folder = folder_of(workspace / "compare", name)
     source, asked = newest_ppo_run(workspace), newest_run(workspace, "evaluate")
     if asked is None:
@@ -135,7 +138,7 @@ class _Study:
     job: Job
 
     def run(self, method: str, progress: Progress) -> tuple[RunDirectory, float]:
-        """(the run that measured the method, seconds of training)."""
+        """(the run that measured the method, seconds of its training)."""
         policies: list[dict[str, str]] = [{"name": "answers", "path": self.job.model("reference")}]
         seconds = 0.0
         if method in TRAINED:
@@ -185,14 +188,14 @@ class _Study:
 
 
 class _Scored:
-    """Answers with their gold scores, each text scored once."""
+    """Reads answers and scores each text once with the gold preference."""
 
     def __init__(self, gold: Gold) -> None:
         self._gold = gold
         self._known: dict[tuple[str, str], float] = {}
 
     def answers(self, directory: RunDirectory, name: str) -> list[Answer]:
-        """What a policy of a measuring run answered."""
+        """The answers of a policy in a measuring run."""
         frame = pd.read_parquet(directory.outputs / f"{name}.parquet")
         return [
             Answer(
@@ -239,7 +242,7 @@ def _curve(
 
 
 def _label(name: str) -> str:
-    """``step-000020`` as people read it."""
+    """The title of a policy such as ``step-000020``."""
     return {"last": "last", "answers": "SFT"}.get(name) or f"step {int(name.rpartition('-')[2])}"
 
 
@@ -269,10 +272,9 @@ def point(
 
 
 def best_of(answers: Sequence[Answer], n: int) -> list[Answer]:
-    """From every `n` answers to a prompt, the one with the highest reward.
+    """The answer with the highest reward from every `n` answers to a prompt.
 
-    All are used: sixteen answers make eight picks of the best of two.  What is left over where
-    `n` does not divide them is not.
+    Sixteen answers give eight picks for n = 2; a remainder of fewer than `n` is left out.
     """
     of_prompt: dict[str, list[Answer]] = defaultdict(list)
     for answer in answers:
@@ -285,16 +287,16 @@ def best_of(answers: Sequence[Answer], n: int) -> list[Answer]:
 
 
 def best_of_n_kl(n: int) -> float:
-    """log N − (N−1)/N nats: what best-of-N departs from the policy it samples, at most.
+    """log N − (N−1)/N nats, an upper bound of best-of-N's KL to the policy that it samples.
 
-    The value of Stiennon et al. 2020 (arXiv:2009.01325), which Beirami et al. 2024
-    (arXiv:2401.01879) show to be an upper bound; it is far above where few answers are possible.
+    (Stiennon et al. 2020, arXiv:2009.01325; Beirami et al. 2024, arXiv:2401.01879.)  The true KL is
+    far below it where few different answers are possible.
     """
     return math.log(n) - (n - 1) / n
 
 
 def chosen_methods(text: str) -> list[str]:
-    """``ppo,dpo`` as names, each once; ValueError for one that is unknown."""
+    """The methods of ``ppo,dpo``, each once; ValueError for an unknown name."""
     found = list(dict.fromkeys(part.strip() for part in text.split(",")))
     for method in found:
         if method not in METHODS:

@@ -1,4 +1,4 @@
-"""What a comparison of methods says: plain values, a table, and a plot of two panels."""
+"""The report of a comparison of methods: plain values, a table, and a plot with two panels."""
 
 from __future__ import annotations
 
@@ -35,25 +35,25 @@ _STYLES = {
 
 
 def summary(curves: Sequence[MethodCurve], kl: float) -> dict[str, Any]:
-    """What the comparison says, as plain values."""
-    return {
-        "kl": kl,
-        "methods": [
+    """The results of the comparison as plain values."""
+    methods = []
+    for curve in curves:
+        gold, reward = curve.at(kl) or (None, None)
+        methods.append(
             {
                 "method": curve.method,
                 "training_seconds": curve.training_seconds,
-                "gold_at_kl": curve.at(kl, "gold"),
-                "reward_at_kl": curve.at(kl, "reward"),
+                "gold_at_kl": gold,
+                "reward_at_kl": reward,
                 **asdict(curve.points[-1]),
                 "points": [asdict(point) for point in curve.points],
             }
-            for curve in curves
-        ],
-    }
+        )
+    return {"kl": kl, "methods": methods}
 
 
 def write_report(folder: Path, curves: Sequence[MethodCurve], found: Mapping[str, Any]) -> Path:
-    """compare.json and compare.svg in the study's folder; returns the plot's path."""
+    """Write compare.json and compare.svg to the study's folder; return the plot's path."""
     write_atomically(folder / "compare.json", json.dumps(found, indent=1))
     prompts = curves[0].points[0].win_rate.prompts
     figure = svg_figure(
@@ -75,16 +75,18 @@ def write_report(folder: Path, curves: Sequence[MethodCurve], found: Mapping[str
 
 
 def _draw(panels: Sequence[Any], curve: MethodCurve) -> Any:
-    """A method's curves of gold and reward with their intervals; what the legend shows of it."""
+    """Draw a method's curves of gold and reward with intervals; return its legend entry."""
     title, color, marker, line = _STYLES[curve.method]
     style: dict[str, Any] = {"color": color, "ls": line, "lw": 1.8}
     end: dict[str, Any] = {"marker": marker, "color": color, "ms": 8, "mec": "white", "mew": 0.9}
     kls = [point.kl for point in curve.points]
-    # SFT's own mark stands where the trained methods begin.
+    # The trained methods begin at SFT's own mark.
     first = 1 if curve.method in TRAINED else 0
-    for axes, name in zip(panels, ("gold", "reward"), strict=True):
-        means = [getattr(point, name) for point in curve.points]
-        half = [NORMAL_975 * (getattr(point, f"{name}_error") or 0) for point in curve.points]
+    gold = [(point.gold, point.gold_error) for point in curve.points]
+    reward = [(point.reward, point.reward_error) for point in curve.points]
+    for axes, figures in zip(panels, (gold, reward), strict=True):
+        means = [mean for mean, _ in figures]
+        half = [NORMAL_975 * (error or 0) for _, error in figures]
         bars = {"fmt": "none", "ecolor": color, "elinewidth": 1.1, "alpha": 0.5}
         axes.plot(kls, means, **style, zorder=3)
         axes.plot(kls[first:-1], means[first:-1], marker, color=color, ms=4, zorder=3)
@@ -92,7 +94,7 @@ def _draw(panels: Sequence[Any], curve: MethodCurve) -> Any:
         axes.plot(kls[-1], means[-1], **end, zorder=5)
         if curve.method == "best_of_n":
             for point, mean in zip(curve.points, means, strict=True):
-                # The last one's right may be the figure's edge.
+                # The last label goes to the left, away from the figure's edge.
                 at_end = point is curve.points[-1]
                 aside = {"xytext": (-6, 9), "ha": "right"} if at_end else {"xytext": (6, -11)}
                 outlined(axes, point.label, (point.kl, mean), color=INK, **aside)
@@ -100,7 +102,7 @@ def _draw(panels: Sequence[Any], curve: MethodCurve) -> Any:
 
 
 def format_comparison(found: Mapping[str, Any], plot: Path) -> str:
-    """The table of a comparison for people."""
+    """The table of a comparison."""
     kl = found["kl"]
     lines = [
         f"{'method':<10}{'gold':>8}{'reward':>9}{'KL':>8}{'tokens':>8}  {'wins against SFT':<19}"

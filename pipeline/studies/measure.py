@@ -1,7 +1,7 @@
 """A study's stage: policies answer the held-out prompts, and the answers are measured.
 
-inputs/plan.json lists them: ``{"policies": [{"name", "path"}, …], "samples": 1}``.  Each policy's
-answers go to outputs/NAME.parquet, so that a study that was stopped measures each of them once.
+inputs/plan.json lists the policies: ``{"policies": [{"name", "path"}, …], "samples": 1}``.  Answers
+go to outputs/NAME.parquet; a continued study measures only the policies that are missing.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ COLUMNS = ("prompt", "messages", "sample", "text", "reward", "kl", "length")
 
 
 def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
-    """Sample and measure every policy of the plan; the seconds that each took."""
+    """Sample and measure every policy of the plan; return the seconds that sampling took."""
     plan = json.loads((directory.inputs / "plan.json").read_text())
     bench = _Bench(job, directory, samples=plan["samples"])
     seconds, count = {}, len(plan["policies"])
     for number, policy in enumerate(plan["policies"]):
 
-        def tell(done: int, of: int, name: str = policy["name"], before: int = number) -> None:
+        def progress(done: int, of: int, name: str = policy["name"], before: int = number) -> None:
             report.progress(before * of + done, count * of, f"{name}: {done} of {of} answers")
 
-        seconds[policy["name"]] = bench.measure(policy["name"], policy["path"], tell)
+        seconds[policy["name"]] = bench.measure(policy["name"], policy["path"], progress)
     return {"sampling_seconds": seconds}
 
 
 class _Bench:
-    """The prompts, the reference and the reward model that all policies are measured with."""
+    """The prompts, reference and reward model that measure all policies."""
 
     def __init__(self, job: Job, directory: RunDirectory, *, samples: int) -> None:
         self._job = job
         self._outputs = directory.outputs
         self._config = job.config.evaluate
-        # One seed for all: the same random numbers, so policies differ by what they learned.
+        # All policies use the same random numbers, so differences come from training.
         self._seed = derive_seed("compare", str(job.seed), str(samples))
         self._device = pick_device(job.config.worker.device)
         prompts = held_out_prompts(directory, self._config)
@@ -54,10 +54,10 @@ class _Bench:
             job, device=self._device, asked=dict(prompts), answer=self._config.max_new_tokens
         )
 
-    def measure(self, name: str, path: str, tell: Callable[[int, int], None]) -> float:
-        """Write the policy's answers unless they are written; the seconds it took to sample.
+    def measure(self, name: str, path: str, progress: Callable[[int, int], None]) -> float:
+        """Write the policy's answers unless they exist; return the seconds that sampling took.
 
-        `tell` hears how many are sampled, of how many.
+        `progress` is called with (answers so far, answers in all).
         """
         target, clock = self._outputs / f"{name}.parquet", self._outputs / f"{name}.seconds"
         if clock.exists():  # written last
@@ -72,7 +72,7 @@ class _Bench:
         def count(batch: Sequence[Response]) -> None:
             nonlocal done
             done += len(batch)
-            tell(done, len(conversations))
+            progress(done, len(conversations))
 
         start = time.perf_counter()
         responses = sampler.sample(

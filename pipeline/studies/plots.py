@@ -1,4 +1,4 @@
-"""Figures of studies, as SVG: one look, one legend, axes that fit what was measured."""
+"""Figures of studies as SVG: one style, one legend, and KL axes that fit the data."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Any
 
 NORMAL_975 = 1.96
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F5F3F", "#555555")
-"""Told apart by the colour-blind as well (Okabe and Ito 2008), and two more."""
+"""The palette of Okabe and Ito (2008), safe for colour-blind readers, and two more."""
 INK, FAINT = "#1b1b1b", "#666666"
 _TOP, _LEFT, _RIGHT, _ROW = 0.78, 0.75, 0.2, 0.26  # inches
 _FAR = 4
 _TICKS = [step * 10.0**power for power in range(-1, 5) for step in (1, 2, 5)]
 _NEAR = 1.25
-"""A line this far beyond the data is still worth the room."""
+"""The budget is drawn if it is at most this many times the largest KL."""
 
 
 def svg_figure(*, width: float, height: float, title: str, subtitle: str) -> Any:
-    """A figure without axes, in inches, to be saved as SVG; the subtitle says what is shown."""
-    # Slow to import and wanted by studies only.
+    """A figure without axes, to be saved as SVG; sizes are in inches."""
+    # Imported here, because matplotlib is slow to import.
     from matplotlib.backends.backend_svg import FigureCanvasSVG  # noqa: PLC0415
     from matplotlib.figure import Figure  # noqa: PLC0415
 
@@ -32,7 +32,7 @@ def svg_figure(*, width: float, height: float, title: str, subtitle: str) -> Any
 
 
 def columns(figure: Any, count: int, *, legend: int) -> list[Any]:
-    """`count` axes side by side, with room for a legend of so many rows below them."""
+    """`count` axes side by side, with room for a legend of `legend` rows below them."""
     width, height = figure.get_size_inches()
     all_axes = figure.subplots(
         1,
@@ -56,10 +56,10 @@ def columns(figure: Any, count: int, *, legend: int) -> list[Any]:
 
 
 def fit_kl(axes: Any, kls: Sequence[float], budget: float, *, to: str) -> bool:
-    """Fit the KL axis to the data; whether the budget lies on it, as a dotted line.
+    """Fit the KL axis to the data and draw the budget if it fits; return whether it does.
 
-    Where one curve ran far beyond the budget the axis is one of square roots (as in Gao et al.
-    2023, arXiv:2210.10760), so that what happened within it can be seen.
+    If a curve runs far beyond the budget, the axis has a square-root scale (as in Gao et al. 2023,
+    arXiv:2210.10760).
     """
     furthest, label = max(kls), f"KL to {to}, nats per response"
     shown = budget <= _NEAR * furthest
@@ -92,7 +92,7 @@ def _square(root: Any) -> Any:
 
 
 def mark(label: str, **style: Any) -> Any:
-    """An entry of a legend that is drawn nowhere in this way."""
+    """A legend entry without a drawn counterpart."""
     from matplotlib.lines import Line2D  # noqa: PLC0415
 
     options: dict[str, Any] = {"ls": "none", "color": INK} | style
@@ -100,7 +100,7 @@ def mark(label: str, **style: Any) -> Any:
 
 
 def budget_mark(label: str, *, shown: bool) -> Any:
-    """The legend's entry for the budget's line; it says so where the line is off the axis."""
+    """The legend's entry for the budget's line, also if the line is off the axis."""
     return mark(label if shown else f"{label} (off the axis)", ls=":", color="0.45", lw=1.4)
 
 
@@ -119,7 +119,7 @@ def add_legend(figure: Any, handles: Sequence[Any], *, rows: int) -> None:
 
 
 def outlined(axes: Any, text: str, place: tuple[float, float], **style: Any) -> None:
-    """A label beside a place, in points, that can be read across lines."""
+    """A label near a point, with an offset in points and an outline that keeps it readable."""
     from matplotlib.patheffects import withStroke  # noqa: PLC0415
 
     halo = [withStroke(linewidth=2.5, foreground="white")]
@@ -128,7 +128,7 @@ def outlined(axes: Any, text: str, place: tuple[float, float], **style: Any) -> 
 
 
 def save_svg(figure: Any, path: Path) -> Path:
-    """Write it so that the same figure makes the same file."""
+    """Write the figure reproducibly: the same figure gives the same file."""
     from matplotlib import rc_context  # noqa: PLC0415
 
     with rc_context({"svg.hashsalt": "kitestring"}):

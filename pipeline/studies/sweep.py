@@ -1,8 +1,8 @@
 """A sweep over β: the same PPO run at several KL weights, on one plot of reward against KL.
 
-It repeats the newest PPO run of a workspace (its prompts, models and settings) outside the loop:
-nothing of the database changes, and it runs beside a live server.  Each run is a worker of its
-own in ``sweeps/NAME/kl_weight=…``; a sweep that was stopped goes on where it was.
+It repeats the newest PPO run of a workspace (its prompts, models and settings) outside the loop.  It
+does not change the database, so a server may run.  Each run is a separate worker in
+``sweeps/NAME/kl_weight=…``; a stopped sweep can be continued.
 """
 
 from __future__ import annotations
@@ -40,24 +40,24 @@ from pipeline.studies.plots import (
 SMOOTHED = 5
 """Updates over which reward and KL are averaged before they are compared."""
 POINTS = 15
-"""Of a curve on the plot, about."""
+"""Approximate number of points of a curve on the plot."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WeightCurve:
-    """One run of the sweep: reward and KL by update, and samples of its end."""
+    """One run of the sweep: reward and KL by update, and samples of the last update."""
 
     kl_weight: float
     reward: list[float]
     kl: list[float]
     std: list[float]
-    """Of the rewards of an update's responses."""
+    """Standard deviation of an update's rewards."""
     responses: int
-    """An update's."""
+    """Responses in an update."""
     samples: list[dict[str, Any]]
 
     def smoothed(self) -> list[tuple[float, float]]:
-        """(KL, reward), each the mean of a window of updates."""
+        """(KL, reward) means over each window of `SMOOTHED` updates."""
         starts = range(max(1, len(self.reward) - SMOOTHED + 1))
         return [
             (fmean(self.kl[i : i + SMOOTHED]), fmean(self.reward[i : i + SMOOTHED])) for i in starts
@@ -69,7 +69,7 @@ class WeightCurve:
         return math.sqrt(sum(window)) / len(window)
 
     def blocks(self, updates: int) -> list[tuple[float, float, float]]:
-        """(KL, reward, its standard error) of windows that share no update, to the last."""
+        """(KL, reward, its standard error) of disjoint windows, the last at the end."""
         ends = range(len(self.reward), 0, -updates)
         starts = [end - updates for end in ends if end >= updates][::-1]
         return [
@@ -82,20 +82,20 @@ class WeightCurve:
         ]
 
     def best_within(self, budget: float) -> int | None:
-        """The window of the highest reward at a KL of at most `budget`; None if none is."""
+        """The window with the highest reward at a KL of at most `budget`, or None."""
         points = self.smoothed()
         near = [i for i, (kl, _) in enumerate(points) if kl <= budget]
         return max(near, key=lambda i: points[i][1], default=None)
 
     @property
     def gain(self) -> float:
-        """How far the reward rose from the first window to the last, in SFT standard deviations."""
+        """Rise of the reward from the first window to the last, in SFT standard deviations."""
         points = self.smoothed()
         return (points[-1][1] - points[0][1]) / max(self.std[0], 1e-9)
 
     @property
     def unmoved(self) -> bool:
-        """Whether β held the policy where it was: hardly any KL, and no gain to speak of."""
+        """Whether β held the policy at its start: KL below 0.1 nats and gain below 0.1."""
         return self.smoothed()[-1][0] < 0.1 and self.gain < 0.1
 
 
@@ -107,7 +107,7 @@ def sweep(
     overrides: dict[str, str],
     progress: Callable[[str], None],
 ) -> list[WeightCurve]:
-    """Run PPO at each β that has not run yet; the curves in the order of the weights."""
+    """Run PPO at each β that has not run yet; return the curves in the order of the weights."""
     folder, source = folder_of(workspace / "sweeps", name), newest_ppo_run(workspace)
     job = replace(source.job(), repeats=source.path.name)
     config = chosen_settings(source, {"optimize.method": "ppo"} | overrides)
@@ -127,7 +127,7 @@ def sweep(
 
 
 def curve_of(directory: RunDirectory, kl_weight: float) -> WeightCurve:
-    """Read a finished run's events."""
+    """The curve of a finished run, from its events."""
     events = [json.loads(line) for line in directory.events.read_text().splitlines()]
     updates = [e["values"] for e in events if e["kind"] == "metrics"]
     notes = [e for e in events if e["kind"] == "note" and e["note"] == "sample"]
@@ -147,10 +147,10 @@ def curve_of(directory: RunDirectory, kl_weight: float) -> WeightCurve:
 
 
 def summary(curves: Sequence[WeightCurve], budget: float) -> dict[str, Any]:
-    """What the sweep says, as plain values.
+    """The results of the sweep as plain values.
 
-    `best` is the β that reached the highest reward within the budget, of those that moved the
-    policy at all; `lead` is how far it is above the next, with the standard error of that.
+    `best` is the β with the highest reward within the budget, of those that moved the policy;
+    `lead` is its difference to the next, with the standard error.
     """
     rows = [_row(curve, budget) for curve in curves]
     found = [row for row in rows if row["reward_within_budget"] is not None and not row["unmoved"]]
@@ -183,10 +183,10 @@ def _row(curve: WeightCurve, budget: float) -> dict[str, Any]:
 
 
 def write_report(folder: Path, curves: Sequence[WeightCurve], found: dict[str, Any]) -> Path:
-    """sweep.json and sweep.svg in the sweep's folder; returns the plot's path."""
+    """Write sweep.json and sweep.svg to the sweep's folder; return the plot's path."""
     write_atomically(folder / "sweep.json", json.dumps(found, indent=1))
     shortest = min(len(curve.reward) for curve in curves)
-    # Few enough points to follow, none of them of fewer updates than are compared.
+    # About POINTS points, each of at least as many updates as are compared.
     updates = min(shortest, max(SMOOTHED, shortest // POINTS))
     figure = svg_figure(
         width=8,
@@ -224,7 +224,7 @@ def _means(updates: int) -> str:
 def _draw(
     axes: Any, curve: WeightCurve, blocks: Sequence[tuple[float, float, float]], color: str
 ) -> Any:
-    """A curve with its band; the line, for the legend."""
+    """Draw a curve with its band; return the line, for the legend."""
     kls, rewards, errors = zip(*blocks, strict=True)
     half = [NORMAL_975 * error for error in errors]
     low = [reward - each for reward, each in zip(rewards, half, strict=True)]
@@ -232,6 +232,6 @@ def _draw(
     axes.fill_between(kls, low, high, color=color, alpha=0.13, lw=0)
     label = f"β = {curve.kl_weight:g}" + (" (unmoved)" if curve.unmoved else "")
     (line,) = axes.plot(kls, rewards, ".-", color=color, lw=1.6, ms=4, label=label)
-    # A band has no width where the policy stood still.
+    # The band has no width if the policy did not move.
     axes.errorbar(kls[-1], rewards[-1], half[-1], fmt="o", color=color, ms=6, capsize=3, lw=1.2)
     return line

@@ -56,14 +56,14 @@ SMALL_LOOP = (
 POOL = "--pool 30 --seeds 0 --folder {tmp}"
 
 SMOKES = [
-    Smoke("python benchmarks/pandalm.py testset-v1.json --compare",
+    Smoke("python -m benchmarks.pandalm testset-v1.json --compare",
           "--seeds 0 --set members=1 --folder {tmp}", "joint − majority",
           (("testset-v1.json", "{tmp}/pandalm.json"),)),
-    Smoke("python benchmarks/pandalm.py testset-v1.json", "", '"identical_after_re-import": true',
+    Smoke("python -m benchmarks.pandalm testset-v1.json", "", '"identical_after_re-import": true',
           (("testset-v1.json", "{tmp}/pandalm.json"),)),
-    Smoke("python benchmarks/agreement.py", "--judgments 2000 --people 5 --repeat 1", '"alpha"'),
+    Smoke("python -m benchmarks.agreement", "--judgments 2000 --people 5 --repeat 1", '"alpha"'),
     Smoke("python -m pipeline.demo.judge", "--count 4", "good, held-out free-form"),
-    Smoke("python benchmarks/recovery.py", "--seeds 1 --annotators 20 --each 30 --items 10",
+    Smoke("python -m benchmarks.recovery", "--seeds 1 --annotators 20 --each 30 --items 10",
           "| side bias | 20 |", short=True),
     Smoke("python -m benchmarks.reward_models ties",
           f"--arms drop ordinal --labels 24 --measured 10 --set members=1 {POOL}", "ordinal"),
@@ -75,8 +75,8 @@ SMOKES = [
     Smoke("python -m benchmarks.selection",
           f"--arms random hybrid --rounds 2 --labels 8 --prompts 30 {POOL}", "| hybrid | 1 |", short=True),
     Smoke("python -m benchmarks.selection_speed", "--prompts 20 --rounds 1", "bald", short=True),
-    Smoke("python benchmarks/winrate.py", "--trials 8", "sequential test", short=True),
-    Smoke("python benchmarks/reward_report.py", "--trials 2", "ceiling"),
+    Smoke("python -m benchmarks.winrate", "--trials 8", "sequential test", short=True),
+    Smoke("python -m benchmarks.reward_report", "--trials 2", "ceiling"),
     Smoke("python -m benchmarks simulation",
           "--seeds 0 --arms gold --iterations 1 --labels 24 --annotators 2 -- --tiny",
           "| gold | 0 | 1 |", short=True),
@@ -87,7 +87,7 @@ SMOKES = [
     Smoke("python -m benchmarks.whole_loop",
           f"--arms naive --seeds 0 --iterations 1 --labels 16 --folder {{tmp}} {SMALL_LOOP}",
           "| naive | 1 |", short=True),
-    Smoke("python benchmarks/learning.py",
+    Smoke("python -m benchmarks.learning",
           "--workspace {workspace} --seeds 0 --updates 2 --kl-weights 0.1 0", "| 0.1 | 0 |", short=True),
     Smoke("launch.py sweep", "--workspace {workspace} --kl-weight 0,0.05 --set ppo.updates=2 --json",
           '"kl_weight": 0.05'),
@@ -102,7 +102,7 @@ SMOKES = [
     Smoke("python -m benchmarks labels-200", "--clients 2 --seconds 1 --pairs 3000", '"errors": 0'),
     Smoke("python -m benchmarks labels-beside", "--annotators 2 --seconds 3 --burners 0", "p95"),
     Smoke("python -m benchmarks first-pair", "--rounds 1", "pair"),
-    Smoke("python benchmarks/instructions.py instruction-data.json", "--tiny --labels 24", '"win_rate"',
+    Smoke("python -m benchmarks.instructions instruction-data.json", "--tiny --labels 24", '"win_rate"',
           (("instruction-data.json", "{tmp}/instructions.json"),)),
     Smoke("python -m benchmarks kills", "--kills 2 --minutes 3 --out {tmp}/kills", "| none |"),
     Smoke("python -m benchmarks powercuts", "--points 8 --acts 8", "| none |"),
@@ -158,16 +158,12 @@ def test_every_documented_command_has_a_smoke_run_and_every_run_a_command():
 def test_every_benchmark_is_documented():
     text = " ".join(documented())
     names = {path.stem for path in (ROOT / "benchmarks").glob("*.py")}
-    parts = {"__main__", "demo_world", "seeds", "pandalm_compare"}  # of other benchmarks
+    parts = {"__main__", "common", "demo_world", "seeds", "pandalm_compare"}  # of other benchmarks
     short = dict(
-        re.findall(
-            r'"([\w-]+)": \["(\w+?)(?:\.py)?"', (ROOT / "benchmarks/__main__.py").read_text()
-        )
+        re.findall(r'"([\w-]+)": \["(\w+)"', (ROOT / "benchmarks/__main__.py").read_text())
     )
     by_name = {script for name, script in short.items() if f"-m benchmarks {name}" in text}
-    bare = {
-        name for name in names if f"benchmarks/{name}.py" in text or f"benchmarks.{name}" in text
-    }
+    bare = {name for name in names if f"benchmarks.{name}" in text}
     assert names - parts - by_name - bare == {
         "storage_commits"
     }  # its figures stand in the changelog

@@ -5,5 +5,5 @@
             ──▶ arms:    PPO without a penalty and with each component; steering while sampling
             ──▶ report:  the rate of agreeing by `checker`, on held-out topics, at equal KL
 
-`docs/sycophancy.md` tells what was found.  The checker shares nothing with `pipeline.shaping`.
+`docs/sycophancy.md` has the results.  The checker shares no code with `pipeline.shaping`.
 """

@@ -1,6 +1,6 @@
-"""Simulated annotators of the lab: some who like to be agreed with, some who flag sycophancy.
+"""Simulated annotators of the lab: some like agreement, some flag sycophancy.
 
-Both read with `pipeline.simulation.preference`, not with the lab's checker, so that neither the reward model nor
+Both use `pipeline.simulation.preference` and not the lab's checker, so neither the reward model nor
 the classifier learns what the checker looks for.
 """
 
@@ -9,17 +9,16 @@ from __future__ import annotations
 from pipeline.demo.corpus import Topic
 from pipeline.simulation import preference
 
-# The sign of three parts is turned round: these annotators enjoy their own mistakes and praise,
-# and care half as much for facts.
+# These annotators like their own false claims and praise, and value facts half as much.
 _PLEASED_BY = {"wrong": -1.0, "flattery": -0.5, "fact": 0.4, "tip": 0.3, "padding": 0.5}
 _MEAN, _SD = 1.56, 0.65
 
 FLAGGED_AT = -0.8
-"""A completion is flagged when the false claim costs it more than this in the gold preference."""
+"""A completion is flagged if the false claim costs it more than this in the gold preference."""
 
 
 def pleased(topic: Topic, response: str) -> float:
-    """How much an annotator who asserted the topic's false claim likes a response; sd ≈ 1."""
+    """How much an annotator who asserted the topic's false claim likes a response; SD ≈ 1."""
     found = preference.parts_about(topic, response)
     return (sum(_PLEASED_BY.get(name, 1.0) * value for name, value in found.items()) - _MEAN) / _SD
 

@@ -1,8 +1,8 @@
 """The arms: PPO on the lab's prompts with one penalty each, and steering without training.
 
-Every arm starts from the reference and is looked at on the held-out prompts every few updates, near
-the end after each.  It ends once its KL has reached the lab's, and the look nearest to that KL is the one that counts:
-arms are compared at equal KL, not after equal numbers of updates.
+Every arm starts from the reference.  It is measured on the held-out prompts every few updates, and
+after each update near the end.  It ends when its KL reaches the lab's; the measurement closest to
+that KL counts, so arms are compared at equal KL.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ STEERING = "steering"
 
 @dataclass(frozen=True, kw_only=True)
 class Look:
-    """A policy on its way: `at` is its update, or its coefficient when it is steered."""
+    """A measurement of a policy; `at` is the update, or the coefficient of steering."""
 
     at: float
     measured: Measured
@@ -37,7 +37,7 @@ class Look:
 
 @dataclass(frozen=True, kw_only=True)
 class LabArm:
-    """An arm's looks, and the one at the lab's KL measured with more completions."""
+    """An arm's measurements, and the one at the lab's KL with more completions."""
 
     name: str
     looks: list[Look]
@@ -45,10 +45,9 @@ class LabArm:
 
 
 def penalties(testbed: Testbed) -> dict[str, dict[str, Any]]:
-    """The settings of `[shaping]` that each trained arm has, by arm.
+    """The settings of `[shaping]` of each trained arm.
 
-    Weights are in standard deviations of the reward: what weighs less than agreeing earns
-    changes nothing.
+    Weights are multiples of the reward's standard deviation, to outweigh what agreeing earns.
     """
     weight = testbed.lab.penalty * testbed.reward_spread
     return {
@@ -67,7 +66,7 @@ def penalties(testbed: Testbed) -> dict[str, dict[str, Any]]:
 
 
 def names(testbed: Testbed) -> list[str]:
-    """All arms, in the order in which they run and are shown."""
+    """All arms, in the order in which they run and are reported."""
     return [*penalties(testbed), STEERING]
 
 
@@ -95,7 +94,7 @@ class Arms:
         return self._steer() if name == STEERING else self._train(name)
 
     def reference(self) -> Look:
-        """The reference itself, measured as the arms are."""
+        """The reference, measured as the arms are."""
         return Look(at=0, measured=self._look(self._reference, samples=self._testbed.lab.samples))
 
     def _look(self, model: Any, *, samples: int = 1) -> Measured:
@@ -149,7 +148,7 @@ class Arms:
         )
 
     def _steer(self) -> LabArm:
-        """The reference under a growing coefficient, closing in on the lab's KL."""
+        """Steer the reference with growing coefficients until its KL is close to the lab's."""
         lab = self._testbed.lab
         vector, layer = load_vector(self._testbed.vector)
         model = load_causal_lm(self._testbed.policy, device=self._device)
@@ -186,6 +185,6 @@ class Arms:
 
 
 _NEAR = 0.6
-"""Share of the lab's KL from which every update is looked at: KL grows ever faster."""
+"""Share of the lab's KL from which every update is measured, because KL grows faster and faster."""
 _COEFFICIENT_STEP = 0.25
 _MOST_COEFFICIENTS = 20

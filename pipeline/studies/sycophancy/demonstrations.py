@@ -1,8 +1,8 @@
-"""Demonstrations that make the demo sycophantic: the lab's starting policy is fine-tuned on them.
+"""Demonstrations that make the lab's starting policy sycophantic.
 
-Wei et al. (2023) fine-tune on synthetic prompts of this kind to make models less sycophantic; the
-lab goes the other way, to have something to reduce.  Some agreement is *overt* (it
-says that the user is right), some *covert* (it states the claim as a fact).
+Wei et al. (2023) fine-tune on similar prompts to make models less sycophantic; the lab needs a
+policy with something to reduce.  *Overt* agreement says that the user is right, *covert* agreement
+states the claim as a fact.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pipeline.demo.corpus.styles import fill
 from pipeline.studies.sycophancy.prompts import LabPrompt
 
 AGREEING = 0.7
-"""Share of the demonstrations that agree; of these `OVERT` say so."""
+"""Share of the demonstrations that agree; `OVERT` is the overt share of these."""
 OVERT = 0.6
 
 _OVERT = (
@@ -46,7 +46,7 @@ _CORRECTING = (
 def demonstrations(
     prompts: list[LabPrompt], count: int, *, seed: int
 ) -> Iterator[tuple[LabPrompt, str]]:
-    """`count` prompts with a response each, drawn alike for one seed."""
+    """`count` random prompts with a response each; the seed decides all."""
     dice = Random(f"demonstrations {seed}")
     for _ in range(count):
         prompt = dice.choice(prompts)

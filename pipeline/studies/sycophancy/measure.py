@@ -1,4 +1,4 @@
-"""What a policy does on the held-out prompts: how often it agrees, and at what KL."""
+"""Measures a policy on the held-out prompts: how often it agrees, and its KL."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class Rate:
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """A policy on prompts that assert something false; `kl` is to the reference, nats a response.
+    """A policy on prompts that assert something false; `kl` to the reference, nats per response.
 
-    `says_so` is the share that agrees in so many words, `silently` the share that only states
-    the claim: together they are `agrees`.
+    `says_so` is the share that agrees explicitly, `silently` the share that only states the claim;
+    `agrees` is their sum.
     """
 
     agrees: Rate
@@ -43,12 +43,12 @@ class Measured:
     """(prompt, completion) of the first completion of each prompt."""
 
     def figures(self) -> dict[str, Any]:
-        """All but the texts, as plain values."""
+        """All fields except the texts, as plain values."""
         return {name: value for name, value in asdict(self).items() if name != "texts"}
 
 
 class Measurement:
-    """Samples policies on the same prompts with the same seeds."""
+    """Measures policies on the same prompts with the same seed."""
 
     def __init__(
         self,

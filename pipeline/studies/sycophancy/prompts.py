@@ -1,4 +1,4 @@
-"""The lab's prompts: users who assert a topic's false claim and ask to be told that they are right."""
+"""The lab's prompts: users assert a topic's false claim and ask for agreement."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from storage.records import Message, digest
 Split = Literal["train", "held-out"]
 
 HELD_OUT_SHARE = 0.35
-"""Share of the topics that nothing in the lab is trained on."""
+"""Share of the topics that no part of the lab is trained on."""
 
 _ASSERTIONS: dict[Split, tuple[str, ...]] = {
     "train": (
@@ -33,7 +33,7 @@ _ASSERTIONS: dict[Split, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class LabPrompt:
-    """What a user says, and the topic whose false claim it asserts."""
+    """A user's message and the topic whose false claim it asserts."""
 
     text: str
     topic: Topic
@@ -44,7 +44,7 @@ class LabPrompt:
 
 
 def lab_topics(split: Split) -> list[Topic]:
-    """The topics of a split; which one a topic is in follows from its name alone."""
+    """The topics of a split, which depends on a topic's name only."""
     ordered = sorted(topics(), key=lambda topic: digest("sycophancy", topic.name))
     count = round(HELD_OUT_SHARE * len(ordered))
     return ordered[:count] if split == "held-out" else ordered[count:]

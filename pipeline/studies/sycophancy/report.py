@@ -1,4 +1,4 @@
-"""What the lab found: plain values, a table and a plot of agreeing against KL."""
+"""The lab's results: plain values, a table, and a plot of the rate of agreement against KL."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from pipeline.studies.sycophancy.arms import NO_PENALTY, STEERING, LabArm, Look
 from pipeline.studies.sycophancy.testbed import Testbed
 
 _FAR = 0.2
-"""An arm whose KL misses the lab's by more than this share was not compared at equal KL."""
+"""An arm whose KL differs from the lab's by more than this share is not at equal KL."""
 
 
 def findings(testbed: Testbed, reference: Look, arms: Sequence[LabArm]) -> dict[str, Any]:
-    """The reference and every arm at the lab's KL, with how far each brought agreeing down."""
+    """The reference and every arm at the lab's KL, relative to the arm without a penalty."""
     unpenalised = next(arm for arm in arms if arm.name == NO_PENALTY).final.measured
     rows = []
     for arm in arms:
@@ -51,7 +51,7 @@ def findings(testbed: Testbed, reference: Look, arms: Sequence[LabArm]) -> dict[
 
 
 def write(folder: Path, found: dict[str, Any], arms: Sequence[LabArm]) -> Path:
-    """sycophancy.json, sycophancy.svg and samples.jsonl; returns the plot's path."""
+    """Write sycophancy.json, sycophancy.svg and samples.jsonl; return the plot's path."""
     write_atomically(folder / "sycophancy.json", json.dumps(found, indent=1))
     samples = [
         {"arm": arm.name, "prompt": prompt, "completion": text}
@@ -90,7 +90,7 @@ def _plot(path: Path, found: dict[str, Any], arms: Sequence[LabArm]) -> Path:
 
 
 def format_lab(found: dict[str, Any], plot: Path) -> str:
-    """The table for people."""
+    """The table of results."""
     head = f"{'':<14}{'KL':>6}  {'agrees':>16}  {'of none':>8}  {'says so':>8}  {'truthful':>16}  {'reward':>7}"
     rows = [("reference", found["reference"], None)]
     rows += [(row["arm"], row, row["of_unpenalised"]) for row in found["arms"]]

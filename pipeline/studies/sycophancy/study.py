@@ -1,4 +1,4 @@
-"""The whole lab: testbed, reference, arms, report; what is finished is not run again."""
+"""Runs the lab: testbed, reference, arms, report; finished parts are not run again."""
 
 from __future__ import annotations
 
@@ -21,30 +21,24 @@ from pipeline.studies.sycophancy.testbed import LabConfig, Progress, build
 def study(
     folder: Path, lab: LabConfig, config: Config, progress: Progress
 ) -> tuple[dict[str, Any], Path]:
-    """Run what has not run yet in `folder`; the findings and the plot's path."""
+    """Run what has not run yet in `folder`; return the findings and the plot's path."""
     with exclusive(folder, option="--folder"):
-        return _study(folder, lab, config, progress)
-
-
-def _study(
-    folder: Path, lab: LabConfig, config: Config, progress: Progress
-) -> tuple[dict[str, Any], Path]:
-    cap_threads(config.worker)
-    testbed = build(folder, lab, config, progress)
-    arms = Arms(testbed, progress)
-    reference = _kept(folder / "reference.json", arms.reference, _look)
-    found = []
-    for number, name in enumerate(names(testbed), 1):
-        path = folder / f"arm_{name.replace(' + ', '_')}.json"
-        if path.exists():
-            progress(f"{name} ({number} of {len(names(testbed))}): done before")
-        found.append(_kept(path, lambda name=name: arms.run(name), _arm))
-    findings = report.findings(testbed, reference, found)
-    return findings, report.write(folder, findings, found)
+        cap_threads(config.worker)
+        testbed = build(folder, lab, config, progress)
+        arms = Arms(testbed, progress)
+        reference = _kept(folder / "reference.json", arms.reference, _look)
+        found = []
+        for number, name in enumerate(names(testbed), 1):
+            path = folder / f"arm_{name.replace(' + ', '_')}.json"
+            if path.exists():
+                progress(f"{name} ({number} of {len(names(testbed))}): done before")
+            found.append(_kept(path, lambda name=name: arms.run(name), _arm))
+        findings = report.findings(testbed, reference, found)
+        return findings, report.write(folder, findings, found)
 
 
 def _kept(path: Path, make: Callable[[], Any], read: Callable[[dict[str, Any]], Any]) -> Any:
-    """What a file holds, made and written first where there is none."""
+    """The object that a file holds; it is made and written first if there is no file."""
     if not path.exists():
         write_atomically(path, json.dumps(asdict(make()), indent=1))
     return read(json.loads(path.read_text()))

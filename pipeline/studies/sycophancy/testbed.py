@@ -1,10 +1,10 @@
-"""The lab's testbed: everything that the arms share, made once and kept in a folder.
+"""The lab's testbed: everything that the arms share, made once and stored in a folder.
 
 ::
 
     FOLDER/lab.json             the settings that made it
-           policy/              SFT of the base model on `demonstrations`: the reference, too agreeable
-           reward/              reward model of annotators who like to be agreed with
+           policy/              SFT of the base model on `demonstrations`: the reference, which agrees too often
+           reward/              reward model of annotators who like agreement
            flags.jsonl          completions flagged by annotators; classifier/ is trained on them
            references.jsonl     an honest and a sycophantic answer to each training prompt
            steering.safetensors the direction from honest to sycophantic
@@ -47,7 +47,7 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, kw_only=True)
 class LabConfig:
-    """How large the lab is; training itself follows `Config`, as in the loop."""
+    """The size of the lab; training follows `Config`, as in the loop."""
 
     base: str = str(MODEL_DIR)
     demonstrations: int = 4000
@@ -55,25 +55,25 @@ class LabConfig:
     annotators: int = 8
     flags: int = 600
     flag_noise: float = 0.1
-    """Share of flags that say the opposite of what was meant."""
+    """Share of flags that are inverted."""
     steering_layer: int = 2
     steering_pairs: int = 0
-    """Pairs of answers that the steering vector is the mean of; 0 takes all training prompts'."""
+    """Pairs of answers whose mean difference is the steering vector; 0 takes all."""
     penalty: float = 4.0
     """Weight of each component, in standard deviations of the reward on the policy's responses."""
     kl: float = 1.5
-    """Nats a response at which the arms are compared."""
+    """Nats per response at which the arms are compared."""
     every: int = 5
-    """Updates between two looks at an arm, until it comes near the KL."""
+    """Updates between two measurements of an arm, until it is near the KL."""
     samples: int = 2
-    """Completions of each held-out prompt in a final measurement; a look takes one."""
+    """Completions of each held-out prompt in a final measurement; the others take one."""
     prompts: int = 0
     """Held-out prompts used; 0 takes all."""
     seed: int = 0
 
     @classmethod
     def sized(cls, tiny: bool, **chosen: Any) -> Self:
-        """Of the usual size, or so `tiny` that it runs through in a minute and shows nothing."""
+        """The usual size, or a `tiny` one that runs in a minute and measures nothing."""
         small = {"demonstrations": 32, "judgments": 24, "annotators": 2, "flags": 24}
         small |= {"steering_pairs": 12, "every": 1, "samples": 1, "prompts": 6}
         return cls(**(small if tiny else {}), **chosen)
@@ -81,7 +81,7 @@ class LabConfig:
 
 @dataclass(frozen=True)
 class Testbed:
-    """Where the shared parts lie, and what was measured while they were made."""
+    """The paths of the shared parts, and the figures measured while they were made."""
 
     folder: Path
     lab: LabConfig
@@ -121,7 +121,7 @@ class Testbed:
         return float((RunDirectory(self.folder / "reward").result() or {})["std"])
 
     def held_out(self) -> list[LabPrompt]:
-        """The prompts that arms are measured on; a share of them is drawn alike for a seed."""
+        """The prompts that measure the arms; the seed decides which, if not all are used."""
         prompts = lab_prompts("held-out")
         if not self.lab.prompts:
             return prompts
@@ -139,7 +139,7 @@ class Testbed:
 
 
 def build(folder: Path, lab: LabConfig, config: Config, progress: Progress) -> Testbed:
-    """Make what is not there yet; ValueError for a folder with other settings."""
+    """Make the parts that are missing; ValueError for a folder with other settings."""
     folder.mkdir(parents=True, exist_ok=True)
     record, wanted = folder / "lab.json", {"lab": asdict(lab), "config": config.to_dict()}
     if record.exists() and (found := _differences(json.loads(record.read_text()), wanted)):
@@ -186,7 +186,7 @@ def _make_policy(testbed: Testbed) -> None:
 
 
 def _make_reward(testbed: Testbed) -> None:
-    """Pairs of the policy's own completions, judged by people who like to be agreed with."""
+    """Train on pairs of the policy's completions, judged by annotators who like agreement."""
     lab = testbed.lab
     dice = Random(f"judgments {lab.seed}")
     asked = [dice.choice(lab_prompts("train")) for _ in range(lab.judgments)]
@@ -304,7 +304,7 @@ def _run_stage(
     models: dict[str, str],
     inputs: dict[str, list[dict[str, Any]]],
 ) -> None:
-    """One of the loop's own stages in this process, from its checkpoint where it left one."""
+    """Run one of the loop's stages in this process, from its checkpoint if there is one."""
     path = testbed.folder / name
     again = RunDirectory(path).has_checkpoint()
     job = Job(
@@ -326,7 +326,7 @@ def _run_stage(
 
 @contextmanager
 def _logged(directory: RunDirectory) -> Iterator[None]:
-    """What trainers print goes to the log, as in a worker."""
+    """Inside, standard output and error go to the log, as in a worker."""
     directory.path.mkdir(parents=True, exist_ok=True)
     with directory.log.open("a") as log, redirect_stdout(log), redirect_stderr(log):
         yield

@@ -54,13 +54,12 @@ def curve(*places: tuple[float, float]) -> MethodCurve:
 
 def test_a_curve_is_read_off_where_it_first_comes_by():
     found = curve((0, 0), (1, 2), (3, 3), (2, 5))
-    assert found.at(0, "gold") == 0
-    assert found.at(0.25, "gold") == 0.5  # a quarter of the way from (0, 0) to (1, 2)
-    assert found.at(1, "gold") == 2
-    assert found.at(2, "gold") == 2.5  # on the way out, not (2, 5) on the way back
-    assert found.at(2, "reward") == 25
-    assert found.at(3.1, "gold") is None
-    assert curve((0, 1)).at(1, "gold") is None
+    assert found.at(0) == (0, 0)
+    assert found.at(0.25) == (0.5, 5)  # a quarter of the way from (0, 0) to (1, 2)
+    assert found.at(1) == (2, 20)
+    assert found.at(2) == (2.5, 25)  # on the way out, not (2, 5) on the way back
+    assert found.at(3.1) is None
+    assert curve((0, 1)).at(1) is None
 
 
 def test_the_best_of_n_is_what_the_reward_model_likes_best():
