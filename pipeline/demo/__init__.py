@@ -1,7 +1,7 @@
 """The embedded demo: a small Llama-style model and the corpus that it was trained on.
 
-It is a demo of the loop, not an assistant: it memorises some two hundred everyday topics and
-answers anything else with one of them.  `docs/demo.md` tells the whole story.
+It demonstrates the loop and is not an assistant: it has memorized about two hundred everyday topics
+and answers anything else with one of them (docs/demo.md).
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     corpus ─▶ tokenizer ─▶ rows worth `tokens` tokens ─▶ supervised fine-tuning of a fresh
     Llama ─▶ fp16 checkpoint ─▶ the judge's figures ─▶ manifest.json
 
-The manifest names everything the checkpoint came from, with hashes, so that a test can tell
-whether the shipped files still belong to the corpus beside them.
+The manifest has the hashes of everything that the checkpoint was made from, so that a test can
+check that the shipped files belong to the corpus.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ def build(config: BuildConfig, out: Path, run: Path) -> dict[str, Any]:
 
     `run` keeps events and checkpoints; an interrupted build continues from there.
     """
-    require_replaceable(out)  # before the work, not after it
+    require_replaceable(out)
     started = time.monotonic()
-    corpus = corpus_hashes()  # now, since somebody may edit the files while this runs
+    corpus = corpus_hashes()  # before training, in case the files are edited meanwhile
     require_same_recipe(run, config, corpus)
     tokenizer = train_tokenizer(_texts(config.seed), vocabulary=config.vocabulary)
     model = fresh_model(config, tokenizer)
@@ -112,7 +112,7 @@ def fresh_model(config: BuildConfig, tokenizer: PreTrainedTokenizerFast) -> Llam
 def rows_worth(
     tokens: int, tokenizer: PreTrainedTokenizerFast, *, seed: int
 ) -> Iterator[tuple[Messages, str]]:
-    """Conversations of the corpus with their responses, until they hold `tokens` tokens."""
+    """Conversations of the corpus with their responses, up to `tokens` tokens in all."""
     chat = ChatTokenizer(tokenizer)
     seen = 0
     for messages, response, _ in examples(tokens, seed):
@@ -140,7 +140,7 @@ def fine_tune(
     config: BuildConfig,
     run: Path,
 ) -> dict[str, Any]:
-    """One pass over `rows` by the project's own SFT stage; its events and checkpoints go to `run`."""
+    """One pass over `rows` with the SFT stage; events and checkpoints go to `run`."""
     directory = RunDirectory(run)
     resume = directory.checkpoint.exists()
     report = Report(directory, attempt=2 if resume else 1)
@@ -161,7 +161,7 @@ def require_replaceable(out: Path) -> None:
 
 
 def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, out: Path) -> None:
-    """Replace the checkpoint in `out`; half precision on disk, single precision once loaded."""
+    """Replace the checkpoint in `out`; fp16 on disk, fp32 when loaded."""
     require_replaceable(out)
     shutil.rmtree(out, ignore_errors=True)
     model.config.use_cache = True  # the trainer switched it off
@@ -169,7 +169,7 @@ def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, out: Path)
     tokenizer.save_pretrained(out)
     path = out / "config.json"
     settings = json.loads(path.read_text(encoding="utf-8"))
-    settings["dtype"] = "float32"  # PPO on a CPU needs it, and the file is half the size this way
+    settings["dtype"] = "float32"  # PPO on a CPU needs it; on disk, fp16 halves the size
     path.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
 
 
@@ -184,7 +184,7 @@ def artefact_hashes(out: Path) -> dict[str, str]:
 
 
 def rows_digest(seed: int) -> str:
-    """sha256 of the first training rows, which the code that writes them can change as well."""
+    """sha256 of the first training rows, which depend on code as well as on the corpus."""
     rows = json.dumps(list(examples(500, seed)))
     return hashlib.sha256(rows.encode()).hexdigest()
 

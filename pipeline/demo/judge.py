@@ -1,13 +1,11 @@
-"""A fixed judge of the demo's samples: fluent, on topic, properly ended.
+"""A fixed judge of the demo's samples; not used in training.
 
-`python -m pipeline.demo.judge` prints the figures of a checkpoint; with `--samples FILE` it also
-writes the hundred samples of each kind that docs/demo_samples.md shows.  Nothing here is used in
-training.  A sample is good when
+`python -m pipeline.demo.judge` prints the figures of a checkpoint; with `--samples FILE` it writes
+the hundred samples of each kind for docs/demo_samples.md.  A sample is good if
 
 * it is on topic: it contains a keyword of its prompt's topic;
-* it is fluent: at most one of its word trigrams is unseen in all that the corpus can say
-  (sentence ends count as words, so a wrong junction of two sentences shows);
-* it ends: the model closed it by itself, behind a full stop, question or exclamation mark.
+* it is fluent: at most one of its word trigrams is not in the corpus (sentence ends count as words);
+* it ends: the model ended it after a full stop, question mark or exclamation mark.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ Trigram = tuple[str, str, str]
 
 @dataclass(frozen=True)
 class ResponseCheck:
-    """What the judge found about one response."""
+    """The judge's findings on one response."""
 
     on_topic: bool
     unseen_trigrams: int
@@ -49,7 +47,7 @@ class ResponseCheck:
 
 @dataclass(frozen=True)
 class Sample:
-    """A response of the model to a shipped prompt; `stopped` when it ended the turn itself."""
+    """A response of the model to a shipped prompt; `stopped` if the model ended it."""
 
     prompt: ShippedPrompt
     response: str
@@ -68,20 +66,20 @@ def judge(response: str, topic: Topic, *, stopped: bool) -> ResponseCheck:
 
 
 def trigrams(text: str) -> Iterator[Trigram]:
-    """Consecutive words of `text`, three at a time; its start and sentence ends count as words."""
+    """Word trigrams of `text`; its start and sentence ends count as words."""
     words = ["^", *re.findall(r"[a-z0-9'-]+|[.!?:]", text.lower())]
     yield from zip(words, words[1:], words[2:], strict=False)
 
 
 @lru_cache(maxsize=1)
 def known_trigrams() -> frozenset[Trigram]:
-    """Every word trigram of every response that the corpus can write."""
+    """All word trigrams of all responses of the corpus."""
     said = [text for topic in topics() for text, _ in all_responses(topic)]
     return frozenset(t for text in (*said, *unknown_answers()) for t in trigrams(text))
 
 
 def style_of(response: str, topic: Topic) -> str:
-    """The style whose templates write exactly `response`, else "other"."""
+    """The style whose templates produce `response`, else "other"."""
     return _styles_by_text(topic).get(response, "other")
 
 
@@ -135,19 +133,19 @@ def sample(
 
 
 def chosen(role: str, kind: str, count: int = 100) -> list[ShippedPrompt]:
-    """`count` shipped prompts of a role and kind, always the same ones."""
+    """`count` shipped prompts of a role and kind; always the same ones."""
     those = [p for p in shipped_prompts() if (p.role, p.kind) == (role, kind)]
     return Random(0).sample(those, min(count, len(those)))
 
 
 def share_good(samples: Iterable[Sample]) -> float:
-    """The share of samples that the judge finds good."""
+    """The share of good samples."""
     verdicts = [s.verdict.good for s in samples]
     return sum(verdicts) / len(verdicts)
 
 
 def figures(model_dir: Path, *, seed: int = 0, count: int = 231) -> dict[str, Any]:
-    """What the documentation reports of a checkpoint, at T = 1.0 and top-p 0.9."""
+    """The figures of a checkpoint in the documentation, at T = 1.0 and top-p 0.9."""
     report: dict[str, Any] = {}
     for role, kind in (
         ("train", "template"),

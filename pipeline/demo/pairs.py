@@ -1,9 +1,8 @@
-"""The demo's first pairs, sampled ahead: ``python -m pipeline.demo.pairs``.
+"""The demo's first pairs, sampled in advance: ``python -m pipeline.demo.pairs``.
 
-Starting a worker takes longer than a newcomer should wait for the first pair.  So the sampling
-stage's output on the embedded model is shipped with it, made by this module through the stage
-itself, and the loop takes it for the first iteration where the settings are the ones it was made
-with.  Loads no torch until it samples.
+They save a new user the wait for the first worker.  This module makes them with the sampling stage,
+and the loop uses them for the first iteration if the settings are the same.  Loads no torch until
+it samples.
 """
 
 from __future__ import annotations
@@ -29,10 +28,9 @@ _PRESET = CONFIGS / "demo.toml"
 
 
 def shipped_pairs(config: Config, *, wanted: int) -> Path | None:
-    """A directory with completions.parquet and comparisons.parquet, or None.
+    """The directory with completions.parquet and comparisons.parquet, or None.
 
-    None unless `config` samples from the embedded model as the shipped pairs were sampled, and
-    wants no more than there are.
+    None if `config` samples with other settings or another model, or if more pairs are `wanted`.
     """
     if config.model.name != "demo":
         return None
@@ -42,13 +40,13 @@ def shipped_pairs(config: Config, *, wanted: int) -> Path | None:
 
 
 def weights_hash() -> str:
-    """sha256 of the embedded checkpoint, which the pairs must have been sampled from."""
+    """sha256 of the embedded checkpoint, from which the pairs must have been sampled."""
     return hashlib.sha256((MODEL_DIR / "model.safetensors").read_bytes()).hexdigest()
 
 
 def make(out: Path = PAIRS_DIR, *, pairs: int = PAIRS) -> dict[str, Any]:
-    """Run the sampling stage on the embedded model; returns what manifest.json then says."""
-    # Loads torch, which whoever only reads the shipped files can do without.
+    """Run the sampling stage on the embedded model; return the new manifest.json."""
+    # Imported here, because it loads torch.
     from pipeline.stages.sample import run  # noqa: PLC0415
 
     config = Config.load([_PRESET])
@@ -57,7 +55,7 @@ def make(out: Path = PAIRS_DIR, *, pairs: int = PAIRS) -> dict[str, Any]:
         stage="sampling",
         iteration=1,
         config=config,
-        seed=config.seed + 1,  # of the shipped pairs; a loop's own has `iteration_seed`
+        seed=config.seed + 1,
         models={"policy": str(MODEL_DIR), "reference": str(MODEL_DIR)},
         names={"policy": "sft-1", "reference": "sft-1"},
     )

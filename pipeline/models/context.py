@@ -1,8 +1,7 @@
-"""Whether rows of a file fit the model's context, told at their import.  Loads no torch.
+"""Checks at import whether rows of a file fit the model's context.  Loads no torch.
 
-The web process counts with the tokenizer's own file.  A chat template adds tokens that are not
-counted, so a row said to be too long is; one that is over by a few tokens is found by the stage
-that encodes it (`pipeline.models.text.Room`).
+Tokens of a chat template are not counted, so every row that is reported is too long; the stage that
+encodes the rows finds those that exceed the context by a few tokens (`pipeline.models.text.Room`).
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ FALLBACK_TEMPLATE = (
     "{% else %}{{ 'Assistant:\n' + m.content + eos_token + '\n\n' }}{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}{{ 'Assistant:\n' }}{% endif %}"
 )
-"""For tokenizers without a chat template (base models): plain headings, and end-of-text after
-each answer.  The response starts on a line of its own, so no token spans the boundary."""
+"""For tokenizers without a chat template (base models): plain headings, and end-of-text after each
+answer.  The response starts on a new line, so no token spans the boundary."""
 
 
 class ContextCheck:
-    """Says what is wrong with a row that is too long for the model that a workspace starts from."""
+    """Checks rows against the context of the model that a workspace starts from."""
 
     def __init__(
         self, tokenizer: Tokenizer, *, name: str, context: int, answer: int, has_template: bool
@@ -45,12 +44,12 @@ class ContextCheck:
 
     @classmethod
     def of(cls, config: Config) -> ContextCheck | None:
-        """None where the model's files are not here, or set no limit: the stages tell then."""
+        """The check, or None if the model's files are not here or set no limit."""
         path = base_model_path(config.model.name)
         try:
             settings = json.loads(_file(path, "config.json").read_text(encoding="utf-8"))
             tokenizer = Tokenizer.from_file(str(_file(path, "tokenizer.json")))
-        except Exception:  # tokenizers raises nothing narrower; a stage says what is wrong
+        except Exception:  # the tokenizers library raises nothing narrower
             return None
         text = settings.get("text_config") or settings
         context = text.get("max_position_embeddings") or text.get("n_positions")
@@ -65,7 +64,7 @@ class ContextCheck:
         )
 
     def __call__(self, messages: Sequence[Message], answers: Sequence[str]) -> str | None:
-        """A sentence where a prompt with one of its answers, or room for one, exceeds the context."""
+        """A sentence if a prompt with its longest answer, or room for one, exceeds the context."""
         room = 0 if answers else self._answer
         allowed = self._context - 1 - room  # one for the token that ends an answer
         texts = [self._text(messages, answer) for answer in answers or [""]]
@@ -92,7 +91,7 @@ class ContextCheck:
 
 
 def _file(path: str, name: str) -> Path:
-    """A model's file in its directory, or in the cache of what was downloaded."""
+    """The path of a model's file, in its directory or in the download cache."""
     if is_local(path):
         return Path(path, name)
     found = try_to_load_from_cache(path, name)

@@ -1,4 +1,4 @@
-"""Where a job computes, at which precision, and how models get there."""
+"""Devices, precision, and loading models for a job."""
 
 from __future__ import annotations
 
@@ -14,33 +14,26 @@ from pipeline.ppo.model import detect_device, without_dropout
 
 
 def pick_device(wanted: str = "auto") -> torch.device:
-    """The device named by `worker.device`; ``auto`` takes CUDA, then Apple's MPS, then the CPU.
+    """The device that `worker.device` names; ``auto`` takes CUDA, then Apple's MPS, then the CPU.
 
-    Raises ValueError when the machine has no such device.
+    Raises ValueError if the machine has no such device.
     """
-    if wanted == "auto":
-        device = detect_device()
-    else:
-        here = {
-            "cuda": torch.cuda.is_available(),
-            "mps": torch.backends.mps.is_available(),
-            "cpu": True,
-        }
-        if not here[wanted]:
-            raise ValueError(
-                f"worker.device={wanted} is not available on this machine; set it to auto"
-            )
-        device = torch.device(wanted)
+    available = {
+        "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()
+    }  # fmt: skip
+    if not available.get(wanted, True):
+        raise ValueError(f"worker.device={wanted} is not available on this machine; set it to auto")
+    device = detect_device() if wanted == "auto" else torch.device(wanted)
     if device.type == "cuda":
-        # Under `accelerate launch` every process has a GPU of its own.
+        # Under `accelerate launch` every process has its own GPU.
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
     return device
 
 
 def inference_dtype(config: ModelConfig, device: torch.device) -> torch.dtype:
-    """The precision of weights that are only read: bf16 on a GPU that has it, else fp32.
+    """The dtype of weights for inference: bf16 on a GPU that has it, else fp32.
 
-    Weights that are trained stay fp32 everywhere: bf16 ones swallow small updates.
+    Weights that are trained stay fp32: in bf16, small updates would be lost.
     """
     if config.dtype != "auto":
         return {"float32": torch.float32, "bfloat16": torch.bfloat16}[config.dtype]
@@ -49,7 +42,7 @@ def inference_dtype(config: ModelConfig, device: torch.device) -> torch.dtype:
 
 
 def cap_threads(config: WorkerConfig) -> None:
-    """Keep to `worker.threads` CPU threads (0: as many as there are cores)."""
+    """Use `worker.threads` CPU threads; 0 uses all cores."""
     if config.threads:
         torch.set_num_threads(config.threads)
 
@@ -63,8 +56,8 @@ def load_causal_lm(
 ) -> Any:
     """A causal language model from a local directory or the hub, in eval mode on `device`.
 
-    Dropout is off for good: PPO's probability ratios and a reward model's scores must not
-    depend on chance.  Raises `ModelUnavailable` with one sentence when it cannot be had.
+    All dropout rates are 0, so that scores and probability ratios are deterministic.  Raises
+    `ModelUnavailable` with one sentence.
     """
     path = require_model(name)
     with loading(name):
@@ -77,10 +70,10 @@ def load_causal_lm(
 
 
 def _make_savable(model: Any) -> None:
-    """Fix generation settings that transformers would refuse to save once training touched them.
+    """Fix generation settings that transformers refuses to save.
 
-    Published models have sampling's temperature without `do_sample`.  Nothing here reads the
-    settings but the ids that end a text, so where that does not help only tokens are kept.
+    Some published models set a temperature without `do_sample`.  Only the end-of-text ids are used
+    here, so if `do_sample` does not help, only the token ids are kept.
     """
     settings = getattr(model, "generation_config", None)
     if settings is None or _is_valid(settings):
@@ -104,7 +97,7 @@ def _is_valid(settings: GenerationConfig) -> bool:
 
 
 def context_length(model: Any) -> int | None:
-    """Tokens that fit the model's position embeddings; None where it sets no limit."""
+    """The number of tokens that the model's positions allow; None without a limit."""
     return _context(model.config)
 
 

@@ -1,4 +1,4 @@
-"""Whether a named model can be had, answered in one sentence.  Loads no torch.
+"""Checks whether a named model is available, and explains why not.  Loads no torch.
 
 A name is a local directory or a Hugging Face id such as ``Qwen/Qwen3-0.6B``.
 """
@@ -42,10 +42,9 @@ class ModelUnavailable(ValueError):
 
 @contextmanager
 def loading(name: str) -> Iterator[None]:
-    """Turn whatever a library raises while it reads the model `name` into `ModelUnavailable`.
+    """Turn every error that a library raises while it reads the model `name` into `ModelUnavailable`.
 
-    A model's files may say anything, and libraries raise any error over them.  An error of memory
-    is of the machine, not of the model.
+    Files can have any content, so libraries raise any kind of error.  Errors of memory pass.
     """
     try:
         yield
@@ -58,15 +57,15 @@ def loading(name: str) -> Iterator[None]:
 
 
 def is_local(name: str) -> bool:
-    """Whether `name` is meant as a path: it exists, or no hub id is written like that."""
+    """Whether `name` is a path: it exists, or it is not written like a hub id."""
     looks_like_path = name.startswith(("/", ".", "~")) or name.count("/") > 1 or "\\" in name
     return looks_like_path or Path(name).is_dir()
 
 
 def require_model(name: str) -> str:
-    """`name` as libraries take it (``~`` expanded); `ModelUnavailable` unless it can be had.
+    """`name` with ``~`` expanded; raises `ModelUnavailable` if the model is not available.
 
-    Asks the hub only whether the account may read it; nothing is downloaded.
+    Asks the hub only whether the account may read the model, and downloads nothing.
     """
     if not name.strip():
         raise ModelUnavailable("a model needs a name: a local directory or a Hugging Face id")
@@ -76,7 +75,7 @@ def require_model(name: str) -> str:
         return str(path)
     try:
         if isinstance(try_to_load_from_cache(name, "config.json"), str):
-            return name  # an earlier download, which serves without a network too
+            return name  # downloaded before, so it is available without a network
         HfApi().auth_check(name)
     except Exception as error:
         raise ModelUnavailable(explain(name, error)) from error
@@ -84,11 +83,11 @@ def require_model(name: str) -> str:
 
 
 def require_reward_model(name: str) -> None:
-    """`require_model`, and `ModelUnavailable` unless its configuration is that of a reward model.
+    """`require_model`, and `ModelUnavailable` unless the model is a reward model.
 
-    Such are our own, and of what transformers' `AutoModelForSequenceClassification` loads decoders
-    with one label: a layer called ``score`` reads their last token.  Of a model on the hub only its
-    configuration and the names of its weights are read.
+    Reward models are our own, and decoders of transformers' `AutoModelForSequenceClassification` with
+    one label, whose layer ``score`` reads the last token.  Of a model on the hub only the
+    configuration and the names of the weights are read.
     """
     path = require_model(name)
     config = _configuration(path, name)
@@ -99,7 +98,7 @@ def require_reward_model(name: str) -> None:
             f"{name} is a {kinds[0]} and no reward model; name one whose class is a "
             "…ForSequenceClassification with one label"
         )
-    # transformers leaves out what has its default, two labels.
+    # transformers does not write the default, two labels.
     ids = config.get("id2label")
     labels = len(ids) if isinstance(ids, dict) else config.get("num_labels", 2)
     if labels != 1:
@@ -115,12 +114,12 @@ def require_reward_model(name: str) -> None:
 
 
 def _weights_of(path: str, name: str) -> set[str]:
-    """The names of a model's weights; empty where they are in files that do not tell."""
+    """The names of a model's weights; empty if they are not in safetensors files."""
     if not is_local(path):
         try:
             return set(HfApi().get_safetensors_metadata(path).weight_map)
         except (NotASafetensorsRepoError, LocalEntryNotFoundError, OfflineModeIsEnabled):
-            return set()  # loading will tell
+            return set()  # an error, if any, appears when the model is loaded
         except Exception as error:
             raise ModelUnavailable(explain(name, error)) from error
     found: set[str] = set()
@@ -131,13 +130,13 @@ def _weights_of(path: str, name: str) -> set[str]:
 
 
 def _configuration(path: str, name: str) -> dict[str, Any]:
-    """What config.json says of the model `name`, a directory's path or a hub id."""
+    """The config.json of the model `name`, which is a directory or a hub id."""
     try:
         if is_local(path):
             return _read_config(Path(path))
         if isinstance(known := try_to_load_from_cache(path, "config.json"), str):
             return json.loads(Path(known).read_text(encoding="utf-8"))
-        # Not into the cache: what has its configuration there counts as downloaded.
+        # Not into the cache: a model with its configuration there counts as downloaded.
         with TemporaryDirectory() as folder:
             file = hf_hub_download(path, "config.json", local_dir=folder)
             return json.loads(Path(file).read_text(encoding="utf-8"))
@@ -146,7 +145,7 @@ def _configuration(path: str, name: str) -> dict[str, Any]:
 
 
 def explain(name: str, error: BaseException) -> str:
-    """Why loading the model `name` failed, as a sentence for people."""
+    """A sentence that says why the model `name` could not be loaded and what to do."""
     match _root(error):
         case GatedRepoError():
             return (
@@ -178,7 +177,7 @@ def explain(name: str, error: BaseException) -> str:
                 f"a weights file of the model {name} is damaged or holds code, which is never run: "
                 "get the model with its weights in model.safetensors"
             )
-    # The hub's HTTP library changed its name between versions; its errors are of the network.
+    # httpx, httpx2 and so on: the hub's HTTP library, whose errors are network errors.
     if type(error).__module__.startswith("httpx"):
         return _unreachable(name)
     if not isinstance(error, (OSError, ValueError, ImportError)):
@@ -232,9 +231,9 @@ def _read_config(path: Path) -> dict[str, Any]:
 
 
 def _require_own_code(path: Path, config: dict[str, Any]) -> None:
-    """ModelUnavailable where `config` names attention code on the hub, which transformers would run."""
+    """ModelUnavailable if `config` names attention code on the hub, which transformers would run."""
     waiting: list[tuple[str, Any]] = [("", config)]
-    while waiting:  # no recursion: who wrote the file chose its depth
+    while waiting:  # no recursion, because the file may be nested to any depth
         key, value = waiting.pop()
         inside = key.endswith("attn_implementation")
         if inside and isinstance(value, str) and "/" in value:
@@ -249,20 +248,22 @@ def _require_own_code(path: Path, config: dict[str, Any]) -> None:
 
 
 def _root(error: BaseException) -> BaseException:
-    """The hub's own error under those that libraries wrap around it."""
-    seen: BaseException | None = error
-    while seen is not None:
-        if isinstance(seen, (HfHubHTTPError, HFValidationError, EntryNotFoundError)):
-            return seen
-        if isinstance(seen, (LocalEntryNotFoundError, OfflineModeIsEnabled)):
-            return seen
-        seen = seen.__cause__ or seen.__context__
+    """The hub's own error, under those that libraries raise from it."""
+    hub_errors = (
+        *(HfHubHTTPError, HFValidationError, EntryNotFoundError),
+        *(LocalEntryNotFoundError, OfflineModeIsEnabled),
+    )
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, hub_errors):
+            return cause
+        cause = cause.__cause__ or cause.__context__
     return error
 
 
 def _first_line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).strip().splitlines()]
-    # Some first lines only announce the second.
+    # A first line that ends with a colon needs the second.
     return " ".join(lines[: 2 if lines[0].endswith(":") else 1]) if lines else type(error).__name__
 
 

@@ -1,4 +1,4 @@
-"""Policies kept along training: points of a curve of reward against KL.  Loads no torch."""
+"""Snapshots of the policy along training, for curves of reward against KL.  Loads no torch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pipeline.runs.rundir import RunDirectory
 
 
 class Snapshots:
-    """Keeps `count` policies of a run of `total` steps, evenly spread, the last step left out."""
+    """Keeps `count` snapshots of a run of `total` steps, evenly spaced, without the last step."""
 
     def __init__(self, directory: RunDirectory, *, count: int, total: int) -> None:
         self._folder = directory.snapshots
@@ -19,10 +19,10 @@ class Snapshots:
         self._due = {step for step in spread if 0 < step < total}
 
     def keep(self, step: int, save: Callable[[Path], Any], *, writes: bool = True) -> None:
-        """Let `save(path)` write the policy where a snapshot is due; whole or absent.
+        """Call `save(path)` if a snapshot is due at this step; the result is complete or absent.
 
-        Of several processes all must ask, since each may have a part of the policy, and one
-        `writes`.
+        All of several processes must call this, since each may have a shard of the policy; one of
+        them `writes`.
         """
         if step not in self._due:
             return
@@ -33,12 +33,12 @@ class Snapshots:
             draft.mkdir(parents=True)
         save(draft)
         if writes:
-            # A resumed run comes by the same step again.
+            # A resumed run reaches the same step again.
             shutil.rmtree(final, ignore_errors=True)
             draft.rename(final)
 
 
 def snapshots_of(directory: RunDirectory) -> list[tuple[int, Path]]:
-    """(step, path) of the policies kept, in the order of training."""
+    """(step, path) of the snapshots, in the order of training."""
     found = sorted(directory.snapshots.glob("step-*"))
     return [(int(path.name.removeprefix("step-")), path) for path in found]

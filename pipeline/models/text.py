@@ -1,13 +1,10 @@
-"""The one place that knows chat templates and tokenizing.
+"""Chat templates and tokenizing, for all stages.
 
-Policy and reward model read the same rendering (`ChatTokenizer.chat`), in training as in use, so
-a response cannot look one way to the labels and another to PPO.  A chat is always
+Policy and reward model read the same rendering (`ChatTokenizer.chat`), in training and inference:
 
     prompt as the template writes it, with the header of the assistant's turn
     + the completion's own tokens
     + the token that ends a turn
-
-which is also exactly what the policy saw and sampled.
 """
 
 from __future__ import annotations
@@ -34,16 +31,16 @@ _KNOWN_PADS = ("<pad>", "[PAD]", "<|pad|>", "<|endoftext|>", "<|finetune_right_p
 
 CONTEXT = "the model's context"
 _NAMED = 5
-"""Rows that a sentence names; a file may have thousands that are too long."""
+"""Number of rows that a message names."""
 
 
 class TooLong(ValueError):
-    """Texts do not fit, and nothing is ever cut silently."""
+    """Texts exceed a limit."""
 
 
 @dataclass(frozen=True)
 class Encoded:
-    """A prompt with its completion: token `ids`, of which the first `prompt_tokens` are given."""
+    """A prompt with its completion: token `ids`, of which the first `prompt_tokens` are the prompt's."""
 
     ids: list[int]
     prompt_tokens: int
@@ -55,10 +52,10 @@ def read_messages(text: str) -> tuple[Message, ...]:
 
 
 class ChatTokenizer:
-    """Messages and completions in, token ids out, and back; for one model's tokenizer.
+    """Converts messages and completions to token ids and back, with one model's tokenizer.
 
-    Adds what tokenizers lack: a missing pad token (masks come from lengths here, so sharing one
-    with end-of-text does no harm), a missing end-of-text, a missing template.
+    Adds a missing pad token (it may equal end-of-text, because masks are made from lengths),
+    end-of-text token and chat template.
     """
 
     def __init__(
@@ -73,9 +70,9 @@ class ChatTokenizer:
 
     @classmethod
     def load(cls, name: str) -> ChatTokenizer:
-        """The tokenizer of a model directory or hub id, with every end token the model names.
+        """The tokenizer of a model directory or hub id, with all end tokens that the model names.
 
-        Raises `ModelUnavailable` with one sentence when it cannot be had.
+        Raises `ModelUnavailable` with one sentence.
         """
         path = require_model(name)
         with loading(name):
@@ -89,7 +86,7 @@ class ChatTokenizer:
 
     @cached_property
     def end_id(self) -> int:
-        """The token the template puts after an assistant's turn, else end-of-text."""
+        """The token that the template writes after an assistant's turn, else end-of-text."""
         mark = "kitestring"
         text = self.tokenizer.apply_chat_template(
             [{"role": "user", "content": "a"}, {"role": "assistant", "content": mark}],
@@ -102,14 +99,14 @@ class ChatTokenizer:
 
     @cached_property
     def stop_ids(self) -> list[int]:
-        """Every id that ends a response; chat models often have one for turns and one for texts."""
+        """All ids that end a response; chat models often have one for turns and one for texts."""
         return sorted(self._stops | {self.end_id, self.tokenizer.eos_token_id})
 
     def prompt(self, messages: Messages) -> list[int]:
-        """Token ids of a conversation that waits for the assistant.
+        """Token ids of a conversation up to the header of the assistant's turn.
 
-        Thinking is switched off where the template knows it.  A system message goes before the
-        first user turn where the template has no place for one.
+        Thinking is off if the template has such a switch.  If the template refuses a system
+        message, it is put before the first user message.
         """
         turns = [{"role": m.role, "content": m.content} for m in as_messages(messages)]
         try:
@@ -125,17 +122,17 @@ class ChatTokenizer:
             raise self._refused(error) from error
 
     def completion(self, text: str) -> list[int]:
-        """Token ids of a response and its end; control tokens spelt out in it stay text."""
+        """Token ids of a response with its end; control tokens in the text are encoded as text."""
         ids = self.tokenizer(text, add_special_tokens=False, split_special_tokens=True)
         return [*ids["input_ids"], self.end_id]
 
     def chat(self, messages: Messages, completion: str) -> Encoded:
-        """Prompt and completion as both the policy and the reward model read them."""
+        """A prompt with its completion, as policy and reward model read it."""
         prompt = self.prompt(messages)
         return Encoded([*prompt, *self.completion(completion)], prompt_tokens=len(prompt))
 
     def plain(self, text: str) -> list[int]:
-        """Token ids of bare text, for measuring and comparing it."""
+        """Token ids of plain text."""
         ids = self.tokenizer(text, add_special_tokens=False, split_special_tokens=True)
         return ids["input_ids"]
 
@@ -152,7 +149,7 @@ class ChatTokenizer:
             add_generation_prompt=True,
             enable_thinking=False,
             return_dict=False,
-            # A user who types <|im_end|> has typed text.  Older transformers ignore this.
+            # <|im_end|> in a user's message is text.  Older transformers ignore this argument.
             sanitize_control_tokens=True,
         )
 
@@ -162,10 +159,10 @@ class ChatTokenizer:
 
 @dataclass(frozen=True, kw_only=True)
 class Room:
-    """How many tokens a row may have, by the name of each limit, and what happens to longer rows.
+    """Limits on a row's tokens, by name.
 
-    They are an error that names them; with `skip` (``model.long_rows``) they are left out, and
-    `tell` gets the sentence.
+    Longer rows are an error; with `skip` (``model.long_rows``) they are left out, and `tell` is
+    called with a sentence about them.
     """
 
     limits: Mapping[str, int | None]
@@ -173,9 +170,9 @@ class Room:
     tell: Callable[[str], Any] = lambda _: None
 
     def fitting(self, lengths: Sequence[int], names: Sequence[str], *, what: str) -> list[int]:
-        """The numbers, from 0, of the rows with these token counts and names that fit.
+        """The indices of the rows that fit, given all rows' token counts and names.
 
-        Raises `TooLong` for the others, or where all would be left out.
+        Raises `TooLong` if rows do not fit and are not skipped, or if none fits.
         """
         known = [(n, name) for name, n in self.limits.items() if n is not None]
         limit, name = min(known, default=(sys.maxsize, ""))
@@ -195,7 +192,7 @@ class Room:
 
 
 def name_rows(rows: Sequence[tuple[str, int]]) -> str:
-    """The first rows of a list, each by its name and its tokens, and how many more there are."""
+    """The names and token counts of the first rows, and the number of the others."""
     named = ", ".join(f"{name} ({tokens} tokens)" for name, tokens in rows[:_NAMED])
     return named + (f" and {len(rows) - _NAMED} more" if len(rows) > _NAMED else "")
 
@@ -223,14 +220,14 @@ def _ensure_pad(tokenizer: Any) -> None:
 def _ensure_template(tokenizer: Any) -> None:
     if tokenizer.chat_template:
         return
-    # Only where the tokenizer itself starts a text with one.
+    # The template starts with a BOS token only if the tokenizer does.
     starts = tokenizer("a")["input_ids"][0] == tokenizer.bos_token_id
     bos = "bos_token" if starts and tokenizer.bos_token_id is not None else "''"
     tokenizer.chat_template = FALLBACK_TEMPLATE.replace("KITESTRING_BOS", bos)
 
 
 def _generation_stops(path: str) -> list[int]:
-    """The end tokens of a model's generation_config.json; none when it has no such file."""
+    """The end tokens of a model's generation_config.json, if it has one."""
     try:
         ids = GenerationConfig.from_pretrained(path).eos_token_id
     except OSError:

@@ -1,20 +1,17 @@
-"""Simulated annotators: people-like noise around a hidden preference.
+"""Simulated annotators: noisy judgments around a hidden preference.
 
-Everybody follows one formula and differs in its numbers.  With left and right scores l and r,
+All annotators follow one formula with different parameters.  With left and right scores l and r,
 
     z = slope · (l − r) + left_bias
     P(a) = σ(z − θ)   P(b) = σ(−z − θ)   P(tie) = 1 − P(a) − P(b)          (Rao and Kupper 1967)
 
-and before that, with probability σ(4 · (standard − max(l, r))), *both bad*: not even the better
-one is good enough.  In other words, somebody feels z + ε with ε logistic, and presses A above θ
-and B below −θ.  How far beyond is the strength that is stated: slightly for the first gap, clearly
-for the next, then much (McCullagh 1980), so that
+and before that, with probability σ(4 · (standard − max(l, r))), *both bad*.  The stated strength of a
+preference is an ordinal model with the same noise (McCullagh 1980):
 
     P(a, clearly or much) = σ(z − θ − gap₁)   P(a, much) = σ(z − θ − gap₁ − gap₂)   and of b with −z
 
-Nothing is drawn for strengths: without them the same is pressed.  Scores have a standard deviation
-of about 1 over ordinary responses.  A careless annotator has slope 0, an inverted one a negative
-slope, and so on.
+Strengths need no further random numbers, so outcomes are the same without them.  Scores have a
+standard deviation of about 1 over ordinary responses.
 """
 
 from __future__ import annotations
@@ -30,15 +27,15 @@ from storage.records import ScreenOutcome
 AnnotatorProfile = Literal["careful", "careless", "side-biased", "noisy", "inverted"]
 
 BAD_PROFILES: tuple[AnnotatorProfile, ...] = ("careless", "side-biased", "noisy", "inverted")
-"""The order in which the bad share is filled: 2 bad annotators are one careless, one side-biased."""
+"""Profiles of bad annotators, in the order in which they are assigned."""
 
-# Chosen so that on standard-normal scores careful annotators side with the gold in 3 of 4
-# decisive judgments and press tie or both bad in 1 of 6 (InstructGPT reports 73% agreement).
+# On standard-normal scores, careful annotators agree with the gold in 3 of 4 decisive judgments and
+# press tie or both bad in 1 of 6 (InstructGPT reports 73% agreement).
 _SLOPE = 1.1
 _TIE = 0.35
 _STANDARD = -1.2
 _STANDARD_SHARPNESS = 4.0
-# So that of their preferences 2 in 5 are slight, 2 in 5 clear and 1 in 5 much of one.
+# Of their preferences 2 in 5 are "slightly", 2 in 5 "clearly" and 1 in 5 "much".
 _GAPS = (1.1, 1.7)
 
 _READING_MS_PER_WORD = 252.0  # 238 words a minute: Brysbaert 2019, J. Mem. Lang. 109
@@ -47,9 +44,9 @@ _DECISION_MS = 1500.0
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """What was pressed, and how long the pair was on the screen.
+    """A judgment as given on the screen, and how long the pair was shown.
 
-    `strength` of a preference is 1 slightly, 2 clearly, 3 much, or None where none was stated.
+    `strength` of a preference is 1 slightly, 2 clearly, 3 much, or None if none was stated.
     """
 
     outcome: ScreenOutcome
@@ -59,10 +56,10 @@ class Choice:
 
 @dataclass(frozen=True, kw_only=True)
 class SimulatedAnnotator:
-    """One annotator; the numbers are those of the module's formula.
+    """One annotator with the parameters of the module's formula.
 
-    `gaps` are gap₁ and gap₂; without them no strengths are stated.  `pace` multiplies
-    the time a careful reader of average speed takes.
+    `gaps` are gap₁ and gap₂; None states no strengths.  `pace` multiplies the time of an average
+    reader.
     """
 
     name: str
@@ -75,7 +72,7 @@ class SimulatedAnnotator:
     pace: float = 1.0
 
     def judge(self, *, left: float, right: float, words: int, coin: np.random.Generator) -> Choice:
-        """Judge a pair with these scores; `words` are on the screen in all."""
+        """Judge a pair with these scores; the screen shows `words` words."""
         took = self.pace * (_DECISION_MS + words * _READING_MS_PER_WORD)
         milliseconds = int(took * math.exp(coin.normal(0, 0.35)))
         bar = _STANDARD_SHARPNESS * (self.standard - max(left, right))
@@ -93,7 +90,7 @@ class SimulatedAnnotator:
         return Choice(outcome="tie", milliseconds=milliseconds)
 
     def preference(self, *, left: float, right: float) -> tuple[float, float]:
-        """The probabilities of pressing A and B, once it is not both bad."""
+        """The probabilities of A and B, given that it is not both bad."""
         z = self._advantage(left, right)
         return _sigmoid(z - self.tie), _sigmoid(-z - self.tie)
 
@@ -101,9 +98,9 @@ class SimulatedAnnotator:
         return self.slope * (left - right) + self.left_bias
 
     def _strength(self, z: float, toss: float) -> int | None:
-        """How strong a win is called; `toss` is uniform below its probability σ(z − θ).
+        """The stated strength of a preference; `toss` is uniform in (0, σ(z − θ)).
 
-        The utility z − logit(toss) lies beyond a threshold t where toss < σ(z − t).
+        The utility z − logit(toss) exceeds a threshold t if toss < σ(z − t).
         """
         if self.gaps is None:
             return None
@@ -115,8 +112,8 @@ class SimulatedAnnotator:
 def population(count: int, *, bad: float, seed: int) -> list[SimulatedAnnotator]:
     """`count` annotators named sim-01…, of whom the rounded share `bad` are bad.
 
-    The seed draws who is bad and how careful annotators differ: slopes, thresholds and what each
-    calls clear or much spread by a factor of about 1.25, speeds by 1.4.
+    The seed decides who is bad, and each annotator's parameters: slopes, thresholds and gaps vary by
+    a factor of about 1.25, speeds by 1.4.
     """
     if count < 1:
         raise ValueError(f"annotators={count} must be at least 1")
@@ -127,7 +124,7 @@ def population(count: int, *, bad: float, seed: int) -> list[SimulatedAnnotator]
     careful: list[AnnotatorProfile] = ["careful"] * (count - number_bad)
     profiles = [BAD_PROFILES[i % len(BAD_PROFILES)] for i in range(number_bad)] + careful
     order = coin.permutation(count)
-    # A stream of their own: what else a seed draws does not depend on strengths.
+    # A separate generator, so that strengths change no other random number.
     scales = np.exp(np.random.default_rng([seed, 1, 1]).normal(0, 0.22, count)).tolist()
     return [
         _annotator(f"sim-{n:02d}", profiles[i], scale, coin)
@@ -162,7 +159,7 @@ def _annotator(
 
 
 def _sigmoid(x: float) -> float:
-    # Written on the side where exp cannot overflow.
+    # The form whose exp cannot overflow.
     if x >= 0:
         return 1 / (1 + math.exp(-x))
     return math.exp(x) / (1 + math.exp(x))

@@ -1,8 +1,7 @@
-"""Annotators over HTTP: what the page in the browser does, for programs.
+"""HTTP clients of the labeling page and of the admin interface (docs/http.md).
 
-See docs/http.md.  A client sees what a person sees (a conversation and two responses on the
-left and the right), answers with *a*, *b*, *tie* or *both_bad*, and sends an answer again under
-the same id until the server has said that it is saved.
+A label client gets what a person sees, a conversation with two responses, and sends each judgment
+again under the same id until the server says that it is saved.
 """
 
 from __future__ import annotations
@@ -20,16 +19,16 @@ from pipeline.simulation.annotators import Choice
 from storage.reports import Blocked
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0  # seconds; doubles from attempt to attempt
-_PAUSE = 0.5  # seconds between looks at the loop
+_PAUSE = 0.5  # seconds between two requests for the loop's state
 
 
 class ServerRefused(RuntimeError):
-    """The server refused a request for good; the message is its reason."""
+    """The server refused a request permanently; the message is its reason."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LeasedPair:
-    """A pair as it stands on the screen; `prompt` is the conversation as one text."""
+    """A pair as shown on the screen; `prompt` is the conversation as one text."""
 
     id: str
     prompt: str
@@ -43,16 +42,16 @@ class LeasedPair:
 
 
 def conversation(messages: Sequence[Mapping[str, str]]) -> str:
-    """A lone user turn as its text; a longer chat as "role: content" paragraphs."""
+    """A single message as its text; a longer chat as "role: content" paragraphs."""
     if len(messages) == 1:
         return messages[0]["content"]
     return "\n\n".join(f"{m['role']}: {m['content']}" for m in messages)
 
 
 class LabelClient:
-    """One annotator's connection; a context manager.  Not shared between threads.
+    """One annotator's connection; a context manager, not thread-safe.
 
-    While the server is away or out of disk space, requests are sent again for `patience`
+    While the server is unreachable or out of disk space, requests are retried for `patience`
     seconds; `timeout` seconds is the longest wait for one reply.
     """
 
@@ -70,7 +69,7 @@ class LabelClient:
         self._http.close()
 
     def next(self, count: int) -> list[LeasedPair]:
-        """Up to `count` pairs leased to this annotator; none when nothing waits for them."""
+        """Up to `count` pairs leased to this annotator; empty if none is available."""
         reply = self._send("GET", "/label/api/next", params={"n": count})
         return [_shown(pair) for pair in reply["pairs"]]
 
@@ -89,7 +88,7 @@ class LabelClient:
         )
 
     def _send(self, method: str, path: str, **request: Any) -> Any:
-        """The JSON of a reply; sends again (judgments carry their id) while the server is away."""
+        """The JSON of a reply; retries while the server is unreachable."""
         give_up, pause = time.monotonic() + self._patience, _FIRST_PAUSE
         while True:
             last = time.monotonic() + pause > give_up
@@ -108,14 +107,14 @@ class LabelClient:
 
 
 NO_TIMEOUT = ("import", "export", "backup", "verify")
-"""Commands that take as long as there are data; cut short, they would go on unseen."""
+"""Commands whose time grows with the data; after a timeout they would still be running."""
 
 
 class AdminClient:
-    """Commands to a live server; a context manager.  Address and token are in server.json.
+    """Sends commands to a running server; a context manager.  server.json has address and token.
 
-    `timeout` seconds is the longest wait for a connection, and for the reply to a command whose
-    time does not grow with the data.
+    `timeout` seconds is the longest wait for a connection, and for the reply to a command that is
+    not in `NO_TIMEOUT`.
     """
 
     def __init__(self, base_url: str, token: str, *, timeout: float = 60.0) -> None:
@@ -130,7 +129,7 @@ class AdminClient:
         self._http.close()
 
     def __call__(self, command: str, arguments: dict[str, Any]) -> Any:
-        """The command's result; ``ValueError`` with a sentence when it is refused or unheard."""
+        """The command's result; ``ValueError`` with a sentence if it is refused or not answered."""
         body = {"command": command, "arguments": arguments}
         reading = None if command in NO_TIMEOUT else self._timeout
         try:
@@ -154,7 +153,7 @@ class AdminClient:
 
 
 class Tally:
-    """How many judgments are still to be made, shared by the clients of one iteration."""
+    """Counts the judgments of an iteration that are claimed and saved; shared by its clients."""
 
     def __init__(self, wanted: int, names: Sequence[str]) -> None:
         self._lock = threading.Lock()
@@ -163,7 +162,7 @@ class Tally:
         self._empty_handed_at = dict.fromkeys(names, -1)
 
     def claim(self) -> bool:
-        """Reserve one judgment; False when all are spoken for."""
+        """Reserve one judgment; False if all are reserved."""
         with self._lock:
             if self._claimed == self._wanted:
                 return False
@@ -180,10 +179,10 @@ class Tally:
             return self._claimed == self._wanted
 
     def empty_handed(self, name: str) -> bool:
-        """Note that nothing waits for `name`; True when nothing waits for anybody.
+        """Note that no pair is available to `name`; True if none is available to anybody.
 
-        A judgment saved since may have opened a pair to a second annotator, so only those who
-        came back empty-handed after the last one count.
+        Only answers since the last saved judgment count, because a judgment can make a pair
+        available to a second annotator.
         """
         with self._lock:
             self._empty_handed_at[name] = self.saved
@@ -191,13 +190,13 @@ class Tally:
             return nothing_open and all(at == self.saved for at in self._empty_handed_at.values())
 
     def close(self) -> None:
-        """Let everybody stop: a client has failed."""
+        """Make all clients stop, after one has failed."""
         with self._lock:
             self._claimed = self._wanted
 
 
 def reason(reply: httpx.Response) -> str:
-    """Why the server refused: the sentence in its reply, else the name of the status."""
+    """The sentence in the server's reply, or the name of the status."""
     try:
         body = reply.json()
     except ValueError:
@@ -216,7 +215,7 @@ def _shown(pair: Mapping[str, Any]) -> LeasedPair:
 
 
 def what_stopped(blocked: Blocked) -> str:
-    """Which stage stopped, why, and what helps."""
+    """A sentence that says which stage stopped, why, and what to do."""
     resume = "`resume` (from its last checkpoint), " if blocked.resumable else ""
     label = " or `label-more` (back to labeling)" if blocked.stage == "reward" else ""
     reason = str(blocked.reason).rstrip(".")
@@ -229,9 +228,9 @@ def what_stopped(blocked: Blocked) -> str:
 def follow(
     call: Callable[[str], Any], *, until: str, tell: Callable[[str], None], after: int = 0
 ) -> dict[str, Any]:
-    """Move the loop, telling each step, until a phase of an iteration later than `after`.
+    """Advance the loop, reporting each step, until a phase of an iteration later than `after`.
 
-    Raises RuntimeError when a stage stops, ValueError when there is nothing to start with.
+    Raises RuntimeError if a stage stops, ValueError if there are no prompts.
     """
     told = ""
     while True:
@@ -250,5 +249,5 @@ def follow(
 
 
 def _doing(phase: str, message: str) -> str:
-    """What the loop does; a stage that is called like its phase is not named twice."""
+    """The phase with its message, which may already begin with the phase."""
     return message if message.startswith(f"{phase} ") else f"{phase} {message}".strip()

@@ -1,8 +1,8 @@
-"""Whole iterations driven over HTTP by simulated annotators, and how far gold approves.
+"""Drives whole iterations over HTTP with simulated annotators, and measures them by the gold preference.
 
-The annotators know a hidden gold preference and nothing of the pipeline; the pipeline sees their
-judgments and nothing of the gold.  Everything goes the way people go: accounts and "Train" through
-the admin interface, pairs and judgments through ``/label/api``, several clients at once.
+The annotators judge by a hidden gold preference, which the pipeline never sees.  They use the same
+interfaces as people: accounts and "Train" through the admin interface, pairs and judgments through
+``/label/api``, several clients at once.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from pipeline.simulation.report import PairJudge
 from pipeline.simulation.report import report as gold_report
 
 Admin = Callable[[str, dict[str, Any]], Any]
-"""(command, arguments) → its result; ``ValueError`` with a sentence when it is refused."""
+"""(command, arguments) → result; ``ValueError`` with a sentence if it is refused."""
 
 _PAIRS_IN_HAND = 4  # as many as the page keeps
 _PAUSE_WHEN_EMPTY = 0.05  # seconds
 
 
 class SimulationFailed(RuntimeError):
-    """The loop stopped before the simulation was through; the message says where and why."""
+    """The loop stopped before the end of the simulation; the message says where and why."""
 
 
 def simulate(
@@ -46,19 +46,18 @@ def simulate(
     timeout: float = 3600.0,
     poll: float = 1.0,
 ) -> dict[str, Any]:
-    """Label and train `iterations` times; the report is JSON-able.
+    """Label and train `iterations` times; return a JSON-able report.
 
-    Every iteration gets exactly `labels` judgments by `annotators` of whom the share `bad` is
-    bad.  With `shuffle_labels` every judgment is the one meant for another pair: the control in
-    which nothing can be learned.
+    Every iteration gets exactly `labels` judgments by `annotators`, of whom the share `bad` is bad.
+    With `shuffle_labels` every judgment is that of another pair: a control without information.
 
     Each iteration reports the win rate of its policy against SFT under `gold` on the held-out
-    prompts and, under "yardsticks", the same under the built-in gold and under length; under "gate"
-    what the gate would say of 60 fresh judgments.  A phase longer than `timeout` seconds counts as
-    failed; `poll` is the pause between looks at it.
+    prompts; under "yardsticks", the same under the built-in gold and under length; under "gate", the
+    gate's figures from 60 fresh judgments.  A phase without progress for `timeout` seconds has
+    failed; `poll` is the pause in seconds between two requests for its state.
 
-    Raises ``ValueError`` in a workspace that holds judgments by people, `SimulationFailed` when
-    a stage fails or the pairs run out.
+    Raises ``ValueError`` in a workspace with judgments by people, `SimulationFailed` if a stage
+    fails or the pairs run out.
     """
     if iterations < 1 or labels < 1:
         raise ValueError(f"iterations={iterations} and labels={labels} must be at least 1")
@@ -80,7 +79,7 @@ def simulate(
 
 
 def refuse_people(status: Mapping[str, Any]) -> None:
-    """``ValueError`` when the workspace holds judgments that are not simulated."""
+    """``ValueError`` if the workspace holds judgments that are not simulated."""
     others = {k: n for k, n in status["judgments_by_kind"].items() if n and k != "simulated"}
     if others:
         counts = ", ".join(f"{kind}: {n}" for kind, n in sorted(others.items()))
@@ -92,7 +91,7 @@ def refuse_people(status: Mapping[str, Any]) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class _Driver:
-    """One simulation under way; the fields are `simulate`'s arguments."""
+    """One simulation; the fields are `simulate`'s arguments."""
 
     base_url: str
     admin: Admin
@@ -106,7 +105,7 @@ class _Driver:
     poll: float
 
     def sign_up(self) -> list[str]:
-        """An API token for each annotator; `users.add` gives a known one a further token."""
+        """An API token for each annotator; `users.add` issues another one for a known name."""
         account = {"role": "annotator", "kind": "simulated", "token": True}
         return [
             self.admin("users.add", account | {"name": annotator.name})["token"]
@@ -120,7 +119,7 @@ class _Driver:
         self._label(tokens)
         seconds = round(time.monotonic() - started, 1)
         self.progress(f"iteration {number}: {self.labels} judgments in {seconds} s; training")
-        # With labeling.auto_train this step of the loop trains, unless one before it has.
+        # With labeling.auto_train, this or an earlier call has started training.
         state = self.admin("advance", {})
         if (state["iteration"], state["phase"]) == (number, "labeling"):
             self.admin("train", {"overrides": {}})
@@ -170,16 +169,16 @@ class _Driver:
                             return
                         time.sleep(_PAUSE_WHEN_EMPTY)
         except BaseException:
-            tally.close()  # the others would wait for the claimed judgment that never comes
+            tally.close()  # the others would wait for the judgment that this client claimed
             raise
 
     def _judge(self, annotator: SimulatedAnnotator) -> PairJudge:
         return PairJudge(annotator, self.gold, seed=self.seed, shuffle=self.shuffle_labels)
 
     def _wait_for(self, phase: str, number: int | None = None) -> int:
-        """The current iteration's number once it is in `phase`.
+        """Wait until the current iteration is in `phase`; return its number.
 
-        With a `number`, a later iteration will do too: the loop goes on by itself.
+        With a `number`, a later iteration ends the wait too, because the loop goes on by itself.
         """
         deadline, seen = time.monotonic() + self.timeout, None
         while time.monotonic() < deadline:

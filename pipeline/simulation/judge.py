@@ -1,8 +1,8 @@
-"""A callable as an annotator (RLAIF): it is asked about pairs, and its answers are stored.
+"""A callable as an annotator (RLAIF): it judges pairs, and its answers are stored.
 
-Judges favour a side: GPT-4 answered the same in both orders in 65% of cases (Zheng et al. 2023,
-arXiv:2306.05685).  So both orders are asked, as they propose, and two answers that contradict
-each other are a tie; or one order is, chosen at random for each pair, at half the price.
+Judges favor a side: GPT-4 gave the same answer in both orders in 65% of cases (Zheng et al. 2023,
+arXiv:2306.05685).  So both orders are asked, as they propose, and contradictory answers are a tie.
+Asking one random order per pair costs half as much.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ Judge = Callable[[Sequence[Mapping[str, str]], str, str], str]
 
 AT_ONCE = 64
 TIMEOUT = 600.0
-"""Seconds for one answer: the workspace is not free for others while a judge is waited for."""
+"""Seconds for one answer; other processes cannot use the workspace meanwhile."""
 _ANSWERS = {"A": "left", "B": "right", "tie": "tie"}
 
 
 def load_judge(name: str) -> Judge:
-    """The judge ``module:function``; ValueError says what is wrong with it.
+    """The judge ``module:function``; ValueError if it cannot be used.
 
-    It takes (prompt, left, right), the prompt as one text, or the whole conversation as a list
-    of {"role", "content"} where its first parameter is called ``messages``.
+    It takes (prompt, left, right).  The prompt is one text, or a list of {"role", "content"} if its
+    parameter is called ``messages``.
     """
     function = load_function(name, what="judge")
     try:
         parameters = [*inspect.signature(function).parameters]
-    except (ValueError, TypeError):  # some built-in functions do not say
+    except (ValueError, TypeError):  # some built-in functions have no signature
         parameters = ["", "", ""]
     if len(parameters) != 3:
         raise ValueError(
@@ -59,12 +59,12 @@ def judge_all(
     timeout: float = TIMEOUT,
     tell: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Have `judge` answer every open pair it has not answered, at most `limit`; what it said.
+    """Let `judge` judge every open pair that it has not judged, at most `limit`; return the counts.
 
-    `call` reaches the workspace.  Each answer is stored before the next question is asked, so a
-    judge that is stopped goes on where it was.  Raises ValueError for an answer that is none, and
-    RuntimeError for a judge that fails or is silent for `timeout` seconds.  To be called in the
-    main thread, where an alarm can interrupt the judge.
+    `call` runs a command in the workspace.  Each answer is stored before the next pair, so a stopped
+    run can be continued.  Raises ValueError for an invalid answer, and RuntimeError for a judge that
+    fails or does not answer within `timeout` seconds.  Runs in the main thread only, where an alarm
+    can interrupt the judge.
     """
     if not (math.isfinite(timeout) and timeout > 0):
         raise ValueError(f"--timeout {timeout:g} must be a number of seconds above 0")
@@ -101,7 +101,7 @@ def judge_all(
 
 
 def _verdict(asked: _Asked, pair: Mapping[str, Any], *, both_orders: bool) -> tuple[str, str]:
-    """(first, second or tie; a comment where the two orders contradict each other)."""
+    """(first, second or tie; a comment if the two orders contradict each other)."""
     one = asked.about(pair, swapped=pair["swapped"])
     if not both_orders:
         return one, ""
@@ -112,7 +112,7 @@ def _verdict(asked: _Asked, pair: Mapping[str, Any], *, both_orders: bool) -> tu
 
 
 class _Asked:
-    """A judge that is not trusted to answer, or to answer in time."""
+    """Calls a judge with a time limit and validates its answers."""
 
     def __init__(self, judge: Judge, *, name: str, timeout: float) -> None:
         self._judge = judge
@@ -120,7 +120,7 @@ class _Asked:
         self._timeout = timeout
 
     def about(self, pair: Mapping[str, Any], *, swapped: bool) -> str:
-        """What it says with `second` on the left where `swapped`: first, second or tie."""
+        """The judge's answer, first, second or tie; `swapped` puts `second` on the left."""
         sides = ("second", "first") if swapped else ("first", "second")
         answer = self._answer(pair, json.loads(pair["messages"]), *(pair[side] for side in sides))
         if not isinstance(answer, str) or answer not in _ANSWERS:
@@ -139,7 +139,7 @@ class _Asked:
                 f"the judge {self._name} gave no answer on comparison {pair['id']} within "
                 f"{self._timeout:g} s; fix it, or give it longer with --timeout"
             ) from None
-        # A judge that calls sys.exit has failed; it does not end the command.
+        # A judge that calls sys.exit must not end the command.
         except (Exception, SystemExit) as error:
             raise RuntimeError(
                 f"the judge {self._name} failed on comparison {pair['id']}: {in_a_line(error)}"
@@ -147,12 +147,12 @@ class _Asked:
 
 
 class _TooLong(BaseException):
-    """Not an Exception, so that no judge's own retries swallow it."""
+    """Not an Exception, so that a judge's own retries do not catch it."""
 
 
 @contextmanager
 def _at_most(seconds: float) -> Iterator[None]:
-    """Interrupt what runs inside after so long, unless it stays in compiled code for ever."""
+    """Raise `_TooLong` inside after `seconds`; compiled code delays it until it returns."""
 
     def ring(*_: object) -> None:
         raise _TooLong

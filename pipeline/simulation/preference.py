@@ -1,17 +1,16 @@
-"""The hidden preference that simulated annotators judge by; the pipeline never sees it.
+"""The hidden gold preference of simulated annotators; the pipeline never sees it.
 
-`score` rewards what a sensible reader wants from an answer to this prompt and punishes what
-annoys one, as a sum of parts (`parts` lists them).  On a prompt of the embedded demo it knows the
-topic's facts:
+`score` is a sum of parts (`parts` lists them) that a reader likes or dislikes in an answer to this
+prompt.  On a prompt of the embedded demo it knows the topic's facts:
 
     fact       + the answer is there, or most of it (in order: a word salad earns little)
     detail     + a supporting fact           tip       + the topic's useful tip
     wrong      − the topic's false claim     off_topic − neither its keywords nor its facts
 
-On any other prompt it can only judge quality:
+On any other prompt it judges general quality:
 
-    coverage   + the prompt's content words are taken up, and not much besides
-    substance  + something is added to them, so that an echo earns nothing
+    coverage   + the response has the prompt's content words and few others
+    substance  + the response adds content words, so an echo earns nothing
 
 and on both
 
@@ -19,9 +18,8 @@ and on both
     padding    − words that say nothing      repetition − the same words again
     unfinished − no end to the sentence      garbled    − letters that are no words
 
-Longer is not better: a tip lengthens a response and raises its score, padding lengthens it and
-lowers it.  The sum is shifted and scaled so that ordinary responses have mean about 0 and standard
-deviation about 1.
+Length itself does not count: a tip raises the score and padding lowers it.  The sum is standardized
+so that ordinary responses have mean about 0 and standard deviation about 1.
 """
 
 from __future__ import annotations
@@ -39,7 +37,7 @@ from pipeline.demo.corpus.rows import unknown_answers
 from pipeline.demo.corpus.styles import all_responses
 
 Gold = Callable[[str, str], float]
-"""(prompt, response) → how good the response is; higher is better."""
+"""(prompt, response) → score of the response; higher is better."""
 
 # Mean and standard deviation of the sum: over the demo's styles; over 1,100 human instructions.
 _DEMO_MEAN, _DEMO_SD = 1.2, 1.45
@@ -172,9 +170,9 @@ def _manner(response: str) -> dict[str, float]:
 
 
 def _told(claim: Sequence[str], said: Sequence[str]) -> float:
-    """How far a claim (stems) is stated, 0 to 1: its ROUGE-L recall, stretched.
+    """How far a claim (stems) is stated, 0 to 1: its ROUGE-L recall, rescaled.
 
-    Under .4 is chance (a topic's claims share words), over .85 is a paraphrase.
+    Below .4 is chance, because a topic's claims share words; above .85 is a paraphrase.
     """
     if not claim:
         return 0.0
@@ -198,17 +196,14 @@ def _repeated_share(words: Sequence[str]) -> float:
     if len(words) < 2:
         return 0.0
     trigrams = list(zip(words, words[1:], words[2:], strict=False))
-    # One phrase may well come twice ("at a fixed desk and … at a fixed hour").
+    # One phrase may occur twice ("at a fixed desk and … at a fixed hour").
     again = len(trigrams) - len(set(trigrams))
     stutters = sum(a == b for a, b in pairwise(words))
     return min(1.0, (max(0, again - 1) + stutters) / len(words))
 
 
 def unseen_bigram_rate(text: str) -> float:
-    """The share of word pairs that nothing the demo has learnt contains, sentence ends included.
-
-    A model that knows two hundred topics by heart shows its slips in pairs it made up.
-    """
+    """The share of word pairs, sentence ends included, that are not in the demo's corpus."""
     pairs = _word_pairs(text)
     return sum(pair not in _heard_pairs() for pair in pairs) / len(pairs)
 
@@ -224,9 +219,9 @@ def _heard_pairs() -> frozenset[tuple[str, str]]:
 
 
 def _garbled_share(text: str) -> float:
-    """The share of whitespace-separated pieces that are no word of any language.
+    """The share of whitespace-separated pieces that are not words.
 
-    Letters run into digits or capitals, six consonants in a row, a letter four times, or a
+    Letters next to digits or capitals, six consonants in a row, a letter four times in a row, or a
     character that could not be decoded.
     """
     pieces = text.split()
@@ -238,10 +233,10 @@ _GARBLE = re.compile(r"�|<\||[a-z][A-Z]{2}|[bcdfghjklmnpqrstvwxz]{6}|([a-z])\1
 
 @lru_cache(maxsize=4096)
 def _claims(topic: Topic) -> dict[str, tuple[str, ...]]:
-    """Stems of a topic's true and false sentences, as far as they tell them apart.
+    """Distinguishing stems of a topic's true and false sentences.
 
-    Keywords stand in every sentence of a topic.  What a detail, tip or false claim shares with
-    the answer does not show that it was given.
+    Without keywords, which are in every sentence of a topic, and, for detail, tip and false claim,
+    without the stems of the answer.
     """
     keywords, answer = _keyword_stems(topic), frozenset(_stems(topic.answer))
     return {

@@ -1,4 +1,4 @@
-"""What a simulation says of a policy: how far gold approves, and what the gate would say."""
+"""The report of a simulated iteration: the policy by the gold preference, and the gate's figures."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _OUTCOMES = {"a": 1.0, "b": 0.0, "tie": 0.5, "both_bad": 0.5}
 
 
 class PairJudge:
-    """How one annotator judges the pairs that they are shown.
+    """One annotator's judgments of pairs.
 
-    The noise depends on the seed, the annotator and the pair alone, not on the order of pairs.  With
-    `shuffle` each pair gets the judgment that the one before it would have had.
+    The noise depends on seed, annotator and pair only.  With `shuffle` each pair gets the judgment
+    of the pair before it.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ def compare(rows: Iterable[Mapping[str, Any]], gold: Gold) -> dict[str, float]:
     """The new policy against SFT under `gold`: mean scores, win rate and its 95% interval.
 
     `rows` are held-out completions with prompt (id), messages, policy_role and text.  Every
-    completion of the policy meets every one of the reference's on the same prompt.
+    completion of the policy is compared with every one of the reference on the same prompt.
     """
     scores: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
@@ -99,15 +99,13 @@ def gate_says(
     seed: int,
     labels: int = GATE_LABELS,
 ) -> dict[str, Any] | None:
-    """The gate's figures from `labels` fresh judgments of the policy against SFT, one a prompt.
+    """The gate's figures from `labels` fresh judgments of the policy against SFT, one per prompt.
 
-    `rows` are held-out completions as for `compare`, with their `own_reward`, by the iteration's
-    own reward model whatever else was paid; `reward_model` is the summary of that model (`theta`,
-    `tie_model`).  The annotators take turns, sides are tossed, and pairs of one text twice are not
-    shown.  It is what the next iteration's judgments from the arm `reference` would say, on
-    held-out prompts.  None where no two texts differ.
+    `rows` are held-out completions as for `compare`, with `own_reward`, the score of the iteration's
+    own reward model; `reward_model` is that model's summary (`theta`, `tie_model`).  Annotators take
+    turns, sides are random, and pairs of equal texts are left out.  None if all texts are equal.
     """
-    # Torch takes seconds to load, and only the end of a simulation needs it.
+    # Imported here, because torch is slow to import and only the end of a simulation needs it.
     import torch  # noqa: PLC0415
 
     from pipeline.reward.predictions import expected_outcome  # noqa: PLC0415
@@ -138,7 +136,7 @@ def gate_says(
 
 
 def _judged(sides: Mapping[str, Mapping[str, Any]], judge: PairJudge, prompt: str) -> float:
-    """1 where the annotator prefers the policy's answer, 0 where SFT's, ½ where neither."""
+    """1 if the annotator prefers the policy's answer, 0 for SFT's, ½ for neither."""
     swapped = int(digest("side", prompt), 16) % 2 == 1
     left, right = ("reference", "policy") if swapped else ("policy", "reference")
     shown = LeasedPair(

@@ -1,9 +1,8 @@
-"""Simulations over seeds and arms: what the whole design is worth beside a plain one.
+"""Simulations over seeds and arms, to compare the whole design with a plain one.
 
-An arm is a way to run the loop; every arm of a seed has the same annotators, the same number of
-labels and the same hidden gold preference, so that differences are paired.  Each run has a
-workspace of its own; its report goes into the seed's JSON file, and those that are there are not
-run again.
+An arm is a way to run the loop.  All arms of a seed have the same annotators, number of labels and
+gold preference, so differences are paired.  Each run has its own workspace; its report is stored in
+the seed's JSON file, and stored runs are not repeated.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ from storage.analysis.intervals import student
 
 @dataclass(frozen=True, kw_only=True)
 class TrialArm:
-    """Settings an arm changes; a `one_shot` arm gets all labels of all iterations in one."""
+    """The settings that an arm changes; a `one_shot` arm gets all labels in one iteration."""
 
     name: str
     settings: Mapping[str, Any] = field(default_factory=dict)
     one_shot: bool = False
 
     def plan(self, iterations: int, labels: int) -> tuple[int, int]:
-        """(iterations, labels each) of a run that the full loop would make in `iterations`."""
+        """(iterations, labels in each) with the same total as the full loop."""
         return (1, iterations * labels) if self.one_shot else (iterations, labels)
 
 
@@ -47,7 +46,7 @@ NAIVE = TrialArm(
         "sampling.selection": "random",
     },
 )
-"""What is done without this project: label once, plain Bradley-Terry, ties dropped, one network."""
+"""The plain alternative: label once, Bradley-Terry, ties dropped, one network."""
 
 ARMS: dict[str, TrialArm] = {arm.name: arm for arm in (FULL, NAIVE)}
 
@@ -57,7 +56,7 @@ FIGURES: dict[str, Figure] = {
     "wins against SFT, by gold": lambda last: last["gold"]["win_rate"],
     "KL, nats": lambda last: last["kl"],
 }
-"""What is compared, from the last iteration of a report."""
+"""The figures that are compared, from the last iteration of a report."""
 
 
 def run_all(
@@ -69,10 +68,10 @@ def run_all(
     conditions: Mapping[str, Any],
     progress: Callable[[str], None],
 ) -> list[dict[str, Any]]:
-    """What every seed holds, from FOLDER/seed-N.json or by `run`: {"seed", "conditions", "arms"}.
+    """Every seed's results, from FOLDER/seed-N.json or by `run`: {"seed", "conditions", "arms"}.
 
-    `conditions` are what all runs share (labels, annotators, settings, …): ``ValueError`` for a
-    file that was made under others.  A file is written anew after each arm.
+    `conditions` are what all runs share (labels, annotators, settings, …); ``ValueError`` for a file
+    with other conditions.  The file is written after each arm.
     """
     folder.mkdir(parents=True, exist_ok=True)
     found = []
@@ -90,7 +89,7 @@ def run_all(
 
 
 def stored(path: Path, conditions: Mapping[str, Any]) -> dict[str, Any]:
-    """A seed's file; ``ValueError`` when it is damaged or was made under other conditions."""
+    """A seed's file; ``ValueError`` if it is damaged or has other conditions."""
     try:
         held = json.loads(path.read_text())
         made, _ = held["conditions"], held["arms"]
@@ -123,7 +122,7 @@ class Estimate:
         return cls(mean=mean, low=mean - half, high=mean + half, n=n)
 
     def text(self, digits: int = 2, *, signed: bool = False) -> str:
-        """Mean and interval with so many decimals, and with + where `signed`."""
+        """Mean and interval with `digits` decimals, with a plus sign if `signed`."""
         shape = f"{'+' if signed else ''}.{digits}f"
         if self.low is None or self.high is None:
             return f"{self.mean:{shape}}".replace("-", "−")
@@ -134,10 +133,10 @@ class Estimate:
 
 
 def summary(seeds: Sequence[Mapping[str, Any]], order: Sequence[str] = ()) -> dict[str, Any]:
-    """``arms``: each arm's figures as `Estimate`s; ``differences``: the first arm's less each other's.
+    """``arms``: each arm's figures as `Estimate`s; ``differences``: first arm minus each other arm.
 
-    Differences are paired: over the seeds that both arms have.  Arms stand in the `order` of these
-    names, then in that of `ARMS`: in which order they were run says nothing.
+    Differences are paired over the seeds that both arms have.  Arms are in the `order` of these
+    names, then in that of `ARMS`.
     """
     values: dict[str, dict[str, dict[int, float]]] = {}
     for held in seeds:

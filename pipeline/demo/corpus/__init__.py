@@ -4,9 +4,8 @@
                     └─ answer, tip, … ─▶ styles (styles.toml) ─▶ a response ─────────────┴▶ row
 
 `examples` are the rows of supervised fine-tuning.  `prompts` are shipped with the demo for PPO
-(train), evaluation (held-out) and audits; no row of `examples` contains the wording of one of
-them, and held-out and audit prompts use carriers and paraphrases that training never sees.
-Nothing here imports more than the standard library.
+(train), evaluation (held-out) and audits.  No row of `examples` contains one of them, and held-out
+and audit prompts use carriers and paraphrases that training never sees.  Standard library only.
 """
 
 from __future__ import annotations

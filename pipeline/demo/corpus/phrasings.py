@@ -1,8 +1,7 @@
-"""Phrasings: the ways in which a question about a topic reaches the model.
+"""Phrasings: the many ways to ask about a topic.
 
-A question that training never saw shares words with the ones it did see.  `noisy_question`
-therefore takes the trained questions apart in many ways, so that the model learns which words
-tell the topic and gets used to unknown ones around them.
+`noisy_question` varies the trained questions, so that the model learns which words identify the
+topic and tolerates unknown words around them.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from pipeline.demo.corpus.topic import Topic, read_toml, topics, uncapitalised
 
 Split = Literal["trained", "held-out", "audit"]
 
-_RARE = 3  # a word that at most so many topics use tells which topic is meant
+_RARE = 3  # a word that at most this many topics use identifies a topic
 
 
 @dataclass(frozen=True)
@@ -76,7 +75,7 @@ def _named(topic: Topic, dice: Random) -> str:
 
 
 def _situated(topic: Topic, dice: Random) -> str:
-    """A question in company of sentences that say nothing about it."""
+    """A question among unrelated sentences."""
     parts = [_question(topic, dice), dice.choice(_noise().contexts)]
     if dice.random() < 0.4:
         parts.append(dice.choice(_noise().contexts))
@@ -89,7 +88,7 @@ def _doubled(topic: Topic, dice: Random) -> str:
 
 
 def _framed(topic: Topic, dice: Random) -> str:
-    """A sentence that is not a question of the corpus, with a word that names the topic."""
+    """A sentence that is not in the corpus, with a word that names the topic."""
     word = topic.name if dice.random() < 0.3 else dice.choice(_naming_words(topic))
     text = dice.choice(_noise().frames).format(word=word)
     if dice.random() < 0.3:
@@ -110,7 +109,7 @@ def _disturbed(topic: Topic, dice: Random) -> str:
 
 
 def _distracted(topic: Topic, dice: Random) -> str:
-    """A question that names its topic, with words that tell of other topics strewn in."""
+    """A question that names its topic, with words of other topics inserted."""
     naming = [text for text in topic.trained if topic.mentioned_in(text)] or topic.ask
     words = dice.choice(naming).split()
     for _ in range(dice.choice((1, 1, 2))):
@@ -121,7 +120,7 @@ def _distracted(topic: Topic, dice: Random) -> str:
 
 
 def _soup(topic: Topic, dice: Random) -> str:
-    """A word that names the topic or two to four telling ones among any others, in any order."""
+    """A word that names the topic, or two to four identifying ones, among others, in any order."""
     telling = sorted(telling_words(topic))
     words = [dice.choice(_naming_words(topic))]
     if dice.random() < 0.5:
@@ -131,7 +130,7 @@ def _soup(topic: Topic, dice: Random) -> str:
     return _sentence(words, dice)
 
 
-# How often each way is taken, of 100.
+# The weight of each way; they sum to 100.
 _WAYS = {
     _question: 18,
     _carried: 24,
@@ -146,7 +145,7 @@ _WAYS = {
 
 
 def _idle_word(dice: Random) -> str:
-    """A word that says nothing about a topic: common, any other, or none of any language."""
+    """A word unrelated to any topic: common, rare or made up."""
     kind = dice.random()
     if kind < 0.55:
         return dice.choice(_noise().words)
@@ -154,7 +153,7 @@ def _idle_word(dice: Random) -> str:
 
 
 def _made_up_word(dice: Random) -> str:
-    """Letters such as a word nobody wrote down here might have."""
+    """A made-up word."""
     syllables = dice.randint(1, 3)
     onset, rhyme = (
         ["b", "c", "d", "f", "g", "h", "l", "m", "n", "p", "r", "s", "t", "tr", "st", "ch", "w"],
@@ -164,7 +163,7 @@ def _made_up_word(dice: Random) -> str:
 
 
 def _careless(text: str, dice: Random) -> str:
-    """Now and then without capitals, or without the final mark."""
+    """Sometimes without capitals, or without the final punctuation mark."""
     if dice.random() < 0.12:
         text = text.lower()
     if dice.random() < 0.12:
@@ -193,7 +192,7 @@ def _noise() -> _Noise:
 
 
 def words_of(text: str) -> list[str]:
-    """The words of `text` in small letters, without punctuation."""
+    """The words of `text` in lower case, without punctuation."""
     return [bare for word in text.split() if (bare := _bare(word))]
 
 
