@@ -19,17 +19,15 @@ import random
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import uuid
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 from benchmarks.common import ROOT, percentiles
-from benchmarks.label_load import cpu_seconds, wait_until_up
+from benchmarks.label_load import Client, Tally, accounted, cpu_seconds, wait_until_up
 from commands.studio import Studio
 from pipeline.loop.workspace_config import prepare as prepare_workspace
 from storage.engine.database import Database
@@ -49,79 +47,32 @@ SETTINGS = {
 """So that the stage outlasts the measurement."""
 
 
-@dataclass
-class Tally:
-    """What one client saw; times in milliseconds."""
-
-    judged: list[float] = field(default_factory=list)
-    asked: list[float] = field(default_factory=list)
-    acknowledged: list[str] = field(default_factory=list)
-    errors: list[str] = field(default_factory=list)
-
-
-class Annotator(threading.Thread):
-    """Judges a pair every `pace` seconds or so (exponential, a tenth of it at least)."""
+class Annotator(Client):
+    """Judges a pair about every `pace` seconds (exponential, at least a tenth of it)."""
 
     def __init__(
         self, port: int, headers: dict[str, str], *, until: float, pace: float, seed: int
     ) -> None:
-        super().__init__()
-        self.tally = Tally()
-        self._headers = {**headers, "Content-Type": "application/json"}
-        self._until, self._pace, self._coin = until, pace, random.Random(seed)
-        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        super().__init__(port, headers, until=until)
+        self._pace, self._coin = pace, random.Random(seed)
         self._hand: list[str] = []
 
     def run(self) -> None:
         try:
-            self._think(self._coin.uniform(0, self._pace))  # not all in the same moment
-            while time.time() < self._until:
-                if len(self._hand) < FEW and not self._ask():
+            self._think(self._coin.uniform(0, self._pace))  # not all at the same moment
+            while time.time() < self.until:
+                if len(self._hand) < FEW:
+                    self._hand += self.ask(HAND, holding=self._hand)
+                if not self._hand:
                     return
                 self._think(self._coin.expovariate(1 / self._pace) + self._pace / 10)
-                if time.time() < self._until:  # else all who think would judge in one moment
-                    self._judge(self._hand.pop(0))
+                if time.time() < self.until:  # else all who think would judge at one moment
+                    self.judge(self._hand.pop(0))
         except (OSError, http.client.HTTPException) as problem:
             self.tally.errors.append(repr(problem))
 
     def _think(self, seconds: float) -> None:
-        time.sleep(max(0.0, min(seconds, self._until - time.time())))
-
-    def _ask(self) -> bool:
-        holding = f"&holding={','.join(self._hand)}" if self._hand else ""
-        start = time.perf_counter()
-        status, answer = self._send("GET", f"/label/api/next?n={HAND}{holding}")
-        self.tally.asked.append(1000 * (time.perf_counter() - start))
-        if status != 200 or not (answer["pairs"] or self._hand):
-            self.tally.errors.append(f"next: {status} {answer}")
-            return False
-        self._hand += [pair["id"] for pair in answer["pairs"]]
-        return True
-
-    def _judge(self, comparison: str) -> None:
-        body = {"id": str(uuid.uuid4()), "comparison": comparison, "outcome": "a"}
-        start = time.perf_counter()
-        status, answer = self._send("POST", "/label/api/judgments", body | {"milliseconds": 4000})
-        if status == 200:
-            self.tally.judged.append(1000 * (time.perf_counter() - start))
-            self.tally.acknowledged.append(body["id"])
-        else:
-            self.tally.errors.append(f"judgments: {status} {answer}")
-
-    def _send(self, method: str, path: str, body: dict[str, Any] | None = None) -> tuple[int, Any]:
-        raw = json.dumps(body) if body else None
-        try:
-            return self._exchange(method, path, raw)
-        except (ConnectionError, http.client.RemoteDisconnected):
-            # The server ends a connection that was idle for 5 s; a browser opens another.  Sending
-            # again is safe: an act carries its id.
-            self._connection.close()
-            return self._exchange(method, path, raw)
-
-    def _exchange(self, method: str, path: str, raw: str | None) -> tuple[int, Any]:
-        self._connection.request(method, path, raw, self._headers)
-        response = self._connection.getresponse()
-        return response.status, json.loads(response.read())
+        time.sleep(max(0.0, min(seconds, self.until - time.time())))
 
 
 def prepare(workspace: Path, *, annotators: int, pairs: int, stage: str) -> list[dict[str, str]]:
@@ -246,12 +197,9 @@ def _stop_worker(workspace: Path) -> None:
 
 
 def report(workspace: Path, tallies: list[Tally], *, took: float, used: float) -> dict[str, Any]:
-    """The figures, with what the database holds beside what the clients were told."""
+    """The figures of a run."""
     with Database.open(workspace) as db:
-        stored = [row["id"] for row in db.read("SELECT id FROM judgments")]
         metrics = sum(len(runs.metrics(db, run.id)) for run in runs.listing(db))
-    acknowledged = [id for tally in tallies for id in tally.acknowledged]
-    errors = [error for tally in tallies for error in tally.errors]
     judged = [ms for tally in tallies for ms in tally.judged]
     asked = [ms for tally in tallies for ms in tally.asked]
     return {
@@ -263,10 +211,7 @@ def report(workspace: Path, tallies: list[Tally], *, took: float, used: float) -
         "server_cpu_share": round(used / took, 3),
         "server_cpu_ms_per_judgment": round(1000 * used / max(1, len(judged)), 2),
         "stored_metrics": metrics,
-        "errors": len(errors),
-        "first_errors": errors[:3],
-        "acknowledged_but_not_stored": len(set(acknowledged) - set(stored)),
-        "stored_twice": len(stored) - len(set(stored)),
+        **accounted(workspace, tallies),
     }
 
 

@@ -19,8 +19,10 @@ import tempfile
 import threading
 import time
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -33,52 +35,68 @@ TEXT = "A sentence of an ordinary answer, with **emphasis** and `code`. " * 6
 
 @dataclass
 class Tally:
-    """What one client saw; times in milliseconds."""
+    """What one client observed; times in milliseconds."""
 
+    judged: list[float] = field(default_factory=list)
+    asked: list[float] = field(default_factory=list)
     acknowledged: list[str] = field(default_factory=list)
-    milliseconds: list[float] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
 
 
 class Client(threading.Thread):
-    """One annotator in a hurry, on one kept connection."""
+    """One annotator on one persistent connection, who judges as fast as possible until `until`."""
 
-    def __init__(self, port: int, headers: dict[str, str], until: float) -> None:
+    def __init__(self, port: int, headers: dict[str, str], *, until: float) -> None:
         super().__init__()
         self.tally = Tally()
+        self.until = until
         self._headers = {**headers, "Content-Type": "application/json"}
-        self._until = until
-        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
 
     def run(self) -> None:
         try:
-            while time.time() < self._until:
-                status, answer = self._send("GET", "/label/api/next?n=4")
-                if status != 200 or not answer["pairs"]:
-                    self.tally.errors.append(f"next: {status} {answer}")
+            while time.time() < self.until:
+                pairs = self.ask(4)
+                if not pairs:
                     return
-                for pair in answer["pairs"]:
-                    self._judge(pair["id"])
-        except OSError as problem:
+                for pair in pairs:
+                    self.judge(pair)
+        except (OSError, http.client.HTTPException) as problem:
             self.tally.errors.append(repr(problem))
 
-    def _judge(self, comparison: str) -> None:
-        body = {
-            "id": str(uuid.uuid4()),
-            "comparison": comparison,
-            "outcome": "a",
-            "milliseconds": 1500,
-        }
+    def ask(self, count: int, *, holding: Sequence[str] = ()) -> list[str]:
+        """Ids of further pairs; none, and without `holding` an error, when there are none."""
+        also = f"&holding={','.join(holding)}" if holding else ""
         start = time.perf_counter()
-        status, answer = self._send("POST", "/label/api/judgments", body)
+        status, answer = self._send("GET", f"/label/api/next?n={count}{also}")
+        self.tally.asked.append(1000 * (time.perf_counter() - start))
+        if status != 200 or not (answer["pairs"] or holding):
+            self.tally.errors.append(f"next: {status} {answer}")
+            return []
+        return [pair["id"] for pair in answer["pairs"]]
+
+    def judge(self, comparison: str) -> None:
+        """Judge a pair and record how long the acknowledgment took."""
+        body = {"id": str(uuid.uuid4()), "comparison": comparison, "outcome": "a"}
+        start = time.perf_counter()
+        status, answer = self._send("POST", "/label/api/judgments", body | {"milliseconds": 1500})
         if status == 200:
-            self.tally.milliseconds.append(1000 * (time.perf_counter() - start))
+            self.tally.judged.append(1000 * (time.perf_counter() - start))
             self.tally.acknowledged.append(body["id"])
         else:
             self.tally.errors.append(f"judgments: {status} {answer}")
 
-    def _send(self, method: str, path: str, body: dict | None = None) -> tuple[int, dict]:
+    def _send(self, method: str, path: str, body: dict[str, Any] | None = None) -> tuple[int, Any]:
         raw = json.dumps(body) if body else None
+        try:
+            return self._exchange(method, path, raw)
+        except (ConnectionError, http.client.RemoteDisconnected):
+            # The server closes a connection after 5 idle seconds; a browser opens another.  Sending
+            # again is safe, because a judgment carries its id.
+            self._connection.close()
+            return self._exchange(method, path, raw)
+
+    def _exchange(self, method: str, path: str, raw: str | None) -> tuple[int, Any]:
         self._connection.request(method, path, raw, self._headers)
         response = self._connection.getresponse()
         return response.status, json.loads(response.read())
@@ -121,8 +139,8 @@ def wait_until_up(port: int, process: subprocess.Popen[bytes]) -> None:
     raise RuntimeError("the server did not start")
 
 
-def measure(workspace: Path, *, clients: int, seconds: float, pairs: int) -> dict:
-    """One run; raises nothing for errors of the clients, they are counted."""
+def measure(workspace: Path, *, clients: int, seconds: float, pairs: int) -> dict[str, Any]:
+    """One run; errors of the clients are counted."""
     headers = prepare(workspace, clients, pairs)
     port = free_port()
     command = [sys.executable, "-m", "benchmarks.label_load", "--serve", str(workspace)]
@@ -131,7 +149,7 @@ def measure(workspace: Path, *, clients: int, seconds: float, pairs: int) -> dic
         wait_until_up(port, process)
         busy = cpu_seconds(process.pid)
         start = time.time()
-        threads = [Client(port, each, start + seconds) for each in headers]
+        threads = [Client(port, each, until=start + seconds) for each in headers]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -145,29 +163,36 @@ def measure(workspace: Path, *, clients: int, seconds: float, pairs: int) -> dic
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system time of the server so far: says how much a busy machine falsifies."""
+    """User and system time of the server so far, which other processes disturb least."""
     times = psutil.Process(pid).cpu_times()
     return times.user + times.system
 
 
-def report(workspace: Path, tallies: list[Tally], took: float, busy: float) -> dict:
-    """The figures, with what the database holds beside what the clients were told."""
+def accounted(workspace: Path, tallies: Sequence[Tally]) -> dict[str, int | list[str]]:
+    """The clients' errors, and the difference between acknowledged and stored judgments."""
     with Database.open(workspace) as db:
         stored = [row["id"] for row in db.read("SELECT id FROM judgments")]
-    acknowledged = [id for tally in tallies for id in tally.acknowledged]
-    times = [ms for tally in tallies for ms in tally.milliseconds]
+    acknowledged = {id for tally in tallies for id in tally.acknowledged}
     errors = [error for tally in tallies for error in tally.errors]
+    return {
+        "errors": len(errors),
+        "first_errors": errors[:3],
+        "acknowledged_but_not_stored": len(acknowledged - set(stored)),
+        "stored_twice": len(stored) - len(set(stored)),
+    }
+
+
+def report(workspace: Path, tallies: list[Tally], took: float, busy: float) -> dict[str, Any]:
+    """The figures of a run."""
+    judged = [ms for tally in tallies for ms in tally.judged]
     return {
         "clients": len(tallies),
         "seconds": round(took, 1),
-        "judgments": len(acknowledged),
-        "per_second": round(len(acknowledged) / took),
-        "server_cpu_ms_per_judgment": round(1000 * busy / max(1, len(acknowledged)), 2),
-        **{f"{share}_ms": time for share, time in percentiles(times).items()},
-        "errors": len(errors),
-        "first_errors": errors[:3],
-        "acknowledged_but_not_stored": len(set(acknowledged) - set(stored)),
-        "stored_twice": len(stored) - len(set(stored)),
+        "judgments": len(judged),
+        "per_second": round(len(judged) / took),
+        "server_cpu_ms_per_judgment": round(1000 * busy / max(1, len(judged)), 2),
+        **{f"{share}_ms": time for share, time in percentiles(judged).items()},
+        **accounted(workspace, tallies),
     }
 
 

@@ -1,8 +1,7 @@
 """The mathematics of PPO: pure functions of masked tensors.
 
-Unless stated otherwise every tensor is (B, T): B responses, T response tokens, right-padded.  `mask` is
-True on sampled tokens, end-of-text included, and is made from lengths, so that it is right even
-where padding equals end-of-text.  What stands under a False mask never changes a result.
+Unless stated otherwise every tensor is (B, T): B responses, T response tokens, right-padded.  `mask`
+is True on sampled tokens, end-of-text included; values under a False mask never change a result.
 """
 
 from typing import Literal, NamedTuple
@@ -20,8 +19,8 @@ def length_mask(lengths: Tensor, width: int) -> Tensor:
 
 
 def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
-    """Mean over True positions; a long response weighs more than a short one."""
-    # where, not a product: 0 · inf under the mask would be NaN.
+    """Mean over True positions; longer responses weigh more."""
+    # where, not a product: 0 · inf would be NaN.
     return torch.where(mask, x, 0).sum() / mask.sum()
 
 
@@ -31,15 +30,14 @@ def masked_var(x: Tensor, mask: Tensor) -> Tensor:
 
 
 def whitening_scale(x: Tensor, mask: Tensor) -> Tensor:
-    """What `whiten` multiplies by, a scalar: 1 / σ over True positions."""
+    """The scalar 1 / σ over True positions, by which `whiten` multiplies."""
     return torch.rsqrt(masked_var(x, mask) + 1e-8)
 
 
 def whiten(x: Tensor, mask: Tensor, *, shift_mean: bool = True) -> Tensor:
-    """Scale to unit variance over True positions, 0 elsewhere.
+    """Scale to mean 0 and variance 1 over True positions; 0 elsewhere.
 
-    `shift_mean=False` keeps the mean where it was.  Rewards are whitened so:
-    moving their mean would pay or charge for length.
+    `shift_mean=False` keeps the mean, as for rewards: moving it would reward or penalize length.
     """
     mean = masked_mean(x, mask)
     white = (x - mean) * whitening_scale(x, mask)
@@ -49,9 +47,8 @@ def whiten(x: Tensor, mask: Tensor, *, shift_mean: bool = True) -> Tensor:
 def kl_estimate(log_ratio: Tensor, estimator: str) -> Tensor:
     """Estimate of KL(π‖π_ref) from each sampled token's ρ = log π − log π_ref, nats, any shape.
 
-    k1 = ρ, k2 = ρ²/2, k3 = e^−ρ − 1 + ρ, abs = |ρ|.  k1 and k3 are unbiased.  The mean gradient of
-    k2, tokens held as they are, is that of the KL; no other's is.
-    Nothing is clamped: k1 is negative at times and must be, to average right.
+    k1 = ρ, k2 = ρ²/2, k3 = e^−ρ − 1 + ρ, abs = |ρ|.  k1 and k3 are unbiased; only k2 has, on average,
+    the gradient of the KL.  k1 may be negative and must not be clamped.
     (J. Schulman, "Approximating KL divergence", 2020; Liu et al., arXiv:2510.01555.)
     """
     match estimator:
@@ -74,16 +71,12 @@ def full_kl(logits: Tensor, reference_logits: Tensor) -> Tensor:
 
 
 def next_token(x: Tensor, mask: Tensor) -> Tensor:
-    """What stands at the token after each, (B, T); 0 after the last one."""
+    """The value at the next token, (B, T); 0 at the last one."""
     return torch.nn.functional.pad(torch.where(mask, x, 0)[:, 1:], (0, 1))
 
 
 def shape_rewards(*, scores: Tensor, kl: Tensor, mask: Tensor, kl_weight: float) -> Tensor:
-    """Per-token rewards: −β · `kl` at every token, and the score (B,) once, at the last one.
-
-    The last token is the end-of-text where it was sampled.  Paying the score at
-    every token would inflate advantages T-fold.
-    """
+    """Per-token rewards: −β · `kl` at every token, plus the score (B,) at the last token."""
     rewards = torch.where(mask, -kl_weight * kl, 0)
     last = mask.sum(1, keepdim=True) - 1
     return rewards.scatter_add(1, last, scores.unsqueeze(1).to(rewards.dtype))
@@ -96,26 +89,20 @@ def gae(
     mask: Tensor,
     gamma: float,
     lam: float,
-    bootstrap: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Advantages Σ_k (γλ)^k δ_{t+k} and returns A_t + V_t, both 0 under the mask.
 
-    δ_t = r_t + γ V_{t+1} − V_t.  `bootstrap` (B,) is the value after the last
-    token and is 0 when absent: a response cut off at the length limit has been
-    scored as it stands, so no value follows it.
+    δ_t = r_t + γ V_{t+1} − V_t.  No value follows the last token, also of a response that was cut
+    off, because the score is for the response as it is.
     (Schulman et al., "High-dimensional continuous control using GAE", eq. 16.)
     """
-    batch, width = rewards.shape
     values = torch.where(mask, values, 0)
-    after_last = rewards.new_zeros(batch) if bootstrap is None else bootstrap
     advantages = torch.zeros_like(rewards)
-    next_value, next_advantage = after_last, rewards.new_zeros(batch)
-    for t in reversed(range(width)):
+    next_value = next_advantage = rewards.new_zeros(len(rewards))
+    for t in reversed(range(rewards.shape[1])):
         delta = rewards[:, t] + gamma * next_value - values[:, t]
-        here = mask[:, t]
-        next_advantage = torch.where(here, delta + gamma * lam * next_advantage, 0)
-        # On padding, keep the value that follows the last token.
-        next_value = torch.where(here, values[:, t], after_last)
+        next_advantage = torch.where(mask[:, t], delta + gamma * lam * next_advantage, 0)
+        next_value = values[:, t]
         advantages[:, t] = next_advantage
     return advantages, torch.where(mask, advantages + values, 0)
 
@@ -123,8 +110,8 @@ def gae(
 class Advantages(NamedTuple):
     """(B, T) advantages before and after whitening and clipping, and returns.
 
-    `scale` is what whitening multiplied advantages by, 1 without: a divergence in the loss has to be
-    multiplied by it too, or β changes its unit.
+    `scale` is the factor of whitening, 1 without; a KL in the loss is multiplied by it too, so that
+    β keeps its unit.
     """
 
     raw: Tensor
@@ -137,7 +124,7 @@ def compute_advantages(
     *, token_rewards: Tensor, values: Tensor, mask: Tensor, config: PPOConfig
 ) -> Advantages:
     """GAE on the rewards, then whitening and clipping as the settings ask."""
-    # A baseline that is no value function cannot stand in for what follows a token.
+    # Only a critic's value can stand for the rewards after a token.
     lam = config.lam if config.baseline == "critic" else 1.0
     raw, returns = gae(rewards=token_rewards, values=values, mask=mask, gamma=config.gamma, lam=lam)
     advantages, scale = raw, 1.0
@@ -149,25 +136,21 @@ def compute_advantages(
 
 
 def explained_variance(values: Tensor, returns: Tensor, mask: Tensor) -> Tensor:
-    """1 − Var(R − V) / Var(R): 1 is perfect, 0 a constant guess, below 0 worse than one.
-
-    Where returns do not vary there is nothing to explain, and it is 0.
-    """
+    """1 − Var(R − V) / Var(R): 1 is perfect, 0 a constant; 0 if returns do not vary."""
     variance = masked_var(returns, mask)
     unexplained = masked_var(returns - values, mask)
     return torch.where(variance > 0, 1 - unexplained / variance.clamp_min(1e-30), 0.0)
 
 
 Part = Literal["both", "policy", "value"]
-"""Which terms a step trains: all, all but the value error, or that alone."""
+"""Which terms of the loss a step trains."""
 
 
 class PPOLoss(NamedTuple):
-    """Loss of a micro-batch and what it was made of; all but `total` are detached.
+    """Loss of a micro-batch and its terms; all but `total` are detached.
 
-    `policy`, `value`, `kl` and `approx_kl` are sums over tokens divided by `tokens`;
-    `clipped` and `value_clipped` count tokens.  So each of them may be added over the
-    micro-batches of a minibatch.
+    `policy`, `value`, `kl` and `approx_kl` are sums over tokens divided by the tokens of the whole
+    minibatch; `clipped` and `value_clipped` count tokens.  So micro-batches add up.
     """
 
     total: Tensor
@@ -190,12 +173,11 @@ def surrogate(
     dual: float = 0.0,
     symmetric: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Gain A·ρ of each token, bounded, and where a bound holds it (no gradient passes there).
+    """Clipped objective A·ρ of each token, and where the clip is active (no gradient there).
 
-    The pessimistic bound takes whichever of A·ρ and A·clamp(ρ, 1 − low, 1 + high) promises
-    less (Schulman et al. 2017, eq. 7).  For A < 0 it lets a large ρ lose without limit; `dual`
-    > 1 stops that at dual · A (Ye et al. 2020, "Mastering complex control", eq. 5).
-    `symmetric` takes the larger for A < 0 instead: then nothing stops ρ from falling to 0.
+    The minimum of A·ρ and A·clamp(ρ, 1 − low, 1 + high) (Schulman et al. 2017, eq. 7).  For A < 0,
+    `dual` > 1 bounds it below by dual · A (Ye et al. 2020, "Mastering complex control", eq. 5);
+    `symmetric`, for study, takes the maximum instead, so that nothing stops ρ from falling to 0.
     """
     gain = advantages * ratio
     held = advantages * ratio.clamp(1 - low, 1 + high)
@@ -210,10 +192,10 @@ def surrogate(
 def value_error(
     *, values: Tensor, old_values: Tensor, returns: Tensor, clip: float, huber: float
 ) -> tuple[Tensor, Tensor]:
-    """Half the squared error of each value, and where the clipped error was the worse one.
+    """Half the squared error of each value, and where the clipped error was larger.
 
-    With `clip`, the worse of the error as it is and of the error had the value moved at most
-    `clip` from its rollout value.  With `huber`, errors beyond it count linearly.
+    With `clip`, the maximum of the error and of that of the value clipped to within `clip` of its
+    rollout value.  With `huber`, errors beyond it count linearly.
     """
 
     def error(guess: Tensor) -> Tensor:
@@ -226,7 +208,7 @@ def value_error(
         return free, torch.zeros_like(free, dtype=torch.bool)
     moved = values - old_values
     held = error(old_values + moved.clamp(-clip, clip))
-    # Rounding alone makes the held value differ, hence the first condition.
+    # The first condition, because rounding can make the errors differ.
     return torch.maximum(free, held), (moved.abs() > clip) & (held > free)
 
 
@@ -243,16 +225,15 @@ def policy_loss(
     kl: Tensor | None = None,
     kl_weight: float = 0.0,
 ) -> PPOLoss:
-    """Clipped policy objective, less the entropy bonus, plus β · KL.
+    """Clipped policy loss, minus the entropy bonus, plus β · KL.
 
-    `old_logprobs` were recorded at rollout time and carry no gradient; `entropy` and `kl` are
-    per token and carry one; `importance_weights` weigh each token's gain.  `tokens` is the number of
-    sampled tokens in the whole minibatch, of which this may be a part: dividing by it makes the
-    sum over parts the mean over all tokens, where a mean of means would weigh a token by the
-    company it keeps.
+    `old_logprobs` are from rollout time, without gradient; `entropy` and `kl` are per token, with
+    gradient; `importance_weights` multiply each token's objective.  `tokens` counts the sampled
+    tokens of the whole minibatch, so that the losses of its micro-batches add up to the mean over
+    all tokens.
     (Schulman et al., "Proximal policy optimization algorithms", eq. 7 and 9.)
     """
-    # Padding carries no log-probability; a ratio of 1 there keeps exp finite.
+    # Padding gets ratio 1, so that exp stays finite.
     log_ratio = torch.where(mask, logprobs - old_logprobs, 0)
     ratio = log_ratio.exp()
     gain, clipped = surrogate(
@@ -291,7 +272,7 @@ def value_loss(
     tokens: int,
     config: PPOConfig,
 ) -> PPOLoss:
-    """Clipped value error times its weight; `old_values` were recorded at rollout time."""
+    """Clipped value error times its weight; `old_values` are from rollout time."""
     error, clipped = value_error(
         values=values,
         old_values=old_values,
@@ -314,8 +295,8 @@ def value_loss(
     )
 
 
-def joined(policy: PPOLoss, value: PPOLoss) -> PPOLoss:
-    """One loss of the two."""
+def joint_loss(policy: PPOLoss, value: PPOLoss) -> PPOLoss:
+    """The sum of both losses."""
     return policy._replace(
         total=policy.total + value.total, value=value.value, value_clipped=value.value_clipped
     )

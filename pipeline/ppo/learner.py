@@ -12,7 +12,7 @@ from pipeline.ppo.algorithm import (
     Part,
     PPOLoss,
     full_kl,
-    joined,
+    joint_loss,
     kl_estimate,
     policy_loss,
     value_loss,
@@ -283,7 +283,7 @@ class Learner:
             if values is None:
                 yield policy
             else:
-                yield joined(policy, self._value_loss(values, batch, tokens))
+                yield joint_loss(policy, self._value_loss(values, batch, tokens))
         if apart and part != "policy":
             yield self._value_loss(self._values(batch), batch, tokens)
 

@@ -35,27 +35,22 @@ def test_gae_by_hand():
     torch.testing.assert_close(returns, torch.tensor([[2.25, 3.0]]))
 
 
-@pytest.mark.parametrize("bootstrapped", [False, True])
-def test_gae_equals_its_definition(bootstrapped):
+def test_gae_equals_its_definition():
     g = torch.Generator().manual_seed(3)
     lengths, gamma, lam = [5, 1, 3], 0.9, 0.7
     mask = length_mask(torch.tensor(lengths), 5)
     rewards, values = (torch.randn(3, 5, generator=g) for _ in range(2))
-    after = torch.randn(3, generator=g) if bootstrapped else None
     expected = torch.zeros(3, 5)
     for b, length in enumerate(lengths):
-        # A_t = Σ_k (γλ)^k (r_{t+k} + γ V_{t+k+1} − V_{t+k}); V past the end is the bootstrap.
-        last = after[b].item() if after is not None else 0.0
-        v = [*values[b, :length].tolist(), last]
+        # A_t = Σ_k (γλ)^k (r_{t+k} + γ V_{t+k+1} − V_{t+k}); V past the end is 0.
+        v = [*values[b, :length].tolist(), 0.0]
         for t in range(length):
             expected[b, t] = sum(
                 (gamma * lam) ** (k - t) * (rewards[b, k].item() + gamma * v[k + 1] - v[k])
                 for k in range(t, length)
             )
     junk = torch.where(mask, values, torch.nan)
-    advantages, returns = gae(
-        rewards=rewards, values=junk, mask=mask, gamma=gamma, lam=lam, bootstrap=after
-    )
+    advantages, returns = gae(rewards=rewards, values=junk, mask=mask, gamma=gamma, lam=lam)
     torch.testing.assert_close(advantages, expected)
     torch.testing.assert_close(returns, torch.where(mask, expected + values, 0))
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pipeline.ppo.algorithm import (
     PPOLoss,
-    joined,
+    joint_loss,
     length_mask,
     policy_loss,
     value_error,
@@ -23,7 +23,7 @@ def ppo_loss(*, values: Tensor, old_values: Tensor, returns: Tensor, **rest: Any
     """Both losses of one batch, as a pass over a shared trunk joins them."""
     same = {name: rest[name] for name in ("mask", "tokens", "config")}
     value = value_loss(values=values, old_values=old_values, returns=returns, **same)
-    return joined(policy_loss(**rest), value)
+    return joint_loss(policy_loss(**rest), value)
 
 
 def surrogate(*, ratio: float, advantage: float, **settings: Any) -> tuple[float, float]:
