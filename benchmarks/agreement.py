@@ -1,11 +1,11 @@
-"""How long agreement and the figures of annotators take on many judgments.
+"""Time of agreement and of the annotators' figures on many judgments.
 
     python -m benchmarks.agreement --judgments 1000000
 
-Fills two throwaway workspaces with random judgments, past the journal: in `overlap` every ninth
-pair is judged by two people, in `every pair` each by three.  Prints one JSON object with the
-seconds of the best and of the median of `--repeat` runs, wall clock and processor (of all
-threads), and the load average before: on a busy machine the processor's seconds say more.
+Fills two temporary workspaces with random judgments, without the journal: in `overlap` two people
+judge every ninth pair, in `every pair` three judge each.  Prints one JSON object with the best and
+median wall-clock seconds of `--repeat` runs, the median CPU seconds (more reliable on a busy
+machine), and the load average before.
 """
 
 from __future__ import annotations

@@ -1,13 +1,12 @@
-"""How far should few judgments move the scale of rewards?  The prior on its logarithm, measured.
+"""Measures the prior on the logarithm of the rewards' scale.
 
     python -m benchmarks.calibration [--seeds 0 1 2 …] [--folder DIR] [--report]
 
-The demo's reward model learns from judgments of eight annotators, a quarter of them bad or none.
-Its factors are fitted to the judgments that it did not learn from under priors of several widths,
-and to some thousands of fresh judgments by the same people on held-out prompts, which are as good
-as the truth.  Told are the error of the logarithm of the rewards' factor, and the log-loss of first,
-second and tie that the fresh judgments have at the fitted factors less what they have at the true
-ones.  One JSON a seed.
+The demo's reward model learns from judgments of eight annotators, of whom none or a quarter are bad.
+Its scale is fitted to judgments that it did not learn from, with priors of several widths, and to
+thousands of fresh judgments by the same annotators on held-out prompts, which stand for the truth.
+Reports the error of the logarithm of the scale, and the excess log-loss of the fresh judgments.  One
+JSON file per seed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""From the command to the first pair on the screen: a fresh workspace on the embedded demo.
+"""Time from the command to the first pair on the screen, in a new workspace of the demo.
 
     python -m benchmarks.first_pair [--rounds 3]
 

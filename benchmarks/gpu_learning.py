@@ -1,4 +1,4 @@
-"""Does PPO learn at fifty million parameters?  The demo's corpus and a bigger model, on one GPU.
+"""Does PPO learn with fifty million parameters?  The demo's corpus and a larger model, on one GPU.
 
     python -m benchmarks.gpu_learning --out DIR [--hidden 640 --layers 10] [--updates 100]
 

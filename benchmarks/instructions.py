@@ -1,4 +1,4 @@
-"""The whole loop on somebody else's instructions: fine-tune, sample, label, train, PPO, twice.
+"""The whole loop on another dataset: fine-tune, sample, label, train, PPO, twice.
 
     python -m benchmarks.instructions instruction-data.json [--labels 100] [--workspace DIR]
 

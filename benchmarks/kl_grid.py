@@ -1,4 +1,4 @@
-"""How much of the KL to the closed-form optimum PPO leaves, for every way to charge the divergence.
+"""The KL to the closed-form optimum that PPO leaves, for every way to charge the divergence.
 
     python -m benchmarks.kl_grid [--beta 1.0] [--updates 40] [--tokens 1 2]
 

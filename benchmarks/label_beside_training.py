@@ -1,12 +1,11 @@
-"""Annotators at their own pace beside a training stage of the same workspace.
+"""Latency for annotators at a natural pace while the same workspace trains.
 
     python -m benchmarks.label_beside_training [--annotators 100] [--seconds 60] [--burners 3]
 
-The real `serve` on a workspace of the demo that is training: its own loop starts and follows the
-stage's worker.  Each annotator is a client with a bearer token and a page's habits: it holds a few
-pairs, asks for more when the hand is short, and judges one every few seconds.  `--burners` keeps
-that many cores busy besides, to raise the machine's load.  Prints one JSON object; latencies are
-what a client waits for, from sending to "saved".
+Runs `serve` on a workspace of the demo that is training.  Each annotator is a client with a bearer
+token that behaves like the page: it holds a few pairs, asks for more when few are left, and judges
+one every few seconds.  `--burners` keeps that many cores busy.  Prints one JSON object; latencies
+run from sending to "saved".
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Judgments a second from many clients at once, through the real server.
+"""Judgments per second from many concurrent clients, with the real server.
 
     python -m benchmarks.label_load [--clients 32] [--seconds 20]
 
-Every client is an annotator of its own with a bearer token: it asks for four pairs, judges them
-one by one, and asks again.  The server runs in a process of its own.  Afterwards the database is
-opened and the judgments in it are compared with the acknowledged ones.  Prints one JSON object.
+Every client is a separate annotator with a bearer token, who asks for four pairs, judges them one by
+one, and asks again.  The server runs in a separate process.  Afterwards the stored judgments are
+compared with the acknowledged ones.  Prints one JSON object.
 """
 
 from __future__ import annotations

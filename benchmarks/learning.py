@@ -1,4 +1,4 @@
-"""Does PPO learn, seed after seed, and does β hold it?  The demo's PPO run, again and again.
+"""Does PPO learn with every seed, and does β limit the KL?
 
     python -m benchmarks.learning [--workspace DIR] [--seeds 0 1 2 3 4] [--updates 150] [--kl-weights 0.1 0]
 

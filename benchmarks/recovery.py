@@ -1,4 +1,4 @@
-"""Does the annotator model find what it was given?  Judgments simulated from its own priors.
+"""Does the annotator model recover the parameters of simulated judgments?
 
     python -m benchmarks.recovery [--seeds 40] [--annotators 20] [--each 200] [--items 40]
 

@@ -1,11 +1,11 @@
-"""Do the intervals of the reward model's report hold the truth?  The forecast's and the ceiling's.
+"""Coverage of the intervals of the reward model's report: forecast and noise ceiling.
 
     python -m benchmarks.reward_report [--trials 1000] [--seed 0]
 
-Learning curves are simulated judgment by judgment: prompts differ in how hard they are, models err
-mostly on the same judgments, and each has luck of its own, altogether and on single prompts.  For
-the ceiling, two people judge items whose log-odds are normal, or of which some are clear and the
-others coin flips; two items a prompt.
+Learning curves are simulated by judgment: prompts differ in difficulty, models make mostly the same
+errors, and each model has a random deviation, in all and per prompt.  For the ceiling, two people
+judge items whose log-odds are normal, or items that are either clear or coin flips; two items per
+prompt.
 """
 
 from __future__ import annotations

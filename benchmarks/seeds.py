@@ -1,4 +1,4 @@
-"""One JSON a seed, so that a long benchmark may stop and go on."""
+"""One JSON file per seed, so that a long benchmark can be interrupted and continued."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def run_seeds(
     conditions: Mapping[str, Any],
     only_report: bool,
 ) -> list[dict[str, Any]]:
-    """`pipeline.simulation.trials.run_all`, or only what is there.
+    """`pipeline.simulation.trials.run_all`, or only the stored results.
 
-    Where a file was made under other conditions it exits with a sentence before anything is run.
+    Exits with a sentence before anything is run if a file has other conditions.
     """
     conditions = json.loads(json.dumps(conditions))  # as a file holds them: tuples are lists
     there = [seed for seed in seeds if (folder / f"seed-{seed}.json").exists()]

@@ -1,4 +1,4 @@
-"""Do chosen pairs save labels?  Hybrid, BALD and random selection on the demo's gold preference.
+"""Do chosen pairs save labels?  Compares hybrid, BALD and random selection by the gold preference.
 
     python -m benchmarks.selection [--seeds 0 1 2] [--arms random hybrid bald] [--folder DIR] [--report]
 

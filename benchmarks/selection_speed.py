@@ -1,12 +1,11 @@
-"""How long choosing takes beyond the forward passes: 10,000 candidate pairs on one core.
+"""Time to choose among 10,000 candidate pairs on one core, without the forward passes.
 
     python -m benchmarks.selection_speed [--prompts 1667] [--rounds 5] [--words 150]
 
-Four answers to each prompt, made up, with the rewards of four members and features as wide as the
-demo's; one pair is chosen for every second prompt.  Timed for each acquisition: making the candidates
-from the rewards, scoring them, choosing, and the near-duplicate check of what is chosen; CPU time of
-one thread, the best of the rounds, for what other processes do is not meant.  Prints a Markdown
-table; the exit status is 1 where one takes a second or more.
+Uses artificial answers, four per prompt, with the rewards of four members and features of the demo's
+width, and chooses one pair for every second prompt.  Measures, for each acquisition, the CPU time of
+making candidates, scoring, choosing and the near-duplicate check: the best of the rounds.  Prints a
+Markdown table; the exit status is 1 if an acquisition takes a second or more.
 """
 
 from __future__ import annotations

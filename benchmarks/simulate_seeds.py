@@ -1,11 +1,10 @@
-"""Does the loop improve the policy?  Simulated iterations over seeds, and two controls.
+"""Does the loop improve the policy?  Simulated iterations over several seeds, and two controls.
 
     python -m benchmarks.simulate_seeds [--seeds 0 1 2] [--iterations 2] [--labels 400] [--json FILE] [--arms gold]
 
-Runs ``launch.py simulate`` in fresh workspaces, one after another: each seed with the built-in
-gold, then (on the first seed) labels shuffled, and labels by "longest wins".  Every row is measured
-by the same yardstick, the built-in gold.  Prints a Markdown table; the exit status is 1 when an
-expectation fails:
+Runs ``launch.py simulate`` in new workspaces: each seed with the built-in gold preference, then, on
+the first seed, with shuffled labels and with labels by "longest wins".  The built-in gold measures
+all of them.  Prints a Markdown table; the exit status is 1 if an expectation fails:
 
 * the last iteration's win rate against SFT is at least .65 with its interval above .5;
 * the interval of the shuffled control covers .5;

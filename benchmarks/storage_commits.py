@@ -1,11 +1,11 @@
-"""How many durable commits a second the storage takes, and how long one waits for its answer.
+"""Durable commits per second of the storage, and the latency of one.
 
     python -m benchmarks.storage_commits --threads 32 --seconds 5
 
-Prints one JSON object.  `judgments` goes the whole way of a label (lease checked, journaled,
-fsynced, committed); `records` stores one record a commit; `lease_next` asks for 4 pairs out of
-`--comparisons`.  Times are milliseconds; `cpu` is what one call took of the processor.  `load` is the machine's load average before it began:
-figures of a busy machine say little.
+Prints one JSON object.  `judgments` does everything for a label (checks the lease, journals, fsyncs,
+commits); `records` stores one record per commit; `lease_next` asks for 4 pairs out of
+`--comparisons`.  Times are milliseconds, `cpu` is the CPU time of a call, and `load` is the load
+average before.
 """
 
 from __future__ import annotations

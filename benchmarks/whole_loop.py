@@ -1,4 +1,4 @@
-"""Is the whole design worth it?  `simulate`, full against naive, between SFT and the ceiling.
+"""What is the whole design worth?  Compares it with a naive one by `simulate`.
 
     python -m benchmarks.whole_loop [--seeds 0 1 2 …] [--arms full naive ceiling] [--folder DIR] [--report]
 

@@ -1,4 +1,4 @@
-"""Do the win-rate statistics keep their promises?  Simulated, with the project's own functions.
+"""Simulates the error rates of the win-rate statistics.
 
     python -m benchmarks.winrate [--trials 4000] [--seed 0] [--json FILE]
 

@@ -1,21 +1,21 @@
-"""Is "saved" true?  A thousand times ``kill -9``, under load.
+"""Kills the server a thousand times under load and checks that nothing acknowledged is lost.
 
     python -m benchmarks.kills [--kills 1000] [--minutes 90] [--out FILE] [--seed 0]
 
-Annotators act as fast as they can, and every act that was acknowledged is kept in a ledger outside
-the process that is killed.  Of a thousand kills 600 come under load, 200 during a start, 100 on a
-nearly full disk, and 100 are followed by torn, zeroed or flipped bytes in one file.  One in twenty
-of each kind hits ``launch.py serve`` with sixteen clients over HTTP; the others hit a process that
-has the real database with its writer thread and no web, which starts in a tenth of a second.
-What was not acknowledged is sent again under the same id, as the page does.  After each kill
+Clients act as fast as they can, and a ledger outside the killed process records every acknowledged
+act.  Of a thousand kills (``kill -9``), 600 happen under load, 200 during a start, 100 on a nearly
+full disk, and 100 are followed by torn, zeroed or flipped bytes in one file.  One in twenty of each
+kind hits ``launch.py serve`` with sixteen clients over HTTP; the others hit a process with the real
+database and its writer thread but no web server, which starts in a tenth of a second.  Acts without
+an acknowledgment are sent again under the same id, as the page does.  After each kill
 
-* everything acknowledged is stored once, in the database and in the journal, as it was sent;
-* nobody has two current judgments of a pair, and nothing is stored that nobody sent;
-* `rebuild` makes the same tables from the journal alone;
-* the workspace opens again; after damage and on a full disk by the way that the message names.
+* every acknowledged act is stored once, in database and journal, as it was sent;
+* no annotator has two current judgments of a pair, and nothing is stored that was not sent;
+* `rebuild` makes the same tables from the journal;
+* the workspace opens again; after damage and on a full disk, as the error message advises.
 
-Prints a table; the exit status is 1 when any of this fails.  It stops after --minutes; the same
-command with the same --out goes on where it stopped.
+Prints a table; the exit status is 1 if a check fails.  Stops after --minutes; the same command with
+the same --out continues.
 """
 
 from __future__ import annotations

@@ -1,23 +1,22 @@
-"""A thousand simulated power cuts: is everything acknowledged still there?
+"""Simulates a thousand power cuts and checks that nothing acknowledged is lost.
 
     python -m benchmarks.powercuts [--points 1000] [--minutes 60] [--seed 0] [--acts 60]
 
-``kill -9`` cannot test fsync: the kernel still has what a dead process wrote.  Here a library
-between the programs and the kernel (`recorder.c`, compiled on the spot with the C compiler of
-the machine) keeps each write, truncation, renaming and fsync of the workspace's files, with data
-and in order, while six processes fill a workspace, label, are killed, checkpoint, back up, rebuild
-and restore.  The recorder has seen everything: replayed to its end, the log gives the files that
-are there, byte for byte.
+``kill -9`` cannot test fsync, because the kernel keeps the writes of a dead process.  Here a library
+between the programs and the kernel (`recorder.c`, compiled on this machine) records each write,
+truncation, rename and fsync of the workspace's files in order, while six processes fill a workspace,
+label, are killed, checkpoint, back up, rebuild and restore.  Replaying the whole log must give the
+files on the disk, byte for byte.
 
-The log is then cut at random points, and of each a disk is made as a power cut could leave it
-there (`disk.py`).  The real code opens it.  At each point
+The log is then cut at random points, and at each point a disk is made as a power cut could leave it
+(`disk.py`).  The real code opens it.  At each point
 
 * every act acknowledged before the cut is stored once, in database and journal, as it was sent;
-* nothing is stored that had not been sent;
-* a database made from the journal alone says the same;
-* a backup that was acknowledged before the cut can be restored, and has what it must have.
+* nothing is stored that was not sent;
+* a database rebuilt from the journal has the same content;
+* a backup acknowledged before the cut can be restored and is complete.
 
-Prints a table; the exit status is 1 when any of this fails.  It stops after --minutes.
+Prints a table; the exit status is 1 if a check fails.  Stops after --minutes.
 """
 
 from __future__ import annotations
