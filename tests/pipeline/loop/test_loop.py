@@ -309,6 +309,7 @@ def test_sides_are_a_fair_coin() -> None:
     assert abs(swapped - 2000) < 130
 
 
+@pytest.mark.slow  # a second whole iteration; the first is above
 def test_an_iteration_with_dpo_learns_from_the_reward_models_own_judgments(
     db: Database, loop: Loop
 ) -> None:

@@ -229,7 +229,7 @@ def undisturbed(forks: Forks, models: dict[str, str], tmp_path_factory: Any) -> 
     return directory
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_killed_five_times_it_equals_the_run_nobody_disturbed(forks, undisturbed, tmp_path, seed):
     chance = random.Random(seed)
     directory = make_run(tmp_path / "run", undisturbed.job())

@@ -135,6 +135,7 @@ def run(*arguments: Any) -> Any:
     return result.stdout
 
 
+@pytest.mark.slow  # eight workers, one after another
 def test_all_methods_are_trained_measured_drawn_and_not_done_twice(workspace):
     where = (
         "compare",
@@ -195,6 +196,7 @@ def test_all_methods_are_trained_measured_drawn_and_not_done_twice(workspace):
         run(*where, "--snapshots", 2, "--methods", "ppo")
 
 
+@pytest.mark.slow
 def test_answers_are_measured_by_all_reward_models_that_the_policy_was_trained_against(
     workspace, tmp_path
 ):

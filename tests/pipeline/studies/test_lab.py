@@ -110,6 +110,7 @@ SMALL = {
 TINY = LabConfig.sized(True, kl=0.1)
 
 
+@pytest.mark.slow  # a worker for each arm
 def test_a_whole_lab_runs_and_goes_on_where_it_was(tmp_path: Path, monkeypatch):
     config = Config.load([CONFIGS / "demo.toml", CONFIGS / "sycophancy.toml"]).override(SMALL)
     lines: list[str] = []
