@@ -1,1 +1,1 @@
-"""Files into records: read, checked row by row, planned beside the writer, stored in one transaction."""
+"""Import of files: rows are read, checked one by one, planned, and stored in one transaction."""

@@ -1,7 +1,7 @@
 """One row of a file, read column by column.
 
-Each method returns a checked value or raises ``ValueError`` with the reason the row cannot be
-used.  What is odd but usable (a number where text was expected) is kept and noted in `warnings`.
+Each method returns a checked value, or raises ``ValueError`` with the reason why the row is bad.
+Unusual but usable values (a number instead of text) are kept, and noted in `warnings`.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from storage.importing.row_notes import BadRow
 from storage.records import Message, as_messages, now
 
 LONG = 200_000
-"""Characters of a text, some 50,000 tokens, beyond which it is more likely a mistake of the file."""
+"""Characters, about 50,000 tokens; a longer text is more likely a mistake in the file."""
 _CLOCKS_DIFFER = timedelta(minutes=5)
 _PROMPT_COLUMNS = ("messages", "prompt", "instruction")
 
 
 class Cells:
-    """The cells of one row and the warnings that reading them gave.
+    """The cells of one row, and the warnings about them.
 
-    `strict`: what is odd but usable cannot be used either.
+    `strict`: unusual values make the row bad instead.
     """
 
     def __init__(self, row: Row, *, strict: bool = False) -> None:
@@ -36,27 +36,27 @@ class Cells:
     def warn(self, reason: str) -> None:
         self.warnings.append(BadRow(self.line, reason))
 
-    def _odd(self, reason: str) -> None:
+    def _unusual(self, reason: str) -> None:
         if self._strict:
             raise ValueError(reason)
         self.warn(reason)
 
     def has(self, column: str) -> bool:
-        """Whether the column is there and holds something; an empty CSV cell holds nothing."""
+        """Whether the row has a value in the column; an empty CSV cell is none."""
         value = self._values.get(column)
         return not is_missing(value) and value != ""
 
     def present(self, column: str) -> bool:
-        """Whether the row has the column at all, with or without something in it."""
+        """Whether the row has the column, even with an empty text."""
         return not is_missing(self._values.get(column))
 
     def name(self, column: str, default: str | None = None) -> str:
-        """A short text such as a name, a label or a number used as one (stripped)."""
+        """A short text such as a name or a label, stripped; numbers are accepted."""
         if not self.has(column):
             return self._default(column, default)
         value = self._values[column]
         if isinstance(value, float) and value.is_integer():
-            value = int(value)  # a column of integers with gaps comes back as floats
+            value = int(value)  # pandas turns a column of integers with gaps into floats
         if isinstance(value, bool) or not isinstance(value, str | int | float):
             raise ValueError(f"{column} must be text, not {_spelled(value)}")
         if not str(value).strip():
@@ -64,24 +64,24 @@ class Cells:
         return _valid_text(column, str(value).strip())
 
     def text(self, column: str, default: str | None = None) -> str:
-        """Free text, exactly as written; numbers and booleans as the file spells them."""
+        """Free text, unchanged; numbers and booleans as JSON."""
         value = self._values.get(column)
         if is_missing(value):
             return self._default(column, default)
         return self._as_text(column, value)
 
     def response(self, column: str) -> str:
-        """One assistant turn: text, or a list that holds one assistant message."""
+        """One assistant turn: text, or a list of one assistant message."""
         value = self._values.get(column)
         if isinstance(value, list):
             messages = self._chat(column, value)
             if len(messages) != 1 or messages[0].role != "assistant":
-                raise ValueError(f"{column} must hold one assistant message and nothing else")
+                raise ValueError(f"{column} must be one assistant message")
             text = messages[0].content
         else:
             text = self.text(column)
         if not text.strip():
-            self._odd(f"{column} is empty")
+            self._unusual(f"{column} is empty")
         return text
 
     def chat(self, column: str) -> tuple[Message, ...]:
@@ -98,8 +98,7 @@ class Cells:
         return any(map(self.has, _PROMPT_COLUMNS))
 
     def prompt(self) -> tuple[Message, ...]:
-        """The prompt: `messages`, else `prompt` (text or messages), else `instruction` followed
-        by `input` where there is one."""
+        """The prompt: `messages`, else `prompt` (text or messages), else `instruction` and `input`."""
         if self.has("messages") or self.has("prompt"):
             return self.chat("messages" if self.has("messages") else "prompt")
         if not self.has("instruction"):
@@ -108,7 +107,7 @@ class Cells:
         return as_messages("\n\n".join(part for part in parts if part.strip()))
 
     def choice(self, column: str, choices: Sequence[str], default: str | None = None) -> str:
-        """One of a few words, in any case."""
+        """One of `choices`, in upper or lower case."""
         value = self.name(column, default)
         if value.lower() not in choices:
             raise ValueError(f"{column} is {value!r} and must be one of {', '.join(choices)}")
@@ -130,7 +129,7 @@ class Cells:
         return number
 
     def boolean(self, column: str) -> bool | None:
-        """True or false; 1 and 0 and their spellings in CSV as well."""
+        """True or false, or 1 or 0, also as text."""
         if not self.has(column):
             return None
         value = self._values[column]
@@ -141,7 +140,7 @@ class Cells:
             raise ValueError(f"{column} is {_spelled(value)} and must be true or false") from None
 
     def time(self, column: str) -> datetime | None:
-        """An ISO 8601 time or a timestamp that is past, in UTC where it names no zone."""
+        """An ISO 8601 time or a timestamp, not in the future; UTC if it names no zone."""
         if not self.has(column):
             return None
         value = self._values[column]
@@ -156,11 +155,11 @@ class Cells:
             raise ValueError(
                 f"{column} is {_spelled(value)}, which is in the future (a time without a zone is read as UTC)"
             )
-        # A parquet timestamp arrives as a subclass of datetime that counts nanoseconds.
+        # A parquet timestamp is a subclass of datetime with nanoseconds.
         return datetime.fromisoformat(moment.isoformat(timespec="microseconds"))
 
     def mapping(self, column: str) -> dict[str, str]:
-        """A JSON object of names to words, or its text in CSV and parquet."""
+        """A JSON object of strings, or its text in CSV and parquet."""
         if not self.has(column):
             return {}
         value = self._values[column]
@@ -169,7 +168,7 @@ class Cells:
         except (ValueError, RecursionError):
             value = None
         if isinstance(value, Doubled):
-            raise ValueError(f"{column} says {value.twice} twice")
+            raise ValueError(f"{column} has {value.twice} twice")
         if not isinstance(value, Mapping):
             raise ValueError(f'{column} must be an object like {{"helpful": "a"}}')
         return {str(k): str(v) for k, v in value.items() if v is not None}
@@ -189,14 +188,14 @@ class Cells:
         if not isinstance(value, str):
             raise ValueError(f"{column} must be text, not {_spelled(value)}")
         if len(value) > LONG:
-            self._odd(
-                f"{column} is {len(value):,} characters long, more than anybody reads before a judgment"
+            self._unusual(
+                f"{column} has {len(value):,} characters, too many for a judgment (the limit is {LONG:,})"
             )
         return _valid_text(column, value)
 
     def _chat(self, column: str, messages: list[Any]) -> tuple[Message, ...]:
         if not messages:
-            raise ValueError(f"{column} holds no message")
+            raise ValueError(f"{column} has no message")
         turns: list[Message] = []
         for message in messages:
             if not isinstance(message, Mapping) or not {"role", "content"} <= message.keys():
@@ -214,14 +213,14 @@ def _valid_text(column: str, text: str) -> str:
         text.encode("utf-8")
     except UnicodeEncodeError:
         raise ValueError(
-            f"{column} holds half of a surrogate pair (\\ud800 to \\udfff), which no encoding can store"
+            f"{column} contains half of a surrogate pair (\\ud800 to \\udfff), which cannot be stored"
         ) from None
     if "\0" in text:
-        raise ValueError(f"{column} holds a NUL character")
+        raise ValueError(f"{column} contains a NUL character")
     return text
 
 
 def _spelled(value: Any) -> str:
-    """The value as JSON spells it, cut short."""
+    """The value as JSON, at most 60 characters."""
     text = json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= 60 else text[:57] + "…"

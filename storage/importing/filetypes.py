@@ -1,7 +1,7 @@
-"""Files into rows and back: JSON lines, a JSON array (only read), CSV, parquet.
+"""Rows of a file: JSON lines, a JSON array, CSV or parquet.
 
-Every row that is read keeps where it came from, so that whoever reports it can say "line 17".  A row that
-cannot be read is a `BadRow`, never an exception: a file is judged as a whole.
+Every row has the number of its line, for reports.  A row that cannot be read is a `BadRow` and not
+an exception, so that all bad rows of a file are reported together.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ _MIB = 2**20
 _CHAT_COLUMNS = ("prompt", "messages", "chosen", "rejected", "completion")
 _MARKS = (b",", b"[", b"{")
 MOST_MARKS = 1_000_000
-"""Of these in a file that comes through the browser: prose has one in sixty characters."""
+"""Of these bytes in an uploaded file; prose has one in sixty characters."""
 READABLE = (".jsonl", ".ndjson", ".json", ".csv", ".parquet")
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row of a file.  `line` counts from 1: the line it starts on in a text file (in CSV the
-    header is line 1), its number in parquet."""
+    """One row of a file.  `line` counts from 1: in a text file the line where the row starts (the
+    header of a CSV is line 1), in parquet the number of the row."""
 
     line: int
     values: Mapping[str, Any]
 
 
 def read_rows(path: Path, *, most: int | None = None) -> tuple[list[Row], RowNotes]:
-    """Every row of a file (or of the parquet files in a directory), and those that are none.
+    """The rows of a file (or of the parquet files in a directory), and notes on the bad ones.
 
-    Raises ``ValueError`` when the file is of no known type or is not what its ending says, and as
-    soon as it has more than `most` rows, good or bad.
+    Raises ``ValueError`` for an unknown type, for content that does not match the file's ending, and
+    for more than `most` rows, good or bad.
     """
     path = Path(path)
     rows: list[Row] = []
@@ -57,27 +57,26 @@ def read_rows(path: Path, *, most: int | None = None) -> tuple[list[Row], RowNot
 def _require_few(path: Path, rows: int, most: int | None) -> None:
     if most is not None and rows > most:
         raise ValueError(
-            f"{path.name} has more than {most:,} rows, the most that are taken through the browser; "
-            "split it, or import it from a terminal with `python launch.py import`"
+            f"{path.name} has more than {most:,} rows, the limit for uploads; split it, or import it "
+            "from a terminal with `python launch.py import`"
         )
 
 
 def _require_few_marks(path: Path) -> None:
-    """Refuse a text of which little is text: each empty list or cell takes some hundred bytes."""
+    """Refuse a file of mostly commas and brackets: each empty cell or list takes a hundred bytes."""
     marks = 0
     with path.open("rb") as file:
         while part := file.read(_MIB):
             marks += sum(map(part.count, _MARKS))
     if marks > MOST_MARKS:
         raise ValueError(
-            f"{path.name} has {marks:,} commas and brackets, and {MOST_MARKS:,} are the most that are "
-            "taken through the browser; split it, or import it from a terminal with "
-            "`python launch.py import`"
+            f"{path.name} has {marks:,} commas and brackets, and the limit for uploads is "
+            f"{MOST_MARKS:,}; split it, or import it from a terminal with `python launch.py import`"
         )
 
 
 def _all_rows(path: Path, most: int | None) -> Iterator[Row | BadRow]:
-    """One row after the other; text is read line by line, but for an array of JSON."""
+    """The rows one by one; text is read line by line, except for a JSON array."""
     if path.is_dir():
         return _parquet_rows(sorted(path.rglob("*.parquet")), path)
     if not path.exists():
@@ -91,8 +90,8 @@ def _all_rows(path: Path, most: int | None) -> Iterator[Row | BadRow]:
         begin = file.read(8192)
     if b"\0" in begin:
         raise ValueError(
-            f"{path.name} is not UTF-8 text but a binary file (or UTF-16): save it as UTF-8, or give it "
-            "the ending of what it is"
+            f"{path.name} is a binary file or UTF-16, not UTF-8 text: save it as UTF-8, or correct the "
+            "ending of its name"
         )
     if (line := _undecodable(path)) is not None:
         raise ValueError(f"{path.name} is not UTF-8 (see line {line}); save it as UTF-8")
@@ -114,7 +113,7 @@ def _begins_array(path: Path) -> bool:
 
 
 def _json_lines(path: Path) -> Iterator[Row | BadRow]:
-    # Lines of bytes, not of text: str.splitlines would also break them at U+2028 inside a response.
+    # Lines of bytes: str.splitlines would also split at U+2028 inside a response.
     with path.open("rb") as file:
         for line, raw in enumerate(file, start=1):
             text = raw.removeprefix(codecs.BOM_UTF8) if line == 1 else raw
@@ -129,7 +128,7 @@ def _json_lines(path: Path) -> Iterator[Row | BadRow]:
 
 
 def _json_array_rows(content: bytes) -> Iterator[Row | BadRow]:
-    """The elements of one JSON array; after the first that does not parse, the rest is lost."""
+    """The elements of one JSON array, up to the first that does not parse."""
     text = content.decode("utf-8-sig")
     decoder = json.JSONDecoder(**STRICT)
     position, line, counted = text.index("[") + 1, 1, 0
@@ -164,9 +163,9 @@ def _skip_blanks(text: str, position: int) -> int:
 
 
 class Doubled(dict[str, Any]):
-    """An object that had `twice` two times, of which JSON readers keep the last without a word.
+    """An object with the repeated name `twice`, of which JSON readers silently keep the last.
 
-    Not an error at once: whether anybody reads it is known later, and an array goes on behind it.
+    It is not an error yet: the value may never be used, and the rest of an array can be read.
     """
 
     twice: str
@@ -187,7 +186,7 @@ def _columns(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 STRICT: dict[str, Any] = {"parse_constant": _no_constant, "object_pairs_hook": _columns}
-"""How JSON is read here: options of `json.loads`."""
+"""Options of `json.loads`: no NaN or Infinity, and repeated names are found."""
 
 
 def _csv_rows(path: Path) -> Iterator[Row | BadRow]:
@@ -218,14 +217,14 @@ def _csv_rows(path: Path) -> Iterator[Row | BadRow]:
 
 
 def _require_commas(path: Path, header: list[str]) -> None:
-    """Refuse what spreadsheets of many countries write: with another separator, all is one column."""
+    """Refuse semicolons and tabs, which spreadsheets write in many countries."""
     for separator, word in ((";", "semicolons"), ("\t", "tabs")):
         if len(header) == 1 and separator in header[0]:
             raise ValueError(f"{path.name} seems to be separated by {word}; save it with commas")
 
 
 def _undecodable(path: Path) -> int | None:
-    """The first line that is not UTF-8, looked for before any row: then none of them is believed."""
+    """The first line that is not UTF-8; it makes the whole file invalid."""
     decoder, line = codecs.getincrementaldecoder("utf-8")(), 1
     with path.open("rb") as file:
         while True:
@@ -246,9 +245,9 @@ def _csv_row(line: int, header: list[str], row: list[str]) -> Row | BadRow:
 
 
 def _csv_cell(column: str, cell: str) -> Any:
-    """The text of a cell, or the chat messages that it spells in JSON where a column may hold some.
+    """The text of a cell, or the chat messages in its JSON if the column may have some.
 
-    Elsewhere, as in response_a, such a text is what somebody wrote.
+    In other columns, such as response_a, the same text is somebody's response.
     """
     if column in _CHAT_COLUMNS and cell.startswith("[{") and '"role"' in cell:
         try:
@@ -277,8 +276,8 @@ def _parquet_rows(files: list[Path], path: Path) -> Iterator[Row]:
                 yield Row(line, values)
     except TooLarge as problem:
         raise ValueError(
-            f"{path.name} becomes more than {problem.allowed // _MIB} MiB when it is read, which is "
-            "too much for its size; split it into smaller files, or give it as JSON lines"
+            f"{path.name} takes more than {problem.allowed // _MIB} MiB when it is read, too much for "
+            "its size; split it into smaller files, or convert it to JSON lines"
         ) from None
 
 
@@ -293,5 +292,5 @@ def _checked(line: int, value: Any) -> Row | BadRow:
 
 
 def is_missing(value: Any) -> bool:
-    """Whether a cell is empty: null, or the NaN that pandas writes in its place."""
+    """Whether a cell is empty: null, or NaN, which pandas writes instead."""
     return value is None or (isinstance(value, float) and math.isnan(value))

@@ -1,11 +1,9 @@
-"""Prompts, demonstrations, judgments, preference datasets and pairs to judge, from files.
+"""Import of prompts, demonstrations, judgments, preference datasets and pairs to judge.
 
-Files are JSON lines, a JSON array, CSV or parquet.  A file is imported whole or not at all:
-all bad rows are reported at once (of very many, the first and their number), and nothing is
-stored; with `skip_bad` the good rows are stored and the report says what was left out.  Ids follow
-from the content, so importing the same file again adds nothing.  docs/data.md lists the columns.
-Where the caller can tell which rows are too long for the model (`LengthCheck`), these are bad rows
-too or left out.
+Files are JSON lines, a JSON array, CSV or parquet; docs/data.md lists the columns.  If a file has bad
+rows, `BadFile` reports all of them and nothing is stored; with `skip_bad` the good rows are stored.
+Ids are digests of the content, so importing a file again adds nothing.  With a `LengthCheck`, rows
+that are too long for the model are bad too, or left out.
 """
 
 from __future__ import annotations
@@ -64,15 +62,15 @@ _JUDGMENT_COLUMNS = (
     *("outcome", "strength", "comment", "created_at", "model_a", "model_b", "item", "id"),
     *("comparison", "shown_swapped", "criteria", "milliseconds", "replaces", "withdrawn_at"),
     *("prompt_role", "annotator_kind"),
-    # Written by a raw export for the reader; an import has no use for them.
+    # In raw exports; an import ignores them.
     *("status", "iteration", "arm"),
 )
 
 
 def default_role(prompt: str) -> PromptRole:
-    """The role of an imported prompt that names none: 80% train, 15% held-out, 5% audit.
+    """The role of an imported prompt without one: 80% train, 15% held-out, 5% audit.
 
-    It follows from the prompt's id, so the same prompt never changes sides.
+    It is a function of the prompt's id, so a prompt always gets the same role.
     """
     percentile = int(digest("role", prompt), 16) % 100
     return next(role for role, below in _SHARES if percentile < below)
@@ -86,10 +84,9 @@ def import_prompts(
     skip_bad: bool = False,
     length: LengthCheck = ANY_LENGTH,
 ) -> ImportReport:
-    """Prompts to sample from: `prompt` (text or chat messages) or `messages` in each row.
+    """Import prompts to sample from: `prompt` (text or chat messages) or `messages` in each row.
 
-    Optional columns: `role` (train, held-out, audit or sft), `category`, `source`.  A row
-    without a role gets `role`, or one by `default_role`.  Raises `BadFile`.
+    A row without a `role` column gets `role`, or its `default_role`.  Raises `BadFile`.
     """
     sheet = Sheet(file, length)
     sheet.expect([_PROMPT], known=(*_PROMPT, "input", *_ABOUT_PROMPTS))
@@ -118,11 +115,11 @@ def import_sft(
     skip_bad: bool = False,
     length: LengthCheck = ANY_LENGTH,
 ) -> ImportReport:
-    """Demonstrations for SFT: a prompt and the answer it should get, in each row.
+    """Import demonstrations for SFT: a prompt and its answer in each row.
 
-    Either a prompt (`prompt`, `messages` or `instruction` + `input`) with `response`,
-    `completion` or `output`; or `messages` alone, whose last turn is the answer.  Prompts get
-    the role sft and the answers belong to the model "demonstrations".  Raises `BadFile`.
+    Either a prompt with `response`, `completion` or `output`, or `messages` alone, whose last turn
+    is the answer.  Prompts get the role sft, and answers belong to the model "demonstrations".
+    Raises `BadFile`.
     """
     sheet = Sheet(file, length)
     answers = ("response", "completion", "output")
@@ -138,8 +135,8 @@ def import_sft(
             messages, answer = messages[:-1], messages[-1].content
         else:
             raise ValueError(
-                "the answer is missing: a response, completion or output column, or messages "
-                "that end with the assistant's turn"
+                "the answer is missing: add a response, completion or output column, or messages "
+                "that end with an assistant's turn"
             )
         length.require_fit(messages, answer)
         prompt = Prompt.make(
@@ -172,13 +169,11 @@ def import_judgments(
     skip_bad: bool = False,
     length: LengthCheck = ANY_LENGTH,
 ) -> ImportReport:
-    """Human judgments: `prompt, response_a, response_b, annotator, outcome` in each row.
+    """Import judgments: `prompt, response_a, response_b, annotator, outcome` in each row.
 
-    `outcome` is a, b, tie or both_bad; response_a is taken to have stood on the left.  Optional:
-    `strength` (1 to 3), `comment`, `created_at`, `model_a`, `model_b`, `item`, and the columns
-    of a raw export.  New prompts get `role` (default train); annotators are made by name, as
-    people without a password.  Comparisons belong to iteration 0 and enter no queue.
-    Raises `BadFile`.
+    response_a was on the left.  New prompts get `role` (default train); new annotators are people
+    without a password.  Comparisons belong to iteration 0 and are not in the queue.  Raises
+    `BadFile`.
     """
     sheet = Sheet(file, length)
     sheet.expect(
@@ -207,12 +202,11 @@ def import_pairs(
     length: LengthCheck = ANY_LENGTH,
     most: int | None = None,
 ) -> ImportReport:
-    """Pairs to be judged here: `prompt, response_a, response_b` in each row.
+    """Import pairs to be judged here: `prompt, response_a, response_b` in each row.
 
-    Optional: `model_a`, `model_b`, `category`, `arm`, and `id`, which keeps equal texts apart.  They
-    enter the queue of every phase; new prompts get `role` (default train).  A row is bad that
-    lacks a text, or has an empty one, one over `cells.LONG` characters, something else than text
-    or two equal responses.  Raises `BadFile`, and ``ValueError`` for more than `most` rows.
+    They are in the queue in every phase; new prompts get `role` (default train).  Empty texts, texts
+    over `cells.LONG` characters, values other than text and equal responses make a row bad.  Raises
+    `BadFile`, and ``ValueError`` for more than `most` rows.
     """
     sheet = Sheet(file, length, most=most)
     sheet.expect([_PROMPT, ("response_a",), ("response_b",)], known=PAIR_COLUMNS)
@@ -224,7 +218,7 @@ def import_pairs(
         return pair
 
     pairs = sheet.parse(parse, strict=True, key=lambda pair: pair.content)
-    key = key_of(db)  # before the plan: it may have to be made
+    key = key_of(db)  # before the plan: it may have to be stored
 
     def plan(reader: Reader, when: datetime) -> Plan:
         return plan_pairs(reader, pairs, when=when, key=key)
@@ -240,11 +234,11 @@ def import_preferences(
     skip_bad: bool = False,
     length: LengthCheck = ANY_LENGTH,
 ) -> ImportReport:
-    """A TRL preference dataset, each row a vote of an unknown annotator.
+    """Import a TRL preference dataset, each row a vote of an unknown annotator.
 
-    Rows are prompt / chosen / rejected (the prompt may be implicit) or prompt / completion /
-    label, in plain text or chat messages; an `annotator` column is used where there is one.
-    Raises `BadFile`.
+    Rows are prompt / chosen / rejected (the prompt may be implicit) or prompt / completion / label,
+    in plain text or chat messages; an optional `annotator` column names the annotators.  Raises
+    `BadFile`.
     """
     sheet = Sheet(file, length)
     source, role = Path(file).name, role or "train"

@@ -1,4 +1,4 @@
-"""Rows of an imported file that are too long for the model that a workspace starts from."""
+"""Rows of an imported file that are too long for the workspace's base model."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from storage.records import Message
 
 TooLong = Callable[[Sequence[Message], Sequence[str]], str | None]
-"""Says of a prompt and its answers, or of a prompt alone, why they are too long; else None."""
+"""The reason why a prompt with its answers is too long, or None."""
 
 
 class LongRow(ValueError):
@@ -17,13 +17,13 @@ class LongRow(ValueError):
 
 @dataclass(frozen=True)
 class LengthCheck:
-    """How too long rows are told from others, and whether they are left out or bad rows."""
+    """Finds rows that are too long; `skip`: they are left out instead of counting as bad."""
 
     too_long: TooLong | None = None
     skip: bool = False
 
     def require_fit(self, messages: Sequence[Message], *answers: str) -> None:
-        """Raise `LongRow` where a prompt with its answers is too long."""
+        """Raise `LongRow` if a prompt with its answers is too long."""
         reason = self.too_long(messages, answers) if self.too_long else None
         if reason is not None:
             raise LongRow(reason)

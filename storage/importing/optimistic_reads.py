@@ -1,6 +1,6 @@
-"""Plans made beside the writer thread: making and encoding them takes long, and all writes wait for it.
+"""Reads for plans that are made outside the writer thread, which must not wait for them.
 
-The writer repeats their reads, to see whether they still hold.
+The writer thread repeats the reads to check that their answers are unchanged.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from storage.engine.transaction import Transaction
 
 
 class OptimisticReads:
-    """Reads for a plan made outside the writer thread, which may find them to be true no more."""
+    """A `Reader` that remembers its queries and their answers."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
         self._seen: list[tuple[str, dict[str, Any], list[str]]] = []
 
     def rows(self, sql: str, /, **parameters: Any) -> list[dict[str, Any]]:
-        """Rows as dicts, remembered with the question."""
+        """Rows as dicts."""
         found = self._db.read(sql, **parameters)
         self._seen.append((sql, parameters, _unordered(found)))
         return found
 
     def still_valid(self, tx: Transaction) -> bool:
-        """Whether every question has the same answer now."""
+        """Whether every query has the same rows now, in any order."""
         return all(_unordered(tx.rows(sql, **asked)) == found for sql, asked, found in self._seen)
 
 

@@ -1,4 +1,4 @@
-"""What an import will store: the records in its rows that the database lacks."""
+"""The plan of an import: the records in its rows that the database lacks."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ if TYPE_CHECKING:
     from storage.engine.lookup import Reader
 
 DEMONSTRATIONS = "demonstrations"
-"""The model that wrote what people wrote for SFT."""
+"""The id of the external model that stands for the authors of demonstrations."""
 
 
 @dataclass
 class Plan:
-    """What to store and what to say; every dict is keyed by id and holds new records only.
+    """New records by id, and what to report.
 
-    `known` counts what the file says that is stored already.
+    `known` counts the rows whose content is stored already.
     """
 
     prompts: dict[str, Prompt] = field(default_factory=dict)
@@ -57,8 +57,23 @@ class Plan:
     bad: RowNotes = field(default_factory=RowNotes)
     warnings: RowNotes = field(default_factory=RowNotes)
 
+    def warn(self, line: int, reason: str) -> None:
+        self.warnings.append(BadRow(line, reason))
+
+    def add_pair(
+        self, comparison: Comparison, answers: Sequence[Answer], known_models: set[str]
+    ) -> None:
+        """A new comparison with its completions, and the models that are not in `known_models`."""
+        when = comparison.created_at
+        for answer in answers:
+            if answer.policy not in known_models:
+                self.models[answer.policy] = external_model(answer, when)
+            completion = answer.completion(comparison.prompt, when)
+            self.completions[completion.id] = completion
+        self.comparisons[comparison.id] = comparison
+
     def encoded(self) -> dict[str, Encoded]:
-        """What is to be stored, by kind, in the order in which one refers to the other."""
+        """The records by kind, in an order in which each refers to earlier ones only."""
         groups: dict[str, Mapping[str, Any]] = {
             "prompts": self.prompts,
             "models": self.models,
@@ -76,25 +91,29 @@ _ANSWERS = "SELECT id FROM completions WHERE id IN (SELECT unnest($ids))"
 
 
 def plan_prompts(reader: Reader, found: Sequence[tuple[int, Prompt]]) -> Plan:
-    """New prompts of (line, prompt); one that has another role already keeps it, with a warning."""
+    """New prompts of (line, prompt); a prompt that is stored with another role keeps it."""
     stored = {row["id"]: row["role"] for row in reader.rows(_ROLES, ids=[p.id for _, p in found])}
     plan = Plan(known=sum(prompt.id in stored for _, prompt in found))
     roles: dict[str, PromptRole] = dict(stored)
     for line, prompt in found:
         known = roles.setdefault(prompt.id, prompt.role)
         if known != prompt.role:
-            stays = f"this prompt is already here as {known}, and stays so"
+            kept = _keeps_role(known)
             if prompt.role == "sft" and known in KEPT_APART:
-                stays += "; its demonstration is kept and will not be trained on"
-            plan.warnings.append(BadRow(line, stays))
+                kept += "; its demonstration is stored, but not used for training"
+            plan.warn(line, kept)
         plan.prompts.setdefault(prompt.id, prompt)
     return plan
+
+
+def _keeps_role(known: str) -> str:
+    return f"this prompt is already here with the role {known} and keeps it"
 
 
 def plan_demonstrations(
     reader: Reader, found: Sequence[tuple[int, Prompt, Completion]], *, when: datetime
 ) -> Plan:
-    """The prompts of (line, prompt, answer), their answers, and the model that stands for them."""
+    """Prompts and answers of (line, prompt, answer), and the model that stands for their authors."""
     plan = plan_prompts(reader, [(line, prompt) for line, prompt, _ in found])
     plan.completions |= {answer.id: answer for _, _, answer in found}
     stored = {row["id"] for row in reader.rows(_ANSWERS, ids=list(plan.completions))}
@@ -137,10 +156,10 @@ _REPLACED = """
 
 
 def plan_votes(reader: Reader, votes: Iterable[Vote], *, when: datetime) -> Plan:
-    """The new records that these votes make; `when` dates the votes that carry no time.
+    """The new records of these votes; `when` is the time of votes without one.
 
     A second vote of one annotator on one comparison revises the first, in order of time.  A vote on
-    a written pair of this workspace goes to its comparison.
+    a written pair of this workspace belongs to its comparison.
     """
     return _Planner(reader, _on_written_pairs(reader, list(votes)), when).plan()
 
@@ -149,7 +168,7 @@ _COMPARISONS = "SELECT id FROM comparisons WHERE id IN (SELECT unnest($ids))"
 
 
 def _on_written_pairs(reader: Reader, votes: list[Vote]) -> list[Vote]:
-    """The votes, those on pairs that were written for this workspace with the ids of these."""
+    """The votes; those on written pairs of this workspace with the ids of their comparisons."""
     key = known_key(reader)
     if key is None:
         return votes
@@ -157,7 +176,7 @@ def _on_written_pairs(reader: Reader, votes: list[Vote]) -> list[Vote]:
     own = {content: written_id(key, content) for content in contents}
     found = {row["id"] for row in reader.rows(_COMPARISONS, ids=list(own.values()))}
     return [
-        # The judgment's id stays what it is without the pair: the same row is the same judgment.
+        # The judgment's id must not depend on the written pair: the same row is the same judgment.
         replace(vote, comparison=id, id=vote.judgment_id())
         if vote.comparison is None and (id := own[vote.comparison_id()]) in found
         else vote
@@ -186,7 +205,7 @@ class _Planner:
         people = reader.rows("SELECT id, name, kind FROM annotators")
         self._annotators = {row["name"]: row["id"] for row in people}
         self._pseudonyms = pseudonyms_here(reader, self._annotators.values())
-        # Random, because sides follow from them: those of an id made from the name would tell it.
+        # Random: sides follow from the id, and with a digest of the name they would reveal it.
         self._new_annotators: dict[str, str] = defaultdict(lambda: new_id("a"))
         self._kinds: dict[str, tuple[AnnotatorKind, str]] = {}
         for vote in sorted(votes, key=lambda v: v.line):
@@ -227,7 +246,7 @@ class _Planner:
         self._keep_judgment(vote, judgment)
 
     def _know(self, vote: Vote, judgment: Judgment) -> None:
-        """A judgment that is stored says the same; it may have been withdrawn since."""
+        """Check a judgment that is stored already, and take its withdrawal if that is new."""
         known = self._known[judgment.id]
         said = (vote.annotator, judgment.comparison, judgment.outcome)
         if (known["annotator"], known["comparison"], known["outcome"]) != said:
@@ -239,8 +258,8 @@ class _Planner:
         if vote.withdrawn_at is None or known["withdrawn"]:
             return
         if known["revised"] or judgment.id in self._revised:
-            self._plan.warnings.append(
-                BadRow(vote.line, "this judgment was revised here, so its withdrawal was not taken")
+            self._plan.warn(
+                vote.line, "this judgment was revised here, so its withdrawal was not imported"
             )
             return
         self._withdraw(vote, judgment, vote.withdrawn_at)
@@ -267,11 +286,11 @@ class _Planner:
             )
 
     def _check_annotator(self, vote: Vote) -> None:
-        """One name, one person and one kind: nobody counts twice, no model's answer as a person's."""
+        """One name has one kind and stands for one annotator, so that nobody counts twice."""
         if vote.annotator in self._pseudonyms:
             raise ValueError(
-                f"{vote.annotator} is the pseudonym of somebody in this workspace, who would count "
-                "twice; import an export made with --names, or into another workspace"
+                f"{vote.annotator} is the pseudonym of an annotator in this workspace, who would "
+                "count twice; import an export made with --names, or use another workspace"
             )
         if vote.annotator not in self._annotators:
             require_name(vote.annotator)
@@ -285,12 +304,12 @@ class _Planner:
             )
 
     def _judgment(self, vote: Vote, pair: Pair) -> tuple[Judgment, bool]:
-        """The judgment without its place in a chain of revisions, and whether a is first."""
+        """The judgment without `replaces`, and whether a is the canonical first response."""
         a_is_first, comparison = pair.a_is_first(vote), vote.comparison_id()
         annotator = self._annotators.get(vote.annotator) or self._new_annotators[vote.annotator]
         swapped = not a_is_first
         if not vote.sides_known:
-            # A fair coin: "chosen was always on the left" would look like a side bias.
+            # Drawn: if the chosen response were always on the left, it would look like a side bias.
             swapped = shown_swapped(annotator, comparison)
         judgment = Judgment(
             id=vote.judgment_id(),
@@ -312,12 +331,10 @@ class _Planner:
             raise ValueError(
                 f"id {vote.judgment_id()} was used on line {earlier.line} for other content"
             )
-        self._plan.warnings.append(
-            BadRow(vote.line, f"repeats line {earlier.line} and was counted once")
-        )
+        self._plan.warn(vote.line, f"repeats line {earlier.line} and was counted once")
 
     def _replaces(self, vote: Vote, comparison: str) -> str | None:
-        """Which judgment this one revises; the annotator's current one unless the file says."""
+        """The judgment that this one revises: by default the annotator's current one."""
         id, made = self._current.get((vote.annotator, comparison), (None, None))
         if id is not None and vote.replaces not in (None, id):
             raise ValueError(f"{vote.annotator} has another judgment of this pair, {id}")
@@ -326,12 +343,10 @@ class _Planner:
         if made is not None and made > (vote.created_at or self._when):
             raise ValueError(f"{vote.annotator} judged this pair again later, on {made:%Y-%m-%d}")
         if id in self._seen and vote.replaces is None:
-            self._plan.warnings.append(
-                BadRow(
-                    vote.line,
-                    f"{vote.annotator} judged this pair before, on line {self._seen[id].line}; "
-                    "the later judgment revises the earlier",
-                )
+            self._plan.warn(
+                vote.line,
+                f"{vote.annotator} judged this pair before, on line {self._seen[id].line}; the later "
+                "judgment revises the earlier one",
             )
         return vote.replaces or id
 
@@ -341,42 +356,35 @@ class _Planner:
             self._roles[vote.prompt.id] = role
             self._plan.prompts[vote.prompt.id] = vote.prompt
         elif known != role and {known, role} & set(KEPT_APART):
-            stays = f"this prompt is already here as {known}, and stays so"
+            kept = _keeps_role(known)
             if known in KEPT_APART:
                 learns = "no reward model" if known == "held-out" else "only the audit model"
-                stays += f"; {learns} learns from the judgment"
-            self._plan.warnings.append(BadRow(vote.line, stays))
+                kept += f"; {learns} learns from the judgment"
+            self._plan.warn(vote.line, kept)
 
     def _keep_pair(self, vote: Vote, comparison: str, pair: Pair, a_is_first: bool) -> None:
         if comparison in self._pairs:
             first, second = (vote.a, vote.b) if a_is_first else (vote.b, vote.a)
             if (first.model, second.model) != (pair.first.model, pair.second.model):
-                self._plan.warnings.append(
-                    BadRow(
-                        vote.line,
-                        f"the pair is already known as {pair.first.model} against "
-                        f"{pair.second.model}; these names were kept",
-                    )
+                kept = f"{pair.first.model} against {pair.second.model}"
+                self._plan.warn(
+                    vote.line, f"the pair is already known as {kept}; these names were kept"
                 )
             return
         if vote.a.text == vote.b.text:
-            self._plan.warnings.append(BadRow(vote.line, "the two responses are the same"))
+            self._plan.warn(vote.line, "the two responses are the same")
         self._pairs[comparison] = pair
-        for answer in (pair.first, pair.second):
-            if answer.policy not in self._models:
-                self._plan.models[answer.policy] = external_model(answer, self._when)
-        first, second = (x.completion(pair.prompt, self._when) for x in (pair.first, pair.second))
-        self._plan.completions |= {first.id: first, second.id: second}
-        self._plan.comparisons[comparison] = Comparison(
+        made = Comparison(
             id=comparison,
             prompt=pair.prompt,
-            first=first.id,
-            second=second.id,
-            iteration=0,  # before the loop: judged elsewhere, never put in a queue
+            first=pair.first.completion_id(pair.prompt),
+            second=pair.second.completion_id(pair.prompt),
+            iteration=0,  # before the loop: judged elsewhere, and never in the queue
             arm="imported",
             item=vote.item,
             created_at=self._when,
         )
+        self._plan.add_pair(made, (pair.first, pair.second), self._models)
 
     def _keep_annotator(self, vote: Vote) -> None:
         if vote.annotator in self._annotators:
@@ -403,7 +411,7 @@ def _pair(row: Mapping[str, Any]) -> Pair:
 
 
 def _side(choice: str, a_is_first: bool) -> Outcome:
-    """A criterion's outcome on canonical sides; it knows no both_bad."""
+    """A criterion's outcome on canonical sides; both_bad is not one."""
     if choice not in ("a", "b", "tie"):
         raise ValueError(f"a criterion says {choice!r} and must be one of a, b, tie")
     return canonical_outcome(choice, shown_swapped=not a_is_first)  # type: ignore[arg-type]

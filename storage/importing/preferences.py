@@ -1,7 +1,7 @@
-"""TRL preference datasets into votes: paired or unpaired, plain text or chat messages.
+"""Votes from TRL preference datasets: paired or unpaired, plain text or chat messages.
 
-The rows name no annotator and no side.  Each row is one vote of an unknown person: a further
-vote on a pair counts as another voter's ("imported-2"), and the side is drawn by a fair coin.
+Rows without an annotator are votes of unknown people: a second vote on a pair belongs to another
+annotator ("imported-2").  Sides are unknown, and drawn by a fair coin.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from itertools import count
+from itertools import count, takewhile
 from typing import TYPE_CHECKING
 
 from storage.importing.cells import Cells
@@ -27,8 +27,8 @@ _OUTCOMES = ("preference", "tie", "both_bad")
 def paired_vote(cells: Cells, *, role: PromptRole, source: str) -> Vote:
     """The vote in a row of prompt / chosen / rejected; the prompt may be implicit.
 
-    An `outcome` column, as `--ties keep` writes it, says tie or both_bad where chosen and
-    rejected mean nothing.
+    An `outcome` column, as `--ties keep` writes it, has tie or both_bad for rows in which chosen and
+    rejected have no meaning.
     """
     messages, chosen, rejected = _split(cells)
     outcome = cells.choice("outcome", _OUTCOMES, "preference")
@@ -72,7 +72,7 @@ def _split(cells: Cells) -> tuple[tuple[Message, ...], str, str]:
     prompt = chosen[:-1]
     # Some datasets repeat the last question, or the whole chat so far, in `prompt`.
     if cells.has_prompt() and cells.prompt() not in (prompt, prompt[-1:]):
-        raise ValueError("prompt is not how the conversations in chosen and rejected begin")
+        raise ValueError("the conversations in chosen and rejected do not begin with prompt")
     for column, turn in (("chosen", chosen[-1]), ("rejected", rejected[-1])):
         if not turn.content.strip():
             cells.warn(f"{column} is empty")
@@ -80,23 +80,22 @@ def _split(cells: Cells) -> tuple[tuple[Message, ...], str, str]:
 
 
 def _implicit_text(chosen: str, rejected: str) -> tuple[tuple[Message, ...], str, str]:
-    """Two texts that begin alike: the shared beginning, up to a whole word, is the prompt."""
-    shared = 0
-    while shared < min(len(chosen), len(rejected)) and chosen[shared] == rejected[shared]:
-        shared += 1
-    if shared == len(chosen) == len(rejected):
+    """Two texts with a common beginning: up to a whole word, it is the prompt."""
+    if chosen == rejected:
         raise ValueError("chosen and rejected are the same text, so there is no preference")
+    alike = takewhile(lambda pair: pair[0] == pair[1], zip(chosen, rejected, strict=False))
+    shared = sum(1 for _ in alike)
     while shared and not chosen[shared - 1].isspace():
         shared -= 1
     shared = len(chosen[:shared].rstrip())
     if not shared:
-        raise ValueError("there is no prompt, and chosen and rejected do not begin alike")
+        raise ValueError("there is no prompt, and chosen and rejected have no common beginning")
     return as_messages(chosen[:shared]), chosen[shared:], rejected[shared:]
 
 
 @dataclass(frozen=True)
 class Labelled:
-    """A row of an unpaired dataset: one completion that somebody found good or bad."""
+    """A row of an unpaired dataset: one completion labeled good or bad."""
 
     line: int
     prompt: Prompt
@@ -106,7 +105,7 @@ class Labelled:
 
 
 def labelled(cells: Cells, *, role: PromptRole, source: str) -> Labelled:
-    """The content of a row of prompt / completion / label."""
+    """A row of prompt / completion / label."""
     good = cells.boolean("label")
     if good is None:
         raise ValueError("label is missing")
@@ -116,10 +115,10 @@ def labelled(cells: Cells, *, role: PromptRole, source: str) -> Labelled:
 
 
 def pair_up(rows: Iterable[Labelled]) -> tuple[list[Vote], RowNotes]:
-    """Votes from labelled completions, and the rows that found no partner.
+    """Votes from labeled completions, and the rows without a partner.
 
-    Within one prompt the n-th good completion is preferred to the n-th bad one.  Those left
-    over are paired among themselves: two bad ones as both bad, two good ones as a tie.
+    For each prompt the n-th good completion is preferred to the n-th bad one.  The remaining ones
+    are paired with each other: two bad ones as both bad, two good ones as a tie.
     """
     by_prompt: dict[tuple[str, str], list[Labelled]] = defaultdict(list)
     for row in rows:
@@ -140,7 +139,7 @@ def pair_up(rows: Iterable[Labelled]) -> tuple[list[Vote], RowNotes]:
                 BadRow(
                     rest[-1].line,
                     "no other completion of this prompt is left to compare it with; Kitestring "
-                    "keeps pairs",
+                    "stores pairs",
                 )
             )
     return votes, bad
@@ -162,16 +161,14 @@ _ANONYMOUS = """
     ORDER BY j.created_at, j.id
 """
 _Said = tuple[str, ScreenOutcome, str]
-"""Of which comparison, what was said ("a": one was preferred), and which text was preferred."""
+"""Comparison, outcome ("a" for a preference), and the preferred text."""
 
 
 def separate_voters(reader: Reader, votes: Iterable[Vote]) -> list[Vote]:
-    """Give each anonymous vote on a pair to an unknown annotator who has not judged it.
+    """Assign each anonymous vote on a pair to an unknown annotator who has not judged it.
 
-    Without this, a later vote would count as the same person changing their mind.  A vote that
-    says what a stored anonymous one says is taken for that one, each of those once: so a file
-    that is imported again adds nothing, and a pair has as many equal votes as the file that has
-    most.
+    Otherwise a second vote would revise the first.  A vote equal to a stored anonymous one is taken
+    for it, each stored vote once, so that importing a file again adds nothing.
     """
     votes = sorted(votes, key=lambda v: v.line)
     anonymous = [vote for vote in votes if vote.annotator == UNKNOWN_ANNOTATOR]

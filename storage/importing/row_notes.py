@@ -1,4 +1,4 @@
-"""What is wrong or odd with the rows of an imported file: the first of it, and how much there is."""
+"""Notes on the rows of an imported file: bad rows and warnings."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class BadRow:
-    """What is wrong (or odd) with a row, in a sentence."""
+    """Why a row is bad, or a warning about it."""
 
     line: int
     reason: str
 
 
 MOST_NOTES = 1_000
-"""Bad rows, or odd ones, of a file that are kept with their reasons; the others are counted."""
+"""Notes that are kept with their reasons; further ones are only counted."""
 LONGEST_REASON = 1_000
-"""Characters of a reason that are kept: a name in it may be as long as the file."""
+"""Characters of a reason, at most: it may quote a name as long as the file."""
 
 
 class RowNotes:
-    """What is wrong (or odd) with the rows of a file: `count` notes, of which `first` are kept."""
+    """`count` notes on the rows of a file, of which the `first` are kept."""
 
     def __init__(self, notes: Iterable[BadRow] = ()) -> None:
         self.first: list[BadRow] = []
@@ -50,8 +50,7 @@ def _short(note: BadRow) -> BadRow:
 
 
 class BadFile(ValueError):
-    """A file that was not imported: `rows` are the first of its bad rows, `count` is how many it has,
-    and `summary` says so."""
+    """A file was not imported: `count` bad rows, the first of them in `rows`, and a `summary`."""
 
     def __init__(self, path: Path, bad: RowNotes) -> None:
         self.rows, self.count = RowNotes.of(bad).first, bad.count

@@ -1,4 +1,4 @@
-"""A file on its way in: its rows, what is wrong or odd with them, and the one transaction that stores them."""
+"""A file during its import: rows, notes on them, and the one transaction that stores the records."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ T = TypeVar("T")
 
 _COLUMNS_TOLD = 50
 _LONGEST_NAME = 100
-"""Characters of a column's name that are compared with others; a file may have one of megabytes."""
+"""Characters of a column's name that are compared: a hostile file may have one of megabytes."""
 
 
 @dataclass(frozen=True)
 class ImportReport:
-    """What an import did: `rows` in the file, new records by kind, and what was odd.
+    """The result of an import: `rows` in the file, records `added` by kind, and notes.
 
-    `known` counts the prompts, demonstrations or judgments in the file that were stored before.
-    `skipped` is empty unless bad rows were to be left out.  Of both lists only the first rows are
-    kept (`MOST_NOTES`); the fields `…_in_all` count them.
+    `known` counts the prompts, demonstrations, pairs or judgments that were stored before.
+    `skipped` has the bad rows that were left out.  Both lists have the first `MOST_NOTES` rows, and
+    the fields `…_in_all` their number.
     """
 
     rows: int
@@ -48,7 +48,7 @@ class ImportReport:
 
 
 class Sheet:
-    """A file on its way in: its rows, and everything wrong or odd with them so far."""
+    """A file during its import: its rows, and the notes on them so far."""
 
     def __init__(self, file: Path, length: LengthCheck, *, most: int | None = None) -> None:
         self._path = Path(file)
@@ -69,7 +69,7 @@ class Sheet:
         return column in self._columns
 
     def expect(self, needed: Sequence[Sequence[str]], *, known: Sequence[str]) -> None:
-        """Raise `BadFile` unless some row has one of each group of columns; note unused ones."""
+        """Raise `BadFile` if a group has no column in any row; warn about unknown columns."""
         missing = [
             BadRow(
                 self._rows[0].line,
@@ -94,7 +94,7 @@ class Sheet:
         return f" (is it {near[0]}?)" if near else ""
 
     def _unknown(self, known: Sequence[str]) -> list[str]:
-        """The first columns that nobody asks for; every row of JSON may bring one of its own."""
+        """The first unknown columns; in JSON every row may have other ones."""
         return list(islice((name for name in self._columns if name not in known), _COLUMNS_TOLD))
 
     def parse(
@@ -104,10 +104,10 @@ class Sheet:
         strict: bool = False,
         key: Callable[[T], str] | None = None,
     ) -> list[T]:
-        """What `function` makes of each good row; the others join the bad ones.
+        """The results of `function` for the good rows; its ValueErrors are noted as bad rows.
 
-        Of those with one `key` the first is kept and the others give a warning.  Each row is let
-        go as it is read, so this can be called once.
+        Of results with the same `key` the first is kept, and each other gives a warning.  Rows are
+        freed as they are read, so this can be called once.
         """
         made: list[T] = []
         bad = RowNotes()
@@ -138,18 +138,18 @@ class Sheet:
     ) -> ImportReport:
         """Store a plan in one transaction; raises `BadFile` before anything is stored.
 
-        The plan is made beside the writer thread, so that people's judgments need not wait for
-        it.  Where something of what it rests on has changed meanwhile, it is made again in there.
+        The plan is made outside the writer thread, so that judgments need not wait for it.  If the
+        data it read have changed meanwhile, the writer thread makes it again.
         """
         when = now()
-        foresight = OptimisticReads(db)
+        reads = OptimisticReads(db)
         with db.snapshot():
-            planned = plan(foresight, when)
+            planned = plan(reads, when)
         self._require_good(planned, skip_bad=skip_bad)
         encoded = planned.encoded()
 
         def operation(tx: Transaction) -> ImportReport:
-            if foresight.still_valid(tx):
+            if reads.still_valid(tx):
                 return self._report(planned, tx, encoded)
             again = plan(tx, when)
             self._require_good(again, skip_bad=skip_bad)

@@ -1,7 +1,4 @@
-"""Votes from files: who preferred what, on the way to comparisons and judgments.
-
-A `Vote` is one row; `import_plan.plan_votes` turns many into the records that the database lacks.
-"""
+"""Votes from files.  `plan.plan_votes` turns them into comparisons and judgments."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ from storage.records import (
 
 @dataclass(frozen=True)
 class Answer:
-    """A response as a file gives it: its text and the name of the model that wrote it."""
+    """A response in a file: its text and the name of the model that wrote it."""
 
     text: str
     model: str = "imported"
@@ -32,9 +29,12 @@ class Answer:
         """The id of the external ModelVersion that stands for the name."""
         return f"external-{digest(self.model)}"
 
+    def completion_id(self, prompt: str) -> str:
+        return f"r-{digest(prompt, self.policy, self.text)}"
+
     def completion(self, prompt: str, when: datetime) -> Completion:
         return Completion(
-            id=f"r-{digest(prompt, self.policy, self.text)}",
+            id=self.completion_id(prompt),
             prompt=prompt,
             policy=self.policy,
             text=self.text,
@@ -44,10 +44,10 @@ class Answer:
 
 @dataclass(frozen=True, kw_only=True)
 class Vote:
-    """One row: `a` stood on the left and `b` on the right, unless the sides are unknown.
+    """One row: `a` was on the left and `b` on the right, unless the sides are unknown.
 
-    `kind` is what the row says its annotator is, None where it does not say.  `id`, `comparison`, `swapped`, `replaces` and `withdrawn_at` are given only by a file that
-    came from a raw export; then they are kept as they are.
+    `kind` is the annotator's kind, None if the row does not say.  Only raw exports have `id`,
+    `comparison`, `swapped`, `replaces` and `withdrawn_at`, which are kept unchanged.
     """
 
     line: int
@@ -71,7 +71,7 @@ class Vote:
     withdrawn_at: datetime | None = None
 
     def comparison_id(self) -> str:
-        """The same two responses in either order are one comparison; with an item, of that item."""
+        """The same for both orders of two responses; an item is part of it."""
         if self.comparison is not None:
             return self.comparison
         texts = sorted([self.a.text, self.b.text])
@@ -79,15 +79,15 @@ class Vote:
         return f"c-{digest(*item, self.prompt.id, *texts)}"
 
     def judgment_id(self) -> str:
-        """Made from everything the row says, so that the same row is the same judgment."""
+        """A digest of the whole row, so that the same row is the same judgment."""
         if self.id is not None:
             return self.id
         said = [self.outcome, self.strength, self.criteria, self.comment, self.milliseconds]
-        # Which text was called a, because a vote repeated with the sides swapped is another vote.
+        # Which text was on the left: a vote repeated with swapped sides is another vote.
         shown = digest(self.a.text, self.b.text) if self.sides_known else ""
         when = self.created_at.isoformat() if self.created_at else ""
         content = json.dumps([*said, shown, when], sort_keys=True)
-        # Which response won when the sides are unknown: a is the chosen one there.
+        # With unknown sides, a is the chosen response.
         won = "" if self.sides_known else self.a.text
         return f"j-{digest(self.annotator, self.comparison_id(), won, content)}"
 
@@ -108,11 +108,11 @@ class Pair:
         return cls(vote.prompt.id, first, second)
 
     def a_is_first(self, vote: Vote) -> bool:
-        """Whether the vote's `a` is the canonical `first`; ``ValueError`` if it is another pair."""
+        """Whether the vote's `a` is the canonical `first`; ValueError for another pair."""
         same = {self.first.text, self.second.text} == {vote.a.text, vote.b.text}
         if not same or self.prompt != vote.prompt.id:
             raise ValueError(
-                "this comparison has another prompt or other responses than where it came before"
+                "this comparison has another prompt or other responses than in an earlier row"
             )
         if vote.a.text == vote.b.text:
             if vote.swapped is not None:
@@ -125,15 +125,15 @@ class Pair:
 
 
 def external_model(answer: Answer, when: datetime) -> ModelVersion:
-    """The ModelVersion of a model that is known by name only."""
+    """The ModelVersion that stands for a model known by name."""
     return ModelVersion(id=answer.policy, role="external", name=answer.model, created_at=when)
 
 
 def in_order(votes: Iterable[Vote], when: datetime) -> list[Vote]:
-    """By time (`when` for a vote without one), then by line; the order of revisions.
+    """By time (`when` for a vote without one), then by line.
 
-    What a vote revises comes before it also where both have one time, as all votes of an import
-    without times have; ids do not tell which came first.
+    A vote comes after the one that it revises, also if both have the same time, as in an import
+    without times.
     """
     votes = list(votes)
     by_id: dict[str | None, Vote] = {vote.id: vote for vote in votes if vote.id}
@@ -143,7 +143,7 @@ def in_order(votes: Iterable[Vote], when: datetime) -> list[Vote]:
         chain = {id(vote): vote}
         earlier = by_id.get(vote.replaces)
         while earlier and earlier.created_at == vote.created_at and id(earlier) not in placed:
-            if id(earlier) in chain:  # a circle, which has no beginning
+            if id(earlier) in chain:  # a cycle of revisions has no first vote
                 chain = {id(vote): vote}
                 break
             chain[id(earlier)] = earlier

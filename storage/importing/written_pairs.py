@@ -1,7 +1,7 @@
-"""Pairs that were written elsewhere, from the rows of a file to comparisons that wait for people.
+"""Pairs that were written elsewhere and are judged here: comparisons of the arm `written`.
 
-They are ordinary comparisons of the arm `written`: in no iteration, in the queue in every phase, and
-outside everything that is measured on what the loop itself drew.
+They belong to no iteration, are in the queue in every phase, and are excluded from all measurements
+on the loop's own samples.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from storage.engine.lookup import known_models
 from storage.importing.cells import Cells
 from storage.importing.plan import Plan
 from storage.importing.row_notes import BadRow
-from storage.importing.votes import Answer, external_model
+from storage.importing.votes import Answer
 from storage.records import KEPT_APART, WRITTEN, Arm, Comparison, Prompt, PromptRole, digest
 from storage.tables.pseudonyms import coin, written_id
 
@@ -30,7 +30,7 @@ COLUMNS = (
 
 @dataclass(frozen=True, kw_only=True)
 class WrittenPair:
-    """One row: two different responses to a prompt, in the order of their texts, whichever came first."""
+    """One row: two different responses to a prompt, ordered by their texts."""
 
     line: int
     prompt: Prompt
@@ -40,16 +40,16 @@ class WrittenPair:
 
     @property
     def content(self) -> str:
-        """What identifies it, as it does a vote on it; an id of the file keeps equal texts apart.
+        """A digest as of a vote on the pair; an id in the file distinguishes equal texts.
 
-        Comparisons that earlier versions made of written pairs have this id.
+        Earlier versions gave written pairs this comparison id.
         """
         item = [] if self.id is None else ["item", self.id]
         return f"c-{digest(*item, self.prompt.id, self.first.text, self.second.text)}"
 
 
 def written_pair(cells: Cells, *, role: PromptRole, source: str) -> WrittenPair:
-    """The pair in a row; ``ValueError`` for one that nobody could judge."""
+    """The pair in a row; ValueError if it cannot be judged."""
     category = cells.text("category", "")
     prompt = Prompt.make(cells.prompt(), role=role, category=category, source=source)
     a = Answer(cells.response("response_a"), cells.name("model_a", "imported"))
@@ -58,7 +58,7 @@ def written_pair(cells: Cells, *, role: PromptRole, source: str) -> WrittenPair:
         raise ValueError("response_a and response_b are the same, so there is nothing to compare")
     arm = cells.choice("arm", get_args(Arm), WRITTEN)
     if arm != WRITTEN:
-        cells.warn(f"arm {arm} is for pairs that the loop draws; this one is stored as {WRITTEN}")
+        cells.warn(f"arm {arm} is for pairs that the loop samples; this one is stored as {WRITTEN}")
     first, second = sorted((a, b), key=lambda answer: answer.text)
     id = cells.name("id", "") or None
     return WrittenPair(line=cells.line, prompt=prompt, first=first, second=second, id=id)
@@ -81,9 +81,9 @@ _ITEMS = """
 
 
 def plan_pairs(reader: Reader, pairs: Sequence[WrittenPair], *, when: datetime, key: bytes) -> Plan:
-    """The records of these pairs that are new; a pair that is stored already stays as it is.
+    """The new records of these pairs; a stored pair stays unchanged.
 
-    Ids, places in the queue and which response is the first follow from the workspace's `key`.
+    Ids, positions in the queue and the order of responses follow from the workspace's `key`.
     """
     return _Planner(reader, pairs, when, key).plan(pairs)
 
@@ -128,51 +128,51 @@ class _Planner:
             self._plan.known += 1
             self._warn_of_known(pair, known)
         elif id in self._lines:
-            self._warn(pair, f"repeats line {self._lines[id]} and was taken once")
+            self._plan.warn(pair.line, f"repeats line {self._lines[id]} and was taken once")
         else:
             self._lines[id] = pair.line
             self._keep(pair, id)
 
     def _warn_of_known(self, pair: WrittenPair, known: dict[str, Any]) -> None:
         if known["arm"] != WRITTEN:
-            self._warn(
-                pair,
+            self._plan.warn(
+                pair.line,
                 "judgments of this pair were imported, so nobody is asked about it; give it an id to "
-                "have it judged here as well",
+                "have it judged here too",
             )
         elif (known["first"], known["second"]) != tuple(
             a.model for a in self._order(pair, known["id"])
         ):
             kept = f"{known['first']} against {known['second']}"
-            self._warn(pair, f"the pair is already known as {kept}; these names were kept")
+            self._plan.warn(
+                pair.line, f"the pair is already known as {kept}; these names were kept"
+            )
 
     def _order(self, pair: WrittenPair, id: str) -> tuple[Answer, Answer]:
-        """Its answers as the comparison with this id has them: an annotator can sort texts and compute
-        sides, so the order of the texts would tell where a pair is from."""
+        """The answers in the order of the comparison with this id.
+
+        It follows from the key: annotators can sort texts and compute sides, so the order of the
+        texts would reveal that a pair was written elsewhere.
+        """
         swapped = id != pair.content and coin(self._key, f"first of {id}")
         return (pair.second, pair.first) if swapped else (pair.first, pair.second)
 
     def _keep(self, pair: WrittenPair, id: str) -> None:
         self._keep_prompt(pair)
-        for answer in (pair.first, pair.second):
-            if answer.policy not in self._models:
-                self._plan.models[answer.policy] = external_model(answer, self._when)
-        first, second = (
-            answer.completion(pair.prompt.id, self._when) for answer in self._order(pair, id)
-        )
-        self._plan.completions |= {first.id: first, second.id: second}
-        self._plan.comparisons[id] = Comparison(
+        first, second = self._order(pair, id)
+        made = Comparison(
             id=id,
             prompt=pair.prompt.id,
-            first=first.id,
-            second=second.id,
+            first=first.completion_id(pair.prompt.id),
+            second=second.completion_id(pair.prompt.id),
             iteration=0,
             arm=WRITTEN,
-            # As random as that of the pairs that the loop draws: they are mixed.
+            # Random, as for the loop's own pairs, among which these are mixed.
             position=coin(self._key, f"position of {id}", bits=62),
             item=pair.id,
             created_at=self._when,
         )
+        self._plan.add_pair(made, (first, second), self._models)
 
     def _keep_prompt(self, pair: WrittenPair) -> None:
         known = self._roles.setdefault(pair.prompt.id, pair.prompt.role)
@@ -180,7 +180,6 @@ class _Planner:
         if known != pair.prompt.role or known in KEPT_APART:
             learns = {"held-out": "; no reward model learns from judgments on it"}
             learns["audit"] = "; only the audit model learns from judgments on it"
-            self._warn(pair, f"the prompt has the role {known}{learns.get(known, ' and keeps it')}")
-
-    def _warn(self, pair: WrittenPair, reason: str) -> None:
-        self._plan.warnings.append(BadRow(pair.line, reason))
+            self._plan.warn(
+                pair.line, f"the prompt has the role {known}{learns.get(known, ' and keeps it')}"
+            )

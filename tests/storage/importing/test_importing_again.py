@@ -159,7 +159,7 @@ def test_a_withdrawal_of_what_was_revised_here_is_a_warning(db: Database, file: 
     taken_back = {**first, "withdrawn_at": "2026-03-02T10:00:00Z"}
     report = import_judgments(db, file([taken_back], "history.jsonl"))
     assert [w.reason for w in report.warnings] == [
-        "this judgment was revised here, so its withdrawal was not taken"
+        "this judgment was revised here, so its withdrawal was not imported"
     ]
     assert db.read("SELECT id FROM current_judgments") == [{"id": "j2"}]
 

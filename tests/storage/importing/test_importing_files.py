@@ -57,7 +57,7 @@ def test_a_file_that_is_none_is_refused_in_a_sentence(db: Database, tmp_path: Pa
         ("rows.parquet", b"PAR1", "not a parquet file"),
         ("rows.json", b'[{"prompt": "x"}', "line 1: not followed by a comma"),
         ("rows.jsonl", b'{"prompt": NaN}', "NaN is not a JSON value"),
-        ("rows.jsonl", bytes(range(256)) * 40, "rows.jsonl is not UTF-8 text but a binary file"),
+        ("rows.jsonl", bytes(range(256)) * 40, "rows.jsonl is a binary file or UTF-16"),
         ("rows.csv", '{"prompt": "x"}'.encode("utf-16"), "save it as UTF-8"),
         ("rows.jsonl", b"\n" * 9000 + b'{"prompt": "\0"}', "line 9001: not JSON: Invalid control"),
     ]
@@ -152,7 +152,7 @@ def test_a_text_that_nobody_can_read_is_imported_with_a_warning(db: Database, fi
     report = import_prompts(db, file([{"prompt": text} for text in texts], "long.jsonl"))
     assert report.added["prompts"] == 2
     assert [(w.line, w.reason) for w in report.warnings] == [
-        (2, "prompt is 200,001 characters long, more than anybody reads before a judgment")
+        (2, "prompt has 200,001 characters, too many for a judgment (the limit is 200,000)")
     ]
 
 
@@ -212,7 +212,7 @@ def test_a_role_is_taken_from_the_row_else_from_the_argument(db: Database, file:
     ]
     report = import_prompts(db, file([{"prompt": "x"}]), role="train")
     assert report.added["prompts"] == 0
-    assert "already here as audit" in report.warnings[0].reason
+    assert "already here with the role audit" in report.warnings[0].reason
 
 
 def test_demonstrations_in_every_form(db: Database, file: Any) -> None:

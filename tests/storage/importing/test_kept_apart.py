@@ -35,11 +35,11 @@ def test_demonstrations_of_prompts_kept_apart_are_not_trained_on(
 ) -> None:
     import_prompts(db, file(PROMPTS))
     report = import_sft(db, file(DEMONSTRATIONS, "sft.jsonl"))
-    later = "; its demonstration is kept and will not be trained on"
+    later = "; its demonstration is stored, but not used for training"
     assert [(w.line, w.reason) for w in report.warnings] == [
-        (1, "this prompt is already here as train, and stays so"),
-        (2, f"this prompt is already here as held-out, and stays so{later}"),
-        (3, f"this prompt is already here as audit, and stays so{later}"),
+        (1, "this prompt is already here with the role train and keeps it"),
+        (2, f"this prompt is already here with the role held-out and keeps it{later}"),
+        (3, f"this prompt is already here with the role audit and keeps it{later}"),
     ]
     assert worker_files.give_demonstrations(db, tmp_path) == 2
     learned = pd.read_parquet(tmp_path / "examples.parquet")["response"]
@@ -65,7 +65,7 @@ def test_an_import_of_judgments_on_prompts_kept_apart_says_so(db: Database, file
     import_prompts(db, file(PROMPTS))
     report = import_judgments(db, file(JUDGMENTS, "judgments.jsonl"))
     assert [(w.line, w.reason) for w in report.warnings] == [
-        (line, f"this prompt is already here as {role}, and stays so; {LEARNS[role]}")
+        (line, f"this prompt is already here with the role {role} and keeps it; {LEARNS[role]}")
         for line, role in ((2, "held-out"), (3, "audit"))
     ]
     votes = [{"prompt": "held out", "chosen": "Pear", "rejected": "Plum"}]
@@ -73,7 +73,9 @@ def test_an_import_of_judgments_on_prompts_kept_apart_says_so(db: Database, file
     assert [w.line for w in said.warnings] == [1]
     stated = [{**ROW, "prompt": "asked", "prompt_role": "held-out", "annotator": "bob"}]
     warnings = import_judgments(db, file(stated, "stated.jsonl")).warnings
-    assert [w.reason for w in warnings] == ["this prompt is already here as train, and stays so"]
+    assert [w.reason for w in warnings] == [
+        "this prompt is already here with the role train and keeps it"
+    ]
 
 
 def test_trl_formats_leave_out_prompts_kept_apart_and_raw_names_them(

@@ -65,7 +65,7 @@ def test_it_comes_back_once_elsewhere_and_not_at_home(
         ]
         raw(db, tmp_path / "again.jsonl")
         assert total(import_judgments(other, tmp_path / "again.jsonl")) == 0
-    with pytest.raises(BadFile, match="is the pseudonym of somebody in this workspace"):
+    with pytest.raises(BadFile, match="is the pseudonym of an annotator in this workspace"):
         import_judgments(db, tmp_path / "out.jsonl")
 
 

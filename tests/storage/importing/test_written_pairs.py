@@ -178,7 +178,7 @@ BAD = {
     "no response_b": ({"response_b": None}, "response_b is missing"),
     "empty": ({"response_a": "  \n"}, "response_a is empty"),
     "equal": ({"response_a": "Apple "}, "response_a and response_b are the same"),
-    "too long": ({"response_a": "x" * 200_001}, "response_a is 200,001 characters long"),
+    "too long": ({"response_a": "x" * 200_001}, "response_a has 200,001 characters"),
     "a number": ({"response_b": 5}, "response_b must be text, not the number 5"),
     "a boolean": ({"prompt": True}, "prompt must be text, not the boolean true"),
     "a list": ({"response_a": ["x"]}, "response_a must be a list of"),
