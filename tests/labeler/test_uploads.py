@@ -146,7 +146,9 @@ def test_the_size_is_bounded_with_and_without_a_length(researcher, monkeypatch):
     row = lines({**PAIR, "prompt": "large " * 200_000})
     assert len(row) > access.LARGEST_BODY
     told = researcher.post(URL, params={"name": "x.jsonl"}, content=row)
-    assert "too many for a judgment" in told.json()["rows"][0]["reason"]  # it came through to the import
+    assert (
+        "too many for a judgment" in told.json()["rows"][0]["reason"]
+    )  # it came through to the import
 
     monkeypatch.setattr(access, "LARGEST_UPLOAD", 1_500)
     assert uploads.LARGEST_UPLOAD > access.LARGEST_BODY

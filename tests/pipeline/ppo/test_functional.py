@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from pipeline.ppo.algorithm import (
+    compute_advantages,
     explained_variance,
     full_kl,
     gae,
@@ -119,6 +120,40 @@ def test_whitening_by_hand():
     torch.testing.assert_close(whiten(x, mask), scaled)
     torch.testing.assert_close(whiten(x, mask, shift_mean=False), torch.where(mask, scaled + 4, 0))
     assert masked_mean(x, mask).item() == 4
+
+
+def test_advantages_are_whitened_and_clipped_as_the_settings_ask():
+    # γ = λ = 1 and values 0: A is the reward to go. Rewards 4, 1, −3 give A = 2, −2, −3.
+    def found(**settings):
+        return compute_advantages(
+            token_rewards=torch.tensor([[4.0, 1.0, -3.0, 9.0]]),
+            values=torch.zeros(1, 4),
+            mask=torch.tensor([[True, True, True, False]]),
+            config=tiny_config(gamma=1.0, lam=1.0, **settings),
+        )
+
+    raw = torch.tensor([[2.0, -2.0, -3.0, 0.0]])
+    plain = found(whiten_advantages=False, advantage_clip=0.0)
+    torch.testing.assert_close(plain.advantages, raw)
+    assert plain.scale == 1.0
+    clipped = found(whiten_advantages=False, advantage_clip=2.5)
+    torch.testing.assert_close(clipped.advantages, torch.tensor([[2.0, -2.0, -2.5, 0.0]]))
+    # Mean −1, deviations 3, −1, −2, variance (9 + 1 + 4) / 3.
+    white = found(whiten_advantages=True, advantage_clip=0.0)
+    expected = torch.tensor([[3.0, -1.0, -2.0, 0.0]]) / math.sqrt(14 / 3)
+    torch.testing.assert_close(white.advantages, expected)
+    assert white.scale == pytest.approx(math.sqrt(3 / 14))
+    for each in (plain, clipped, white):
+        torch.testing.assert_close(each.raw, raw)
+        torch.testing.assert_close(each.returns, raw)
+
+
+def test_the_exact_kl_is_taken_over_the_vocabulary():
+    # π = (½, ½) and (¾, ¼) at two tokens, π_ref = (¼, ¾): KL is ½ ln 2 + ½ ln ⅔ and ½ ln 3.
+    logits = torch.tensor([[[0.5, 0.5], [0.75, 0.25]]]).log()
+    reference = torch.tensor([0.25, 0.75]).log().expand(1, 2, 2)
+    expected = torch.tensor([[math.log(2) / 2 + math.log(2 / 3) / 2, math.log(3) / 2]])
+    torch.testing.assert_close(full_kl(logits + 3.0, reference - 1.0), expected)
 
 
 def test_explained_variance_of_perfect_constant_and_wrong_guesses():

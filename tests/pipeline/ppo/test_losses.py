@@ -60,6 +60,25 @@ def test_clipped_surrogate_by_side_and_sign(ratio, advantage, loss, gradient):
     assert surrogate(ratio=ratio, advantage=advantage) == pytest.approx((loss, gradient), abs=1e-6)
 
 
+def test_tokens_without_gradient_are_counted_as_clipped():
+    # The first is above 1.2 with A > 0, the second below .8 with A < 0; the last is padding.
+    ratio = torch.tensor([[1.5, 0.5, 1.0, 1.5, 0.5, 1.5]])
+    advantages = torch.tensor([[1.0, -1.0, 1.0, -1.0, 1.0, 1.0]])
+    zeros = torch.zeros(1, 6)
+    loss = ppo_loss(
+        logprobs=ratio.log(),
+        old_logprobs=zeros,
+        values=zeros,
+        old_values=zeros,
+        advantages=advantages,
+        returns=zeros,
+        mask=length_mask(torch.tensor([5]), 6),
+        tokens=5,
+        config=tiny_config(),
+    )
+    assert int(loss.clipped) == 2
+
+
 @pytest.mark.parametrize(
     ("settings", "ratio", "advantage", "loss", "gradient"),
     [
