@@ -9,6 +9,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 app = typer.Typer(
     help="Kitestring: label, train a reward model, run PPO, label again.",
@@ -29,12 +33,12 @@ Model = Annotated[
 
 
 def log_progress(line: str) -> None:
-    """Print progress to standard error, apart from what a command prints."""
+    """Print progress to standard error, separate from the command's output."""
     print(line, file=sys.stderr, flush=True)
 
 
 def show(result: Any, as_json: bool) -> None:
-    """Print one JSON object, or the same as indented lines and tables."""
+    """Print one JSON object, or indented lines and tables for people."""
     text = (
         json.dumps(result, indent=2, default=str, allow_nan=False)
         if as_json
@@ -71,13 +75,21 @@ def _is_interval(value: Any) -> bool:
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """A heading and a line a row, in columns; the last column is as wide as it wants."""
+    """A table: as wide as its cells, or ruled and within the width of a terminal."""
+    console = Console()
+    if sys.stdout.isatty():
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    else:
+        console = Console(width=1_000_000)
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     columns = list(dict.fromkeys(key for row in rows for key in row))
-    cells = [columns, *([_word(row.get(c)) for c in columns] for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    for line in cells:
-        padded = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
-        yield "  ".join(padded).rstrip()
+    for column in columns:
+        table.add_column(Text(column), overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(_word(row.get(column))) for column in columns))
+    with console.capture() as capture:
+        console.print(table)
+    yield from (line.rstrip() for line in capture.get().splitlines() if line.strip())
 
 
 def _word(value: Any) -> str:

@@ -1,67 +1,227 @@
-// One cursor through every chart of a group, and the values under it.
-const hide = (group) => {
-  group.querySelectorAll(".ks-cursor").forEach((node) => node.remove());
+// Draws the charts of a component with uPlot: a common cursor, zoom, smoothing and a log scale.
+const sync = uPlot.sync(`charts-${Math.random()}`);
+const plots = new Map(); // box → its plot
+let zoom = null; // {min, max} of the x-axis
+let pointed = null; // x under the cursor
+
+const tools = document.createElement("div");
+tools.className = "ks-tools";
+tools.hidden = true;
+tools.innerHTML = `<label>Smoothing <input type="range" min="0" max="0.99" step="0.01" value="0">
+  <output>0</output></label>
+  <label><input type="checkbox"> Log scale</label>
+  <button type="button" class="ks-button" disabled>Reset zoom</button>
+  <span class="ks-detail">Drag to zoom, double-click to reset. Keys: ← →, + −, 0.</span>`;
+const [slider, log] = tools.querySelectorAll("input");
+const reset = tools.querySelector("button");
+element.before(tools);
+
+const color = (name) => getComputedStyle(document.body).getPropertyValue(name).trim();
+
+const number = (value, digits) => {
+  if (value === null || value === undefined) return "–";
+  const rounded = Number(value.toPrecision(digits));
+  const size = Math.abs(rounded);
+  const text = size && (size < 1e-3 || size >= 1e6)
+    ? rounded.toExponential().replace("e+", "e")
+    : rounded.toLocaleString("en-US", { maximumFractionDigits: 9 });
+  return text.replace(/^-/, "−");
 };
 
-const nearest = (steps, step) => {
-  let low = 0, high = steps.length - 1;
-  while (high - low > 1) {
-    const middle = (low + high) >> 1;
-    if (steps[middle] < step) low = middle; else high = middle;
-  }
-  return Math.abs(steps[low] - step) <= Math.abs(steps[high] - step) ? low : high;
-};
-
-const show = (group, share) => {
-  hide(group);
-  const low = +group.dataset.low, high = +group.dataset.high;
-  const step = low + share * (high - low);
-  group.querySelectorAll(".ks-canvas").forEach((canvas) => {
-    const series = JSON.parse(canvas.dataset.series).filter((s) => s.x.length);
-    if (!series.length) return;
-    // Series of one chart need not have the same steps: the cursor stands on the nearest of any.
-    const at = series
-      .map((s) => s.x[nearest(s.x, step)])
-      .reduce((best, x) => (Math.abs(x - step) < Math.abs(best - step) ? x : best));
-    const left = (100 * (at - low)) / (high - low);
-    const cursor = document.createElement("div");
-    cursor.className = "ks-cursor" + (left > 60 ? " ks-flip" : "");
-    cursor.style.left = left + "%";
-    const tip = document.createElement("div");
-    tip.className = "ks-tip";
-    tip.append(`${group.dataset.unit} ${at}`);
-    series.forEach((s, i) => {
-      const index = nearest(s.x, at);
-      if (s.x[index] !== at) return;
-      const value = s.y[index];
-      const row = document.createElement("div");
-      row.className = "ks-key ks-s" + i;
-      row.append(document.createElement("i"), (series.length > 1 ? s.name + " " : "") + (value ?? "–"));
-      tip.append(row);
-    });
-    cursor.append(tip);
-    canvas.append(cursor);
+// An exponential moving average, corrected for its start at zero; gaps stay gaps.
+const smooth = (values, weight) => {
+  let sum = 0, total = 0;
+  return values.map((value) => {
+    if (value === null || value === undefined) return value;
+    sum = weight * sum + (1 - weight) * value;
+    total = weight * total + (1 - weight);
+    return sum / total;
   });
 };
 
-const groups = () => [...element.querySelectorAll(".ks-charts")];
-let pointed = null;  // which group the pointer is in, and how far along its x-axis
+// All values with some space, and the limits that the values come near.
+const yRange = (limits) => (_plot, min, max) => {
+  if (min === null) return [0, 1];
+  let low = min, high = max;
+  const reach = Math.max(high - low, 0.25 * Math.max(Math.abs(low), Math.abs(high)));
+  for (const { value } of limits) {
+    if (value >= min - reach && value <= max + reach) {
+      low = Math.min(low, value);
+      high = Math.max(high, value);
+    }
+  }
+  const space = high > low ? 0.06 * (high - low) : 0.1 * Math.abs(high) || 1;
+  // Space below 0 would suggest negative lengths, shares and losses.
+  return [low >= 0 && low < space && high > low ? 0 : low - space, high + space];
+};
 
-element.addEventListener("pointermove", (event) => {
-  const canvas = event.target.closest(".ks-canvas");
-  if (!canvas) return;
-  const box = canvas.getBoundingClientRect();
-  const group = canvas.closest(".ks-charts");
-  const share = Math.min(1, Math.max(0, (event.clientX - box.left) / box.width));
-  pointed = { index: groups().indexOf(group), share };
-  show(group, share);
+const drawLimits = (limits) => (plot) => {
+  const { ctx, bbox } = plot;
+  ctx.save();
+  ctx.strokeStyle = ctx.fillStyle = color("--ks-bad");
+  ctx.lineWidth = 1.25 * devicePixelRatio;
+  ctx.setLineDash([5 * devicePixelRatio, 4 * devicePixelRatio]);
+  ctx.font = `${11 * devicePixelRatio}px ${getComputedStyle(document.body).fontFamily}`;
+  for (const { value, label } of limits) {
+    const { min, max } = plot.scales.y;
+    if (value < min || value > max) continue;
+    const y = plot.valToPos(value, "y", true);
+    ctx.beginPath();
+    ctx.moveTo(bbox.left, y);
+    ctx.lineTo(bbox.left + bbox.width, y);
+    ctx.stroke();
+    ctx.textAlign = "left";
+    ctx.textBaseline = y - bbox.top < 16 * devicePixelRatio ? "top" : "bottom";
+    ctx.fillText(label, bbox.left + 4 * devicePixelRatio, y);
+  }
+  ctx.restore();
+};
+
+// The values under the cursor; without a cursor the last ones.
+const readOut = (figure, unit, shown) => (plot) => {
+  const { idx, left } = plot.cursor;
+  const at = idx !== null && idx !== undefined && left >= 0 ? idx : null;
+  if (at !== null) pointed = plot.data[0][at];
+  figure.querySelector(".ks-at").textContent = at === null ? "" : `${unit} ${number(plot.data[0][at], 6)}`;
+  figure.querySelectorAll(".ks-key em").forEach((key, i) => {
+    const values = plot.data[shown(i)];
+    key.textContent = number(at === null ? values.findLast((v) => v !== null && v !== undefined) : values[at], 3);
+  });
+};
+
+const axis = (more) => ({
+  stroke: color("--ks-faint"), font: `11px ${getComputedStyle(document.body).fontFamily}`,
+  grid: { stroke: color("--ks-line"), width: 1 }, ticks: { show: false },
+  values: (_plot, splits) => splits.map((value) => (value === null ? null : number(value, 6))),
+  ...more,
 });
-element.addEventListener("pointerleave", () => {
-  pointed = null;
-  groups().forEach(hide);
+
+const draw = (box) => {
+  const figure = box.closest("figure"), { low, high, unit } = box.closest(".ks-charts").dataset;
+  const { series, limits } = JSON.parse(figure.dataset.chart);
+  // The ends give all charts the same x-axis.
+  const [xs, ...raw] = uPlot.join([[[+low, +high]], ...series.map((s) => [s.x, s.y])]);
+  const positive = series.every((s) => s.y.every((value) => value === null || value > 0));
+  const weight = +slider.value, isLog = log.checked && positive;
+  figure.classList.toggle("ks-linear", log.checked && !positive);
+  const smoothed = weight ? raw.map((values) => smooth(values, weight)) : [];
+  const line = (i, more) => ({ stroke: color(`--ks-s${i}`), width: 1.75, ...more });
+  const plot = new uPlot({
+    width: box.clientWidth, height: box.clientHeight, legend: { show: false },
+    padding: [7, 9, 0, 0],
+    cursor: { sync: { key: sync.key }, y: false, drag: { x: true, y: false } },
+    scales: { x: { time: false }, y: isLog ? { distr: 3 } : { range: yRange(limits) } },
+    axes: [
+      axis({ size: 24, gap: 3, space: 44, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 1e5, 1e6] }),
+      axis({ size: 58, gap: 4, space: 26 }),
+    ],
+    series: [
+      {},
+      ...raw.map((_, i) => line(i, weight ? { alpha: 0.3, width: 1, points: { show: false } } : {})),
+      ...smoothed.map((_, i) => line(i)),
+    ],
+    hooks: {
+      draw: [drawLimits(limits)],
+      setCursor: [readOut(figure, unit, (i) => 1 + i + (weight ? raw.length : 0))],
+      setScale: [(each, key) => {
+        if (key !== "x") return;
+        const { min, max } = each.scales.x;
+        zoom = min > +low || max < +high ? { min, max } : null;
+        reset.disabled = zoom === null;
+      }],
+    },
+  }, [xs, ...raw, ...smoothed], box);
+  plot.source = figure.dataset.chart;
+  plots.set(box, plot);
+};
+
+// The last zoom and cursor, on a plot that has just been drawn.
+const restore = (plot, before, x) => {
+  if (before) plot.setScale("x", before);
+  if (x !== null) plot.setCursor({ left: plot.valToPos(x, "x"), top: 1 }, true, false);
+};
+
+const remove = (box) => {
+  plots.get(box)?.destroy();
+  plots.delete(box);
+};
+
+const redraw = () => {
+  const before = zoom;
+  for (const box of [...plots.keys()]) {
+    remove(box);
+    draw(box);
+  }
+  for (const plot of plots.values()) restore(plot, before, null);
+};
+
+// A box is drawn when it first has a size: those of closed tabs have none.
+const sizes = new ResizeObserver((entries) => {
+  for (const { target: box } of entries) {
+    if (!box.isConnected || !box.clientWidth) continue;
+    const before = zoom;
+    if (plots.has(box)) plots.get(box).setSize({ width: box.clientWidth, height: box.clientHeight });
+    else {
+      draw(box);
+      restore(plots.get(box), before, pointed);
+    }
+  }
 });
-// New numbers redraw the charts; the cursor stays under a pointer that rests.
-new MutationObserver(() => {
-  const group = pointed && groups()[pointed.index];
-  if (group && !group.querySelector(".ks-cursor")) show(group, pointed.share);
-}).observe(element, { childList: true, subtree: true });
+
+// Gradio replaces boxes, or keeps them and removes what is in them.
+const isCurrent = ([box, plot]) =>
+  box.isConnected && plot.root.parentNode === box && plot.source === box.closest("figure").dataset.chart;
+
+const update = () => {
+  for (const [box] of [...plots].filter((each) => !isCurrent(each))) {
+    sizes.unobserve(box);
+    remove(box);
+  }
+  const boxes = element.querySelectorAll(".ks-uplot");
+  tools.hidden = !element.querySelector(".ks-with-tools");
+  boxes.forEach((box) => {
+    if (!plots.has(box)) sizes.observe(box);
+  });
+};
+
+const zoomTo = (range) => plots.forEach((plot) => plot.setScale("x", range));
+const everything = (box) => {
+  const { low, high } = box.closest(".ks-charts").dataset;
+  return { min: +low, max: +high };
+};
+
+element.addEventListener("pointerleave", () => { pointed = null; });
+element.addEventListener("keydown", (event) => {
+  const box = event.target.closest(".ks-uplot"), plot = box && plots.get(box);
+  if (!plot || event.ctrlKey || event.metaKey || event.altKey) return;
+  const xs = plot.data[0], { min, max } = plot.scales.x, last = xs.length - 1;
+  const shown = plot.cursor.left >= 0 ? plot.cursor.idx : null, step = event.shiftKey ? 10 : 1;
+  const to = { ArrowLeft: (shown ?? last + 1) - step, ArrowRight: (shown ?? -1) + step, Home: 0, End: last }[event.key];
+  const factor = { "+": 0.5, "=": 0.5, "-": 2 }[event.key];
+  if (to !== undefined) {
+    const x = xs[Math.min(last, Math.max(0, to))];
+    if (x < min || x > max) zoomTo({ min: min + x - (x < min ? min : max), max: max + x - (x < min ? min : max) });
+    plot.setCursor({ left: plot.valToPos(x, "x"), top: 1 }, true, true);
+    const legend = box.closest("figure").querySelector(".ks-legend");
+    box.closest("figure").querySelector("output").textContent = legend.innerText;
+  } else if (factor) {
+    const all = everything(box), middle = pointed ?? (min + max) / 2, half = (factor * (max - min)) / 2;
+    zoomTo({ min: Math.max(all.min, middle - half), max: Math.min(all.max, middle + half) });
+  } else if (event.key === "0") zoomTo(everything(box));
+  else if (event.key === "Escape") plot.setCursor({ left: -10, top: -10 }, true, true);
+  else return;
+  event.preventDefault();
+});
+reset.addEventListener("click", () => {
+  plots.forEach((plot, box) => plot.setScale("x", everything(box)));
+});
+slider.addEventListener("input", () => {
+  tools.querySelector("output").textContent = slider.value;
+  redraw();
+});
+log.addEventListener("change", redraw);
+new MutationObserver(redraw).observe(document.body, { attributeFilter: ["class"] }); // dark or light
+new MutationObserver(update).observe(element, {
+  childList: true, subtree: true, attributeFilter: ["data-chart"],
+});
+update();

@@ -15,6 +15,7 @@ from gradio.blocks import Block
 from labeler.ports import Loop
 from labeler.research.annotators.tab import AnnotatorsTab
 from labeler.research.calls import Page
+from labeler.research.charts import UPLOT
 from labeler.research.data.tab import DataTab
 from labeler.research.history.tab import HistoryTab
 from labeler.research.loop.tab import LoopTab
@@ -31,7 +32,7 @@ CSS = (Path(__file__).parent / "research.css").read_text(encoding="utf-8")
 CACHE_SECONDS = (3600, 3600)
 """How often Gradio looks for old files in its cache, and the age from which it deletes them."""
 
-HEAD = '<meta name="color-scheme" content="light dark">'
+HEAD = f'<meta name="color-scheme" content="light dark">{UPLOT}'
 
 
 def build(db: Database, loop: Loop, *, people_changed: Callable[[], None]) -> gr.Blocks:

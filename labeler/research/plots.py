@@ -1,7 +1,6 @@
-"""Plots of a few points with intervals, as HTML with an SVG inside.  Pure.
+"""Static plots of a few points with intervals, as HTML with an SVG inside. Pure functions.
 
-As in `charts`, the SVG holds only lines, stretched to whatever width there is; dots and texts are
-HTML, so they never stretch.
+The SVG holds only lines and stretches with the page. Dots and texts are HTML, which does not.
 """
 
 from __future__ import annotations
@@ -10,7 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from labeler.html.components import Markup, info
-from labeler.research.charts import HEIGHT, WIDTH
+
+WIDTH, HEIGHT = 1000, 100
+"""The units of the SVG."""
 
 Place = tuple[float, float]
 

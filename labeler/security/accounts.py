@@ -197,7 +197,7 @@ def account_routes(auth: Auth) -> APIRouter:
 
 
 def _static(name: str) -> Response:
-    files = {file.name: file for file in STATIC.iterdir() if file.suffix in (".css", ".svg")}
+    files = {file.name: file for file in STATIC.iterdir() if file.suffix in (".css", ".js", ".svg")}
     if name not in files:
         return Response(status_code=404)
     return FileResponse(files[name], headers={"Cache-Control": "max-age=3600"})

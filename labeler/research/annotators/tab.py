@@ -84,10 +84,8 @@ class AnnotatorsTab(Tab):
             return self._invite(annotators.add(self._db, person), request)
 
         answer = attempt(add, "Nobody was added.")
-        return {
-            self.answer: answer.html,
-            self.name: name if answer.refusal else "",
-        } | self.refresh()
+        cleared: Updates = {} if answer.refusal else {self.name: ""}
+        return {self.answer: answer.html} | cleared | self.refresh()
 
     def _act(self, event: gr.EventData, request: gr.Request) -> Updates:
         """Do what a button in a table asks for."""

@@ -82,5 +82,5 @@ class PoliciesTab(Tab):
             return f"{policy} is {found.verdict} now."
 
         answer = attempt(rule)
-        kept = reason if answer.refusal else ""
-        return {self.answer: answer.html, self.reason: kept} | self.refresh(policy)
+        cleared: Updates = {} if answer.refusal else {self.reason: ""}
+        return {self.answer: answer.html} | cleared | self.refresh(policy)

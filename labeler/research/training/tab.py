@@ -137,12 +137,12 @@ class TrainingTab(Tab):
         return {
             self.charts: render(
                 components.stack(
-                    group(main, x_title=unit),
-                    group(rest, x_title=unit, columns=True),
+                    group(main, x_title=unit, tools=True),
+                    group(rest, x_title=unit, columns=True, tools=True),
                     training_view.results(kind, found, known),
                 )
             ),
-            self.others: render(group(others, x_title=unit, columns=True)),
+            self.others: render(group(others, x_title=unit, columns=True, tools=True)),
             self.flags: render(components.stack(again, training_view.flags(red, unit=unit))),
             self.samples: render(training_view.samples(samples, asked, unit=unit)),
         }

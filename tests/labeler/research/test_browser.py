@@ -7,10 +7,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Locator, Page, expect
 
 from labeler.app import create_app
 from labeler.research.charts import CHARTS_JS, Chart, Series, group
+from labeler.security.accounts import STATIC
 from storage.engine.database import Database
 from storage.exporting import exports
 from storage.reports import Stopped
@@ -118,42 +119,113 @@ def test_train_is_pressed_then_the_run_fails_and_is_resumed(browser, world):
         assert world.loop.asked[1:] == [("resume", "run-2-policy")]
 
 
-def test_one_cursor_runs_through_reward_and_kl(browser, world):
+def show_first_run(page: Page) -> Locator:
+    """The two main charts of the first PPO run: 100 updates."""
+    open_tab(page, "Training")
+    page.locator("#run").get_by_role("listbox").or_(page.locator("#run input")).first.click()
+    page.get_by_role("option", name="Iteration 1 · PPO").click()
+    main = page.locator("#run-charts .ks-charts").first
+    expect(page.locator("#run-card")).to_contain_text("run-1-policy")
+    expect(main.locator(".uplot")).to_have_count(2)
+    return main
+
+
+def ticks_of(main: Locator) -> list[tuple[float, float]]:
+    """The visible x-range of each chart, read off by its first and last point under the cursor."""
+    found = []
+    for i in range(main.locator(".u-over").count()):
+        over = main.locator(".u-over").nth(i)
+        box = over.bounding_box()
+        ends = []
+        for x in (1, box["width"] - 1):
+            over.hover(position={"x": x, "y": 20})
+            told = main.locator(".ks-at").nth(i).inner_text()
+            ends.append(float(told.removeprefix("update ")))
+        found.append((ends[0], ends[1]))
+    return found
+
+
+def test_a_common_cursor_and_zoom_run_through_reward_and_kl(browser, world):
     with research_page(browser, world) as page:
-        open_tab(page, "Training")
-        page.locator("#run").get_by_role("listbox").or_(page.locator("#run input")).first.click()
-        page.get_by_role("option", name="Iteration 1 · PPO").click()
-        main = page.locator("#run-charts .ks-charts").first
-        expect(main.locator(".ks-legend").first).to_be_visible()
-        main.locator(".ks-canvas").first.hover(position={"x": 200, "y": 40})
-        expect(main.locator(".ks-cursor")).to_have_count(2)
-        lefts = main.locator(".ks-cursor").evaluate_all(
-            "nodes => nodes.map(n => n.getBoundingClientRect().left)"
-        )
-        assert lefts[0] == lefts[1]
-        steps = main.locator(".ks-tip").all_inner_texts()
-        assert steps[0].splitlines()[0] == steps[1].splitlines()[0]
-        # New numbers redraw the chart under a pointer that rests.
+        main = show_first_run(page)
+        last = main.locator(".ks-key em").all_inner_texts()
+        over = main.locator(".u-over").first
+        box = over.bounding_box()
+        over.hover(position={"x": box["width"] / 2, "y": 40})
+        told = main.locator(".ks-at").all_inner_texts()
+        assert told[0] == told[1]
+        assert told[0].startswith("update 5")
+        assert main.locator(".ks-key em").all_inner_texts() != last
+        assert ticks_of(main) == [(1, 100), (1, 100)]
+
+        # Drag over the left half of the first chart: both are zoomed, until a double click.
+        page.mouse.move(box["x"] + 2, box["y"] + 40)
+        page.mouse.down()
+        page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 40, steps=5)
+        page.mouse.up()
+        zoomed = ticks_of(main)
+        assert zoomed[0] == zoomed[1]
+        assert 45 < zoomed[0][1] < 55
+        # New numbers replace the HTML; the zoom stays.
         main.evaluate(
             """node => {
                 const fresh = node.cloneNode(true);
-                fresh.querySelectorAll(".ks-cursor").forEach((cursor) => cursor.remove());
+                fresh.querySelectorAll(".ks-uplot").forEach((box) => box.replaceChildren());
                 node.replaceWith(fresh);
             }"""
         )
-        expect(main.locator(".ks-cursor")).to_have_count(2)
+        expect(main.locator(".uplot")).to_have_count(2)
+        assert ticks_of(main) == zoomed
+        main.locator(".u-over").first.dblclick()
+        assert ticks_of(main) == [(1, 100), (1, 100)]
+
+
+def test_charts_are_read_and_zoomed_with_the_keyboard(browser, world):
+    with research_page(browser, world) as page:
+        main = show_first_run(page)
+        chart, told = main.locator(".ks-uplot").first, main.locator("output").first
+        chart.focus()
+        page.keyboard.press("Home")
+        expect(told).to_contain_text("update 1")
+        page.keyboard.press("Shift+ArrowRight")
+        page.keyboard.press("ArrowRight")
+        expect(told).to_contain_text("update 12")
+        assert main.locator(".ks-at").all_inner_texts() == ["update 12", "update 12"]
+        reset = page.get_by_role("button", name="Reset zoom").first
+        expect(reset).to_be_disabled()
+        page.keyboard.press("+")
+        expect(reset).to_be_enabled()
+        reset.click()
+        expect(reset).to_be_disabled()
+
+
+def test_smoothing_and_log_scale_change_the_lines(browser, world):
+    with research_page(browser, world) as page:
+        main = show_first_run(page)
+        tools = page.locator(".ks-tools:visible").first
+        before = main.locator(".ks-key em").all_inner_texts()
+        tools.locator("input[type=range]").fill("0.9")
+        expect(tools.locator("output")).to_have_text("0.9")
+        assert main.locator(".ks-key em").all_inner_texts() != before
+        tools.get_by_label("Log scale").check()
+        # The mean reward begins below 0: it keeps its scale, and says so.
+        expect(main.locator(".ks-linear")).to_have_count(1)
+        expect(main.locator(".uplot")).to_have_count(2)
 
 
 def test_the_cursor_of_series_with_other_steps_tells_only_what_stands_there(browser):
     lines = [Series("PPO", [1, 3], [0.6, 0.7]), Series("DPO", [2], [0.5])]
+    style = ".ks-uplot { width: 600px; height: 90px }"
     page = browser.new_page()
-    page.set_content(f"<style>.ks-canvas {{ height: 90px }}</style>{group([Chart('Wins', lines)])}")
-    page.evaluate(f"() => {{ const element = document.body; {CHARTS_JS} }}")
-    canvas = page.locator(".ks-canvas")
-    width = canvas.bounding_box()["width"]
-    for share, told in ((0.1, "PPO 0.6"), (0.5, "DPO 0.5"), (0.9, "PPO 0.7")):
-        canvas.hover(position={"x": share * width, "y": 40})
-        assert page.locator(".ks-tip .ks-key").all_inner_texts() == [told]
+    page.set_content(f"<style>{style}</style><div id=charts>{group([Chart('Wins', lines)])}</div>")
+    page.add_script_tag(path=STATIC / "uPlot.iife.min.js")
+    page.add_style_tag(path=STATIC / "uPlot.min.css")
+    page.evaluate(f"() => {{ const element = document.getElementById('charts'); {CHARTS_JS} }}")
+    over = page.locator(".u-over")
+    width = over.bounding_box()["width"]
+    for share, told in ((0.1, ["0.6", "–"]), (0.5, ["–", "0.5"]), (0.9, ["0.7", "–"])):
+        over.hover(position={"x": share * width, "y": 20})
+        assert page.locator(".ks-key em").all_inner_texts() == told
     page.close()
 
 

@@ -189,7 +189,7 @@ def test_a_failed_run_shows_its_reason_flag_charts_log_and_what_can_be_done(tabs
     assert "out of memory at update 90" in updates[tab.card]
     assert "<img" not in updates[tab.card]
     assert "KL high" in updates[tab.flags]
-    assert updates[tab.charts].count("<svg") == 16
+    assert updates[tab.charts].count("<figure") == 16
     assert "reward/std" not in updates[tab.others]
     assert "run-3-policy update 59" in updates[tab.log]
     shown = {b.elem_id: updates[b].visible for b in (tab.cancel, tab.resume, tab.retry)}
@@ -379,7 +379,7 @@ def test_history_lists_iterations_models_and_lineage(tabs):
     updates = tab.refresh(None)
     assert updates[tab.table].count("<tr>") == 4  # the head and three iterations
     assert "PPO failed" in updates[tab.table]
-    assert updates[tab.charts].count("<svg") == 3
+    assert updates[tab.charts].count("<figure") == 3
     assert updates[tab.tree].count('class="ks-node"') == 5
     assert updates[tab.model].value == "policy-2"
     assert "rewarded by reward-2" in updates[tab.lineage]

@@ -643,8 +643,8 @@ def test_policies_of_different_methods_are_not_joined_by_a_line():
         for number, (method, _) in found.items()
     ]
     drawn = html.unescape(str(history_view.charts(turns, trained)))
-    (series,) = re.findall(r'data-series="(.*?)" data-low', drawn)
-    assert json.loads(series) == [
+    (data,) = re.findall(r'data-chart="(.*?)">', drawn)
+    assert json.loads(data)["series"] == [
         {"name": "PPO", "x": [1, 3], "y": [0.6, 0.7]},
         {"name": "DPO", "x": [2], "y": [0.5]},
         {"name": "RLOO", "x": [4], "y": [0.55]},
