@@ -1,4 +1,4 @@
-"""Checks of what callers pass in: one sentence for each error, before any compute is spent."""
+"""Checks of a caller's arguments, before anything is computed; one sentence for each error."""
 
 import inspect
 import math
@@ -12,13 +12,13 @@ from pipeline.ppo.config import PPOConfig
 from pipeline.ppo.metrics import RESERVED_COMPONENTS
 
 Reward = Callable[[list[int], list[str]], Sequence[float] | Mapping[str, Sequence[float]]]
-"""Scores completions: (prompt indices, completion texts) to a finite number each, or to named lists of them."""
+"""(prompt indices, completions) → one finite score per completion, or named lists of scores."""
 
 LARGEST = torch.finfo(torch.float32).max
 
 
 def check_tokenizer(tokenizer: Any) -> int:
-    """The padding id of a tokenizer that PPO can use."""
+    """The padding id of the tokenizer; ValueError if PPO cannot use it."""
     if tokenizer.eos_token_id is None:
         raise ValueError("the tokenizer has no end-of-text token; set tokenizer.eos_token")
     if tokenizer.pad_token_id is None:
@@ -32,7 +32,7 @@ def check_tokenizer(tokenizer: Any) -> int:
 def check_prompts(
     prompts: Sequence[Sequence[int]], model: Any, config: PPOConfig
 ) -> list[list[int]]:
-    """The prompts as lists of plain ints, each within the limits."""
+    """The prompts as lists of ints; ValueError if one exceeds a limit."""
     if len(prompts) == 0:
         raise ValueError("there are no prompts; PPO needs at least one")
     context = getattr(model.config.get_text_config(), "max_position_embeddings", None)
@@ -71,12 +71,12 @@ def _token_ids(prompt: Any, index: int) -> list[int]:
 
 
 def vocabulary_of(model: Any) -> int:
-    """Token ids that a model's embedding knows."""
+    """The number of token ids that a model's embedding has."""
     return model.get_input_embeddings().weight.shape[0]
 
 
 def check_models(model: Any, reference: Any) -> None:
-    """The reference must know the policy's tokens, and both must hold numbers."""
+    """The reference must have the policy's tokens, and all weights must be finite."""
     if reference is not None and vocabulary_of(reference) != vocabulary_of(model):
         raise ValueError(
             f"the reference knows {vocabulary_of(reference)} tokens and the policy "
@@ -89,7 +89,7 @@ def check_models(model: Any, reference: Any) -> None:
 
 
 def check_critic(critic: Any, model: Any, *, longest: int) -> None:
-    """A critic that was given must know the policy's tokens, and read texts of `longest` tokens."""
+    """The caller's critic must have the policy's tokens and accept texts of `longest` tokens."""
     known, wanted = vocabulary_of(critic), vocabulary_of(model)
     if known < wanted:
         raise ValueError(
@@ -105,13 +105,14 @@ def check_critic(critic: Any, model: Any, *, longest: int) -> None:
 
 
 def check_processes(config: PPOConfig, count: int) -> None:
-    """Each of several processes must have a response to sample, and sharded one of every minibatch.
+    """Every process needs a response to sample, and with sharding a row of every minibatch.
 
-    Unsharded, a process without a row of a minibatch adds nothing to its gradient.  Sharded, it
-    must make as many passes as the others, and has nothing to make them on.
+    With sharding all processes must make the same number of passes.  Without it, a process without
+    a row adds nothing to the gradient.
     """
-    name = "rollouts" if config.sharding == "none" else "minibatch"
-    rows = getattr(config, name)
+    name, rows = "rollouts", config.rollouts
+    if config.sharding != "none":
+        name, rows = "minibatch", config.minibatch
     if rows < count:
         raise ValueError(
             f"ppo.{name}={rows} leaves some of the {count} processes without a row; "
@@ -120,7 +121,7 @@ def check_processes(config: PPOConfig, count: int) -> None:
 
 
 def check_ends(ids: Sequence[int], model: Any) -> list[int]:
-    """Ids that end a response, each one that the model can sample."""
+    """The ids that end a response; ValueError for one that the model cannot sample."""
     found = list(ids)
     for id in found:
         if not isinstance(id, int) or not 0 <= id < vocabulary_of(model):
@@ -134,7 +135,7 @@ def check_ends(ids: Sequence[int], model: Any) -> list[int]:
 def check_categories(
     categories: Sequence[str] | None, prompts: Sequence[Any], config: PPOConfig
 ) -> list[str]:
-    """One category a prompt; all prompts are of one where none are given."""
+    """One category per prompt; the same for all prompts by default."""
     if categories is None:
         if config.baseline == "category_mean":
             raise ValueError("ppo.baseline='category_mean' needs `categories`, one a prompt")
@@ -145,10 +146,10 @@ def check_categories(
 
 
 def named_scores(returned: Any, texts: Sequence[str]) -> dict[str, list[float]]:
-    """What a reward callable returned, as component name to one score a completion.
+    """The result of a reward callable as component name to one score per completion.
 
-    A plain sequence is the one component "score".  Raises ValueError for a wrong
-    number of scores, one that is not finite, or a name that a metric has already.
+    A plain sequence becomes the component "score".  Raises ValueError for a wrong number of scores,
+    a score that is not finite, or the name of a metric.
     """
     components = returned if isinstance(returned, Mapping) else {"score": returned}
     if not components:
@@ -176,7 +177,7 @@ def named_scores(returned: Any, texts: Sequence[str]) -> dict[str, list[float]]:
 
 
 def _scores(values: Any, name: str) -> list[float]:
-    """One float a completion of a list, array or tensor."""
+    """A list, array or tensor as one float per completion."""
     wrong = isinstance(values, str | bytes) or getattr(values, "ndim", 1) != 1
     try:
         if not wrong:
@@ -190,7 +191,7 @@ def _scores(values: Any, name: str) -> list[float]:
 
 
 def check_reward(reward: Reward) -> dict[str, list[float]]:
-    """Call the reward once on two short texts, so that a broken one is found before sampling."""
+    """Call the reward once on two short texts, to find a broken one before sampling."""
     probe = ["", "Yes."]
     try:
         inspect.signature(reward).bind([0, 0], probe)
@@ -204,7 +205,7 @@ def check_reward(reward: Reward) -> dict[str, list[float]]:
 
 
 def check_weights(weights: Any) -> dict[str, float]:
-    """`reward_weights` as they were given: component names and finite numbers."""
+    """`reward_weights` as a dict; ValueError unless they map names to finite numbers."""
     if not isinstance(weights, Mapping):
         raise ValueError(f"reward_weights={weights!r} must map component names to numbers")
     for name, weight in weights.items():
@@ -216,7 +217,7 @@ def check_weights(weights: Any) -> dict[str, float]:
 def check_components(
     weights: Mapping[str, float], components: Mapping[str, Any], before: Sequence[str] | None
 ) -> None:
-    """Every weight belongs to a component, and they are the ones of last time."""
+    """Every weight must belong to a component, and the components must be those of `before`."""
     found = ", ".join(sorted(components))
     unknown = sorted(set(weights) - set(components))
     if unknown:

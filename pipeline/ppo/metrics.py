@@ -67,17 +67,17 @@ METRICS: dict[str, str] = {
 RESERVED_COMPONENTS = frozenset(
     name.removeprefix("reward/") for name in METRICS if name.startswith("reward/")
 )
-"""Names a reward component may not take, since they are metrics already."""
+"""Names that a reward component may not have, because they are metrics."""
 
 
 def repeated_ngrams(tokens: Sequence[Hashable], n: int = 3) -> float:
-    """Share of the n-grams of `tokens` that occurred earlier in it; 0 when it has none."""
+    """Share of the n-grams of `tokens` that occurred earlier in it; 0 without n-grams."""
     grams = [tuple(tokens[i : i + n]) for i in range(len(tokens) - n + 1)]
     return 1 - len(set(grams)) / len(grams) if grams else 0.0
 
 
 def length_correlation(scores: Sequence[float], lengths: Sequence[float]) -> float | None:
-    """Pearson's r of scores and lengths; None where either is the same throughout."""
+    """Pearson's r of scores and lengths; None if either is constant."""
     if len({*scores}) < 2 or len({*lengths}) < 2:
         return None
     return correlation(scores, lengths)

@@ -57,11 +57,10 @@ class Decoder:
 
 
 class KLController:
-    """β, fixed or steered so that the KL to the reference approaches a target.
+    """β, fixed or adapted so that the KL to the reference approaches a target.
 
-    After n responses with KL k: β ← β · (1 + clip(k / target − 1, ±.2) · n / horizon),
-    held within its bounds.  (Ziegler et al. 2019, "Fine-tuning language models
-    from human preferences", section 2.2.)
+    After n responses with KL k: β ← β · (1 + clip(k / target − 1, ±.2) · n / horizon), within its
+    bounds.  (Ziegler et al. 2019, "Fine-tuning language models from human preferences", 2.2.)
     """
 
     def __init__(self, config: PPOConfig) -> None:
@@ -78,7 +77,7 @@ class KLController:
 
 
 class RunningMoments:
-    """Mean and population variance of all scores seen so far (Chan et al. 1979)."""
+    """Mean and standard deviation of all scores so far (Chan et al. 1979)."""
 
     def __init__(self) -> None:
         self.count = 0

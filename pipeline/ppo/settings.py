@@ -1,4 +1,4 @@
-"""What a setting is: a dataclass field with its meaning, its range and its checks.  No torch here."""
+"""Settings: dataclass fields with help, range and checks.  Loads no torch."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ def setting(
     default: Any, help: str, *, source: str = "", low: float | None = None,
     high: float | None = None, above: float | None = None,
 ) -> Any:  # fmt: skip
-    """A dataclass field with the sentence a user reads and the range that is accepted.
+    """A dataclass field with help for the user and its range.
 
-    `low` and `high` are the smallest and the largest value; `above` is the largest value that is
-    too small.  `source` names where the default comes from.  Choices are the field's `Literal` type.
+    `low` and `high` are the inclusive bounds, `above` is an exclusive lower bound.  `source` says
+    where the default comes from.  Choices are a `Literal` type.
     """
     bounds = {"low": low, "high": high, "above": above}
     return field(default=default, metadata={"help": help, "source": source} | bounds)
 
 
 class Section:
-    """A dataclass of settings whose types and ranges are checked when it is made.
+    """A dataclass of settings whose types and ranges are checked on construction.
 
     Raises ValueError with one sentence that names the setting, its value and what is accepted.
     """
 
     section: ClassVar[str]
-    """The name before the dot, as in ``ppo.lr``; empty for settings that belong to no section."""
+    """The name before the dot, as in ``ppo.lr``; empty for settings without a section."""
 
     def __post_init__(self) -> None:
         hints = typing.get_type_hints(type(self))
@@ -66,6 +66,7 @@ def _check_range(setting: str, number: float, range: Mapping[str, Any]) -> None:
 
 
 def require(condition: bool, message: str) -> None:
+    """Raise ValueError with `message` unless `condition` holds."""
     if not condition:
         raise ValueError(message)
 
@@ -83,7 +84,7 @@ class SettingInfo:
 
 
 def assignments(items: Sequence[str]) -> dict[str, str]:
-    """``["ppo.lr=1e-6"]`` as a mapping; ValueError for one without a value."""
+    """``["ppo.lr=1e-6"]`` as a mapping; ValueError for an item without a value."""
     for item in items:
         if "=" not in item:
             raise ValueError(f"--set {item} needs a value, as in --set ppo.kl_weight=0.05")
@@ -92,6 +93,7 @@ def assignments(items: Sequence[str]) -> dict[str, str]:
 
 
 def settings_of(section: Any, prefix: str) -> Iterator[SettingInfo]:
+    """All settings of a section and of the sections in it."""
     hints = typing.get_type_hints(type(section))
     for f in dataclasses.fields(section):
         value = getattr(section, f.name)
@@ -116,6 +118,7 @@ def _default(f: dataclasses.Field[Any]) -> Any:
 
 
 def build(cls: Any, data: Mapping[str, Any], prefix: str) -> Any:
+    """A section from nested mappings, as TOML has them; ValueError for an unknown setting."""
     known = typing.get_type_hints(cls)
     hints = {f.name: known[f.name] for f in dataclasses.fields(cls)}
     arguments = {}
@@ -128,14 +131,14 @@ def build(cls: Any, data: Mapping[str, Any], prefix: str) -> Any:
                 raise ValueError(f"{prefix}{key} is a section; write [{key}] and its settings")
             arguments[key] = build(hint, value, prefix=f"{key}.")
         elif typing.get_origin(hint) is Literal:
-            arguments[key] = value  # the section checks it, and may explain a wrong choice
+            arguments[key] = value  # the section checks it and can explain a wrong choice
         else:
             arguments[key] = checked(prefix + key, value, hint)
     return cls(**arguments)
 
 
 def checked(name: str, value: Any, hint: Any) -> Any:
-    """`value` as the field's type, or an error that names what is accepted."""
+    """`value` as the field's type; ValueError names what is accepted."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         if value is None and type(None) in arguments:
@@ -167,7 +170,7 @@ _TYPE_NAMES = {int: "a whole number", float: "a number", bool: "true or false", 
 
 
 def parse(text: str, hint: Any) -> Any:
-    """Read text as TOML would; words that are not TOML count as text."""
+    """Parse text as a TOML value; other text stays text."""
     if hint is str or typing.get_origin(hint) is Literal:
         return text
     if text.strip().lower() in ("none", "null", "") and type(None) in typing.get_args(hint):
@@ -179,7 +182,7 @@ def parse(text: str, hint: Any) -> Any:
 
 
 def _parse_float(text: str) -> float | str:
-    # TOML wants 1.0e-5 where people type 1e-5 or .5
+    # TOML does not accept 1e-5 and .5, which people type.
     try:
         return float(text)
     except ValueError:
@@ -187,20 +190,22 @@ def _parse_float(text: str) -> float | str:
 
 
 def unknown(name: str, valid: list[str]) -> str:
+    """A sentence on an unknown setting, with the most similar valid name."""
     near = difflib.get_close_matches(name, valid, n=1, cutoff=0.4)
     return f"there is no setting {name!r}" + (f"; did you mean {near[0]!r}?" if near else "")
 
 
 def toml(value: Any) -> str:
-    """A plain value as TOML writes it."""
+    """A plain value in TOML's syntax."""
     if isinstance(value, dict):
         pairs = (f"{json.dumps(k, ensure_ascii=False)} = {toml(v)}" for k, v in value.items())
         return f"{{{', '.join(pairs)}}}"
-    # JSON's numbers, text, lists, true and false are TOML's too.
+    # Numbers, text, lists, true and false are written as in JSON.
     return json.dumps(value, ensure_ascii=False)
 
 
 def plain(value: Any) -> Any:
+    """`value` with lists in place of tuples, as JSON and TOML have them."""
     if isinstance(value, dict):
         return {k: plain(v) for k, v in value.items()}
     return list(value) if isinstance(value, tuple) else value
