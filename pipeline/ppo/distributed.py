@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
-from accelerate import PartialState
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
@@ -37,6 +36,9 @@ class Processes:
     def __init__(self) -> None:
         launched = int(os.environ.get("WORLD_SIZE", "1")) > 1
         if launched and dist.is_available() and not dist.is_initialized():
+            # Imported here, so that one process needs no accelerate.
+            from accelerate import PartialState  # noqa: PLC0415
+
             PartialState(cpu=not torch.cuda.is_available())  # joins them
         together = dist.is_available() and dist.is_initialized()
         self.rank = dist.get_rank() if together else 0
