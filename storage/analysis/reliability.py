@@ -1,8 +1,4 @@
-"""What can be said of each annotator from the judgments alone, in SQL.
-
-Nobody is dropped here and nobody is judged: a figure without data is None.  What a fitted model
-makes of the same judgments is in the summary of the reward model (`Fitted`).
-"""
+"""Figures on each annotator: from the judgments, in SQL, and from the newest reward model."""
 
 from __future__ import annotations
 
@@ -20,17 +16,14 @@ Interval = tuple[float, float]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Figures:
-    """One annotator's current judgments; intervals are 95%.
+class Work:
+    """One annotator's current judgments, without comparison with others; None without data.
 
-    `left_rate` is the share of the `decided` ones (not tie, not both bad) that went to the
-    response on the left of the screen; sides are tossed fairly, so about one half is expected.
-    `quick_seconds` is the 10% quantile of the time from seeing a pair to answering it.
-    `agreement` is the share of others' ratings that say the same as theirs, averaged over the
-    `shared_items` that others rated too, each item alike; its interval is clustered by prompt.
+    `left_rate` is the share of `decided` judgments (not tie, not both bad) for the response on the
+    left, with its 95% interval; sides are random, so about one half is expected.  `quick_seconds` is
+    the 10% quantile of the time from seeing a pair to answering.
     """
 
-    annotator: Annotator
     judgments: int = 0
     decided: int = 0
     left_rate: float | None = None
@@ -39,6 +32,17 @@ class Figures:
     both_bad_rate: float | None = None
     median_seconds: float | None = None
     quick_seconds: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figures(Work):
+    """The same, and agreement with others.
+
+    `agreement` is the share of others' ratings with the same outcome, averaged over the
+    `shared_items` that others rated too.  Its 95% interval is clustered by prompt.
+    """
+
+    annotator: Annotator
     shared_items: int = 0
     agreement: float | None = None
     agreement_interval: Interval | None = None
@@ -46,13 +50,13 @@ class Figures:
 
 @dataclass(frozen=True, kw_only=True)
 class Fitted:
-    """What the newest reward model has learned of an annotator; see docs/reward.md.
+    """What the newest reward model learned about an annotator; see docs/reward.md.
 
-    `slope` 1 follows the rewards as the average does, 0 not at all, below 0 against them.
-    `side_bias` is in units of reward, above 0 for the left.  `…_sd` are standard errors, `weight`
-    what a judgment of theirs weighs in the fit, where the model says.  `with_model` is the share of their
-    `decided` judgments, of those the model did not learn from, that prefer the response with the
-    higher reward; `with_model_expected` what slope and side bias let one expect.
+    `slope` is 1 for judgments that follow the rewards as the average does, 0 for random ones and
+    below 0 for opposite ones.  `side_bias` is in units of reward, above 0 for the left.  `…_sd` are
+    standard errors, and `weight` is the weight of their judgments in the fit.  `with_model` is the
+    share of their `decided` judgments on unseen pairs for the response with the higher reward, and
+    `with_model_expected` the share that slope and side bias predict.
     """
 
     slope: float
@@ -68,11 +72,12 @@ class Fitted:
 
 @dataclass(frozen=True, kw_only=True)
 class FittedModel:
-    """The reward model it comes from, and what it expects of everybody.
+    """A reward model's estimates for all annotators.
 
-    `expected_agreement` is how often two would say the same of the `overlapping_items` that it did
-    not learn from and several judged, `observed_agreement` how often they did; `…_alpha` is
-    Krippendorff's, nominal, of the same.  Both bad is a tie.
+    `expected_agreement` is the predicted probability that two annotators agree on one of the
+    `overlapping_items`, which several judged and the model did not learn from;
+    `observed_agreement` is their actual agreement.  `…_alpha` is Krippendorff's nominal alpha of the
+    same.  Both bad counts as a tie.
     """
 
     model: str
@@ -88,10 +93,11 @@ _WORK = """
     SELECT annotator, count(*) AS judgments,
            count(*) FILTER (outcome IN ('first', 'second')) AS decided,
            count(*) FILTER ((outcome = 'first') <> shown_swapped
-                            AND outcome IN ('first', 'second')) AS went_left,
-           count(*) FILTER (outcome = 'tie') AS ties,
-           count(*) FILTER (outcome = 'both_bad') AS both_bad,
-           quantile_cont(milliseconds, [0.1, 0.5]) AS milliseconds
+                            AND outcome IN ('first', 'second')) / nullif(decided, 0) AS left_rate,
+           avg((outcome = 'tie')::INTEGER) AS tie_rate,
+           avg((outcome = 'both_bad')::INTEGER) AS both_bad_rate,
+           quantile_cont(milliseconds, 0.5) / 1000 AS median_seconds,
+           quantile_cont(milliseconds, 0.1) / 1000 AS quick_seconds
     FROM current_judgments
     WHERE $annotator IS NULL OR annotator = $annotator
     GROUP BY annotator
@@ -131,45 +137,39 @@ _AGREEMENT = f"""
 def annotator_figures(
     db: Database, *, kinds: Sequence[AnnotatorKind] | None = None
 ) -> dict[str, Figures]:
-    """Everybody's figures by annotator id, also of those who have judged nothing.
+    """Everybody's figures by annotator id, also of annotators without judgments.
 
-    The others whom somebody agrees with are those of `kinds`; None: whoever is learned from.
+    Agreement is with others of `kinds`, by default those that are learned from.
     """
-    known = {person.id: person for person in annotators.listing(db)}
-    work = {row["annotator"]: row for row in db.read(_WORK, annotator=None)}
+    work = _work(db)
     chosen = list(kinds or settings.learn_from(db))
     agreed = {row["annotator"]: row for row in db.read(_AGREEMENT, kinds=chosen)}
     return {
-        id: Figures(annotator=person, **_work(work.get(id)), **_agreement(agreed.get(id)))
-        for id, person in known.items()
+        person.id: Figures(
+            annotator=person,
+            **vars(work.get(person.id, Work())),
+            **_agreement(agreed.get(person.id)),
+        )
+        for person in annotators.listing(db)
     }
 
 
-def work_of(db: Database, annotator: str) -> dict[str, Any]:
-    """One annotator's figures that rest on nobody else's judgments, named as in `Figures`."""
-    found = db.read(_WORK, annotator=annotator)
-    return _work(found[0] if found else None)
+def work_of(db: Database, annotator: str) -> Work:
+    """One annotator's figures that do not depend on others."""
+    return _work(db, annotator).get(annotator, Work())
 
 
-def _work(row: Mapping[str, Any] | None) -> dict[str, Any]:
-    if row is None:
-        return {}
-    judgments, decided = row["judgments"], row["decided"]
-    left = row["went_left"] / decided if decided else None
-    quick, median = row["milliseconds"] or (None, None)
-    return {
-        "judgments": judgments,
-        "decided": decided,
-        "left_rate": left,
-        "left_interval": None if left is None else wilson(left, decided),
-        "tie_rate": row["ties"] / judgments,
-        "both_bad_rate": row["both_bad"] / judgments,
-        "median_seconds": None if median is None else median / 1000,
-        "quick_seconds": None if quick is None else quick / 1000,
-    }
+def _work(db: Database, annotator: str | None = None) -> dict[str, Work]:
+    found: dict[str, Work] = {}
+    for row in db.read(_WORK, annotator=annotator):
+        name, left = row.pop("annotator"), row["left_rate"]
+        interval = None if left is None else wilson(left, row["decided"])
+        found[name] = Work(**row, left_interval=interval)
+    return found
 
 
 def _agreement(row: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The fields of `Figures` about agreement."""
     if row is None:
         return {}
     items, prompts = row["items"], row["prompts"]
@@ -179,13 +179,13 @@ def _agreement(row: Mapping[str, Any] | None) -> dict[str, Any]:
     return {
         "shared_items": items,
         "agreement": share,
-        # The others' answers are all the evidence there is on this share.
+        # The others' answers are all the evidence on this share.
         "agreement_interval": clustered(share, variance, clusters=prompts, most=row["answers"]),
     }
 
 
 def fitted(db: Database) -> FittedModel | None:
-    """What the newest reward model says of annotators; None where it says nothing."""
+    """The newest reward model's estimates; None if it has none."""
     newest = models.newest(db, "reward")
     rows = newest.summary.get("annotators") if newest else None
     if newest is None or not rows:

@@ -1,4 +1,4 @@
-"""Judgments as rows of a dataset: what each export format says of each outcome.
+"""Judgments as rows of a dataset: what each export format does with each outcome.
 
 ===================  =======================  =====================  =========================
 outcome              trl, trl-conversational  trl-unpaired           raw
@@ -15,7 +15,7 @@ both bad             as a tie                 both false             outcome bot
                      (``outcome``=both_bad)   (with any ``ties``)
 ===================  =======================  =====================  =========================
 
-A raw row is what was said, so `ties` changes nothing there.
+Raw rows have the outcome itself, so `ties` has no effect there.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _TIME = pa.timestamp("us", tz="UTC")
 
 @dataclass(frozen=True, kw_only=True)
 class Judged:
-    """One judgment with the texts it compares, as an export sees it.
+    """One judgment with its texts.
 
     `status` is current, revised or withdrawn; `annotator` is the name to publish.
     """
@@ -77,15 +77,17 @@ class Judged:
         return (self.first, self.second) if self.outcome == "first" else (self.second, self.first)
 
     def on_screen(self, side: str) -> str:
-        """A canonical outcome as it was pressed: a was on the left, b on the right."""
+        """A canonical outcome as on the screen: a was on the left, b on the right."""
         if side not in ("first", "second"):
             return side
         return "a" if (side == "first") != self.shown_swapped else "b"
 
 
 def prompt_text(messages: tuple[Message, ...]) -> str:
-    """A single question as it was written; a longer chat as a transcript that ends where the
-    response begins.  Both break the line between turns, where tokenizers do not merge."""
+    """A single turn unchanged; a longer chat as a transcript that ends where the response begins.
+
+    Turns are separated by line breaks, across which tokenizers do not merge.
+    """
     if len(messages) == 1:
         return messages[0].content
     turns = [f"{message.role.capitalize()}:\n{message.content}\n\n" for message in messages]
@@ -153,7 +155,7 @@ def _pairs(judged: Judged, ties: Ties) -> Iterable[tuple[str, str, str | None]]:
     elif ties == "split":
         yield from ((first, second, None), (second, first, None))
     elif ties == "keep":
-        # A trainer that knows no ties reads a preference here: let it be nobody's on average.
+        # Trainers without ties read a preference here, so it must be neutral on average.
         heads = int(digest("coin", judged.id), 16) % 2
         chosen, rejected = (first, second) if heads else (second, first)
         yield chosen, rejected, judged.outcome
@@ -184,7 +186,7 @@ def _unpaired_rows(judged: Judged, ties: Ties) -> list[DatasetRow]:
     elif ties == "split":
         labels = [(first, True), (second, False), (second, True), (first, False)]
     elif ties == "keep":
-        # "Both bad" could have been pressed, and was not.
+        # The annotator could have said "both bad" and did not.
         labels = [(first, True), (second, True)]
     prompt = prompt_text(judged.messages)
     return [{"prompt": prompt, "completion": text, "label": label} for text, label in labels]
@@ -194,37 +196,20 @@ def _raw_rows(judged: Judged) -> list[DatasetRow]:
     left, right = (judged.first, judged.first_model), (judged.second, judged.second_model)
     if judged.shown_swapped:
         left, right = right, left
-    return [
-        {
-            "id": judged.id,
-            "comparison": judged.comparison,
-            "item": judged.item,
-            "iteration": judged.iteration,
-            "arm": judged.arm,
-            "prompt": prompt_text(judged.messages),
-            "messages": _chat(judged.messages),
-            "prompt_role": judged.prompt_role,
-            "response_a": left[0],
-            "response_b": right[0],
-            "model_a": left[1],
-            "model_b": right[1],
-            "annotator": judged.annotator,
-            "annotator_kind": judged.annotator_kind,
-            "outcome": judged.on_screen(judged.outcome),
-            "strength": judged.strength,
-            "criteria": {
-                name: judged.on_screen(judged.criteria[name]) if name in judged.criteria else None
-                for name in CRITERIA
-            },
-            "comment": judged.comment,
-            "milliseconds": judged.milliseconds,
-            "shown_swapped": judged.shown_swapped,
-            "status": judged.status,
-            "replaces": judged.replaces,
-            "withdrawn_at": judged.withdrawn_at,
-            "created_at": judged.created_at,
-        }
-    ]
+    row = vars(judged) | {
+        "prompt": prompt_text(judged.messages),
+        "messages": _chat(judged.messages),
+        "response_a": left[0],
+        "response_b": right[0],
+        "model_a": left[1],
+        "model_b": right[1],
+        "outcome": judged.on_screen(judged.outcome),
+        "criteria": {
+            name: judged.on_screen(judged.criteria[name]) if name in judged.criteria else None
+            for name in CRITERIA
+        },
+    }
+    return [{name: row[name] for name in _RAW.names}]
 
 
 def _chat(messages: Iterable[Message]) -> list[dict[str, str]]:

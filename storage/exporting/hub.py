@@ -1,4 +1,4 @@
-"""A dataset's way to the Hugging Face hub."""
+"""Upload of a dataset to the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from huggingface_hub.errors import HTTPError
 
 
 def push(folder: Path, repository: str, *, private: bool) -> None:
-    """Upload a folder as a dataset repository, in one commit; the token is the usual HF_TOKEN.
+    """Upload a folder as a dataset repository, in one commit, with the token of HF_TOKEN.
 
-    Refuses a repository that is public already unless `private` is False.
+    Raises ValueError if the hub refuses, and for a public repository if `private`.
     """
     hub = HfApi()
     try:
         hub.create_repo(repository, repo_type="dataset", private=private, exist_ok=True)
         if private and not hub.repo_info(repository, repo_type="dataset").private:
             raise ValueError(
-                f"{repository} is a public dataset already, and this export is private; choose "
-                "another name, or ask for a public one"
+                f"{repository} is already a public dataset, and this export is private; choose another "
+                "name, or use --public"
             )
         hub.upload_folder(
             repo_id=repository,
@@ -32,5 +32,5 @@ def push(folder: Path, repository: str, *, private: bool) -> None:
     except (HTTPError, OSError) as problem:
         reason = str(problem).strip().splitlines()[0]
         raise ValueError(
-            f"the hub did not take {repository}: {reason} (is HF_TOKEN set, and may it write there?)"
+            f"the hub refused {repository}: {reason} (check that HF_TOKEN is set and can write there)"
         ) from problem

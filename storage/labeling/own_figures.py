@@ -77,7 +77,7 @@ def own_figures(
     ``both_bad_rate``, ``median_seconds``; ``agreement``, a share rounded to whole percent, with
     others of `kinds` (by default those learned from) on ``shared_pairs``, a multiple of `BLOCK`.
     """
-    figures = work_of(db, annotator)
+    work = work_of(db, annotator)
     today = db.read(_TODAY, annotator=annotator, midnight=midnight)[0]["n"]
     shared = db.read(
         _SHARED,
@@ -86,11 +86,14 @@ def own_figures(
         kinds=list(kinds or settings.learn_from(db)),
         block=BLOCK,
     )[0]
-    names = ("decided", "left_rate", "tie_rate", "both_bad_rate", "median_seconds")
     return {
-        "judgments": figures.get("judgments", 0),
+        "judgments": work.judgments,
         "today": today,
-        **{name: figures.get(name) for name in names},
+        "decided": work.decided if work.judgments else None,
+        "left_rate": work.left_rate,
+        "tie_rate": work.tie_rate,
+        "both_bad_rate": work.both_bad_rate,
+        "median_seconds": work.median_seconds,
         "shared_pairs": shared["items"],
         "agreement": _shown(shared["agreement"]),
     }

@@ -472,7 +472,7 @@ def test_a_push_is_private_and_holds_data_and_card(db: Database, tmp_path: Path,
 
 def test_a_private_push_does_not_go_to_a_public_dataset(db: Database, hub: Hub) -> None:
     hub.public.add("me/votes")
-    with pytest.raises(ValueError, match="is a public dataset already"):
+    with pytest.raises(ValueError, match="is already a public dataset"):
         export(db, format="trl", out="hf://me/votes")
     assert hub.files == {}
     export(db, format="trl", out="hf://me/votes", private=False)
@@ -482,5 +482,5 @@ def test_a_private_push_does_not_go_to_a_public_dataset(db: Database, hub: Hub) 
 
 def test_a_hub_out_of_reach_is_a_sentence(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")
-    with pytest.raises(ValueError, match="the hub did not take me/votes"):
+    with pytest.raises(ValueError, match="the hub refused me/votes"):
         export(db, format="trl", out="hf://me/votes")
