@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -69,46 +69,47 @@ def simulate_command(
 
     def run(arm: trials.TrialArm, seed: int, place: Path) -> dict[str, Any]:
         return run_trial(
-            arm,
-            place,
-            (iterations, labels),
-            files=[CONFIGS / "tiny.toml"] if tiny else [],
-            sets=sets,
-            unasked=unasked,
-            annotators=annotators,
-            bad=bad,
-            seed=seed,
-            gold=judged_by,
-            shuffle_labels=shuffle_labels,
-            progress=log_progress,
-        )
+            arm, place, (iterations, labels), files=[CONFIGS / "tiny.toml"] if tiny else [],
+            sets=sets, unasked=unasked, annotators=annotators, bad=bad, seed=seed, gold=judged_by,
+            shuffle_labels=shuffle_labels, progress=log_progress,
+        )  # fmt: skip
 
     if seeds is None and len(arms) == 1:
         show(run(arms[0], seed, workspace), as_json)
         return
-    require_folder(workspace)
     conditions = {
         "iterations": iterations, "labels": labels, "annotators": annotators, "bad": bad,
         "gold": gold, "shuffle_labels": shuffle_labels, "tiny": tiny,
         "settings": assignments(sets),
     }  # fmt: skip
+    found = run_arms(run, arms, range(seed, seed + (seeds or 1)), workspace, conditions)
+    typer.echo(json.dumps(as_plain(found)) if as_json else trials.format_trials(found))
+
+
+def run_arms(
+    run: Callable[[trials.TrialArm, int, Path], dict[str, Any]],
+    arms: Sequence[trials.TrialArm],
+    seeds: Sequence[int],
+    folder: Path,
+    conditions: Mapping[str, Any],
+) -> Mapping[str, Any]:
+    """The summary of all arms over all seeds; each run has a workspace in `folder` while it lasts."""
+    require_folder(folder)
 
     def run_apart(arm: trials.TrialArm, seed: int) -> dict[str, Any]:
-        place = workspace / f"{arm.name}-{seed}"
-        shutil.rmtree(place, ignore_errors=True)  # of a run that was interrupted
+        place = folder / f"{arm.name}-{seed}"
+        shutil.rmtree(place, ignore_errors=True)  # left by an interrupted run
         try:
             return run(arm, seed, place)
-        finally:  # the loop has begun the next iteration by itself
+        finally:  # the loop has started the next iteration by itself
             stop_workers(place)
             shutil.rmtree(place, ignore_errors=True)
 
     held = trials.run_all(
-        run_apart, arms, range(seed, seed + (seeds or 1)), workspace,
-        conditions=conditions, progress=log_progress,
-    )  # fmt: skip
-    # One arm alone says no order: the file may hold others already.
-    found = trials.summary(held, [arm.name for arm in arms] if len(arms) > 1 else ())
-    typer.echo(json.dumps(as_plain(found)) if as_json else trials.format_trials(found))
+        run_apart, arms, seeds, folder, conditions=conditions, progress=log_progress
+    )
+    # With one arm there is no comparison: the file may hold other arms already.
+    return trials.summary(held, [arm.name for arm in arms] if len(arms) > 1 else ())
 
 
 def run_trial(

@@ -1,4 +1,4 @@
-"""Signing in and out: the pages before the pages.  Plain HTML forms, no script."""
+"""The pages for signing in and out, and for invites. Plain HTML forms without scripts."""
 
 from __future__ import annotations
 
@@ -57,19 +57,19 @@ _INVITE = Markup("""{problem}
 <input type="hidden" name="name" value="{name}" autocomplete="username">
 <label for="password">Password</label>
 <input id="password" name="password" type="password" minlength="{shortest}" maxlength="{longest}" autocomplete="new-password" required autofocus>
-<label for="again">The same again</label>
+<label for="again">Repeat the password</label>
 <input id="again" name="again" type="password" autocomplete="new-password" required>
 <button>Set password and sign in</button>
 </form>""")
-_MISSING = Markup("""<p>There is no such address. The link may be cut off, or mistyped.</p>
+_MISSING = Markup("""<p>This page does not exist. The link may be incomplete or mistyped.</p>
 <a class="button" href="/">Go to the start page</a>""")
 _REFUSED = Markup("""<p>{reason}</p>
 <a class="button" href="/label/">Go to labeling</a>
-<form method="post" action="/sign-out"><button>Sign in as somebody else</button></form>""")
+<form method="post" action="/sign-out"><button>Sign in with another account</button></form>""")
 
 _LOCAL_HINT = "On this machine, `python launch.py link` prints a link that signs you in."
 _LINK_ENDED = (
-    "This sign-in link was used already or has ended with its server. `python launch.py link` "
+    "This sign-in link was used already, or its server was restarted. `python launch.py link` "
     "prints a new one."
 )
 _INVITE_HINT = "Ask whoever runs this studio for a new invite."
@@ -89,9 +89,9 @@ def sign_in_page(
     problem: str | None = None,
     hint: str | None = None,
 ) -> str:
-    """The form for name and password; `landing` is where to go afterwards.
+    """The form for name and password; `landing` is the page to open afterwards.
 
-    `hint` is for somebody without a password; by default it follows from who needs one here.
+    `hint` tells people without a password how to sign in.
     """
     body = _PASSWORD.format(
         problem=_PROBLEM.format(problem) if problem else "",
@@ -103,29 +103,43 @@ def sign_in_page(
 
 
 def missing_page() -> str:
-    """For an address that does not exist."""
-    return page("Nothing here", _MISSING)
+    """The page for an address that does not exist."""
+    return page("Page not found", _MISSING)
 
 
 def refusal_page(reason: str) -> str:
-    """For somebody who is signed in but may not go there."""
-    return page("Not open to you", _REFUSED.format(reason=reason))
+    """The page for people who are signed in but have no access."""
+    return page("No access", _REFUSED.format(reason=reason))
 
 
 def account_routes(auth: Auth) -> APIRouter:
-    """``/sign-in``, ``/sign-out``, ``/invite`` and the files these pages use."""
+    """``/sign-in``, ``/sign-out``, ``/invite`` and ``/static``."""
     routes = APIRouter()
+    _sign_in_routes(routes, auth)
+    _invite_routes(routes, auth)
+
+    @routes.get("/static/{name}")
+    def static(name: str) -> Response:
+        return _static(name)
+
+    @routes.get("/favicon.ico")
+    def icon() -> Response:
+        return _static("kite.svg")
+
+    return routes
+
+
+def _sign_in_routes(routes: APIRouter, auth: Auth) -> None:
 
     @routes.get("/sign-in")
     def show_sign_in(request: Request, token: str = "", next: str = "/") -> Response:
-        # The GET only shows a button: mail scanners and previews open links too.
+        # The GET only shows a button, because mail scanners and previews open links too.
         if not token:
             return HTMLResponse(sign_in_page(auth, landing=next))
         owner = auth.link_owner(token)
         if owner is None and request.state.identity is not None:
-            return RedirectResponse(
-                _own_page(next), 303
-            )  # the same link again, in the same browser
+            # The same link was opened again in the same browser.
+            return RedirectResponse(_own_page(next), 303)
         if owner is None:
             return HTMLResponse(sign_in_page(auth, landing=next, problem=_LINK_ENDED), 401)
         body = _CONTINUE.format(name=owner.name, token=token, next=next)
@@ -163,9 +177,11 @@ def account_routes(auth: Auth) -> APIRouter:
         response.delete_cookie(auth.cookie, path="/", secure=auth.secure, httponly=True)
         return response
 
+
+def _invite_routes(routes: APIRouter, auth: Auth) -> None:
     @routes.get("/invite")
     def show_invite(request: Request, token: str = "") -> Response:
-        # Whoever used it opens it again from the mail, in the same browser.
+        # Somebody who has used the invite opens it again, in the same browser.
         if request.state.identity is not None and auth.invited(token) is None:
             return RedirectResponse("/label/", 303)
         return _invite_page(auth, token)
@@ -184,16 +200,6 @@ def account_routes(auth: Auth) -> APIRouter:
         except (SignInRefused, Busy, ValueError) as error:
             return _invite_page(auth, token, problem=str(error))
         return _signed_in(auth, request, found, landing="/")
-
-    @routes.get("/static/{name}")
-    def static(name: str) -> Response:
-        return _static(name)
-
-    @routes.get("/favicon.ico")
-    def icon() -> Response:
-        return _static("kite.svg")
-
-    return routes
 
 
 def _static(name: str) -> Response:
@@ -219,12 +225,12 @@ def _invite_page(auth: Auth, token: str, problem: str | None = None) -> HTMLResp
 
 
 def _address(request: Request) -> str:
-    """Who is at the other end; behind a proxy the server has put its client there."""
+    """The client's address; behind a proxy the server takes it from the proxy's header."""
     return request.client.host if request.client else ""
 
 
 def _own_page(landing: str) -> str:
-    """Only our own pages: "next" comes from the address and could name any site."""
+    """`landing` if it is a page of ours; "next" comes from the URL and could name any site."""
     return landing if landing in ("/label/", "/research/") else "/"
 
 
@@ -237,7 +243,7 @@ def _signed_in(auth: Auth, request: Request, who: Annotator, *, landing: str) ->
         max_age=int(SESSION_LIFETIME.total_seconds()),
         path="/",
         httponly=True,
-        # Strict would drop the cookie when a page is opened from an e-mailed link
+        # With "strict" the cookie would be missing when a page is opened from a link in a mail.
         samesite="lax",
         secure=secure,
     )

@@ -212,6 +212,7 @@ def hold_to_the_table(world, role, methods):
                 or b"for researchers" in body
                 or b"not possible here" in body
                 or b"no such address" in body
+                or b"page does not exist" in body
                 or b"needs the admin token" in body
             )
             counted[refused] += 1

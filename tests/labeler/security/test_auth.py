@@ -190,7 +190,7 @@ def test_a_mistyped_address_gets_a_page_in_a_browser_and_json_elsewhere(browser)
     assert shown.status_code == 404
     assert shown.headers["content-type"].startswith("text/html")
     assert 'href="/"' in shown.text
-    assert "There is no such address." in shown.text
+    assert "This page does not exist." in shown.text
     assert "lable" not in shown.text
     assert "default-src 'none'" in shown.headers["content-security-policy"]
     for headers in ({"accept": "application/json"}, {"accept": "*/*"}):
