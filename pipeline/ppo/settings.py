@@ -1,4 +1,4 @@
-"""Settings: dataclass fields with help, range and checks.  Loads no torch."""
+"""Settings: dataclass fields with a description, a range and checks.  Loads no torch."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ def setting(
     default: Any, help: str, *, source: str = "", low: float | None = None,
     high: float | None = None, above: float | None = None,
 ) -> Any:  # fmt: skip
-    """A dataclass field with help for the user and its range.
+    """A dataclass field with its description and range.
 
-    `low` and `high` are the inclusive bounds, `above` is an exclusive lower bound.  `source` says
-    where the default comes from.  Choices are a `Literal` type.
+    `low` and `high` are the smallest and the largest accepted value; `above` is an exclusive lower
+    bound.  `source` names where the default comes from.  Choices are the field's `Literal` type.
     """
     bounds = {"low": low, "high": high, "above": above}
     return field(default=default, metadata={"help": help, "source": source} | bounds)
 
 
 class Section:
-    """A dataclass of settings whose types and ranges are checked on construction.
+    """A frozen dataclass of settings that checks and converts its values when it is created.
 
-    Raises ValueError with one sentence that names the setting, its value and what is accepted.
+    Raises ValueError with a sentence that names the setting, its value and what is accepted.
     """
 
     section: ClassVar[str]
-    """The name before the dot, as in ``ppo.lr``; empty for settings without a section."""
+    """The name before the dot, as in ``ppo.lr``; empty for settings that belong to no section."""
 
     def __post_init__(self) -> None:
         hints = typing.get_type_hints(type(self))
@@ -43,9 +43,13 @@ class Section:
             if dataclasses.is_dataclass(value):
                 continue
             name = f"{self.section}.{f.name}".lstrip(".")
-            checked(name, value, hints[f.name])
-            several = value.values() if isinstance(value, dict) else value
-            for number in several if isinstance(value, (tuple, dict)) else (value,):
+            value = checked(name, value, hints[f.name])
+            object.__setattr__(self, f.name, value)
+            if isinstance(value, dict):
+                numbers = tuple(value.values())
+            else:
+                numbers = value if isinstance(value, tuple) else (value,)
+            for number in numbers:
                 if isinstance(number, (int, float)) and not isinstance(number, bool):
                     _check_range(f"{name}={value}", number, f.metadata)
 
@@ -66,14 +70,13 @@ def _check_range(setting: str, number: float, range: Mapping[str, Any]) -> None:
 
 
 def require(condition: bool, message: str) -> None:
-    """Raise ValueError with `message` unless `condition` holds."""
     if not condition:
         raise ValueError(message)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SettingInfo:
-    """One setting as a user sees it."""
+    """One setting with its value and description."""
 
     name: str
     value: Any
@@ -84,7 +87,7 @@ class SettingInfo:
 
 
 def assignments(items: Sequence[str]) -> dict[str, str]:
-    """``["ppo.lr=1e-6"]`` as a mapping; ValueError for an item without a value."""
+    """``["ppo.lr=1e-6"]`` as a mapping; ValueError for an item without ``=``."""
     for item in items:
         if "=" not in item:
             raise ValueError(f"--set {item} needs a value, as in --set ppo.kl_weight=0.05")
@@ -93,7 +96,6 @@ def assignments(items: Sequence[str]) -> dict[str, str]:
 
 
 def settings_of(section: Any, prefix: str) -> Iterator[SettingInfo]:
-    """All settings of a section and of the sections in it."""
     hints = typing.get_type_hints(type(section))
     for f in dataclasses.fields(section):
         value = getattr(section, f.name)
@@ -118,27 +120,23 @@ def _default(f: dataclasses.Field[Any]) -> Any:
 
 
 def build(cls: Any, data: Mapping[str, Any], prefix: str) -> Any:
-    """A section from nested mappings, as TOML has them; ValueError for an unknown setting."""
+    """A section, or the sections of `Config`, from plain values; ValueError for an unknown name."""
     known = typing.get_type_hints(cls)
     hints = {f.name: known[f.name] for f in dataclasses.fields(cls)}
     arguments = {}
     for key, value in data.items():
         if key not in hints:
             raise ValueError(unknown(prefix + key, [prefix + name for name in hints]))
-        hint = hints[key]
-        if dataclasses.is_dataclass(hint):
+        if dataclasses.is_dataclass(hints[key]):
             if not isinstance(value, Mapping):
                 raise ValueError(f"{prefix}{key} is a section; write [{key}] and its settings")
-            arguments[key] = build(hint, value, prefix=f"{key}.")
-        elif typing.get_origin(hint) is Literal:
-            arguments[key] = value  # the section checks it and can explain a wrong choice
-        else:
-            arguments[key] = checked(prefix + key, value, hint)
+            value = build(hints[key], value, prefix=f"{key}.")
+        arguments[key] = value
     return cls(**arguments)
 
 
 def checked(name: str, value: Any, hint: Any) -> Any:
-    """`value` as the field's type; ValueError names what is accepted."""
+    """`value` converted to the type `hint`; ValueError that names what is accepted."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         if value is None and type(None) in arguments:
@@ -170,7 +168,7 @@ _TYPE_NAMES = {int: "a whole number", float: "a number", bool: "true or false", 
 
 
 def parse(text: str, hint: Any) -> Any:
-    """Parse text as a TOML value; other text stays text."""
+    """Text as a TOML value; text that is not TOML stays text."""
     if hint is str or typing.get_origin(hint) is Literal:
         return text
     if text.strip().lower() in ("none", "null", "") and type(None) in typing.get_args(hint):
@@ -182,7 +180,7 @@ def parse(text: str, hint: Any) -> Any:
 
 
 def _parse_float(text: str) -> float | str:
-    # TOML does not accept 1e-5 and .5, which people type.
+    # TOML does not accept .5
     try:
         return float(text)
     except ValueError:
@@ -190,22 +188,21 @@ def _parse_float(text: str) -> float | str:
 
 
 def unknown(name: str, valid: list[str]) -> str:
-    """A sentence on an unknown setting, with the most similar valid name."""
     near = difflib.get_close_matches(name, valid, n=1, cutoff=0.4)
     return f"there is no setting {name!r}" + (f"; did you mean {near[0]!r}?" if near else "")
 
 
 def toml(value: Any) -> str:
-    """A plain value in TOML's syntax."""
+    """A plain value in TOML syntax."""
     if isinstance(value, dict):
         pairs = (f"{json.dumps(k, ensure_ascii=False)} = {toml(v)}" for k, v in value.items())
         return f"{{{', '.join(pairs)}}}"
-    # Numbers, text, lists, true and false are written as in JSON.
+    # Numbers, text, lists, true and false look alike in JSON and TOML.
     return json.dumps(value, ensure_ascii=False)
 
 
 def plain(value: Any) -> Any:
-    """`value` with lists in place of tuples, as JSON and TOML have them."""
+    """`value` with tuples as lists, at any depth of dicts."""
     if isinstance(value, dict):
         return {k: plain(v) for k, v in value.items()}
     return list(value) if isinstance(value, tuple) else value
