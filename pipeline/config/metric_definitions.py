@@ -1,4 +1,4 @@
-"""What the stages other than PPO report, one definition each.  Loads no torch."""
+"""Definitions of the metrics of all stages but PPO.  Loads no torch."""
 
 METRICS: dict[str, str] = {
     "train/loss": "Mean over the last steps: cross-entropy per response token in nats (SFT), "
@@ -12,26 +12,25 @@ METRICS: dict[str, str] = {
     "dpo/chosen": "Mean of β log π/π_ref over chosen responses.",
     "dpo/rejected": "Mean of β log π/π_ref over rejected responses.",
     "reward/ensemble_sd": "Standard deviation of the reward models' scores of a response (divided "
-    "by their number), mean over responses; it grows where they are asked beyond what they know.",
+    "by their number), mean over responses; it is larger for responses unlike those that they learned from.",
     "held_out/loss": "Cross-entropy per response token on held-out demonstrations, nats.",
     "held_out/accuracy": "Share of decisive held-out judgments whose winner has the higher reward "
     "(DPO: the higher log π/π_ref); equal ones count half.",
     "held_out/log_loss": "Negative log-likelihood per held-out judgment under the tie model, nats.",
-    "out_of_bag/log_loss": "The same per judgment of the prompts that no head learns from, with the "
-    "annotators' slopes and side biases and at the scale of rewards that fits best; training stops when it "
-    "has clearly risen.",
+    "out_of_bag/log_loss": "The same per judgment of the prompts set apart, with the annotators' slopes "
+    "and side biases and at the best scale of rewards; training stops when it has clearly risen.",
     "held_out/ece": "Expected calibration error on decisive held-out judgments: mean gap between "
     "stated probability and share right, over ten bins of probability.",
     "sampling/tokens_per_second": "Sampled tokens over the wall-clock seconds spent sampling.",
     "sampling/near_duplicates": "Comparisons left out because the two texts were nearly the same.",
     "sampling/bald": "Mean over candidate pairs of H(p̄) − mean H(p_k) over the reward model's "
-    "members k, nats: what an answer would tell about them.",
-    "sampling/bald_chosen": "The same over the pairs that were chosen.",
+    "members k, nats: the information of an answer about the members.",
+    "sampling/bald_chosen": "The same over the chosen pairs.",
     "evaluate/<policy>/kl": "Mean over responses of Σ KL(policy ‖ reference) over their tokens, "
     "each over the whole vocabulary; nats.",
     "evaluate/<policy>/reward": "Mean reward of the policy's responses to held-out prompts.",
     "evaluate/<policy>/audit_reward": "The same by the audit model, which learned from other "
-    "judgments and which PPO never saw; a reward that rises without it is over-optimised.",
+    "judgments and which PPO never saw; if only the reward rises, it is over-optimized.",
     "evaluate/<policy>/length": "Mean response length, tokens, end-of-text included.",
     "evaluate/<policy>/distinct": "Distinct token bigrams over all token bigrams of the responses.",
     "evaluate/<policy>/unique": "Distinct texts over all responses.",

@@ -1,7 +1,6 @@
-"""Files and models that settings name by path: what a researcher may name.  Loads no torch.
+"""Which files and models a researcher may name in settings.  Loads no torch.
 
-Whether a file exists is told to nobody who may not have it read: what is not allowed is refused with
-one sentence, unseen.
+A refusal does not reveal whether a file exists.
 """
 
 from __future__ import annotations
@@ -13,13 +12,12 @@ from pathlib import Path
 from pipeline.config.studio import Config
 
 OPEN_FOLDERS = ("files", "runs")
-"""Folders of a workspace whose files a researcher may name: what the operator puts there, and what
-training writes."""
+"""Folders of a workspace whose files a researcher may name."""
 _HUB_ID = re.compile(r"(?!\.)[\w.-]+/(?!\.+$)[\w.-]+", re.ASCII)
 
 
 def named(config: Config) -> set[tuple[str, str]]:
-    """(setting, name) of everything that the settings name by path, or may so name."""
+    """(setting, name) of all settings that name a path or a model."""
     shaping = config.shaping
     found = {("shaping.references", shaping.references), ("shaping.classifier", shaping.classifier)}
     found |= {("shaping.extra_reward_models", name) for name in shaping.extra_reward_models}
@@ -30,10 +28,10 @@ def named(config: Config) -> set[tuple[str, str]]:
 def require_open(
     config: Config, *, workspace: Path, models: Iterable[str], held: Iterable[Config]
 ) -> None:
-    """ValueError where a researcher may not name what the settings name.
+    """ValueError if the settings name a path or model that a researcher may not name.
 
-    They may name the files of `OPEN_FOLDERS`, `models` by their ids, models of the Hugging Face hub,
-    and what one of `held` names: the settings of the operator.
+    Permitted are files in `OPEN_FOLDERS`, `models` by id, models on the Hugging Face hub, and
+    everything that one of `held`, the operator's settings, names.
     """
     allowed = {name for one in held for _, name in named(one)} | {*models, "demo"}
     for setting, name in sorted(named(config)):
@@ -44,13 +42,13 @@ def require_open(
         ):
             continue
         raise ValueError(
-            f"{setting} names {name!r}: researchers may name what lies in {workspace / 'files'} or "
-            "what config.toml names there; the operator may name others in config.toml or on the command line"
+            f"{setting} names {name!r}: researchers may name files in {workspace / 'files'} and "
+            "what config.toml names; the operator may name others in config.toml or on the command line"
         )
 
 
 def _is_open(name: str, workspace: Path) -> bool:
-    """Whether an absolute path leads into one of the open folders, links followed."""
+    """Whether an absolute path, with links resolved, is in one of the open folders."""
     if not Path(name).is_absolute():
         return False
     place = Path(name).resolve()
@@ -58,7 +56,7 @@ def _is_open(name: str, workspace: Path) -> bool:
 
 
 def _is_of_the_hub(name: str, workspace: Path) -> bool:
-    """Whether no local folder is meant: an id with an owner, or a word that names nothing here."""
+    """Whether the name is a hub id and not a local path."""
     is_id = "/" not in name or _HUB_ID.fullmatch(name) is not None
     if not is_id or name.startswith((".", "~")) or "\\" in name:
         return False

@@ -1,8 +1,7 @@
-"""Functions of other people's, named ``module:function``.  Loads no torch.
+"""User functions, named ``module:function``.  Loads no torch.
 
-Naming one in the settings runs its module.  Who may name which is for `pipeline.loop.loop` to say: the
-operator any, in ``config.toml`` and on the command line; a researcher's page only those that the
-operator has named.
+To name one in the settings runs its module.  The operator may name any, in ``config.toml`` and on
+the command line; a researcher may name those that the operator allowed (`pipeline.loop.loop`).
 """
 
 from __future__ import annotations
@@ -19,18 +18,18 @@ from pathlib import Path
 from typing import Any
 
 PATIENCE = 30.0
-"""Seconds that importing the functions of the settings may take before training starts."""
+"""Seconds that importing the functions may take."""
 
 MOVED = {"pipeline.gold": "pipeline.simulation.preference"}
-"""Modules that settings of version 0.1 may name, and where they are now."""
+"""Modules that settings of version 0.1 may name, and their current names."""
 
-_SAYS = "kitestring-says: "
+_PREFIX = "kitestring-says: "
 
 
 def load_function(name: str, *, what: str) -> Callable[..., Any]:
-    """The function of that name; ``ValueError`` says what is wrong with it.
+    """The function of that name; ValueError if there is none.
 
-    `what` is the word for it in messages, as in "gold".
+    `what` names it in messages, as in "gold".
     """
     module_name, colon, function_name = name.partition(":")
     if not colon or not all(module_name.split(".")) or not function_name:
@@ -50,18 +49,16 @@ def load_function(name: str, *, what: str) -> Callable[..., Any]:
 
 
 def in_a_line(error: BaseException) -> str:
-    """Type and first line of what other people's code raised."""
+    """Type and first line of an exception from user code."""
     first = next(iter(str(error).strip().splitlines()), "")
     return f"{type(error).__name__}: {first}" if first else type(error).__name__
 
 
 def require_in_a_process(module: str, names: Sequence[str]) -> None:
-    """Run `python -m module NAMES`, which calls `answer`; ``ValueError`` with what it refused.
+    """Run `python -m module NAMES`, which calls `answer`; raise its refusal as ValueError.
 
-    It has the folder and the environment of a worker, so that it finds what a worker will find.
-    A process of its own, because importing runs code: a module may load torch, block or exit, and
-    the web process must do none of that.  Reading the source instead would not tell of names that
-    are made as a module runs.
+    The process has the folder and the environment of a worker.  Importing runs user code, which may
+    load torch, block or exit, so it does not happen in the web process.
     """
     process = subprocess.Popen(
         [sys.executable, "-m", module, *names],
@@ -76,7 +73,7 @@ def require_in_a_process(module: str, names: Sequence[str]) -> None:
     )
     listed = ", ".join(names)
     try:
-        told, complained = process.communicate(timeout=PATIENCE)
+        output, errors = process.communicate(timeout=PATIENCE)
     except subprocess.TimeoutExpired:
         raise ValueError(
             f"importing {listed} took more than {PATIENCE:g} s; load slow dependencies on the first call"
@@ -85,22 +82,24 @@ def require_in_a_process(module: str, names: Sequence[str]) -> None:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
-    said = [line.removeprefix(_SAYS) for line in told.splitlines() if line.startswith(_SAYS)]
-    if not said:
-        last = next(iter(complained.strip().splitlines()[::-1]), "")
+    answers = [
+        line.removeprefix(_PREFIX) for line in output.splitlines() if line.startswith(_PREFIX)
+    ]
+    if not answers:
+        last = next(iter(errors.strip().splitlines()[::-1]), "")
         raise ValueError(f"importing {listed} ended the process that tried it: {last}".rstrip(": "))
-    if refusal := json.loads(said[-1]):
+    if refusal := json.loads(answers[-1]):
         raise ValueError(refusal)
 
 
 def answer(names: Sequence[str], load: Callable[[str], Any]) -> None:
-    """The other side of `require_in_a_process`: print what `load` refuses of `names`, if anything."""
+    """Called in the process of `require_in_a_process`: print the ValueError of `load`, if any."""
     refusal = None
     try:
         for name in names:
             load(name)
     except ValueError as error:
         refusal = str(error)
-    # A line of its own, behind whatever the modules have printed.
-    print(f"\n{_SAYS}{json.dumps(refusal)}", flush=True)  # noqa: T201
-    os._exit(0)  # threads that a module has started do not hold the answer up
+    # A separate line, after everything that the modules printed.
+    print(f"\n{_PREFIX}{json.dumps(refusal)}", flush=True)  # noqa: T201
+    os._exit(0)  # do not wait for threads that a module started

@@ -1,4 +1,4 @@
-"""Settings of the methods that PPO is compared with.  Loads no torch."""
+"""Settings of the methods other than PPO.  Loads no torch."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pipeline.ppo.settings import Section, require, setting
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizeConfig(Section):
-    """Which method improves the policy, and the settings of those other than PPO.
+    """The method that improves the policy, and the settings of methods other than PPO.
 
-    What they have in common stays under `ppo`: start_from, temperature, max_new_tokens,
+    Settings of all methods are under `ppo`: start_from, temperature, max_new_tokens,
     min_new_tokens, top_k, top_p, max_prompt_tokens and missing_eos_penalty.
     """
 
@@ -20,17 +20,17 @@ class OptimizeConfig(Section):
 
     method: Literal["ppo", "dpo", "rloo"] = setting(
         "ppo",
-        "How the policy is improved: ppo, rloo (REINFORCE leave-one-out on the reward model), or "
+        "The method: ppo, rloo (REINFORCE leave-one-out on the reward model), or "
         "dpo (on the judgments themselves).",
     )
     snapshots: int = setting(
         0,
-        "Policies kept along training, beside the last; `launch.py compare` draws curves from them.",
+        "Policies kept during training, besides the last; `launch.py compare` draws curves from them.",
         low=0,
         high=100,
     )
     dpo_beta: float = setting(
-        0.1, "DPO's β: higher holds the policy nearer to SFT (DPO paper, TRL: 0.1).", above=0
+        0.1, "DPO's β: higher keeps the policy closer to SFT (DPO paper, TRL: 0.1).", above=0
     )
     dpo_lr: float = setting(
         1e-6,
@@ -42,7 +42,7 @@ class OptimizeConfig(Section):
         16, "Comparisons in a step of DPO (DPO paper: 64, of many thousands).", low=1
     )
     rloo_beta: float = setting(
-        0.05, "RLOO's charge for a nat of KL, in reward units (TRL: 0.05).", above=0
+        0.05, "RLOO's penalty per nat of KL, in reward units (TRL: 0.05).", above=0
     )
     rloo_lr: float = setting(
         1e-6, "RLOO's peak learning rate, linear to 0 (RLOO paper, TRL: 1e-6).", above=0
@@ -51,7 +51,7 @@ class OptimizeConfig(Section):
     rloo_batch: int = setting(64, "Responses sampled for an update of RLOO.", low=2)
     rloo_generations: int = setting(
         4,
-        "Responses to one prompt, each the others' baseline; divides rloo_batch (RLOO paper: 2 "
+        "Responses per prompt, which are each other's baseline; divides rloo_batch (RLOO paper: 2 "
         "and 4; TRL: 2).",
         low=2,
     )

@@ -1,4 +1,4 @@
-"""Settings of the reward model.  No torch here."""
+"""Settings of the reward model.  Loads no torch."""
 
 from __future__ import annotations
 
@@ -17,27 +17,30 @@ class RewardConfig(Section):
 
     learn_from: tuple[Literal["person", "simulated", "model"], ...] = setting(
         LEARNED_FROM,
-        "Kinds of annotators whose judgments are learned from; those by a model are only when "
-        'asked for by name, as in ["person", "model"].',
+        "Kinds of annotators whose judgments the reward model learns from; judgments by models must "
+        'be named, as in ["person", "model"].',
     )
     tie_model: Literal["auto", "rao_kupper", "davidson", "ordinal", "drop", "half"] = setting(
         "auto",
-        "What ties teach: a learned threshold (rao_kupper; ordinal learns those of strength too), "
-        "a learned weight (davidson), nothing (drop), or half a win each (half).  auto is ordinal "
-        "where at least half of the preferences state a strength, else rao_kupper.",
+        "Model of ties: a learned threshold (rao_kupper; ordinal also learns those of strength), a "
+        "learned weight (davidson), ties left out (drop), or half a win each (half).  auto is "
+        "ordinal if at least half of the preferences state a strength, else rao_kupper.",
     )
     both_bad: Literal["tie", "absolute"] = setting(
         "absolute",
-        "What both bad teaches: a tie, or a tie of a low level too, so that rewards compare "
-        "across prompts (where ties teach anything).",
+        "Model of both bad: a tie, or a tie between low rewards (absolute), so that rewards are "
+        "comparable across prompts; absolute needs a model of ties.",
     )
     label_smoothing: float = setting(
-        0.0, "Probability with which a judgment is taken for its opposite.", low=0, high=0.49
+        0.0,
+        "Assumed probability that a judgment is the opposite of what was meant.",
+        low=0,
+        high=0.49,
     )
     margin: float = setting(
         0.0,
-        "Difference of rewards asked of a response that is much better, 2/3 and 1/3 of it of one "
-        "clearly and slightly better (Llama 2); 0 is off.",
+        "Difference of rewards required of a much better response; clearly and slightly better "
+        "ones need 2/3 and 1/3 of it (Llama 2).  0 is off.",
         low=0,
     )
     annotators: bool = setting(
@@ -48,14 +51,14 @@ class RewardConfig(Section):
     )
     members: int = setting(
         4,
-        "Members of the reward model: their mean is the reward, and they part where little was "
-        "learned.",
+        "Members of the reward model: their mean is the reward, and their disagreement shows where "
+        "little was learned.",
         low=1,
     )
     ensemble: Literal["auto", "networks", "heads"] = setting(
         "auto",
-        "What the members are: networks of their own (better, and costs as many trainings and "
-        "passes), or heads on one trunk (free).  auto is networks up to 100 million parameters.",
+        "What the members are: separate networks (better, but each costs a training and a forward "
+        "pass), or heads on one trunk (free).  auto is networks up to 100 million parameters.",
     )
     epochs: float = setting(
         1.0, "Passes over the judgments at most; a few hundred labels overfit fast.", above=0
@@ -66,22 +69,25 @@ class RewardConfig(Section):
     )
     audit_share: float = setting(
         0.15,
-        "Share of the prompts whose judgments the reward model does not learn from: they say when "
-        "to stop, and train the audit model.  Audit prompts with judgments take their place.",
+        "Share of the prompts set apart: the reward model does not learn from their judgments, which "
+        "decide when to stop and train the audit model.  Judged audit prompts count towards it.",
         low=0,
         high=0.5,
     )
     early_stopping: bool = setting(
-        True, "Stop, and go back to the best state, when those judgments' log-loss clearly rises."
+        True,
+        "Stop and restore the best state when the log-loss of the judgments set apart clearly rises.",
     )
     stopping_judgments: int = setting(
         100,
-        "Judgments that must be on the audit share; with fewer, which tell little of when to "
-        "stop, all are learned from.",
+        "Judgments that the prompts set apart must have; with fewer, the reward model learns from "
+        "all of them.",
         low=20,
     )
     patience: int = setting(
-        4, "Checks in a row, four an epoch, that are clearly worse before training stops.", low=1
+        4,
+        "Training stops after this many clearly worse checks in a row; there are four per epoch.",
+        low=1,
     )
     length_penalty_weight: float = setting(
         0.0,
@@ -98,7 +104,7 @@ class RewardConfig(Section):
     )
     center: bool = setting(True, "Shift rewards so that SFT responses average 0.")
     calibrate: bool = setting(
-        True, "Scale rewards to fit the judgments that were not learned from."
+        True, "Scale rewards to fit judgments that the model did not learn from."
     )
 
     def __post_init__(self) -> None:

@@ -13,12 +13,12 @@ COMPONENTS = (
     "length", "overlong", "format", "relevance", "repetition", "sentiment", "toxicity", "hedging",
     "buzzwords", "sycophancy", "echo", "honesty", "contrast", "sycophancy_classifier",
 )  # fmt: skip
-"""Those that come with Kitestring; the last two come from a file of the user's."""
+"""The components of Kitestring; the last two need a file."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShapingConfig(Section):
-    """What is added to the reward model's score, and the parameters of the components."""
+    """Components added to the reward model's score, and their parameters."""
 
     section: ClassVar[str] = "shaping"
 
@@ -32,23 +32,24 @@ class ShapingConfig(Section):
     reward_weight: float = setting(1.0, "Weight of the reward model's own score.")
     extra_reward_models: tuple[str, ...] = setting(
         (),
-        "Reward models that score beside the iteration's own: ids of this workspace's "
+        "Reward models that score besides the iteration's own: ids in this workspace "
         "(reward-1), and local directories or Hugging Face ids of transformers' sequence "
         "classifiers: decoders with one label.  Their scales should be alike.  Of directories a "
         "researcher may name those in WORKSPACE/files.",
     )
     ensemble: Literal["mean", "lower_bound", "min"] = setting(
         "mean",
-        "One score of several reward models': their mean, their mean less ensemble_lambda "
-        "standard deviations, or the lowest.",
+        "How scores of several reward models are combined: mean, mean minus ensemble_lambda "
+        "standard deviations, or minimum.",
     )
     ensemble_lambda: float = setting(
-        0.3, "lower_bound: standard deviations over the reward models taken off.", low=0
+        0.3,
+        "lower_bound: how many standard deviations over the reward models are subtracted.",
+        low=0,
     )
     floor: float | None = setting(
         None,
-        "The reward model's score is raised to at least this (0: bad answers are all alike); "
-        "none is off.",
+        "Minimum of the reward model's score (0: all bad responses are equal); none is off.",
     )
     words: int = setting(100, "overlong: longest completion without a penalty, words.", low=1)
     words_buffer: int = setting(
@@ -71,7 +72,7 @@ class ShapingConfig(Section):
 
     @property
     def functions(self) -> frozenset[str]:
-        """The components that are other people's functions, ``module:function``."""
+        """The components that are user functions, ``module:function``."""
         return frozenset(name for name in self.weights if ":" in name)
 
     def __post_init__(self) -> None:

@@ -1,7 +1,7 @@
-"""Every setting, its default, its meaning and its check.  No torch here.
+"""All settings with their defaults, descriptions and checks.  Loads no torch.
 
-Settings come from TOML files and ``--set section.name=value``.  An unknown or invalid key is an
-error that names the nearest valid one; nothing is ignored.
+Settings come from TOML files and ``--set section.name=value``.  An unknown name is an error that
+suggests the nearest valid one.
 """
 
 from __future__ import annotations
@@ -58,22 +58,20 @@ class LabelingConfig(Section):
 
     section: ClassVar[str] = "labeling"
 
-    labels: int = setting(
-        200, "Judgments wanted in an iteration before training is suggested.", low=1
-    )
+    labels: int = setting(200, "Judgments in an iteration before training is suggested.", low=1)
     overlap: float = setting(
         0.1, "Share of comparisons that two annotators judge, for agreement.", low=0, high=1
     )
-    auto_train: bool = setting(False, "Start training by itself once the labels are in.")
+    auto_train: bool = setting(False, "Start training automatically when the labels are there.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class SFTConfig(Section):
-    """Supervised fine-tuning on demonstrations; gives the frozen reference."""
+    """Supervised fine-tuning on demonstrations, which makes the frozen reference."""
 
     section: ClassVar[str] = "sft"
 
-    enabled: bool = setting(True, "Run SFT when demonstrations were imported; else skip it.")
+    enabled: bool = setting(True, "Run SFT if demonstrations were imported.")
     epochs: float = setting(1.0, "Passes over the demonstrations.", above=0)
     lr: float = setting(
         2e-5, "Peak learning rate; a cosine takes it to zero after warm-up.", above=0
@@ -93,14 +91,14 @@ class SamplingConfig(Section):
 
     surplus: float = setting(
         1.3,
-        "How many times the judgments that are wanted pairs are made for; the spare ones cover skips.",
+        "Pairs made per judgment wanted; the surplus covers skips.",
         low=1,
     )
     temperatures: tuple[float, ...] = setting(
         (1.0, 0.8), "The two sides' sampling temperatures.", above=0
     )
     top_p: float = setting(
-        0.9, "Nucleus kept while sampling for annotators; 1 keeps everything.", above=0, high=1
+        0.9, "Nucleus for sampling for annotators; 1 keeps all tokens.", above=0, high=1
     )
     max_new_tokens: int = setting(256, "Longest completion in tokens.", low=1)
     reference_share: float = setting(
@@ -111,21 +109,21 @@ class SamplingConfig(Section):
     )
     selection: Literal["hybrid", "random", "bald", "uncertainty", "d_optimal"] = setting(
         "hybrid",
-        "How pairs of the policy's own answers are chosen: by the reward model's members, by "
-        "chance, or half and half (hybrid: bald and random).",
+        "How pairs of the policy's own responses are chosen: by the reward model (bald, "
+        "uncertainty, d_optimal), at random, or both (hybrid: bald and random).",
     )
     selection_share: float = setting(
         0.5,
-        "Share of comparisons that hybrid lets the reward model choose; at most what "
-        "reference_share and previous_share leave, which belong to the random stream.",
+        "Share of comparisons that the reward model chooses under hybrid, at most what "
+        "reference_share and previous_share leave.",
         low=0,
         high=1,
     )
     selection_prompts: float = setting(
-        1.0, "Prompts looked at for each comparison the reward model chooses.", low=1
+        1.0, "Prompts sampled for each comparison that the reward model chooses.", low=1
     )
     candidates: int = setting(
-        4, "Completions of each prompt looked at, of which the reward model chooses two.", low=2
+        4, "Completions sampled for each such prompt; the reward model chooses two.", low=2
     )
     near_duplicate: float = setting(
         0.9, "Pairs whose texts are this similar (0-1) are left out.", low=0, high=1
@@ -142,7 +140,7 @@ class SamplingConfig(Section):
         )
 
     def chosen(self) -> tuple[Arm, float] | None:
-        """The arm whose pairs a reward model chooses, and the share it is to have of all."""
+        """The arm whose pairs a reward model chooses, and its share of all pairs."""
         if self.selection == "random":
             return None
         return ("bald", self.selection_share) if self.selection == "hybrid" else (self.selection, 1)
@@ -150,20 +148,20 @@ class SamplingConfig(Section):
 
 @dataclass(frozen=True, kw_only=True)
 class GateConfig(Section):
-    """How much is asked about a new policy before it is promoted."""
+    """How many judgments the promotion gate needs."""
 
     section: ClassVar[str] = "gate"
 
     labels: int = setting(
         60,
-        "Judgments of an iteration wanted on the policy against the SFT reference, where "
+        "Minimum of judgments per iteration on the policy against the SFT reference, if "
         "sampling.reference_share gives fewer.",
         low=0,
     )
     kl_raise: float = setting(
         3.0,
-        "After a block PPO runs with at least this many times the ppo.kl_weight of the blocked "
-        "policy; 1 leaves it.",
+        "After a block, PPO runs with at least this many times the ppo.kl_weight of the blocked "
+        "policy; 1 is off.",
         low=1,
     )
     most: float = setting(
@@ -184,14 +182,14 @@ class EvaluateConfig(Section):
     )
     beams: int = setting(
         1,
-        "1 samples; more take the likeliest completion that a beam search of this width finds.  "
-        "For evaluation only: people and PPO always get samples.",
+        "Width of the beam search; 1 samples instead.  For evaluation only: people and PPO always "
+        "get samples.",
         low=1,
     )
     length_penalty: float = setting(
         1.0,
-        "Beam search: log-probabilities are divided by length to this power; 0 takes the "
-        "likeliest completion, more favours longer ones.",
+        "Beam search: log-probabilities are divided by length to this power; 0 takes the likeliest "
+        "completion, higher values prefer longer ones.",
     )
     max_new_tokens: int = setting(256, "Longest completion in tokens.", low=1)
     batch: int = setting(32, "Completions sampled at once.", low=1)
@@ -214,30 +212,30 @@ class WorkerConfig(Section):
         "auto", "Where training runs: CUDA, then Apple's MPS, then the CPU."
     )
     threads: int = setting(
-        0, "CPU threads of a job; 0 takes all cores but leaves labeling first.", low=0
+        0, "CPU threads of a job; 0 is all cores, at a lower priority than labeling.", low=0
     )
     processes: int = setting(
         1,
-        "Processes that PPO's work is shared among, one GPU each where there are GPUs; the same "
-        "result, sooner.  Each holds the models.",
+        "Processes that divide PPO's work, with one GPU each if there are GPUs; the result is the "
+        "same.  Each holds the models.",
         low=1,
     )
     report_to: tuple[Literal["tensorboard", "trackio", "wandb"], ...] = setting(
-        (), "Trackers that get the metrics too: tensorboard (in RUN/trackers), trackio, wandb."
+        (), "Trackers that also receive the metrics: tensorboard (in RUN/trackers), trackio, wandb."
     )
     nice: int = setting(15, "Scheduling priority of a job (0 normal, 19 lowest).", low=-20, high=19)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PluginsConfig(Section):
-    """Which functions of other people's the researcher's page may name."""
+    """Which user functions a researcher may name."""
 
     section: ClassVar[str] = "plugins"
 
     allowed: tuple[str, ...] = setting(
         (),
-        "Functions (module:function) that the researcher's page may name in shaping.weights, beside "
-        "those that config.toml names there: they run as code on this machine.",
+        "Functions (module:function) that a researcher may name in shaping.weights, besides those "
+        "that config.toml names there.  They run as code on this machine.",
     )
 
     def __post_init__(self) -> None:
@@ -278,7 +276,7 @@ class Config(Section):
             self._require_work_for(processes)
 
     def _require_work_for(self, processes: int) -> None:
-        """ValueError where PPO could not be shared among so many processes."""
+        """ValueError if PPO's work cannot be divided among so many processes."""
         minibatch, sharding = self.ppo.minibatch, self.ppo.sharding
         require(
             processes <= minibatch,
@@ -286,13 +284,13 @@ class Config(Section):
         )
         require(
             processes > 1 or sharding == "none",
-            f"ppo.sharding={sharding} shares the weights among processes and worker.processes is "
+            f"ppo.sharding={sharding} divides the weights among processes and worker.processes is "
             "1; set it to the number of GPUs, or ppo.sharding to none",
         )
 
     @property
     def evaluation_temperature(self) -> float:
-        """At which held-out prompts are answered: PPO's own where `evaluate` names none."""
+        """The sampling temperature of the evaluation: PPO's if `evaluate` has none."""
         return self.evaluate.temperature or self.ppo.temperature
 
     @classmethod
@@ -327,13 +325,13 @@ class Config(Section):
         return plain(dataclasses.asdict(self))
 
     def to_toml(self) -> str:
-        """The settings that differ from the defaults, as a file a person may edit."""
+        """The settings that differ from the defaults, as a config.toml."""
         sections: dict[str, list[str]] = {}
         for s in self.settings():
             if s.value != s.default:
                 section, _, key = s.name.rpartition(".")
                 sections.setdefault(section, []).append(f"{key} = {toml(plain(s.value))}")
-        head = "# Settings of this workspace; what is left out has its default.\n"
+        head = "# Settings of this workspace; others have their defaults.\n"
         tables = [
             (f"\n[{name}]\n" if name else "") + "\n".join(lines) + "\n"
             for name, lines in sorted(sections.items())

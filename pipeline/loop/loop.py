@@ -1,9 +1,9 @@
 """The loop as a state machine: sampling → labeling → reward → policy → evaluating → done → next.
 
-`advance` looks at the stored phase of the current iteration, does one step and stores it.  It
-may be called again after a crash at any point: every step is idempotent, and a stage's outputs
-are taken over only once the stage has succeeded.  A timer calls it in the app; `launch.py
-iterate` calls it in a terminal.
+`advance` reads the phase of the current iteration, does one step and stores the new phase.  It can
+be called again after a crash at any point: each step is idempotent, and a stage's outputs are
+stored only after the stage has succeeded.  In the app a timer calls it, in a terminal
+`launch.py iterate`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ STAGE_OF: dict[Phase, Stage] = {
     "policy": "policy",
     "evaluating": "evaluate",
 }
-"""The stage that must succeed before the phase ends; labeling is done by people."""
+"""The stage that must succeed before the phase ends; people do the labeling."""
 
 
 class Loop:
@@ -50,35 +50,35 @@ class Loop:
         self.reports = RewardReports(
             db.workspace, lambda: models.reward_models(db), lambda: self.state().message
         )
-        # Storage counts the labels, and is told here whose.
+        # Storage counts the labels of these kinds of annotators.
         settings.set_learn_from(db, self._now().reward.learn_from)
 
     # --- what the researcher's page asks -----------------------------------------------------
 
     def settings(self) -> list[SettingView]:
-        """Every setting; those given to the current iteration show as its values.
+        """Every setting with its value in the current iteration.
 
-        Those that are read no more are fixed: by training, or by the stage that stopped.
+        A setting is fixed if neither training nor the stopped stage reads it any more.
         """
         stopped = self.blocked_by()
         return form(self._now(), again=stopped.stage if stopped else None)
 
     def stopped_stage(self) -> Stopped | None:
-        """The stage that keeps the loop from going on, and what helps; None where none does."""
+        """The stopped stage that the loop waits for, and what may help; None if there is none."""
         if (run := self.blocked_by()) is None:
             return None
         flags = runs.notes(self._db, run.id, kind="flag")
         return stopped(run, flags, resumable=runs.has_checkpoint(self._db, run), now=self._now())
 
     def can_train(self) -> str | None:
-        """None when `train` would be accepted, else the reason why not."""
+        """None if `train` would be accepted, else the reason."""
         current = iterations.latest(self._db)
         if current is None:
             return "The loop has not started: import prompts first."
         return self._why_not(current, self._config_of(current))
 
     def _why_not(self, current: Iteration, config: Config) -> str | None:
-        """Why the iteration cannot be trained with these settings; None when it can."""
+        """Why the iteration cannot be trained with these settings, or None."""
         if current.phase != "labeling":
             return f"Iteration {current.number} is in its {self._phase_name(current)} phase."
         counted = worker_files.judged_by(self._db, config.reward.learn_from)
@@ -87,17 +87,17 @@ class Loop:
         if not prompts.counts(self._db).get("held-out"):
             return "There are no held-out prompts to evaluate the new policy on: import some."
         try:
-            # What the reward stage asks for: it would only fail later, with nobody labeling.
+            # The reward stage would check the same and fail later, when nobody labels.
             Preparation(self._db, current, config).require_judgments()
         except ValueError as error:
             return str(error)
         return None
 
     def train(self, overrides: Mapping[str, str], *, by_operator: bool = False) -> None:
-        """Leave labeling and train on every judgment so far, with `overrides` for this iteration.
+        """End labeling and train on all judgments so far, with `overrides` for this iteration.
 
-        Only the operator (the command line, which may do all that the files of this machine allow)
-        may name functions and files that config.toml does not.
+        Only the operator, who uses the command line, may name functions and files that config.toml
+        does not name.
         """
         self._require_components(overrides, due=None, by_operator=by_operator)
         with self._lock:
@@ -113,19 +113,19 @@ class Loop:
             settings.set_learn_from(self._db, config.reward.learn_from)
             changed = iterations.save(self._db, replace(changed, phase="reward"))
             if runs.newest(self._db, changed.number, "reward"):
-                # One was left for labeling: this is another run, on another snapshot.
+                # A stage was left for labeling; this is another run, on another snapshot.
                 self._start(changed, "reward")
 
     def label_more(self, run: str) -> None:
-        """Leave a reward stage that failed or was cancelled for labeling.
+        """Return from a failed or cancelled reward stage to labeling.
 
-        Its run stays as it is; the next "Train" starts another one, on a new snapshot.
+        Its run stays unchanged; the next "Train" starts another one, on a new snapshot.
         """
         with self._lock:
             stage = self._awaited(run).stage
             if stage != "reward":
                 raise ValueError(
-                    f"the {stage} stage does not learn from labels: retry it, and annotators go on "
+                    f"the {stage} stage does not learn from labels: retry it; annotators can continue "
                     "labeling meanwhile"
                 )
             iterations.save(self._db, replace(self._current(), phase="labeling"))
@@ -135,17 +135,16 @@ class Loop:
             self._jobs.cancel(run)
 
     def resume(self, run: str, overrides: Mapping[str, str] | None = None) -> None:
-        """Go on from its last checkpoint; `overrides` may raise `ppo.updates`."""
+        """Continue from the last checkpoint; `overrides` may raise `ppo.updates`."""
         with self._lock:
             self._jobs.resume(self._awaited(run).id, overrides or {})
 
     def retry(
         self, run: str, overrides: Mapping[str, str] | None = None, *, by_operator: bool = False
     ) -> None:
-        """Again from scratch, prepared anew with the current settings and `overrides`.
+        """Start a stopped stage from scratch, with the current settings and `overrides`.
 
-        A refusal changes nothing: neither settings nor a checkpoint are lost.  `by_operator` as
-        for `train`.
+        A refusal changes nothing.  `by_operator` as in `train`.
         """
         due = self._awaited(run).stage
         self._require_components(overrides or {}, due=due, by_operator=by_operator)
@@ -153,7 +152,7 @@ class Loop:
             stage = self._awaited(run).stage
             changed, config = overridden(self._config, self._current(), overrides or {}, due=stage)
             if stage == "sft" and not self._fine_tunes(changed):
-                iterations.save(self._db, changed)  # nothing to try: the base model is taken
+                iterations.save(self._db, changed)  # nothing to train: the base model is used
                 return
             prepared = Preparation(self._db, changed, config)
             prepared.require_reward_models()
@@ -184,7 +183,7 @@ class Loop:
     # --- the state machine -------------------------------------------------------------------
 
     def advance(self) -> Phase | None:
-        """Do one step if one is due; return the phase the loop is in afterwards."""
+        """Do one step if one is due; return the phase after it."""
         with self._lock:
             self._jobs.poll()
             current = iterations.latest(self._db)
@@ -206,8 +205,8 @@ class Loop:
             return current.phase
 
     def _due(self, current: Iteration) -> Stage | None:
-        """The stage that must succeed before the iteration goes on; None where none is."""
-        # The reference has to exist before anything can be sampled.
+        """The stage that must succeed next; None during labeling."""
+        # Sampling needs the reference.
         if current.phase == "sampling" and not models.newest(self._db, "sft"):
             return "sft"
         return STAGE_OF.get(current.phase)
@@ -243,7 +242,7 @@ class Loop:
         return runs.METHODS.get(method, method) if current.phase == "policy" else current.phase
 
     def blocked_by(self) -> Run | None:
-        """The stopped run that keeps the loop from going on until somebody resumes or retries."""
+        """The stopped run that somebody must resume or retry, or None."""
         current = iterations.latest(self._db)
         if current is None or (stage := self._due(current)) is None:
             return None
@@ -251,12 +250,12 @@ class Loop:
         return run if run and run.status in ("failed", "cancelled") else None
 
     def refresh(self) -> None:
-        """Take note of workers that ended while nobody was there to see it; starts nothing."""
+        """Store what running workers reported; starts nothing."""
         with self._lock:
             self._jobs.poll()
 
     def stopped(self) -> Run:
-        """`blocked_by` as of now, or ValueError when nothing is stopped."""
+        """`blocked_by` after `refresh`; ValueError if nothing is stopped."""
         self.refresh()
         found = self.blocked_by()
         if found is None:
@@ -264,13 +263,13 @@ class Loop:
         return found
 
     def shut_down(self) -> None:
-        """Let go of running workers without stopping them."""
+        """Release running workers without stopping them."""
         self._jobs.shut_down()
         self.reports.shut_down()
 
     def _begin(self, previous: Iteration | None) -> Iteration:
         sampled = None
-        if previous:  # what was labeled since the verdict counts as well
+        if previous:  # judgments since the verdict count too
             previous = iterations.save(self._db, self._judged(previous))
             sampled = gate.next_sampled(policy_judgments.evidence(self._db), previous)
         current = Iteration(
@@ -286,7 +285,7 @@ class Loop:
     def _label(self, current: Iteration) -> Phase:
         config = self._config_of(current)
         if not config.labeling.auto_train or runs.newest(self._db, current.number, "reward"):
-            return "labeling"  # a reward stage that was left is for a person to start again
+            return "labeling"  # a person must restart a reward stage that was left
         enough = worker_files.labels_in(self._db, current) >= current.labels_wanted
         if not enough or self._why_not(current, config):
             return "labeling"
@@ -294,12 +293,12 @@ class Loop:
         return "reward"
 
     def _fine_tunes(self, current: Iteration) -> bool:
-        """Whether the reference is fine-tuned on demonstrations, and not the base model as it is."""
+        """Whether the reference is fine-tuned; otherwise it is the base model."""
         return self._config_of(current).sft.enabled and worker_files.has_demonstrations(self._db)
 
     def _take_base_model(self, current: Iteration) -> None:
         name = self._config_of(current).model.name
-        # `demo` stays a word, so that a workspace survives a move of the installation.
+        # `demo` is not resolved to a path, so that the installation can move.
         path = "demo" if name == "demo" else base_model_path(name)
         base = ModelVersion(
             id="sft-1", role="sft", name=f"{name} (as it is)", path=path, iteration=0
@@ -315,20 +314,20 @@ class Loop:
         self._jobs.start(prepared.job(stage), fill=partial(prepared.fill, stage))
 
     def _take_over(self, current: Iteration, run: Run) -> Iteration:
-        """`_take`, stored; where what the stage made is of no use, its run has failed instead."""
+        """Store the outputs of a succeeded run; if they cannot be stored, the run has failed."""
         try:
             taken = self._take(current, run)
         except (ValueError, FileNotFoundError) as error:
-            # The same outputs would be refused again each time: only another attempt helps.
+            # The same outputs would be refused again: another attempt is needed.
             self._jobs.reject(run, str(error))
             return current
         return iterations.save(self._db, taken)
 
     def _take(self, current: Iteration, run: Run) -> Iteration:
-        """Take over the outputs of a stage that succeeded; return the iteration one phase on."""
+        """Store the outputs of a succeeded stage; return the iteration in its next phase."""
         config, directory = self._config_of(current), self._jobs.directory(run)
         summary, number = directory.result() or {}, current.number
-        if run.stage == "sft":  # what waits for it is the phase that it is in
+        if run.stage == "sft":  # the sampling phase waits for it
             self._jobs.register(run, role="sft", id="sft-1", name="SFT", parent=None)
             return current
         if run.stage == "sampling":
@@ -339,7 +338,7 @@ class Loop:
             policy = current.policy_sampled or require_reference(self._db).id
             return replace(current, phase="labeling", policy_sampled=policy)
         if run.stage == "reward":
-            # First: what cannot be taken over leaves no model registered.
+            # First, because it can fail, and then no model must be registered.
             proxy = directory.job().names.get("proxy")
             policy_judgments.take_predictions(self._db, directory.outputs, proxy=proxy)
             made = self._jobs.register(run, role="reward", id=f"reward-{number}", summary=summary)
@@ -362,15 +361,15 @@ class Loop:
         """The stopped run that the loop waits for; ValueError for any other."""
         found, blocking = self._jobs.stopped(run), self.blocked_by()
         if blocking is None or blocking.id != run:
-            raise ValueError(f"the loop went on without {run}; nothing waits for it any more")
+            raise ValueError(f"the loop no longer waits for {run}")
         return found
 
     def _require_components(
         self, overrides: Mapping[str, str], *, due: Stage | None, by_operator: bool
     ) -> None:
-        """ValueError where a shaping component or a file may not be named or cannot be had.
+        """ValueError if a shaping component or a file is not permitted or not available.
 
-        Not under the lock: importing somebody's function may take half a minute.
+        Called without the lock: importing a user function may take half a minute.
         """
         current = self._current()
         changed, config = overridden(self._config, current, overrides, due=due)
@@ -391,7 +390,7 @@ class Loop:
         return self._config.override(current.settings)
 
     def _now(self) -> Config:
-        """The settings that hold now."""
+        """The current settings."""
         current = iterations.latest(self._db)
         return self._config_of(current) if current else self._config
 
@@ -399,6 +398,6 @@ class Loop:
         return Preparation(self._db, current, self._config_of(current))
 
     def _judged(self, iteration: Iteration) -> Iteration:
-        """The iteration with the verdict on the policy that it judges, as the evidence stands."""
+        """The iteration with the current verdict on its candidate policy."""
         policy = iterations.candidate(self._db, iteration)
         return replace(iteration, verdict=gate.verdict(policy_judgments.evidence(self._db), policy))

@@ -1,7 +1,7 @@
-"""What to change first where a stage has failed: a red flag's first suggestion as settings.  No torch.
+"""Settings to try first after a stopped stage, by its red flag.  Loads no torch.
 
-The flags are `pipeline.ppo.metrics.red_flags`, each of which says in words what these settings do,
-and "diverged", where a number was not finite.
+The flags are those of `pipeline.ppo.metrics.red_flags`, and "diverged" for a number that was not
+finite.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ _FIRST: Mapping[str, Callable[[Config], Mapping[str, float]]] = {
     "explained_variance_negative": lambda c: {"ppo.value_weight": 2 * c.ppo.value_weight},
     "many_epochs": lambda _: {"ppo.epochs": 4},
 }
-"""The others name no setting: a person has to look for the cause."""
+"""Other flags have no such setting."""
 
 
 def suggested(flag: str, *, ran: Config, now: Config) -> dict[str, str]:
-    """Settings to try first after this flag, as `--set` takes them.
+    """Settings to try first after this flag, in the form of `--set`.
 
-    `ran` are those of the run that raised it, to which the gate may have added; `now` those that hold.
-    Empty where the flag's remedy is no setting, or holds already.
+    `ran` are the settings of the run that raised it, `now` the current ones.  Empty if the flag has
+    no such setting or the current settings have its value already.
     """
     find = _FIRST.get(flag)
     if find is None or ran.optimize.method != "ppo":
@@ -53,7 +53,7 @@ def suggested(flag: str, *, ran: Config, now: Config) -> dict[str, str]:
 
 
 def stopped(run: Run, flags: Sequence[RunNote], *, resumable: bool, now: Config) -> Stopped:
-    """What became of a run that stopped, and what helps; `flags` are those it has raised."""
+    """A stopped run and what may help; `flags` are the red flags that it raised."""
     worst = max(flags, key=lambda n: (n.payload.get("level") == "stop", n.seq), default=None)
     try:
         ran = Config.from_dict(run.config) if run.config else now

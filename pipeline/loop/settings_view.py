@@ -1,4 +1,4 @@
-"""Settings and metrics as the researcher's pages show them.  No torch here."""
+"""Settings as forms and commands show them, and which are locked.  Loads no torch."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BASIC_SETTINGS = (
     "ppo.target_kl",
     "ppo.start_from",
 )
-"""What the "Train" form shows unfolded."""
+"""Settings that the "Train" form shows first, in this order."""
 
 READ_BY: Mapping[Stage, tuple[str, ...]] = {
     "sft": ("model", "sft", "worker", "seed"),
@@ -41,19 +41,19 @@ READ_BY: Mapping[Stage, tuple[str, ...]] = {
         "evaluate", "ppo.temperature", "shaping", "model.dtype", "worker", "seed",
     ),
 }  # fmt: skip
-"""What each stage reads, as settings or whole sections: what is offered when it is tried again."""
+"""The settings or sections that each stage reads, which are offered for another attempt."""
 
 _OF_THE_REFERENCE = ("model.name", "sft")
 _OF_THE_PAIRS = ("sampling", "labeling", "gate.labels", "gate.most")
 _OF_THE_REWARD_MODEL = ("reward", "sampling.batch")
-"""`reward` also says which judgments DPO learns from: those that the reward model did.  By
-`sampling.batch` the reward stage samples what rewards are centred on."""
+"""DPO learns from the judgments that the reward model learned from, so `reward` affects it too.  The
+reward stage samples responses with `sampling.batch` to centre rewards."""
 
 
 def form(config: Config, *, again: Stage | None = None) -> list[SettingView]:
-    """Every setting with its current value; those of the unfolded form come first.
+    """Every setting with its current value, `BASIC_SETTINGS` first.
 
-    `again` is a stage that stopped: offered is then what it would read if it is tried again.
+    If `again` is a stopped stage, the settings that it reads are `offered`.
     """
     listed = [
         SettingView(
@@ -78,7 +78,7 @@ def _read(name: str, stage: Stage) -> bool:
 
 
 def _shown(value: Any) -> int | float | str | bool:
-    """Lists and tables as the text that `--set` would take."""
+    """Lists and tables as TOML text."""
     return value if isinstance(value, (int, float, str, bool)) else toml(plain(value))
 
 
@@ -90,7 +90,7 @@ def _kind(value: Any) -> Literal["int", "float", "str", "bool"]:
 
 
 def as_lines(found: Mapping[str, Any]) -> str:
-    """A `Setting` as its dict, for people: two lines, written as `--set` would take them."""
+    """Two lines on a setting, a `SettingView` as a dict, with values as `--set` takes them."""
     value, default = (_written(found[key]) for key in ("value", "default"))
     other = f"  (default: {default})" if value != default else ""
     choices = f" One of {', '.join(found['choices'])}." if found["choices"] else ""
@@ -104,9 +104,9 @@ def _written(value: int | float | str | bool) -> str:
 def disagreeing(
     asked: Config, names: Collection[str], running: Sequence[Mapping[str, Any]]
 ) -> list[str]:
-    """Of the settings of these names, those that a running loop has otherwise: "NAME=ITS OWN".
+    """The settings of these names that differ in a running loop, as "NAME=THE LOOP'S VALUE".
 
-    `running` are its `Setting`s as dicts.
+    `running` are its `SettingView`s as dicts.
     """
     wanted = {each.name: each.value for each in form(asked)}
     return [
@@ -117,9 +117,9 @@ def disagreeing(
 
 
 def locked_reason(name: str, due: Stage | None) -> str | None:
-    """Why a setting is fixed where `due` is the next stage (None: training); else None.
+    """Why a setting cannot change if `due` is the next stage (None: training), or None.
 
-    What it governs is made already, and what comes must go by the same.
+    It is locked if what it controls exists already.
     """
     kinds = (name, name.partition(".")[0])
     if name.startswith("plugins."):
@@ -129,32 +129,32 @@ def locked_reason(name: str, due: Stage | None) -> str | None:
         )
     if due != "sft" and any(kind in _OF_THE_REFERENCE for kind in kinds):
         return (
-            f"{name} acts when the SFT reference is made, which is once in a workspace; set it in "
-            "config.toml of a new one"
+            f"{name} is read when the SFT reference is made, once per workspace; set it in "
+            "config.toml of a new workspace"
         )
     of_the_reward_model = any(kind in _OF_THE_REWARD_MODEL for kind in kinds)
     if due in ("policy", "evaluate") and of_the_reward_model:
         return (
-            f"{name} acts when the reward model is trained, which this iteration's is; set it for the "
-            "next iteration, when it is trained"
+            f"{name} is read when the reward model is trained, and this iteration's is already "
+            "trained; set it when the next iteration is trained"
         )
     if of_the_reward_model or _unsampled(due):
         return None
     if any(kind in _OF_THE_PAIRS for kind in kinds):
         return (
-            f"{name} acts when an iteration's pairs are sampled and labeled, which is before training; "
-            "set it for the next iteration, in the workspace's config.toml or with `serve --set`"
+            f"{name} is read when an iteration's pairs are sampled, before training; set it for the "
+            "next iteration, in the workspace's config.toml or with `serve --set`"
         )
     return None
 
 
 def _unsampled(due: Stage | None) -> bool:
-    """Whether an iteration whose next stage is `due` has no pairs yet."""
+    """Whether an iteration with the next stage `due` has no pairs yet."""
     return due in ("sft", "sampling")
 
 
 def check_unlocked(names: Iterable[str], due: Stage | None) -> None:
-    """ValueError where one of these settings is fixed by then."""
+    """ValueError if one of these settings is locked."""
     for name in names:
         if reason := locked_reason(name, due):
             raise ValueError(reason)
@@ -163,9 +163,9 @@ def check_unlocked(names: Iterable[str], due: Stage | None) -> None:
 def overridden(
     base: Config, iteration: Iteration, by: Mapping[str, str], *, due: Stage | None
 ) -> tuple[Iteration, Config]:
-    """An iteration with further settings, whose next stage is `due`, and all settings it then has.
+    """The iteration with further settings `by`, and its full settings; `due` is its next stage.
 
-    Raises ValueError for one that is wrong or too late, before anything changes.
+    Raises ValueError for a setting that is invalid or locked.
     """
     merged = dict(iteration.settings) | dict(by)
     config = base.override(merged)

@@ -1,6 +1,6 @@
 """What a stage is given: its job, with models and settings, and the files of `inputs/`.
 
-Worked out anew for every attempt from scratch, so that a retry has what its settings ask for.
+Each attempt from scratch gets a new job and new inputs.
 """
 
 from __future__ import annotations
@@ -24,20 +24,19 @@ from storage.records import Iteration, ModelVersion, Snapshot, Stage, derive_see
 from storage.tables import iterations, models, policy_judgments, runs
 
 JUDGED = ("judgments.parquet", "judged_by.json", "snapshot.txt")
-"""What the reward stage is given of the judgments; DPO gets the same files."""
+"""The reward stage's input files on judgments; DPO gets the same."""
 
 
 def iteration_seed(seed: int, number: int) -> int:
     """The seed of an iteration, below 2³¹.
 
-    Their sum would not do: iteration 2 of seed 0 would be sampled and shuffled as iteration 1 of
-    seed 1 was, and the seeds of a study were not independent.
+    It is not the sum: iteration 2 of seed 0 would then equal iteration 1 of seed 1.
     """
     return derive_seed("iteration", str(seed), str(number))
 
 
 def require_reference(db: Database) -> ModelVersion:
-    """The SFT reference; RuntimeError before there is one."""
+    """The SFT reference; RuntimeError if there is none yet."""
     reference = models.newest(db, "sft")
     if reference is None:
         raise RuntimeError("no SFT reference is registered; sampling makes one first")
@@ -49,16 +48,16 @@ _TRAINING: tuple[Stage, ...] = ("reward", "policy", "evaluate")
 
 @dataclass(frozen=True)
 class Preparation:
-    """What the stages of one iteration are given, under these settings."""
+    """Checks, jobs and inputs of the stages of one iteration, under these settings."""
 
     db: Database
     current: Iteration
     config: Config
 
     def job(self, stage: Stage, *, run: str | None = None) -> Job:
-        """A job with the models its stage may need: sampled or trained policy, reference, …
+        """A job with the models that its stage may need.
 
-        `run` is the id of a run that is tried again; without one it is a new run.
+        `run` is the id of a run that is tried again; without it there is a new run.
         """
         current, config, reference = self.current, self.config, models.newest(self.db, "sft")
         names: dict[str, str | None] = {"policy": None, "reference": None, "previous": None}
@@ -68,7 +67,7 @@ class Preparation:
             names["reference"] = reference.id
             names["policy"] = current.policy_sampled or reference.id
             names["previous"] = self._previous()
-            # Sampling chooses by that of the iteration before.
+            # Sampling uses the reward model of the previous iteration.
             latest = models.newest(self.db, "reward")
             names["reward"] = current.reward_model or (latest.id if latest else None)
             if stage == "sampling":
@@ -100,7 +99,7 @@ class Preparation:
         )
 
     def fill(self, stage: Stage, inputs: Path) -> None:
-        """Write what the stage reads; ValueError where there is nothing to give."""
+        """Write the stage's inputs; ValueError if there is nothing to write."""
         fills: Mapping[Stage, Callable[[Path], Any]] = {
             "sft": lambda inputs: worker_files.give_demonstrations(self.db, inputs),
             "sampling": self._plan_sampling,
@@ -113,18 +112,18 @@ class Preparation:
         fills[stage](inputs)
 
     def require_reward_models(self) -> None:
-        """ValueError unless each of shaping.extra_reward_models can be had and is one."""
+        """ValueError unless all of shaping.extra_reward_models are available reward models."""
         known = {m.id: m.role for m in models.listing(self.db)}
         ours = [id for id, role in known.items() if role == "reward"]
         for name in self.config.shaping.extra_reward_models:
             if name in ours:
                 continue
-            # Hub ids of reward models have an owner; without a slash it is one of ours misspelt.
+            # Hub ids of reward models have an owner; a name without a slash is a misspelt id.
             path = self._path(name)
             if name in known or not (is_local(path) or "/" in path):
                 raise ValueError(
-                    f"shaping.extra_reward_models names {name!r}, which is no reward model of this "
-                    f"workspace ({', '.join(ours) or 'it has none yet'}), no local directory and no "
+                    f"shaping.extra_reward_models names {name!r}, which is neither a reward model of this "
+                    f"workspace ({', '.join(ours) or 'it has none yet'}), nor a local directory, nor a "
                     "Hugging Face id (owner/name)"
                 )
             try:
@@ -133,28 +132,29 @@ class Preparation:
                 raise ValueError(f"shaping.extra_reward_models: {error}") from None
 
     def require_models(self, due: Stage) -> None:
-        """ValueError where the stage that is `due`, or one after it, needs a model that is gone.
+        """ValueError if the stage `due`, or a later one, needs a model that is missing.
 
-        Before anything trains: the evaluation would notice after hours.
+        Checked before training: the evaluation would otherwise fail after hours.
         """
         stages = _TRAINING[_TRAINING.index(due) :] if due in _TRAINING else (due,)
         needed = {
             name
             for stage in stages
             for key, name in self.job(stage).names.items()
-            if key != "reward" or name == self.current.reward_model  # else it is made before
+            if key != "reward"
+            or name == self.current.reward_model  # otherwise it will be made first
         }
         gone = [model.path for model in models.missing(self.db) if model.id in needed]
         if gone:
             raise ValueError(
                 f"{', '.join(gone)} is missing from {self.db.workspace}: a backup does not contain models. "
-                "Copy the directory there from the workspace that the backup was made of"
+                "Copy the directory from the workspace that was backed up"
             )
 
     def require_components(self, allowed: Set[str] | None) -> None:
-        """ValueError where a shaping component cannot be had, or is a function that is not `allowed`.
+        """ValueError if a shaping component is not available, or is a function not in `allowed`.
 
-        None allows all.  What may not be named is not looked at either: that runs its module.
+        None allows all.  A function that is not allowed is not imported.
         """
         shaping = self.config.shaping
         others = shaping.functions - allowed if allowed is not None else ()
@@ -166,7 +166,7 @@ class Preparation:
         require_available(shaping)
 
     def require_judgments(self) -> None:
-        """ValueError unless the reward stage has enough to learn from and to measure on."""
+        """ValueError unless there are enough judgments to learn from and to measure on."""
         reward = self.config.reward
         counted = worker_files.judged_by(self.db, reward.learn_from)
         if not counted["used"]:
@@ -178,7 +178,7 @@ class Preparation:
         held_out_prompts(judged, share=reward.held_out_share, seed=self.config.seed)
 
     def shipped_pairs(self) -> Path | None:
-        """The demo's ready-made pairs, where they are what sampling would be asked for."""
+        """The pairs shipped with the demo, if they fit the settings; None otherwise."""
         found = shipped_pairs(self.config, wanted=self._pairs_wanted())
         return found if found and worker_files.knows_prompts(self.db, found) else None
 
@@ -213,7 +213,7 @@ class Preparation:
         policy_judgments.give_pairs(self.db, inputs, iteration=number, proxy=self._proxy())
 
     def _give_for_policy(self, inputs: Path) -> None:
-        """Prompts, and for DPO the very judgments that the reward model learned from."""
+        """Prompts, and for DPO the judgments that the reward model learned from."""
         number = self.current.number
         seed = iteration_seed(self.config.seed, number)
         worker_files.give_prompts(self.db, inputs, role="train", seed=seed)
@@ -228,12 +228,12 @@ class Preparation:
         return iterations.opponent_of(self.current, iterations.before(self.db, self.current))
 
     def _proxy(self) -> str | None:
-        """The reward model whose promises the policy on trial is held to."""
+        """The reward model of the candidate policy, whose predictions the gate compares."""
         policy = iterations.candidate(self.db, self.current)
         return models.get(self.db, policy).reward_model if policy else None
 
     def _path(self, name: str) -> str:
-        """Where a model is: one of this workspace by its id, else a directory or a hub id."""
+        """The path of a model of this workspace; other names are directories or hub ids."""
         path = {model.id: model.path for model in models.listing(self.db)}.get(name, name)
         local = self.db.workspace / path
         return str(local.resolve()) if local.exists() else base_model_path(path)

@@ -1,4 +1,4 @@
-"""The settings of a workspace: made from a preset once, read by every command after."""
+"""The settings of a workspace: made once from a preset, read by every command."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ def load_settings(workspace: Path, files: Sequence[Path], sets: Sequence[str]) -
 
 
 def require_settings(workspace: Path) -> None:
-    """ValueError where there are data without settings: a preset would be taken for theirs.
+    """ValueError if there is data without settings: a preset might not fit it.
 
-    ReplacementUnfinished where a restore was interrupted, which may have moved them.
+    ReplacementUnfinished if a restore was interrupted, which may have moved the settings.
     """
     require_settled(workspace)
     if holds_data(workspace) and not (workspace / SETTINGS).exists():
         raise ValueError(
             f"{workspace / SETTINGS} is missing; put it back, or make a new one with "
-            "`python launch.py init --model NAME`, the model that this workspace is for"
+            "`python launch.py init --model NAME` for the model of this workspace"
         )
 
 
 def prepare(
     workspace: Path, model: str | None, files: Sequence[Path], sets: Sequence[str]
 ) -> Config:
-    """Make the workspace with its config.toml unless it exists; return its settings."""
+    """Create the workspace and its config.toml if they do not exist; return the settings."""
     require_settled(workspace)
     own = workspace / SETTINGS
     if own.exists():

@@ -1,4 +1,4 @@
-"""A request to stop: at once, or, where work would be lost, at the next good moment."""
+"""Requests to stop: at once, or at the end of a step if work would be lost."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 WAS_CANCELLED = "cancelled"
-"""The reason that a stage gives which stopped because it was asked to."""
+"""The reason of a stage that stopped on request."""
 
 _deferring = False
 _asked = False
 
 
 class Cancelled(BaseException):
-    """The researcher cancelled; not an Exception, so that no stage can swallow it."""
+    """The researcher cancelled; not an Exception, so that no stage catches it by mistake."""
 
 
 def ask() -> None:
-    """Stop now, or note the request where somebody has promised to look (`deferred`)."""
+    """Stop now; inside `deferred`, only remember the request."""
     global _asked
     _asked = True
     if not _deferring:
@@ -30,7 +30,7 @@ def asked() -> bool:
 
 @contextmanager
 def deferred() -> Iterator[None]:
-    """Inside, a request waits until `asked` is looked at; the caller then raises `Cancelled`."""
+    """Inside, requests do not stop the code; it must check `asked` and raise `Cancelled`."""
     global _deferring
     _deferring = True
     try:

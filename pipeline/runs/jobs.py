@@ -1,7 +1,7 @@
-"""Worker processes: start, follow, cancel, resume.  The web process's side of a run directory.
+"""The web process's side of a run directory: start, follow, cancel and resume workers.
 
-A worker outlives a restart of the web process: `poll` looks at the run directories of every run
-that is stored as running, whoever started it.
+A worker survives a restart of the web process: `poll` reads the run directory of every run that is
+stored as running.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from storage.records import Metric, ModelVersion, Run, RunNote, Stage, now
 from storage.tables import models, runs
 
 _STARTS_FROM = {"sft": "policy", "reward": "reference", "policy": "policy"}
-"""The model of a job whose weights the stage begins with, by the role of what it makes."""
+"""By the role of the model that a stage makes, the job's model that it starts from."""
 FREE_BYTES_NEEDED = 500 * 1024 * 1024
-"""A stage is not started with less free disk than this; checkpoints come on top."""
+"""Free disk space that every stage needs, besides its checkpoints."""
 
 LINGERS = 2.0
-"""Seconds in which a worker that is done usually ends; one with threads of its own may take longer."""
+"""Seconds to wait for the process of a finished worker; other threads may keep it alive longer."""
 
 STARTING = "starting the worker"
 
 _ATTEMPT = ("checkpoint", "snapshots", "outputs", "model", "inputs")
-"""What one attempt from scratch has.  The checkpoint goes first: nothing may resume on other inputs."""
+"""Files of one attempt.  The checkpoint is removed first: nothing may resume with other inputs."""
 
 
 class Jobs:
@@ -50,9 +50,9 @@ class Jobs:
         return RunDirectory(self._db.workspace / run.directory)
 
     def start(self, job: Job, *, fill: Callable[[Path], Any]) -> Run:
-        """Make the run directory, let `fill(inputs)` write what the stage reads, start a worker.
+        """Create the run directory, let `fill(inputs)` write the inputs, start a worker.
 
-        A failure to prepare is stored as a failed run with its reason, like any other.
+        If that fails, a failed run with the reason is stored.
         """
         run = _record(job)
         with self._new_directory(run, job) as directory:
@@ -62,18 +62,18 @@ class Jobs:
             except (ValueError, OSError) as error:
                 directory.write_error(str(error))
                 return self._finish(run, "failed", str(error))
-            # Stored before the worker lives: a crash in between leaves a failed run to retry,
-            # never a worker nobody knows of.
+            # Stored before the worker starts: a crash in between leaves a failed run, which can be
+            # retried, and never an unknown worker.
             runs.save(self._db, run)
         self._spawn(run, directory)
         return run
 
     def require_space(self, job: Job) -> None:
-        """ValueError where the disk has no room for a stage that would begin now."""
+        """ValueError if the disk has too little space for the stage."""
         _check_free_space(self._db.workspace, job)
 
     def adopt(self, job: Job, outputs: Path) -> Run:
-        """A run whose outputs exist already: recorded like any other, with no worker."""
+        """Store a run whose outputs already exist, without a worker."""
         run = replace(_record(job), progress=1.0, message="shipped with the demo")
         with self._new_directory(run, job) as directory:
             shutil.copytree(outputs, directory.outputs, dirs_exist_ok=True)
@@ -82,10 +82,7 @@ class Jobs:
 
     @contextmanager
     def _new_directory(self, run: Run, job: Job) -> Iterator[RunDirectory]:
-        """A run's directory, gone again where the run could not be stored.
-
-        The loop will start the stage again a second later, in another one.
-        """
+        """A new run directory; it is removed if the run cannot be stored, and the loop tries again."""
         path = self._db.workspace / run.directory
         try:
             yield RunDirectory.create(path, job)
@@ -94,7 +91,7 @@ class Jobs:
             raise
 
     def reject(self, run: Run, reason: str) -> Run:
-        """A run that succeeded has failed after all: what it made cannot be taken over."""
+        """Mark a succeeded run as failed, because its outputs cannot be stored."""
         directory = self.directory(run)
         directory.clear_outcome()
         directory.write_error(reason)
@@ -112,12 +109,12 @@ class Jobs:
     ) -> ModelVersion:
         """Move a run's model into `models/` and register it with its lineage.
 
-        May be called again after a crash.  A model of that id that is there and not this run's, as
-        after a restore, is kept beside it under another name.
+        Can be called again after a crash.  If another run's model of that id exists, as after a
+        restore, it is renamed.
         """
         directory = self.directory(run)
         source, target = directory.model, self._db.workspace / "models" / id
-        # Once it has moved, the run has none any more: then what is there is its own.
+        # After a crash the model may have moved already; then the target is the run's own.
         if source.exists() or not target.exists():
             target.parent.mkdir(exist_ok=True)
             if target.exists():
@@ -141,14 +138,14 @@ class Jobs:
         return made
 
     def poll(self) -> list[Run]:
-        """Read new events of every running run; return the runs that ended since."""
+        """Read new events of all running runs; return the runs that ended."""
         ended = []
         self._lingering = [child for child in self._lingering if child.poll() is None]
         for run in runs.listing(self._db):
             if run.status != "running":
                 continue
             directory = self.directory(run)
-            # Looked at before the events are read: what it wrote until its end is then read too.
+            # Checked before reading the events, so that the last events of an ended run are read.
             alive = directory.is_running()
             run = self._ingest(run, directory)
             if alive:
@@ -158,7 +155,7 @@ class Jobs:
         return ended
 
     def cancel(self, run_id: str) -> None:
-        """Ask the worker's whole process group to stop, and return; `poll` sees to its end."""
+        """Ask the worker's process group to stop; `poll` follows it until it ends."""
         run = runs.get(self._db, run_id)
         if run.status != "running":
             ended = "was cancelled" if run.status == "cancelled" else run.status
@@ -168,13 +165,13 @@ class Jobs:
         self._wait_for_end(run, directory)
 
     def _wait_for_end(self, run: Run, directory: RunDirectory) -> None:
-        """Tell what a run that was asked to stop is waited for, and kill it when that takes too long."""
+        """Show what a run that was asked to stop still does; kill it if that takes too long."""
         grace = process.kill_if_late(directory, now())
         if grace is not None and run.message != (message := grace.sentence(runs.kind(run))):
             runs.say(self._db, run, message)
 
     def stopped(self, run_id: str) -> Run:
-        """The run, which has failed or was cancelled; ValueError where it has not."""
+        """A run that failed or was cancelled; ValueError for any other."""
         run = runs.get(self._db, run_id)
         if run.status not in ("failed", "cancelled"):
             raise ValueError(f"{run_id} has {run.status}; only a stopped run can be resumed")
@@ -193,9 +190,9 @@ class Jobs:
         return self._again(replace(run, config=job.config.to_dict()), job)
 
     def retry(self, run_id: str, job: Job, *, fill: Callable[[Path], Any]) -> Run:
-        """Run a stage that failed or was cancelled again from scratch, as `job`, on new inputs.
+        """Run a failed or cancelled stage again from scratch, as `job`, with new inputs.
 
-        A ValueError leaves the run as it was, with its checkpoint.
+        A ValueError leaves the run and its checkpoint unchanged.
         """
         run = self.stopped(run_id)
         directory = self.directory(run)
@@ -215,7 +212,7 @@ class Jobs:
         return self._again(replace(run, progress=0.0, config=job.config.to_dict()), job)
 
     def shut_down(self) -> None:
-        """Let go of the children without stopping them."""
+        """Release the workers without stopping them."""
         process.let_go([*self._children.values(), *self._lingering])
         self._children.clear()
         self._lingering.clear()
@@ -243,7 +240,7 @@ class Jobs:
             self._children[run.id] = process.spawn(directory, lock.fileno())
 
     def _ingest(self, run: Run, directory: RunDirectory) -> Run:
-        """Store the events after `run.ingested_seq` and return the run as it then stands."""
+        """Store the events after `run.ingested_seq`; return the updated run."""
         events, place = directory.follow_events(
             run.attempt, run.ingested_seq, self._places.get(run.id)
         )
@@ -276,7 +273,7 @@ class Jobs:
             else:
                 done = event["done"] / event["total"] if event["total"] else 0.0
                 run = replace(run, progress=done, message=event["message"])
-        # The first events of a new attempt take the place of what came after its checkpoint.
+        # The first events of a new attempt replace those after its checkpoint.
         replace_from = events[0]["seq"] if run.ingested_seq == 0 and run.attempt > 1 else None
         run = replace(run, ingested_seq=events[-1]["seq"])
         runs.ingest(self._db, run, metrics, notes, replace_from=replace_from)
@@ -289,19 +286,19 @@ class Jobs:
             try:
                 child.wait(LINGERS)
             except subprocess.TimeoutExpired:
-                # It has let go of the lock, so its work is over: nobody waits for what else it does.
+                # It has released the lock, so its work is done.
                 self._lingering.append(child)
         if directory.result() is not None:
             return self._finish(replace(run, progress=1.0), "succeeded", None)
         if directory.cancel_asked() is not None:
             error = directory.error()
-            wrong = (
+            problem = (
                 f"; it ended with an error: {error}" if error not in (None, WAS_CANCELLED) else ""
             )
-            # What it was waited for is over; how far it came is not.
-            told = directory.progress_events(run.attempt)
-            run = replace(run, message=told[-1]["message"] if told else STARTING)
-            return self._finish(run, "cancelled", f"cancelled by the researcher{wrong}")
+            # Show its last progress instead of what it was waiting for.
+            events = directory.progress_events(run.attempt)
+            run = replace(run, message=events[-1]["message"] if events else STARTING)
+            return self._finish(run, "cancelled", f"cancelled by the researcher{problem}")
         return self._finish(run, "failed", directory.failure())
 
     def _finish(self, run: Run, status: Any, reason: str | None) -> Run:
@@ -311,10 +308,10 @@ class Jobs:
 
 
 def _record(job: Job) -> Run:
-    """The run that a job of the loop is, as it begins."""
+    """The stored run of a job, at its start."""
     return Run(
         id=job.run,
-        stage=cast("Stage", job.stage),  # a study's is refused by the record
+        stage=cast("Stage", job.stage),  # the record refuses a study's
         iteration=job.iteration,
         status="running",
         message=STARTING,
@@ -324,7 +321,7 @@ def _record(job: Job) -> Run:
 
 
 def _longer(job: Job, overrides: Mapping[str, str]) -> Job:
-    """The job with more updates; ValueError where something else would change."""
+    """The job with more updates; ValueError for any other change."""
     if not overrides:
         return job
     is_ppo = job.stage == "policy" and job.config.optimize.method == "ppo"
@@ -343,7 +340,7 @@ def _longer(job: Job, overrides: Mapping[str, str]) -> Job:
 
 
 def _check_free_space(workspace: Path, job: Job, *, freed: int = 0) -> None:
-    """What the stage will write must fit on the disk; `freed` bytes are given free before it begins."""
+    """ValueError if the disk has too little space; `freed` bytes will be freed before the start."""
     policy = job.models.get("policy")
     needed = FREE_BYTES_NEEDED + _policies_written(job) * (_size(Path(policy)) if policy else 0)
     free = shutil.disk_usage(workspace).free + freed
@@ -355,16 +352,14 @@ def _check_free_space(workspace: Path, job: Job, *, freed: int = 0) -> None:
 
 
 def _policies_written(job: Job) -> int:
-    """How many times the policy's own size a stage writes at most."""
+    """Upper bound of what a stage writes, in sizes of the policy."""
     if job.stage in ("sampling", "evaluate"):
         return 0
     if job.stage == "policy" and job.config.optimize.method == "ppo" and job.config.ppo.lora_rank:
         return 2  # the model with its adapters merged; checkpoints hold the adapters alone
-    return (
-        8  # weights, and two checkpoints, each of weights and both moments of Adam, and some room
-    )
+    return 8  # weights; two checkpoints with weights and both moments of Adam; a reserve
 
 
 def _size(folder: Path) -> int:
-    """Bytes of the files in a folder; 0 where there is none."""
+    """Bytes of the files in a folder; 0 if it does not exist."""
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())

@@ -10,6 +10,6 @@ import pandas as pd
 
 
 def write_rows(path: Path, rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> None:
-    """A parquet file that has its columns whether or not it has rows."""
+    """Write a parquet file; it has its columns even without rows."""
     path.parent.mkdir(parents=True, exist_ok=True)
     pd.DataFrame(list(rows), columns=list(columns)).to_parquet(path, index=False)

@@ -1,4 +1,4 @@
-"""Workers: start one, and reach one that outlives whoever started it."""
+"""Worker processes: start one, and stop one, whoever started it."""
 
 from __future__ import annotations
 
@@ -15,30 +15,31 @@ from pathlib import Path
 from pipeline.runs.rundir import LOCK_FD, RunDirectory
 
 PATIENCE = 60.0
-"""Seconds without a sign of life that every worker is given which was asked to stop."""
+"""Minimum of seconds without progress after which a worker that was asked to stop is killed."""
 
 _STEPS_ALLOWED = 2.0
-"""A step may take this many times as long as the slowest of the last ones."""
+"""A step may take this many times as long as the slowest recent one."""
 _RECENT = 3
 _UNITS = {"ppo": "update", "rloo": "update", "dpo": "step", "reward": "step", "sft": "step"}
-"""What a stage, or a method that improves the policy, finishes, with a checkpoint, when it is asked to stop; the others stop at once."""
+"""By `Job.kind`, what a stage finishes before it stops with a checkpoint; others stop at once."""
 
 
 @dataclass(frozen=True)
 class Grace:
-    """How long a worker that was asked to stop is waited for, in seconds without a sign of life."""
+    """How long to wait for a worker that was asked to stop."""
 
     seconds: float
+    """Seconds without progress until it is killed."""
     step: float | None
-    """What its slowest recent step took; None where the request came before the end of one."""
+    """Seconds of its slowest recent step; None if no step had ended before the request."""
     since: datetime
-    """Its last sign of life: the request, the end of a step, or a file of a checkpoint."""
+    """Its last progress: the request, the end of a step, or a file of a checkpoint."""
 
     def is_over(self, when: datetime) -> bool:
         return (when - self.since).total_seconds() > self.seconds
 
     def sentence(self, kind: str) -> str:
-        """What is waited for, for how long at most and why."""
+        """What the studio waits for and how long at most."""
         unit = _UNITS.get(kind)
         limit = f"killed after {_span(self.seconds)} without progress"
         if unit is None:
@@ -48,14 +49,14 @@ class Grace:
 
 
 def spawn(directory: RunDirectory, lock: int) -> subprocess.Popen[bytes]:
-    """Start the worker of a run directory in a session of its own; it inherits the held lock."""
+    """Start the worker of a run directory in its own session; it inherits the lock."""
     child = start(directory, lock, outlives=True)
     (directory.path / "pid").write_text(str(child.pid))
     return child
 
 
 def start(directory: RunDirectory, lock: int, *, outlives: bool) -> subprocess.Popen[bytes]:
-    """Start the worker of a run directory, in our session unless it `outlives` us."""
+    """Start the worker of a run directory, in its own session if it `outlives` this process."""
     with directory.log.open("ab") as log:
         return subprocess.Popen(
             [sys.executable, "-m", "pipeline.worker", str(directory.path)],
@@ -70,7 +71,7 @@ def start(directory: RunDirectory, lock: int, *, outlives: bool) -> subprocess.P
 
 
 def cancel(directory: RunDirectory, when: datetime) -> None:
-    """Ask a worker and everything it started to stop, once."""
+    """Ask a worker and its child processes to stop, once."""
     if directory.cancel_asked() is None:
         directory.ask_to_cancel(when)
         directory.say("asked to stop")
@@ -78,9 +79,9 @@ def cancel(directory: RunDirectory, when: datetime) -> None:
 
 
 def kill_if_late(directory: RunDirectory, when: datetime) -> Grace | None:
-    """Kill a worker that was asked to stop and shows no sign of life; None where it was not asked.
+    """Kill a worker that was asked to stop and makes no progress; None if it was not asked.
 
-    An update of a large model and its checkpoint take minutes, so the time follows the run.
+    An update of a large model and its checkpoint take minutes, so the limit depends on the run.
     """
     asked = directory.cancel_asked()
     if asked is None:
@@ -97,10 +98,10 @@ def _grace(directory: RunDirectory, asked: datetime) -> Grace:
     told = [datetime.fromtimestamp(event["time"], UTC) for event in events]
     before, after = [t for t in told if t <= asked], [t for t in told if t > asked]
     steps = _seconds_between(before)[-_RECENT:]
-    # The step at work has taken this long already; the first one has nothing to be compared with.
+    # The current step counts with its duration so far; for the first step that is all there is.
     longest = max([*steps, *_seconds_between([(before or [begun])[-1], asked])])
     seconds = max(PATIENCE, _STEPS_ALLOWED * longest)
-    # A worker that ends a second step was not listening: what it does then buys no time.
+    # A worker that ends a second step ignores the request; its checkpoints do not extend the limit.
     kept = directory.checkpoint.rglob("*") if len(after) < 2 else ()
     files = [file for file in kept if file.is_file()]
     signs = [asked, *after[:1], *map(_written_at, files)]
@@ -112,7 +113,7 @@ def _seconds_between(moments: list[datetime]) -> list[float]:
 
 
 def _written_at(file: Path) -> datetime:
-    """When a file was last written; long ago where it has just been removed."""
+    """When a file was last written; 1970 if it was just removed."""
     try:
         return datetime.fromtimestamp(file.stat().st_mtime, UTC)
     except FileNotFoundError:
@@ -120,7 +121,7 @@ def _written_at(file: Path) -> datetime:
 
 
 def _span(seconds: float) -> str:
-    """A length of time, in the largest unit that it has two of."""
+    """A duration, in the largest unit of which there are two."""
     for size, unit in ((3600, "h"), (60, "min")):
         if seconds >= 2 * size:
             return f"{seconds / size:.3g} {unit}"
@@ -128,15 +129,15 @@ def _span(seconds: float) -> str:
 
 
 def _signal(directory: RunDirectory, signum: int) -> None:
-    """Reach a worker and everything it started."""
-    # The lock proves the worker lives, so the recorded group id is still its own.
+    """Signal a worker and its child processes."""
+    # The lock is held, so the worker lives and the recorded group id is still its own.
     if directory.is_running():
         with suppress(ProcessLookupError, FileNotFoundError):
             os.killpg(int((directory.path / "pid").read_text()), signum)
 
 
 def let_go(children: list[subprocess.Popen[bytes]]) -> None:
-    """Forget workers without stopping them."""
+    """Release workers without stopping them."""
     for child in children:
         child.poll()
         child.returncode = child.returncode or 0  # no "still running" warning at exit

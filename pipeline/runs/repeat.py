@@ -1,7 +1,7 @@
-"""Runs outside the loop, for studies that compare them: the workspace's own stages, repeated.
+"""Repeated stages of a workspace, for studies.
 
-Nothing of the database changes, and a study runs beside a live server.  Each run is a worker of
-its own in a run directory of its own; a study that was stopped goes on where it was.
+The database does not change, so a study can run beside a live server.  Each run is a worker with
+its own run directory; an interrupted study continues.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ Progress = Callable[[str], None]
 
 
 def newest_run(workspace: Path, stage: str, *, iteration: int | None = None) -> RunDirectory | None:
-    """The newest run of a stage that was given its inputs; None where there is none."""
+    """The newest run of a stage that got its inputs, or None."""
     found = [RunDirectory(path.parent) for path in workspace.glob("runs/*/job.json")]
     started = [d for d in found if _is_of(d.job(), stage, iteration) and any(d.inputs.iterdir())]
     return max(started, key=lambda d: (d.path / "job.json").stat().st_mtime, default=None)
 
 
 def newest_ppo_run(workspace: Path) -> RunDirectory:
-    """The run that improved the policy last; ValueError where there is none."""
+    """The newest run of the policy stage; ValueError if there is none."""
     found = newest_run(workspace, "policy")
     if found is None:
         raise ValueError(
@@ -43,16 +43,13 @@ def newest_ppo_run(workspace: Path) -> RunDirectory:
 
 
 def chosen_settings(source: RunDirectory, overrides: Mapping[str, Any]) -> Config:
-    """The settings with which a run is repeated.
-
-    ValueError for those that chose its models and its seed: a repetition has the same ones.
-    """
+    """The settings of a repetition; ValueError for settings that select models or the seed."""
     had = source.job().config
     config = had.override(overrides)
     before, after = values(had), values(config)
     if after["seed"] != before["seed"]:
         raise ValueError(
-            "seed is that of the run that is repeated; --set ppo.seed gives PPO another course"
+            "seed cannot differ from the repeated run's; --set ppo.seed=… changes the seed of PPO"
         )
     for name in ("ppo.start_from", "shaping.extra_reward_models"):
         if after[name] != before[name]:
@@ -64,7 +61,7 @@ def chosen_settings(source: RunDirectory, overrides: Mapping[str, Any]) -> Confi
 
 
 def folder_of(place: Path, name: str) -> Path:
-    """The study's folder under `place`; ValueError unless the name is that of a plain folder."""
+    """The study's folder in `place`; ValueError unless the name is a plain folder name."""
     if not re.fullmatch(r"\w[\w .=+-]{0,99}", name):
         raise ValueError(
             f"--name {name!r} must be a plain folder name: letters, digits and -_.=+ (100 at most, "
@@ -75,7 +72,7 @@ def folder_of(place: Path, name: str) -> Path:
 
 @contextmanager
 def exclusive(folder: Path, *, option: str = "--name") -> Iterator[None]:
-    """Have a study's folder, made here, to ourselves; RuntimeError where another command has it."""
+    """Create and lock a study's folder; RuntimeError if another command has locked it."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("ab") as lock:
         try:
@@ -90,11 +87,11 @@ def exclusive(folder: Path, *, option: str = "--name") -> Iterator[None]:
 
 @contextmanager
 def stoppable() -> Iterator[None]:
-    """For commands that go on where they were: Ctrl-C says so."""
+    """On Ctrl-C, say that the command can continue."""
     try:
         yield
     except KeyboardInterrupt:
-        sys.stderr.write("stopped; run the same command to go on\n")
+        sys.stderr.write("stopped; run the same command to continue\n")
         raise
 
 
@@ -103,13 +100,13 @@ def run_to_end(
 ) -> RunDirectory:
     """Do a job in the run directory `path`, unless it is done; `fill(inputs)` writes its inputs.
 
-    It starts from its checkpoint where there is one, and stops with us.  Raises ValueError where
-    the directory belongs to other settings (the machine's may change) or models, RuntimeError
-    where the job fails.
+    It continues from its checkpoint, if any, and stops with this process.  Raises ValueError if the
+    directory belongs to other models or settings (`worker.*` may differ), RuntimeError if the job
+    fails.
     """
     path.mkdir(parents=True, exist_ok=True)
     directory = RunDirectory(path)
-    # Where we were killed, our worker may live on.
+    # If an earlier command was killed, its worker may still run.
     with directory.hold_lock() as lock:
         if prepared(directory, job, fill=fill):
             _follow(directory, lock.fileno(), progress)
@@ -119,13 +116,15 @@ def run_to_end(
 
 
 def prepared(directory: RunDirectory, job: Job, *, fill: Callable[[Path], Any]) -> bool:
-    """Whether there is anything to do; if so, the directory, whose lock we hold, is ready for a worker.
+    """Prepare a locked directory for a worker; False if the job is done.
 
     Raises ValueError as `run_to_end` does.
     """
     path = directory.path
     known = directory.job() if (path / "job.json").exists() else None
-    given = job if known is None or known.repeats else replace(job, repeats=None)  # older ones
+    given = (
+        job if known is None or known.repeats else replace(job, repeats=None)
+    )  # of older versions
     if known and (found := differences(_identity(known), _identity(given))):
         raise ValueError(
             f"{path} belongs to a study with other settings or models ({'; '.join(found)}); give "
@@ -142,10 +141,7 @@ def prepared(directory: RunDirectory, job: Job, *, fill: Callable[[Path], Any]) 
 
 
 def differences(stored: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
-    """``key: stored → given`` for what makes another study of it.
-
-    The machine's settings (`worker.*`) do not: a study may go on with more threads.
-    """
+    """``key: stored → given`` for all differences but `worker.*`, which may change."""
     keys = [key for key in {**stored, **given} if not key.startswith("worker.")]
     return [
         f"{key}: {stored.get(key)} → {given.get(key)}"
@@ -160,7 +156,7 @@ def values(config: Config) -> dict[str, Any]:
 
 
 def _identity(job: Job) -> dict[str, Any]:
-    # After a restore, models of the same names may be others; the run that was given them is not.
+    # After a restore, other models may have the same names; the run identifies them.
     models = {f"the {key} model": path for key, path in job.models.items()}
     return values(job.config) | models | {"the run that is repeated": job.repeats}
 
@@ -180,21 +176,18 @@ def _is_of(job: Job, stage: str, iteration: int | None) -> bool:
 
 
 def _follow(directory: RunDirectory, lock: int, progress: Progress) -> None:
-    """Run the worker, which inherits the lock, to its end; it stops with us.
-
-    RuntimeError says why it failed.
-    """
+    """Run the worker, which inherits the lock, until it ends; RuntimeError if it fails."""
     worker = process.start(directory, lock, outlives=False)
-    said = ""
+    shown = ""
     try:
         while worker.poll() is None:
             time.sleep(0.5)
-            if (message := _last_progress(directory)) != said:
-                said = message
-                progress(said)
+            if (message := _last_progress(directory)) != shown:
+                shown = message
+                progress(shown)
     finally:
         if worker.poll() is None:
-            progress("stopping; what is finished stays")
+            progress("stopping; finished work is kept")
             worker.terminate()
             worker.wait()
     if directory.result() is None:
@@ -207,7 +200,7 @@ def _last_progress(directory: RunDirectory) -> str:
 
 
 def nats(option: str, value: float) -> float:
-    """A divergence to compare at; ValueError unless it is a finite positive number."""
+    """A KL in nats; ValueError unless it is finite and positive."""
     if not (math.isfinite(value) and value > 0):
         raise ValueError(f"{option} {value:g} must be a number of nats above 0")
     return value

@@ -1,21 +1,21 @@
-"""A run directory: the whole contract between the web process and a worker.
+"""A run directory: the contract between the web process and a worker.
 
 ::
 
     RUN_DIR/job.json         written once, before the worker starts
             inputs/*.parquet what the stage reads
-            lock             flocked by the worker for as long as it lives
+            lock             locked (flock) by the worker as long as it lives
             events.jsonl     progress, metrics and notes; one line each, numbered by `seq`
             log.txt          everything the worker prints
             checkpoint/      what a resume starts from
-            snapshots/       policies kept along training, where they are asked for
+            snapshots/       policies kept during training (optimize.snapshots)
             outputs/*.parquet, model/
-            cancel           when the researcher asked the stage to stop
+            cancel           time at which the researcher asked the stage to stop
             error.json       why the stage failed, in one sentence
             result.json      written last, by rename: the stage succeeded
 
-No `result.json` and no lock means the stage failed, whatever else is there.  A process id proves
-nothing (ids recur after a reboot); the lock does, because the kernel drops it with its holder.
+Without `result.json` and without a lock the stage has failed.  Process ids are not used, because
+they can be reused; the kernel releases the lock when its holder ends.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from pipeline.config.studio import Config
 from storage.records import Stage
 
 Study = Literal["measure", "curve"]
-"""Stages of studies, which the loop and its database do not know."""
+"""Stages of studies, which are not part of the loop."""
 
 LOCK_FD = "KITESTRING_LOCK_FD"
 _TAIL = 4096
@@ -44,10 +44,13 @@ _TAIL = 4096
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What a worker is asked to do.  `models` maps policy, reference, previous and reward to
-    absolute paths (or hub ids), and reward_2, reward_3, … where several reward models score;
-    `names` maps the same keys to model ids for lineage.  `notes` are warnings to give at its start,
-    by name: what was decided for it; `repeats` is the run that a study does again."""
+    """What a worker is to do.
+
+    `models` maps policy, reference, previous and reward to absolute paths or hub ids, and reward_2,
+    reward_3, … if several reward models score.  `names` maps the same keys to model ids for
+    lineage.  `notes` are warnings to report at the start, by name.  `repeats` is the run that a
+    study repeats.
+    """
 
     run: str
     stage: Stage | Study
@@ -67,7 +70,7 @@ class Job:
         return self.config.optimize.method if self.stage == "policy" else self.stage
 
     def model(self, key: str) -> str:
-        """The path of a model this stage cannot do without."""
+        """The path of a model; ValueError if the job has none."""
         path = self.models.get(key)
         if not path:
             raise ValueError(f"the {self.stage} stage of {self.run} was given no {key} model")
@@ -81,7 +84,7 @@ class Job:
 
 @dataclass(frozen=True)
 class EventPosition:
-    """How far events.jsonl was read: the byte after the last line, and what stands before it."""
+    """How far events.jsonl was read: the byte after the last line, and the bytes before it."""
 
     end: int
     tail: bytes
@@ -102,7 +105,7 @@ class RunDirectory:
 
     @classmethod
     def create(cls, path: Path, job: Job) -> RunDirectory:
-        """Make the directory and its job.json; `inputs/` is the caller's to fill."""
+        """Create the directory and its job.json; the caller fills `inputs/`."""
         directory = cls(path)
         for folder in (directory.inputs, directory.outputs):
             folder.mkdir(parents=True, exist_ok=True)
@@ -120,7 +123,7 @@ class RunDirectory:
         return Job(**(data | {"config": Config.from_dict(data["config"])}))
 
     def is_running(self) -> bool:
-        """Whether a worker lives, told by its lock."""
+        """Whether a worker holds the lock."""
         try:
             with (self.path / "lock").open("rb") as handle:
                 fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -131,10 +134,9 @@ class RunDirectory:
         return False
 
     def hold_lock(self) -> io.IOBase:
-        """Take the lock; keep the returned handle alive.  One worker a directory.
+        """Take the lock, held while the returned handle is open; RuntimeError if it is taken.
 
-        The starter takes it first and hands it down (`LOCK_FD`), so that there is no moment
-        between start and lock in which a healthy worker looks dead.
+        The starter takes it and passes it on (`LOCK_FD`), so that a healthy worker always holds it.
         """
         inherited = os.environ.pop(LOCK_FD, None)
         if inherited is not None:
@@ -148,11 +150,11 @@ class RunDirectory:
         return handle
 
     def result(self) -> dict[str, Any] | None:
-        """The summary of a stage that succeeded, else None."""
+        """The summary of a stage that succeeded, or None."""
         return _read_json(self.path / "result.json")
 
     def write_result(self, summary: Mapping[str, Any]) -> None:
-        """The last thing a successful worker does."""
+        """Store the summary; a successful worker does this last."""
         write_atomically(self.path / "result.json", json.dumps(summary, indent=2, default=str))
 
     def write_error(self, reason: str, traceback: str = "") -> None:
@@ -160,30 +162,29 @@ class RunDirectory:
         write_atomically(self.path / "error.json", text)
 
     def failure(self) -> str:
-        """Why a run that has neither a lock nor a result ended, in one sentence."""
+        """Why a run with neither a lock nor a result ended."""
         if not self.path.exists():
             return "its run directory is gone: it was running when the backup was made"
-        return self.error() or "the worker was killed or died without a word; its log may tell more"
+        return self.error() or "the worker was killed or crashed; its log may say more"
 
     def error(self) -> str | None:
-        """The reason that the worker gave for its end, if it gave one."""
+        """The reason that the worker stored, if any."""
         found = _read_json(self.path / "error.json")
         return str(found["reason"]) if found else None
 
     def ask_to_cancel(self, when: datetime) -> None:
-        """Record that the stage is to stop; the first request counts."""
+        """Record a request to stop; the first one counts."""
         if self.cancel_asked() is None:
             write_atomically(self.path / "cancel", when.isoformat())
 
     def cancel_asked(self) -> datetime | None:
-        """When the stage was asked to stop, if it was."""
+        """When the stage was asked to stop, or None."""
         with suppress(FileNotFoundError):
             return datetime.fromisoformat((self.path / "cancel").read_text())
         return None
 
     def clear_outcome(self) -> None:
-        """Forget an earlier end before the next attempt."""
-        # The process id is of a worker that has ended, and ids recur.
+        """Remove the outcome of an earlier attempt."""
         for name in ("cancel", "error.json", "result.json", "pid"):
             (self.path / name).unlink(missing_ok=True)
 
@@ -204,7 +205,7 @@ class RunDirectory:
             handle.write(f"{stamp} {text}\n")
 
     def events_after(self, attempt: int, seq: int) -> Iterator[dict[str, Any]]:
-        """Complete event lines newer than (attempt, seq); a torn last line waits for its end."""
+        """Events after (attempt, seq), without an incomplete last line."""
         with suppress(FileNotFoundError), self.events.open("rb") as handle:
             for _, event in _complete(handle):
                 if (event["attempt"], event["seq"]) > (attempt, seq):
@@ -213,10 +214,10 @@ class RunDirectory:
     def follow_events(
         self, attempt: int, seq: int, place: EventPosition | None
     ) -> tuple[list[dict[str, Any]], EventPosition | None]:
-        """`events_after`, from where the last look ended, and where this one did.
+        """`events_after`, read from `place` on, and the place where reading ended.
 
-        A long run's file has megabytes.  Where a worker that resumed has taken lines back, the file
-        is read from its beginning.
+        The file of a long run has megabytes.  If a resumed worker removed lines, it is read from
+        the beginning.
         """
         with suppress(FileNotFoundError), self.events.open("rb") as handle:
             start = place.end if place and _tail(handle, place.end) == place.tail else 0
@@ -235,10 +236,10 @@ class RunDirectory:
 
 
 class Report:
-    """How a stage tells the world what it does; each call is one event line.
+    """Writes the events of a stage; each call is one line.
 
-    Events carry `attempt` and `seq`.  After a resume, `rewind(seq)` truncates the file to the
-    checkpoint, so that no step is reported twice; what follows has the new attempt's number.
+    Events have an `attempt` and a number `seq`.  After a resume, `rewind(seq)` truncates the file to
+    the checkpoint, so that no step is reported twice.
     """
 
     def __init__(self, directory: RunDirectory, *, attempt: int = 1) -> None:
@@ -263,11 +264,11 @@ class Report:
         self._emit(kind="note", note=kind, name=name, message=message, step=step, payload=payload)
 
     def log(self, text: str) -> None:
-        """A line for log.txt; the worker's standard output goes to the same file."""
+        """Add a line to log.txt, where the worker's standard output goes too."""
         self._directory.say(text)
 
     def rewind(self, seq: int) -> None:
-        """Forget every event after `seq`."""
+        """Remove all events after `seq`."""
         with self._directory.events.open("rb+") as handle:
             kept = [end for end, event in _complete(handle) if event["seq"] <= seq]
             handle.truncate(kept[-1] if kept else 0)
@@ -288,14 +289,14 @@ class Report:
         rest = (json.dumps(line, default=_python_number) + "\n").encode()
         start = self._handle.seek(0, os.SEEK_END)
         try:
-            while rest:  # where the disk is almost full, a part of it is written
+            while rest:  # if the disk is almost full, a part is written
                 rest = rest[self._handle.write(rest) :]
         except OSError:
             self._handle.truncate(start)
             raise
 
     def _drop_torn_line(self) -> int:
-        """Truncate a half-written last line and return the last sequence number."""
+        """Remove an incomplete last line; return the last sequence number."""
         seq = kept = 0
         with suppress(FileNotFoundError), self._directory.events.open("rb+") as handle:
             for kept, event in _complete(handle):  # noqa: B007 (the last of both is wanted)
@@ -305,7 +306,7 @@ class Report:
 
 
 def _tail(handle: IO[bytes], end: int) -> bytes:
-    """The last bytes before `end`: a line's number and time are among them, or some of its values."""
+    """The last bytes before `end`, which identify the line there."""
     handle.seek(max(0, end - _TAIL))
     return handle.read(min(end, _TAIL))
 
@@ -313,10 +314,10 @@ def _tail(handle: IO[bytes], end: int) -> bytes:
 def _complete(
     handle: IO[bytes], attempt: int = 1, seq: int = 0
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The events from where the file stands, with the bytes to the end of each, up to a torn last line.
+    """The events from the file's position on, each with the number of bytes up to its end.
 
-    `attempt` and `seq` are those of the event before.  A line that cannot be read, as a crash of the machine may leave one, is a warning in its place:
-    nothing that was reported after it is lost.
+    An incomplete last line is left out.  `attempt` and `seq` are those of the previous event.  A
+    line that cannot be read, as after a crash of the machine, becomes a warning.
     """
     end = 0
     for line in handle:
@@ -328,10 +329,10 @@ def _complete(
             seq, attempt = event["seq"], event["attempt"]
         except (ValueError, KeyError, TypeError):
             seq += 1
-            said = "a line of events.jsonl cannot be read; what it reported is missing"
+            message = "a line of events.jsonl cannot be read; what it reported is missing"
             event = {
                 "seq": seq, "attempt": attempt, "kind": "note", "note": "warning",
-                "name": "events", "message": said, "step": 0, "payload": {},
+                "name": "events", "message": message, "step": 0, "payload": {},
             }  # fmt: skip
         yield end, event
 

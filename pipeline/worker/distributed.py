@@ -1,9 +1,8 @@
 """A stage in several processes: the worker is the first and starts the others.
 
-They are in the worker's process group and hold its lock with it, so that cancelling reaches all of
-them, and the run is over when the last is gone.  (`torchrun` gives every process a session of its
-own, which a request to the worker's group would miss.)  They share the work; only the first tells
-and writes.
+They are in the worker's process group and hold its lock, so that a request to stop reaches all of
+them and the run lasts until the last one ends.  `torchrun` would give each process its own session,
+which the request would not reach.  Only the first process reports and writes files.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ from tempfile import TemporaryDirectory
 
 from pipeline.runs.rundir import Job
 
-_PLACE = "KITESTRING_PEER"
-_PATIENCE = 30.0
-"""Seconds that the others get to end by themselves."""
+_RANK = "KITESTRING_PEER"
+_GRACE = 30.0
+"""Seconds that the others have to end."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rank:
-    """One process among those of a stage; they meet at a file."""
+    """One process of a stage; `meeting` is the file through which they find each other."""
 
     rank: int
     size: int
@@ -35,8 +34,8 @@ class Rank:
 
 
 def this_rank() -> Rank | None:
-    """This process's place where the worker started it as a further one, else None."""
-    given = os.environ.get(_PLACE)
+    """The rank of this process; None if it is the worker itself."""
+    given = os.environ.get(_RANK)
     if given is None:
         return None
     rank, size, meeting = given.split(" ", 2)
@@ -45,9 +44,9 @@ def this_rank() -> Rank | None:
 
 @contextmanager
 def launch_ranks(job: Job, run: Path, *, lock: int) -> Iterator[None]:
-    """Inside, the stage has as many processes as `worker.processes` says; PPO alone may.
+    """Inside, a PPO stage has `worker.processes` processes.
 
-    Raises ValueError for more than there are GPUs, and RuntimeError when another process stopped.
+    Raises ValueError if there are fewer GPUs, RuntimeError if another process stops.
     """
     size = job.config.worker.processes
     if job.stage != "policy" or size == 1:
@@ -60,7 +59,7 @@ def launch_ranks(job: Job, run: Path, *, lock: int) -> Iterator[None]:
             with connected(Rank(rank=0, size=size, meeting=meeting), job):
                 yield
         except RuntimeError as error:
-            died = _broken_off(others) if _connection_lost(error) else None
+            died = _failed_process(others) if _connection_lost(error) else None
             if died is None:
                 raise
             raise RuntimeError(f"process {died} of {size} stopped; see the log") from error
@@ -69,29 +68,29 @@ def launch_ranks(job: Job, run: Path, *, lock: int) -> Iterator[None]:
 
 
 @contextmanager
-def connected(place: Rank, job: Job) -> Iterator[None]:
-    """Inside, torch.distributed joins this process with the others."""
-    # Only now: the worker sets threads and environment before torch is loaded.
+def connected(own: Rank, job: Job) -> Iterator[None]:
+    """Inside, torch.distributed connects the processes."""
+    # Imported here: the worker sets threads and environment before torch is loaded.
     import torch  # noqa: PLC0415
     import torch.distributed as dist  # noqa: PLC0415
 
     from pipeline.models.devices import pick_device  # noqa: PLC0415
 
-    os.environ["LOCAL_RANK"] = str(place.rank)
+    os.environ["LOCAL_RANK"] = str(own.rank)
     device = pick_device(job.config.worker.device)
     if device.type == "cuda":
-        if place.size > torch.cuda.device_count():
+        if own.size > torch.cuda.device_count():
             raise ValueError(
-                f"worker.processes={place.size} is more than the {torch.cuda.device_count()} GPUs here"
+                f"worker.processes={own.size} is more than the {torch.cuda.device_count()} GPUs here"
             )
         torch.cuda.set_device(device)
     elif not job.config.worker.threads:
-        torch.set_num_threads(max(1, torch.get_num_threads() // place.size))
+        torch.set_num_threads(max(1, torch.get_num_threads() // own.size))
     dist.init_process_group(
         "nccl" if device.type == "cuda" else "gloo",
-        init_method=f"file://{place.meeting}",
-        rank=place.rank,
-        world_size=place.size,
+        init_method=f"file://{own.meeting}",
+        rank=own.rank,
+        world_size=own.size,
     )
     try:
         yield
@@ -105,17 +104,17 @@ def _start(run: Path, rank: int, size: int, meeting: str, lock: int) -> subproce
         stdin=subprocess.DEVNULL,
         pass_fds=[lock],
         cwd=Path(__file__).parents[2],
-        env=os.environ | {_PLACE: f"{rank} {size} {meeting}"},
+        env=os.environ | {_RANK: f"{rank} {size} {meeting}"},
     )
 
 
 def _connection_lost(error: RuntimeError) -> bool:
-    """Whether this is torch.distributed's way to say that another process is gone."""
+    """Whether torch.distributed reports that another process ended."""
     return any(name in str(error).lower() for name in ("gloo", "nccl"))
 
 
-def _broken_off(others: Sequence[subprocess.Popen[bytes]]) -> int | None:
-    """The number, from 2, of a process that failed; it may take a moment to be gone."""
+def _failed_process(others: Sequence[subprocess.Popen[bytes]]) -> int | None:
+    """The number, from 2, of a process that failed; waits a moment for it to end."""
     deadline = time.monotonic() + 5
     while time.monotonic() < deadline:
         for number, other in enumerate(others, 2):
@@ -126,12 +125,12 @@ def _broken_off(others: Sequence[subprocess.Popen[bytes]]) -> int | None:
 
 
 def _end(others: Sequence[subprocess.Popen[bytes]], *, at_once: bool) -> None:
-    """See the other processes off: they end by themselves unless the first stopped early."""
+    """Wait for the other processes; terminate them if the first one failed."""
     for other in others:
         if at_once:
             other.terminate()
         try:
-            other.wait(timeout=_PATIENCE)
+            other.wait(timeout=_GRACE)
         except subprocess.TimeoutExpired:
             other.kill()
             other.wait()

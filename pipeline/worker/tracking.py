@@ -1,7 +1,6 @@
-"""Metrics to the trackers that people have already: TensorBoard, trackio, wandb and others.
+"""Sends metrics to the trackers in `worker.report_to`: TensorBoard, trackio, wandb.
 
-They are accelerate's; `worker.report_to` names them.  Kitestring's own record of a run is its
-events, whatever is tracked beside them.
+They are accelerate's.  Kitestring itself reads the events only.
 """
 
 from __future__ import annotations

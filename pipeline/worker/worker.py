@@ -1,8 +1,7 @@
-"""One job in a process of its own: ``python -m pipeline.worker RUN_DIR``.
+"""The worker process of one job: ``python -m pipeline.worker RUN_DIR``.
 
-It holds the run directory's lock for as long as it lives, writes everything it prints to log.txt,
-and ends in one of three ways: result.json (it succeeded), error.json (it failed or was asked to
-stop, and says why), or neither (it was killed; the freed lock tells).
+It holds the run directory's lock while it lives and writes its output to log.txt.  It ends with
+result.json (it succeeded), error.json (it failed or was asked to stop) or neither (it was killed).
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ CANCELLED = 128 + signal.SIGTERM
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Do the job of a run directory; returns the process's exit status."""
+    """Do the job of a run directory; return the exit status of the process."""
     arguments = sys.argv[1:] if arguments is None else arguments
     if len(arguments) != 1 or not (Path(arguments[0]) / "job.json").is_file():
         sys.stderr.write("usage: python -m pipeline.worker RUN_DIR (a directory with job.json)\n")
@@ -67,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _work(directory: RunDirectory, lock: int) -> dict[str, Any]:
-    """Run the stage; its summary, with the seconds it took."""
+    """Run the stage; return its summary with its duration in seconds."""
     start = time.monotonic()
     job = directory.job()
     _configure_process(job.config.worker)
@@ -90,7 +89,7 @@ def _work(directory: RunDirectory, lock: int) -> dict[str, Any]:
 
 
 def _run_rank(directory: RunDirectory, place: distributed.Rank) -> int:
-    """Be a further process of a stage: do its share, tell nothing, and log only a failure."""
+    """Run as a further process of a stage: do a share of the work and report nothing."""
     signal.signal(signal.SIGTERM, _cancel)
     job = directory.job()
     _configure_process(job.config.worker)
@@ -137,12 +136,12 @@ def _configure_process(config: WorkerConfig) -> None:
     if config.nice > niceness:
         os.nice(config.nice - niceness)
     with suppress(OSError):
-        # Linux's autogroups make nice count within a session only, and a worker has its own.
+        # With Linux's autogroups, nice applies within a session only, and a worker has its own.
         Path("/proc/self/autogroup").write_text(str(config.nice))
     if config.threads:
         for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
             os.environ[name] = str(config.threads)
-    # Spinning at a barrier while the web process has the core costs more than the work itself.
+    # Spinning at a barrier while the web process has the core would cost more than the work.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
@@ -152,7 +151,7 @@ def _configure_process(config: WorkerConfig) -> None:
 
 
 def reason_of(error: BaseException) -> str:
-    """Why a stage failed, in one sentence for people."""
+    """Why a stage failed, in one sentence."""
     if type(error).__name__ == "OutOfMemoryError":
         return (
             "the GPU ran out of memory; lower the stage's batch (ppo.micro_batch_tokens, "
@@ -160,20 +159,20 @@ def reason_of(error: BaseException) -> str:
         )
     if isinstance(error, MemoryError):
         return "the machine ran out of memory; lower the stage's batch or use a smaller model"
-    if any(isinstance(e, OSError) and e.errno == errno.ENOSPC for e in _behind(error)):
+    if any(isinstance(e, OSError) and e.errno == errno.ENOSPC for e in _causes(error)):
         return "the disk is full; free some space and resume or retry"
     lines = str(error).strip().splitlines()
     if not lines:
         return f"the stage stopped with {type(error).__name__}"
-    # These are raised with a sentence; of others the type is half the message.
+    # Our own errors are sentences; other errors need their type.
     plain = type(error) in (ValueError, RuntimeError) or type(error).__module__.startswith(
         "pipeline"
     )
     return lines[0] if plain else f"{type(error).__name__}: {lines[0]}"
 
 
-def _behind(error: BaseException | None) -> Iterator[BaseException]:
-    """The error and those it came from: libraries hide a full disk behind their own."""
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """The error and its causes: libraries wrap the error of a full disk."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
@@ -190,7 +189,7 @@ def _fail(directory: RunDirectory, reason: str, status: int) -> int:
 
 
 def _log_output(path: Path) -> None:
-    """Send everything this process prints, C libraries included, to the log."""
+    """Redirect the output of this process, C libraries included, to the log."""
     sys.stdout.flush()
     sys.stderr.flush()
     with path.open("ab") as log:
@@ -199,13 +198,13 @@ def _log_output(path: Path) -> None:
 
 
 def _cancel(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001
-    # Asked twice, the second request would otherwise interrupt the handling of the first.
+    # A second request must not interrupt the handling of the first.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     ask()
 
 
 def _finite(value: Any) -> Any:
-    """NaN and infinities as None: browsers' JSON has no word for them."""
+    """NaN and infinities as None: JSON does not have them."""
     if isinstance(value, Mapping):
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

@@ -310,7 +310,7 @@ def test_training_without_labels_is_refused_in_a_sentence(tmp_path: Path):
         run("iterate", "--workspace", place)
     with pytest.raises(ValueError, match=r"did you mean 'ppo\.kl_weight'"):
         run("iterate", "--set", "ppo.kl_wieght=1", "--workspace", place)
-    with pytest.raises(ValueError, match=r"sampling\.top_p acts when .* config\.toml or with"):
+    with pytest.raises(ValueError, match=r"sampling\.top_p is read when .* config\.toml or with"):
         run("iterate", "--set", "sampling.top_p=0.5", "--workspace", place)
 
 

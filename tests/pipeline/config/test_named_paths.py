@@ -37,13 +37,13 @@ def test_a_researcher_is_told_the_same_of_files_that_exist_and_of_others(
     there.mkdir() if kind != "references" else there.write_text("{}")
     said = []
     for path in (there, tmp_path / "nowhere", "/etc/passwd", world.workspace / "journal.jsonl"):
-        with pytest.raises(ValueError, match="researchers may name what lies in") as refused:
+        with pytest.raises(ValueError, match="researchers may name files in") as refused:
             loop.train(settings(kind, path))
         said.append(str(refused.value).replace(str(path), "PATH"))
     assert len(set(said)) == 1
     assert unchanged(world)
     run = failed_ppo(loop, world)
-    with pytest.raises(ValueError, match="researchers may name what lies in"):
+    with pytest.raises(ValueError, match="researchers may name files in"):
         loop.retry(run, settings(kind, there))
     assert iterations.get(world, 2).settings == {}
 
@@ -55,7 +55,7 @@ def test_a_link_leads_no_further_than_the_folder(loop: Loop, world: Database, tm
     folder.mkdir()
     (folder / "link.jsonl").symlink_to(secret)
     for path in (folder / "link.jsonl", f"{folder}/../journal.jsonl", f"{folder}/../../secret"):
-        with pytest.raises(ValueError, match="researchers may name what lies in"):
+        with pytest.raises(ValueError, match="researchers may name files in"):
             loop.train(settings("references", path))
     assert unchanged(world)
 

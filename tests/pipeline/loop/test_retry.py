@@ -98,12 +98,12 @@ def test_settings_that_nothing_reads_any_more_are_refused(loop: Loop, world: Dat
     in_phase(world, "labeling")
     compare(world, "policy-1", "sft-1", ["first"] * 2)
     for name, value in (("sampling.top_p", "0.5"), ("labeling.overlap", "1"), ("gate.labels", "9")):
-        with pytest.raises(ValueError, match=f"{name} acts when an iteration's pairs are sampled"):
+        with pytest.raises(ValueError, match=f"{name} is read when an iteration's pairs are sampled"):
             loop.train({name: value})
     assert iterations.get(world, 2).phase == "labeling"
     loop.train({"gate.kl_raise": "2", "sampling.batch": "4"})
     failed = stop(loop)
-    with pytest.raises(ValueError, match=r"sampling\.surplus acts when"):
+    with pytest.raises(ValueError, match=r"sampling\.surplus is read when"):
         loop.retry(failed.id, {"sampling.surplus": "2"})
     loop.retry(failed.id, {"reward.epochs": "2"})
 
@@ -113,7 +113,7 @@ def test_sampling_that_is_retried_asks_for_the_labels_its_settings_want(
 ):
     in_phase(world, "sampling", policy_sampled="policy-1", labels_wanted=40)
     failed = stop(loop)
-    with pytest.raises(ValueError, match=r"model\.name acts when the SFT reference is made"):
+    with pytest.raises(ValueError, match=r"model\.name is read when the SFT reference is made"):
         loop.retry(failed.id, {"model.name": "demo"})
     loop.retry(failed.id, {"labeling.labels": "11", "labeling.overlap": "0"})
     assert iterations.get(world, 2).labels_wanted == 11
@@ -175,7 +175,7 @@ def test_a_misspelt_reward_model_is_refused_and_can_be_mended(loop: Loop, world:
     in_phase(world, "policy", settings={"shaping.extra_reward_models": '["reward-7"]'})
     failed = stop(loop)
     assert job(world, failed).names["reward_2"] == "reward-7"
-    with pytest.raises(ValueError, match="names 'reward-7', which is no reward model of this"):
+    with pytest.raises(ValueError, match="names 'reward-7', which is neither a reward model of this"):
         loop.retry(failed.id)
     loop.retry(failed.id, {"shaping.extra_reward_models": '["reward-1"]'})
     assert job(world, failed).names["reward_2"] == "reward-1"
@@ -206,8 +206,8 @@ def test_what_is_no_reward_model_is_refused_before_anything_is_trained(
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("reward-9", r"'reward-9', which is no reward model of this workspace \(reward-1, reward-2\)"),
-        ("policy-1", "'policy-1', which is no reward model of this workspace"),
+        ("reward-9", r"'reward-9', which is neither a reward model of this workspace \(reward-1, reward-2\)"),
+        ("policy-1", "'policy-1', which is neither a reward model of this workspace"),
         ("/no/such", "shaping.extra_reward_models: there is no model directory /no/such"),
     ],
 )  # fmt: skip
@@ -397,7 +397,7 @@ def test_only_the_run_that_the_loop_waits_for_is_taken_up_again(loop: Loop, worl
     stale: Any = {"stage": "sft", "iteration": 1, "status": "failed", "directory": "runs/old"}
     runs.save(world, Run(id="old", **stale))
     for act in (loop.resume, loop.retry):
-        with pytest.raises(ValueError, match="the loop went on without old"):
+        with pytest.raises(ValueError, match="the loop no longer waits for old"):
             act("old")
     loop.retry(waited_for.id)
     assert models.get(world, "sft-1").path == "demo"

@@ -140,7 +140,7 @@ def test_running_is_told_by_the_lock_and_ends_with_its_holder(directory: RunDire
 
 
 def test_why_a_run_failed(directory: RunDirectory) -> None:
-    killed = "the worker was killed or died without a word; its log may tell more"
+    killed = "the worker was killed or crashed; its log may say more"
     assert directory.failure() == killed
     directory.write_error("the tokenizer has no end-of-text token")
     assert directory.failure() == "the tokenizer has no end-of-text token"

@@ -242,7 +242,7 @@ def test_settings_that_choose_a_runs_models_are_refused(workspace, name, value):
 
 def test_another_seed_is_refused_for_the_runs_own_would_count(workspace):
     for command in (("compare",), ("sweep", "--kl-weight", "0.1")):
-        with pytest.raises(ValueError, match=r"ppo\.seed gives PPO another course"):
+        with pytest.raises(ValueError, match=r"ppo\.seed=… changes the seed of PPO"):
             run(*command, "--workspace", workspace, "--name", "no", "--set", "seed=3")
 
 
