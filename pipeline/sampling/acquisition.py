@@ -1,12 +1,12 @@
-"""Which pairs to ask: acquisition functions over the rewards of several members.
+"""Which pairs to ask about: acquisition functions over the rewards of several members.
 
-K members (the networks or heads of a reward model, or several reward models) disagree where they have learned
-too little.  With p_k the probabilities of first, second and tie that member k gives a pair under
+K members (networks or heads of one or several reward models) disagree where they have learned too
+little.  With p_k the probabilities of first, second and tie that member k gives a pair under
 the tie model, p̄ their mean and H the entropy in nats:
 
-    bald         H(p̄) − mean_k H(p_k)     what the answer would tell about the members
-    uncertainty  H(p̄)                     how open the answer is, noise of the annotators included
-    d_optimal    greedy log det Σ I·φφᵀ   what the answers would tell about a linear head
+    bald         H(p̄) − mean_k H(p_k)     information of the answer about the members
+    uncertainty  H(p̄)                     uncertainty of the answer, annotators' noise included
+    d_optimal    greedy log det Σ I·φφᵀ   information of the answers about a linear head
     random       uniform
 
 BALD is Houlsby, Huszár, Ghahramani and Lengyel (2011), *Bayesian Active Learning for
@@ -30,19 +30,18 @@ from torch import Tensor
 from pipeline.reward.likelihood import FIRST, SECOND, TIE, TieModel, log_probabilities
 
 MOST_FEATURES = 256
-"""The width that `narrow` leaves: a design of a few hundred pairs spans no more directions."""
+"""The width after `narrow`; a few hundred pairs do not span more directions."""
 
 Floats = NDArray[np.floating]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Candidates:
-    """M pairs that could be asked.
+    """M pairs to choose from.
 
-    `probabilities` (K, M, 3) are those of first, second and tie by K members, `prompts` (M,) says
-    which pairs belong to one prompt.  `features` (M, F) are the differences of what the members'
-    heads read, for acquisitions that need them.  `tie_models` are the K members'; left out, all are
-    Rao and Kupper's.
+    `probabilities` (K, M, 3) are the K members' probabilities of first, second and tie; `prompts`
+    (M,) are the pairs' prompts.  `features` (M, F) are differences of last states, for acquisitions
+    that need them.  `tie_models` are the K members', by default Rao and Kupper's.
     """
 
     probabilities: Tensor
@@ -80,7 +79,7 @@ class Candidates:
 def pairs_within(prompts: Sequence[Hashable]) -> tuple[list[int], list[int]]:
     """Indices of the first and second text of every pair of texts of one prompt.
 
-    `prompts` says whose each text is; four texts of a prompt make six pairs.
+    `prompts` are the texts' prompts; four texts of a prompt make six pairs.
     """
     texts: dict[Hashable, list[int]] = {}
     for number, prompt in enumerate(prompts):
@@ -118,7 +117,7 @@ def uncertainty(probabilities: Tensor) -> Tensor:
 
 
 def fisher_information(probabilities: Tensor, tie_model: TieModel = "rao_kupper") -> Tensor:
-    """(…,) what one answer tells of the difference d, of (…, 3): Σ p (∂ log p / ∂d)².
+    """(…,) Fisher information of one answer about the difference d, of (…, 3): Σ p (∂ log p / ∂d)².
 
     With thresholds the three derivatives are 1 − p_first, p_second − 1 and p_second − p_first;
     without ties this is p (1 − p).  Davidson's are ±½ and 0, each less their mean.
@@ -145,7 +144,7 @@ def narrow(features: Tensor, *, seed: int) -> Tensor:
 
 
 class Gains(Protocol):
-    """What each candidate would add to those taken so far."""
+    """The gain of each candidate, given those taken so far."""
 
     values: Floats
     """(M,): the higher, the better."""
@@ -167,8 +166,8 @@ class _Scores:
 class _Design:
     """Leverages φᵀA⁻¹φ under the information A gathered so far; log det A grows by log(1 + φᵀA⁻¹φ).
 
-    A starts with what an average pair tells, the same in every direction.  Taking a pair is a
-    rank-one update of A⁻¹ (Sherman and Morrison), and with it every leverage falls.
+    A starts with the information of an average pair, equal in all directions.  Taking a pair is a
+    rank-one update of A⁻¹ (Sherman and Morrison), which lowers all leverages.
     """
 
     def __init__(self, features: Tensor) -> None:
@@ -205,7 +204,7 @@ def _by_chance(pool: Candidates, generator: torch.Generator) -> Gains:
 
 @dataclass(frozen=True, kw_only=True)
 class Acquisition:
-    """A way to choose: what it makes of candidates, and the fewest members it says something with."""
+    """A way to choose: its gains, and the members and features that it needs."""
 
     gains: Callable[[Candidates, torch.Generator], Gains]
     members: int = 1
@@ -230,9 +229,9 @@ def choose(
 ) -> list[int]:
     """Indices of at most `count` pairs, best first, no two of one prompt.
 
-    Ties are broken by an order that the seed draws.  `may(i)` is asked of a pair when its turn has
-    come, and where it says no the prompt's next one may follow; near-duplicates are kept out so.
-    Raises ValueError for an unknown name, or fewer members than the acquisition needs.
+    The seed breaks ties.  `may(i)` can refuse a pair when it is its turn, for example a
+    near-duplicate; the prompt's next pair may follow.  Raises ValueError for an unknown name, or for
+    fewer members than the acquisition needs.
     """
     if name not in ACQUISITIONS:
         raise ValueError(f"acquisition {name!r} must be one of {', '.join(ACQUISITIONS)}")
@@ -249,7 +248,7 @@ def choose(
     out = np.zeros(len(order), dtype=bool)
     chosen: list[int] = []
     while len(chosen) < count and not out.all():
-        # argmax takes the first of equal ones: those that the drawn order puts first.
+        # argmax takes the first of equal values in the drawn order.
         best = int(order[np.argmax(np.where(out, -np.inf, gains.values)[order])])
         out[best] = True
         if may(best):

@@ -30,7 +30,7 @@ class Side:
 
 @dataclass
 class Draft:
-    """A pair to be: the policy's side, and the one it is compared with."""
+    """A future pair: the policy's side and the side that it is compared with."""
 
     prompt: str
     messages: tuple[Message, ...]
@@ -39,14 +39,14 @@ class Draft:
     duplicate: bool = field(default=False)
 
     def canonical(self) -> tuple[str, str]:
-        """The sides' ids in an order that says nothing about who wrote which."""
+        """The sides' ids in an order that does not depend on the models."""
         first, second = sorted(side.id for side in self.sides)
         return first, second
 
 
 @dataclass
 class Pool:
-    """A prompt's completions, two of which a reward model may choose; `pairs` is 0 for a spare."""
+    """A prompt's completions, of which a reward model may choose two; `pairs` is 0 for a spare."""
 
     prompt: str
     messages: tuple[Message, ...]
@@ -56,7 +56,7 @@ class Pool:
 
 
 def similarity(a: str, b: str, tokens: Tokens) -> float:
-    """How much of two texts is the same run of tokens, 0 to 1, whatever case and spacing.
+    """Similarity of two texts from 0 to 1, ignoring case and spacing.
 
     Twice the matching tokens over all tokens (Ratcliff and Obershelp); 1 for two empty texts.
     """
@@ -64,9 +64,9 @@ def similarity(a: str, b: str, tokens: Tokens) -> float:
 
 
 def alike(a: str, b: str, tokens: Tokens, threshold: float) -> bool:
-    """Whether two texts have at least this `similarity`; quick for those that plainly have not."""
+    """Whether two texts have at least this `similarity`; fast for very different texts."""
     matcher = _matcher(a, b, tokens)
-    # Both bound the ratio from above: by lengths, then by tokens in common.
+    # The first two are upper bounds of the ratio.
     quick = (matcher.real_quick_ratio, matcher.quick_ratio, matcher.ratio)
     return all(ratio() >= threshold for ratio in quick)
 

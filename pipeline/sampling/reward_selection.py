@@ -2,8 +2,8 @@
 
 ::
 
-    settled    can the job's reward models choose at all? else these pairs are random, and it is said
-    choose_pairs   completions → rewards by member → candidates → `selection.choose` → drafts
+    resolve_fallbacks   without reward models that can choose, these pairs become random
+    choose_pairs        completions → rewards by member → candidates → `choose` → drafts
 """
 
 from __future__ import annotations
@@ -37,11 +37,13 @@ _TEXTS_AT_ONCE = 256
 CHOOSING_ARMS = tuple(name for name in ACQUISITIONS if name not in RANDOM_STREAM)
 
 
-def settled(plan: Sequence[dict[str, Any]], job: Job, report: Report) -> list[dict[str, Any]]:
-    """The rows of a plan, those that no reward model can choose turned random.
+def resolve_fallbacks(
+    plan: Sequence[dict[str, Any]], job: Job, report: Report
+) -> list[dict[str, Any]]:
+    """The plan, with random pairs for arms that the reward models cannot choose.
 
-    BALD needs members that may disagree, and before the first reward model nobody can choose.  A
-    note says so; spare prompts are dropped with it.
+    There may be no reward model yet, and BALD needs several members.  A note reports it.  Spare
+    prompts of these arms are dropped.
     """
     asked = {row["arm"] for row in plan} & set(CHOOSING_ARMS)
     members = _members(job) if asked else 0
@@ -67,10 +69,9 @@ def settled(plan: Sequence[dict[str, Any]], job: Job, report: Report) -> list[di
 def choose_pairs(
     pools: Sequence[Pool], job: Job, report: Report, chat: ChatTokenizer
 ) -> list[Draft]:
-    """As many pairs as the pools owe, at most one a prompt and none of nearly the same texts.
+    """The pairs that the pools owe, at most one per prompt, without near-duplicates.
 
-    Where too few prompts have two answers that differ, others stand in as random pairs, and get the
-    chances that those get.
+    If too few prompts have two different responses, random pairs of other prompts replace them.
     """
     arms = sorted({pool.arm for pool in pools})
     parts = [[pool for pool in pools if pool.arm == arm] for arm in arms]
@@ -105,14 +106,14 @@ def _of_one_arm(
 
     seed = derive_seed("selection", str(job.seed))
     chosen = choose(arm, candidates, owed, seed=seed, may=differ)
-    _tell(arm, candidates, chosen, owed, report)
+    _report_choice(arm, candidates, chosen, owed, report)
     pairs = {owner[first[pair]]: (sides[first[pair]], sides[second[pair]]) for pair in chosen}
     drafts = [Draft(pools[n].prompt, pools[n].messages, arm, pair) for n, pair in pairs.items()]
     rest = [pool for number, pool in enumerate(pools) if number not in pairs][: owed - len(drafts)]
     return drafts + [Draft(p.prompt, p.messages, "random", (p.sides[0], p.sides[1])) for p in rest]
 
 
-def _tell(
+def _report_choice(
     arm: str, candidates: Candidates, chosen: Sequence[int], owed: int, report: Report
 ) -> None:
     pairs = len(candidates.prompts)
@@ -126,19 +127,17 @@ def _tell(
         }
         report.metrics(0, figures)
     if alike := owed - len(chosen):
-        message += (
-            f"; {alike} that it was to choose are random: their prompts had no answers that differ"
-        )
+        message += f"; {alike} others are random, because their prompts had no different responses"
     report.note("info", "selection", message, chosen=len(chosen), candidates=pairs)
 
 
 def _reward_models(job: Job) -> list[str]:
-    """Paths of the reward models that a job was given, in the order of their names."""
+    """Paths of the job's reward models."""
     return [path for key, path in job.models.items() if path and key.startswith("reward")]
 
 
 def _members(job: Job) -> int:
-    """Members of all of them; each is let go again, for the sampled models need the memory."""
+    """The number of members of all; the models are freed again."""
     device = pick_device(job.config.worker.device)
     return sum(RewardModel.load(path, device=device).members for path in _reward_models(job))
 
@@ -146,7 +145,7 @@ def _members(job: Job) -> int:
 def _judge(
     path: str, pools: Sequence[Pool], job: Job, report: Report
 ) -> tuple[Tensor, float, TieModel]:
-    """Rewards (K, N) of all N completions by the members of one reward model, and how it ties."""
+    """(K, N) rewards of all N completions by the members of one reward model, and its tie model."""
     model = RewardModel.load(path, device=pick_device(job.config.worker.device))
     conversations, texts = _answers(pools)
     rewards: list[list[float]] = [[] for _ in range(model.members)]
@@ -162,7 +161,7 @@ def _judge(
 
 
 def _states(pools: Sequence[Pool], job: Job) -> Tensor:
-    """What the first reward model's head reads of each completion, (N, at most MOST_FEATURES)."""
+    """(N, at most MOST_FEATURES) last states of the completions in the first reward model."""
     path = _reward_models(job)[0]
     model = RewardModel.load(path, device=pick_device(job.config.worker.device))
     return narrow(model.states(*_answers(pools)), seed=job.seed)

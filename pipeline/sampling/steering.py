@@ -5,7 +5,7 @@
         responses = Sampler(model, chat).sample(…)
 
 Contrastive activation addition (Rimsky et al. 2024, arXiv:2312.06681).  No weight changes; the
-hook is gone behind the `with`, whatever happens inside.
+hook is removed at the end of the `with`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _TEXTS_AT_ONCE = 32
 
 @dataclass(frozen=True)
 class ContrastPair:
-    """A conversation, and an answer of either kind to it."""
+    """A conversation with a sycophantic and an honest response."""
 
     messages: Messages
     sycophantic: str
@@ -36,7 +36,7 @@ class ContrastPair:
 
 
 def decoder_layers(model: nn.Module) -> nn.ModuleList:
-    """The decoder layers of any Hugging Face causal LM; ValueError where there is no one list."""
+    """The decoder layers of a Hugging Face causal LM; ValueError unless there is exactly one list."""
     config: Any = model.config
     count = config.get_text_config().num_hidden_layers
     found = [
@@ -55,10 +55,9 @@ def decoder_layers(model: nn.Module) -> nn.ModuleList:
 def steering_vector(
     model: nn.Module, chat: ChatTokenizer, pairs: Sequence[ContrastPair], *, layer: int
 ) -> Tensor:
-    """(d,) mean difference of the residual stream behind `layer`, sycophantic less honest.
+    """(d,) mean difference of the residual stream after `layer`, sycophantic minus honest.
 
-    Each text counts with the mean over its completion's tokens, so a long one weighs as much as
-    a short one.  Layers count from 0.
+    Each text counts with the mean over its completion's tokens.  Layers count from 0.
     """
     if not pairs:
         raise ValueError("a steering vector needs at least one pair of answers")
@@ -94,10 +93,10 @@ def steering_vector(
 def steered(
     model: nn.Module, vector: Tensor, *, layer: int, coefficient: float
 ) -> Iterator[nn.Module]:
-    """Add `coefficient · vector` to the residual stream behind `layer`, at every position.
+    """Add `coefficient · vector` to the residual stream after `layer`, at every position.
 
-    At every position, the prompt's too, so that a text has the same log-probabilities whether it
-    is sampled token by token or read at once.  A coefficient of 0 adds no hook.
+    Prompt positions are included, so that a text has the same log-probabilities when it is sampled
+    and when it is read at once.  A coefficient of 0 adds no hook.
     """
     block = _layer(model, layer)
     width = model.config.get_text_config().hidden_size  # type: ignore[union-attr]

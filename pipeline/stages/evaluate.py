@@ -1,9 +1,8 @@
-"""The evaluation stage: the new policy beside the SFT reference and the policy before it.
+"""The evaluation stage: the new policy, the SFT reference and the previous policy.
 
-All three answer the same held-out prompts, sampled at PPO's temperature unless
-`evaluate.temperature` is another or `evaluate.beams` asks for their likeliest answers.  Rewards
-are the reward model's, which PPO has exploited: the people's verdict comes from the next round of
-labels.
+All three answer the same held-out prompts, sampled at `evaluate.temperature` (by default PPO's) or
+found by beam search (`evaluate.beams`).  PPO has exploited the reward model, so these rewards are
+optimistic; people judge the policy in the next iteration.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from storage.records import Message, derive_seed, digest
 
 _T = TypeVar("_T")
 _SAMPLED, _SCORED = 0.8, 0.95
-"""How far the stage is when all answers are there, and when they have their rewards."""
+"""The stage's progress when all responses are sampled, and when they are scored."""
 
 
 def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
@@ -44,7 +43,7 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
     device = pick_device(job.config.worker.device)
     evaluation = _Evaluation(job, report, asked, device)
     roles = ["policy", "reference"]
-    # In the first iteration the policy before this one is the reference.
+    # In the first iteration the previous policy is the reference.
     if job.models.get("previous") and job.names["previous"] != job.names["reference"]:
         roles.append("previous")
     for role in roles:
@@ -79,7 +78,7 @@ def held_out_prompts(
 def require_room(
     sampler: Sampler, asked: Sequence[tuple[str, Sequence[Message]]], limit: int
 ) -> None:
-    """Raise ValueError unless every prompt, by its id, leaves room for `limit` tokens of an answer."""
+    """ValueError unless every prompt leaves room for a response of `limit` tokens."""
     long = {
         id: sampler.needs(messages, limit)
         for id, messages in asked
@@ -104,7 +103,7 @@ def _metrics(summary: dict[str, Any], roles: Sequence[str]) -> dict[str, float]:
 
 
 class _Evaluation:
-    """The answers of each policy so far, and what is measured on them."""
+    """The responses of each policy, and the figures on them."""
 
     def __init__(
         self,
@@ -119,7 +118,7 @@ class _Evaluation:
         self._device = device
         self._seed = derive_seed("evaluate", str(job.seed))
         evaluate = job.config.evaluate
-        # As everywhere, 0 stands for decoding without chance.
+        # 0 is deterministic decoding.
         self._temperature = job.config.evaluation_temperature if evaluate.beams == 1 else 0.0
         self._reference: Sampler | None = None
         self._responses: dict[str, list[Response]] = {}
@@ -127,7 +126,7 @@ class _Evaluation:
         self._own: dict[str, list[float]] = {}
 
     def sample(self, role: str, *, steps: int) -> None:
-        """Answer every prompt with one policy and measure its divergence from the reference."""
+        """Answer every prompt with one policy and measure its KL to the reference."""
         config = self._job.config.evaluate
         self._reference = self._reference or self._load("reference")
         sampler = self._reference if role == "reference" else self._load(role)
@@ -157,7 +156,7 @@ class _Evaluation:
         conversations: Sequence[Messages],
         progress: Callable[[list[Response]], Any],
     ) -> list[Response]:
-        """One policy's answer to each prompt, sampled or found by beam search."""
+        """One policy's response to each prompt, sampled or found by beam search."""
         config = self._job.config.evaluate
         if config.beams > 1:
             return sampler.search(
@@ -168,7 +167,7 @@ class _Evaluation:
                 batch=config.batch,
                 on_batch=progress,
             )
-        # One seed for all: the same random numbers, so policies differ by what they learned.
+        # All policies use the same random numbers, so only their weights make the difference.
         return sampler.sample(
             conversations,
             temperature=self._temperature,
@@ -179,10 +178,10 @@ class _Evaluation:
         )
 
     def score(self) -> dict[str, list[float]]:
-        """The reward of every answer, as PPO was paid before shaping, by role.
+        """The reward of every response, as for PPO before shaping, by role.
 
-        All are sampled: the reference leaves its memory to the reward model.  Kept beside it is
-        what the iteration's own model says by itself, which the gate's predictions go by.
+        Frees the memory of the reference.  Also keeps the scores of the iteration's own reward
+        model, which the gate's predictions use.
         """
         self._reference = None
         self._report.progress(_SAMPLED, 1, "loading the reward model")
@@ -195,10 +194,10 @@ class _Evaluation:
         return {role: verdict.scores for role, verdict in verdicts.items()}
 
     def audit(self) -> dict[str, list[float]]:
-        """The same answers' rewards by the audit model; none where the reward model has none.
+        """The rewards of the audit model, by role; empty without one.
 
-        It learned from other judgments and PPO never saw it: a reward that rises without this one
-        is the reward model's mistake.
+        It learned from other judgments and PPO never saw it.  If only the reward rises, the reward
+        model is wrong.
         """
         model = audit_model(self._job.model("reward"), device=self._device)
         return {} if model is None else self._scored("audit", (_SCORED, 1.0), model)
@@ -209,7 +208,7 @@ class _Evaluation:
         share: tuple[float, float],
         judge: Callable[[Sequence[Messages], list[str]], _T],
     ) -> dict[str, _T]:
-        """What one model gives every answer, by role; it is `share` of the stage."""
+        """One model's scores of all responses, by role; `share` is its part of the progress."""
         conversations = [messages for _, messages in self._asked]
         begin, end = share
         scores: dict[str, _T] = {}
@@ -220,7 +219,7 @@ class _Evaluation:
         return scores
 
     def figures(self, role: str, rewards: Sequence[float]) -> dict[str, float]:
-        """Means over one policy's answers."""
+        """Means over one policy's responses."""
         responses = self._responses[role]
         return {
             "kl": fmean(self._kl[role]),
@@ -231,7 +230,7 @@ class _Evaluation:
         }
 
     def write(self, directory: RunDirectory, rewards: dict[str, list[float]]) -> None:
-        """Every answer with its reward, for the before/after page."""
+        """Write all responses and their rewards, for the Samples tab."""
         completions, scores = [], []
         for role, responses in self._responses.items():
             rows = zip(self._asked, responses, rewards[role], self._own[role], strict=True)

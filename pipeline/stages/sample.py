@@ -1,11 +1,11 @@
-"""The sampling stage: fresh pairs of completions for the annotators.
+"""The sampling stage: new pairs of completions for the annotators.
 
 ::
 
     plan (prompt × arm × pairs) → drafts of two sides, pools of several → sample, model by model
-      → the reward model's members score the pools, and two sides of some become drafts
-      → sides nearly the same? sample the second again, twice at most, then from the reference;
-        leave the pair out where that says the same too
+      → the reward model's members score the pools and choose two sides of some as drafts
+      → near-duplicates: sample the second side again, at most twice, then from the reference;
+        leave the pair out if that is a near-duplicate too
       → completions.parquet, comparisons.parquet
 """
 
@@ -27,15 +27,15 @@ from pipeline.models.text import ChatTokenizer, name_rows, read_messages
 from pipeline.runs.parquet import write_rows
 from pipeline.runs.rundir import Job, Report, RunDirectory
 from pipeline.sampling.pairs import Draft, Pool, Side, alike
-from pipeline.sampling.reward_selection import CHOOSING_ARMS, choose_pairs, settled
+from pipeline.sampling.reward_selection import CHOOSING_ARMS, choose_pairs, resolve_fallbacks
 from storage.records import derive_seed, digest
 
 SECOND_CHANCES = 2
-"""How often the second side of a pair of near-duplicates is sampled again."""
+"""How often the second side of a near-duplicate pair is sampled again."""
 
 OPPONENT = {"random": "policy", "previous": "previous", "reference": "reference"}
-"""Whose completion meets the policy's own, by arm of the random stream; in the arm `reference` it
-meets that of the policy on trial, which after a block is not the one that is sampled."""
+"""The model that the policy is compared with, by arm of the random stream.  In the arm `reference`,
+the candidate policy is compared; after a block it is not the policy that is sampled."""
 
 COMPLETION_COLUMNS = (
     "id", "prompt", "policy", "text", "tokens", "finish_reason", "temperature", "top_p", "seed",
@@ -44,10 +44,10 @@ COMPARISON_COLUMNS = ("id", "prompt", "first", "second", "arm")
 
 
 def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
-    """Sample what inputs/prompts.parquet asks for."""
+    """Sample the plan in inputs/prompts.parquet."""
     config = job.config.sampling
     chat = ChatTokenizer.load(job.model("policy"))
-    rows = settled(read_rows(directory.inputs / "prompts.parquet"), job, report)
+    rows = resolve_fallbacks(read_rows(directory.inputs / "prompts.parquet"), job, report)
     session = _Session(job, report)
     fitting = session.only_fitting(rows)
     if not any(row["pairs"] for row in fitting):
@@ -91,7 +91,7 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
 
 
 def _all_alike(dropped: int, too_long: int) -> str:
-    """Why a stage that sampled has nothing to ask."""
+    """Why no pair is left."""
     left_out = (
         f" ({too_long} more had prompts too long for the model's context)" if too_long else ""
     )
@@ -102,7 +102,7 @@ def _all_alike(dropped: int, too_long: int) -> str:
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The plan's rows (id, messages, arm, pairs); ValueError for an arm that nobody knows."""
+    """The plan's rows (id, messages, arm, pairs); ValueError for an unknown arm."""
     rows = pd.read_parquet(path).to_dict("records")
     known = [*OPPONENT, *CHOOSING_ARMS]
     for row in rows:
@@ -112,11 +112,11 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 
 
 def read_plan(rows: Sequence[dict[str, Any]], job: Job) -> tuple[list[Draft], list[Pool]]:
-    """Drafts for the plan's rows, and pools for those from which a reward model chooses.
+    """Drafts for the plan's rows, and pools for rows from which a reward model chooses.
 
-    A completion's id follows from run, prompt and its number among the prompt's completions, so
-    that a stage run again makes the same ones.  Sides of one model differ in temperature; sides
-    of two models share the first temperature, so that it is the models that are compared.
+    A completion's id depends on run, prompt and number only, so that a retry makes the same ids.
+    Two sides of one model differ in temperature; sides of two models have the same temperature, so
+    that only the models differ.
     """
     drafts: list[Draft] = []
     pools: list[Pool] = []
@@ -160,7 +160,7 @@ class _Session:
         self.seconds = 0.0
 
     def only_fitting(self, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        """The rows whose prompt leaves room for an answer; the others are counted and said."""
+        """The rows whose prompt leaves room for a response; a warning counts the others."""
         sampler = self._load("policy")
         limit = self._job.config.sampling.max_new_tokens
         needs = [sampler.needs(read_messages(row["messages"]), limit) for row in rows]
@@ -179,7 +179,7 @@ class _Session:
         return fitting
 
     def sample(self, asked: Sequence[Draft | Pool], sides: Sequence[Side]) -> None:
-        """Fill in the response of each of these sides of these drafts and pools."""
+        """Sample the responses of these sides, which belong to these drafts and pools."""
         self._rounds += 1
         self._before, self._total = self._done, self._done + len(sides)
         messages = {side.id: each.messages for each in asked for side in each.sides}
@@ -189,7 +189,7 @@ class _Session:
         sampler, loaded = None, None
         for (model, temperature), group in sorted(groups.items()):
             if sampler is None or loaded != model:
-                sampler = None  # before the next is there, or there were two in memory
+                sampler = None  # freed before the next is loaded
                 sampler, loaded = self._load(model), model
             self._sample_group(sampler, group, temperature, [messages[s.id] for s in group])
 
@@ -216,7 +216,7 @@ class _Session:
     def _count(self, batch: list[Response]) -> None:
         self._done += len(batch)
         self.tokens += sum(len(response.ids) for response in batch)
-        # Each round has a count of its own: nobody knows before how many will be sampled again.
+        # Each round counts anew: how many are sampled again is not known before.
         message = f"sampled {self._done - self._before} of {self._total - self._before} completions"
         if self._rounds > 1:
             message = f"{message} again, for near-duplicates"
@@ -227,7 +227,7 @@ class _Session:
 
 
 def mark_duplicates(drafts: Sequence[Draft], chat: ChatTokenizer, threshold: float) -> list[Draft]:
-    """The drafts whose sides are at least `threshold` alike; each draft remembers the verdict."""
+    """The drafts whose sides are at least `threshold` alike; sets `Draft.duplicate`."""
     for draft in drafts:
         first, second = draft.sides
         draft.duplicate = alike(first.text, second.text, chat.plain, threshold)
@@ -235,12 +235,10 @@ def mark_duplicates(drafts: Sequence[Draft], chat: ChatTokenizer, threshold: flo
 
 
 def against_reference(drafts: Sequence[Draft], job: Job) -> list[Draft]:
-    """Those of the drafts that now compare the policy with the reference instead.
+    """Turn drafts into comparisons with the reference; return those, none if the policy is it.
 
-    A policy that has grown sure of itself says the same again and again: its own answers make
-    no pairs, and the loop would starve for labels.  Their arm is ``repeated`` and not
-    ``reference``: a win rate over prompts on which the policy is sure would be another one.  None
-    where the policy is the reference.
+    A policy with low entropy repeats itself, and without these pairs there would be too few to
+    label.  Their arm is ``repeated``, because a win rate over such prompts would be biased.
     """
     if job.names.get("reference") in (None, job.names.get("policy")):
         return []
@@ -253,7 +251,7 @@ def against_reference(drafts: Sequence[Draft], job: Job) -> list[Draft]:
 
 
 def write_outputs(drafts: Sequence[Draft], job: Job, config: SamplingConfig, to: Path) -> None:
-    """completions.parquet and comparisons.parquet, with their columns even when empty."""
+    """Write completions.parquet and comparisons.parquet."""
     completions = [
         completion_row(
             side.id, draft.prompt, job.names.get(side.model), side.response,

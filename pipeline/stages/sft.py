@@ -1,4 +1,4 @@
-"""Supervised fine-tuning on demonstrations; its result is the frozen reference."""
+"""Supervised fine-tuning on demonstrations, which makes the frozen reference."""
 
 from __future__ import annotations
 
@@ -76,22 +76,21 @@ def train_sft(
     prompts: Sequence[str] | None = None,
     skip_long: bool = False,
 ) -> dict[str, Any]:
-    """Train `model` in place to give each conversation its response; returns the summary.
+    """Train `model` in place on (conversation, response) pairs; return the summary.
 
     `tokenizer` is a transformers tokenizer or a `ChatTokenizer`.  Only response tokens count in
-    the loss, the end of the turn included.  Checkpoints go to `directory`.  Five per cent of the
-    prompts (at most 200) are held out for `held_out_loss`, where there are 20 or more.
+    the loss, including the end of the turn.  Checkpoints go to `directory`.  Five percent of the
+    prompts, at most 200, are held out for `held_out_loss` if there are 20 or more.
 
-    Raises ValueError without examples, and `TooLong` for one over `config.max_tokens` or the
-    model's context, named by its prompt's id in `prompts` or its row; with `skip_long` these are
-    left out with a warning.
+    Raises ValueError without examples, and `TooLong` for rows over `config.max_tokens` or the
+    model's context, named by `prompts` or by row; with `skip_long` they are left out with a warning.
     """
     if not examples:
         raise ValueError("there are no demonstrations to fine-tune on; import some with --sft")
     chat = tokenizer if isinstance(tokenizer, ChatTokenizer) else ChatTokenizer(tokenizer)
     encoded = [chat.chat(messages, response) for messages, response in examples]
 
-    def tell(sentence: str) -> None:
+    def warn(sentence: str) -> None:
         report.log(sentence)
         if not resume:  # a resumed run's events begin at its checkpoint
             report.note("warning", "long_rows", sentence)
@@ -100,34 +99,14 @@ def train_sft(
     names = [
         f"row {i + 1}" + (f" (prompt {prompts[i]})" if prompts else "") for i in range(len(encoded))
     ]
-    room = Room(limits=limits, skip=skip_long, tell=tell)
+    room = Room(limits=limits, skip=skip_long, tell=warn)
     fitting = room.fitting([len(e.ids) for e in encoded], names, what="demonstrations")
-    examples, encoded = [examples[i] for i in fitting], [encoded[i] for i in fitting]
-    held_out_rows = _held_out_rows(examples, seed)
-    training = [e for i, e in enumerate(encoded) if i not in held_out_rows]
-    held_out = [encoded[i] for i in sorted(held_out_rows)]
-    arguments = trainer_arguments(
-        model,
-        checkpoints=directory,
-        examples=len(training),
-        batch=config.batch,
-        longest=max(len(e.ids) for e in encoded),
-        tokens=tokens_at_once(device),
-        epochs=config.epochs,
-        lr=config.lr,
-        seed=seed,
-        device=torch.device(device),
-    )
-    trainer = _Trainer(
-        model=model,
-        args=trl.SFTConfig(
-            **arguments,
-            warmup_steps=config.warmup,
-            lr_scheduler_type="cosine",
-        ),
-        train_dataset=Dataset.from_list([_row(e) for e in training]),
-        processing_class=chat.tokenizer,
-        callbacks=[ReportCallback(report, "fine-tuning")],
+    held_out_rows = _held_out_rows([examples[i] for i in fitting], seed)
+    training = [encoded[i] for n, i in enumerate(fitting) if n not in held_out_rows]
+    held_out = [encoded[i] for n, i in enumerate(fitting) if n in held_out_rows]
+    longest = max(len(encoded[i].ids) for i in fitting)
+    trainer = _trainer(
+        model, chat, training, config, directory, report, longest=longest, seed=seed, device=device
     )
     loss = train(trainer, directory, report, resume=resume)
     model.eval()
@@ -143,11 +122,44 @@ def train_sft(
     }
 
 
-class _Trainer(trl.SFTTrainer):
-    """TRL's trainer, quicker on a CPU by a third, with the same losses.
+def _trainer(
+    model: Any,
+    chat: ChatTokenizer,
+    training: Sequence[Encoded],
+    config: SFTConfig,
+    checkpoints: Path,
+    report: Report,
+    *,
+    longest: int,
+    seed: int,
+    device: torch.device | str,
+) -> _Trainer:
+    arguments = trainer_arguments(
+        model,
+        checkpoints=checkpoints,
+        examples=len(training),
+        batch=config.batch,
+        longest=longest,
+        tokens=tokens_at_once(device),
+        epochs=config.epochs,
+        lr=config.lr,
+        seed=seed,
+        device=torch.device(device),
+    )
+    return _Trainer(
+        model=model,
+        args=trl.SFTConfig(**arguments, warmup_steps=config.warmup, lr_scheduler_type="cosine"),
+        train_dataset=Dataset.from_list([_row(e) for e in training]),
+        processing_class=chat.tokenizer,
+        callbacks=[ReportCallback(report, "fine-tuning")],
+    )
 
-    It leaves out the entropy and token accuracy that TRL takes over the whole vocabulary, and
-    puts rows of about the same length into one micro-batch of an optimizer step.
+
+class _Trainer(trl.SFTTrainer):
+    """TRL's trainer, with the same losses and a third faster on a CPU.
+
+    It does not compute TRL's entropy and token accuracy, which read the whole vocabulary, and puts
+    rows of similar length into a micro-batch.
     """
 
     def compute_loss(
@@ -162,17 +174,17 @@ class _Trainer(trl.SFTTrainer):
 
 
 class BatchesSortedInside(Sampler[int]):
-    """Row numbers in a random order, in which every `batch` of them run from long to short.
+    """Row numbers in random order, sorted from long to short within each batch.
 
-    Micro-batches then hardly pad, while an optimizer step still sees rows of every length:
-    batches of one length would give a token of a short response more weight than others.
+    Micro-batches then need little padding, and an optimizer step still sees rows of all lengths:
+    batches of one length would give tokens of short responses more weight.
     """
 
     def __init__(self, lengths: Sequence[int], batch: int, *, seed: int) -> None:
         self._lengths, self._batch, self._seed, self._epoch = lengths, batch, seed, 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Every epoch has an order of its own; a resumed one gets the same again."""
+        """Each epoch has its own order, which a resumed epoch gets again."""
         self._epoch = epoch
 
     def __len__(self) -> int:
@@ -186,19 +198,19 @@ class BatchesSortedInside(Sampler[int]):
 
 
 def cross_entropy(model: Any, texts: Sequence[Encoded], *, pad_id: int) -> float:
-    """Mean negative log-likelihood of response tokens, nats; long responses weigh more."""
+    """Mean negative log-likelihood per response token, nats."""
     found = response_logprobs(model, texts, pad_id=pad_id)
     return -fmean(logprob for response in found for logprob in response)
 
 
 def _row(encoded: Encoded) -> dict[str, Any]:
-    """A row with labels of its own, which TRL's trainer takes as they are."""
+    """A row with labels, which TRL's trainer does not change."""
     labels = [-100] * encoded.prompt_tokens + encoded.ids[encoded.prompt_tokens :]
     return {"input_ids": encoded.ids, "labels": labels}
 
 
 def _held_out_rows(examples: Sequence[tuple[Messages, str]], seed: int) -> set[int]:
-    """Rows of the held-out prompts: whole prompts, since answers to one resemble each other."""
+    """Rows of the held-out prompts; responses to one prompt resemble each other."""
     keys = [messages_json(as_messages(messages)) for messages, _ in examples]
     prompts = sorted(set(keys), key=lambda key: digest("sft", str(seed), key))
     count = min(math.floor(_HELD_OUT_SHARE * len(prompts)), _HELD_OUT_MOST)

@@ -98,7 +98,9 @@ def test_settings_that_nothing_reads_any_more_are_refused(loop: Loop, world: Dat
     in_phase(world, "labeling")
     compare(world, "policy-1", "sft-1", ["first"] * 2)
     for name, value in (("sampling.top_p", "0.5"), ("labeling.overlap", "1"), ("gate.labels", "9")):
-        with pytest.raises(ValueError, match=f"{name} is read when an iteration's pairs are sampled"):
+        with pytest.raises(
+            ValueError, match=f"{name} is read when an iteration's pairs are sampled"
+        ):
             loop.train({name: value})
     assert iterations.get(world, 2).phase == "labeling"
     loop.train({"gate.kl_raise": "2", "sampling.batch": "4"})
@@ -175,7 +177,9 @@ def test_a_misspelt_reward_model_is_refused_and_can_be_mended(loop: Loop, world:
     in_phase(world, "policy", settings={"shaping.extra_reward_models": '["reward-7"]'})
     failed = stop(loop)
     assert job(world, failed).names["reward_2"] == "reward-7"
-    with pytest.raises(ValueError, match="names 'reward-7', which is neither a reward model of this"):
+    with pytest.raises(
+        ValueError, match="names 'reward-7', which is neither a reward model of this"
+    ):
         loop.retry(failed.id)
     loop.retry(failed.id, {"shaping.extra_reward_models": '["reward-1"]'})
     assert job(world, failed).names["reward_2"] == "reward-1"

@@ -108,7 +108,7 @@ def test_ctrl_c_says_how_to_go_on(command: tuple[str, ...], monkeypatch: pytest.
     monkeypatch.setattr(studio, "Studio", MagicMock())
     found = CliRunner().invoke(app, command)
     assert found.exit_code == 130
-    assert found.stderr.splitlines()[-1] == "stopped; run the same command to go on"
+    assert found.stderr.splitlines()[-1] == "stopped; run the same command to continue"
 
 
 def test_measuring_says_how_far_it_is(tmp_path: Path):
