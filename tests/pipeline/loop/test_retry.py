@@ -149,7 +149,7 @@ def test_a_retry_keeps_what_the_gate_has_raised(loop: Loop, world: Database):
     after = job(world, failed)
     # gate.kl_raise · the 1.0 that the blocked policy was trained with
     assert (before.config.ppo.kl_weight, after.config.ppo.kl_weight) == (3, 3)
-    assert "ppo.kl_weight is 3 and not 0.01" in after.notes["kl_raise"]
+    assert "ppo.kl_weight is 3 instead of 0.01" in after.notes["kl_raise"]
     assert (after.run, after.seed, after.attempt) == (before.run, before.seed, 2)
     assert runs.get(world, failed.id).config["ppo"]["kl_weight"] == 3
 
@@ -337,7 +337,7 @@ def test_a_refused_retry_loses_neither_checkpoint_nor_settings(
     in_phase(world, "evaluating")
     failed = stop(loop)
     checkpoint = leave_a_checkpoint(world, failed)
-    with pytest.raises(ValueError, match=r"GB are left|no held-out prompts|no reward model"):
+    with pytest.raises(ValueError, match=r"GB are left|no held-out prompts|neither a reward model"):
         loop.retry(failed.id, refusals(world, monkeypatch, refused))
     assert checkpoint.exists()
     assert iterations.get(world, 2).settings == {}
