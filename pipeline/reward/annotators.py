@@ -1,11 +1,11 @@
-"""What annotators differ in: how much the rewards mean to each, and a leaning to one side.
+"""How annotators differ: a slope on the rewards and a bias to one side.
 
-Where a model says d, annotator w judges by z = (1 + δ_w) · d · s + b_w, with s = +1 where the first
-response stood on the left and −1 where it stood on the right; b_w > 0 favours the left.  Seen from
-the first response that is (1 + δ_w) · d + s · b_w, which goes into the tie model in the place of d.
+For a difference of rewards d, annotator w judges by (1 + δ_w) · d + s · b_w, which replaces d in the
+tie model.  s is +1 if the first response was on the left and −1 if it was on the right, so b_w > 0
+prefers the left.
 
-δ ~ N(0, .35²) and b ~ N(0, .3²), so those who judged little are taken for average; the slope is
-linear, so it can fall below 0, and who presses the wrong button teaches as much as the others.
+δ ~ N(0, .35²) and b ~ N(0, .3²), so annotators with few judgments count as average.  The slope can
+be negative: judgments of somebody who presses the wrong button are as informative as others.
 Compare Dawid and Skene (1979) and, for pairs, Chen et al. (2013), *Pairwise Ranking Aggregation in
 a Crowdsourced Setting*.
 """
@@ -28,7 +28,7 @@ _TOLERANCE = 1e-10
 
 
 class AnnotatorEffects(nn.Module):
-    """δ and b of each annotator, learned beside the rewards."""
+    """δ and b of each annotator, learned with the rewards."""
 
     def __init__(self, ids: Sequence[str]) -> None:
         super().__init__()
@@ -49,8 +49,8 @@ class AnnotatorEffects(nn.Module):
 class Judged:
     """Judgments as the annotator model sees them; every tensor is (N,), in float64.
 
-    `d` are differences of rewards, `side` is +1 where the first response stood on the left and −1
-    where it did not, `annotator` an index.
+    `d` are differences of rewards, `side` is +1 if the first response was on the left, else −1, and
+    `annotator` is an index.
     """
 
     d: Tensor
@@ -72,7 +72,7 @@ class FittedAnnotators:
 
 
 def effective(d: Tensor, slope: Tensor, bias: Tensor, side: Tensor) -> Tensor:
-    """What goes into the tie model in the place of d, seen from the first response."""
+    """The argument of the tie model that replaces d."""
     return slope * d + side * bias
 
 
@@ -82,8 +82,8 @@ def fit_annotators(
     """The most probable δ and b of `count` annotators, given the rewards, by Newton's method.
 
     The likelihoods are log-concave in z and z is linear in (δ, b), so there is one optimum.
-    Standard errors are from the inverse of the observed information, the prior's included; they
-    take the rewards as known.  Who has no judgments keeps the prior.
+    Standard errors are from the inverse of the observed information, including the prior's, for
+    known rewards.  Annotators without judgments keep the prior.
     """
     at = torch.zeros(count, 2, dtype=torch.float64)
     precision = torch.tensor([SLOPE_SD, BIAS_SD], dtype=torch.float64) ** -2
@@ -108,7 +108,7 @@ def fit_annotators(
         step = torch.linalg.solve(information, gradient)
         if step.abs().max() < _TOLERANCE:
             break
-        # Half steps until nobody's posterior falls: a long first step can overshoot.
+        # Halve the steps until no posterior falls: a long first step can overshoot.
         share = torch.ones(count, 1, dtype=torch.float64)
         while True:
             trial = posterior(at + share * step)
@@ -123,11 +123,11 @@ def fit_annotators(
 
 
 def annotator_weights(fitted: FittedAnnotators, likelihood: Likelihood, ties: TieValues) -> Tensor:
-    """(W,) what one judgment of each annotator counts for, 1 for an average one.
+    """(W,) weight of one judgment of each annotator; 1 is average.
 
-    Fisher's information about d that a judgment carries where the responses are equally good:
-    slope² · I(b) / I(0), with I(z) = Σ p′(z)² / p(z) over first, second and tie.  A slope of −1
-    counts fully, because the model reads it the other way round; one of 0 counts for nothing.
+    It is the Fisher information about d of a judgment on equally good responses: slope² · I(b) /
+    I(0), with I(z) = Σ p′(z)² / p(z) over first, second and tie.  A slope of −1 counts fully, a slope
+    of 0 not at all.
     """
 
     def information(z: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
-"""Which prompts are held out, and whether there is enough to learn and to measure.  Loads no torch.
+"""Which prompts are held out, and whether there are enough judgments.  Loads no torch.
 
-The reward stage splits its judgments by this; "Train" asks the same before it starts anything.
+The reward stage and the checks before training both use it.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from storage.records import digest
 
 @dataclass(frozen=True, kw_only=True)
 class Judged:
-    """The judgments of one prompt: how many, how many of them prefer a response, and whether one
-    of their pairs is of the random stream."""
+    """The judgments of one prompt: their number, how many prefer a response, and whether one is of a
+    pair of the random stream."""
 
     judgments: int
     decisive: int
@@ -22,12 +22,11 @@ class Judged:
 
 
 def held_out_prompts(judged: Mapping[str, Judged], *, share: float, seed: int) -> set[str]:
-    """The prompts whose judgments measure; the others are learned from.
+    """The prompts that are held out for measuring.
 
-    Which ones follows from their ids, so that most stay held out as labels come in.  Prompts
-    without a judgment of the random stream are held out only where no prompt has one: nothing can
-    be measured on pairs that a reward model chose.  Raises ValueError where there is nothing to
-    learn or to measure, and says what is missing.
+    The choice depends on the ids, so that most stay held out when labels are added.  Only prompts
+    with a judgment of the random stream are held out, unless there is none.  Raises ValueError, with
+    what is missing, if there is nothing to learn or to measure.
     """
     judgments = sum(each.judgments for each in judged.values())
     if len(judged) < 2:

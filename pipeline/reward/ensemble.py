@@ -1,7 +1,7 @@
-"""Several reward models as one: their agreement is paid, their disagreement is charged.
+"""Several reward models combined into one score, which their disagreement can lower.
 
-A policy that exploits one reward model's error gains less where others do not share it (Coste et
-al. 2023, "Reward Model Ensembles Help Mitigate Overoptimization").
+A policy gains less from an error of one reward model that others do not share (Coste et al. 2023,
+"Reward Model Ensembles Help Mitigate Overoptimization").
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pipeline.runs.rundir import Job
 
 
 class Scorer(Protocol):
-    """Anything that scores completions several times over, once a member."""
+    """Scores completions by each of its members."""
 
     @property
     def members(self) -> int: ...
@@ -28,13 +28,13 @@ class Scorer(Protocol):
     def member_scores(
         self, conversations: Sequence[Messages], completions: Sequence[str]
     ) -> list[list[float]]:
-        """(K, B): one list of scores a member."""
+        """(K, B): one list of scores per member."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class EnsembleScores:
-    """Scores (B,) to pay, and figures (B,) to watch, by name: `Ensemble.figures` says which.
+    """Scores (B,) for the policy, and the figures (B,) named in `Ensemble.figures`.
 
     `own` (B,) is the mean over the members of the first reward model, the iteration's own.
     """
@@ -47,8 +47,7 @@ class EnsembleScores:
 def spread(scores: Tensor) -> Tensor:
     """Standard deviation over members, (K, B) to (B,).
 
-    Divided by K and not K − 1 (ddof 0), as Coste et al. write their intra-ensemble variance; so a
-    single member is 0 apart from itself.
+    Divided by K and not by K − 1, as the intra-ensemble variance of Coste et al.; 0 for one member.
     """
     return scores.std(0, correction=0)
 
@@ -56,9 +55,9 @@ def spread(scores: Tensor) -> Tensor:
 def aggregate(scores: Tensor, *, how: str, weight: float) -> Tensor:
     """One score a completion from (K, B) scores of K members: (B,).
 
-    ``mean``; ``min``, their worst-case optimisation; ``lower_bound``, mean − `weight` · sd.  Their
-    uncertainty-weighted optimisation charges the variance; the sd is in units of reward, so that
-    the weight means the same whatever the reward's scale.
+    ``mean``; ``min``, the worst-case optimization of Coste et al.; ``lower_bound``, mean − `weight` ·
+    sd.  Their uncertainty-weighted optimization subtracts the variance; the sd is in units of
+    reward, so that `weight` does not depend on the scale of rewards.
     """
     match how:
         case "mean":
@@ -72,10 +71,10 @@ def aggregate(scores: Tensor, *, how: str, weight: float) -> Tensor:
 
 
 class Ensemble:
-    """The reward of a job: one reward model, or several put together as `shaping` says.
+    """The reward of a job: one reward model, or several combined by the settings `shaping`.
 
-    `figures` names what is watched beside the score: each member's own score and their
-    disagreement.  One member has none.
+    `figures` are the names of further figures: each member's score and their disagreement.  With one
+    member there are none.
     """
 
     def __init__(self, scorers: Sequence[Scorer], config: ShapingConfig) -> None:
@@ -98,7 +97,7 @@ class Ensemble:
     ) -> Ensemble:
         """The reward models that a job names.
 
-        Raises `TooLong` where a prompt of `asked`, by id, and an answer of `answer` tokens do not
+        Raises `TooLong` if a prompt of `asked`, by id, with a response of `answer` tokens does not
         fit one of them.
         """
         models = [RewardModel.load(path, device=device) for path in job.reward_models()]
@@ -109,7 +108,7 @@ class Ensemble:
     def __call__(
         self, conversations: Sequence[Messages], completions: Sequence[str]
     ) -> EnsembleScores:
-        """What each member says of each completion, and the score that follows."""
+        """Each member's scores of the completions, and the combined scores."""
         members = [
             scores
             for scorer in self._scorers

@@ -1,22 +1,21 @@
-"""How likely each outcome of a comparison is, given the two rewards.
+"""The probability of each outcome of a comparison, given the two rewards.
 
-With d = r_first − r_second, every model here is symmetric (swap the responses and d changes its
-sign), so it is told by the probability of a win and that of a tie:
+With d = r_first − r_second, each model is symmetric (swapping the responses changes the sign of d),
+so the probabilities of a win and of a tie define it:
 
     drop, half   P(win) = σ(d)                               Bradley and Terry 1952
     rao_kupper   P(win) = σ(d − θ)                           Rao and Kupper 1967
                  P(tie) = σ(d + θ) − σ(d − θ)
     davidson     P(win) : P(tie) : P(loss) = e^d/2 : θ : e^−d/2     Davidson 1970 (ν = θ)
-    ordinal      P(tie) as Rao and Kupper's; a win is slight, clear or much of one, by thresholds
+    ordinal      P(tie) as in Rao and Kupper; a win is slight, clear or strong by thresholds
                  θ < θ2 < θ3 = θ + gap, …: P(slightly) = σ(d − θ) − σ(d − θ2), …  (McCullagh 1980)
 
-A win whose strength was not stated has the probability of all three.  *Both bad* is a tie; under
-``both_bad="absolute"`` ties are split further by the level m = (r_first + r_second) / 2:
+A win of unknown strength has the probability of all three.  *Both bad* is a tie; under
+``both_bad="absolute"`` ties are divided by the level m = (r_first + r_second) / 2:
 P(both bad | tie) = σ((κ − m) · c).
 
-Each difference of sigmoids is computed as σ(a) − σ(a − g) = σ(a) · σ(g − a) · (1 − e^−g), which
-keeps digits where the difference itself has none left, so values and gradients are finite at
-|d| = 80 in every precision.
+Differences of sigmoids are computed as σ(a) − σ(a − g) = σ(a) · σ(g − a) · (1 − e^−g), which avoids
+cancellation: values and gradients are finite at |d| = 80 in every precision.
 """
 
 from __future__ import annotations
@@ -34,17 +33,17 @@ BothBad = Literal["tie", "absolute"]
 FIRST, SECOND, TIE, BOTH_BAD = 0, 1, 2, 3
 OUTCOME_CODES = {"first": FIRST, "second": SECOND, "tie": TIE, "both_bad": BOTH_BAD}
 UNSTATED = 0
-"""Strength of a judgment that states none; 1 is slightly, 2 clearly, 3 much."""
+"""The strength of a judgment without one; 1 is slightly, 2 clearly, 3 much."""
 
 LEARNS_THETA = ("rao_kupper", "davidson", "ordinal")
 """Tie models that have a θ."""
 
 
 class TieValues(NamedTuple):
-    """What the likelihoods are governed by; tensors of no dimension, or numbers.
+    """Parameters of the likelihoods: scalar tensors or numbers.
 
     `theta` > 0 is θ (Davidson's ν); `gap_clearly` and `gap_much` > 0 are θ2 − θ and θ3 − θ2;
-    `kappa` is the level at which a tie is as likely bad as not, `scale` > 0 how sharply.
+    `kappa` is κ and `scale` > 0 is c.
     """
 
     theta: Any
@@ -54,18 +53,18 @@ class TieValues(NamedTuple):
     scale: Any = 1.0
 
     def spread(self, by: Any) -> TieValues:
-        """With thresholds `by` times as far from 0."""
+        """The same with the thresholds multiplied by `by`."""
         theta, clearly, much = (by * v for v in (self.theta, self.gap_clearly, self.gap_much))
         return self._replace(theta=theta, gap_clearly=clearly, gap_much=much)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Likelihood:
-    """Which of the models, and how the loss departs from it.
+    """A model of outcomes, with changes to its loss.
 
-    `label_smoothing` is the probability with which a judgment is taken for its mirror image.
-    `margin` is what d must exceed where a response is much better, ⅔ and ⅓ of it where it is
-    clearly and slightly better (Touvron et al. 2023, *Llama 2*, section 3.2.2).
+    `label_smoothing` is the assumed probability that a judgment was reversed.  `margin` is
+    subtracted from d if a response is much better, and ⅔ and ⅓ of it if it is clearly and slightly
+    better (Touvron et al. 2023, *Llama 2*, section 3.2.2).
     """
 
     tie_model: TieModel = "rao_kupper"
@@ -84,16 +83,14 @@ class Likelihood:
     ) -> Tensor:
         """Log-probabilities of outcome codes, in the shape of `d`; the rest broadcasts to it.
 
-        `strength` is read by ``ordinal`` (and by a margin), `level` by ``absolute``, which needs
-        it.  ``half`` gives a tie the mean of both wins' log-probabilities.  Under ``drop`` ties
-        must have been left out already: a ValueError says so, rather than a loss that ignores
-        them quietly.
+        ``ordinal`` and a margin read `strength`, ``absolute`` needs `level`.  ``half`` gives a tie
+        the mean of both wins' log-probabilities.  Raises ValueError for ties under ``drop``.
         """
         tied = outcomes >= TIE
         if self.tie_model == "drop" and bool(tied.any()):
             raise ValueError("reward.tie_model=drop takes decisive judgments only; leave ties out")
         ties = TieValues(*(torch.as_tensor(v, dtype=d.dtype, device=d.device) for v in ties))
-        # What was said of the winner: a win of the second at d is one of the first at −d.
+        # A win of the second at d is a win of the first at −d.
         toward = torch.where(outcomes == SECOND, -d, d)
         if self.margin and strength is not None:
             toward = toward - self.margin / 3 * strength.to(d.dtype)
@@ -141,7 +138,7 @@ def log_probabilities(
 ) -> Tensor:
     """(…, 3) log-probabilities of first, second and tie for (…) reward differences.
 
-    Whatever the strength, and both bad a tie.  Under ``drop`` and ``half`` a tie has none.
+    Strengths are summed, and both bad is a tie.  Under ``drop`` and ``half`` ties have probability 0.
     """
     theta = torch.as_tensor(theta, dtype=d.dtype, device=d.device)
     if tie_model == "davidson":
@@ -158,7 +155,7 @@ def preference_logit(
 ) -> Tensor:
     """log P(first) − log P(second): the log-odds that a decisive judgment goes to `first`.
 
-    Not d itself where there are thresholds: for large θ it approaches 2d near 0.
+    With thresholds it is not d: for large θ it approaches 2d near 0.
     """
     if tie_model not in ("rao_kupper", "ordinal"):
         return d

@@ -1,16 +1,15 @@
-"""The reward model as a module: a decoder, one scalar head or several, and the ties' parameters.
+"""The reward model as a module: a decoder, one or several scalar heads, and the ties' parameters.
 
-The class is made per architecture on top of its ``…ForSequenceClassification``, so the saved
-directory is an ordinary Hugging Face model with a few tensors more: ``score.bias`` (the level),
-``ties.*`` (`pipeline.reward.ties`) and, where there are several, ``heads.*``.  ``score`` is the
-reward, so ``AutoModelForSequenceClassification`` loads the directory too and gives the same
-rewards up to that constant, wherever padding differs from end-of-text.  What the annotators
-differ in is learned beside the rewards and never saved with them.
+The class extends the architecture's ``…ForSequenceClassification``, so the saved directory is an
+ordinary Hugging Face model with a few more tensors: ``score.bias`` (the level), ``ties.*``
+(`pipeline.reward.ties`) and, with several heads, ``heads.*``.  ``score`` is the reward, so
+``AutoModelForSequenceClassification`` loads the directory too and gives the same rewards up to
+that constant, if padding differs from end-of-text.  Annotators are learned but not saved.
 
-The reward learns from every judgment once.  The heads learn from bootstrap samples of them, by
-linear regression on the trunk's states, and say only how far it can be relied on: a member's
-reward is ``score`` plus what its head differs from the mean of the heads.  Were the trunk trained
-through the heads, their samples' noise would be in the reward as well.
+The reward learns from every judgment once.  The heads learn from bootstrap samples, by linear
+regression on the trunk's states, and show its uncertainty: a member's reward is ``score`` plus the
+difference of its head from the mean of the heads.  Their gradients do not reach the trunk, which
+would add the noise of the samples to the reward.
 """
 
 from __future__ import annotations
@@ -37,10 +36,10 @@ from pipeline.reward.ties import Ties
 class RewardOutput(ModelOutput):
     """`logits` (N, K) are the rewards that K heads give N texts, `ties` (5,) `Ties.packed`.
 
-    While training they are the reward alone, (N, 1), and `heads` (N, K) what the heads make of
-    states that send no gradient to the trunk.  `slope` and `bias` (M,) are the annotators' of M
-    judgments, `penalty` their prior's share of the loss, where annotators are learned.  All leave
-    through the one forward, because wrappers such as DDP and FSDP see nothing else.
+    In training, `logits` are the reward alone, (N, 1), and `heads` (N, K) the outputs of the heads,
+    without a gradient to the trunk.  `slope` and `bias` (M,) are those of the annotators of M
+    judgments, and `penalty` is the prior's part of the loss.  All are outputs of one forward,
+    because wrappers such as DDP and FSDP see nothing else.
     """
 
     logits: Tensor | None = None
@@ -52,7 +51,7 @@ class RewardOutput(ModelOutput):
 
 
 class RewardHead:
-    """What is ours in a reward network; mixed in front of the architecture's own class."""
+    """Our part of a reward network, mixed in before the architecture's own class."""
 
     def __init__(self, config: Any) -> None:
         super().__init__(config)  # type: ignore[call-arg]
@@ -64,12 +63,12 @@ class RewardHead:
 
     @property
     def members(self) -> int:
-        """Heads, each a reward of its own."""
+        """The number of heads; each gives a reward."""
         return self.heads.out_features if self.heads is not None else 1
 
     @property
     def likelihood(self) -> Likelihood:
-        """What the rewards were fitted with; Rao and Kupper's for models that do not say."""
+        """The likelihood of training; Rao and Kupper's for models that store none."""
         return Likelihood(**getattr(self.config, "reward_likelihood", {}))  # type: ignore[attr-defined]
 
     @likelihood.setter
@@ -78,8 +77,10 @@ class RewardHead:
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """Zero for the heads, not N(0, 1/√(d+1)): with a few hundred labels a random start is
-        noise that the labels must first undo.  Called for tensors a checkpoint lacks."""
+        """Zero for the heads: a few hundred labels cannot undo the noise of a random start.
+
+        Called for tensors that a checkpoint lacks.
+        """
         if module is getattr(self, "score", None) or module is getattr(self, "heads", None):
             nn.init.zeros_(module.weight)  # type: ignore[arg-type]
             nn.init.zeros_(module.bias)  # type: ignore[arg-type]
@@ -97,7 +98,7 @@ class RewardHead:
     ) -> RewardOutput:
         """(N, K) rewards in fp32 of (N, L) right-padded texts.
 
-        `annotators` (M,) are indices of those whose slopes and biases are wanted.
+        `annotators` (M,) are the indices of annotators whose slopes and biases are returned.
         """
         read = self.states(input_ids, attention_mask)
         output = RewardOutput(ties=self.ties.packed())
@@ -114,8 +115,8 @@ class RewardHead:
     def states(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """(N, hidden): the trunk's state at the last real token of (N, L) right-padded texts.
 
-        The stock class looks for the last token that is not padding, which is one too early
-        where padding and end-of-text share an id.
+        The stock class takes the last token that is not padding, which is one too early if padding
+        and end-of-text have the same id.
         """
         trunk = self.base_model  # type: ignore[attr-defined]
         hidden = trunk(
@@ -134,9 +135,9 @@ class RewardHead:
 
     @torch.no_grad()
     def shift(self, by: float | Tensor, *, level: float | None = None) -> None:
-        """Add a constant to every reward, or one to each head's; the level κ moves along.
+        """Add a constant to every reward, or one for each head; the level κ moves too.
 
-        It moves by `level` where this is one network of several, whose mean moves by that.
+        In a network of several, κ moves by `level`, by which the mean of the networks moves.
         """
         by = torch.as_tensor(by, dtype=self.score.bias.dtype, device=self.score.bias.device)
         if self.heads is not None:
@@ -146,7 +147,7 @@ class RewardHead:
 
     @torch.no_grad()
     def rescale(self, by: float, *, thresholds: float = 1.0) -> None:
-        """Multiply every reward by `by` > 0, κ and its sharpness following, and θ by `thresholds`."""
+        """Multiply rewards by `by` > 0, adapt κ and its sharpness, multiply θ by `thresholds`."""
         for head in filter(None, (self.score, self.heads)):
             head.weight.mul_(by)
             head.bias.mul_(by)
@@ -154,7 +155,7 @@ class RewardHead:
 
 
 def _linear(head: nn.Linear, states: Tensor) -> Tensor:
-    """In fp32, whatever the trunk runs in."""
+    """In fp32, in whatever precision the trunk runs."""
     with torch.autocast(states.device.type, enabled=False):
         return nn.functional.linear(states.float(), head.weight.float(), head.bias.float())
 
@@ -163,8 +164,8 @@ def _linear(head: nn.Linear, states: Tensor) -> Tensor:
 def network_class(config_class: type, *, fresh: bool, stock: bool = False) -> Any:
     """The reward network for an architecture, under the name of the class it extends.
 
-    A `fresh` one is loaded from a language model, so that its heads and ties may be missing.
-    A `stock` one is transformers' own, which has a head without a bias and no ties.
+    A `fresh` one is loaded from a language model, without heads and ties.  A `stock` one is
+    transformers' own, which has a head without a bias and no ties.
     """
     try:
         base: Any = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING[config_class]
@@ -173,7 +174,7 @@ def network_class(config_class: type, *, fresh: bool, stock: bool = False) -> An
             f"transformers has no sequence-classification model for {config_class.__name__}, "
             "which a reward model needs; choose another base model"
         ) from None
-    # Models saved before strengths and the level were learned lack theirs, and do not use them.
+    # Models saved before strengths and the level were learned lack them and do not use them.
     later = r"^ties\.(gaps|level|sharpness)$"
     missing = [r"^score\.", r"^heads\.", r"^ties\."] if fresh else [later]
     if stock:

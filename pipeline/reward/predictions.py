@@ -1,7 +1,7 @@
-"""What a policy's own reward model expects of the pairs that people judge it by.
+"""Predictions of a policy's own reward model for the pairs by which people judge the policy.
 
-That reward model was trained before these completions existed, so its expectation is a prediction;
-the reward model of the stage that calls this has already seen how they were judged.
+That model was trained before these completions existed.  The reward model of the current stage has
+already learned from the judgments on them.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ COLUMNS = ("comparison", "first", "first_score", "second_score")
 def predict(job: Job, report: Report, directory: RunDirectory, *, device: torch.device) -> int:
     """Score inputs/evaluation_pairs.parquet with the ``proxy`` model, into predictions.parquet.
 
-    Returns the number of pairs: 0 where the stage was given none, as in the first iteration, or
-    where the model is gone, which is said as a warning.
+    Returns the number of pairs: 0 without pairs, as in the first iteration, or with a warning if the
+    model is missing.
     """
     path = directory.inputs / "evaluation_pairs.parquet"
     if not path.exists():
@@ -51,6 +51,6 @@ def predict(job: Job, report: Report, directory: RunDirectory, *, device: torch.
 
 
 def expected_outcome(d: Tensor, *, theta: float, tie_model: TieModel) -> Tensor:
-    """P(first is preferred) + ½ P(tie) at reward differences d (n,), by the model's own tie model."""
+    """P(first is preferred) + ½ P(tie) at reward differences d (n,)."""
     first, _, tie = log_probabilities(d, theta, tie_model).exp().unbind(-1)
     return first + tie / 2

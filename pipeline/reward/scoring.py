@@ -1,4 +1,4 @@
-"""A trained reward model as a callable: text in, score out."""
+"""A trained reward model as a callable from texts to scores."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from pipeline.reward.network import load_network
 _log = logging.getLogger(__name__)
 _TOKENS_AT_ONCE = 16_384
 _NETWORKS = "reward_networks"
-"""In a saved configuration: how many networks the model has, itself counted."""
+"""Key of the saved configuration: the number of networks."""
 _SLACK = 4096
-"""Padded tokens of a pass that are cheaper than one more pass."""
+"""Padding tokens that cost less than one more pass."""
 
 
 class RewardModel:
-    """Scores responses with the model's own tokenizer, whatever the policy's is.
+    """Scores responses with the model's own tokenizer.
 
-    Its members are the heads of one network, or several networks of one head each, `network`
-    and its `peers`; all agree on ties and on the likelihood.
+    Its members are the heads of one network, or several networks with one head each, `network` and
+    its `peers`.  All have the same ties and likelihood.
     """
 
     def __init__(
@@ -55,14 +55,14 @@ class RewardModel:
 
     @classmethod
     def load(cls, path: str | Path, *, device: torch.device | str = "cpu") -> RewardModel:
-        """From a saved directory; raises ModelUnavailable when it holds no reward model."""
+        """From a saved directory; ModelUnavailable if it holds no reward model."""
         network = load_network(path)
         count = getattr(network.config, _NETWORKS, 1)
         peers = [load_network(Path(path) / _member(number)) for number in range(2, count + 1)]
         return cls(network, ChatTokenizer.load(str(path)), device, peers=peers)
 
     def save(self, path: Path) -> None:
-        """The network and the tokenizer into `path`, and each further network likewise into a folder of it."""
+        """Save the network and the tokenizer in `path`, and each further network in a subfolder."""
         network, *peers = self.networks
         setattr(network.config, _NETWORKS, len(self.networks))
         network.save_pretrained(path)
@@ -73,12 +73,12 @@ class RewardModel:
 
     @property
     def network(self) -> Any:
-        """The first network: what holds for all is read from it."""
+        """The first network."""
         return self.networks[0]
 
     @property
     def members(self) -> int:
-        """Rewards that each text is given."""
+        """The number of rewards of each text."""
         return sum(network.members for network in self.networks)
 
     def __call__(
@@ -90,7 +90,7 @@ class RewardModel:
     def member_scores(
         self, conversations: Sequence[Messages], completions: Sequence[str]
     ) -> list[list[float]]:
-        """(K, B): the rewards that each of K members gives B completions of their conversations."""
+        """(K, B) rewards by K members of B completions of their conversations."""
         return self.rewards(self._ids(conversations, completions))
 
     def score(self, texts: Sequence[Sequence[int]]) -> list[float]:
@@ -105,7 +105,7 @@ class RewardModel:
         return rewards[: len(pairs)], rewards[len(pairs) :]
 
     def rewards(self, texts: Sequence[Sequence[int]]) -> list[list[float]]:
-        """(K, B) rewards of texts of token ids; ValueError where one is no finite number."""
+        """(K, B) rewards of texts of token ids; ValueError if one is not finite."""
         found = []
         with torch.no_grad():
             for network in self.networks:
@@ -119,13 +119,11 @@ class RewardModel:
         return found
 
     def states(self, conversations: Sequence[Messages], completions: Sequence[str]) -> Tensor:
-        """(B, hidden) in fp32: what the first network's heads read of each completion, its last
-        token's state."""
+        """(B, hidden) in fp32: the last states of the completions in the first network."""
         return self._states(self.network, self._ids(conversations, completions)).cpu()
 
     def shift(self, by: Sequence[float]) -> None:
-        """Add a constant to the rewards of each of K members; the level of *both bad* moves with
-        their mean."""
+        """Add a constant to the rewards of each of K members; κ moves by their mean."""
         left = list(by)
         for network in self.networks:
             own, left = left[: network.members], left[network.members :]
@@ -137,7 +135,7 @@ class RewardModel:
             network.rescale(by, thresholds=thresholds)
 
     def require_room(self, asked: Mapping[str, Messages], answer: int) -> None:
-        """`TooLong` unless each prompt, by its id, and `answer` tokens with their end fit."""
+        """`TooLong` unless each prompt fits with `answer` tokens and their end; ids name prompts."""
         context = context_length(self.network) or sys.maxsize
         lengths = {id: len(self.chat.prompt(text)) + answer + 1 for id, text in asked.items()}
         long = [(id, length) for id, length in lengths.items() if length > context]
@@ -151,15 +149,15 @@ class RewardModel:
     def _ids(
         self, conversations: Sequence[Messages], completions: Sequence[str]
     ) -> list[list[int]]:
-        """Rendered by the function that rendered the judgments the model was trained on."""
+        """Token ids, rendered as in training."""
         texts = zip(conversations, completions, strict=True)
         return [self._within(self.chat.chat(messages, text)) for messages, text in texts]
 
     def _within(self, text: Encoded) -> list[int]:
-        """A text's ids, without the last tokens of an answer that the context has no room for.
+        """A text's ids, truncated to the context; `TooLong` if the prompt does not fit.
 
-        A policy samples an answer within the context, and its text can be more tokens when it is
-        encoded again, as bytes that are no character are.  `TooLong` where the prompt does not fit.
+        A sampled response can have more tokens when its text is encoded again, for example if it
+        contains invalid UTF-8.
         """
         context = context_length(self.network) or sys.maxsize
         if len(text.ids) <= context:
@@ -175,7 +173,7 @@ class RewardModel:
 
     @torch.no_grad()
     def _states(self, network: Any, texts: Sequence[Sequence[int]]) -> Tensor:
-        """(B, hidden) in fp32 of texts of token ids, packed where the model allows it."""
+        """(B, hidden) in fp32 of texts of token ids, packed if the model allows it."""
         precision = resolve_precision("auto", self.device)
         groups = micro_batches(
             range(len(texts)),

@@ -1,8 +1,7 @@
-"""When to stop: judgments outside every head's sample say where more training begins to harm.
+"""Early stopping on judgments of prompts that the network does not learn from.
 
-The heads share a trunk, so a judgment that a head's bootstrap sample lacks has taught the trunk
-through the other heads: its log-loss keeps falling while that of new prompts rises.  Only prompts
-that no head learns from tell when to stop.
+Out-of-bag judgments of a bootstrap would not do: all heads share a trunk, which has learned from
+them, so their log-loss keeps falling while that of new prompts rises.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _FILE = "stopping.pt"
 
 @dataclass(frozen=True, kw_only=True)
 class EarlyStop:
-    """The state that was kept: after which step and epoch, and its log-loss outside the samples."""
+    """The kept state: its step and epoch, and the log-loss of the judgments set apart."""
 
     step: int
     epoch: float
@@ -33,13 +32,13 @@ class EarlyStop:
 
 
 class EarlyStopping(TrainerCallback):
-    """Stops after `patience` checks in a row that are clearly worse than the best, and keeps that.
+    """Stops after `patience` checks in a row that are clearly worse than the best.
 
-    `measure` gives the losses (n,) of judgments that are not learned from; `groups` (n,) names
-    their prompts.  Clearly worse is by more than a standard error of the difference, so that a
-    few dozen judgments do not end a training by chance; without it the last state is kept.  What
-    is known is saved with each checkpoint, so that a resumed training ends as the uninterrupted
-    one.  Stands before whatever marks a checkpoint as complete.
+    `measure` returns the losses (n,) of the judgments set apart; `groups` (n,) are their prompts.
+    *Clearly* is by more than a standard error of the difference, so that a few dozen judgments do
+    not stop training by chance.  The best state is kept if the last check was clearly worse, else
+    the last one.  The state is saved with each checkpoint, so this callback must come before the
+    one that marks a checkpoint as complete.
     """
 
     def __init__(
@@ -64,10 +63,10 @@ class EarlyStopping(TrainerCallback):
             self._best, self._last, self._waited = found["best"], found["last"], found["waited"]
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if self._waited >= self._patience:  # a training that had ended was resumed
+        if self._waited >= self._patience:  # resumed after its end
             control.should_training_stop = True
             return
-        # Not the state's epochs, which are rounded up.
+        # The state's own number of epochs is rounded up.
         every = max(1, round(state.max_steps / args.num_train_epochs / CHECKS_AN_EPOCH))
         if state.global_step % every and state.global_step != state.max_steps:
             return
@@ -93,7 +92,7 @@ class EarlyStopping(TrainerCallback):
             torch.save(found, _file(args, state))
 
     def keep(self) -> EarlyStop | None:
-        """Give the network the state that is to be kept; None where nothing was checked."""
+        """Load the kept state into the network; None if there was no check."""
         if not self._last:
             return None
         back = self._waited > 0
@@ -108,8 +107,7 @@ class EarlyStopping(TrainerCallback):
 def clearly_worse(losses: Tensor, best: Tensor, groups: Sequence[str]) -> bool:
     """Whether the mean of `losses` exceeds that of `best` by more than a standard error.
 
-    Of the mean paired difference, clustered: judgments of one group count as one draw, and those
-    of a single group say nothing of others.
+    The standard error is that of the mean paired difference, clustered by group.
     """
     mean, variance, _ = clustered_mean((losses - best).double().cpu().numpy(), groups)
     return mean > math.sqrt(variance)

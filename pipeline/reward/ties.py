@@ -1,4 +1,4 @@
-"""The learned numbers of the likelihood, saved with the reward model."""
+"""The learned parameters of the likelihood, saved with the reward model."""
 
 from __future__ import annotations
 
@@ -23,9 +23,8 @@ _LEAST_GAP = 0.1
 class Ties(nn.Module):
     """θ, the gaps between the thresholds of strength, and level and scale of *both bad*.
 
-    θ, the gaps and the scale are the softplus of what is stored.  No parameter is a scalar,
-    because sharded training cannot hold those.  Models saved before there was more than θ hold
-    `raw` alone.
+    θ, the gaps and the scale are stored as inverse softplus.  No parameter is a scalar, because
+    sharded training does not support scalars.  Old models have `raw` alone.
     """
 
     def __init__(self) -> None:
@@ -37,9 +36,9 @@ class Ties(nn.Module):
         self.reset()
 
     def reset(self) -> None:
-        """Where a model begins that has seen no judgments.
+        """Initial values before any judgment.
 
-        By functions of `nn.init`, which transformers keeps from what a checkpoint held.
+        Uses `nn.init`, which transformers skips for tensors that a checkpoint has.
         """
         nn.init.constant_(self.raw, _inverse_softplus(0.5))
         nn.init.constant_(self.gaps, _inverse_softplus(1.0))
@@ -59,9 +58,9 @@ class Ties(nn.Module):
         return TieValues(*self.packed().detach())
 
     def learn(self, likelihood: Likelihood) -> None:
-        """Let only that be learned which the likelihood has.
+        """Train only the parameters of the likelihood.
 
-        A parameter without a gradient is one that distributed training does not accept.
+        Distributed training does not accept trainable parameters without a gradient.
         """
         self.raw.requires_grad_(likelihood.tie_model in LEARNS_THETA)
         self.gaps.requires_grad_(likelihood.tie_model == "ordinal")
@@ -70,10 +69,10 @@ class Ties(nn.Module):
 
     @torch.no_grad()
     def start(self, likelihood: Likelihood, outcomes: Tensor, strength: Tensor) -> None:
-        """Begin at the shares of the data, as if all responses were equally good.
+        """Initial values that give the frequencies in the data at d = 0.
 
-        θ so that equal responses tie as often as the data does (clipped to [.02, .9]): P(tie) at
-        d = 0 is tanh(θ/2), Davidson's ν/(2 + ν).
+        P(tie) at d = 0 is tanh(θ/2), in Davidson's model ν/(2 + ν); its frequency is clipped to
+        [.02, .9].
         """
         tied = outcomes >= TIE
         rate = min(max(tied.double().mean().item(), 0.02), 0.9)
@@ -97,7 +96,7 @@ class Ties(nn.Module):
 
     @torch.no_grad()
     def rescale(self, by: float, *, thresholds: float = 1.0) -> None:
-        """Let *both bad* stay as likely as it was where all rewards are multiplied by `by`.
+        """Adapt to rewards multiplied by `by`, so that *both bad* stays equally likely.
 
         θ and the gaps are multiplied by `thresholds`.
         """
