@@ -70,6 +70,7 @@ def _check_range(setting: str, number: float, range: Mapping[str, Any]) -> None:
 
 
 def require(condition: bool, message: str) -> None:
+    """Raise ValueError with `message` unless `condition` holds."""
     if not condition:
         raise ValueError(message)
 
@@ -96,6 +97,7 @@ def assignments(items: Sequence[str]) -> dict[str, str]:
 
 
 def settings_of(section: Any, prefix: str) -> Iterator[SettingInfo]:
+    """All settings of a section and of the sections in it."""
     hints = typing.get_type_hints(type(section))
     for f in dataclasses.fields(section):
         value = getattr(section, f.name)
@@ -188,6 +190,7 @@ def _parse_float(text: str) -> float | str:
 
 
 def unknown(name: str, valid: list[str]) -> str:
+    """A sentence on an unknown setting, with the most similar valid name."""
     near = difflib.get_close_matches(name, valid, n=1, cutoff=0.4)
     return f"there is no setting {name!r}" + (f"; did you mean {near[0]!r}?" if near else "")
 
