@@ -1,4 +1,4 @@
-"""The web application in one function: routes of ours first, two Gradio mounts, one gate before all."""
+"""The web application: our routes, two Gradio mounts, and the access check before all of them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from storage.engine.database import Database
 from storage.errors import StorageDamaged, StorageFull, explain
 
 THREADS = 64
-"""Requests answered at once; each waits for the database or for its turn in a group commit."""
+"""Requests answered in parallel; each waits for the database or for a group commit."""
 
 Admin = Callable[[str, dict[str, Any]], Any]
 
@@ -42,10 +42,9 @@ def create_app(
 ) -> FastAPI:
     """The whole application over an open workspace.
 
-    `admin(command, arguments)` answers the command line, which proves itself with `admin_token`.
-    ``app.state.sign_in_url(annotator)`` makes a link that signs somebody in, or one with which they
-    set a password where accounts are required; without a public address it starts with "/".  Close
-    `db` after the server has stopped, not before.
+    `admin(command, arguments)` answers the command line, which sends `admin_token`.
+    ``app.state.sign_in_url(annotator)`` is `Auth.sign_in_url`. Close `db` after the server has
+    stopped, not before.
     """
     auth = Auth(db, accounts_required=accounts_required, public_url=addresses.public_url)
     app = FastAPI(
@@ -85,7 +84,7 @@ async def _lifespan(_app: FastAPI) -> AsyncIterator[None]:
 
 
 def _mount(app: FastAPI, blocks: gr.Blocks, path: str, *, css: str, head: str) -> None:
-    # String fonts stay on the reader's machine; Gradio's own themes fetch theirs from Google.
+    # Named fonts are local; Gradio's own themes load theirs from Google.
     theme = gr.themes.Base(
         font=["system-ui", "-apple-system", "Segoe UI", "Roboto", "Noto Sans", "sans-serif"],
         font_mono=["ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "monospace"],
@@ -107,8 +106,8 @@ def _mount(app: FastAPI, blocks: gr.Blocks, path: str, *, css: str, head: str) -
         show_error=True,
         app_kwargs={"openapi_url": None, "docs_url": None, "redoc_url": None},
     )
-    # Off Windows its two watchers wake 1,000 and 100 times a second, with nothing to do: a tenth of
-    # a core for every mount, beside training.  These are its figures for Windows.
+    # Except on Windows, Gradio's two watchers wake up 1,000 and 100 times a second, which costs a
+    # tenth of a core per mount. These are its values for Windows.
     blocks._queue.sleep_when_free = 0.05
     blocks._queue.progress_update_sleep_when_free = 0.1
 
@@ -140,15 +139,15 @@ class AdminCall(BaseModel):
 
 
 def _admin_routes(admin: Admin, *, done: Callable[[], None]) -> APIRouter:
-    """For whom the gate has found to hold the admin token.
+    """Routes for programs with the admin token, which the access check has verified.
 
-    `done` is called after each command: it may have signed somebody out.
+    `done` is called after each command, because a command can sign somebody out.
     """
     routes = APIRouter()
 
     @routes.post("/admin/api/call")
     def call(body: AdminCall) -> Response:
-        # A bad request of the person at the command line; anything else is a defect and gives 500.
+        # These are mistakes of the caller; any other error is a defect and gives 500.
         try:
             return JSONResponse({"result": admin(body.command, body.arguments)})
         except (ValueError, LookupError, OSError, StorageDamaged) as error:

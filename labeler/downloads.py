@@ -1,4 +1,4 @@
-"""Files for researchers, through a route of ours: Gradio's file cache is shared between the mounts."""
+"""Downloads for researchers. A route of ours, because Gradio's mounts share a file cache."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from storage.exporting.formats import Format, Ties
 
 
 def download_routes(db: Database) -> APIRouter:
-    """``/research/download/…``; the gate lets only researchers through."""
+    """``/research/download/…``; the access check allows only researchers."""
     routes = APIRouter(prefix="/research/download")
 
     @routes.get("/export")

@@ -1,7 +1,7 @@
-"""What the pages may ask of the training pipeline: a protocol, so that neither imports the other.
+"""The protocol by which the pages use the training pipeline, so that neither imports the other.
 
-The composition root hands `app.create_app` an object that fulfils `Loop`.  Every error meant
-for a person is a ``ValueError`` whose message is one sentence.
+`commands/serve.py` passes an object with this protocol to `app.create_app`. Errors meant for people
+are ``ValueError`` with one sentence as the message.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from storage.reports import RewardReport, SettingView, Stopped
 
 
 class RewardReports(Protocol):
-    """How good each reward model is."""
+    """Reports on the quality of reward models."""
 
     def report(self, model: str | None = None) -> RewardReport:
         """The report on one reward model, by default the newest."""
         ...
 
     def start_curve(self, model: str) -> None:
-        """Make a reward model's learning curve, or go on with it; ``ValueError`` at a bad moment."""
+        """Compute or continue a reward model's learning curve; ``ValueError`` if it cannot run now."""
         ...
 
     def cancel_curve(self, model: str) -> None:
-        """Stop making it; what is done is kept."""
+        """Stop computing it; finished models are kept."""
         ...
 
 
@@ -42,15 +42,15 @@ class Loop(Protocol):
         ...
 
     def can_train(self) -> str | None:
-        """None when training may start now, else the sentence that says why not."""
+        """None if training can start now, else the reason in one sentence."""
         ...
 
     def train(self, overrides: dict[str, str]) -> None:
-        """Start training on the labels so far; ``ValueError`` on a bad override or a bad moment."""
+        """Start training on the labels so far; ``ValueError`` for a bad override or if it cannot start."""
         ...
 
     def cancel(self, run: str) -> None:
-        """Stop a running stage and everything it started."""
+        """Stop a running stage and all its processes."""
         ...
 
     def resume(self, run: str) -> None:
@@ -58,15 +58,15 @@ class Loop(Protocol):
         ...
 
     def retry(self, run: str, overrides: Mapping[str, str] | None = None) -> None:
-        """Run a stopped or failed stage again from scratch, with `overrides`; ``ValueError`` as for `train`."""
+        """Run a stopped or failed stage again from scratch; ``ValueError`` as for `train`."""
         ...
 
     def label_more(self, run: str) -> None:
-        """Leave a stopped reward stage for labeling."""
+        """Leave a stopped reward stage and continue labeling."""
         ...
 
     def stopped_stage(self) -> Stopped | None:
-        """The stage that keeps the loop from going on; None where none does."""
+        """The stage that keeps the loop from continuing, if any."""
         ...
 
     def log(self, run: str, tail: int = 200) -> str:

@@ -1,8 +1,8 @@
-"""The web server: how long it waits for a request, how many connections it keeps, what it logs.
+"""The web server: timeouts, limits on connections, and log.
 
-uvicorn closes an idle connection after a request, but waits for ever for the first one, for one that
-has begun, and for a peer that does not read its answers.  Its h11 protocol is taken, whose state says
-what is still to come.
+uvicorn closes a connection that is idle after a request. It waits forever for the first request, for
+the rest of a request, and for a client that does not read its answer. This module adds timeouts to
+uvicorn's h11 protocol, whose state says what is still to come.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ BODY_SECONDS = 60.0
 """From the head until the body is complete, and one more for every `BODY_RATE` bytes of it."""
 BODY_RATE = 20_000
 REST = 33_000_000
-"""Bytes read and thrown away after an answer that came before its body: the largest upload, and some."""
+"""Bytes of a body that are discarded after an early answer: more than the largest upload."""
 ANSWER_SECONDS = 60.0
-"""That a peer may leave an answer unread, regained with every `ANSWER_RATE` bytes that it takes."""
+"""Seconds for which a client may leave an answer unread, plus one for every `ANSWER_RATE` bytes read."""
 ANSWER_RATE = 20_000
 UNSENT = 131_072
-"""Bytes of an answer that the kernel keeps beyond what is on its way."""
+"""Bytes of an answer that the kernel buffers beyond those in flight."""
 MOST_EACH = 512
-"""Connections of one client address; a browser opens six, and offices share an address."""
+"""Connections per client address; a browser opens six, and offices share an address."""
 MOST_FILES = 16_384
-"""What the soft limit of open files is raised to, where the hard limit allows it."""
+"""The soft limit of open files, if the hard limit allows it."""
 OWN_FILES = 256
-"""Of these, what the database, the journal and the workers' pipes need."""
+"""Open files that the database, the journal and the workers' pipes need."""
 BACKLOG = 256
 """Connections waiting to be accepted; asyncio also logs as many lines at once without files."""
 GRACE = 3
@@ -69,7 +69,7 @@ _FLOODS = (
     "A request was refused",
     "A call of the research page was refused",
 )
-"""Log lines that others can cause as often as they like, by how they begin."""
+"""Beginnings of log lines that clients can cause as often as they like."""
 
 
 def server(app: Any, *, behind_proxy: bool) -> uvicorn.Server:
@@ -109,10 +109,10 @@ def raise_file_limit(most: int = MOST_FILES) -> int:
 
 @contextmanager
 def private_cache(workspace: Path) -> Iterator[Path]:
-    """A directory for Gradio's files that only the owner reads: empty at first, gone at the end.
+    """A private directory for Gradio's files, empty at the start and deleted at the end.
 
-    By itself Gradio shares one in the machine's temporary directory and leaves what it wrote there.
-    What a killed server left goes at the next start; ValueError where that is not possible.
+    By default Gradio uses a shared temporary directory and does not clean it up. Files of a killed
+    server are deleted at the next start; ``ValueError`` if that is not possible.
     """
     folder = workspace / "gradio-cache"
     if folder.is_symlink() or folder.is_file():  # of a link only the link goes
@@ -131,7 +131,7 @@ def private_cache(workspace: Path) -> Iterator[Path]:
 
 
 class _Counting:
-    """A transport that also counts the bytes it is given to write."""
+    """A transport that counts the bytes written to it."""
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
@@ -143,7 +143,7 @@ class _Counting:
 
     @property
     def taken(self) -> int:
-        """Of these, how many have left for the kernel."""
+        """The bytes that the kernel has accepted."""
         return self.written - self._transport.get_write_buffer_size()
 
     def __getattr__(self, name: str) -> Any:
@@ -376,7 +376,7 @@ class TimedProtocol(H11Protocol):
             self.give_up()
 
     def give_up(self) -> None:
-        """Close the connection now: a polite end would wait for a peer that does not read."""
+        """Close the connection at once: a regular close would wait for a client that does not read."""
         self.waiting.pop(self, None)
         self.transport.abort()
 

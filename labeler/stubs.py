@@ -1,7 +1,7 @@
-"""Gradio without its type stubs.
+"""Imports Gradio without writing its type stubs.
 
-Each time it is imported, Gradio parses the source of all its components to write .pyi files beside them:
-more than half of the time that the import takes, for editors that nobody has open in a server.
+At each import Gradio parses the source of all its components to write .pyi files for editors. That
+takes more than half of the import's time.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _MODULE, _WRITER = "gradio.component_meta", "create_or_modify_pyi"
 
 
 class _WithoutStubs(MetaPathFinder):
-    """Finds the one module as ever, and takes the function out of it that writes them."""
+    """Finds the module as usual and replaces the function in it that writes stubs."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -39,6 +39,6 @@ class _WithoutStubs(MetaPathFinder):
 
 
 def leave_out_stubs() -> None:
-    """Spare the next import of Gradio its stubs; without effect where it is imported already."""
+    """Make the next import of Gradio write no stubs; no effect if it is imported already."""
     if _MODULE not in sys.modules:
         sys.meta_path.insert(0, _WithoutStubs())

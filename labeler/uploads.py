@@ -1,4 +1,4 @@
-"""Files from researchers, through a route of ours: Gradio's upload answers on every page, to anybody."""
+"""Uploads by researchers. A route of ours, because Gradio's uploads work on every page for everybody."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from storage.importing.imports import import_pairs
 from storage.importing.row_notes import BadFile
 
 LARGEST_UPLOAD = 32_000_000
-"""Bytes of an uploaded file; larger ones are imported from a terminal."""
+"""Bytes of an uploaded file; larger files are imported in a terminal."""
 MOST_ROWS = 100_000
-"""Rows of an uploaded file: the web process holds them all while it looks for what is wrong."""
+"""Rows of an uploaded file: the web process holds all of them while it checks them."""
 _ROWS_TOLD = 20
 
 
 def upload_routes(db: Database) -> APIRouter:
-    """``POST /research/upload/pairs?name=FILE``, the file as the body; the gate lets only researchers
-    of this site through, and bounds the body.
+    """``POST /research/upload/pairs?name=FILE`` with the file as the body.
 
-    Answers with the import's report.  Where rows are bad nothing is stored, and the answer is 422 with
-    ``rows``: the first of them, each with its ``line`` and ``reason``.
+    The access check allows only researchers of this site and limits the body. The answer is the
+    import's report. If rows are bad, nothing is stored, and the answer is 422 with ``rows``: the
+    first bad ones, each with ``line`` and ``reason``.
     """
     routes = APIRouter(prefix="/research/upload")
-    # Uploads wait for each other, and never for the threads that annotators are answered by.
+    # Uploads wait for each other and do not take the threads that answer annotators.
     one_at_a_time = CapacityLimiter(1)
 
     @routes.post("/pairs")
@@ -56,7 +56,7 @@ def upload_routes(db: Database) -> APIRouter:
 
 
 def _file_name(name: str) -> str:
-    """What the file is called here: its own name without anything that a path could be made of."""
+    """The file's own name without characters that could form a path."""
     kept = re.sub(r"[^\w.-]+", "_", name)[-100:].lstrip(".")
     if Path(kept).suffix.lower() not in READABLE:
         raise HTTPException(422, f"{kept} must end in one of {', '.join(READABLE)}.")

@@ -1,7 +1,7 @@
 """The annotator's page: one `gr.HTML` that talks to the routes of ``/label/api``.
 
-The page buffers a few pairs, shows the next one at once and posts labels in the background;
-see the scripts for what is promised about them.  No build step: the parts are joined here.
+The page buffers a few pairs, shows the next one at once and posts labels in the background; the
+scripts say what they guarantee. There is no build step: the parts are joined here.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The annotator's HTTP interface (docs/http.md).
 
-The rules are elsewhere: what is shown in `session`, what is stored in `storage.labeling.judgments`.
+`session` decides what is shown, `storage.labeling.judgments` what is stored.
 """
 
 from __future__ import annotations
@@ -49,20 +49,20 @@ _MOST_NAMES = 20
 
 
 def _with_few_names(value: Any) -> Any:
-    """Asked first: each unknown name would be an error of its own, and ten thousand take seconds."""
+    """Checked first: each unknown name would be a separate error, and ten thousand take seconds."""
     if isinstance(value, dict) and len(value) > _MOST_NAMES:
         raise ValueError(f"has {len(value):,} fields, and {_MOST_NAMES} are the most")
     return value
 
 
 class Act(BaseModel):
-    """Whatever an annotator does carries an id of its own, made before it is sent."""
+    """An act of an annotator, with an id that the client creates."""
 
     model_config = ConfigDict(extra="forbid")
     id: UUID
 
     def fields(self) -> dict[str, Any]:
-        """What was sent, checked, under the names that `storage.labeling.judgments` takes."""
+        """The checked body, under the names that `storage.labeling.judgments` takes."""
         return self.model_dump(mode="json")
 
     @model_validator(mode="before")
@@ -119,7 +119,7 @@ async def _current_annotator(
 
 Who = Annotated[Annotator, Depends(_current_annotator)]
 Offset = Annotated[int, Query(ge=-840, le=840)]
-"""Minutes that the annotator's clock is ahead of UTC; no place is further off."""
+"""Minutes that the annotator's clock is ahead of UTC; 14 hours is the largest offset."""
 
 
 def label_routes(db: Database) -> APIRouter:
@@ -178,9 +178,9 @@ def label_routes(db: Database) -> APIRouter:
 
 
 def explain_errors(app: FastAPI) -> None:
-    """Every refusal is ``{"error": "a sentence"}`` with the status that says what to do.
+    """Every refusal is ``{"error": "a sentence"}``.
 
-    4xx: sending the same again is pointless.  503: nothing was stored, try again later.
+    4xx: the same request will fail again. 503: nothing was stored; try again later.
     """
 
     def answer(status: int) -> Any:

@@ -1,8 +1,8 @@
-"""The rules of labeling, without a word of HTTP or HTML pages.
+"""What annotators are shown, without HTTP and pages.
 
-An annotator sees a pair *blind*: two texts called A and B, no model names, no scores, nothing that
-tells a policy.  Which completion is A is decided from (annotator, comparison), so a reload cannot
-swap them.  Whatever is returned here as done is committed.
+An annotator sees a pair *blind*: two texts called A and B, without model names, scores or anything
+else that identifies a policy. The side of each completion follows from annotator and comparison, so
+a reload cannot swap them. What is returned as done is committed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A cache that is bounded by bytes: what strangers wrote may be large, and so may what is made of it."""
+"""A cache that is limited in bytes, because texts of strangers and their HTML may be large."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ T = TypeVar("T")
 
 
 class ComputedOnce(Generic[P, T]):
-    """A function whose last results are kept, at most `most` bytes of them; any thread may call it.
+    """A function with a least-recently-used cache of at most `most` bytes. Thread-safe.
 
-    Threads that ask for one result at a time wait for the first of them, and get what it got: the
-    result or the error.  `size` says how many bytes a result and its arguments (by position, hashable) take.
+    Threads that ask for the same result at the same time wait for the first of them and get its
+    result or error. `size` returns the bytes of the arguments (positional, hashable) and the result.
     """
 
     __wrapped__: Callable[P, T]

@@ -1,12 +1,12 @@
-"""Markdown of strangers → HTML that is safe and fair to show.
+"""Hostile Markdown → HTML that is safe and fair.
 
-Model output is hostile input: no raw HTML, no images, no links but web addresses that show where
-they go, and nothing that can leave its box or take for ever.  Guidelines use the same door.
+Safe: model output has no raw HTML, no images, only web links that show their target, and nothing
+that leaves its box or takes unbounded time. Guidelines are rendered in the same way.
 
-Fair: the two responses of a pair are always rendered alike.  What cannot be done for one of them
-(Markdown, formulas, colours of code) is done for neither, and the page says so.
+Fair: both responses of a pair are rendered alike. What cannot be done for one of them (Markdown,
+formulas, colors of code) is done for neither, and the page says so.
 
-Every block has a direction of its own, so that Arabic stands beside English and code beside both.
+Each block has its own text direction.
 """
 
 from __future__ import annotations
@@ -235,7 +235,7 @@ def _sanitize(state: StateCore) -> None:
         elif token.type == "ordered_list_open" and int(token.attrGet("start") or 1) >= 1000:
             token.attrSet("data-long", "")  # its numbers need more room than there is beside it
         if token.children:
-            token.children = _tame_inline(token.children)
+            token.children = _sanitize_inline(token.children)
     _direct(state.tokens)
 
 
@@ -292,26 +292,26 @@ def _direction(inline: Sequence[Token]) -> str | None:
     return None
 
 
-def _tame_inline(tokens: list[Token]) -> list[Token]:
-    tamed: list[Token] = []
+def _sanitize_inline(tokens: list[Token]) -> list[Token]:
+    sanitized: list[Token] = []
     link, shown = "", ""  # links do not nest, so one of each is enough
     for token in tokens:
         if token.type == "image":
             # A remote image tells its owner who is labeling what, and may show anything.
-            tamed.append(_text(f"[image: {token.content} ({token.attrGet('src') or ''})]"))
+            sanitized.append(_text(f"[image: {token.content} ({token.attrGet('src') or ''})]"))
         elif token.type == "link_open":
             link, shown = str(token.attrGet("href") or ""), ""
             _open_link(token, link)
-            tamed.append(token)
+            sanitized.append(token)
         elif token.type == "link_close":
             token.tag = "a" if _is_web(link) else "span"
-            tamed.append(token)
+            sanitized.append(token)
             if shown != link:
-                tamed.append(_text(f" ({link})"))
+                sanitized.append(_text(f" ({link})"))
         else:
             shown += token.content
-            tamed.append(token)
-    return tamed
+            sanitized.append(token)
+    return sanitized
 
 
 def _open_link(token: Token, href: str) -> None:
@@ -398,7 +398,7 @@ def _markdown(*, breaks: bool) -> MarkdownIt:
     }.items():
         markdown.add_render_rule(kind, rule)
     markdown.inline.ruler.before("escape", "bracket_math", _bracket_math)
-    markdown.core.ruler.push("tame", _sanitize)
+    markdown.core.ruler.push("sanitize", _sanitize)
     return markdown
 
 

@@ -1,4 +1,4 @@
-"""LaTeX → MathML that may be put into a page, though a stranger wrote the LaTeX.
+"""Hostile LaTeX → MathML that is safe in a page.
 
 The converter is not safe by itself: ``\\text{<img onerror=…>}`` comes out as live markup,
 ``\\href`` and ``\\style`` as attributes, ``\\hspace{-99em}`` moves text over its neighbours and

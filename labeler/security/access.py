@@ -1,9 +1,9 @@
-"""The one gate in front of everything, by path prefix.
+"""The access check before every route.
 
-It stands before both Gradio mounts, because nothing inside Gradio keeps one role from the other's
-functions: handlers answer to their index whatever is hidden, the file cache is shared between
-mounts, uploads work on pages without an upload component and some routes ask nobody.  So the gate
-lists what may pass and refuses the rest, unknown routes of a future Gradio included.
+It is in front of both Gradio mounts, because Gradio does not separate roles: hidden functions can be
+called by their index, the mounts share a file cache, pages without an upload component accept
+uploads, and some routes need no sign-in. So the check lists what is allowed and refuses everything
+else, including new routes of a later Gradio.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ from labeler.uploads import LARGEST_UPLOAD
 
 Access = Literal["public", "signed-in", "researcher", "admin"]
 Kind = Literal["plain", "page", "call", "stream"]
-"""What answers: a route of ours, a Gradio page, a call of a Gradio function, or one that goes on."""
+"""A route of ours, a Gradio page, a call of a Gradio function, or a stream."""
 
 LARGEST_BODY = 1_000_000
-"""Bytes of a request's body that a researcher or the command line sends, but for files."""
+"""Bytes of the body of a request by a researcher or the command line, except for files."""
 LARGEST_ACT = 100_000
-"""The same of annotators and strangers: a comment takes 60 kB at most, and reading costs time."""
+"""The same for annotators and strangers: a comment takes at most 60 kB, and reading costs time."""
 LONGEST_PATH = 255
-"""Bytes; the longest name that file systems take."""
+"""Bytes; the longest file name that file systems allow."""
 
 _MOUNTS = ("/label", "/research")
 _ADDRESS_HEADERS = (b"x-forwarded-host", b"x-gradio-server")
 
-# What the browser needs to show a Gradio page; no functions, no files.
+# What a browser needs to show a Gradio page: no functions and no files.
 _PAGE = r"config|theme\.css|robots\.txt|favicon\.ico|manifest\.json|(assets|static|svelte)/.+"
 _PAGE_API = r"gradio_api/(startup-events|app_id|info)/?"
 _HEARTBEAT = r"gradio_api/heartbeat/\w+/?"
-# Calling functions, as the page does: through the queue.  Deliberately absent: run, api and call, which
-# are for programs, file=, file/, upload, proxy=, stream, component_server, process_recording, vibe-*,
-# run-history, deep_link, dev, monitoring, custom_component.
+# Calls of functions go through the queue, as the page makes them. Deliberately absent: run, api and
+# call, which are for programs, file=, file/, upload, proxy=, stream, component_server,
+# process_recording, vibe-*, run-history, deep_link, dev, monitoring, custom_component.
 _EVENTS = r"gradio_api/queue/data/?"
 _STATUS = r"gradio_api/queue/status/?"
 _FUNCTIONS_POST = r"gradio_api/(queue/join|cancel|reset)/?"
@@ -55,7 +55,7 @@ _FUNCTIONS_POST = r"gradio_api/(queue/join|cancel|reset)/?"
 
 @dataclass(frozen=True)
 class Rule:
-    """`path` (a full match) may be reached with these methods by whoever has `access`."""
+    """People with `access` may use these methods on paths that match `path` in full."""
 
     access: Access
     methods: frozenset[str]
@@ -68,7 +68,7 @@ def _rule(access: Access, methods: str, path: str, kind: Kind = "plain") -> Rule
 
 
 def rules(research_pages: Iterable[str] = ()) -> list[Rule]:
-    """All that may pass.  `research_pages` are the further pages of the research Blocks."""
+    """Everything that is allowed. `research_pages` are further pages of the research Blocks."""
     pages = "".join(f"|{re.escape(page)}/?" for page in research_pages)
     reading = "GET HEAD"
     return [
@@ -92,12 +92,11 @@ def rules(research_pages: Iterable[str] = ()) -> list[Rule]:
 
 
 class Gate:
-    """ASGI middleware.  What passes finds the person in ``scope["state"]["identity"]``.
+    """ASGI middleware. It puts the person into ``scope["state"]["identity"]``.
 
-    `sign_in_page` makes the page for a browser that is not signed in, given where it wanted to go;
-    `refusal_page` the one for somebody without the right, given the reason, and `missing_page` the
-    one for an address that does not exist.  `functions` are the indices of the functions that Gradio
-    pages may call.
+    `sign_in_page` returns the page for a browser that is not signed in, given the path it asked for;
+    `refusal_page` the page for people without access, given the reason; `missing_page` the page for
+    an unknown address. `functions` are the indices of the functions that Gradio pages may call.
     """
 
     def __init__(
@@ -129,7 +128,7 @@ class Gate:
         if scope["type"] == "lifespan":
             await self.app(scope, receive, send)
             return
-        if scope["type"] != "http":  # nothing of ours speaks WebSocket
+        if scope["type"] != "http":  # no route of ours uses WebSocket
             await send({"type": "websocket.close", "code": 1008})
             return
         headers = Headers(scope=scope)
@@ -147,7 +146,7 @@ class Gate:
         await self._pass(passed, scope, receive, send)
 
     async def _pass(self, rule: Rule, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let the application answer; a defect is told to the log alone."""
+        """Let the application answer; a defect goes to the log only."""
         send = self.hardening.wrap(send, GRADIO_POLICY if rule.kind == "page" else STRICT_POLICY)
         identity: Identity | None = scope["state"]["identity"]
         if scope["path"].startswith(_MOUNTS):
@@ -173,19 +172,19 @@ class Gate:
         try:
             await self.app(scope, receive, noting)
         except Exception:
-            # Starlette's own answer would be sent past this gate, without its headers.
+            # Starlette's own answer would bypass this middleware and its headers.
             if not started:
                 await _say(500, _DEFECT)(scope, receive, send)
             raise
 
     def _malformed(self, headers: Headers, path: str) -> Response | None:
-        """The refusal of what no browser of ours sends, whoever asks."""
+        """The refusal of requests that no browser sends."""
         if not self.addresses.knows(headers.get("host", "")):
             return _say(400, _unknown_host(headers.get("host", ""), self.addresses))
         length = headers.get("content-length")
         if length is not None:
             if "transfer-encoding" in headers:
-                # A proxy may read the one and we the other, and take different ends of the body.
+                # A proxy may use one and we the other, and see different ends of the body.
                 sentence = "Content-Length and Transfer-Encoding exclude each other."
                 return _say(400, sentence, {"Connection": "close"})
             if int(length) > _largest_body(path):
@@ -193,7 +192,7 @@ class Gate:
         return None
 
     def _forget_other_addresses(self, scope: Scope) -> None:
-        """Gradio makes its page's own address of these headers, which anybody can send."""
+        """Remove the headers from which Gradio takes its page's address: anybody can send them."""
         told = [each for each in scope["headers"] if each[0] in _ADDRESS_HEADERS]
         for name, value in told:
             if not self.addresses.is_public(value.decode("latin-1")):
@@ -203,11 +202,11 @@ class Gate:
         self, scope: Scope, headers: Headers, identity: Identity | None
     ) -> Rule | Response:
         method, path = scope["method"], scope["path"]
-        # "..", "//" and "\\" have no business in any path of ours; file servers read them freely, and
-        # fail at a longer name than any file's.
-        devious = any(part in path for part in ("..", "//", "\\"))
-        devious |= len(path.encode()) > LONGEST_PATH
-        matching = [] if devious else [r for r in self.rules if r.path.fullmatch(path)]
+        # No path of ours contains "..", "//" or "\\". File servers interpret them, and fail at names
+        # that are longer than any file's.
+        is_traversal = any(part in path for part in ("..", "//", "\\"))
+        is_traversal |= len(path.encode()) > LONGEST_PATH
+        matching = [] if is_traversal else [r for r in self.rules if r.path.fullmatch(path)]
         who = self._access(identity)
         if path.startswith("/admin") and self._is_admin(headers):
             who.add("admin")
@@ -221,14 +220,14 @@ class Gate:
         return allowed[0]
 
     def _origin_is_fine(self, headers: Headers, *, by_script: bool) -> bool:
-        # Browsers send Origin with every POST, so its absence is a refusal too.
+        # Browsers send Origin with every POST, so a missing one is refused too.
         origin = headers.get("origin")
         if origin is None:
             return by_script
         return self.addresses.same_origin(origin, headers["host"])
 
     def _is_admin(self, headers: Headers) -> bool:
-        """A program with the token of the workspace, which is no person's."""
+        """Whether a program sends the workspace's admin token, which belongs to no person."""
         return hmac.compare_digest(headers.get("authorization", "").encode(), self.admin)
 
     @staticmethod
@@ -242,7 +241,7 @@ class Gate:
     def _refuse(
         self, scope: Scope, headers: Headers, identity: Identity | None, matching: list[Rule]
     ) -> Response:
-        """The refusal: never says more to a stranger than that they must sign in."""
+        """The refusal; strangers learn only that they must sign in."""
         path = scope["path"]
         page = scope["method"] == "GET" and "text/html" in headers.get("accept", "")
         guarded = path.startswith(_MOUNTS)
@@ -281,7 +280,7 @@ def _largest_body(path: str) -> int:
 
 
 def _limited(receive: Receive, largest: int) -> Receive:
-    """Refuse a body that is longer than it said (or did not say)."""
+    """Refuse a body that is longer than `largest`, whatever its headers say."""
     received = 0
 
     async def limited() -> Message:

@@ -1,7 +1,7 @@
-"""By which addresses browsers reach the studio: what Host and Origin may say.
+"""The addresses under which browsers reach the studio: allowed values of Host and Origin.
 
-A page elsewhere can let its own name lead to this machine (DNS rebinding); then the browser takes
-the studio for a part of that page, and only the Host header still tells them apart.
+Another site can make its own name resolve to this machine (DNS rebinding). The browser then treats
+the studio as a part of that site, and only the Host header shows the difference.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _USUAL_PORTS = {"http": ":80", "https": ":443"}
 
 @dataclass(frozen=True)
 class Addresses:
-    """The studio's names (lower case, no ports), and the address that a proxy gives it.
+    """The studio's names (lower case, no ports) and its public URL behind a proxy.
 
-    `numeric`: any IP address is a name too, as nobody can let one lead elsewhere.
+    `numeric`: all IP addresses are allowed too, because nobody can redirect one.
     """
 
     names: frozenset[str] = frozenset(LOOPBACK)
@@ -33,7 +33,7 @@ class Addresses:
     def of(
         cls, *, host: str = "127.0.0.1", public_url: str | None = None, more: Iterable[str] = ()
     ) -> Addresses:
-        """Of a server that listens on `host`; beyond this machine also under the machine's name."""
+        """The addresses of a server on `host`; beyond loopback, the machine's name is one of them."""
         names = {*LOOPBACK, *more}
         beyond = host not in LOOPBACK
         if beyond:
@@ -46,11 +46,11 @@ class Addresses:
 
     @property
     def secure(self) -> bool:
-        """Whether browsers are told to come by TLS."""
+        """Whether browsers use TLS."""
         return self.public_url is not None and self.public_url.startswith("https:")
 
     def knows(self, host: str) -> bool:
-        """Whether a Host header names the studio, on whatever port: tunnels have their own."""
+        """Whether a Host header names the studio. Any port is allowed, because tunnels have their own."""
         found = _HOST.fullmatch(host.lower())
         if found is None:
             return False
@@ -58,14 +58,14 @@ class Addresses:
         return name in self.names or (self.numeric and _is_numeric(name))
 
     def is_public(self, host: str) -> bool:
-        """Whether this is the host, with its port, of the address that a proxy gives."""
+        """Whether this is the host and port of the public URL."""
         return self.public_url is not None and urlsplit(self.public_url).netloc == host
 
     def same_origin(self, origin: str, host: str) -> bool:
-        """Whether a page of ours sent the request, by its Origin; `host` is a Host that is known.
+        """Whether a page of ours sent the request, by its Origin; `host` is a known Host.
 
-        Behind a proxy that ends TLS the server does not know its own scheme, so https is believed
-        of any name, and http of those that the public address does not reach by TLS.
+        Behind a proxy that ends TLS, the server does not know its own scheme. So https is accepted
+        for all names, and http for those that the public URL does not reach by TLS.
         """
         try:
             parts = urlsplit(origin.lower())
@@ -81,7 +81,7 @@ class Addresses:
 
 
 def _origin(url: str) -> str:
-    """Scheme, name and port, as browsers write it."""
+    """Scheme, name and port, as browsers write them."""
     parts = urlsplit(url.lower())
     return f"{parts.scheme}://{parts.netloc.removesuffix(_USUAL_PORTS.get(parts.scheme, ':'))}"
 
@@ -95,7 +95,7 @@ def _is_numeric(name: str) -> bool:
 
 
 def network(address: str) -> str:
-    """An IPv6 address without its last 64 bits, which anybody there can choose."""
+    """The address; of an IPv6 address its /64 network, within which a client can choose any."""
     try:
         found = ipaddress.ip_address(address)
     except ValueError:

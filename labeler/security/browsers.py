@@ -1,7 +1,7 @@
-"""Browsers in which somebody has signed in before: a cookie says so, and passes the name's lock.
+"""Cookies of browsers in which somebody has signed in before; the lockout of a name spares them.
 
-Without it, five wrong passwords of a stranger would keep the owner of a name out.  These are the
-device cookies of OWASP's "Slow Down Online Guessing Attacks with Device Cookies".
+Without them, a stranger's five wrong passwords would lock the owner of the name out. See OWASP's
+"Slow Down Online Guessing Attacks with Device Cookies".
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from storage.records import Annotator, digest
 
 LIFETIME = timedelta(days=365)
 PATH = "/sign-in"
-"""Where the cookie goes along: nowhere else is it looked at."""
+"""The path to which browsers send the cookie."""
 
 _SECRET = "browser_secret"
 _KEY = "SELECT value ->> '$' AS value FROM settings WHERE key = $key"
 
 
 class KnownBrowsers:
-    """Makes and reads these cookies.  One holds until its owner's password is changed."""
+    """Creates and checks these cookies. A cookie is valid until its owner's password hash changes."""
 
     def __init__(self, db: Database, prefix: str) -> None:
         self._db = db
@@ -33,7 +33,7 @@ class KnownBrowsers:
         self._key: bytes | None = None
 
     def cookie(self, annotator: Annotator) -> str:
-        """The name of this annotator's cookie: a browser may be shared."""
+        """The name of this annotator's cookie; people may share a browser."""
         return f"{self._prefix}-known-{digest(annotator.id)[:8]}"
 
     def mark(self, annotator: Annotator) -> str:
@@ -42,13 +42,13 @@ class KnownBrowsers:
         return f"{browser}.{self._signature(annotator, browser)}"
 
     def recognize(self, annotator: Annotator, value: str) -> str | None:
-        """What stands for the browser that sent this value; None for one that is not ours."""
+        """The id of the browser that sent this value; None if the value is not ours."""
         browser, _, signature = value.partition(".")
         right = self._signature(annotator, browser)
         return browser if hmac.compare_digest(signature.encode(), right.encode()) else None
 
     def _signature(self, annotator: Annotator, browser: str) -> str:
-        # The hash of the password has a salt of its own, so every change of it is another one.
+        # The password hash has a random salt, so each change of the password changes it.
         signed = "\0".join((annotator.id, annotator.password_hash or "", browser))
         return hmac.new(self._secret(), signed.encode(), hashlib.sha256).hexdigest()
 

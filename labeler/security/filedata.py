@@ -1,8 +1,8 @@
-"""Calls of Gradio functions that it must not get: those that name a file, and those that it fails at.
+"""Refusal of Gradio calls that name a file, and of calls at which Gradio fails.
 
-Gradio copies a file that a call names into its cache before the function runs, whatever component
-the function has, and fetches one with an address.  No page of ours sends any: downloads are links,
-imports are commands.  A session's name that is not UTF-8 would stop its queue for everybody.
+Gradio copies a file that a call names into its cache before the function runs, whatever its
+components are, and downloads one with a URL. No page of ours sends files: downloads are links, and
+imports are commands. A session name that is not UTF-8 would stop Gradio's queue for everybody.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ _SESSION = re.compile(r"[\w-]{1,64}", re.ASCII)
 
 
 class BadCall(ValueError):
-    """The body names a file or no function, or cannot be read; the message is a sentence."""
+    """The body names a file or an unknown function, or is not JSON; the message is a sentence."""
 
 
 async def checked_call(receive: Receive, functions: Container[object]) -> Receive:
-    """Read the body, and give it out again; `BadCall` unless it is JSON that names no file.
+    """Read the body and return a `receive` that repeats it.
 
-    Where it names a function or a session, this is one of `functions` and of the form that pages use.
+    `BadCall` unless it is JSON that names no file. A function must be one of `functions`, a session
+    name must have the form that pages use.
     """
     body, more = bytearray(), True
     while more:
@@ -61,7 +62,7 @@ def _check(body: bytearray, functions: Container[object]) -> None:
 
 
 def names_a_file(value: Any) -> bool:
-    """Whether an object anywhere in it could be one of Gradio's for a file."""
+    """Whether the value contains an object that Gradio could take for a file."""
     waiting = [value]
     while waiting:
         each = waiting.pop()

@@ -1,4 +1,4 @@
-"""The headers that every answer carries, whatever made it."""
+"""The security headers of every response."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ _NOWHERE = ("base-uri 'none'", "frame-ancestors 'none'", "object-src 'none'")
 STRICT_POLICY = "; ".join(
     ["default-src 'none'", "style-src 'self'", "img-src 'self'", "form-action 'self'", *_NOWHERE]
 )
-"""For all but Gradio's pages: forms and a style sheet, no script."""
+"""For everything but Gradio's pages: forms and style sheets, no scripts."""
 
 GRADIO_POLICY = "; ".join(
     [
         "default-src 'self'",
-        # Gradio writes its settings into the page, and gr.HTML compiles its template and its script
-        # with Function(); the model's text is never markup (rendering.py).
+        # Gradio writes its settings into the page, and gr.HTML compiles its template and script with
+        # Function(). Text of models is never markup (labeler/html/markdown.py).
         "script-src 'self' 'unsafe-inline' 'unsafe-eval'",
         "style-src 'self' 'unsafe-inline'",
         "img-src 'self' data: blob:",
@@ -43,7 +43,7 @@ _NO_STORE = (b"cache-control", b"no-store")
 
 
 class Hardening:
-    """Puts the headers on answers; `secure` where browsers come by TLS alone."""
+    """Adds the headers to responses; `secure` if browsers use TLS only."""
 
     def __init__(self, *, secure: bool) -> None:
         always = _ALWAYS | (_BY_TLS if secure else {})
@@ -51,7 +51,7 @@ class Hardening:
         self._ours = frozenset([*(name for name, _ in self._fixed), b"content-security-policy"])
 
     def wrap(self, send: Send, policy: str = STRICT_POLICY) -> Send:
-        """`send` with the headers added, and those of other hands of the same name left out."""
+        """`send` with these headers, which replace others of the same name."""
 
         async def hardened(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -66,7 +66,7 @@ class Hardening:
         headers = [
             (name, value)
             for name, value in given
-            # Gradio answers any Origin with credentials under a public host; nobody is invited.
+            # Gradio allows all origins with credentials on a public host; we allow none.
             if (low := name.lower()) not in self._ours and not low.startswith(b"access-control-")
         ]
         headers += self._fixed

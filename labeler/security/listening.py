@@ -1,4 +1,4 @@
-"""The socket that the web server accepts on."""
+"""The listening socket of the web server, and its address."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A listening socket, or one sentence why not."""
+    """A listening socket; ``ValueError`` with one sentence if that is not possible."""
     if not 0 <= port <= 65535:
         raise ValueError(f"a port is a number from 0, for a free one, to 65535; {port} is none")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -15,7 +15,7 @@ def listen(host: str, port: int) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
-        listener.listen()  # whoever follows the link at once waits instead of being refused
+        listener.listen()  # early requests wait instead of being refused
     except OSError as error:
         listener.close()
         raise ValueError(
@@ -25,15 +25,15 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def is_exposed(host: str, public_url: str | None) -> bool:
-    """Whether people beyond this machine can reach a studio that listens on `host`.
+    """Whether other machines can reach a studio that listens on `host`.
 
-    A proxy with a `public_url` lets them in where the studio listens to this machine alone.
+    With a `public_url` they can, through a proxy, even if the studio listens on loopback only.
     """
     return public_url is not None or host not in ("127.0.0.1", "localhost", "::1")
 
 
 def public_address(url: str | None) -> str | None:
-    """The address that a proxy gives browsers; ValueError for what is none."""
+    """The public URL without a final slash; ``ValueError`` if it is not one."""
     if url is None:
         return None
     refusal = ValueError(f"--public-url is {url!r} and must be like https://studio.example.org")
@@ -49,6 +49,6 @@ def public_address(url: str | None) -> str | None:
 
 
 def address(listener: socket.socket, host: str) -> str:
-    """Where browsers on this machine reach a listener that was made for `host`."""
+    """The URL of a listener on `host`, for browsers on this machine."""
     named = f"[{host}]" if ":" in host else host  # IPv6 goes into brackets before its port
     return f"http://{named}:{listener.getsockname()[1]}"

@@ -1,4 +1,4 @@
-"""Answers that go on: each belongs to somebody, and ends when that one may not hear it any more."""
+"""Open event streams: each belongs to a person, and ends when the person is signed out."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from labeler.security.auth import Auth
 
 MOST = 32
-"""Open streams of one person; a page has two."""
+"""Open streams per person; a page has two."""
 
 
 @dataclass(eq=False)
 class _Stream:
-    """One that is open: who listens, by which headers, and the task that answers."""
+    """An open stream: its listener, the request's headers, and the task that answers."""
 
     annotator: str
     headers: Headers
@@ -31,7 +31,7 @@ class _Stream:
 
 
 class Streams:
-    """All that are open."""
+    """All open streams."""
 
     def __init__(self, auth: Auth) -> None:
         self._auth = auth
@@ -41,7 +41,7 @@ class Streams:
     async def serve(
         self, app: ASGIApp, scope: Scope, receive: Receive, send: Send, *, annotator: str
     ) -> None:
-        """Run `app` until it has answered, or its listener is signed out."""
+        """Run `app` until it has answered or its listener is signed out."""
         started = finished = False
 
         async def noting(message: Message) -> None:
@@ -79,7 +79,7 @@ class Streams:
             own[0].end()
 
     def _recheck(self) -> None:
-        """End those whose listeners are out; called in a thread, as each asks the database."""
+        """End the streams of people who were signed out; queries the database, so call it in a thread."""
         for stream in list(self._open):
             found = self._auth.identify(stream.headers)
             if found is None or found.annotator.id != stream.annotator:
@@ -87,10 +87,10 @@ class Streams:
 
 
 def _is_refusal(error: BaseException | None) -> bool:
-    """Whether it only says what the stream has told already, such as that Gradio knows no such session.
+    """Whether the error only repeats what the stream has said, such as an unknown Gradio session.
 
-    Gradio raises an HTTPException within a stream; for Starlette, which cannot answer it any more,
-    that is a defect.
+    Gradio raises HTTPException within a stream. Starlette cannot answer it any more and reports a
+    defect.
     """
     return isinstance(error, HTTPException) or (
         isinstance(error, RuntimeError) and isinstance(error.__cause__, HTTPException)
