@@ -1,6 +1,6 @@
-"""Files that survive a power cut: what is written, renamed or removed here is on the disk on return.
+"""Durable file operations: what is written, renamed or removed is on the disk when they return.
 
-A rename is durable only when the file's content was synced before it and its directory after it.
+A rename is durable only if the file's content was synced before it and its directory after it.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ import errno
 import hashlib
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
 
@@ -23,7 +25,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def sync_file(path: Path) -> None:
-    """Make the content of a file durable that something else has written."""
+    """Make the content of a file durable."""
     _sync(path, os.O_RDONLY)
 
 
@@ -38,28 +40,20 @@ def _sync(path: Path, flags: int) -> None:
 def copy_file(source: Path, target: Path, size: int | None = None) -> tuple[int, str]:
     """Copy the first `size` bytes (None: all) into a file for its owner alone.
 
-    Returns the number of bytes copied and their SHA-256 in hexadecimal digits.  `source` has to be
-    a file as for `open_file`.
+    Returns the number of bytes copied and their SHA-256 in hexadecimal digits.  Errors as for
+    `open_file`.
     """
     digest, copied = hashlib.sha256(), 0
-    handle = _create(target)
-    try:
-        with open_file(source) as old:
-            while size is None or copied < size:
-                chunk = old.read(_CHUNK if size is None else min(_CHUNK, size - copied))
-                if not chunk:
-                    break
-                _write_all(handle, chunk)
-                digest.update(chunk)
-                copied += len(chunk)
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    with _created(target) as handle, open_file(source) as old:
+        while chunk := old.read(_CHUNK if size is None else min(_CHUNK, size - copied)):
+            _write_all(handle, chunk)
+            digest.update(chunk)
+            copied += len(chunk)
     return copied, digest.hexdigest()
 
 
 def open_file(path: Path) -> BufferedReader:
-    """Open a file for reading; StorageDamaged for a link, a pipe or a device, which may never end."""
+    """Open a file for reading; StorageDamaged for a link, or for a pipe or device (no end)."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
@@ -79,15 +73,20 @@ def digest_file(path: Path) -> tuple[int, str]:
 
 
 def write_file(path: Path, text: str) -> None:
-    """Write a file for its owner alone, wholly or not at all."""
+    """Write a file atomically, readable by its owner alone."""
     temporary = path.with_name(f"{path.name}.tmp")
-    handle = _create(temporary)
-    try:
+    with _created(temporary) as handle:
         _write_all(handle, text.encode())
-        os.fsync(handle)
-    finally:
-        os.close(handle)
     move(temporary, path)
+
+
+def probe(path: Path) -> None:
+    """Write 64 KiB to a file and remove it; OSError if the disk refuses."""
+    try:
+        with _created(path) as handle:
+            _write_all(handle, bytes(1 << 16))
+    finally:
+        path.unlink(missing_ok=True)
 
 
 def move(source: Path, target: Path) -> None:
@@ -112,10 +111,16 @@ def remove(path: Path) -> None:
     sync_folder(path.parent)
 
 
-def _create(path: Path) -> int:
-    # One that a crash left behind may have other rights.
-    path.unlink(missing_ok=True)
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+@contextmanager
+def _created(path: Path) -> Iterator[int]:
+    """The descriptor of a new file for its owner alone, synced when the context ends well."""
+    path.unlink(missing_ok=True)  # what a crash left behind may have other rights
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        yield handle
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def _write_all(handle: int, content: bytes) -> None:

@@ -1,8 +1,9 @@
-"""The journal: one JSON line for everything that cannot be derived again, in order, fsynced.
+"""The journal: one fsynced JSON line for each record that cannot be derived again, in order.
 
-A line is the entry's JSON object with two fields around it: `record` first, which kind it is
-(some records have a field `kind` of their own), and last `crc`, the CRC-32 of the line's bytes before it, so that a flipped bit is found and not replayed.  A line
-that a crash cut short is at the end, and was never acknowledged: opening sets it aside.
+A line is the entry's JSON object with two more fields.  `record` comes first and names the kind
+(some records have a field `kind` of their own).  `crc` comes last: the CRC-32 of the bytes before
+it.  Only the last line can be incomplete after a crash.  It was never acknowledged, and opening the
+journal sets it aside.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import logging
 import os
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,21 +38,21 @@ class Line:
 
 
 def encode(kind: str, entry: Entry) -> bytes:
-    """The line for an entry.  Raises ValueError where the text cannot be written as UTF-8."""
+    """The line for an entry.  Raises ValueError for text that is not valid UTF-8."""
     text = _JSON.encode({"record": kind, **entry})
     try:
         body = text[:-1].encode()
     except UnicodeEncodeError as error:
         raise ValueError(
-            f"the text of this {kind} holds half of a surrogate pair "
-            f"({text[error.start]!a}), which no file can keep; send whole characters"
+            f"the text of this {kind} contains half of a surrogate pair "
+            f"({text[error.start]!a}), which UTF-8 cannot represent; send whole characters"
         ) from None
     return b'%s%s%08x"}\n' % (body, _CRC, zlib.crc32(body))
 
 
 def decode(raw: bytes) -> tuple[str, Entry]:
     """Kind and entry of one line without its newline; ValueError for a damaged one."""
-    if not _is_whole(raw):
+    if not is_whole(raw):
         raise ValueError("its checksum does not match")
     try:
         entry = json.loads(raw[:-_TAIL] + b"}")
@@ -65,17 +67,18 @@ def decode(raw: bytes) -> tuple[str, Entry]:
     return kind, known.upgrade(entry) if known.upgrade else entry
 
 
-def _is_whole(raw: bytes) -> bool:
+def is_whole(raw: bytes) -> bool:
+    """Whether the checksum of a line, given without its newline, matches."""
     return raw[-_TAIL:] == b'%s%08x"}' % (_CRC, zlib.crc32(raw[:-_TAIL]))
 
 
 class Journal:
-    """The open journal of a workspace; used by one thread at a time."""
+    """The open journal of a workspace.  Not safe for concurrent use."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        # The file's own name must survive a power cut as well as its content.
+        # The file's name must survive a power cut as well as its content.
         sync_folder(path.parent)
         self.size = os.fstat(self._file).st_size
         self.torn_bytes = self._drop_torn_line()
@@ -99,51 +102,51 @@ class Journal:
         self.size += len(data)
 
     def require_in_place(self) -> None:
-        """Raise JournalLost unless the file of this name is the open one and as long as written.
+        """Raise JournalLost unless the path still names the open file, at its full length.
 
-        What is appended to a file without its name is gone when the program ends.
+        What is appended to an unlinked file disappears when the process ends.
         """
         held = os.fstat(self._file)
-        back = "put the file back, or restart: it is then written anew from the database"
         try:
             found = self.path.stat()
         except FileNotFoundError:
-            raise JournalLost(f"{self.path} is gone; nothing was stored. {back}") from None
-        if (found.st_dev, found.st_ino) != (held.st_dev, held.st_ino):
-            raise JournalLost(
-                f"{self.path} is another file than was opened; nothing was stored. {back}"
-            )
-        if held.st_size < self.size:
-            raise JournalLost(
-                f"{self.path} was cut from {self.size} to {held.st_size} bytes; nothing was stored. {back}"
-            )
+            what = "is gone"
+        else:
+            if (found.st_dev, found.st_ino) != (held.st_dev, held.st_ino):
+                what = "was replaced by another file"
+            elif held.st_size < self.size:
+                what = f"was cut from {self.size} to {held.st_size} bytes"
+            else:
+                return
+        raise JournalLost(
+            f"{self.path} {what}; nothing was stored. Put the file back, or restart: the journal is "
+            "then written again from the database"
+        )
 
     def truncate(self, size: int) -> None:
-        """Take back lines after `size`: their transaction failed and nobody was told of them.
+        """Remove the lines after `size`, whose transaction failed.
 
-        When even that fails the lines stay until the next append, which tries again first, or
-        until the next start, which stores them: kept but not acknowledged is allowed.
+        If the disk refuses, they stay until the next append, which tries again, or until the next
+        start, which stores them: storing what was not acknowledged is allowed.
         """
         self.size = size
-        try:
+        with suppress(OSError):
             self._cut_if_longer()
-        except OSError:
-            return
 
     def sync(self) -> None:
         """Wait until everything written is on the disk."""
         os.fsync(self._file)
 
-    def lines(self, start: int = 0, *, first_number: int = 1) -> Iterator[Line]:
+    def lines(self, start: int = 0) -> Iterator[Line]:
         """The entries from byte `start`; JournalDamaged names the first line that is unreadable."""
-        yield from read_lines(self.path, start, stop=self.size, first_number=first_number)
+        return read_lines(self.path, start, stop=self.size)
 
     def ends_a_line(self, offset: int) -> bool:
         """Whether a line ends exactly at byte `offset`."""
         return offset == 0 or (offset <= self.size and os.pread(self._file, 1, offset - 1) == b"\n")
 
     def close(self) -> None:
-        """Close the file; appending afterwards is an error."""
+        """Close the file."""
         os.close(self._file)
 
     def _cut_if_longer(self) -> None:
@@ -152,37 +155,33 @@ class Journal:
             self.sync()
 
     def _drop_torn_line(self) -> int:
-        """Cut what a crash left half-written at the end; returns how many bytes that was.
+        """Set aside what a crash left half-written at the end; returns its number of bytes.
 
-        That is what follows the last newline, or else a last line whose checksum fails (a
-        power cut can keep a file's length and lose its content).  The bytes are kept in a
-        file beside the journal.
+        That is what follows the last newline, or else a last line whose checksum fails: a power
+        cut can keep a file's length and lose its content.
         """
         end = self._after_newline(self.size)
         begin = self._after_newline(end - 1)
-        if end == self.size and end > 0:
-            last = os.pread(self._file, end - begin, begin)
-            end = end if _is_whole(last[:-1]) else begin
+        if end == self.size > 0 and not is_whole(os.pread(self._file, end - begin - 1, begin)):
+            end = begin
         return self._set_aside(end)
 
     def set_aside_damage(self, start: int) -> int:
-        """Cut the first damaged line after byte `start`, and all that follows it; returns how many
-        bytes that was.
+        """Set aside the first damaged line after byte `start` and all that follows it; returns the
+        number of bytes.
 
         For what the database never committed: a power cut can keep a file's length and lose pages
         in the middle of a group, none of which was acknowledged.
         """
         end = start
-        with self.path.open("rb") as file:
-            file.seek(start)
-            for raw in file:
-                if not raw.endswith(b"\n") or not _is_whole(raw[:-1]):
-                    break
-                end += len(raw)
+        for after, raw in raw_lines(self.path, start):
+            if not is_whole(raw):
+                break
+            end = after
         return self._set_aside(end)
 
     def _set_aside(self, end: int) -> int:
-        """Cut what follows byte `end`, once it is safe in a file beside the journal."""
+        """Move what follows byte `end` into a file beside the journal; returns the number of bytes."""
         torn = os.pread(self._file, self.size - end, end)
         if torn:
             kept = self.path.with_suffix(".torn")
@@ -210,41 +209,30 @@ class Journal:
         return 0
 
 
-def read_lines(
-    path: Path, start: int = 0, *, stop: int | None = None, first_number: int = 1
-) -> Iterator[Line]:
-    """The entries of a journal file from byte `start` (where a line begins) up to `stop`."""
-    with path.open("rb") as file:
-        file.seek(start)
-        end = start
-        for number, raw in enumerate(file, first_number):
-            end += len(raw)
-            if stop is not None and end > stop:
-                return
-            if not raw.endswith(b"\n"):
-                return  # a crash cut it short; it was never acknowledged
-            try:
-                kind, entry = decode(raw[:-1])
-            except ValueError as error:
-                where = f"line {number}" if first_number == 1 and start == 0 else f"byte {end}"
-                raise JournalDamaged(f"{path} is damaged at {where}: {error}") from None
-            yield Line(number, end, kind, entry)
+def raw_lines(path: Path, start: int = 0, stop: int | None = None) -> Iterator[tuple[int, bytes]]:
+    """The complete lines from byte `start`, where one begins, up to byte `stop`.
 
-
-def check_stretch(path: Path, start: int, number: int, *, bytes_least: int) -> tuple[int, int]:
-    """Check the lines from byte `start`, where line `number` begins, until enough bytes are read.
-
-    Returns where the next line begins and its number; JournalDamaged names a damaged one.
+    Yields the byte after each line and its content without the newline.
     """
     end = start
     with path.open("rb") as file:
         file.seek(start)
-        while end - start < bytes_least and (raw := file.readline()):
-            if not _is_whole(raw.removesuffix(b"\n")):
-                raise JournalDamaged(
-                    f"{path} is damaged at line {number}: its checksum does not match"
-                )
-            end, number = end + len(raw), number + 1
-    if end == start:
-        raise JournalDamaged(f"{path} ends at byte {end}, before what was committed")
-    return end, number
+        for raw in file:
+            end += len(raw)
+            if not raw.endswith(b"\n") or (stop is not None and end > stop):
+                return
+            yield end, raw[:-1]
+
+
+def read_lines(path: Path, start: int = 0, *, stop: int | None = None) -> Iterator[Line]:
+    """The entries of a journal file from byte `start`, where a line begins, up to byte `stop`.
+
+    JournalDamaged names the first line that is unreadable.
+    """
+    for number, (end, raw) in enumerate(raw_lines(path, start, stop), 1):
+        try:
+            kind, entry = decode(raw)
+        except ValueError as error:
+            where = f"byte {end}" if start else f"line {number}"
+            raise JournalDamaged(f"{path} is damaged at {where}: {error}") from None
+        yield Line(number, end, kind, entry)

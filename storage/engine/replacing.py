@@ -1,13 +1,13 @@
-"""Putting new files in place of a workspace's, so that a stop at any moment loses neither.
+"""Replacing files of a workspace, so that an interruption at any moment loses nothing.
 
-The new files are written beside the old ones as NAME.new, and a marker file is written when they
-are complete.  Then the old files move to `backups/replaced-TIME/`, the new ones take their names,
-and the marker goes::
+The new files are written beside the old ones as NAME.new.  When they are complete, a marker file is
+written.  Then the old files move to `backups/replaced-TIME/`, the new ones take their names, and the
+marker is removed::
 
     NAME (old), NAME.new  ──▶  backups/…/NAME (old), NAME.new  ──▶  backups/…/NAME (old), NAME (new)
 
-Each step is one rename, so the marker and the names say how far it came: `finish` goes on from
-there and `undo` goes back.  While the marker is there, `require_settled` refuses the workspace.
+Each step is one rename, so the files that exist tell how many are done.  `finish` does the others,
+and `undo` reverts those.  While the marker exists, `require_settled` refuses the workspace.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
 
 from storage.engine.files import make_folder, move, remove, sync_file, write_file
 from storage.engine.workspace import BACKUPS, DATABASE, JOURNAL, SETTINGS, WAL, holds_data, stamp
@@ -28,15 +29,29 @@ _REPLACEABLE = frozenset({DATABASE, WAL, JOURNAL, SETTINGS})
 
 @dataclass(frozen=True, kw_only=True)
 class Replacement:
-    """What the marker says.  `files` get new content, `outdated` lose their old content for good
-    (a write-ahead log belongs to one database file), and `present` are those of both that there
-    were before.  Old files go to `aside`."""
+    """The content of the marker."""
 
     what: str
+    """What replaces the files, for messages: "restoring /backups/monday"."""
     files: tuple[str, ...]
+    """Names that get new content."""
     outdated: tuple[str, ...]
+    """Names that only lose their content: a write-ahead log belongs to one database file."""
     present: tuple[str, ...]
+    """Those of `outdated` and `files`, in this order, that existed before."""
     aside: str
+    """Folder of the old files, relative to the workspace."""
+
+    def renames(self, workspace: Path) -> list[tuple[Path, Path]]:
+        """All steps in order: the old files move aside, then the new ones take their names."""
+        aside = workspace / self.aside
+        return [
+            *((workspace / name, aside / name) for name in self.present),
+            *((new(workspace, name), workspace / name) for name in self.files),
+        ]
+
+
+_MARKER_CONTENT = TypeAdapter(Replacement)
 
 
 def new(workspace: Path, name: str) -> Path:
@@ -47,21 +62,21 @@ def new(workspace: Path, name: str) -> Path:
 def is_settled(workspace: Path) -> bool:
     """Whether no replacement was interrupted.
 
-    Ask before reporting that a file is missing: an interrupted replacement may have moved it.
+    Ask this before you report a missing file: an interrupted replacement may have moved it.
     """
     return not (workspace / MARKER).exists() and _moved_without_marker(workspace) is None
 
 
 def require_settled(workspace: Path) -> None:
-    """Raise ReplacementUnfinished, naming the two ways out, where a replacement was interrupted.
+    """Raise ReplacementUnfinished, naming both ways out, if a replacement was interrupted.
 
-    Raises StorageDamaged, naming the files to move by hand, where its marker cannot be read, or is
-    gone while the database and the journal are both moved away.
+    Raises StorageDamaged, naming the files to move by hand, if the marker cannot be read, or if it
+    is gone while neither the database nor the journal has its name.
     """
     if not is_settled(workspace):
         what = _read(workspace).what
         raise ReplacementUnfinished(
-            f"{what} was interrupted, and {workspace} is part old and part new: "
+            f"{what} was interrupted, and {workspace} has old and new files: "
             f"`{_command(workspace)} --finish` completes it, `{_command(workspace)} --undo` puts "
             "the old files back"
         )
@@ -70,9 +85,10 @@ def require_settled(workspace: Path) -> None:
 def replace(
     workspace: Path, names: Sequence[str], *, outdated: Sequence[str] = (), what: str
 ) -> Path | None:
-    """Put NAME.new in place of each of `names`; returns where the old files are, None without any.
+    """Put NAME.new in place of each of `names`; returns the folder of the old files, None if there
+    were none.
 
-    The caller holds the workspace's lock.  `what` names the act in a sentence.
+    The caller holds the workspace's lock.  `what` completes the sentence "… was interrupted".
     """
     for name in names:
         sync_file(new(workspace, name))
@@ -90,126 +106,90 @@ def replace(
         if aside.stat().st_dev != workspace.stat().st_dev:
             aside.rmdir()
             raise ValueError(
-                f"{workspace / BACKUPS} is on another filesystem than {workspace}, so that files "
-                "cannot be moved there in one step; make it a directory of the workspace"
+                f"{workspace / BACKUPS} is on another filesystem than {workspace}, so files cannot "
+                "be renamed into it; make it a directory of the workspace"
             )
     write_file(workspace / MARKER, json.dumps(asdict(plan)))
     return finish(workspace)
 
 
 def finish(workspace: Path) -> Path | None:
-    """Complete an interrupted replacement; returns where the old files are, None without any.
+    """Complete an interrupted replacement; returns the folder of the old files, None if there were
+    none.
 
-    Raises NotFound when there is none, and StorageDamaged, with nothing moved, when a new file is
-    gone.
+    Raises NotFound if no replacement was interrupted, and StorageDamaged, before anything is moved,
+    if a new file is gone.
     """
     plan = _read(workspace)
-    aside = workspace / plan.aside
-    if gone := _gone_new(workspace, plan):
-        raise _stuck(workspace, plan) or StorageDamaged(
-            f"{gone[0]} is gone, so that {plan.what} cannot be completed; "
-            f"`{_command(workspace)} --undo` puts the old files back"
-        )
-    # The log first: it must never lie beside a database file that is not its own.
-    for name in (*plan.outdated, *plan.files):
-        if _is_old(workspace, plan, name):
-            move(workspace / name, aside / name)
-    for name in plan.files:
-        if new(workspace, name).exists():
-            move(new(workspace, name), workspace / name)
+    done, gone_old, gone_new = _progress(workspace, plan)
+    if gone_new:
+        raise _incomplete(workspace, plan, gone_old, gone_new)
+    for source, target in plan.renames(workspace)[done:]:
+        if source.exists():  # somebody may have deleted an old file
+            move(source, target)
     remove(workspace / MARKER)
-    return aside if plan.present else None
+    return workspace / plan.aside if plan.present else None
 
 
 def undo(workspace: Path) -> None:
     """Put the old files back.
 
-    Raises NotFound when no replacement was interrupted, and StorageDamaged, with nothing moved,
-    when an old file is gone: the new ones are then all that is left.
+    Raises NotFound if no replacement was interrupted, and StorageDamaged, before anything is moved,
+    if an old file is gone: then only the new ones are complete.
     """
     plan = _read(workspace)
-    aside = workspace / plan.aside
-    if gone := _gone_old(workspace, plan):
-        raise _stuck(workspace, plan) or StorageDamaged(
-            f"{gone[0]} is gone, so that the old files cannot be put back; "
-            f"`{_command(workspace)} --finish` completes {plan.what}"
-        )
-    for name in plan.files:
-        if _is_new(workspace, plan, name):
-            move(workspace / name, new(workspace, name))
-    for name in reversed((*plan.outdated, *plan.files)):
-        if (aside / name).exists():
-            move(aside / name, workspace / name)
+    done, gone_old, gone_new = _progress(workspace, plan)
+    if gone_old:
+        raise _incomplete(workspace, plan, gone_old, gone_new)
+    for source, target in reversed(plan.renames(workspace)[:done]):
+        if target.exists():  # somebody may have deleted a new file
+            move(target, source)
     remove(workspace / MARKER)
     for name in plan.files:
         remove(new(workspace, name))
-    if aside.is_dir():
-        aside.rmdir()
+    if (workspace / plan.aside).is_dir():
+        (workspace / plan.aside).rmdir()
 
 
-def _is_old(workspace: Path, plan: Replacement, name: str) -> bool:
-    """Whether NAME is still the file that is to be replaced."""
-    return (
-        name in plan.present
-        and (workspace / name).exists()
-        and not _was_moved(workspace, plan, name)
-    )
+def _progress(workspace: Path, plan: Replacement) -> tuple[int, list[Path], list[Path]]:
+    """How many renames are done, and which old and which new files somebody has deleted since.
 
-
-def _is_new(workspace: Path, plan: Replacement, name: str) -> bool:
-    """Whether NAME is the file that has taken the place of another."""
-    return _is_alone(workspace, name) and (
-        name not in plan.present or _was_moved(workspace, plan, name)
-    )
-
-
-def _was_moved(workspace: Path, plan: Replacement, name: str) -> bool:
-    """Whether the old NAME was moved aside, also where it has been deleted there since.
-
-    Old files are moved in one order and put back in the reverse order, and new ones have their
-    names only while all the old ones are aside.
+    It is the least number that explains the place of every file that exists.
     """
-    aside = workspace / plan.aside
-    order = [n for n in (*plan.outdated, *plan.files) if n in plan.present]
-    return any((aside / n).exists() for n in order[order.index(name) :]) or any(
-        _is_alone(workspace, n) and (n not in plan.present or (aside / n).exists())
-        for n in plan.files
+    renames = plan.renames(workspace)
+    existing = {path for rename in renames for path in rename if path.exists()}
+    for done in range(len(renames) + 1):
+        places = [target if n < done else source for n, (source, target) in enumerate(renames)]
+        if existing <= {*places}:
+            old, new = places[: len(plan.present)], places[len(plan.present) :]
+            return done, _gone(old), _gone(new)
+    raise StorageDamaged(
+        f"{plan.what} was interrupted, and files were moved since. {_by_hand(workspace)}"
     )
 
 
-def _is_alone(workspace: Path, name: str) -> bool:
-    """Whether there is a NAME and no NAME.new."""
-    return (workspace / name).exists() and not new(workspace, name).exists()
+def _gone(places: list[Path]) -> list[Path]:
+    return [path for path in places if not path.exists()]
 
 
-def _gone_new(workspace: Path, plan: Replacement) -> list[Path]:
-    """The new files that are neither beside the old ones nor in their place."""
-    return [
-        new(workspace, name)
-        for name in plan.files
-        if not new(workspace, name).exists() and not _is_new(workspace, plan, name)
-    ]
-
-
-def _gone_old(workspace: Path, plan: Replacement) -> list[Path]:
-    """The old files that are neither in their place nor aside."""
-    aside = workspace / plan.aside
-    return [
-        aside / name
-        for name in plan.present
-        if not (aside / name).exists() and not _is_old(workspace, plan, name)
-    ]
-
-
-def _stuck(workspace: Path, plan: Replacement) -> StorageDamaged | None:
-    """What to say where neither the new files nor the old ones are complete."""
-    gone_old, gone_new = _gone_old(workspace, plan), _gone_new(workspace, plan)
-    if not (gone_old and gone_new):
-        return None
+def _incomplete(
+    workspace: Path, plan: Replacement, gone_old: list[Path], gone_new: list[Path]
+) -> StorageDamaged:
+    """The error that names the other way, if its files are complete."""
+    if gone_old and gone_new:
+        return StorageDamaged(
+            f"{plan.what} was interrupted and can be neither completed nor undone: "
+            f"{', '.join(f'{path} is gone' for path in (*gone_old, *gone_new))}. Put one of them "
+            "back, or restore a backup into a new directory with `python launch.py restore`"
+        )
+    if gone_new:
+        return StorageDamaged(
+            f"{gone_new[0]} is gone, so {plan.what} cannot be completed; "
+            f"`{_command(workspace)} --undo` puts the old files back"
+        )
     return StorageDamaged(
-        f"{plan.what} was interrupted and can be neither completed nor undone: "
-        f"{', '.join(f'{path} is gone' for path in (*gone_old, *gone_new))}. Put one of them back, or restore a backup "
-        "into a new directory with `python launch.py restore`"
+        f"{gone_old[0]} is gone, so the old files cannot be put back; "
+        f"`{_command(workspace)} --finish` completes {plan.what}"
     )
 
 
@@ -217,11 +197,18 @@ def _command(workspace: Path) -> str:
     return f"python launch.py restore --workspace {workspace}"
 
 
-def _moved_without_marker(workspace: Path) -> Path | None:
-    """Where the old files are, if database and journal were moved and the marker does not say so.
+def _by_hand(workspace: Path) -> str:
+    return (
+        f"The old files are in the newest {workspace / BACKUPS}/replaced-*, the new ones end in "
+        f".new: give either their names, then remove {workspace / MARKER}"
+    )
 
-    No stop leaves that, as the marker is on the disk before a file is moved, but a marker may be
-    deleted.  A workspace opened then would begin empty.
+
+def _moved_without_marker(workspace: Path) -> Path | None:
+    """The folder of the old files if database and journal were moved and the marker was deleted.
+
+    The marker is on the disk before a file is moved, so no interruption leaves this.  But if the
+    workspace were opened then, it would begin empty.
     """
     if holds_data(workspace) or not any(new(workspace, n).exists() for n in (DATABASE, JOURNAL)):
         return None
@@ -235,27 +222,20 @@ def _read(workspace: Path) -> Replacement:
         if aside := _moved_without_marker(workspace):
             raise StorageDamaged(
                 f"{workspace} has no {DATABASE} and no {JOURNAL}: a restore or rebuild was "
-                f"interrupted, and {path}, which notes how far it came, is gone. The old files are in "
-                f"{aside}, the new ones end in .new: put either under their names"
+                f"interrupted, and its record {path} is gone. The old files are in {aside}, the new "
+                "ones end in .new: give either their names"
             )
         raise NotFound(f"no replacement of the files of {workspace} was interrupted")
     try:
-        plan = Replacement(**{k: _tuple(v) for k, v in json.loads(path.read_text()).items()})
-    except (ValueError, TypeError, AttributeError):
+        plan = _MARKER_CONTENT.validate_json(path.read_bytes())
+    except ValidationError:
         plan = None
-    if plan is None or not _is_ours(plan):
-        raise StorageDamaged(
-            f"{path} cannot be read. The old files are in the newest {workspace / BACKUPS}/replaced-*, "
-            "the new ones end in .new: put either under their names, then remove the file"
-        )
+    if plan is None or not _is_safe(plan):
+        raise StorageDamaged(f"{path} cannot be read. {_by_hand(workspace)}")
     return plan
 
 
-def _tuple(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
-
-
-def _is_ours(plan: Replacement) -> bool:
+def _is_safe(plan: Replacement) -> bool:
     """Whether it names files of a workspace and nothing else: it decides what is moved where."""
     names = {*plan.files, *plan.outdated, *plan.present}
     aside = Path(plan.aside)

@@ -1,7 +1,7 @@
-"""Looks after an open workspace while it is served: is the journal whole, does the disk take writes?
+"""Monitors an open workspace while it is served: is the journal intact, does the disk take writes?
 
-One thread of low priority.  It never touches the database file: closing any handle to that would
-drop DuckDB's lock.
+One thread of low priority.  It never touches the database file, because closing any handle to that
+file would drop DuckDB's lock.
 """
 
 from __future__ import annotations
@@ -12,28 +12,27 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import Self
 
 from storage.engine.database import Database
-from storage.engine.journal import check_stretch
+from storage.engine.files import probe
+from storage.engine.journal import is_whole, raw_lines
 from storage.engine.reconcile import REWRITE
-from storage.engine.transaction import Transaction
-from storage.errors import StorageDamaged, StorageFull, explain
+from storage.errors import JournalDamaged, StorageDamaged, StorageFull, explain
 
 _CHUNK = 1 << 18
 _PROBE = ".disk-probe"
-_PROBE_BYTES = 1 << 16
+_PROBE_EVERY = 60.0
 _SAME = "UPDATE meta SET value = value WHERE key = 'journal_bytes'"
 
 
 class Watch:
     """While the context is open, `db.health` says what is wrong with the workspace.
 
-    Every `every` seconds: is the journal the file that was opened; and where writes are refused,
-    are they taken again.  Every `probe_every` seconds: does the disk take writes.  Between them
-    the journal's checksums, 256 KiB and then a pause of `pause` seconds (5 MB/s: about a
-    hundredth of a core); the next pass begins `rest` seconds after the last one's end.
+    Every `every` seconds it checks that the journal is in place and, if writes are refused, whether
+    they are taken again.  Every 60 seconds it checks that the disk takes writes.  In between it
+    checks the journal's checksums, 256 KiB and then a pause of `pause` seconds (5 MB/s, about a
+    hundredth of a core).  The next pass begins `rest` seconds after the end of the last one.
     """
 
     def __init__(
@@ -41,13 +40,11 @@ class Watch:
         db: Database,
         *,
         every: float = 5.0,
-        probe_every: float = 60.0,
         pause: float = 0.05,
         rest: float = 600.0,
     ) -> None:
         self._db = db
-        self._every, self._probe_every = every, probe_every
-        self._pause, self._rest = pause, rest
+        self._every, self._pause, self._rest = every, pause, rest
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="storage-watch", daemon=True)
 
@@ -64,14 +61,14 @@ class Watch:
             with suppress(OSError):
                 os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
         checks = self._passes()
-        look = probe = time.monotonic()
+        look = next_probe = time.monotonic()
         while True:
             moment = time.monotonic()
             if moment >= look:
                 look = moment + self._every
                 refused = check_journal(self._db)
-                if moment >= probe or refused:
-                    probe = moment + self._probe_every
+                if moment >= next_probe or refused:
+                    next_probe = moment + _PROBE_EVERY
                     probe_disk(self._db)
             if self._stop.wait(min(next(checks), max(0.0, look - time.monotonic()))):
                 return
@@ -97,30 +94,13 @@ def check_journal(db: Database) -> bool:
 
 def probe_disk(db: Database) -> None:
     """Write a file of 64 KiB and, where writes were refused, the database; notes what happens."""
-    path = db.workspace / _PROBE
     try:
-        _write_and_remove(path)
+        probe(db.workspace / _PROBE)
         if db.health.refused is not None:
             db.journal.require_in_place()
-            db.write(_write_nothing)
+            db.write(lambda tx: tx.execute(_SAME))
     except Exception as error:  # whatever a write is refused with is what people must be told
         db.health.refuse(error)
-
-
-def _write_nothing(tx: Transaction) -> None:
-    tx.execute(_SAME)
-
-
-def _write_and_remove(path: Path) -> None:
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    try:
-        rest = memoryview(bytes(_PROBE_BYTES))
-        while rest:
-            rest = rest[os.write(handle, rest) :]
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-        path.unlink(missing_ok=True)
 
 
 def check_lines(db: Database, pause: float) -> Iterator[float]:
@@ -129,17 +109,21 @@ def check_lines(db: Database, pause: float) -> Iterator[float]:
     What is committed never changes, so this runs beside the writer thread.  At the end, or at
     the first damaged line, it notes the state in `db.health`.
     """
-    stop, start, number = db.committed, 0, 1
-    while start < stop:
-        try:
-            start, number = check_stretch(
-                db.journal.path, start, number, bytes_least=min(_CHUNK, stop - start)
-            )
-        except StorageDamaged as error:
-            db.health.damaged = f"{error}. Labels are still taken. Stop the server; {REWRITE}"
-            return
-        except OSError as error:
-            db.health.damaged = explain(error)
-            return
-        yield pause
-    db.health.damaged = None
+    path, stop = db.journal.path, db.committed
+    end = waited = 0
+    try:
+        for number, (end, raw) in enumerate(raw_lines(path, stop=stop), 1):
+            if not is_whole(raw):
+                raise JournalDamaged(
+                    f"{path} is damaged at line {number}: its checksum does not match"
+                )
+            if end - waited >= _CHUNK:
+                waited = end
+                yield pause
+        if end < stop:
+            raise JournalDamaged(f"{path} ends at byte {end}, before what was committed")
+        db.health.damaged = None
+    except StorageDamaged as error:
+        db.health.damaged = f"{error}. Labels are still taken. Stop the server; {REWRITE}"
+    except OSError as error:
+        db.health.damaged = explain(error)

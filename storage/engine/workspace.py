@@ -6,13 +6,12 @@ import fcntl
 import json
 import logging
 import os
-import shutil
 import stat
 from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from storage.engine.files import sync_folder
+from storage.engine.files import copy_file, sync_folder, write_file
 from storage.errors import NotFound, StorageDamaged, WorkspaceLocked, writing_to
 from storage.records import now
 
@@ -46,19 +45,18 @@ def holds_data(workspace: Path) -> bool:
 
 
 def make_private(workspace: Path) -> None:
-    """Make the directory, or close it, for its owner alone: what DuckDB and the workers write in it
-    is as open as the umask leaves it.
+    """Make the directory if needed and restrict it to its owner, because the umask decides who can
+    read the files that DuckDB and the workers write in it.
 
-    One that belongs to somebody else, or that everybody may write to (`/tmp`), keeps its rights,
-    and a line in the log says so.  On return its name, and the names of parents made for it,
-    survive a power cut.
+    A directory of another user, or with the sticky bit (`/tmp`), keeps its mode, with a warning in
+    the log.  On return the names of the directory and of new parents survive a power cut.
     """
     missing = [folder for folder in (workspace, *workspace.parents) if not folder.exists()]
     with writing_to(workspace, "name another directory with --workspace"):
         workspace.mkdir(mode=0o700, parents=True, exist_ok=True)
-    # One that is there may have been made by a process that was killed before it synced the name.
+    # An existing one may have been made by a process that was killed before it synced the name.
     for folder in missing or [workspace]:
-        with suppress(PermissionError):  # a parent that may be entered but not read
+        with suppress(PermissionError):  # a parent without read permission
             sync_folder(folder.parent)
     found = workspace.stat()
     rights = stat.S_IMODE(found.st_mode)
@@ -66,7 +64,7 @@ def make_private(workspace: Path) -> None:
         return
     if found.st_uid == os.geteuid() and not rights & stat.S_ISVTX:
         workspace.chmod(rights & 0o700)
-        _LOG.warning("%s could be read by other users; it is for its owner alone now", workspace)
+        _LOG.warning("other users could read %s; its mode now excludes them", workspace)
     else:
         _LOG.warning(
             "other users can read %s; move the workspace into a directory of your own", workspace
@@ -74,11 +72,8 @@ def make_private(workspace: Path) -> None:
 
 
 def publish_server(workspace: Path, *, url: str, token: str) -> None:
-    """Write where the live server answers; nobody else can read the file, not even for a moment."""
-    path = workspace / SERVER
-    path.unlink(missing_ok=True)
-    path.touch(mode=0o600)
-    path.write_text(json.dumps({"url": url, "token": token}))
+    """Write the address and the token of the live server into a file for the owner alone."""
+    write_file(workspace / SERVER, json.dumps({"url": url, "token": token}))
 
 
 def read_server(workspace: Path) -> dict[str, str]:
@@ -93,13 +88,13 @@ def read_server(workspace: Path) -> dict[str, str]:
 
 
 def lock_workspace(workspace: Path) -> IO[str]:
-    """Take the workspace for this process until the returned file is closed.
+    """Lock the workspace for this process until the returned file is closed.
 
-    A file of its own, because closing any handle to the .duckdb file drops DuckDB's lock.
-    Raises WorkspaceLocked, naming the server that has it when one says so, and StorageDamaged by
-    `require_own_files`.
+    The lock is a separate file, because closing any handle to the .duckdb file drops DuckDB's lock.
+    Raises WorkspaceLocked, naming the server if it published its address, and StorageDamaged if a
+    file of the workspace is not a regular file.
     """
-    require_own_files(workspace)
+    _require_regular_files(workspace)
     lock = (workspace / LOCK).open("a")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -109,22 +104,22 @@ def lock_workspace(workspace: Path) -> IO[str]:
     return lock
 
 
-def require_own_files(workspace: Path) -> None:
-    """Raise StorageDamaged where one of the files is a link, or a pipe: two workspaces could write
-    one journal, and the rename that puts a restored file in place would change the link alone."""
+def _require_regular_files(workspace: Path) -> None:
+    """Through links two workspaces could write one journal, and a restore's rename would replace
+    the link alone."""
     for name in (DATABASE, WAL, JOURNAL, LOCK):
         path = workspace / name
         if os.path.lexists(path) and not stat.S_ISREG(path.lstat().st_mode):
             raise StorageDamaged(
-                f"{path} is not a regular file; put the file itself there (the workspace as a whole may "
-                "be a link)"
+                f"{path} is not a regular file; put the file itself there (only the workspace's "
+                "directory can be a link)"
             )
 
 
 def _who_has(workspace: Path) -> str:
     try:
-        url = json.loads((workspace / SERVER).read_text())["url"]
-    except (OSError, ValueError, KeyError):
+        url = read_server(workspace)["url"]
+    except (OSError, ValueError):
         return f"another process has {workspace} open; wait for it to finish or stop it"
     return f"the server at {url} has {workspace} open; use it there or stop it first"
 
@@ -132,8 +127,8 @@ def _who_has(workspace: Path) -> str:
 def keep_wal_aside(workspace: Path) -> bool:
     """Copy the write-ahead log of an unclean stop before DuckDB replays it; True if there was one.
 
-    One flipped bit in it makes DuckDB drop all that follows without a word, so the evidence
-    is kept (the last few), and the journal is compared in full.
+    DuckDB silently drops all that follows a flipped bit.  So the newest five logs are kept as
+    evidence, and the caller compares the journal in full.
     """
     wal = workspace / WAL
     if not wal.exists() or wal.stat().st_size == 0:
@@ -142,11 +137,10 @@ def keep_wal_aside(workspace: Path) -> bool:
     backups.mkdir(exist_ok=True)
     copy = backups / f"{WAL}-{stamp()}"
     try:
-        shutil.copyfile(wal, copy)
+        copy_file(wal, copy)
     except OSError:
         copy.unlink(missing_ok=True)
         raise
-    copy.chmod(0o600)
     for old in sorted(backups.glob(f"{WAL}-*"))[:-_WALS_KEPT]:
         old.unlink()
     return True
