@@ -1,9 +1,9 @@
-"""What can go wrong in a workspace.  Every message is a sentence for the person at the screen."""
+"""Errors of a workspace.  Every message is a sentence that the user sees."""
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -11,7 +11,7 @@ import duckdb
 
 
 class Conflict(ValueError):
-    """What is asked contradicts what is already stored."""
+    """The request contradicts what is stored."""
 
 
 class NotFound(LookupError):
@@ -19,7 +19,7 @@ class NotFound(LookupError):
 
 
 class NotLeased(PermissionError):
-    """The annotator was never given this comparison."""
+    """The annotator did not receive this comparison."""
 
 
 class WorkspaceLocked(RuntimeError):
@@ -27,19 +27,19 @@ class WorkspaceLocked(RuntimeError):
 
 
 class StorageFull(RuntimeError):
-    """The disk refused a write.  Nothing of it was acknowledged; the same request may be repeated."""
+    """The disk refused a write.  Nothing was acknowledged; the same request may be repeated."""
 
 
 class JournalLost(StorageFull):
-    """The journal was moved, replaced or cut while it was open: what follows would not be in it."""
+    """The journal was moved, replaced or cut while it was open, so appending to it is not safe."""
 
 
 class StorageDamaged(RuntimeError):
-    """A file of the workspace cannot be read as it was written."""
+    """A file of the workspace is damaged."""
 
 
 class JournalDamaged(StorageDamaged):
-    """A line of the journal is not as it was written; the message says which one."""
+    """A line of the journal is damaged; the message says which one."""
 
 
 class ReplacementUnfinished(RuntimeError):
@@ -49,24 +49,24 @@ class ReplacementUnfinished(RuntimeError):
 _CAUSES = {
     errno.ENOSPC: "the disk is full. Free some space and try again",
     errno.EDQUOT: "the disk quota is used up. Free some space and try again",
-    errno.EFBIG: "a file may not grow any further (`ulimit -f`). Raise the limit and try again",
+    errno.EFBIG: "the file has reached its size limit (`ulimit -f`). Raise the limit and try again",
     errno.EIO: "the disk reports an error. Make a backup on another disk and replace this one",
     errno.EROFS: "the disk is read-only. Make it writable and try again",
-    errno.EACCES: "the user of this program may not do that. Change the owner or the rights of the file",
+    errno.EACCES: "permission denied. Change the owner or the rights of the file",
     errno.EMFILE: "too many files are open. Raise the limit (`ulimit -n 4096`) and start again",
 }
 _PATHS = {
     errno.ENOENT: "there is no such file or directory. Check the path",
-    errno.EEXIST: "this exists already. Name another path",
+    errno.EEXIST: "it already exists. Name another path",
     errno.ENOTDIR: "a part of this path is a file. Name another path",
-    errno.EISDIR: "this is a directory, and a file is needed. Name another path",
+    errno.EISDIR: "it is a directory, not a file. Name another path",
     errno.ENAMETOOLONG: "the name is too long. Choose a shorter one",
-    errno.ELOOP: "its links lead in a circle. Name another path",
+    errno.ELOOP: "its symbolic links form a loop. Name another path",
 }
-"""Mistakes in a path: apart from `_CAUSES`, because a repeated write would fail again."""
+"""Mistakes in a path.  They are not in `_CAUSES`, because a repeated write would fail again."""
 _CAUSES[errno.EPERM] = _CAUSES[errno.EACCES]
 _CAUSES[errno.ENFILE] = _CAUSES[errno.EMFILE]
-# DuckDB passes on what the operating system says, as text.
+# DuckDB reports errors of the operating system as text.
 _SIGNS = {
     "no space left": errno.ENOSPC,
     "quota exceeded": errno.EDQUOT,
@@ -79,7 +79,8 @@ _SIGNS = {
 
 
 def explain(error: BaseException) -> str:
-    """An error of the operating system as a sentence that names the file and what to do."""
+    """A sentence that names the file and what to do, for an error of the operating system; the
+    text of any other error."""
     number = cause_of(error)
     file = getattr(error, "filename", None)
     if number is not None:
@@ -91,9 +92,9 @@ def explain(error: BaseException) -> str:
 
 @contextmanager
 def writing_to(place: Path, instead: str) -> Iterator[None]:
-    """Turn a mistake in the path `place` into a ValueError that names it and ends with `instead`.
+    """Turn a mistake in the path `place` into a ValueError that ends with the advice `instead`.
 
-    What the disk refuses for another reason stays the OSError that `explain` knows.
+    Other errors of the operating system stay an OSError.
     """
     try:
         yield
@@ -109,14 +110,20 @@ def _mistake(place: Path, error: OSError) -> str:
     last = next(path for path in (place, *place.absolute().parents) if path.exists())
     if not last.is_dir():
         return f"{last} is not a directory"
-    return f"{place} cannot be made, because {last} takes no new files"
+    return f"{place} cannot be created, because {last} does not accept new files"
 
 
 def cause_of(error: BaseException) -> int | None:
-    """The errno behind an error of Python or DuckDB, when it is one that `explain` knows."""
+    """The errno of an error of Python or DuckDB that a repeated write may not meet again."""
     if isinstance(error, OSError):
         return error.errno if error.errno in _CAUSES else None
     if not isinstance(error, duckdb.Error):
         return None
     text = str(error).lower()
     return next((number for sign, number in _SIGNS.items() if sign in text), None)
+
+
+def first_few(items: Sequence[str], separator: str) -> str:
+    """Three of the items, and the number of the others."""
+    more = f" and {len(items) - 3} more" if len(items) > 3 else ""
+    return separator.join(items[:3]) + more

@@ -1,4 +1,4 @@
-"""Backups while labeling goes on, and the ways back: restore, rebuild, and the proof they agree."""
+"""Backup during labeling, restore, rebuild from the journal, and verification."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
 import duckdb
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from storage.engine import connection as engine
 from storage.engine import replacing
@@ -47,48 +48,54 @@ from storage.errors import (
     NotFound,
     StorageDamaged,
     explain,
+    first_few,
     writing_to,
 )
 from storage.records import LEASE_LIFETIME, now
 
-_ABOUT = "backup.json"
+_MANIFEST = "backup.json"
 _FORMAT = 2
-_LONGEST_ABOUT = 1 << 20
+_MAX_MANIFEST_BYTES = 1 << 20
 _COPY = "COPY FROM DATABASE {source} TO {target}"
 _COMMITTED = "SELECT value FROM {database}.meta WHERE key = 'journal_bytes'"
-# What the file says of times may be anything, infinity included, and nobody else gets a leased pair.
+# The times in the file may be anything, infinity included, and nobody else gets a leased pair.
 _BOUND_LEASES = """
     UPDATE leases SET granted_at = greatest(least(granted_at, $now), $earliest),
                       expires_at = greatest(least(expires_at, $latest), $earliest)
 """
 _EARLIEST = datetime(2000, 1, 1, tzinfo=UTC)
-_SHOWN = 3
 _OTHERWISE = (
-    f"Use another backup; to take what the journal says, copy {JOURNAL} alone into a new directory "
+    f"Use another backup; to keep what the journal says, copy {JOURNAL} alone into a new directory "
     "and run `rebuild` there"
 )
+_Count = Annotated[int, Field(strict=True, ge=0)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """What a backup consists of: `files` maps each name to its size and SHA-256, `records` counts
-    what the database holds, by kind."""
+    """The content of `backup.json`."""
 
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
     workspace: str
     made_at: str
-    files: dict[str, tuple[int, str]]
-    records: dict[str, int]
-    format: int = _FORMAT
+    files: dict[str, tuple[_Count, str]]
+    """Size in bytes and SHA-256 of each file."""
+    records: dict[str, _Count]
+    """The number of records in the database, by kind."""
+    format: _Count = _FORMAT
+
+
+_PARSED_MANIFEST = TypeAdapter(Manifest)
+_JSON_OBJECT = TypeAdapter(dict[str, Any])
 
 
 def backup(db: Database, target: Path) -> Path:
     """Copy database, journal and settings into the new directory `target`; returns it.
 
-    Writing goes on meanwhile: the copy is of the moment of one transaction, the journal up to
-    where it was committed then.  `target` gets its name when everything is on the disk.  Models
-    and the files of runs are not included.  Raises ValueError when `target` exists, and
-    StorageDamaged when a line of the journal cannot be read: the backup is made all the same and
-    is whole, with a journal written anew from the database.
+    Writes continue meanwhile: database and journal are copied as of one transaction.  `target` gets
+    its name when everything is on the disk.  Models and the files of runs are not included.  Raises
+    ValueError if `target` exists, and StorageDamaged if a line of the journal cannot be read: the
+    backup is then complete, with a journal that was written from the database.
     """
     target = Path(target).absolute()
     if target.exists():
@@ -98,16 +105,16 @@ def backup(db: Database, target: Path) -> Path:
         make_folder(unfinished)
     try:
         damage = _copy_workspace(db, unfinished)
-        write_file(unfinished / _ABOUT, json.dumps(asdict(_manifest(db.workspace, unfinished))))
-        unfinished.rename(target)  # so that a directory of this name is always a whole backup
+        write_file(unfinished / _MANIFEST, json.dumps(asdict(_manifest(db.workspace, unfinished))))
+        unfinished.rename(target)  # so a directory of this name is always a complete backup
         sync_folder(target.parent)
     except BaseException:
         shutil.rmtree(unfinished)
         raise
     if damage:
         raise StorageDamaged(
-            f"{target} is a whole backup; its journal was written anew from the database, because "
-            f"{damage}. To put the workspace right, stop its server; {REWRITE}"
+            f"{target} is a complete backup; its journal was written from the database, because "
+            f"{damage}. To repair the workspace, stop its server; {REWRITE}"
         )
     return target
 
@@ -129,11 +136,11 @@ def _copy_workspace(db: Database, folder: Path) -> StorageDamaged | None:
 
 
 def _copy_database(db: Database, file: Path) -> int:
-    """Copy the tables as they are now; returns how long the journal was when they were committed."""
+    """Copy the tables as they are now; returns the length of the journal at that commit."""
     cursor = db.cursor()
     name = cursor.execute("SELECT current_database()").fetchall()[0][0]
     attached = f"backup_{stamp().replace('.', '_')}"
-    # ATTACH takes no parameters; the path is quoted, the names are ours.
+    # ATTACH takes no parameters; the path is quoted, the names are constant.
     cursor.execute(f"ATTACH '{str(file).replace(chr(39), chr(39) * 2)}' AS {attached}")
     try:
         cursor.execute(_COPY.format(source=name, target=attached))
@@ -178,28 +185,16 @@ def _journal(path: Path) -> closing[Journal]:
     return closing(Journal(path))
 
 
-def require_whole(backup: Path) -> Manifest:
-    """The manifest of a backup, each of whose files is there and as it was written.
+def _require_whole(backup: Path) -> Manifest:
+    """The manifest of a backup, after a check that every file is there and unchanged.
 
-    Raises NotFound when `backup` is none, ValueError for one of a newer version and
-    StorageDamaged, naming the file, when it is not whole.
+    Raises NotFound if `backup` is no backup, ValueError if a newer version made it, and
+    StorageDamaged, naming the file, if it is not whole.
     """
-    try:
-        with open_file(backup / _ABOUT) as file:
-            about = json.loads(file.read(_LONGEST_ABOUT))
-    except (FileNotFoundError, NotADirectoryError):
-        why = (
-            "is a backup that was interrupted"
-            if ".unfinished-" in backup.name
-            else "is not a backup"
-        )
-        raise NotFound(f"{backup} {why}; name a directory that `backup` made") from None
-    except (ValueError, RecursionError):
-        raise _unreadable(backup) from None
-    manifest = _parsed(backup, about)
+    manifest = _read_manifest(backup)
     for name in (DATABASE, JOURNAL, *manifest.files):
         if name not in (DATABASE, JOURNAL, SETTINGS):
-            raise StorageDamaged(f"{backup / _ABOUT} names {name!r}, which no backup has")
+            raise StorageDamaged(f"{backup / _MANIFEST} names {name!r}, which no backup has")
         if name not in manifest.files or not os.path.lexists(backup / name):
             raise StorageDamaged(f"{backup} is not whole: {name} is missing; use another backup")
     for name, (size, digest) in manifest.files.items():
@@ -213,82 +208,58 @@ def require_whole(backup: Path) -> Manifest:
     return manifest
 
 
-def _parsed(backup: Path, about: Any) -> Manifest:
-    """The manifest; of a backup made before there was one, what its files are like now."""
+def _read_manifest(backup: Path) -> Manifest:
+    """The manifest; for a backup of before there were manifests, what its files are like now."""
     try:
-        if about.get("format", 1) > _FORMAT:
-            raise ValueError(
-                f"{backup} was made by a newer Kitestring; update Kitestring to restore it"
-            )
-        if "format" in about:
-            manifest = Manifest(**about)
-            files = {name: _written(entry) for name, entry in manifest.files.items()}
-            _require(all(_is_count(n) for n in manifest.records.values()))
-            return replace(manifest, files=files)
-        names = [name for name in (DATABASE, JOURNAL, SETTINGS) if (backup / name).exists()]
-        files = {name: digest_file(backup / name) for name in names}
-        return Manifest(**about, files=files, records={})
-    except (TypeError, AttributeError):
-        raise _unreadable(backup) from None
-
-
-def _written(entry: Any) -> tuple[int, str]:
-    _require(isinstance(entry, list) and len(entry) == 2)
-    size, digest = entry
-    _require(_is_count(size) and isinstance(digest, str))
-    return size, digest
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and value >= 0
-
-
-def _require(holds: bool) -> None:
-    if not holds:
-        raise TypeError("a value of another type than a manifest has")
-
-
-def _unreadable(backup: Path) -> StorageDamaged:
-    return StorageDamaged(f"{backup / _ABOUT} cannot be read; use another backup")
+        with open_file(backup / _MANIFEST) as file:
+            about = _JSON_OBJECT.validate_json(file.read(_MAX_MANIFEST_BYTES))
+        version = about.setdefault("format", 1)
+        if version == 1:
+            names = [name for name in (DATABASE, JOURNAL, SETTINGS) if (backup / name).exists()]
+            about |= {"files": {name: digest_file(backup / name) for name in names}, "records": {}}
+        if not isinstance(version, int) or version <= _FORMAT:
+            return _PARSED_MANIFEST.validate_python(about)
+    except (FileNotFoundError, NotADirectoryError):
+        interrupted = ".unfinished-" in backup.name
+        why = "is a backup that was interrupted" if interrupted else "is not a backup"
+        raise NotFound(f"{backup} {why}; name a directory that `backup` made") from None
+    except ValidationError:
+        raise StorageDamaged(f"{backup / _MANIFEST} cannot be read; use another backup") from None
+    raise ValueError(f"{backup} was made by a newer Kitestring; update Kitestring to restore it")
 
 
 def restore(backup: Path, workspace: Path) -> Path | None:
     """Put a backup in place of a workspace's database, journal and settings.
 
-    The backup is checked and copied first; then what was there is moved to `backups/`.  Returns
-    where, or None in a new workspace.  A restore that is killed leaves the old workspace, the new
-    one, or one that `Database.open` refuses until `replacing.finish` or `replacing.undo`.
+    The backup is checked and copied first; then the old files are moved to a folder in `backups/`,
+    which is returned (None in a new workspace).  A restore that is killed leaves the old workspace,
+    the new one, or one that `Database.open` refuses until `finish_restore` or `undo_restore`.
 
-    Raises NotFound when `backup` is none, StorageDamaged when it is not whole or contradicts
-    itself, WorkspaceLocked while another process has the workspace.
+    Raises NotFound if `backup` is no backup, StorageDamaged if it is not whole or contradicts
+    itself, WorkspaceLocked while another process has the workspace open.
     """
     backup, workspace = Path(backup).absolute(), Path(workspace).absolute()
-    manifest = require_whole(backup)
+    manifest = _require_whole(backup)
     make_workspace(workspace, create=True)
     with lock_workspace(workspace):
-        replacing.require_settled(workspace)
-        _discard_new(workspace)  # DuckDB would replay the log of a copy that was not completed
-        try:
+        with _preparing(workspace):
             for name, written in manifest.files.items():
                 if copy_file(backup / name, replacing.new(workspace, name)) != written:
                     raise StorageDamaged(f"{backup / name} changed while it was read")
             _require_consistent(backup, workspace, manifest)
-        except BaseException:
-            _discard_new(workspace)
-            raise
         return replacing.replace(
             workspace, tuple(manifest.files), outdated=(WAL,), what=f"restoring {backup}"
         )
 
 
 def finish_restore(workspace: Path) -> None:
-    """Complete a restore or rebuild that was interrupted.  Raises NotFound where there was none."""
+    """Complete an interrupted restore or rebuild.  Raises NotFound if there is none."""
     with _interrupted(workspace) as place:
         replacing.finish(place)
 
 
 def undo_restore(workspace: Path) -> None:
-    """Put back the files that an interrupted restore or rebuild was replacing; NotFound likewise."""
+    """Put back the files that an interrupted restore or rebuild was replacing; NotFound as above."""
     with _interrupted(workspace) as place:
         replacing.undo(place)
 
@@ -302,6 +273,18 @@ def _interrupted(workspace: Path) -> Iterator[Path]:
         yield workspace
 
 
+@contextmanager
+def _preparing(workspace: Path) -> Iterator[None]:
+    """A context that writes the files NAME.new; an error removes them again."""
+    replacing.require_settled(workspace)
+    _discard_new(workspace)  # DuckDB would replay the log of an incomplete copy
+    try:
+        yield
+    except BaseException:
+        _discard_new(workspace)
+        raise
+
+
 def _discard_new(workspace: Path) -> None:
     for name in (DATABASE, JOURNAL, SETTINGS):
         replacing.new(workspace, name).unlink(missing_ok=True)
@@ -313,13 +296,15 @@ def _require_consistent(backup: Path, workspace: Path, manifest: Manifest) -> No
     journal = replacing.new(workspace, JOURNAL)
     try:
         with engine.connect(replacing.new(workspace, DATABASE), sealed=True) as connection:
-            with _told_of(backup):
+            try:
                 require_known(connection)
                 migrate(connection)
                 tables = Tables(connection)
                 committed = tables.journal_bytes()
+            except StorageDamaged as error:
+                raise StorageDamaged(f"{backup / DATABASE}: {error}. {_OTHERWISE}") from None
             _require_readable(journal, journal.stat().st_size)
-            live = {name: tables.everything(kind) for name, kind in KINDS.items()}
+            live = {name: tables.stored(kind) for name, kind in KINDS.items()}
             differences = _differences(live, journal, committed)
             counted = _counts(tables)
             with _journal(journal) as opened:
@@ -335,92 +320,80 @@ def _require_consistent(backup: Path, workspace: Path, manifest: Manifest) -> No
         if manifest.records.get(name, n) != n
     ]
     if differences:
-        more = f" and {len(differences) - _SHOWN} more" if len(differences) > _SHOWN else ""
         raise StorageDamaged(
             f"the database and the journal of {backup} contradict each other "
-            f"({'; '.join(differences[:_SHOWN])}{more}). {_OTHERWISE}"
+            f"({first_few(differences, '; ')}). {_OTHERWISE}"
         )
 
 
-@contextmanager
-def _told_of(backup: Path) -> Iterator[None]:
-    """Have what is wrong with the database name the file and the ways out."""
-    try:
-        yield
-    except StorageDamaged as error:
-        raise StorageDamaged(f"{backup / DATABASE}: {error}. {_OTHERWISE}") from None
-
-
 def _bound_leases(connection: duckdb.DuckDBPyConnection) -> None:
-    """End every lease when one given now would end, at the latest."""
+    """End every lease no later than one that is granted now."""
     moment = now()
     bounds = {"now": moment, "latest": moment + LEASE_LIFETIME, "earliest": _EARLIEST}
     connection.execute(_BOUND_LEASES, bounds)
 
 
 def rebuild(workspace: Path) -> dict[str, Any]:
-    """Make the database again from the journal alone; the old one is moved to `backups/`.
+    """Make a new database from the journal alone; the old one is moved to a folder in `backups/`.
 
-    Returns {"records": {kind: how many}, "lines", "torn_bytes", "set_aside"}.  What is not
-    journaled (leases, metrics, notes and progress of runs) starts empty.  Raises NotFound
-    without a journal, WorkspaceLocked, or StorageDamaged naming the first line it cannot read;
-    the old database then stays where it is.
+    Returns {"records": {kind: number}, "lines", "torn_bytes", "set_aside": that folder or None}.
+    What is not journaled (leases, metrics, notes and progress of runs) is lost.  Raises NotFound
+    without a journal, WorkspaceLocked, or StorageDamaged naming the first line that cannot be read;
+    the old database then stays in place.
     """
     workspace = Path(workspace).absolute()
     if not (workspace / JOURNAL).exists() and replacing.is_settled(workspace):
         raise NotFound(f"{workspace / JOURNAL} does not exist: there is nothing to rebuild from")
     with lock_workspace(workspace):
-        replacing.require_settled(workspace)
-        _discard_new(workspace)
-        try:
-            with _journal(workspace / JOURNAL) as journal:
-                report = _rebuilt(replacing.new(workspace, DATABASE), journal)
-        except JournalDamaged as error:
-            _discard_new(workspace)
-            keep = (
-                f"If {DATABASE} can be opened, {REWRITE}. Or "
-                if (workspace / DATABASE).exists()
-                else ""
-            )
-            raise StorageDamaged(f"{error}. {keep}{GO_BACK}") from None
-        except duckdb.Error as error:  # each line is whole, and one says what no column takes
-            _discard_new(workspace)
-            what = str(error).partition("\n")[0]
-            raise StorageDamaged(
-                f"{workspace / JOURNAL} holds a value of a wrong type ({what}). {GO_BACK}"
-            ) from None
-        except BaseException:
-            _discard_new(workspace)
-            raise
+        with _preparing(workspace):
+            report = _rebuild(workspace)
         aside = replacing.replace(
             workspace, (DATABASE,), outdated=(WAL,), what="rebuilding the database"
         )
     return {**report, "set_aside": str(aside) if aside else None}
 
 
-def _rebuilt(file: Path, journal: Journal) -> dict[str, Any]:
-    with engine.connect(file, sealed=True) as connection:
-        migrate(connection)
-        tables = Tables(connection)
-        connection.execute("BEGIN")
-        lines = replay(tables, journal.lines())
-        tables.note_journal_bytes(journal.size)
-        connection.execute("COMMIT")
-        require_own_runs(tables)
-        records = _counts(tables)
+def _rebuild(workspace: Path) -> dict[str, Any]:
+    """Write the new database beside the old one; returns the report."""
+    file = replacing.new(workspace, DATABASE)
+    try:
+        with (
+            _journal(workspace / JOURNAL) as journal,
+            engine.connect(file, sealed=True) as connection,
+        ):
+            migrate(connection)
+            tables = Tables(connection)
+            connection.execute("BEGIN")
+            lines = replay(tables, journal.lines())
+            tables.note_journal_bytes(journal.size)
+            connection.execute("COMMIT")
+            require_own_runs(tables)
+            records = _counts(tables)
+    except JournalDamaged as error:
+        has_database = (workspace / DATABASE).exists()
+        keep = f"If {DATABASE} can be opened, {REWRITE}. Or " if has_database else ""
+        raise StorageDamaged(f"{error}. {keep}{GO_BACK}") from None
+    except duckdb.Error as error:  # the line is whole, but a column does not accept its value
+        what = str(error).partition("\n")[0]
+        raise StorageDamaged(
+            f"{workspace / JOURNAL} contains a value of a wrong type ({what}). {GO_BACK}"
+        ) from None
     return {"records": records, "lines": lines, "torn_bytes": journal.torn_bytes}
 
 
 def verify(db: Database) -> dict[str, Any]:
-    """Compare the live database with one made from its journal, record by record.
+    """Compare the live database, record by record, with one that is made from its journal.
 
-    Returns {"same": bool, "records": how many were compared, "differences": ["judgment 'x': …"]}.
-    Runs beside writing: the database is read in one snapshot, which knows how long the journal
-    was.
+    Returns {"same": bool, "records": number compared, "differences": ["judgment 'x': …"]}.
+    Writes continue meanwhile: the database is read in one snapshot, which includes the length of
+    the journal.
     """
     if unreadable := Tables(db.cursor()).unreadable():
         return {"same": False, "records": 0, "differences": unreadable}
-    size, live = _snapshot(db)
+    with db.snapshot():
+        tables = Tables(db.cursor())
+        size = tables.journal_bytes()
+        live = {name: tables.stored(kind) for name, kind in KINDS.items()}
     differences = _differences(live, db.workspace / JOURNAL, size)
     try:
         db.journal.require_in_place()
@@ -431,7 +404,7 @@ def verify(db: Database) -> dict[str, Any]:
 
 
 def _differences(live: dict[str, dict[Any, Entry]], journal: Path, size: int) -> list[str]:
-    """What the first `size` bytes of the journal say otherwise than the records of `live`."""
+    """Sentences on how the first `size` bytes of the journal differ from the records in `live`."""
     differences: list[str] = []
     with engine.connect(sealed=True) as connection:
         migrate(connection)
@@ -444,7 +417,7 @@ def _differences(live: dict[str, dict[Any, Entry]], journal: Path, size: int) ->
         except OSError as error:
             differences.append(explain(error))
         for name, kind in KINDS.items():
-            rebuilt = tables.everything(kind)
+            rebuilt = tables.stored(kind)
             for key in sorted(live[name].keys() | rebuilt.keys(), key=str):
                 difference = _difference(live[name].get(key), rebuilt.get(key), kind.volatile)
                 if difference:
@@ -452,20 +425,12 @@ def _differences(live: dict[str, dict[Any, Entry]], journal: Path, size: int) ->
     return differences
 
 
-def _snapshot(db: Database) -> tuple[int, dict[str, dict[Any, Entry]]]:
-    with db.snapshot():
-        tables = Tables(db.cursor())
-        return tables.journal_bytes(), {n: tables.everything(kind) for n, kind in KINDS.items()}
-
-
-def _difference(
-    live: dict[str, Any] | None, rebuilt: dict[str, Any] | None, volatile: frozenset[str]
-) -> str:
+def _difference(live: Entry | None, rebuilt: Entry | None, volatile: frozenset[str]) -> str:
     if live is None:
         return "only in the journal"
     if rebuilt is None:
         return "only in the database"
-    # As text: a metric that is not a number equals itself here.
+    # As text, because NaN does not equal itself.
     fields = [
         name for name in live if name not in volatile and repr(live[name]) != repr(rebuilt[name])
     ]

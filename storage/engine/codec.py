@@ -1,8 +1,7 @@
-"""Records to journal entries to table rows, and back: one table of kinds drives all three.
+"""Conversion between records, journal entries and table rows, by one table of kinds.
 
-An *entry* is a dict of JSON values with the field names of the record.  A record becomes an
-entry once, and both the journal line and the table row are made from that entry, so the two
-cannot say different things.
+An *entry* is a dict of JSON values with the field names of the record.  The journal line and the
+table row are both made from the same entry, so they cannot differ.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ Entry = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class StoredSetting:
-    """A value the researcher chose, e.g. the guidelines; `value` is anything JSON can hold."""
+    """A value that a researcher chose, e.g. the guidelines; `value` is any JSON value."""
 
     key: str
     value: Any
 
 
 class TableAccess(Protocol):
-    """What the hooks of a kind use of `storage.engine.transaction.Tables`."""
+    """The part of `storage.engine.transaction.Tables` that the hooks of a kind use."""
 
     connection: duckdb.DuckDBPyConnection
 
@@ -45,39 +44,35 @@ class TableAccess(Protocol):
 
 @dataclass(frozen=True)
 class Kind:
-    """How one type of record is kept.
-
-    `once` kinds never change: storing the same id again changes nothing, and other content is
-    a Conflict.  `ignored` fields may differ without being a conflict (the first one stays).
-    Other kinds are replaced whole; `volatile` fields change without a journal entry.
-
-    Rows of `ordered` kinds have a column `seq`, counted over all of them: the order of their lines in
-    the journal, whatever the clock said.  It is no part of the entry.  Records of `people` kinds
-    say who may sign in.
-
-    `upgrade` turns an entry that an earlier version wrote into one of today.
-
-    Three hooks serve kinds that are more than one row.  `expand` writes what stands in other
-    tables and returns the rows of the kind's own; `gather` puts it back into rows that were read;
-    `stored` follows entries that are in the table now.
-    """
+    """How one type of record is stored."""
 
     name: str
     record: type
     table: str
     key: str = "id"
     once: bool = True
+    """Never changes: a stored id with the same content is skipped, with other content a Conflict.
+    Records of other kinds replace the stored one."""
     ignored: frozenset[str] = frozenset()
+    """Fields that may differ without a conflict; the first value stays."""
     volatile: frozenset[str] = frozenset()
+    """Fields that change without a journal entry."""
     ordered: bool = False
+    """The table has a column `seq`, which is not in the entry: the order of the lines in the
+    journal, counted over all ordered kinds."""
     people: bool = False
+    """Decides who may sign in."""
     upgrade: Callable[[Entry], Entry] | None = None
-    expand: Callable[..., list[Entry]] | None = None
+    """Makes a current entry of one that an earlier version wrote."""
+    expand: Callable[[TableAccess, Sequence[Entry]], list[Entry]] | None = None
+    """Writes the part of the entries that is in other tables; returns the rows of `table`."""
     gather: Callable[[TableAccess, list[dict[str, Any]]], None] | None = None
+    """Puts that part back into rows that were read."""
     stored: Callable[[TableAccess, Sequence[Entry]], None] | None = None
+    """Is called with entries that have just been stored."""
 
     def same(self, one: Entry, other: Entry) -> bool:
-        """Whether two entries of one key say the same, apart from what may differ."""
+        """Whether two entries of one key are equal, apart from `ignored` and `volatile` fields."""
         loose = self.ignored | self.volatile
         return all(one.get(k) == other.get(k) for k in (one.keys() | other.keys()) - loose)
 
@@ -85,13 +80,8 @@ class Kind:
 _MEMBERS = "SELECT judgment FROM snapshot_judgments WHERE snapshot = $hash ORDER BY judgment"
 
 
-def _expand_snapshots(
-    tables: TableAccess, snapshots: Sequence[Entry], *, skip_stored: bool
-) -> list[Entry]:
-    """Write which judgments belong to each snapshot; returns the rows of the snapshots."""
-    stored: set[Any] = set()
-    if skip_stored:
-        stored = tables.stored_keys(KINDS["snapshot"], [entry["hash"] for entry in snapshots])
+def _expand_snapshots(tables: TableAccess, snapshots: Sequence[Entry]) -> list[Entry]:
+    stored = tables.stored_keys(KINDS["snapshot"], [entry["hash"] for entry in snapshots])
     members = [
         {"snapshot": entry["hash"], "judgment": judgment}
         for entry in snapshots
@@ -113,7 +103,7 @@ def _note_items(tables: TableAccess, comparisons: Sequence[Entry]) -> None:
 
 
 def _renamed(field: str) -> Callable[[Entry], Entry]:
-    """Until version 0.2 the policy's stage and phase were called ppo, whatever the method."""
+    """Earlier versions called the stage and phase `policy` "ppo"."""
 
     def upgrade(entry: Entry) -> Entry:
         return entry | {field: "policy"} if entry.get(field) == "ppo" else entry
@@ -123,7 +113,7 @@ def _renamed(field: str) -> Callable[[Entry], Entry]:
 
 _TIME = frozenset({"created_at"})
 _ACT = frozenset({"created_at", "seq"})
-# A stage that is run again may score a little differently; the first prediction stands.
+# A stage that runs again may score slightly differently; the first prediction stays.
 _ANY_SCORE = frozenset({"created_at", "reward_model", "first", "first_score", "second_score"})
 _PROGRESS = frozenset({"progress", "message", "ingested_seq"})
 _ALL = (
@@ -176,17 +166,12 @@ KINDS: dict[str, Kind] = {kind.name: kind for kind in _ALL}
 _BY_TYPE: dict[type, Kind] = {kind.record: kind for kind in _ALL}
 
 
-def kind_of(record: object) -> Kind:
-    """The kind of a record; TypeError for anything else."""
-    return kind_of_type(type(record))
-
-
-def kind_of_type(record_type: type) -> Kind:
-    """The kind that a type of record is; TypeError for anything else."""
+def kind_of(record_type: type) -> Kind:
+    """The kind of a type of record; TypeError if it is not stored."""
     try:
         return _BY_TYPE[record_type]
     except KeyError:
-        raise TypeError(f"{record_type.__name__} is not a record that storage keeps") from None
+        raise TypeError(f"{record_type.__name__} is not a type of record that is stored") from None
 
 
 @cache
@@ -213,7 +198,7 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} cannot be stored as JSON: {value!r}")
 
 
-# Fields whose column holds JSON text.
+# Fields whose column contains JSON text.
 JSON_FIELDS = frozenset(
     {"messages", "criteria", "summary", "settings", "evaluation", "config", "value", "payload"}
 )
@@ -232,22 +217,14 @@ def from_row(record_type: type[T], row: Mapping[str, Any]) -> T:
     return record_type(**values)
 
 
-def entry_of_row(kind: Kind, row: Mapping[str, Any]) -> Entry:
-    """The journal entry that would have made this table row."""
-    return to_entry(from_row(kind.record, row))
+def columns_of(entries: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Entries as one list a column, JSON fields as text, for a bulk insert.
 
-
-def columns_of(entries: list[Entry]) -> dict[str, list[Any]]:
-    """Entries turned on their side, JSON fields as text, for one bulk insert.
-
-    A field that no entry has is left out, so that its column takes its default: journals
-    written before a column existed stay readable.
+    A field that no entry has is left out, and its column takes its default: journals written
+    before a column existed stay readable.
     """
     names = dict.fromkeys(name for entry in entries for name in entry)
-    return {name: [_cell(name, entry.get(name)) for entry in entries] for name in names}
-
-
-def _cell(name: str, value: Any) -> Any:
-    if name in JSON_FIELDS:
-        return _JSON.encode(value)
-    return value
+    columns = {name: [entry.get(name) for entry in entries] for name in names}
+    for name in JSON_FIELDS & columns.keys():
+        columns[name] = [_JSON.encode(value) for value in columns[name]]
+    return columns

@@ -1,12 +1,12 @@
-"""The workspace's database: one writer thread, readers with a cursor of their own, a journal.
+"""The workspace's database: one writer thread, a journal, and a cursor for each reading thread.
 
-A write is an operation (a function of a `Transaction`).  The writer thread takes all that
+A write is an operation: a function of a `Transaction`.  The writer thread takes all operations that
 wait, runs them in one DuckDB transaction and finishes the group in this order::
 
     validate ─▶ tables ─▶ journal + fsync ─▶ COMMIT ─▶ acknowledge
 
-so whatever was acknowledged is in both.  Nothing here ever opens, copies or hashes the .duckdb
-file: closing any handle to it inside this process would drop DuckDB's lock on it.
+So what was acknowledged is in both.  Nothing here opens, copies or hashes the .duckdb file: closing
+a handle to it in this process would drop DuckDB's lock on it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import duckdb
 
@@ -38,38 +38,28 @@ from storage.engine.workspace import (
     lock_workspace,
     make_workspace,
 )
-from storage.errors import (
-    Conflict,
-    NotFound,
-    NotLeased,
-    StorageDamaged,
-    StorageFull,
-    WorkspaceLocked,
-    cause_of,
-    explain,
-)
-
-if TYPE_CHECKING:
-    import pandas
+from storage.errors import StorageDamaged, StorageFull, WorkspaceLocked, cause_of, explain
 
 T = TypeVar("T")
 C = TypeVar("C")
 Operation = Callable[[Transaction], Any]
+Outcome = tuple[Any, BaseException | None]
+"""What an operation returned, and what it raised if it did."""
 _GROUP = 256
-_REBUILD = ". If the file is damaged, `python launch.py rebuild` makes it again from the journal"
+_REBUILD = ". If the file is damaged, `python launch.py rebuild` rebuilds it from the journal"
 
 
 class Database:
-    """An open workspace.  Any thread may call `read` and `write`; `close` once at the end."""
+    """An open workspace.  `read`, `write` and `close` are thread-safe."""
 
     def __init__(self, workspace: Path, *, lock: Any) -> None:
         self.workspace = workspace
         self.clock: Callable[[], datetime] = Clock()
         self.people_version = 0
-        """Counts the commits that changed an annotator or a token."""
+        """The number of commits that changed an annotator or a token."""
         self.health = Health()
         self.committed = 0
-        """How many bytes of the journal are committed; they never change."""
+        """The number of journal bytes that are committed; they never change."""
         self._lock = lock
         self._observers = Observers()
         self._caches: dict[type, Any] = {}
@@ -93,12 +83,10 @@ class Database:
 
     @classmethod
     def open(cls, workspace: Path, *, create: bool = True) -> Database:
-        """Open a workspace for reading and writing.
+        """Lock and open a workspace, migrate its schema, and reconcile journal and tables.
 
-        Takes its lock, brings the schema up to date and makes journal and tables agree.
-        Raises WorkspaceLocked, NotFound (no such workspace and not `create`), StorageDamaged,
-        StorageFull where the disk does not let it, or ReplacementUnfinished after a restore that
-        was interrupted.
+        Raises WorkspaceLocked, NotFound (no workspace and not `create`), StorageDamaged,
+        StorageFull, or ReplacementUnfinished after an interrupted restore.
         """
         workspace = Path(workspace).absolute()
         make_workspace(workspace, create=create or not is_settled(workspace))
@@ -115,52 +103,46 @@ class Database:
     # -- reading ---------------------------------------------------------------------------
 
     def cursor(self) -> duckdb.DuckDBPyConnection:
-        """This thread's own cursor; a connection shared by threads returns wrong rows."""
+        """This thread's cursor; a connection shared by threads would return wrong rows."""
         if self._closed:
             raise RuntimeError("the workspace is closed")
         cursor, generation = getattr(self._local, "cursor", (None, -1))
         if cursor is None or generation != self._generation:
             with self._gate:
                 if self._connection is None:
-                    raise StorageFull("the database is closed until the disk takes writes again")
+                    raise StorageFull("the database is closed until the disk accepts writes")
                 cursor = engine.cursor_of(self._connection)
                 self._cursors.add(cursor)
                 self._local.cursor = (cursor, self._generation)
         return cursor
 
     def read(self, sql: str, /, **parameters: Any) -> list[dict[str, Any]]:
-        """Rows as dicts, with $name parameters; JSON columns come as text."""
+        """Rows of SQL with $name parameters, as dicts; JSON columns are text."""
         return fetch(self.cursor(), sql, parameters)
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
-        """All that this thread reads meanwhile is of one moment; writing goes on beside it."""
+        """All reads of this thread see the state of one moment, while writes continue."""
         cursor = self.cursor()
         cursor.execute("BEGIN TRANSACTION READ ONLY")
         try:
-            cursor.execute(
-                "SELECT key FROM meta LIMIT 1"
-            ).fetchall()  # the first read sets the moment
+            cursor.execute("SELECT key FROM meta LIMIT 1").fetchall()  # the moment of the snapshot
             yield
         finally:
-            # Gone when the database was closed, or opened afresh, under it.
+            # The cursor is gone if the database was closed or reconnected meanwhile.
             with suppress(duckdb.ConnectionException):
                 cursor.execute("ROLLBACK")
 
-    def read_df(self, sql: str, /, **parameters: Any) -> pandas.DataFrame:
-        """The same as a DataFrame."""
-        return self.cursor().execute(sql, parameters).df()
-
     def copy_to_parquet(self, sql: str, path: Path, /, **parameters: Any) -> int:
-        """Write the rows of a query to a parquet file; returns how many there are."""
+        """Write the rows of a query to a parquet file; returns their number."""
         target = str(path).replace("'", "''")
         statement = f"COPY ({sql}) TO '{target}' (FORMAT parquet)"
         return int(self.cursor().execute(statement, parameters).fetchall()[0][0])
 
     def cache(self, kind: type[C]) -> C:
-        """The one object of this class that lives as long as the database is open.
+        """The object of this class that lives as long as the database is open.
 
-        It is made when first asked for, and may keep only what never changes once stored.
+        It is created at the first call, and may cache only what never changes once stored.
         """
         with self._gate:
             if kind not in self._caches:
@@ -172,18 +154,18 @@ class Database:
     def write(self, operation: Callable[[Transaction], T]) -> T:
         """Run `operation` in the writer thread; returns when it is journaled and committed.
 
-        What it raises is raised here, and then nothing of it is stored.  It may be run again
-        when a neighbour in its group fails, so it must not change anything outside the
-        transaction.  Raises StorageFull when the disk refuses: repeat it when there is space.
+        If it raises, nothing of it is stored, and the exception is raised here.  It may run again
+        if another operation of its group fails, so it must not change anything outside the
+        transaction.  Raises StorageFull if the disk refuses the write; it may then be repeated.
         """
         return self.submit(operation).result()
 
     def submit(self, operation: Callable[[Transaction], T]) -> Future[T]:
-        """The same for those who need not wait in a thread: the outcome comes by the future."""
+        """The same without waiting: the result is in the future."""
         if threading.current_thread() is self._writer:
             raise RuntimeError("an operation must use its own transaction, not db.write")
         future: Future[T] = Future()
-        # Running from here on: whoever stops waiting cannot cancel what the writer has taken.
+        # A caller that stops waiting cannot cancel the operation.
         future.set_running_or_notify_cancel()
         with self._gate:
             if self._closed:
@@ -192,7 +174,7 @@ class Database:
         return future
 
     def close(self) -> None:
-        """Finish waiting writes, fold the write-ahead log in and release the lock."""
+        """Finish waiting writes, checkpoint the write-ahead log and release the lock."""
         with self._gate:
             if self._closed:
                 return
@@ -223,49 +205,47 @@ class Database:
             self._run_group(group)
 
     def _run_group(self, group: list[tuple[Operation, Future[Any]]]) -> None:
-        """Answer every operation of a group: together, or one by one when one of them fails."""
-        outcomes: list[_Done | BaseException]
+        """Answer every operation of a group: together, or one by one if one of them fails."""
+        outcomes: list[Outcome]
         try:
-            outcomes = [*self._attempt([operation for operation, _ in group], careful=False)]
+            outcomes = self._attempt([operation for operation, _ in group], careful=False)
         except StorageFull as error:
             self.health.refuse(error)
-            outcomes = [StorageFull(str(error)) for _ in group]
+            outcomes = [(None, StorageFull(str(error))) for _ in group]
         except BaseException:
             outcomes = [self._attempt_alone(operation) for operation, _ in group]
-        for (_, future), outcome in zip(group, outcomes, strict=True):
-            if isinstance(outcome, _Done):
-                future.set_result(outcome.value)
+        for (_, future), (result, error) in zip(group, outcomes, strict=True):
+            if error is None:
+                future.set_result(result)
             else:
-                future.set_exception(outcome)
+                future.set_exception(error)
 
-    def _attempt_alone(self, operation: Operation) -> _Done | BaseException:
+    def _attempt_alone(self, operation: Operation) -> Outcome:
         try:
             return self._attempt([operation], careful=True)[0]
-        except BaseException as error:  # whatever it is belongs to the caller, not to this thread
-            return error
+        except BaseException as error:  # for the caller; this thread goes on
+            return None, error
 
-    def _attempt(
-        self, operations: list[Operation], *, careful: bool
-    ) -> list[_Done | BaseException]:
+    def _attempt(self, operations: list[Operation], *, careful: bool) -> list[Outcome]:
         """One transaction; returns only after the commit, or raises with nothing stored.
 
-        An operation that raises before it has written anything is that operation's own affair;
-        after it has written, the whole transaction has to go.
+        An operation that raises before it has written anything does not affect the others; after
+        it has written, the whole transaction fails.
         """
         tables = self._begin()
         transaction = Transaction(tables, self._observers, now=self.clock, careful=careful)
         start, last_act = self.journal.size, tables.last_act
         try:
-            outcomes: list[_Done | BaseException] = []
+            outcomes: list[Outcome] = []
             wrote = False
             for operation in operations:
                 transaction.wrote = False
                 try:
-                    outcomes.append(_Done(operation(transaction)))
+                    outcomes.append((operation(transaction), None))
                 except Exception as error:
                     if transaction.wrote or transaction.broken:
                         raise
-                    outcomes.append(error)
+                    outcomes.append((None, error))
                 wrote = wrote or transaction.wrote
                 if transaction.broken:
                     raise RuntimeError("an operation went on after its SQL had failed")
@@ -280,13 +260,13 @@ class Database:
         return outcomes
 
     def _finish(self, tables: Tables, transaction: Transaction, *, wrote: bool) -> None:
-        """Journal, then commit: the order that makes an acknowledged write safe twice."""
+        """Write the journal, then commit, so that an acknowledged write is in both."""
         if not wrote:
             tables.connection.execute("ROLLBACK")
             return
         if transaction.lines:
             length = sum(map(len, transaction.lines))
-            transaction.note_journal_bytes(self.journal.size + length)
+            tables.note_journal_bytes(self.journal.size + length)
             self.journal.append(transaction.lines)
         else:
             self.journal.require_in_place()
@@ -311,13 +291,13 @@ class Database:
         return self._tables
 
     def _undo(self, journal_size: int) -> None:
-        """Roll the tables, the journal and the observers back to before the group."""
+        """Roll tables, journal and observers back to the state before the group."""
         self._observers.forget()
         if self.journal.size != journal_size:
             self.journal.truncate(journal_size)
         connection = self._tables.connection
         try:
-            with suppress(duckdb.TransactionException):  # a failed commit has rolled back itself
+            with suppress(duckdb.TransactionException):  # a failed commit has rolled back already
                 connection.execute("ROLLBACK")
             connection.execute("SELECT 1")
         except duckdb.Error:
@@ -328,23 +308,17 @@ class Database:
     def _connect(self) -> None:
         path = self.workspace / DATABASE
         unclean = keep_wal_aside(self.workspace)
+        connection = _open_file(path)
         try:
-            connection = engine.connect(path)
-        except duckdb.IOException as error:
-            if "lock" in str(error):
-                raise WorkspaceLocked(f"another program has {path} open: {error}") from error
-            if cause_of(error):
-                raise _unopened(path, error) from error
-            raise StorageFull(f"{path} cannot be opened: {error}{_REBUILD}") from error
-        except duckdb.Error as error:
-            raise StorageDamaged(f"{path} cannot be read: {error}{_REBUILD}") from error
-        try:
-            with self._told_of_file():
+            try:
                 require_known(connection)
                 migrate(connection)
                 Tables(connection).journal_bytes()
+            except StorageDamaged as error:
+                raise StorageDamaged(f"{path}: {error}{_REBUILD}") from None
             reconcile(connection, self.journal, thorough=unclean)
-            require_own_runs(Tables(connection))
+            tables = Tables(connection)
+            require_own_runs(tables)
         except duckdb.Error as error:
             connection.close()
             if _disk_refused(error) and not isinstance(error, duckdb.FatalException):
@@ -356,16 +330,8 @@ class Database:
         with self._gate:
             self._connection = connection
             self.committed = self.journal.size
-            self._tables = Tables(connection)
+            self._tables = tables
             self._generation += 1
-
-    @contextmanager
-    def _told_of_file(self) -> Iterator[None]:
-        """Have what is wrong with the database name the file and the way out."""
-        try:
-            yield
-        except StorageDamaged as error:
-            raise StorageDamaged(f"{self.workspace / DATABASE}: {error}{_REBUILD}") from None
 
     def _disconnect(self) -> None:
         with self._gate:
@@ -377,9 +343,9 @@ class Database:
                 connection.close()
 
     def _restart(self) -> None:
-        """Start DuckDB afresh: after a fatal error it refuses everything.
+        """Reconnect: after a fatal error DuckDB refuses everything.
 
-        When the disk does not even allow that, the next write tries again.
+        If the disk does not allow that either, the next write tries again.
         """
         self._disconnect()
         with suppress(StorageFull):
@@ -394,35 +360,27 @@ class Database:
             ) from error
 
 
+def _open_file(path: Path) -> duckdb.DuckDBPyConnection:
+    try:
+        return engine.connect(path)
+    except duckdb.IOException as error:
+        if "lock" in str(error):
+            raise WorkspaceLocked(f"another program has {path} open: {error}") from error
+        if cause_of(error):
+            raise _unopened(path, error) from error
+        raise StorageFull(f"{path} cannot be opened: {error}{_REBUILD}") from error
+    except duckdb.Error as error:
+        raise StorageDamaged(f"{path} cannot be read: {error}{_REBUILD}") from error
+
+
 def _unopened(path: Path, error: BaseException) -> StorageFull:
     return StorageFull(f"{path} cannot be opened: {explain(error)}")
 
 
 def _disk_refused(error: BaseException) -> bool:
-    """Whether the same write may succeed later; a failed commit is a TransactionException."""
+    """Whether the same write may succeed later."""
     if isinstance(error, duckdb.FatalException):
         return True
     if isinstance(error, duckdb.Error) and "could not write" in str(error).lower():
         return True
     return isinstance(error, duckdb.Error | OSError) and cause_of(error) is not None
-
-
-class _Done:
-    """The result of an operation, told apart from an exception it might have returned."""
-
-    __slots__ = ("value",)
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-
-__all__ = [
-    "Conflict",
-    "Database",
-    "NotFound",
-    "NotLeased",
-    "StorageDamaged",
-    "StorageFull",
-    "Transaction",
-    "WorkspaceLocked",
-]

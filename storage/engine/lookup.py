@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol, TypeVar
 
-from storage.engine.codec import from_row, kind_of_type
+from storage.engine.codec import from_row, kind_of
 from storage.engine.database import Database
 from storage.errors import NotFound
 
@@ -21,13 +21,13 @@ def by_key(db: Database, record_type: type[T], key: Any) -> T:
     """The record with this key; NotFound when there is none."""
     found = by_keys(db, record_type, [key])
     if not found:
-        raise NotFound(f"there is no {kind_of_type(record_type).name} {key!r}")
+        raise NotFound(f"there is no {kind_of(record_type).name} {key!r}")
     return found[key]
 
 
 def by_keys(db: Database, record_type: type[T], keys: Sequence[Any]) -> dict[Any, T]:
     """The records that exist with these keys."""
-    kind = kind_of_type(record_type)
+    kind = kind_of(record_type)
     # Table and key are names of the schema, from the table of kinds.
     sql = f"SELECT * FROM {kind.table} WHERE {kind.key} IN (SELECT unnest($keys))"
     return {row[kind.key]: from_row(record_type, row) for row in db.read(sql, keys=list(keys))}

@@ -1,4 +1,4 @@
-"""Making the tables and the journal agree at start-up, whichever of the two is behind."""
+"""Reconciles the tables and the journal at start-up, whichever of them is behind."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from storage.errors import JournalDamaged, StorageDamaged
 
 _CHUNK = 20_000
 REWRITE = (
-    "move the journal out of the workspace and start again: it is written anew from the database, and "
-    "nothing that the database holds is lost"
+    "move the journal out of the workspace and start again: it is then written from the database, "
+    "and nothing in the database is lost"
 )
 GO_BACK = "restore a backup with `python launch.py restore`"
 
 
 def replay(tables: Tables, lines: Iterable[Line]) -> int:
-    """Apply journal lines to the tables; returns how many there were.
+    """Apply journal lines to the tables; returns their number.
 
-    Order matters only within a kind, so each chunk is applied kind by kind, in bulk.
+    Order matters only within a kind, so each chunk is applied in bulk, kind by kind.
     """
     count = 0
     remaining = iter(lines)
@@ -40,7 +40,7 @@ def _apply(tables: Tables, lines: list[Line]) -> None:
     known = {name: _stored_acts(tables, kind, lines) for name, kind in KINDS.items()}
     for line in lines:
         kind, entry = KINDS[line.kind], line.entry
-        if kind.ordered:  # a line may be there twice, and only the first has a number
+        if kind.ordered:  # a line may occur twice, and only the first gets a number
             if entry[kind.key] in known[kind.name]:
                 continue
             known[kind.name].add(entry[kind.key])
@@ -55,28 +55,26 @@ def _stored_acts(tables: Tables, kind: Kind, lines: list[Line]) -> set[Any]:
     return tables.stored_keys(kind, keys) if keys else set()
 
 
-def reconcile(
-    connection: duckdb.DuckDBPyConnection, journal: Journal, *, thorough: bool
-) -> tuple[int, int]:
-    """Make both say the same; returns (entries put in the tables, entries put in the journal).
+def reconcile(connection: duckdb.DuckDBPyConnection, journal: Journal, *, thorough: bool) -> None:
+    """Add to the tables what only the journal has, and to the journal what only the tables have.
 
-    The database notes in each transaction how long the journal was.  A longer journal holds
-    groups whose commit never came: they are applied.  A shorter one has lost its end: what
-    only the database has is appended to it.  `thorough` (after an unclean stop) compares every
-    record by its key as well, since either file may have lost something in the middle.
+    Each transaction stores the length of the journal.  A longer journal has groups that were never
+    committed: they are applied.  A shorter one has lost its end: what only the database has is
+    appended to it.  `thorough` (after an unclean stop) also compares every record by its key,
+    because either file may have lost something in the middle.
 
     Damage beyond the committed length is set aside beside the journal.  Damage within it raises
     StorageDamaged, which names the way that loses nothing first.
     """
     tables = Tables(connection)
     applied = tables.journal_bytes()
-    # An empty database has not said what was committed: the journal may be all there is.
+    # An empty database does not say what was committed: the journal may be all there is.
     if 0 < applied < journal.size and journal.ends_a_line(applied):
         journal.set_aside_damage(applied)
     if applied == journal.size and not thorough:
-        return 0, 0
+        return
     try:
-        return _agree(connection, tables, journal, applied)
+        _agree(connection, tables, journal, applied)
     except JournalDamaged as error:
         ways = (
             f"To lose nothing, {REWRITE}. Or {GO_BACK}"
@@ -88,41 +86,32 @@ def reconcile(
 
 def _agree(
     connection: duckdb.DuckDBPyConnection, tables: Tables, journal: Journal, applied: int
-) -> tuple[int, int]:
+) -> None:
     connection.execute("BEGIN")
     try:
-        replayed = 0
         lost_its_end = applied > journal.size or not journal.ends_a_line(applied)
         if not lost_its_end:
-            replayed = replay(tables, journal.lines(applied))
-        added, missing = _compare(tables, journal, trust_tables=lost_its_end)
-        if missing:
+            replay(tables, journal.lines(applied))
+        if missing := _compare(tables, journal, trust_tables=lost_its_end):
             journal.append(missing)
         tables.note_journal_bytes(journal.size)
     except BaseException:
         connection.execute("ROLLBACK")
         raise
     connection.execute("COMMIT")
-    return replayed + added, len(missing)
 
 
-def _compare(tables: Tables, journal: Journal, *, trust_tables: bool) -> tuple[int, list[bytes]]:
+def _compare(tables: Tables, journal: Journal, *, trust_tables: bool) -> list[bytes]:
     """Apply what only the journal has; return lines for what only the tables have.
 
-    Where a replaceable record differs, the journal is right, unless it has lost its end.
+    If a replaceable record differs, the journal is right, unless it has lost its end.
     """
-    last: dict[str, dict[Any, Line]] = {name: {} for name in KINDS}
-    for line in journal.lines():
-        kind = KINDS[line.kind]
-        known = last[line.kind]
-        key = line.entry[kind.key]
-        if not kind.once or key not in known:
-            known[key] = line
+    last = _last_lines(journal)
     numbers = tables.act_numbers()
     behind: list[Line] = []
     missing: list[tuple[int, str, bytes]] = []
     for name, kind in KINDS.items():
-        stored = tables.everything(kind)
+        stored = tables.stored(kind)
         journaled = last[name]
         _check_constant(kind, stored, journaled)
         behind += [
@@ -139,7 +128,7 @@ def _compare(tables: Tables, journal: Journal, *, trust_tables: bool) -> tuple[i
         ]
     behind.sort(key=lambda line: line.number)
     _apply(tables, behind)
-    missing.sort(key=lambda line: line[0])  # acts in their order, behind everything else
+    missing.sort(key=lambda line: line[0])  # acts in their order, after everything else
     if behind or missing:
         acts = [
             line for name, kind in KINDS.items() if kind.ordered for line in last[name].values()
@@ -147,11 +136,22 @@ def _compare(tables: Tables, journal: Journal, *, trust_tables: bool) -> tuple[i
         acts.sort(key=lambda line: line.number)
         later = [key for number, key, _ in missing if number]
         tables.renumber([*(line.entry["id"] for line in acts), *later])
-    return len(behind), [line for _, _, line in missing]
+    return [line for _, _, line in missing]
+
+
+def _last_lines(journal: Journal) -> dict[str, dict[Any, Line]]:
+    """The line that counts for each key, by kind: the first of what never changes, else the last."""
+    last: dict[str, dict[Any, Line]] = {name: {} for name in KINDS}
+    for line in journal.lines():
+        kind, known = KINDS[line.kind], last[line.kind]
+        key = line.entry[kind.key]
+        if not kind.once or key not in known:
+            known[key] = line
+    return last
 
 
 def _check_constant(kind: Kind, stored: dict[Any, Entry], journaled: dict[Any, Line]) -> None:
-    """Raise StorageDamaged where a record that never changes reads differently in the two."""
+    """Raise StorageDamaged if a record that never changes differs between the two."""
     for key, line in journaled.items() if kind.once else ():
         if key in stored and not kind.same(stored[key], line.entry):
             raise StorageDamaged(
@@ -161,6 +161,6 @@ def _check_constant(kind: Kind, stored: dict[Any, Entry], journaled: dict[Any, L
 
 
 def require_own_runs(tables: Tables) -> None:
-    """Raise StorageDamaged where a stored run's directory is not one of the workspace: a backup
-    from elsewhere could otherwise have files read, and written, anywhere."""
-    tables.everything(KINDS["run"])
+    """Raise StorageDamaged if the directory of a stored run is outside the workspace: a manipulated
+    backup could otherwise have files read and written anywhere."""
+    tables.stored(KINDS["run"])

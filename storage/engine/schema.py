@@ -1,8 +1,8 @@
-"""Whether a database holds the schema that the migrations make, and nothing beside it.
+"""Checks that a database has exactly the schema that the migrations make.
 
-A file from elsewhere may hold a view in place of a table, a macro under the name of a function, a
-trigger or a computed column: each is SQL of its author that would run among ours, and could read
-the files of the machine.
+A file of unknown origin may have a view in place of a table, a macro with the name of a function, a
+trigger or a computed column.  Each is SQL of its author that would run with ours and could read
+files of this machine.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import duckdb
 
 from storage.engine import connection as engine
 from storage.engine.migrations import MIGRATIONS, applied_to, migrate
-from storage.errors import StorageDamaged
+from storage.errors import StorageDamaged, first_few
 
 Catalogue = frozenset[tuple[str, str, str, str]]
 """Kind, schema, name and the SQL of each entry."""
 
-# Qualified, and without functions: an unqualified name would find a macro of the file first.
+# Qualified names, no functions: an unqualified name would resolve to a macro of the file first.
 _LISTED = {
     "schema": "schema_name, schema_name, parent_schema FROM system.main.duckdb_schemas()",
     "table": "schema_name, table_name, sql FROM system.main.duckdb_tables()",
@@ -30,14 +30,12 @@ _LISTED = {
     "type": "schema_name, type_name, logical_type FROM system.main.duckdb_types()",
 }
 _OURS_ALONE = " WHERE database_name <> 'system' AND database_name <> 'temp'"
-_SHOWN = 3
 
 
 def require_known(connection: duckdb.DuckDBPyConnection) -> None:
-    """Raise StorageDamaged, naming what is strange, unless the schema is that of this version or of
-    an earlier one.
+    """Raise StorageDamaged unless the schema is that of this version or an earlier one.
 
-    For a connection that has run nothing yet: what is asked here runs no SQL of the file.
+    Call it first on a new connection: the queries here run no SQL of the file.
     """
     found = _catalogue(connection)
     version = 0
@@ -45,18 +43,17 @@ def require_known(connection: duckdb.DuckDBPyConnection) -> None:
         version = len(applied_to(connection))
     known = _of_version(version)
     strange, missing = found - known, known - found
-    if not strange and (version == 0 or not missing):  # a start may have been stopped at any point
+    if not strange and (version == 0 or not missing):  # the first start may have been interrupted
         return
     of_none = strange - _of_version(len(MIGRATIONS))
     named = sorted({f"the {kind} {name!r}" for kind, _, name, _ in of_none or strange or missing})
-    more = f" and {len(named) - _SHOWN} more" if len(named) > _SHOWN else ""
-    what = "holds what no Kitestring makes" if strange else "lacks what Kitestring makes"
-    raise StorageDamaged(f"the database {what}: {', '.join(named[:_SHOWN])}{more}")
+    what = "has what no Kitestring makes" if strange else "lacks what Kitestring makes"
+    raise StorageDamaged(f"the database {what}: {first_few(named, ', ')}")
 
 
 @cache
 def _of_version(number: int) -> Catalogue:
-    """The schema after so many migrations."""
+    """The schema after this number of migrations."""
     with engine.connect(sealed=True) as connection:
         migrate(connection, MIGRATIONS[:number])
         return _catalogue(connection)

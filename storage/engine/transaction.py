@@ -1,20 +1,20 @@
-"""One group of operations on its way to the tables and the journal.
+"""A transaction: a group of operations that is written to the tables and the journal.
 
-Records handed to `Transaction.store` are held back and written in bulk: one INSERT for each
-table and one journal write for the whole group.  SQL flushes them first, so it always sees
-what the transaction has stored.
+`Transaction.store` collects records and writes them in bulk: one INSERT for each table and one
+journal write for the group.  Queries flush them first, so they see what the transaction has stored.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any, Protocol, TypeVar
 
 import duckdb
 
 from storage.engine import journal
-from storage.engine.codec import KINDS, Entry, Kind, columns_of, entry_of_row, kind_of, to_entry
+from storage.engine.codec import KINDS, Entry, Kind, columns_of, from_row, kind_of, to_entry
 from storage.errors import Conflict, StorageDamaged
 from storage.records import now
 
@@ -32,7 +32,7 @@ _SET_BYTES = "UPDATE meta SET value = $bytes WHERE key = 'journal_bytes'"
 
 
 class Tables:
-    """Bulk access to the tables of one connection.  Every identifier comes from the schema."""
+    """Bulk access to the tables of one connection.  All identifiers in SQL come from the schema."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
         self.connection = connection
@@ -43,7 +43,7 @@ class Tables:
         ).fetchall():
             self._types.setdefault(table, {})[column] = data_type
         self.last_act = 0
-        """The highest `seq`; whoever rolls acts back puts it back too, so that none is left out."""
+        """The highest `seq`.  A rollback must restore it, so that no number is left out."""
         if "seq" in self._types.get("judgments", {}):
             self.last_act = int(self.rows(_LAST_ACT, {})[0]["seq"])
 
@@ -59,7 +59,7 @@ class Tables:
         return {row["id"]: row["seq"] for row in self.rows(_ACT_NUMBERS, {})}
 
     def renumber(self, acts: Sequence[str]) -> None:
-        """Number all acts anew, in the order of these ids."""
+        """Number all acts again, in the order of these ids."""
         parameters = {"ids": list(acts), "numbers": list(range(1, len(acts) + 1))}
         for table in _ORDERED:
             self.rows(_RENUMBER.format(table=table), parameters)
@@ -70,35 +70,34 @@ class Tables:
         return fetch(self.connection, sql, parameters)
 
     def journal_bytes(self) -> int:
-        """How long the journal was when the tables were last committed; StorageDamaged where the
-        note of it is no number."""
+        """The length of the journal at the last commit; StorageDamaged if it is not a number."""
         return bytes_noted(self.rows(_BYTES, {})[0]["value"])
 
     def unreadable(self) -> list[str]:
-        """What cannot be read, in sentences.  DuckDB looks at a block when it is asked for."""
+        """A sentence for each table that cannot be read.  DuckDB checks a block when it reads it."""
         found: list[str] = []
         for table in self._types:
             try:
                 self.rows(f'SELECT bit_xor(hash(t)) FROM "{table}" AS t', {})
             except duckdb.Error as error:
                 found.append(
-                    f"the table {table} cannot be read ({error}); `python launch.py rebuild` makes "
-                    "the database again from the journal"
+                    f"the table {table} cannot be read ({error}); `python launch.py rebuild` rebuilds "
+                    "the database from the journal"
                 )
         return found
 
     def note_journal_bytes(self, size: int) -> None:
-        """Note how long the journal is with what this transaction holds."""
+        """Store the length that the journal has with the lines of this transaction."""
         self.rows(_SET_BYTES, {"bytes": str(size)})
 
     def apply(self, kind: Kind, entries: Sequence[Entry], *, skip_stored: bool = False) -> None:
-        """Put journal entries of one kind into the tables: the only way a record gets there.
+        """Write journal entries of one kind to the tables.  All records get there by this function.
 
-        `skip_stored` leaves out ids the table has; without it such an id is a
-        `duckdb.ConstraintException`.  Replaceable kinds take the last entry of each key.
+        `skip_stored` skips ids that the table has; without it such an id raises
+        `duckdb.ConstraintException`.  For replaceable kinds the last entry of a key wins.
         """
         if kind.expand is not None:
-            entries = kind.expand(self, entries, skip_stored=skip_stored)
+            entries = kind.expand(self, entries)
         if not kind.once:
             entries = list({entry[kind.key]: entry for entry in entries}.values())
             self.insert(kind.table, entries, replace=kind.key)
@@ -118,62 +117,57 @@ class Tables:
         *,
         replace: str | None = None,
     ) -> None:
-        """Insert rows in one statement (one array a column: 20 times quicker than row by row).
+        """Insert rows in one statement (one array a column: 20 times as fast as row by row).
 
-        With `replace`, the columns of the key, a row already there takes the new values.
+        `replace` names the columns of the key, separated by commas: a row with that key is updated.
         """
         if not rows:
             return
         types = self._types[table]
-        columns = columns_of([dict(row) for row in rows])
+        columns = columns_of(rows)
         unknown = sorted(columns.keys() - types.keys())
         if unknown:
             raise ValueError(f"{table} has no column {', '.join(unknown)}; update Kitestring")
-        # JSON travels as text: DuckDB checks it when the column takes it.
+        # JSON is passed as text; DuckDB checks it when it stores it.
         values = ", ".join(
             f"unnest(${name}::{'VARCHAR' if types[name] == 'JSON' else types[name]}[]) AS {name}"
             for name in columns
         )
         sql = f"INSERT INTO {table} BY NAME SELECT {values}"
         if replace is not None:
-            keys = [part.strip() for part in replace.split(",")]
+            keys = replace.replace(" ", "").split(",")
             updates = ", ".join(f"{name} = excluded.{name}" for name in columns if name not in keys)
             sql += f" ON CONFLICT ({replace}) DO UPDATE SET {updates}"
         self.connection.execute(sql, columns)
 
     def stored_keys(self, kind: Kind, keys: Sequence[Any]) -> set[Any]:
-        """Which of the keys the table of this kind has."""
+        """Those of the keys that the table of this kind has."""
         sql = (
             f"SELECT {kind.key} AS key FROM {kind.table} WHERE {kind.key} IN (SELECT unnest($keys))"
         )
         return {row["key"] for row in self.rows(sql, {"keys": list(keys)})}
 
-    def stored(self, kind: Kind, keys: Sequence[Any]) -> dict[Any, Entry]:
-        """The entries of those keys that the table of this kind has."""
-        if not keys:
+    def stored(self, kind: Kind, keys: Sequence[Any] | None = None) -> dict[Any, Entry]:
+        """The stored entries of this kind with these keys (None: all), by key, in its order."""
+        if keys is not None and not keys:
             return {}
-        sql = f"SELECT * FROM {kind.table} WHERE {kind.key} IN (SELECT unnest($keys))"
-        return self._entries(kind, self.rows(sql, {"keys": list(keys)}))
-
-    def everything(self, kind: Kind) -> dict[Any, Entry]:
-        """Every entry of this kind, by key, in the order of the keys."""
-        return self._entries(kind, self.rows(f"SELECT * FROM {kind.table} ORDER BY {kind.key}", {}))
-
-    def _entries(self, kind: Kind, rows: Rows) -> dict[Any, Entry]:
+        where = "" if keys is None else f"WHERE {kind.key} IN (SELECT unnest($keys))"
+        sql = f"SELECT * FROM {kind.table} {where} ORDER BY {kind.key}"
+        rows = self.rows(sql, {} if keys is None else {"keys": list(keys)})
         if kind.gather is not None:
             kind.gather(self, rows)
         try:
-            return {row[kind.key]: entry_of_row(kind, row) for row in rows}
+            return {row[kind.key]: to_entry(from_row(kind.record, row)) for row in rows}
         except ValueError as error:
-            raise StorageDamaged(f"a {kind.name} that is stored is not valid: {error}") from None
+            raise StorageDamaged(f"a stored {kind.name} is not valid: {error}") from None
 
 
 def bytes_noted(value: str | None) -> int:
-    """The length of the journal that a database notes; StorageDamaged where it is no number."""
-    # int() takes signs, spaces and every script's digits, and no file is longer than 19 digits say.
+    """The length of the journal that a database stores; StorageDamaged if it is not a number."""
+    # int() accepts signs, spaces and digits of all scripts; lengths of files have at most 19 digits.
     if value is None or not (value.isascii() and value.isdigit() and len(value) < 20):
         raise StorageDamaged(
-            f"the database notes {str(value)[:_SHOWN]!r} as the length of the journal, "
+            f"the database stores {str(value)[:_SHOWN]!r} as the length of the journal, "
             "which is not a number of bytes"
         )
     return int(value)
@@ -187,39 +181,39 @@ def fetch(connection: duckdb.DuckDBPyConnection, sql: str, parameters: Mapping[s
 
 
 Encoded = dict[str, list[tuple[Any, Entry, bytes]]]
-"""Records by the name of their kind, each with its entry and its line of the journal."""
+"""By the name of the kind: records, each with its entry and its line of the journal."""
 
 
 def encode(records: Iterable[Any]) -> Encoded:
-    """Records as they will be stored; a text that cannot be written refuses them all."""
+    """Records as they will be stored; ValueError if a text is not valid UTF-8."""
     encoded: Encoded = {}
     for record in records:
-        name, entry = kind_of(record).name, to_entry(record)
+        name, entry = kind_of(type(record)).name, to_entry(record)
         encoded.setdefault(name, []).append((record, entry, journal.encode(name, entry)))
     return encoded
 
 
 class Observer(Protocol):
-    """A memory of the tables that follows what is stored; see `Database.observer`."""
+    """A cache of the tables that is updated with each stored record."""
 
     def apply(self, record: object) -> None:
-        """Follow a record that has just been stored."""
+        """Update the cache with a record that has just been stored."""
 
     def forget(self) -> None:
-        """Drop everything: a transaction was rolled back."""
+        """Clear the cache: a transaction was rolled back."""
 
 
 Observed = TypeVar("Observed", bound=Observer)
 
 
 class Observers:
-    """The observers of a database by their class, each made when it is first asked for."""
+    """The observers of a database by their class, each created at its first use."""
 
     def __init__(self) -> None:
         self._of: dict[type, Any] = {}
 
     def get(self, kind: type[Observed]) -> Observed:
-        """The one observer of this class; a new one has to read the tables for what it needs."""
+        """The observer of this class; a new one is empty."""
         if kind not in self._of:
             self._of[kind] = kind()
         return self._of[kind]
@@ -234,10 +228,10 @@ class Observers:
 
 
 class Transaction:
-    """What an operation passed to `Database.write` works with; lives in the writer thread.
+    """What an operation passed to `Database.write` works with; used in the writer thread.
 
-    `careful` is set when a group is run again one by one after a failure: `store` then looks
-    up every id instead of leaving it to the unique index.
+    `careful` is set when operations are run again one by one after a failure: `store` then looks
+    up every id instead of relying on the unique index.
     """
 
     def __init__(
@@ -261,37 +255,32 @@ class Transaction:
     def rows(self, sql: str, /, **parameters: Any) -> Rows:
         """Rows as dicts; they include what this transaction has written."""
         self.flush()
-        try:
+        with self._noting_failure():
             return self._tables.rows(sql, parameters)
-        except duckdb.Error:
-            # DuckDB has aborted the transaction: its COMMIT would return normally and keep nothing.
-            self.broken = True
-            raise
 
     def execute(self, sql: str, /, **parameters: Any) -> None:
-        """Write something that is not journaled and that a rebuild does without."""
+        """Write something that is not journaled; a rebuild loses it."""
         self.wrote = True
         self.rows(sql, **parameters)
 
-    def insert(
-        self, table: str, rows: Sequence[Mapping[str, Any]], *, replace: str | None = None
-    ) -> None:
-        """Bulk insert of rows that are not journaled; `replace` names the key to update by."""
+    def insert(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Bulk insert of rows that are not journaled."""
         self.wrote = True
         self.flush()
-        self._guarded(lambda: self._tables.insert(table, rows, replace=replace))
+        with self._noting_failure():
+            self._tables.insert(table, rows)
 
     def store(self, *records: Any, fresh: bool = False) -> int:
         """Store records in the tables and the journal; returns how many were new.
 
-        A stored record of a kind that never changes must say the same, or it is a Conflict.
-        Other kinds are replaced.  `fresh` promises that the ids are new; the unique index
-        holds the caller to it.
+        Conflict if another content is stored under the id of a record that never changes; records
+        of other kinds are replaced.  `fresh` promises that the ids are new, which saves a query;
+        the unique index checks it.
         """
         return self.store_encoded(encode(records), fresh=fresh)
 
     def store_encoded(self, encoded: Encoded, *, fresh: bool = False) -> int:
-        """The same for records that were encoded before, outside the writer thread."""
+        """The same for records that were encoded outside the writer thread."""
         return sum(
             self._store_kind(KINDS[name], group, fresh=fresh and not self.careful)
             for name, group in encoded.items()
@@ -302,8 +291,8 @@ class Transaction:
         keys = [entry[kind.key] for _, entry, _ in group]
         known: dict[Any, Entry] = {}
         if not fresh:
-            unseen = [key for key in keys if key not in pending]
-            self._guarded(lambda: known.update(self._tables.stored(kind, unseen)))
+            with self._noting_failure():
+                known = self._tables.stored(kind, [key for key in keys if key not in pending])
         known.update((key, pending[key]) for key in keys if key in pending)
         accepted: list[tuple[Any, Entry, bytes]] = []
         new = 0
@@ -328,10 +317,11 @@ class Transaction:
         return new
 
     def defer(self, table: str, key: Any, row: dict[str, Any], *, replace: str | None) -> None:
-        """Hold back a row that is not journaled until the next `flush`, one bulk insert a table.
+        """Hold back a row that is not journaled until the next `flush`.
 
-        A later row of the same `key` takes its place.  `replace` names the columns to update by
-        where the table may have the row already; a row first deferred without stays an insert.
+        A later row of the same `key` takes its place.  `replace` names the columns of the key if
+        the table may have the row already; a row that was first deferred without it stays an
+        insert.
         """
         self.wrote = True
         fresh = self._deferred.setdefault((table, None), {})
@@ -339,31 +329,27 @@ class Transaction:
         rows[key] = row
 
     def flush(self) -> None:
-        """Send to the tables what `store` and `defer` have held back."""
-        self._guarded(self._flush)
-
-    def _flush(self) -> None:
-        while self._pending:
-            name = next(iter(self._pending))
-            self._tables.apply(KINDS[name], list(self._pending.pop(name).values()))
+        """Write to the tables what `store` and `defer` have held back."""
+        pending, self._pending = self._pending, {}
         deferred, self._deferred = self._deferred, {}
-        for (table, replace), rows in deferred.items():
-            self._tables.insert(table, list(rows.values()), replace=replace)
+        with self._noting_failure():
+            for name, entries in pending.items():
+                self._tables.apply(KINDS[name], list(entries.values()))
+            for (table, replace), rows in deferred.items():
+                self._tables.insert(table, list(rows.values()), replace=replace)
 
-    def note_journal_bytes(self, size: int) -> None:
-        """Note in the same transaction how long the journal is with this group in it."""
-        self._guarded(lambda: self._tables.note_journal_bytes(size))
-
-    def _guarded(self, action: Any) -> None:
+    @contextmanager
+    def _noting_failure(self) -> Iterator[None]:
+        """After an error DuckDB has aborted the transaction: COMMIT would succeed and keep nothing."""
         try:
-            action()
+            yield
         except duckdb.Error:
             self.broken = True
             raise
 
 
 class Clock:
-    """Times that never repeat or run backwards within one process: they order the acts."""
+    """Times that never repeat or run backwards within one process."""
 
     def __init__(self) -> None:
         self._last: datetime | None = None

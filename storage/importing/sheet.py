@@ -11,9 +11,9 @@ from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
-from storage.engine.database import Database, Transaction
+from storage.engine.database import Database
 from storage.engine.lookup import Reader
-from storage.engine.transaction import Encoded
+from storage.engine.transaction import Encoded, Transaction
 from storage.importing.cells import Cells
 from storage.importing.filetypes import read_rows
 from storage.importing.long_rows import LengthCheck, LongRow

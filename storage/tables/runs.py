@@ -190,7 +190,7 @@ def metrics(
 ) -> pandas.DataFrame:
     """Metrics as columns step, name, value; at most `points` of each name, evenly thinned."""
     chosen = None if names is None else list(names)
-    return db.read_df(_METRICS, run=run, names=chosen, points=points)
+    return db.cursor().execute(_METRICS, {"run": run, "names": chosen, "points": points}).df()
 
 
 def notes(db: Database, run: str, kind: str | None = None) -> list[RunNote]:

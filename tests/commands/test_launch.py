@@ -348,7 +348,7 @@ def test_a_path_where_nothing_can_be_made_is_a_sentence(tmp_path: Path):
         assert said_of(file, *command) == f"{file} is not a directory; {other}"
         assert said_of(file / "below", *command) == f"{file} is not a directory; {other}"
         assert said_of(nowhere, *command) == (
-            f"{nowhere} cannot be made, because /proc takes no new files; {other}"
+            f"{nowhere} cannot be created, because /proc does not accept new files; {other}"
         )
     place = tmp_path / "workspace"
     run("init", "--workspace", place, "--model", save_tiny(tmp_path / "model"))
@@ -356,12 +356,12 @@ def test_a_path_where_nothing_can_be_made_is_a_sentence(tmp_path: Path):
         fill(db, pairs=1)
     for out in ("/proc/x", "/proc/x.jsonl"):
         assert said_of(place, "export", "--out", out) == (
-            f"{out} cannot be made, because /proc takes no new files; name another place with --out"
+            f"{out} cannot be created, because /proc does not accept new files; name another place with --out"
         )
     said = said_of(place, "export", "--out", file / "x.csv")
     assert said == f"{file} is not a directory; name another place with --out"
     assert said_of(place, "backup", "/proc/x") == (
-        "/proc/x cannot be made, because /proc takes no new files; "
+        "/proc/x cannot be created, because /proc does not accept new files; "
         "name another directory for the backup"
     )
 

@@ -81,7 +81,7 @@ def everything(path: Path) -> dict[str, dict]:
     """Every journaled table of a closed database file, without what a rebuild need not have."""
     with duckdb.connect(str(path), read_only=True) as connection:
         tables = Tables(connection)
-        found = {name: tables.everything(kind) for name, kind in KINDS.items()}
+        found = {name: tables.stored(kind) for name, kind in KINDS.items()}
     for name, kind in KINDS.items():
         for entry in found[name].values():
             for field in kind.volatile:
@@ -243,7 +243,7 @@ def test_a_backup_of_a_damaged_journal_says_so_and_keeps_the_database(db, tmp_pa
     content = bytearray(journal.read_bytes())
     content[content.index(b"\n") + 20] ^= 1  # one bit of the second line
     journal.write_bytes(content)
-    with pytest.raises(StorageDamaged, match=r"copy is a whole backup.* damaged at line 2"):
+    with pytest.raises(StorageDamaged, match=r"copy is a complete backup.* damaged at line 2"):
         backup(db, tmp_path / "copy")
     restore(tmp_path / "copy", tmp_path / "restored")
     with Database.open(tmp_path / "restored") as copy:

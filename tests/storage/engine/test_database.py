@@ -14,7 +14,8 @@ import pytest
 
 from pipeline.loop.workspace_config import prepare
 from storage.engine.codec import StoredSetting
-from storage.engine.database import Database, Transaction
+from storage.engine.database import Database
+from storage.engine.transaction import Transaction
 from storage.errors import Conflict, NotFound, WorkspaceLocked
 from storage.records import Completion, Prompt
 from storage.tables import prompts, settings
