@@ -29,6 +29,7 @@ from benchmarks.common import ROOT, percentiles
 from benchmarks.label_load import Client, Tally, accounted, cpu_seconds, wait_until_up
 from commands.studio import Studio
 from pipeline.loop.workspace_config import prepare as prepare_workspace
+from storage.engine import lookup
 from storage.engine.database import Database
 from storage.labeling import judgments, queue
 from storage.records import Comparison, Completion, digest
@@ -103,8 +104,9 @@ def prepare(workspace: Path, *, annotators: int, pairs: int, stage: str) -> list
 
 def add_pairs(db: Database, count: int) -> None:
     """More pairs for the first iteration, of the texts that the demo ships."""
-    known = comparisons.listing(db, iteration=1)
-    texts = completions.get_many(db, [c.first for c in known])
+    of_first = "SELECT * FROM comparisons WHERE iteration = 1 ORDER BY position, id"
+    known = lookup.select(db, Comparison, of_first)
+    texts = lookup.by_keys(db, Completion, [c.first for c in known])
     made, pairs = [], []
     for i in range(count):
         model = known[i % len(known)]

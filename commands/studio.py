@@ -56,12 +56,8 @@ class Studio:
         self.commands.register("retry", self._retry)
         self.commands.register("label-more", lambda: self.loop.label_more(self.loop.stopped().id))
         self.commands.register("settings", lambda: [asdict(s) for s in self.loop.settings()])
-        self.commands.register("gate", lambda: asdict(self.loop.gate()))
-        self.commands.register(
-            "gate.override",
-            lambda **ruling: asdict(self.loop.override_gate(**ruling)),
-            takes=self.loop.override_gate,
-        )
+        self.commands.register("gate", self.loop.gate)
+        self.commands.register("gate.override", self.loop.override_gate)
         self.commands.register("reward.report", self._reward_report)
         self.commands.register("status", self._status)
 

@@ -1,4 +1,4 @@
-"""The workspace on disk: records, the database with its journal, and files in and out.
+"""The workspace on disk: records, the database with its journal, imports and exports.
 
 records.py         the nouns; what every other module speaks in
 engine/            one writer thread, journal before commit, backup and restore; knows no labeling

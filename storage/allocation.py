@@ -1,7 +1,7 @@
-"""Which prompts are sampled for which arm.  Pure.
+"""Allocation of prompts to arms.
 
-Prompts are parted at random between the arms of the random stream and one that chooses its pairs,
-so that what is measured on the stream owes nothing to any reward model.
+The prompts of the random stream and those of the arm whose pairs a reward model chooses are disjoint
+and drawn at random, so that measurements on the stream do not depend on a reward model.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from storage.records import Arm, digest
 
 @dataclass(frozen=True, kw_only=True)
 class Allocation:
-    """A prompt to sample.  `pairs` is 0 for a spare one, from which a pair may be chosen instead."""
+    """A prompt to sample.  `pairs` is 0 for a spare prompt, whose pair may be chosen instead."""
 
     prompt: str
     arm: Arm
@@ -23,7 +23,7 @@ class Allocation:
 
 @dataclass(frozen=True, kw_only=True)
 class PromptUsage:
-    """How many comparisons of each prompt there are: in all, and in the random stream."""
+    """The number of comparisons by prompt: all, and those of the random stream."""
 
     all: Mapping[str, int] = field(default_factory=dict)
     stream: Mapping[str, int] = field(default_factory=dict)
@@ -39,15 +39,15 @@ def allocate_prompts(
     used: PromptUsage,
     seed: int,
 ) -> list[Allocation]:
-    """`pairs` pairs over prompts and arms; at most one pair of a prompt is left to be chosen.
+    """Allocate `pairs` pairs to prompts and arms.
 
-    `shares` are the parts of arms of the random stream other than `random`, which gets the rest.
-    `chosen` is the arm whose pairs a reward model chooses, and its part: no more than the others
-    leave, out of `prompts_per_pair` prompts for each pair where there are as many.  Prompts come in
-    a drawn order, those compared least first: for the stream, least in the stream, for otherwise the
-    reward model would decide which prompts are left to measure it on.  Where there are fewer
-    prompts than pairs, the chosen part gets its share of them, half at most, and the stream goes
-    round the others as often as it takes.
+    `shares` are the shares of the arms of the random stream other than `random`, which gets the
+    rest.  `chosen` is the arm whose pairs a reward model chooses, with its share: at most one pair
+    of a prompt, chosen from `prompts_per_pair` prompts for each pair if there are enough.  Prompts
+    are in a random order, those with the fewest comparisons first.  The stream counts only its own
+    comparisons; otherwise the reward model would decide which prompts are left to measure it on.
+    With fewer prompts than pairs, `chosen` gets its share of the prompts, at most half, and the
+    stream uses the others repeatedly.
     """
     drawn = sorted(prompts, key=lambda p: digest("order", str(seed), p))
     others: list[Arm] = [arm for arm, share in shares.items() for _ in range(round(share * pairs))]
@@ -70,7 +70,7 @@ def allocate_prompts(
 def _stream_rows(
     prompts: Sequence[str], others: Sequence[Arm], pairs: int, seed: int
 ) -> list[Allocation]:
-    """`pairs` pairs over these prompts in whole laps, and over `others` and `random` by chance."""
+    """Allocate pairs to the prompts in turn, and to `others` and `random` at random."""
     random: list[Arm] = ["random"] * (pairs - len(others))
     arms: list[Arm] = [*others, *random]
     order = sorted(range(pairs), key=lambda i: digest("arm", str(seed), str(i)))
@@ -82,7 +82,7 @@ def _stream_rows(
 
 
 def _prompts_of_stream(prompts: int, stream: int, chosen: int) -> int:
-    """How many prompts the stream's pairs are asked on, of those that there are."""
+    """The number of prompts for the stream, which has `stream` of the pairs."""
     if not chosen:
         return prompts
     if stream + chosen <= prompts:

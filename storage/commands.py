@@ -1,7 +1,7 @@
-"""What the command line and the administrator's route may ask of an open database.
+"""The commands that the command line and the administrator's route can run on an open database.
 
-Arguments and results are plain JSON, so that a command does the same whether it opened the
-workspace itself or reached a live server.  Paths are absolute: both ends share the machine.
+Arguments and results are JSON values, so a command does the same in the process that opened the
+workspace and in a live server.  Paths are absolute, because both run on the same machine.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,53 +28,48 @@ INVITE_LIFETIME = timedelta(days=7)
 
 
 class Commands:
-    """Named commands on one database; `call` is the only door."""
+    """Named commands on one database."""
 
     address = ""
-    """Where browsers reach the studio; a server sets it, and invite links begin with it."""
+    """The URL of the studio, which a server sets; invite links begin with it."""
 
     too_long: Callable[[], TooLong | None] = staticmethod(lambda: None)
-    """Makes what tells rows that are too long for the model; the composition root knows the model."""
+    """Makes the check for rows that are too long for the model."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
         self._table: dict[str, Callable[..., Any]] = {
-            "status": lambda: status.status(db),
+            "status": partial(status.status, db),
             "lineage": self._lineage,
             "import": self._import,
-            "export": self._export,
+            "export": partial(exports.export, db),
             "backup": self._backup,
-            "verify": lambda: backup.verify(db),
+            "verify": partial(backup.verify, db),
             "iteration": self._iteration,
-            "evaluation.completions": self._evaluated,
+            "evaluation.completions": partial(worker_files.evaluated, db),
             "judge.open": self._judge_open,
-            "judge.save": lambda **verdict: model_judges.save(db, **verdict),
+            "judge.save": partial(model_judges.save, db),
             "users.add": self._add_user,
             "users.list": lambda: [_public(a) for a in annotators.listing(db)],
             "users.disable": self._disable,
             "users.enable": self._enable,
         }
-        # Commands that hand their arguments on, and who says what those are.
-        self._takes: dict[str, Callable[..., Any]] = {
-            "export": exports.export,
-            "judge.save": model_judges.save,
-        }
 
-    def register(
-        self, name: str, command: Callable[..., Any], *, takes: Callable[..., Any] | None = None
-    ) -> None:
-        """Add a command that storage alone cannot do; `takes` declares what it hands on."""
+    def register(self, name: str, command: Callable[..., Any]) -> None:
+        """Add or replace a command.  Its parameters must be annotated."""
         self._table[name] = command
-        if takes is not None:
-            self._takes[name] = takes
 
     def call(self, name: str, arguments: dict[str, Any]) -> Any:
-        """Run a command; ``ValueError`` with a sentence when there is none of that name, or none
-        that takes such arguments."""
+        """Run a command; a record that it returns becomes a JSON object.
+
+        ``ValueError`` with a sentence for an unknown command or wrong arguments.
+        """
         if name not in self._table:
             raise ValueError(f"there is no command {name!r}; known: {', '.join(self._table)}")
-        check(name, self._takes.get(name, self._table[name]), arguments)
-        return self._table[name](**arguments)
+        command = self._table[name]
+        check(name, command, arguments)
+        result = command(**arguments)
+        return _as_json(result) if dataclasses.is_dataclass(result) else result
 
     def _lineage(self, policy: str) -> dict[str, Any]:
         found = lineage.lineage(self._db, policy)
@@ -81,9 +77,6 @@ class Commands:
 
     def _backup(self, target: str) -> dict[str, str]:
         return {"backup": str(backup.backup(self._db, Path(target)))}
-
-    def _evaluated(self, iteration: int) -> Any:
-        return worker_files.evaluated(self._db, iteration)
 
     def _disable(self, name: str) -> dict[str, Any]:
         return self._set_disabled(name, disabled=True)
@@ -103,22 +96,14 @@ class Commands:
         }
         if kind not in importers:
             raise ValueError(f"import: kind is {kind!r} and must be one of {', '.join(importers)}")
-        check(f"import of {kind}", importers[kind], {"file": file, "skip_bad": skip_bad, **options})
-        report = importers[kind](
-            self._db,
-            Path(file),
-            skip_bad=skip_bad,
-            length=LengthCheck(self.too_long(), skip=skip_long),
-            **options,
-        )
-        return dataclasses.asdict(report)
-
-    def _export(self, **arguments: Any) -> Any:
-        return _as_json(exports.export(self._db, **arguments))
+        given = {"file": file, "skip_bad": skip_bad, **options}
+        check(f"import of {kind}", importers[kind], given, own=("db", "length"))
+        length = LengthCheck(self.too_long(), skip=skip_long)
+        return importers[kind](self._db, Path(file), skip_bad=skip_bad, length=length, **options)
 
     def _iteration(self, number: int) -> dict[str, Any]:
-        """The stored iteration, its reward model's figures, and the seconds that the worker of each
-        stage took: those of the last start, where it was resumed."""
+        """The stored iteration, the figures of its reward model, and the seconds that the worker of
+        each stage took since its last start."""
         found = iterations.get(self._db, number)
         fitted = models.get(self._db, found.reward_model).summary if found.reward_model else {}
         seconds: dict[str, float] = {}
@@ -128,7 +113,7 @@ class Commands:
         return _as_json(found) | {"seconds": seconds, "reward_model_summary": dict(fitted)}
 
     def _judge_open(self, name: str, limit: int) -> dict[str, Any]:
-        """Pairs that this judge has not judged, and the id of its account."""
+        """Pairs that this judge has not judged, and the id of the judge's account."""
         judge = model_judges.judge_named(self._db, name)
         return {
             "annotator": judge.id,
@@ -140,9 +125,7 @@ class Commands:
     ) -> dict[str, Any]:
         """An account with an API token for scripts, or with an invite link for a browser.
 
-        Without a server the link lacks its beginning, the address of the studio.
-
-        A known name of the same role gets a further token or invite; ``added`` is then False.
+        An existing account of the same role gets another token or invite; ``added`` is then False.
         """
         name = name.strip()
         user = annotators.by_name(self._db, name)
@@ -151,7 +134,7 @@ class Commands:
                 f"{name!r} is taken by a {user.kind} with the role {user.role}; choose another name"
             )
         if user and user.disabled:
-            raise ValueError(f"{name!r} is disabled: `users enable` lets them back in")
+            raise ValueError(f"{name!r} is disabled; `users enable` enables the account")
         added = user is None
         if user is None:
             user = Annotator(id=new_id("a"), name=name, role=role, kind=kind)  # type: ignore[arg-type]
@@ -163,7 +146,6 @@ class Commands:
         return shown | {"invite": f"{self.address}/invite?token={secret}"}
 
     def _set_disabled(self, name: str, *, disabled: bool) -> dict[str, Any]:
-        """Close or reopen an account."""
         user = annotators.by_name(self._db, name)
         if user is None:
             known = ", ".join(a.name for a in annotators.listing(self._db)) or "nobody"

@@ -1,5 +1,5 @@
-"""From a policy back to the votes that shaped it: policy, reward model, snapshot, judgments,
-the policies whose answers were judged, and so on to the SFT reference."""
+"""The lineage of a model: a policy, its reward model, the snapshot of that, the policies whose
+responses were judged, and so on to the SFT reference."""
 
 from __future__ import annotations
 
@@ -43,19 +43,19 @@ _JUDGED_POLICIES = """
 
 
 def lineage(db: Database, model: str) -> dict[str, Any]:
-    """Where a model comes from, as a JSON-able tree; `model` is an id, or a name only one has.
+    """The lineage of a model as a tree of JSON values; `model` is an id or a unique name.
 
-    A node has the model's ``id, role, name, iteration, run``, how many ``completions`` it gave and
-    the ``comparisons`` and current ``judgments`` on them, and then
+    A node has the model's ``id, role, name, iteration, run``, the numbers of its ``completions``
+    and of the ``comparisons`` and current ``judgments`` on them, and
 
-    * ``parent``: the node of the model its training started from, or None;
-    * ``method``: for a policy, what improved it (ppo, rloo or dpo);
+    * ``parent``: the node of the model that its training started from, or None;
+    * ``method``: for a policy, ppo, rloo or dpo;
     * ``reward_model``: for a policy, the node of the model that rewarded it, or measured it (dpo);
     * ``snapshot``: for a reward model, ``hash, judgments, annotators`` and ``judged``: for each
-      policy whose answers the judgments compare, their number and the policy's node.
+      policy whose responses the judgments compare, their number and the policy's node.
 
-    A model met before is only named, with ``"above": true``.  Raises `NotFound`, naming the
-    nearest names.
+    A model that occurs again is only named, with ``"above": true``.  Raises `NotFound` with similar
+    names.
     """
     versions = {version.id: version for version in models.listing(db)}
     return _Tree(db, versions).node(_find(versions, model))

@@ -1,14 +1,14 @@
-"""The nouns of Kitestring: frozen records shared by storage, pipeline and labeler.
+"""The records that storage, pipeline and labeler share, as frozen dataclasses.
 
-Data flow, once round the loop::
+One iteration of the loop::
 
     Prompt ──sampling──▶ Completion ×2 ──▶ Comparison ──annotator──▶ Judgment
       ▲                      ▲                                          │ snapshot
       └── Iteration ◀── policy (ModelVersion) ◀── PPO ◀── reward (ModelVersion)
 
-A record that exists is valid: constructors raise ``ValueError`` with a sentence that says
-what to do.  `first`/`second` are canonical; `left`/`right` and `a`/`b` mean the screen.
-Times are aware UTC datetimes.  Only the standard library is imported here.
+Constructors raise ``ValueError`` with a sentence that says what to do, so a record that exists is
+valid.  `first` and `second` are the stored order of a pair; `a` and `b`, `left` and `right` are
+what the screen shows.  Times are aware datetimes in UTC.  Only the standard library is imported.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, get_args
 
 LEASE_LIFETIME = timedelta(minutes=30)
-"""How long a pair is kept for the annotator it was given to."""
+"""How long a pair is reserved for the annotator who received it."""
 PromptRole = Literal["sft", "train", "held-out", "audit"]
 Outcome = Literal["first", "second", "tie", "both_bad"]
 ScreenOutcome = Literal["a", "b", "tie", "both_bad"]
 FinishReason = Literal["stop", "length"]
 AnnotatorRole = Literal["annotator", "researcher"]
 AnnotatorKind = Literal["person", "simulated", "model"]
+TokenKind = Literal["session", "api", "invite"]
 ModelRole = Literal["sft", "reward", "policy", "external"]
 Phase = Literal["sampling", "labeling", "reward", "policy", "evaluating", "done"]
 Stage = Literal["sft", "sampling", "reward", "policy", "evaluate"]
@@ -39,18 +40,18 @@ Arm = Literal[
 ]  # fmt: skip
 
 WRITTEN: Arm = "written"
-"""Pairs that were written elsewhere to be judged here: they belong to no iteration (their number is 0),
-wait for people in every phase, and no figure about policies or reward models rests on them."""
+"""Pairs that were written elsewhere to be judged here.  They belong to no iteration (their number is
+0), are in the queue in every phase, and are not used to measure policies or reward models."""
 
 RANDOM_STREAM: tuple[Arm, ...] = ("random", "previous", "reference", "repeated", "imported")
 """Arms whose pairs no reward model chose.  Accuracy, calibration and win rates are measured on their
-judgments alone: a model chooses where it is unsure, and such pairs speak for no others."""
+judgments alone, because pairs on which a model is uncertain do not represent the others."""
 
 LEARNED_FROM: tuple[AnnotatorKind, ...] = ("person", "simulated")
-"""Whose judgments are learned from unless somebody asks for others by name."""
+"""The kinds of annotators whose judgments are learned from by default."""
 
 KEPT_APART: tuple[PromptRole, ...] = ("held-out", "audit")
-"""Roles of prompts that nothing is trained on but the audit model."""
+"""Roles of prompts on which only the audit model is trained."""
 
 CRITERIA = ("helpful", "truthful", "harmless", "clear")
 STRENGTHS = {1: "slightly", 2: "clearly", 3: "much"}
@@ -62,12 +63,12 @@ def now() -> datetime:
 
 
 def new_id(prefix: str = "") -> str:
-    """A fresh random identifier, e.g. ``run-3f…``; a bare uuid without a prefix."""
+    """A random identifier, e.g. ``run-3f…``; a uuid without a prefix."""
     return f"{prefix}-{uuid.uuid4().hex[:16]}" if prefix else str(uuid.uuid4())
 
 
 def digest(*parts: str) -> str:
-    """16 hex digits that identify a sequence of texts (length-prefixed, so unambiguous)."""
+    """A hash of a sequence of texts: 16 hex digits.  Lengths are hashed too, so it is unambiguous."""
     h = hashlib.blake2b(digest_size=8)
     for part in parts:
         raw = part.encode("utf-8", "surrogatepass")
@@ -76,7 +77,7 @@ def digest(*parts: str) -> str:
 
 
 def derive_seed(*parts: str) -> int:
-    """A seed for what these texts name, from 0 to 2³¹ - 1; the same on every machine."""
+    """A seed from 0 to 2³¹ - 1 that depends on these texts alone."""
     return int(digest(*parts), 16) % 2**31
 
 
@@ -100,7 +101,7 @@ class Message:
 
 @dataclass(frozen=True, kw_only=True)
 class Prompt:
-    """A conversation that ends with the user's turn and waits for a completion."""
+    """A conversation that ends with the user's turn."""
 
     id: str
     role: PromptRole
@@ -155,7 +156,7 @@ def messages_json(messages: Sequence[Message]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Completion:
-    """One answer to a prompt; `policy` is the id of the ModelVersion that gave it."""
+    """One response to a prompt; `policy` is the id of the ModelVersion that sampled it."""
 
     id: str
     prompt: str
@@ -171,11 +172,10 @@ class Completion:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Two completions of one prompt put before annotators.
+    """Two completions of one prompt for annotators to compare.
 
-    `first` and `second` are canonical and say nothing about the screen.  `wanted` is how many
-    annotators should judge it (2 or more where overlap is asked for).  `position` is a random
-    key: the queue serves comparisons in its order.
+    `first` and `second` do not say which side of the screen shows them.  `wanted` is the number of
+    annotators who should judge it.  `position` is random; the queue is in its order.
     """
 
     id: str
@@ -196,16 +196,16 @@ class Comparison:
 
 
 MAX_VIEW_MS = 7 * 24 * 3600 * 1000
-"""Milliseconds somebody may look at a pair; a forgotten tab is not a week of thought."""
+"""The longest time that a judgment may take, in milliseconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Judgment:
-    """What one annotator said of one comparison; never changed once stored.
+    """One annotator's judgment of one comparison; it never changes.
 
-    `shown_swapped` is True when `first` stood on the right (as B).  `strength` is 1 slightly,
-    2 clearly, 3 much.  `criteria` maps a criterion to the canonical outcome on it.  `replaces`
-    names the earlier judgment of the same annotator that this one revises.
+    `shown_swapped` is True if `first` was on the right (B).  `strength` is 1 slightly, 2 clearly or
+    3 much better.  `criteria` maps a criterion to first, second or tie.  `replaces` is the id of
+    the annotator's earlier judgment that this one revises.
     """
 
     id: str
@@ -232,7 +232,7 @@ class Judgment:
 
 
 def canonical_outcome(outcome: ScreenOutcome, *, shown_swapped: bool) -> Outcome:
-    """Turn what was pressed on the screen into a canonical outcome."""
+    """The stored outcome for a button of the screen."""
     check_choice("outcome", outcome, ScreenOutcome)
     if outcome == "tie" or outcome == "both_bad":
         return outcome
@@ -240,13 +240,13 @@ def canonical_outcome(outcome: ScreenOutcome, *, shown_swapped: bool) -> Outcome
 
 
 def shown_swapped(annotator: str, comparison: str) -> bool:
-    """Whether this annotator sees `first` on the right: a fair coin that a reload cannot re-toss."""
+    """Whether this annotator sees `first` on the right: a fair coin, the same after a reload."""
     return int(digest("sides", annotator, comparison)[-1], 16) % 2 == 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class Withdrawal:
-    """Takes back a judgment, skip or flag; history keeps both."""
+    """Undoes a judgment, skip or flag; both stay in the history."""
 
     id: str
     replaces: str
@@ -256,7 +256,7 @@ class Withdrawal:
 
 @dataclass(frozen=True, kw_only=True)
 class Skip:
-    """The annotator passed on this comparison and is not asked again."""
+    """The annotator skipped this comparison and does not receive it again."""
 
     id: str
     comparison: str
@@ -266,7 +266,7 @@ class Skip:
 
 @dataclass(frozen=True, kw_only=True)
 class Flag:
-    """The annotator reports a problem; the comparison leaves everybody's queue until cleared."""
+    """The annotator reported a problem; nobody receives the comparison until it is cleared."""
 
     id: str
     comparison: str
@@ -277,7 +277,7 @@ class Flag:
 
 @dataclass(frozen=True, kw_only=True)
 class Annotator:
-    """Somebody who judges (or researches); `password_hash` is None until a password is set."""
+    """An account; `password_hash` is None until a password is set."""
 
     id: str
     name: str
@@ -296,11 +296,11 @@ class Annotator:
 
 @dataclass(frozen=True, kw_only=True)
 class Token:
-    """A secret that signs somebody in; only its SHA-256 is stored."""
+    """A secret that signs in its owner; `hash` is its SHA-256."""
 
     hash: str
     annotator: str
-    kind: Literal["session", "api", "invite"]
+    kind: TokenKind
     created_at: datetime = field(default_factory=now)
     expires_at: datetime | None = None
     revoked: bool = False
@@ -308,7 +308,7 @@ class Token:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelVersion:
-    """A model with its lineage.  `path` is relative to the workspace, or a hub id / outside path."""
+    """A model with its lineage.  `path` is relative to the workspace, a hub id or an outside path."""
 
     id: str
     role: ModelRole
@@ -328,7 +328,7 @@ class ModelVersion:
 
 @dataclass(frozen=True, kw_only=True)
 class Iteration:
-    """One turn of the loop.  `settings` are the overrides given when it was started."""
+    """One iteration of the loop.  `settings` are the overrides given at its start."""
 
     number: int
     phase: Phase = "sampling"
@@ -348,7 +348,7 @@ class Iteration:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """One job of a worker process.  `directory` is relative to the workspace and lies in `runs`."""
+    """One job of a worker process.  `directory` is relative to the workspace and inside `runs`."""
 
     id: str
     stage: Stage
@@ -374,7 +374,7 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:
-    """One number of a run; `seq` is the event line it came from."""
+    """One metric of a run; `seq` is the number of its event."""
 
     run: str
     seq: int
@@ -385,7 +385,7 @@ class Metric:
 
 @dataclass(frozen=True, kw_only=True)
 class RunNote:
-    """A red flag, warning or sample that a run reported; `payload` depends on `kind`."""
+    """A red flag, warning or sample of a run; `payload` depends on `kind`."""
 
     run: str
     seq: int
@@ -398,7 +398,7 @@ class RunNote:
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """The judgments one reward model was trained on; `hash` follows from their ids."""
+    """The judgments that one reward model was trained on; `hash` depends on their ids."""
 
     hash: str
     iteration: int

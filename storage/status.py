@@ -1,4 +1,4 @@
-"""The state of a workspace at a glance, as JSON."""
+"""The status of a workspace, as JSON."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _BY_KIND = """
 def status(db: Database) -> dict[str, Any]:
     """What `launch.py status --json` prints.
 
-    `judgments` counts current ones, `annotators` those who gave them, `judgments_by_kind` the
-    same judgments by person, simulated or model.  `iteration`
-    is the newest or None (its `method` is what improves the policy), `runs` are its runs, each with the `name` its stage is shown by, `policy` and `reward_model` the ones in use.
+    `judgments` is the number of current judgments, `judgments_by_kind` the same by kind of
+    annotator, `annotators` the number of people who gave them.  `iteration` is the newest one or
+    None, `runs` are its runs, and `policy` and `reward_model` are those in use.
     """
     current = iterations.latest(db)
     return {
@@ -57,7 +57,7 @@ def _iteration(db: Database, current: Iteration) -> dict[str, Any]:
 
 
 def _policy(db: Database, current: Iteration | None) -> dict[str, Any] | None:
-    """The newest policy; before the first one, the SFT reference."""
+    """The newest policy; before the first, the SFT reference."""
     named = (current.policy_produced or current.policy_sampled) if current else None
     found = [m for role in ("sft", "policy") for m in models.listing(db, role=role)]
     chosen = next((m for m in found if m.id == named), found[-1] if found else None)
@@ -67,7 +67,7 @@ def _policy(db: Database, current: Iteration | None) -> dict[str, Any] | None:
 
 
 def _reward_model(db: Database) -> dict[str, Any] | None:
-    """The newest reward model; its `accuracy` and `ece` are of its held-out preferences (no ties)."""
+    """The newest reward model; `accuracy` and `ece` are measured on held-out preferences, no ties."""
     newest = models.newest(db, "reward")
     if newest is None:
         return None

@@ -1,6 +1,6 @@
-"""What goes to a worker and what comes back: parquet in `inputs/`, parquet from `outputs/`.
+"""The files of a worker: `give_*` writes `inputs/`, `take_*` stores `outputs/`.
 
-Every `take_*` function may be called again after a crash; ids decide what is new.
+Every `take_*` function may be called again after a crash: records that are stored are skipped.
 """
 
 from __future__ import annotations
@@ -38,52 +38,43 @@ _SAMPLED_SO_FAR = """
     FROM comparisons WHERE arm <> 'written' GROUP BY prompt
 """
 
-_JUDGMENTS = """
-    SELECT j.id AS judgment, j.comparison, c.prompt, p.messages::VARCHAR AS messages,
-           c.first, c.second, f.text AS first_text, s.text AS second_text,
-           j.outcome, j.strength, j.annotator, a.kind AS annotator_kind, j.shown_swapped, c.arm,
-           p.role AS prompt_role
+_JOINED = """
     FROM current_judgments AS j
     JOIN annotators AS a ON a.id = j.annotator
     JOIN comparisons AS c ON c.id = j.comparison
     JOIN prompts AS p ON p.id = c.prompt
+"""
+
+_JUDGMENTS = f"""
+    SELECT j.id AS judgment, j.comparison, c.prompt, p.messages::VARCHAR AS messages,
+           c.first, c.second, f.text AS first_text, s.text AS second_text,
+           j.outcome, j.strength, j.annotator, a.kind AS annotator_kind, j.shown_swapped, c.arm,
+           p.role AS prompt_role
+    {_JOINED}
     JOIN completions AS f ON f.id = c.first
     JOIN completions AS s ON s.id = c.second
     WHERE p.role <> 'held-out' AND list_contains($kinds, a.kind)
     ORDER BY j.id
 """
 
-_KINDS = """
-    SELECT a.kind, count(*) AS n
-    FROM current_judgments AS j
-    JOIN annotators AS a ON a.id = j.annotator
-    JOIN comparisons AS c ON c.id = j.comparison
-    JOIN prompts AS p ON p.id = c.prompt
-    WHERE p.role <> 'held-out'
+_KINDS = f"""
+    SELECT a.kind, count(*) AS n {_JOINED} WHERE p.role <> 'held-out'
     GROUP BY a.kind ORDER BY a.kind
 """
 
-_BY_PROMPT = """
+_BY_PROMPT = f"""
     SELECT c.prompt, count(*) AS judgments,
            count(*) FILTER (j.outcome IN ('first', 'second')) AS decisive,
            bool_or(list_contains($stream, c.arm)) AS random_stream
-    FROM current_judgments AS j
-    JOIN annotators AS a ON a.id = j.annotator
-    JOIN comparisons AS c ON c.id = j.comparison
-    JOIN prompts AS p ON p.id = c.prompt
-    WHERE p.role <> 'held-out' AND list_contains($kinds, a.kind)
+    {_JOINED} WHERE p.role <> 'held-out' AND list_contains($kinds, a.kind)
     GROUP BY c.prompt ORDER BY c.prompt
 """
 
-_LABELS = """
+_LABELS = f"""
     SELECT c.iteration, c.arm, count(*) AS labels
-    FROM current_judgments AS j
-    JOIN annotators AS a ON a.id = j.annotator
-    JOIN comparisons AS c ON c.id = j.comparison
-    WHERE list_contains($kinds, a.kind)
+    {_JOINED} WHERE list_contains($kinds, a.kind)
     GROUP BY ALL ORDER BY ALL
 """
-
 
 _DEMONSTRATIONS = """
     SELECT p.id AS prompt, p.messages::VARCHAR AS messages, c.text AS response
@@ -93,15 +84,13 @@ _DEMONSTRATIONS = """
 
 
 def has_demonstrations(db: Database) -> bool:
-    """Whether there is anything to fine-tune on."""
+    """Whether there is anything to fine-tune the model on."""
     return bool(db.read(f"FROM ({_DEMONSTRATIONS}) LIMIT 1", kept_apart=list(KEPT_APART)))
 
 
 def give_demonstrations(db: Database, inputs: Path) -> int:
-    """Write examples.parquet for SFT; return its number of rows.
-
-    Demonstrations of prompts that are kept apart are left out.
-    """
+    """Write examples.parquet for SFT, without held-out and audit prompts; return its number of
+    rows."""
     path = inputs / "examples.parquet"
     return db.copy_to_parquet(_DEMONSTRATIONS, path, kept_apart=list(KEPT_APART))
 
@@ -110,7 +99,8 @@ def give_prompts(
     db: Database, inputs: Path, *, role: PromptRole, limit: int | None = None, seed: int = 0
 ) -> int:
     """Write prompts.parquet with prompts of one role in a seeded random order."""
-    chosen = _shuffled(prompts.listing(db, role=role), seed)[:limit]
+    stored = prompts.listing(db, role=role)
+    chosen = sorted(stored, key=lambda p: digest("order", str(seed), p.id))[:limit]
     if not chosen:
         raise ValueError(f"there are no {role} prompts; import some with `launch.py import`")
     _write(inputs / "prompts.parquet", [_row(p) for p in chosen])
@@ -127,9 +117,9 @@ def give_sampling_plan(
     prompts_per_pair: float,
     seed: int,
 ) -> int:
-    """Write prompts.parquet: which prompts to sample, for which arm, how many pairs of each.
+    """Write prompts.parquet: the prompts to sample, with their arm and number of pairs.
 
-    `allocation.allocate_prompts` divides them among the arms.
+    Arguments as for `allocation.allocate_prompts`.
     """
     asked = {p.id: p for p in prompts.listing(db, role="train")}
     if not asked:
@@ -156,13 +146,13 @@ def give_sampling_plan(
 def take_comparisons(
     db: Database, outputs: Path, *, run: str, iteration: int, overlap: float, seed: int
 ) -> int:
-    """Store what the sampling stage `run` made; return the number of new comparisons.
+    """Store the output of the sampling stage `run`; return the number of new comparisons.
 
-    ValueError, with nothing stored, where it made none.
+    ValueError, with nothing stored, if there are none.
 
-    A share `overlap` of them is wanted twice.  Which ones, and the order in the queue, follow from
-    the seed, the run and the comparison.  Annotators never see a run's id; without it, whoever knows
-    the seed could tell which of their answers are compared with somebody's.
+    A share `overlap` of them wants two judgments.  Which ones, and the order in the queue, follow
+    from the seed, the run and the comparison.  Annotators never see the id of a run; without it,
+    somebody who knows the seed could tell which of their judgments are compared with others'.
     """
     new = [
         Comparison(
@@ -191,38 +181,34 @@ def knows_prompts(db: Database, outputs: Path) -> bool:
 
 def take_completions(db: Database, outputs: Path) -> int:
     """Store outputs/completions.parquet; return the number of new completions."""
-    return completions.add(
-        db, [Completion(**row) for row in _rows(outputs / "completions.parquet")]
-    )
+    rows = _rows(outputs / "completions.parquet")
+    return completions.add(db, [Completion(**row) for row in rows])
 
 
 def judged_by(db: Database, kinds: Sequence[AnnotatorKind]) -> dict[str, dict[str, int]]:
-    """How many current judgments each kind of annotator gave: ``used`` and ``left_out``.
-
-    Those on held-out prompts are not counted.
-    """
+    """Numbers of current judgments by kind of annotator: of `kinds` (``used``) and of other kinds
+    (``left_out``), without those on held-out prompts."""
     found = {row["kind"]: row["n"] for row in db.read(_KINDS)}
     used = {kind: n for kind, n in found.items() if kind in kinds}
     return {"used": used, "left_out": {k: n for k, n in found.items() if k not in kinds}}
 
 
 def judged_prompts(db: Database, kinds: Sequence[AnnotatorKind]) -> list[dict[str, Any]]:
-    """What `give_judgments` would hand over, by prompt: ``judgments``, those that are ``decisive``
-    (prefer a response), and whether a pair is of the ``random_stream``."""
+    """What `give_judgments` would write, by prompt: the number of ``judgments``, of those that
+    prefer a response (``decisive``), and whether any pair is of the ``random_stream``."""
     return db.read(_BY_PROMPT, kinds=list(kinds), stream=list(RANDOM_STREAM))
 
 
 def give_judgments(
     db: Database, inputs: Path, *, iteration: int, kinds: Sequence[AnnotatorKind] = LEARNED_FROM
 ) -> tuple[str, list[str]]:
-    """Write judgments.parquet: the current judgments of these kinds of annotators.
+    """Write the current judgments by these kinds of annotators, without those on held-out prompts,
+    to judgments.parquet and the counts of `judged_by` to judged_by.json.
 
-    Those on held-out prompts are left out.  judged_by.json counts what is in it by kind, and
-    what was left out for its kind.  Returns the snapshot's hash (of the sorted judgment ids) and
-    the ids themselves.
+    Returns the snapshot's hash (of the sorted judgment ids) and the ids.  ValueError without any.
     """
     path = inputs / "judgments.parquet"
-    with db.snapshot():  # people go on judging
+    with db.snapshot():  # people continue to judge
         counted = judged_by(db, kinds)
         if not db.copy_to_parquet(_JUDGMENTS, path, kinds=list(kinds)):
             raise ValueError(no_labels(counted))
@@ -233,18 +219,18 @@ def give_judgments(
 
 
 def evaluated(db: Database, iteration: int) -> list[dict[str, Any]]:
-    """Held-out completions of an iteration's evaluation, each with the role of its policy.
+    """Held-out completions of an iteration's evaluation.
 
     Rows have prompt, messages, policy_role (policy | reference | previous), policy, text, reward
-    (as was paid before shaping) and own_reward (the iteration's own model's).
+    (before shaping) and own_reward (by the reward model of the iteration itself).
     """
-    found = [r for r in runs.listing(db, iteration=iteration) if r.stage == "evaluate"]
-    if not found or found[-1].status != "succeeded":
+    run = runs.newest(db, iteration, "evaluate")
+    if run is None or run.status != "succeeded":
         raise ValueError(f"iteration {iteration} has not been evaluated")
-    outputs = db.workspace / found[-1].directory / "outputs"
-    record = iterations.get(db, iteration)
-    references = {m.id for m in models.listing(db, role="sft")}
-    # Evaluations of before kept only what was paid.
+    outputs = db.workspace / run.directory / "outputs"
+    roles = {m.id: "reference" for m in models.listing(db, role="sft")}
+    roles[iterations.get(db, iteration).policy_produced or ""] = "policy"
+    # Earlier versions stored no own_reward.
     scores = {
         row["completion"]: {
             "reward": row["reward"],
@@ -257,11 +243,7 @@ def evaluated(db: Database, iteration: int) -> list[dict[str, Any]]:
         {
             "prompt": row["prompt"],
             "messages": [dataclasses.asdict(m) for m in asked[row["prompt"]].messages],
-            "policy_role": "policy"
-            if row["policy"] == record.policy_produced
-            else "reference"
-            if row["policy"] in references
-            else "previous",
+            "policy_role": roles.get(row["policy"], "previous"),
             "policy": row["policy"],
             "text": row["text"],
         }
@@ -271,7 +253,7 @@ def evaluated(db: Database, iteration: int) -> list[dict[str, Any]]:
 
 
 def no_labels(counted: dict[str, dict[str, int]]) -> str:
-    """Why there is nothing to learn from, where `judged_by` counts none as used."""
+    """Why there is nothing to learn from, if `judged_by` counts none as used."""
     others = counted["left_out"]
     if not others:
         return "There are no labels yet."
@@ -280,10 +262,8 @@ def no_labels(counted: dict[str, dict[str, int]]) -> str:
 
 
 def labels_by_arm(db: Database) -> dict[int, dict[str, int]]:
-    """Current judgments on each iteration's comparisons, by the arm that chose the pair.
-
-    Those by annotators that are learned from; an arm without any is not named.
-    """
+    """Numbers of current judgments by iteration and arm of the comparison, for the kinds of
+    annotators that are learned from.  Arms without any are left out."""
     found: dict[int, dict[str, int]] = {}
     for row in db.read(_LABELS, kinds=list(learn_from(db))):
         found.setdefault(row["iteration"], {})[row["arm"]] = row["labels"]
@@ -291,24 +271,17 @@ def labels_by_arm(db: Database) -> dict[int, dict[str, int]]:
 
 
 def labels_in(db: Database, iteration: Iteration) -> int:
-    """The same for one iteration, of all arms together."""
+    """The same number for one iteration and all its arms."""
     return sum(labels_by_arm(db).get(iteration.number, {}).values())
 
 
 def _row(prompt: Prompt) -> dict[str, Any]:
-    return {
-        "id": prompt.id,
-        "messages": messages_json(prompt.messages),
-        "category": prompt.category,
-    }
-
-
-def _shuffled(records: list[Prompt], seed: int) -> list[Prompt]:
-    return sorted(records, key=lambda p: digest("order", str(seed), p.id))
+    messages = messages_json(prompt.messages)
+    return {"id": prompt.id, "messages": messages, "category": prompt.category}
 
 
 def _coin(name: str, seed: int, *ids: str) -> float:
-    """A uniform number in [0, 1) that depends on nothing but its arguments."""
+    """A uniform number in [0, 1) that depends on its arguments alone."""
     return int(digest(name, str(seed), *ids), 16) / 2**64
 
 
@@ -317,6 +290,6 @@ def _write(path: Path, rows: list[dict[str, Any]]) -> None:
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:
-    """Rows of a parquet file with None where a value is missing."""
+    """Rows of a parquet file; missing values are None."""
     frame = pd.read_parquet(path)
     return frame.astype(object).where(frame.notna(), None).to_dict("records")

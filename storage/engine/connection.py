@@ -1,4 +1,4 @@
-"""How every connection to DuckDB is set up."""
+"""Connections to DuckDB."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from pathlib import Path
 
 import duckdb
 
-# A progress bar on standard output would end up in the middle of what `--json` prints.
-MEMORY = "2GiB"
-"""DuckDB takes four fifths of the machine by itself; training and the web process need theirs."""
+_MEMORY = "2GiB"
+"""By default DuckDB uses 80% of the memory, but training and the web process need some too."""
 _MEMORY_LIMIT = "SELECT value FROM system.main.duckdb_settings() WHERE name = 'memory_limit'"
 _UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+# A progress bar would be mixed with what `--json` prints.
 _QUIET = "SET enable_progress_bar = false"
 
 
 def connect(
     path: Path | None = None, *, read_only: bool = False, sealed: bool = False
 ) -> duckdb.DuckDBPyConnection:
-    """Open a database file (None: one in memory); nothing is fetched from the network, times are UTC.
+    """Open a database file (None: in memory), in UTC and without downloads of extensions.
 
-    `sealed` lets SQL read and write no other file: a backup attaches one, and stages are handed
-    parquet files, so that the database of an open workspace is not.
+    With `sealed`, SQL cannot access other files.  An open workspace is not sealed, because a backup
+    attaches a file and stages get parquet files.
     """
     connection = duckdb.connect(
         ":memory:" if path is None else str(path),
@@ -34,12 +34,12 @@ def connect(
     connection.execute(_QUIET)
     limit, unit = connection.execute(_MEMORY_LIMIT).fetchall()[0][0].split()
     if float(limit) * _UNITS[unit] > 2 * _UNITS["GiB"]:
-        connection.execute(f"SET GLOBAL memory_limit = '{MEMORY}'")
+        connection.execute(f"SET GLOBAL memory_limit = '{_MEMORY}'")
     return connection
 
 
 def cursor_of(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyConnection:
-    """Another cursor on the same database; it does not inherit the setting of the session."""
+    """Another cursor on the same database.  Settings of a session are not inherited."""
     cursor = connection.cursor()
     cursor.execute(_QUIET)
     return cursor

@@ -1,4 +1,4 @@
-"""What is wrong with an open workspace, for the status command, the researcher's page and `/healthz`."""
+"""The health of an open workspace, for `status`, the researcher's page and `/healthz`."""
 
 from __future__ import annotations
 
@@ -6,28 +6,27 @@ from storage.errors import explain
 
 
 class Health:
-    """`refused` says why writes are refused, `damaged` what is wrong though they are taken, `stuck`
-    which unexpected error keeps the loop from going on.
-
-    Each is one assignment of a sentence or None, so any thread may read and write them.
-    """
+    """What is wrong, in sentences or None.  Any thread may read and assign them."""
 
     def __init__(self) -> None:
         self.refused: str | None = None
+        """Why writes are refused."""
         self.damaged: str | None = None
+        """What is damaged, although writes are accepted."""
         self.stuck: str | None = None
+        """The unexpected error that stops the loop."""
 
     @property
     def trouble(self) -> str | None:
-        """The sentence to show, None when all is well."""
+        """The sentence to show."""
         return self.refused or self.damaged or self.stuck
 
     def refuse(self, error: Exception) -> None:
-        """Note what a write was refused with."""
+        """Set `refused` to the explanation of an error."""
         self.refused = explain(error)
 
     def public(self) -> tuple[str, int]:
-        """A word for anybody who asks, without names of files, and its HTTP status."""
+        """A public status without file names, and its HTTP status code."""
         if self.refused is not None:
             return "writes are refused", 503
         return ("the journal is damaged", 200) if self.damaged is not None else ("ok", 200)

@@ -1,13 +1,12 @@
-"""Items: what agreement is measured on.  The same two responses in either order are one item.
+"""Items, on which agreement is measured: the same two responses in either order are one item.
 
-Comparisons of equal texts come about when a policy repeats itself in a later iteration, or when
-both completions are sampled again the other way round.  Counted as different items they would
-hide that two people judged the same thing, and counted side by side without turning one of them
-they would turn agreement into disagreement.  An imported `item` keeps equal texts apart, as
-docs/data.md says.
+Several comparisons have equal texts if a policy repeats itself, or samples the same two responses
+in the other order.  As different items they would hide that two people judged the same texts; as
+one item without reversing one of them they would turn agreement into disagreement.  An imported
+`item` keeps equal texts apart (docs/data.md).
 
-The table `items` follows from prompts, completions and comparisons alone: it is no record and
-not in the journal; whatever stores a comparison notes its item in the same transaction.
+The table `items` depends on prompts, completions and comparisons alone, so it is not in the journal.
+Storing a comparison adds its item in the same transaction.
 """
 
 from __future__ import annotations
@@ -16,16 +15,16 @@ from collections.abc import Sequence
 
 import duckdb
 
-# `flipped`: the text of `first` sorts after that of `second`.  `twin`: another comparison has
-# the same item; so few do that a query need only look at those.
+# `flipped`: the text of `first` sorts after that of `second`.  `twin`: another comparison has the
+# same item, which is rare.
 TABLE = """
     CREATE TABLE items (
         comparison VARCHAR NOT NULL, item VARCHAR NOT NULL, flipped BOOLEAN NOT NULL,
         twin BOOLEAN NOT NULL)
 """
 
-# Lengths make the text that is hashed unambiguous.  A completion that is not stored stands for
-# itself; storage.tables.comparisons refuses such a comparison.
+# Lengths make the hashed text unambiguous.  The id stands for a completion that is not stored;
+# storage.tables.comparisons refuses such a comparison.
 _NOTE = """
     INSERT INTO items BY NAME
     WITH texts AS (
@@ -54,22 +53,20 @@ _MARK_TWINS = """
 
 
 def note(connection: duckdb.DuckDBPyConnection, comparisons: Sequence[str] | None = None) -> None:
-    """Note the items of these stored comparisons (None: of all) that are not noted yet."""
+    """Add the items of these stored comparisons (None: all) that the table does not have yet."""
     ids = None if comparisons is None else list(comparisons)
     connection.execute(_NOTE, {"ids": ids})
     connection.execute(_MARK_TWINS, {"ids": ids})
 
 
-# Ratings of every item that two or more annotators rated, for queries to build on.  Before it
-# they say who the annotators are (`people`: id, number).  Each row of `shared` is an item: one
-# comparison of it, and the codes of its ratings, sorted, which are
+# Ratings of every item with two or more annotators, as parts of a WITH clause.  `people` numbers the
+# annotators: those of $kinds first, `of_kinds.n` of them.  Each row of `shared` is an item: one of
+# its comparisons, and the sorted codes of its ratings,
 # 4 · number of the annotator + (0 second, 1 tie, 2 first, 3 both_bad).
 #
-# An item has one rating of an annotator: where they judged it in several comparisons, the latest.
-# Sides are the stored ones; only twins are turned, so that their texts are in one order.
-# Twins are split off because few comparisons are: the rest is grouped as it stands.
-#
-# The annotators of $kinds, `of_kinds.n` of them, have the first numbers, so that a comparison tells them.
+# If an annotator judged an item in several comparisons, the latest judgment counts.  Sides are the
+# stored ones; only twins are reversed, so that their texts are in one order.  Few comparisons are
+# twins, so the others are grouped without a join.
 PEOPLE = """
     people AS MATERIALIZED (
         SELECT id, kind, (row_number() OVER (ORDER BY NOT list_contains($kinds, kind), id) - 1
@@ -102,5 +99,5 @@ _OF_ITERATION = "WHERE j.comparison IN (SELECT id FROM comparisons WHERE iterati
 
 
 def shared_ratings(*, of_iteration: bool = False) -> str:
-    """The table `shared` for a WITH that has `people`; of one $iteration, or of all judgments."""
+    """The table `shared` for a WITH clause that has `people`, of one $iteration or of all."""
     return _SHARED.format(where=_OF_ITERATION if of_iteration else "")

@@ -1,4 +1,4 @@
-"""Reading records by their key: what every subject module needs."""
+"""Reading records from the tables."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ T = TypeVar("T")
 
 
 def select(db: Database, record_type: type[T], sql: str, /, **parameters: Any) -> list[T]:
-    """The records in the rows of a query."""
+    """The rows of a query as records."""
     return [from_row(record_type, row) for row in db.read(sql, **parameters)]
 
 
 def by_key(db: Database, record_type: type[T], key: Any) -> T:
-    """The record with this key; NotFound when there is none."""
+    """The record with this key, or NotFound."""
     found = by_keys(db, record_type, [key])
     if not found:
         raise NotFound(f"there is no {kind_of(record_type).name} {key!r}")
@@ -26,7 +26,7 @@ def by_key(db: Database, record_type: type[T], key: Any) -> T:
 
 
 def by_keys(db: Database, record_type: type[T], keys: Sequence[Any]) -> dict[Any, T]:
-    """The records that exist with these keys."""
+    """The stored records among these keys, by key."""
     kind = kind_of(record_type)
     # Table and key are names of the schema, from the table of kinds.
     sql = f"SELECT * FROM {kind.table} WHERE {kind.key} IN (SELECT unnest($keys))"
@@ -37,11 +37,11 @@ _MODELS = "SELECT id FROM models WHERE id IN (SELECT unnest($ids))"
 
 
 def known_models(reader: Reader, ids: set[str]) -> set[str]:
-    """Those of `ids` that are models which are stored."""
+    """Those of `ids` that are ids of stored models."""
     return {row["id"] for row in reader.rows(_MODELS, ids=list(ids))}
 
 
 class Reader(Protocol):
-    """What the desk reads the tables with."""
+    """Something that runs queries: a transaction or a snapshot of the database."""
 
     def rows(self, sql: str, /, **parameters: Any) -> list[dict[str, Any]]: ...

@@ -1,4 +1,4 @@
-"""The schema, as numbered functions that each run once, in one transaction with their record."""
+"""The schema, as numbered migrations.  Each runs once, in one transaction with its record."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from storage.errors import StorageDamaged
 Connection = duckdb.DuckDBPyConnection
 Migration = Callable[[Connection], None]
 
-# No foreign keys: DuckDB checks them against rows that are updated, and refuses the update.
+# No foreign keys: DuckDB refuses to update a row that another row refers to.
 _TABLES = """
 CREATE TABLE prompts (
     id VARCHAR PRIMARY KEY, role VARCHAR NOT NULL, messages JSON NOT NULL,
@@ -97,24 +97,24 @@ CREATE TABLE gate_overrides (
 
 
 def m001_initial(connection: Connection) -> None:
-    """Tables named after the records, and views of what has not been taken back."""
+    """The tables of the records, and views of what was not undone."""
     connection.execute(_TABLES)
     connection.execute(_VIEWS)
 
 
 def m002_items(connection: Connection) -> None:
-    """Which comparisons put the same two texts before annotators."""
+    """Which comparisons show the same two texts."""
     connection.execute(items.TABLE)
     items.note(connection)
 
 
 def m003_gate(connection: Connection) -> None:
-    """What reward models predicted of judged pairs, and what researchers overrode."""
+    """Predictions of reward models for judged pairs, and rulings of researchers."""
     connection.execute(_GATE)
 
 
 def m004_order(connection: Connection) -> None:
-    """In which order acts were stored; of those from before, what the clock says."""
+    """The order in which acts were stored; for earlier acts, by the clock."""
     for table in ("judgments", "skips", "flags"):
         connection.execute(f"ALTER TABLE {table} ADD COLUMN seq BIGINT")
     for table in ("judgments", "skips", "flags"):
@@ -124,7 +124,7 @@ def m004_order(connection: Connection) -> None:
 
 
 def m005_policy_stage(connection: Connection) -> None:
-    """The stage and phase that improve the policy are named after it, and no more after PPO."""
+    """The stage and phase "ppo" are now called "policy"."""
     connection.execute("UPDATE iterations SET phase = 'policy' WHERE phase = 'ppo'")
     connection.execute("UPDATE runs SET stage = 'policy' WHERE stage = 'ppo'")
 
@@ -144,7 +144,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     m005_policy_stage,
 )
 
-# How far the journal is applied: its length in bytes, written in each group's transaction.
+# `journal_bytes`: the length of the journal that is applied, written in each group's transaction.
 _META = """
 CREATE TABLE IF NOT EXISTS migrations (name VARCHAR PRIMARY KEY, applied_at TIMESTAMPTZ);
 CREATE TABLE IF NOT EXISTS meta (key VARCHAR PRIMARY KEY, value VARCHAR);
@@ -153,7 +153,7 @@ INSERT INTO meta VALUES ('journal_bytes', '0') ON CONFLICT DO NOTHING;
 
 
 def migrate(connection: Connection, migrations: Sequence[Migration] = MIGRATIONS) -> list[str]:
-    """Apply what is missing, in order; returns the names applied.
+    """Apply the missing migrations, in order; returns their names.
 
     Raises StorageDamaged for a database that a newer version has migrated further.
     """
@@ -165,7 +165,7 @@ def migrate(connection: Connection, migrations: Sequence[Migration] = MIGRATIONS
 
 
 def applied_to(connection: Connection, migrations: Sequence[Migration] = MIGRATIONS) -> list[str]:
-    """The names of those that the database has, the first ones of `migrations`; StorageDamaged as above."""
+    """The names of the migrations that the database has; StorageDamaged as above."""
     names = [migration.__name__ for migration in migrations]
     rows = connection.execute("SELECT name FROM main.migrations ORDER BY name").fetchall()
     applied = [row[0] for row in rows]

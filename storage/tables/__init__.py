@@ -1,1 +1,1 @@
-"""Reading and writing records, one module a noun."""
+"""Reading and writing records, one module for each kind."""

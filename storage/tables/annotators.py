@@ -1,4 +1,4 @@
-"""Annotators and researchers: the people (and simulated ones) who sign in."""
+"""Accounts of annotators and researchers."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from storage.tables import tokens
 OWNER = "owner"
 LONGEST_NAME = 100
 """Characters of an annotator's name."""
-_UNSEEN = ("Cc", "Cf", "Cs", "Zl", "Zp")
+_INVISIBLE = ("Cc", "Cf", "Cs", "Zl", "Zp")
 _JOINERS = "\u200c\u200d"
-"""Unseen too, and part of how Persian, Hindi or an emoji is written."""
+"""Invisible too, but needed to write Persian, Hindi and emoji."""
 
 _BY_NAME = "SELECT * FROM annotators WHERE name = $name"
 _LISTING = "SELECT * FROM annotators ORDER BY created_at, id"
@@ -30,24 +30,22 @@ _NAME_TAKEN = "SELECT 1 FROM annotators WHERE name = $name AND id <> $id"
 
 
 def require_name(name: str) -> None:
-    """ValueError for an annotator's name that nobody could read or tell from another."""
+    """ValueError for a name that is too long or has invisible characters."""
     if len(name) > LONGEST_NAME:
         raise ValueError(
             f"an annotator's name has at most {LONGEST_NAME} characters; {name[:40]!r}… has "
             f"{len(name):,}"
         )
     for each in name:
-        if unicodedata.category(each) in _UNSEEN and each not in _JOINERS:
+        if unicodedata.category(each) in _INVISIBLE and each not in _JOINERS:
             raise ValueError(
-                f"an annotator's name holds U+{ord(each):04X}, which cannot be seen: {name!r}"
+                f"an annotator's name contains U+{ord(each):04X}, which is invisible: {name!r}"
             )
 
 
 def add(db: Database, annotator: Annotator) -> Annotator:
-    """Store a new annotator; Conflict when the name is taken or the id says something else.
-
-    ValueError for a name by `require_name`.
-    """
+    """Store a new annotator; Conflict if the name or the id is taken, ValueError as for
+    `require_name`."""
     require_name(annotator.name)
 
     def operation(tx: Transaction) -> Annotator:
@@ -60,16 +58,16 @@ def add(db: Database, annotator: Annotator) -> Annotator:
 
 
 def ensure(tx: Transaction, annotator: Annotator) -> None:
-    """Store the annotator unless one of this id is; Conflict when the name is taken."""
+    """Store the annotator unless the id is stored; Conflict if the name is taken."""
     if not tx.rows(_EXISTS, id=annotator.id):
         _save(tx, annotator)
 
 
 def owner(db: Database) -> Annotator:
-    """The researcher whom the link that `serve` prints lets in.
+    """The researcher whom the link that `serve` prints signs in.
 
-    That is "owner" as long as the name is theirs or free.  Imported judgments may have given it
-    to an annotator, and a researcher may have closed it.
+    The name is "owner", unless imported judgments gave that name to an annotator, or a researcher
+    disabled that account.
     """
     people = listing(db)
     taken = {person.name for person in people}
@@ -82,10 +80,9 @@ def owner(db: Database) -> Annotator:
 
 
 def set_disabled(db: Database, annotator: str, *, disabled: bool) -> Annotator:
-    """Close an account, which ends its sessions and tokens and keeps its judgments, or reopen it.
+    """Disable an account, which revokes its tokens and keeps its judgments, or enable it.
 
-    NotFound for an unknown id; ValueError for the only researcher: nobody could let anybody in
-    any more.
+    NotFound for an unknown id; ValueError if the only researcher would be disabled.
     """
 
     def operation(tx: Transaction) -> Annotator:
@@ -96,7 +93,7 @@ def set_disabled(db: Database, annotator: str, *, disabled: bool) -> Annotator:
         changed = replace(before, disabled=disabled)
         if disabled and [row["id"] for row in tx.rows(_RESEARCHERS)] == [annotator]:
             raise ValueError(f"{changed.name} is the only researcher; add another one first")
-        if disabled or before.disabled:  # earlier versions made tokens for disabled people too
+        if disabled or before.disabled:  # earlier versions issued tokens for disabled accounts
             tokens.revoke_all(tx, annotator)
         tx.store(changed)
         return changed
@@ -105,9 +102,9 @@ def set_disabled(db: Database, annotator: str, *, disabled: bool) -> Annotator:
 
 
 def accept_invite(db: Database, invite: str, *, password_hash: str) -> Annotator | None:
-    """Use up an invite: its owner with this password, or None when it is no longer good.
+    """Set the password of the owner of an invite; None if the invite is not valid any more.
 
-    Every older session and token of the owner ends with it, the invite too.
+    Revokes every token of the owner, including the invite.
     """
 
     def operation(tx: Transaction) -> Annotator | None:
@@ -157,5 +154,5 @@ def by_name(db: Database, name: str) -> Annotator | None:
 
 
 def listing(db: Database) -> list[Annotator]:
-    """Everybody, oldest first."""
+    """All accounts, oldest first."""
     return lookup.select(db, Annotator, _LISTING)

@@ -1,4 +1,4 @@
-"""Comparisons: pairs of completions that wait for judgments."""
+"""Comparisons: pairs of completions that people judge."""
 
 from __future__ import annotations
 
@@ -13,16 +13,12 @@ _ANSWERED = """
     SELECT c.id, c.prompt FROM completions AS c JOIN prompts AS p ON p.id = c.prompt
     WHERE c.id IN (SELECT unnest($ids))
 """
-_LISTING = """
-    SELECT * FROM comparisons WHERE $iteration IS NULL OR iteration = $iteration
-    ORDER BY iteration, position, id
-"""
 
 
 def add(db: Database, comparisons: Sequence[Comparison]) -> int:
-    """Store comparisons; returns how many were new.  A stored one keeps its position.
+    """Store comparisons; returns the number of new ones.  A stored one keeps its position.
 
-    Raises ValueError for one whose completions are not stored or answer another prompt.
+    Raises ValueError for one whose completions are not stored or respond to another prompt.
     """
 
     def operation(tx: Transaction) -> int:
@@ -42,8 +38,3 @@ def add(db: Database, comparisons: Sequence[Comparison]) -> int:
 def get(db: Database, comparison: str) -> Comparison:
     """The comparison with this id, or NotFound."""
     return lookup.by_key(db, Comparison, comparison)
-
-
-def listing(db: Database, iteration: int | None = None) -> list[Comparison]:
-    """All comparisons, or those of one iteration, in the order the queue serves them."""
-    return lookup.select(db, Comparison, _LISTING, iteration=iteration)

@@ -1,4 +1,4 @@
-"""Iterations: turns of the loop."""
+"""Iterations of the loop."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def before(db: Database, current: Iteration) -> Iteration | None:
 
 
 def opponent_of(current: Iteration, before: Iteration | None) -> str | None:
-    """Whom an iteration compares with the policy it samples: what the one before made where that
-    waits, after a block, else whom the one before sampled."""
+    """The policy that an iteration compares with the one that it samples: after a block, the policy
+    that the iteration before produced; otherwise the one that it sampled."""
     if before is None:
         return None
     made = before.policy_produced
@@ -47,11 +47,11 @@ def opponent_of(current: Iteration, before: Iteration | None) -> str | None:
 
 
 def candidate_of(current: Iteration, before: Iteration | None) -> str | None:
-    """The policy on trial, which an iteration's judgments against SFT are about: the one that the
-    iteration before made, whether it is sampled or waits; in the first, the reference."""
+    """The policy that an iteration compares with SFT: the one that the iteration before produced,
+    even if the gate blocks it; in the first iteration, the reference."""
     return (before.policy_produced if before else None) or current.policy_sampled
 
 
 def candidate(db: Database, current: Iteration) -> str | None:
-    """`candidate_of`, of a stored iteration."""
+    """`candidate_of` a stored iteration."""
     return candidate_of(current, before(db, current))

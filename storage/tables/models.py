@@ -1,4 +1,4 @@
-"""Model versions, with where each came from."""
+"""Model versions and their lineage."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LISTING = """
 """
 
 MODELS = "models"
-"""The folder of the workspace that trained models are moved to."""
+"""The folder of trained models in the workspace."""
 _REWARD_RUNS = "SELECT id, directory FROM runs WHERE stage = 'reward'"
 
 
@@ -34,13 +34,14 @@ def listing(db: Database, role: ModelRole | None = None) -> list[ModelVersion]:
 
 
 def newest(db: Database, role: ModelRole) -> ModelVersion | None:
-    """The model version of this role that was made last."""
+    """The newest model version of this role."""
     found = listing(db, role=role)
     return found[-1] if found else None
 
 
 def missing(db: Database) -> list[ModelVersion]:
-    """Model versions whose directory under models/ is gone, as after a restore: backups hold none."""
+    """Model versions whose directory under models/ is gone, as after a restore: backups have no
+    models."""
     return [
         model
         for model in listing(db)
@@ -49,7 +50,8 @@ def missing(db: Database) -> list[ModelVersion]:
 
 
 def reward_models(db: Database) -> list[dict[str, Any]]:
-    """The reward models, the newest first: model, summary, and the directory of its run or None."""
+    """Reward models, newest first: ``model``, ``summary``, and the ``directory`` of its run or
+    None."""
     directories = {row["id"]: row["directory"] for row in db.read(_REWARD_RUNS)}
     return [
         {"model": m.id, "summary": dict(m.summary), "directory": directories.get(m.run or "")}

@@ -1,4 +1,4 @@
-"""Prompts: conversations that wait for a completion."""
+"""Prompts: conversations that end with the user's turn."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _COUNTS = "SELECT role, count(*) AS prompts FROM prompts GROUP BY role ORDER BY 
 
 
 def add(db: Database, prompts: Sequence[Prompt]) -> int:
-    """Store prompts; returns how many were new.  A stored one keeps its role and category."""
+    """Store prompts; returns the number of new ones.  A stored one keeps its role and category."""
     return db.write(lambda tx: tx.store(*prompts))
 
 
@@ -25,7 +25,7 @@ def get(db: Database, prompt: str) -> Prompt:
 
 
 def get_many(db: Database, prompts: Sequence[str]) -> dict[str, Prompt]:
-    """The prompts that exist with these ids, by id."""
+    """The stored prompts among these ids, by id."""
     return lookup.by_keys(db, Prompt, prompts)
 
 
@@ -35,5 +35,5 @@ def listing(db: Database, role: PromptRole | None = None) -> list[Prompt]:
 
 
 def counts(db: Database) -> dict[str, int]:
-    """How many prompts each role has."""
+    """The number of prompts by role."""
     return {row["role"]: row["prompts"] for row in db.read(_COUNTS)}

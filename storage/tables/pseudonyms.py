@@ -1,8 +1,7 @@
-"""Pseudonyms: what stands for an annotator's name outside, and the key that alone leads back.
+"""Pseudonyms of annotators in exports, and other values that depend on the workspace's secret key.
 
-An id that follows from a name is no better than the name: whoever tries names out finds it.  So
-what leaves the workspace under pseudonyms, and what decides sides, follows from the key too.  So do
-the ids of written pairs: an annotator knows the texts, and must not know a pair of a file by its id.
+A plain hash of a name can be found by trying names, so pseudonyms depend on the key too.  So do the
+ids and sides of written pairs: an annotator who knows the texts must not recognize a pair by its id.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _KEY = "SELECT value ->> '$' AS value FROM settings WHERE key = $key"
 
 
 def key_of(db: Database) -> bytes:
-    """The workspace's key, made when it is first needed; never exported."""
+    """The workspace's secret key, created at its first use and never exported."""
 
     def operation(tx: Transaction) -> bytes:
         if known := known_key(tx):
@@ -37,32 +36,32 @@ def key_of(db: Database) -> bytes:
 
 
 def pseudonym(key: bytes, annotator: str) -> str:
-    """What stands for the annotator with this id, the same in every export of a workspace."""
+    """The annotator's pseudonym, the same in every export of a workspace."""
     return f"annotator-{keyed(key, annotator, size=6)}"
 
 
 def pseudonyms_here(reader: Reader, annotators: Iterable[str]) -> set[str]:
-    """What stands for the annotators with these ids; nothing while nothing was exported."""
+    """The pseudonyms of these annotators; none before the first export."""
     key = known_key(reader)
     return {pseudonym(key, id) for id in annotators} if key else set()
 
 
 def keyed(key: bytes, text: str, *, size: int = 8) -> str:
-    """`size` bytes in hex that identify a text to whoever has the key."""
+    """A keyed hash of a text: `size` bytes in hex."""
     return hashlib.blake2b(text.encode(), key=key, digest_size=size).hexdigest()
 
 
 def written_id(key: bytes, content: str) -> str:
-    """The id of the comparison that a written pair becomes, from what identifies its content."""
+    """The id of a written pair's comparison, by its content."""
     return f"c-{keyed(key, f'written {content}')}"
 
 
 def coin(key: bytes, id: str, *, bits: int = 1) -> int:
-    """As many random bits for a written pair, the same each time, which its id alone does not tell."""
+    """Random bits for a written pair, the same each time, which its id alone does not reveal."""
     return int(keyed(key, f"coin {id}"), 16) >> (64 - bits)
 
 
 def known_key(reader: Reader) -> bytes | None:
-    """The key, or None before it was needed."""
+    """The key, or None before its first use."""
     rows = reader.rows(_KEY, key=SECRET)
     return bytes.fromhex(rows[0]["value"]) if rows else None

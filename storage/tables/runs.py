@@ -1,4 +1,4 @@
-"""Runs of worker processes, with the metrics and notes they report."""
+"""Runs of worker processes, with their metrics and notes."""
 
 from __future__ import annotations
 
@@ -30,8 +30,7 @@ _PROGRESS = """
     WHERE id = $run
 """
 _SAY = "UPDATE runs SET message = $message WHERE id = $run"
-# Every point where there are few; otherwise the last of each of `points` stretches of steps,
-# and always the last of all.
+# All points if there are few; otherwise the last of each of `points` ranges of steps.
 _METRICS = """
     WITH chosen AS (
         SELECT step, name, value, seq FROM metrics
@@ -54,26 +53,26 @@ _NOTES = """
 
 
 METHODS = {"ppo": "PPO", "dpo": "DPO", "rloo": "RLOO"}
-"""What the ways to improve the policy are called, by ``optimize.method``."""
+"""The names of the methods by ``optimize.method``."""
 
 
 def kind(run: Run) -> str:
-    """A run's stage; where it improves the policy, the method that it does so by."""
+    """The method of a policy run; the stage of any other run."""
     return method_of(run.config) if run.stage == "policy" else run.stage
 
 
 def name(run: Run) -> str:
-    """What a run's stage is called in sentences."""
+    """The name of a run's stage in sentences."""
     return METHODS.get(kind(run), kind(run))
 
 
 def method_of(config: Mapping[str, Any]) -> str:
-    """``optimize.method`` of a stored configuration; those of before there was a choice are PPO's."""
+    """``optimize.method`` of a stored configuration; early versions had PPO alone."""
     return config.get("optimize", {}).get("method", "ppo")
 
 
 def method(db: Database, iteration: Iteration) -> str:
-    """How the policy of an iteration is improved, or is going to be as far as is known."""
+    """The method that improves the policy of an iteration, or will as far as is known."""
     listed = listing(db, iteration=iteration.number)
     trained = [run for run in listed if run.stage == "policy"]
     if not trained and "optimize.method" in iteration.settings:
@@ -83,13 +82,13 @@ def method(db: Database, iteration: Iteration) -> str:
 
 
 def methods_used(listed: Iterable[Run]) -> dict[int, str]:
-    """What the policy of each iteration was improved by, by its number, as people call it; `listed`
-    are runs, the oldest first.  An iteration whose policy was not trained yet is left out."""
+    """The name of the method that trained each iteration's policy, by number, from runs that are
+    listed oldest first.  Iterations without a trained policy are left out."""
     return {run.iteration: name(run) for run in listed if run.stage == "policy"}
 
 
 def method_made(model: ModelVersion) -> str | None:
-    """What a policy was made by, as people call it; None of other models."""
+    """The name of the method that made a policy; None for other models."""
     if model.role != "policy":
         return None
     method = model.summary.get("method", "ppo")
@@ -103,7 +102,7 @@ def save(db: Database, run: Run) -> Run:
 
 
 def say(db: Database, run: Run, message: str) -> None:
-    """Show `message` with a run.  Not journaled: `save` passes over a run that differs in no more."""
+    """Show `message` with a run.  Not journaled, and `save` ignores a run that differs in no more."""
     db.write(lambda tx: tx.execute(_SAY, run=run.id, message=message))
 
 
@@ -124,17 +123,16 @@ def listing(db: Database, iteration: int | None = None) -> list[Run]:
 
 
 def has_checkpoint(db: Database, run: Run) -> bool:
-    """Whether there is something to resume a stopped run from."""
+    """Whether a stopped run has a checkpoint to resume from."""
     folder = db.workspace / run.directory / "checkpoint"
     return folder.is_dir() and any(folder.iterdir())
 
 
 def worked(db: Database, run: Run) -> float | None:
-    """Seconds that the worker of a run that succeeded took, since it was last started or resumed.
+    """Seconds that the worker of a successful run took since its last start, by its own clock.
 
-    Its own clock says them.  `finished_at` would count a night before a resume too, and is when
-    the end was noticed.  None for other runs, for outputs adopted without a worker, and where the
-    run's directory is gone.
+    `finished_at` would also count the time before a resume.  None for other runs, for adopted
+    outputs, and if the run's directory is gone.
     """
     result = db.workspace / run.directory / "result.json"
     if run.status != "succeeded" or not result.exists():
@@ -143,7 +141,7 @@ def worked(db: Database, run: Run) -> float | None:
 
 
 def cancelling(db: Database, run: Run) -> bool:
-    """Whether a run that still runs has been asked to stop; told by a file in its directory."""
+    """Whether a running run was asked to stop, which a file in its directory says."""
     return run.status == "running" and (db.workspace / run.directory / "cancel").exists()
 
 
@@ -155,12 +153,10 @@ def ingest(
     *,
     replace_from: int | None = None,
 ) -> None:
-    """Store what a run has reported up to the event `run.ingested_seq`, with its progress; not
-    journaled.
+    """Store the events of a run up to `run.ingested_seq`, with its progress; not journaled.
 
-    May be repeated: events that come again take the place of the stored ones.  `replace_from`
-    first forgets that event and all after it, as when a worker resumed from an earlier
-    checkpoint (0 forgets everything).
+    Events that come again replace the stored ones.  `replace_from` first deletes that event and all
+    later ones, for a worker that resumed from an earlier checkpoint (0 deletes all).
     """
 
     def operation(tx: Transaction) -> None:
@@ -188,11 +184,11 @@ def ingest(
 def metrics(
     db: Database, run: str, names: Sequence[str] | None = None, points: int = 400
 ) -> pandas.DataFrame:
-    """Metrics as columns step, name, value; at most `points` of each name, evenly thinned."""
+    """Metrics in columns step, name, value; at most `points` rows of each name, evenly thinned."""
     chosen = None if names is None else list(names)
     return db.cursor().execute(_METRICS, {"run": run, "names": chosen, "points": points}).df()
 
 
 def notes(db: Database, run: str, kind: str | None = None) -> list[RunNote]:
-    """Red flags, warnings and samples in the order they were reported."""
+    """Red flags, warnings and samples in the order of the reports."""
     return lookup.select(db, RunNote, _NOTES, run=run, kind=kind)

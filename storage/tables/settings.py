@@ -1,4 +1,4 @@
-"""Settings kept with the workspace, e.g. the guidelines for annotators (key "guidelines")."""
+"""Settings in the database, e.g. the guidelines for annotators (key "guidelines")."""
 
 from __future__ import annotations
 
@@ -8,22 +8,19 @@ from typing import Any
 
 from storage.engine.codec import StoredSetting
 from storage.engine.database import Database
-from storage.records import (
-    LEARNED_FROM,
-    AnnotatorKind,
-)
+from storage.records import LEARNED_FROM, AnnotatorKind
 
 _GET = "SELECT value FROM settings WHERE key = $key"
 
 
 def get(db: Database, key: str, default: Any = None) -> Any:
-    """The value stored under a key, or `default` when there is none."""
+    """The value of a key, or `default`."""
     rows = db.read(_GET, key=key)
     return json.loads(rows[0]["value"]) if rows else default
 
 
 def put(db: Database, key: str, value: Any) -> None:
-    """Store a value that JSON can hold."""
+    """Store a JSON value."""
     db.write(lambda tx: tx.store(StoredSetting(key=key, value=value)))
 
 
@@ -31,11 +28,11 @@ _LEARN_FROM = "learn_from"
 
 
 def learn_from(db: Database) -> tuple[AnnotatorKind, ...]:
-    """Kinds of annotators whose judgments are learned from, and counted as labels."""
+    """Kinds of annotators whose judgments are learned from and counted as labels."""
     return tuple(get(db, _LEARN_FROM, LEARNED_FROM))
 
 
 def set_learn_from(db: Database, kinds: Sequence[AnnotatorKind]) -> None:
-    """Make `learn_from` say these kinds from now on."""
+    """Set the kinds that `learn_from` returns."""
     if tuple(kinds) != learn_from(db):
         put(db, _LEARN_FROM, list(kinds))

@@ -1,19 +1,15 @@
-"""Snapshots: which judgments a reward model was trained on.
+"""Snapshots: the judgments that a reward model was trained on.
 
-A judgment undone later stays in the snapshots it is in; the next one differs.
+A judgment that is undone later stays in its snapshots.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from storage.engine.codec import from_row
 from storage.engine.database import Database
-from storage.errors import NotFound
-from storage.records import AnnotatorKind, Snapshot
+from storage.records import AnnotatorKind
 
-_MEMBERS = "SELECT judgment FROM snapshot_judgments WHERE snapshot = $hash ORDER BY judgment"
-_ROW = "SELECT * FROM snapshots WHERE hash = $hash"
 _NEW = """
     WITH taken AS (SELECT hash FROM snapshots WHERE iteration = $iteration),
          earlier AS (SELECT hash FROM snapshots WHERE iteration < $iteration)
@@ -33,29 +29,15 @@ _WAITING = """
 """
 
 
-def add(db: Database, snapshot: Snapshot) -> int:
-    """Store a snapshot; taking the same one again changes nothing."""
-    return db.write(lambda tx: tx.store(snapshot))
-
-
 def new_in(db: Database, iteration: int) -> int | None:
-    """How many judgments this iteration trains on that none did before.
+    """The number of judgments that this iteration is the first to train on.
 
-    None before it trains, and in the first iteration that does.
+    None before it trains, and in the first iteration that trains.
     """
     rows = db.read(_NEW, iteration=iteration)
     return rows[0]["new"] if rows else None
 
 
 def waiting(db: Database, kinds: Sequence[AnnotatorKind]) -> int:
-    """How many judgments by these kinds of annotators no training has learned from yet."""
+    """The number of current judgments by these kinds of annotators that are in no snapshot yet."""
     return db.read(_WAITING, kinds=list(kinds))[0]["n"]
-
-
-def get(db: Database, snapshot: str) -> Snapshot:
-    """The snapshot with this hash, its judgments' ids in order, or NotFound."""
-    rows = db.read(_ROW, hash=snapshot)
-    if not rows:
-        raise NotFound(f"there is no snapshot {snapshot!r}")
-    members = tuple(row["judgment"] for row in db.read(_MEMBERS, hash=snapshot))
-    return from_row(Snapshot, {**rows[0], "judgments": members})

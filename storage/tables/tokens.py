@@ -1,4 +1,4 @@
-"""Secrets that sign somebody in: issued once in clear, kept as their SHA-256."""
+"""Tokens that sign somebody in.  Only their SHA-256 is stored."""
 
 from __future__ import annotations
 
@@ -7,16 +7,14 @@ import secrets
 from collections.abc import Collection
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, Literal
+from typing import Any
 
 from storage.engine import lookup
 from storage.engine.codec import from_row
 from storage.engine.database import Database
 from storage.engine.transaction import Transaction
 from storage.errors import Conflict, NotFound
-from storage.records import Annotator, Token, now
-
-TokenKind = Literal["session", "api", "invite"]
+from storage.records import Annotator, Token, TokenKind, now
 
 _CHECK = """
     SELECT a.* FROM tokens AS t JOIN annotators AS a ON a.id = t.annotator
@@ -29,9 +27,10 @@ _BY_HASH = "SELECT * FROM tokens WHERE hash = $hash"
 
 
 def issue(db: Database, annotator: str, kind: TokenKind, *, lifetime: timedelta | None) -> str:
-    """A new secret for this annotator; `lifetime` None never expires.
+    """A new secret for this annotator; with `lifetime` None it never expires.
 
-    NotFound without them; Conflict while they are disabled: it would let them in once enabled.
+    NotFound for an unknown annotator; Conflict for a disabled one, whom it would let in once they
+    are enabled.
     """
     secret = secrets.token_urlsafe(32)
     created = now()
@@ -56,13 +55,13 @@ def issue(db: Database, annotator: str, kind: TokenKind, *, lifetime: timedelta 
 
 
 def check(db: Database, secret: str, kinds: Collection[TokenKind]) -> Annotator | None:
-    """Whose secret this is, or None when it is unknown, spent, revoked or its owner disabled."""
+    """The owner of a secret; None if it is unknown, expired or revoked, or the owner disabled."""
     found = lookup.select(db, Annotator, _CHECK, **_asked(secret, kinds))
     return found[0] if found else None
 
 
 def owner(tx: Transaction, secret: str, kinds: Collection[TokenKind]) -> Annotator | None:
-    """As `check`, for whoever changes something by it in the same transaction."""
+    """The same in a transaction."""
     found = tx.rows(_CHECK, **_asked(secret, kinds))
     return from_row(Annotator, found[0]) if found else None
 
@@ -72,12 +71,12 @@ def _asked(secret: str, kinds: Collection[TokenKind]) -> dict[str, Any]:
 
 
 def revoke(db: Database, secret: str) -> None:
-    """End one secret; nothing happens when it is unknown."""
+    """Revoke one secret, if it is known."""
     db.write(lambda tx: _revoke(tx, _BY_HASH, hash=hash_secret(secret)))
 
 
 def revoke_all(tx: Transaction, annotator: str) -> None:
-    """End every secret of an annotator."""
+    """Revoke every secret of an annotator."""
     _revoke(tx, _LIVE, annotator=annotator)
 
 

@@ -98,7 +98,7 @@ def test_people_are_added_listed_and_disabled(workspace: Path):
     assert [line.split()[1] for line in table[1:]] == list(people)
     with pytest.raises(ValueError, match="Ada"):
         run("users", "add", "Ada", *here)
-    with pytest.raises(ValueError, match="'Ben' is disabled: `users enable` lets them back in"):
+    with pytest.raises(ValueError, match="'Ben' is disabled; `users enable` enables the account"):
         run("users", "add", "Ben", *here)
     assert not run("users", "enable", "Ben", *here, "--json")["disabled"]
     assert "/invite?token=" in json.dumps(run("users", "add", "Ben", *here, "--json"))
@@ -226,7 +226,7 @@ def test_a_name_is_trimmed_and_shows_what_it_is(workspace: Path):
     assert run("users", "add", "  Zoe ", "--token", *here, "--json")["name"] == "Zoe"
     for name, says in (
         ("", "needs a name"),
-        ("a\u202eb", r"holds U\+202E, which cannot be seen"),
+        ("a\u202eb", r"contains U\+202E, which is invisible"),
         ("x" * 101, "at most 100 characters; .* has 101"),
     ):
         with pytest.raises(ValueError, match=says):

@@ -9,8 +9,9 @@ import pytest
 from playwright.sync_api import expect
 from starlette.testclient import TestClient
 
-from storage.records import Judgment, now
-from storage.tables import comparisons, tokens
+from storage.engine import lookup
+from storage.records import Comparison, Judgment, now
+from storage.tables import tokens
 from tests.helpers.browser import chromium, new_page, wait_for_pair
 from tests.helpers.desk_world import add_person, bearer, make_app, serving, workspace
 
@@ -37,7 +38,7 @@ def people(world):
 
 
 def judge(db, who, outcomes, *, days_ago=1, **more):
-    asked = comparisons.listing(db)
+    asked = lookup.select(db, Comparison, "SELECT * FROM comparisons ORDER BY position, id")
     said = [
         Judgment(id=str(uuid.uuid4()), comparison=pair.id, annotator=who.id, outcome=outcome,
                  shown_swapped=False, created_at=now() - timedelta(days=days_ago), **more)

@@ -42,7 +42,7 @@ def test_a_new_annotator_gets_an_invite_that_works_once_he_is_there(db, live):
 
 @pytest.mark.parametrize(
     ("name", "says"),
-    [("Ada", "is taken"), ("  ", "needs a name"), ("o\u200bwner", "U+200B, which cannot be seen")],
+    [("Ada", "is taken"), ("  ", "needs a name"), ("o\u200bwner", "U+200B, which is invisible")],
 )
 def test_a_name_that_cannot_be_is_refused_with_the_reason(db, live, name, says):
     before = len(annotators.listing(db))

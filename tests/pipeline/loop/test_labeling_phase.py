@@ -69,7 +69,8 @@ def trained_on(db: Database, number: int) -> set[str]:
     run = runs.newest(db, number, "reward")
     assert run is not None
     snapshot = (db.workspace / run.directory / "inputs" / "snapshot.txt").read_text()
-    return set(snapshots.get(db, snapshot).judgments)
+    members = "SELECT judgment FROM snapshot_judgments WHERE snapshot = $hash"
+    return {row["judgment"] for row in db.read(members, hash=snapshot)}
 
 
 def test_what_comes_in_while_the_loop_trains_counts_for_the_next_snapshot(world: Database):

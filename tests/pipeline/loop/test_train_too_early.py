@@ -18,7 +18,7 @@ from storage import worker_files
 from storage.engine.database import Database
 from storage.labeling import queue
 from storage.records import Run
-from storage.tables import iterations, models, runs, snapshots
+from storage.tables import iterations, models, runs
 from tests.helpers.policy_world import add_iteration, add_models, compare
 from tests.helpers.stage_inputs import give, make_job, make_prompts, tiny_models
 from tests.helpers.storage_world import fill
@@ -174,8 +174,8 @@ def test_a_failed_reward_stage_is_left_for_labeling_and_trained_anew(
     assert again.id != failed.id
     assert rows(world, again, "judgments") == 3
     second = (directory(world, again).inputs / "snapshot.txt").read_text()
-    assert len(snapshots.get(world, first).judgments) == 2
-    assert len(snapshots.get(world, second).judgments) == 3
+    members = "SELECT count(*) AS n FROM snapshot_judgments WHERE snapshot = $hash"
+    assert [world.read(members, hash=hash)[0]["n"] for hash in (first, second)] == [2, 3]
     # Settings of the first attempt are the iteration's, as after a retry.
     assert again.config["reward"]["epochs"] == 2
 

@@ -167,8 +167,8 @@ def test_every_bad_row_is_reported_and_nothing_is_stored(db: Database, file: Any
         15: "comment contains half of a surrogate pair (\\ud800 to \\udfff), which cannot be stored",
         16: 'created_at is "2999-01-01T00:00:00Z", which is in the future (a time without a zone '
         "is read as UTC)",
-        17: "an annotator's name holds U+001B, which cannot be seen: 'a\\x1b[31mRED'",
-        18: "an annotator's name holds U+200B, which cannot be seen: 'o\\u200bwner'",
+        17: "an annotator's name contains U+001B, which is invisible: 'a\\x1b[31mRED'",
+        18: "an annotator's name contains U+200B, which is invisible: 'o\\u200bwner'",
         19: f"an annotator's name has at most 100 characters; {'z' * 40!r}… has 101",
         20: "has two columns prompt; rename or remove one of them",
         21: "criteria has helpful twice",

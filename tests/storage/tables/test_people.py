@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from storage.engine import lookup
 from storage.engine.database import Database
 from storage.errors import Conflict, NotFound
 from storage.records import (
@@ -194,7 +195,7 @@ def test_every_field_comes_back(db):
     iterations.save(db, iteration)
     runs.save(db, run)
     assert prompts.get(db, "p") == prompt
-    assert completions.get(db, "k") == answer
+    assert lookup.by_key(db, Completion, "k") == answer
     assert comparisons.get(db, "c") == comparison
     assert models.get(db, "m") == model
     assert iterations.get(db, 1) == iterations.latest(db) == iteration
@@ -226,7 +227,8 @@ def test_a_comparison_needs_two_stored_answers_to_its_prompt(db):
     ):
         with pytest.raises(ValueError, match="is not a stored completion"):
             comparisons.add(db, [replace(good, id="y"), bad])
-    assert [comparison.id for comparison in comparisons.listing(db)] == ["c1-0", "c1-1"]
+    stored = db.read("SELECT id FROM comparisons ORDER BY id")
+    assert [row["id"] for row in stored] == ["c1-0", "c1-1"]
 
 
 def test_what_is_not_there_is_named(db):
