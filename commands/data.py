@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -140,7 +141,7 @@ def rebuild_command(workspace: Workspace = DEFAULT, as_json: AsJson = False) -> 
     replaced.
     """
     try:
-        show(backup.rebuild(workspace), as_json)
+        show(asdict(backup.rebuild(workspace)), as_json)
     except WorkspaceLocked:
         with connect(workspace) as target:
             show(target.call("verify"), as_json)

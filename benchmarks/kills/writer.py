@@ -62,7 +62,7 @@ def _run(workspace: Path, seed: int, again: list[Act], load: bool, connection: C
         if not load:
             found = verify(db)
             db.close()
-            tell("verified", found["differences"])
+            tell("verified", found.differences)
             return
         for unanswered in again:
             _send(db, unanswered, tell)

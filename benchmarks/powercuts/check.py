@@ -96,7 +96,7 @@ def _examine(workspace: Path, expected: Ledger, pairs: int, connection: Connecti
     try:
         with Database.open(workspace) as db:
             found: dict[str, Any] = dict(expected.faults(db))
-            differences = verify(db)["differences"]
+            differences = verify(db).differences
             found["rebuild_differs"] = len(differences)
             stored = db.read("SELECT count(*) AS n FROM comparisons")[0]["n"]
             found["lost"] += max(0, pairs - stored)

@@ -24,8 +24,7 @@ from storage.engine.files import (
     digest_file,
     make_folder,
     open_file,
-    sync_file,
-    sync_folder,
+    sync,
     write_file,
 )
 from storage.engine.journal import Journal, read_lines
@@ -107,7 +106,7 @@ def backup(db: Database, target: Path) -> Path:
         damage = _copy_workspace(db, unfinished)
         write_file(unfinished / _MANIFEST, json.dumps(asdict(_manifest(db.workspace, unfinished))))
         unfinished.rename(target)  # so a directory of this name is always a complete backup
-        sync_folder(target.parent)
+        sync(target.parent)
     except BaseException:
         shutil.rmtree(unfinished)
         raise
@@ -156,7 +155,7 @@ def _manifest(workspace: Path, folder: Path) -> Manifest:
         records = _counts(Tables(connection))
     names = [name for name in (DATABASE, JOURNAL, SETTINGS) if (folder / name).exists()]
     for name in names:
-        sync_file(folder / name)
+        sync(folder / name)
     return Manifest(
         workspace=str(workspace),
         made_at=now().isoformat(),
@@ -333,10 +332,20 @@ def _bound_leases(connection: duckdb.DuckDBPyConnection) -> None:
     connection.execute(_BOUND_LEASES, bounds)
 
 
-def rebuild(workspace: Path) -> dict[str, Any]:
+@dataclass(frozen=True, kw_only=True)
+class Rebuilt:
+    """A new database: its number of records by kind, the lines of the journal, the bytes of an
+    incomplete last line, and the folder of the old database."""
+
+    records: dict[str, int]
+    lines: int
+    torn_bytes: int
+    set_aside: str | None
+
+
+def rebuild(workspace: Path) -> Rebuilt:
     """Make a new database from the journal alone; the old one is moved to a folder in `backups/`.
 
-    Returns {"records": {kind: number}, "lines", "torn_bytes", "set_aside": that folder or None}.
     What is not journaled (leases, metrics, notes and progress of runs) is lost.  Raises NotFound
     without a journal, WorkspaceLocked, or StorageDamaged naming the first line that cannot be read;
     the old database then stays in place.
@@ -346,15 +355,16 @@ def rebuild(workspace: Path) -> dict[str, Any]:
         raise NotFound(f"{workspace / JOURNAL} does not exist: there is nothing to rebuild from")
     with lock_workspace(workspace):
         with _preparing(workspace):
-            report = _rebuild(workspace)
+            records, lines, torn_bytes = _rebuild(workspace)
         aside = replacing.replace(
             workspace, (DATABASE,), outdated=(WAL,), what="rebuilding the database"
         )
-    return {**report, "set_aside": str(aside) if aside else None}
+    set_aside = str(aside) if aside else None
+    return Rebuilt(records=records, lines=lines, torn_bytes=torn_bytes, set_aside=set_aside)
 
 
-def _rebuild(workspace: Path) -> dict[str, Any]:
-    """Write the new database beside the old one; returns the report."""
+def _rebuild(workspace: Path) -> tuple[dict[str, int], int, int]:
+    """Write the new database beside the old one; returns the first three fields of `Rebuilt`."""
     file = replacing.new(workspace, DATABASE)
     try:
         with (
@@ -378,18 +388,26 @@ def _rebuild(workspace: Path) -> dict[str, Any]:
         raise StorageDamaged(
             f"{workspace / JOURNAL} contains a value of a wrong type ({what}). {GO_BACK}"
         ) from None
-    return {"records": records, "lines": lines, "torn_bytes": journal.torn_bytes}
+    return records, lines, journal.torn_bytes
 
 
-def verify(db: Database) -> dict[str, Any]:
+@dataclass(frozen=True, kw_only=True)
+class Verification:
+    """Whether database and journal agree, on how many records, and each difference in a sentence."""
+
+    same: bool
+    records: int
+    differences: list[str]
+
+
+def verify(db: Database) -> Verification:
     """Compare the live database, record by record, with one that is made from its journal.
 
-    Returns {"same": bool, "records": number compared, "differences": ["judgment 'x': …"]}.
     Writes continue meanwhile: the database is read in one snapshot, which includes the length of
     the journal.
     """
     if unreadable := Tables(db.cursor()).unreadable():
-        return {"same": False, "records": 0, "differences": unreadable}
+        return Verification(same=False, records=0, differences=unreadable)
     with db.snapshot():
         tables = Tables(db.cursor())
         size = tables.journal_bytes()
@@ -400,7 +418,7 @@ def verify(db: Database) -> dict[str, Any]:
     except JournalLost as error:
         differences.insert(0, str(error))
     count = sum(map(len, live.values()))
-    return {"same": not differences, "records": count, "differences": differences}
+    return Verification(same=not differences, records=count, differences=differences)
 
 
 def _differences(live: dict[str, dict[Any, Entry]], journal: Path, size: int) -> list[str]:

@@ -30,7 +30,7 @@ from storage.engine.migrations import migrate
 from storage.engine.reconcile import reconcile, require_own_runs
 from storage.engine.replacing import is_settled, require_settled
 from storage.engine.schema import require_known
-from storage.engine.transaction import Clock, Observers, Tables, Transaction, fetch
+from storage.engine.transaction import Clock, Observer, Tables, Transaction, fetch
 from storage.engine.workspace import (
     DATABASE,
     JOURNAL,
@@ -61,7 +61,7 @@ class Database:
         self.committed = 0
         """The number of journal bytes that are committed; they never change."""
         self._lock = lock
-        self._observers = Observers()
+        self._observers: dict[type, Observer] = {}
         self._caches: dict[type, Any] = {}
         self._local = threading.local()
         self._cursors: weakref.WeakSet[duckdb.DuckDBPyConnection] = weakref.WeakSet()
@@ -210,7 +210,7 @@ class Database:
         try:
             outcomes = self._attempt([operation for operation, _ in group], careful=False)
         except StorageFull as error:
-            self.health.refuse(error)
+            self.health.refused = explain(error)
             outcomes = [(None, StorageFull(str(error))) for _ in group]
         except BaseException:
             outcomes = [self._attempt_alone(operation) for operation, _ in group]
@@ -292,7 +292,8 @@ class Database:
 
     def _undo(self, journal_size: int) -> None:
         """Roll tables, journal and observers back to the state before the group."""
-        self._observers.forget()
+        for observer in self._observers.values():
+            observer.forget()
         if self.journal.size != journal_size:
             self.journal.truncate(journal_size)
         connection = self._tables.connection

@@ -19,18 +19,9 @@ from storage.errors import StorageDamaged
 _CHUNK = 1 << 20
 
 
-def sync_folder(folder: Path) -> None:
-    """Make the names in a directory durable."""
-    _sync(folder, os.O_RDONLY | os.O_DIRECTORY)
-
-
-def sync_file(path: Path) -> None:
-    """Make the content of a file durable."""
-    _sync(path, os.O_RDONLY)
-
-
-def _sync(path: Path, flags: int) -> None:
-    handle = os.open(path, flags | os.O_CLOEXEC)
+def sync(path: Path) -> None:
+    """Make the content of a file, or the names in a directory, durable."""
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(handle)
     finally:
@@ -92,9 +83,9 @@ def probe(path: Path) -> None:
 def move(source: Path, target: Path) -> None:
     """Rename within a filesystem; a file that was called `target` is replaced."""
     source.rename(target)
-    sync_folder(target.parent)
+    sync(target.parent)
     if source.parent != target.parent:
-        sync_folder(source.parent)
+        sync(source.parent)
 
 
 def make_folder(path: Path) -> None:
@@ -102,13 +93,13 @@ def make_folder(path: Path) -> None:
     if not path.parent.exists():
         make_folder(path.parent)
     path.mkdir(mode=0o700)
-    sync_folder(path.parent)
+    sync(path.parent)
 
 
 def remove(path: Path) -> None:
     """Remove a file if it is there."""
     path.unlink(missing_ok=True)
-    sync_folder(path.parent)
+    sync(path.parent)
 
 
 @contextmanager

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from storage.errors import explain
-
 
 class Health:
     """What is wrong, in sentences or None.  Any thread may read and assign them."""
@@ -20,10 +18,6 @@ class Health:
     def trouble(self) -> str | None:
         """The sentence to show."""
         return self.refused or self.damaged or self.stuck
-
-    def refuse(self, error: Exception) -> None:
-        """Set `refused` to the explanation of an error."""
-        self.refused = explain(error)
 
     def public(self) -> tuple[str, int]:
         """A public status without file names, and its HTTP status code."""

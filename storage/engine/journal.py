@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from storage.engine.codec import KINDS, Entry
-from storage.engine.files import sync_folder
+from storage.engine.files import sync
 from storage.errors import JournalDamaged, JournalLost
 
 _LOG = logging.getLogger(__name__)
@@ -79,7 +79,7 @@ class Journal:
         self.path = path
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         # The file's name must survive a power cut as well as its content.
-        sync_folder(path.parent)
+        sync(path.parent)
         self.size = os.fstat(self._file).st_size
         self.torn_bytes = self._drop_torn_line()
 
@@ -189,7 +189,7 @@ class Journal:
                 aside.write(torn + b"\n")
                 aside.flush()
                 os.fsync(aside.fileno())
-            sync_folder(kept.parent)
+            sync(kept.parent)
             self.size = end
             self._cut_if_longer()
             _LOG.warning(

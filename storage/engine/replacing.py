@@ -19,7 +19,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from storage.engine.files import make_folder, move, remove, sync_file, write_file
+from storage.engine.files import make_folder, move, remove, sync, write_file
 from storage.engine.workspace import BACKUPS, DATABASE, JOURNAL, SETTINGS, WAL, holds_data, stamp
 from storage.errors import NotFound, ReplacementUnfinished, StorageDamaged
 
@@ -91,7 +91,7 @@ def replace(
     The caller holds the workspace's lock.  `what` completes the sentence "… was interrupted".
     """
     for name in names:
-        sync_file(new(workspace, name))
+        sync(new(workspace, name))
     present = tuple(name for name in (*outdated, *names) if (workspace / name).exists())
     aside = workspace / BACKUPS / f"replaced-{stamp()}"
     plan = Replacement(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 import duckdb
 
@@ -206,27 +206,6 @@ class Observer(Protocol):
 Observed = TypeVar("Observed", bound=Observer)
 
 
-class Observers:
-    """The observers of a database by their class, each created at its first use."""
-
-    def __init__(self) -> None:
-        self._of: dict[type, Any] = {}
-
-    def get(self, kind: type[Observed]) -> Observed:
-        """The observer of this class; a new one is empty."""
-        if kind not in self._of:
-            self._of[kind] = kind()
-        return self._of[kind]
-
-    def apply(self, record: object) -> None:
-        for observer in self._of.values():
-            observer.apply(record)
-
-    def forget(self) -> None:
-        for observer in self._of.values():
-            observer.forget()
-
-
 class Transaction:
     """What an operation passed to `Database.write` works with; used in the writer thread.
 
@@ -235,7 +214,12 @@ class Transaction:
     """
 
     def __init__(
-        self, tables: Tables, observers: Observers, *, now: Callable[[], datetime], careful: bool
+        self,
+        tables: Tables,
+        observers: dict[type, Observer],
+        *,
+        now: Callable[[], datetime],
+        careful: bool,
     ) -> None:
         self.now = now
         self.careful = careful
@@ -249,8 +233,10 @@ class Transaction:
         self._deferred: dict[tuple[str, str | None], dict[Any, dict[str, Any]]] = {}
 
     def observer(self, kind: type[Observed]) -> Observed:
-        """The database's observer of this class."""
-        return self._observers.get(kind)
+        """The database's observer of this class, created empty at its first use."""
+        if kind not in self._observers:
+            self._observers[kind] = kind()
+        return cast("Observed", self._observers[kind])
 
     def rows(self, sql: str, /, **parameters: Any) -> Rows:
         """Rows as dicts; they include what this transaction has written."""
@@ -313,7 +299,8 @@ class Transaction:
             row = self._tables.numbered(kind, entry)
             self._pending.setdefault(kind.name, {})[entry[kind.key]] = row
             self.lines.append(line)
-            self._observers.apply(record)
+            for observer in self._observers.values():
+                observer.apply(record)
         return new
 
     def defer(self, table: str, key: Any, row: dict[str, Any], *, replace: str | None) -> None:

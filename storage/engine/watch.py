@@ -100,7 +100,7 @@ def probe_disk(db: Database) -> None:
             db.journal.require_in_place()
             db.write(lambda tx: tx.execute(_SAME))
     except Exception as error:  # whatever a write is refused with is what people must be told
-        db.health.refuse(error)
+        db.health.refused = explain(error)
 
 
 def check_lines(db: Database, pause: float) -> Iterator[float]:

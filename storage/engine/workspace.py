@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from storage.engine.files import copy_file, sync_folder, write_file
+from storage.engine.files import copy_file, sync, write_file
 from storage.errors import NotFound, StorageDamaged, WorkspaceLocked, writing_to
 from storage.records import now
 
@@ -57,7 +57,7 @@ def make_private(workspace: Path) -> None:
     # An existing one may have been made by a process that was killed before it synced the name.
     for folder in missing or [workspace]:
         with suppress(PermissionError):  # a parent without read permission
-            sync_folder(folder.parent)
+            sync(folder.parent)
     found = workspace.stat()
     rights = stat.S_IMODE(found.st_mode)
     if not rights & 0o077:

@@ -101,12 +101,12 @@ def test_rebuilding_from_the_journal_alone_gives_the_same_tables(db):
     before = everything(db.workspace / "workspace.duckdb")
     report = rebuild(db.workspace)
     assert repr(everything(db.workspace / "workspace.duckdb")) == repr(before)
-    assert report["records"]["judgment"] == len(before["judgment"]) == 7
-    old = Path(report["set_aside"]) / "workspace.duckdb"
+    assert report.records["judgment"] == len(before["judgment"]) == 7
+    old = Path(report.set_aside) / "workspace.duckdb"
     assert repr(everything(old)) == repr(before)
     with Database.open(db.workspace) as again:
         assert {row["id"] for row in again.read("SELECT id FROM current_judgments")} == current
-        assert verify(again)["same"]
+        assert verify(again).same
         size = again.journal.size
         settings.put(again, "after", True)
         assert again.journal.size > size
@@ -121,14 +121,14 @@ def test_rebuild_needs_a_journal_and_an_idle_workspace(db, tmp_path):
 
 def test_verify_names_what_differs(db):
     live_through_everything(db)
-    assert verify(db)["same"]
+    assert verify(db).same
     db.write(lambda tx: tx.execute("UPDATE judgments SET comment = 'x' WHERE id = 'ann-0'"))
     db.write(lambda tx: tx.execute("DELETE FROM skips WHERE id = 's-ann'"))
     db.write(lambda tx: tx.execute("INSERT INTO settings VALUES ('smuggled', '1')"))
     db.write(lambda tx: tx.execute("UPDATE runs SET progress = 0.5"))  # not journaled: no matter
     report = verify(db)
-    assert report["same"] is False
-    assert report["differences"] == [
+    assert report.same is False
+    assert report.differences == [
         "judgment 'ann-0': differs in comment",
         "skip 's-ann': only in the journal",
         "setting 'smuggled': only in the database",
@@ -155,13 +155,13 @@ def test_verify_names_a_damaged_block_of_whichever_table(tmp_path):
             continue
         with db:
             found = verify(db)
-            assert found["same"] or "launch.py rebuild" in found["differences"][0]
+            assert found.same or "launch.py rebuild" in found.differences[0]
             for table in ("metrics", "items", "judgments", "leases", "prompts"):
                 try:
                     db.read(f"SELECT * FROM {table}")
                 except duckdb.Error:
-                    assert not found["same"], table
-                    assert any(table in difference for difference in found["differences"])
+                    assert not found.same, table
+                    assert any(table in difference for difference in found.differences)
                     named.add(table)
     assert {"metrics", "items"} <= named
 
@@ -194,7 +194,7 @@ def test_a_backup_taken_while_labels_come_in_opens_and_is_consistent(db, tmp_pat
     restore(made, tmp_path / "restored")
     with Database.open(tmp_path / "restored") as copy:
         found = {row["id"] for row in copy.read("SELECT id FROM judgments")}
-        assert verify(copy)["same"]
+        assert verify(copy).same
     assert set(before) <= found
     assert (made / "journal.jsonl").stat().st_mode & 0o777 == 0o600
 
@@ -247,8 +247,8 @@ def test_a_backup_of_a_damaged_journal_says_so_and_keeps_the_database(db, tmp_pa
         backup(db, tmp_path / "copy")
     restore(tmp_path / "copy", tmp_path / "restored")
     with Database.open(tmp_path / "restored") as copy:
-        assert verify(copy)["same"]
-        assert verify(copy)["records"] == verify(db)["records"]
+        assert verify(copy).same
+        assert verify(copy).records == verify(db).records
 
 
 def backup_again(db: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -306,7 +306,7 @@ def test_random_histories_agree_with_a_plain_reference(tmp_path, seed):
     expected = set(standing.values())
     assert set(everything) >= {comparison for comparison, _ in standing}
     assert {r["id"] for r in db.read("SELECT id FROM current_judgments")} == expected
-    assert verify(db)["differences"] == []
+    assert verify(db).differences == []
     db.close()
     rebuild(tmp_path)
     with Database.open(tmp_path) as db:
@@ -333,7 +333,7 @@ def test_a_large_journal_replays_in_bulk_whatever_its_order(tmp_path):
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(Tables, "insert", counted)
-        assert rebuild(tmp_path)["records"]["withdrawal"] == 4000
+        assert rebuild(tmp_path).records["withdrawal"] == 4000
     assert len(statements) < 5
 
 

@@ -118,7 +118,7 @@ def test_a_fault_is_not_acknowledged_and_the_same_label_can_be_sent_again(
         judge(db, "j1", c1)
         judge(db, "j2", c2)
         assert stored(db) == {"j0", "j1", "j2"}
-        assert verify(db)["differences"] == []
+        assert verify(db).differences == []
     with Database.open(tmp_path) as db:
         assert stored(db) == {"j0", "j1", "j2"}
         assert journaled(tmp_path) == ["j0", "j1", "j2"]
@@ -183,7 +183,7 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
 send(1)
 send(2)
 print("stored", sorted(r["id"] for r in db.read("SELECT id FROM judgments")))
-print("same", verify(db)["same"])
+print("same", verify(db).same)
 db.close()
 """
 
@@ -218,7 +218,7 @@ def test_a_database_that_gave_up_after_a_fatal_error_is_started_afresh(tmp_path,
         assert stored(db) == {"j0"}  # reading goes on
         judge(db, "j1", c1)
         assert stored(db) == {"j0", "j1"}
-        assert verify(db)["differences"] == []
+        assert verify(db).differences == []
 
 
 # -- a process that dies between two steps ---------------------------------------------------
@@ -251,7 +251,7 @@ def test_a_death_between_two_steps_leaves_journal_and_tables_agreeing(tmp_path, 
     status, said = outcome_of(child(DIES, str(tmp_path), when))
     assert (status, said) == (9, "")  # never acknowledged
     with Database.open(tmp_path) as db:
-        assert verify(db)["differences"] == []
+        assert verify(db).differences == []
         assert journaled(tmp_path) == sorted(stored(db))
         assert "j0" in stored(db)
         pair = db.read("SELECT comparison FROM leases WHERE comparison = 'c1-1'")[0]["comparison"]
@@ -287,7 +287,7 @@ def test_whichever_file_is_older_catches_up(tmp_path, behind):
     with Database.open(tmp_path) as db:
         assert stored(db) == {"j0", "j1"}
         assert settings.get(db, "version") == "new"
-        assert verify(db)["differences"] == []
+        assert verify(db).differences == []
         assert journaled(tmp_path) == ["j0", "j1"]
 
 
@@ -298,7 +298,7 @@ def test_either_file_alone_makes_the_other(tmp_path, lost):
     with Database.open(tmp_path) as db:
         assert stored(db) == {"j0", "j1"}
         assert settings.get(db, "version") == "new"
-        assert verify(db)["differences"] == []
+        assert verify(db).differences == []
 
 
 def test_after_an_unclean_stop_a_hole_in_the_tables_is_found_by_id(tmp_path):
@@ -414,7 +414,7 @@ def kill_under_load(workspace: Path, kills: int) -> None:
         assert errors == ""
     with Database.open(workspace) as db:
         rows = db.read("SELECT id, comparison, annotator FROM judgments")
-        assert verify(db)["differences"] == []
+        assert verify(db).differences == []
     found = Counter((r["id"], r["comparison"], r["annotator"]) for r in rows)
     assert max(found.values()) == 1
     assert set(acknowledged) <= set(found)  # none lost

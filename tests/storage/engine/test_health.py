@@ -60,7 +60,7 @@ def test_a_torn_group_that_was_never_committed_is_set_aside(tmp_path, caplog):
     with caplog.at_level(logging.WARNING), Database.open(tmp_path) as db:
         kept = 4096 // len(group[0])  # whole lines before the lost page; nobody was told of them
         assert len(values(db)) == 4 + kept
-        assert verify(db)["differences"] == []
+        assert verify(db).differences == []
         settings.put(db, "after", 1)
     aside = (tmp_path / "journal.torn").read_bytes()
     assert aside.rstrip(b"\n") == bytes(torn[kept * len(group[0]) :]).rstrip(b"\n")
@@ -82,7 +82,7 @@ def test_damage_within_the_committed_length_is_refused_and_the_way_without_loss_
     path.rename(tmp_path / "elsewhere")  # as it says
     with Database.open(tmp_path) as db:
         assert values(db) == {"n0": 0, "n1": 1, "n2": 2, "n3": 3}
-        assert verify(db)["differences"] == []
+        assert verify(db).differences == []
 
 
 def test_without_a_database_a_damaged_journal_is_never_set_aside(tmp_path):
@@ -144,12 +144,12 @@ def test_writes_are_refused_while_the_journal_is_not_the_one_that_was_opened(tmp
             assert str(db.journal.path) in str(refused.value)
         assert db.health.public() == ("writes are refused", 503)
         assert db.read("SELECT id FROM judgments") == []
-        assert not verify(db)["same"]
+        assert not verify(db).same
         if harm is move:
             (tmp_path / "moved").rename(db.journal.path)  # as the sentence says
             judgments.judge(db, id="j", **label)
             assert db.health.public() == ("ok", 200)
-            assert verify(db)["same"]
+            assert verify(db).same
 
 
 def test_a_lost_journal_is_noticed_without_a_write_and_its_return_too(tmp_path):

@@ -154,7 +154,7 @@ class Studio(RuleBasedStateMachine):
         assert kept or point == POINTS[0]
         if kept:
             self.model.act(id, kind, who, comparison)
-        assert verify(self.db)["differences"] == []
+        assert verify(self.db).differences == []
         self.lease()
 
     @rule(begin=st.floats(0, 1), length=st.floats(0, 1))
@@ -173,7 +173,7 @@ class Studio(RuleBasedStateMachine):
         kept = sorted(row["key"] for row in rows)
         assert kept == [setting.key for setting in group][: len(kept)]  # none without those before
         assert len(kept) == 6 or start < end
-        assert verify(self.db)["differences"] == []
+        assert verify(self.db).differences == []
         self.lease()
 
     def stopped(self, act: Callable[[], Any], point: str) -> Path:
@@ -250,7 +250,7 @@ class Studio(RuleBasedStateMachine):
         if hasattr(self, "db"):
             try:
                 if not self.db._closed:  # a rule failed between two openings
-                    assert verify(self.db)["differences"] == []
+                    assert verify(self.db).differences == []
             finally:
                 self.db.close()
                 shutil.rmtree(self.folder)

@@ -65,7 +65,7 @@ def place(templates: Path, tmp_path: Path) -> Path:
 def says(workspace: Path) -> str:
     """Who made it, when database, journal and configuration agree on that."""
     with Database.open(workspace) as db:
-        assert verify(db)["differences"] == []
+        assert verify(db).differences == []
         assert (workspace / SETTINGS).read_text() == settings.get(db, "says")
         return settings.get(db, "says")
 
@@ -818,8 +818,8 @@ def test_verify_tells_when_the_journal_lost_its_half(place, how):
     with Database.open(place / "old") as db:
         how(place / "old")
         report = verify(db)
-    assert not report["same"]
-    assert "journal.jsonl" in report["differences"][0]
+    assert not report.same
+    assert "journal.jsonl" in report.differences[0]
 
 
 # -- run directories -------------------------------------------------------------------------

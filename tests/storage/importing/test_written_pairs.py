@@ -257,7 +257,7 @@ def test_a_rebuild_from_the_journal_has_them(db: Database, file: Any) -> None:
 
     with Database.open(db.workspace) as again:
         assert everything(again) == before
-        assert backup.verify(again)["same"]
+        assert backup.verify(again).same
         assert queue.progress(again, "ann", since=now()).remaining == 2
 
 

@@ -229,7 +229,7 @@ def test_an_id_of_an_earlier_iteration_is_used_for_every_kind_of_act(
             refuses_old(db, again, c1)
     with Database.open(tmp_path) as db:
         refuses_old(db, again, c1)
-        assert verify(db)["differences"] == []
+        assert verify(db).differences == []
 
 
 def refuses_old(db: Database, again: str, c1: str) -> None:
@@ -380,7 +380,7 @@ def test_a_snapshot_keeps_what_is_undone_later(db):
     with pytest.raises(Conflict):
         store(db, Snapshot(hash="s1", iteration=1, judgments=("j0",)))
     assert standing(db) == {"j0"}
-    assert verify(db)["differences"] == []
+    assert verify(db).differences == []
 
 
 def test_the_journal_says_what_was_judged(db):
