@@ -3,9 +3,9 @@
 records.py         the nouns; what every other module speaks in
 engine/            one writer thread, journal before commit, backup and restore; knows no labeling
 tables/            reading and writing records, one module a noun
-labeling/          which pair comes next, leases, judgments
+labeling/          the queue, leases, judgments
 importing/, exporting/    files into records and back
 analysis/          agreement and reliability of annotators
-worker_files.py    what goes to a worker and what comes back
-commands.py        what the command line and the administrator's route may ask
+worker_files.py    the inputs and outputs of a worker
+commands.py        the commands of the command line and the administrator's route
 """

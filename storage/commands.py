@@ -11,7 +11,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from storage import lineage, status, worker_files
 from storage.arguments import check
@@ -21,10 +21,17 @@ from storage.exporting import exports
 from storage.importing import imports
 from storage.importing.long_rows import LengthCheck, TooLong
 from storage.labeling import model_judges
-from storage.records import Annotator, new_id
+from storage.records import Annotator, AnnotatorKind, AnnotatorRole, new_id
 from storage.tables import annotators, iterations, models, runs, tokens
 
 INVITE_LIFETIME = timedelta(days=7)
+_IMPORTERS: dict[str, Callable[..., imports.ImportReport]] = {
+    "prompts": imports.import_prompts,
+    "sft": imports.import_sft,
+    "judgments": imports.import_judgments,
+    "preferences": imports.import_preferences,
+    "pairs": imports.import_pairs,
+}
 
 
 class Commands:
@@ -85,21 +92,18 @@ class Commands:
         return self._set_disabled(name, disabled=False)
 
     def _import(
-        self, kind: str, file: str, skip_bad: bool = False, skip_long: bool = False, **options: Any
-    ) -> Any:
-        importers = {
-            "prompts": imports.import_prompts,
-            "sft": imports.import_sft,
-            "judgments": imports.import_judgments,
-            "preferences": imports.import_preferences,
-            "pairs": imports.import_pairs,
-        }
-        if kind not in importers:
-            raise ValueError(f"import: kind is {kind!r} and must be one of {', '.join(importers)}")
+        self,
+        kind: Literal["prompts", "sft", "judgments", "preferences", "pairs"],
+        file: str,
+        skip_bad: bool = False,
+        skip_long: bool = False,
+        **options: Any,
+    ) -> imports.ImportReport:
+        importer = _IMPORTERS[kind]
         given = {"file": file, "skip_bad": skip_bad, **options}
-        check(f"import of {kind}", importers[kind], given, own=("db", "length"))
+        check(f"import of {kind}", importer, given, own=("db", "length"))
         length = LengthCheck(self.too_long(), skip=skip_long)
-        return importers[kind](self._db, Path(file), skip_bad=skip_bad, length=length, **options)
+        return importer(self._db, Path(file), skip_bad=skip_bad, length=length, **options)
 
     def _iteration(self, number: int) -> dict[str, Any]:
         """The stored iteration, the figures of its reward model, and the seconds that the worker of
@@ -121,7 +125,11 @@ class Commands:
         }
 
     def _add_user(
-        self, name: str, role: str = "annotator", kind: str = "person", token: bool = False
+        self,
+        name: str,
+        role: AnnotatorRole = "annotator",
+        kind: AnnotatorKind = "person",
+        token: bool = False,
     ) -> dict[str, Any]:
         """An account with an API token for scripts, or with an invite link for a browser.
 
@@ -137,7 +145,7 @@ class Commands:
             raise ValueError(f"{name!r} is disabled; `users enable` enables the account")
         added = user is None
         if user is None:
-            user = Annotator(id=new_id("a"), name=name, role=role, kind=kind)  # type: ignore[arg-type]
+            user = Annotator(id=new_id("a"), name=name, role=role, kind=kind)
             annotators.add(self._db, user)
         shown = _public(user) | {"added": added}
         if token:

@@ -208,7 +208,7 @@ def _require_whole(backup: Path) -> Manifest:
 
 
 def _read_manifest(backup: Path) -> Manifest:
-    """The manifest; for a backup of before there were manifests, what its files are like now."""
+    """The manifest.  Early backups have none; theirs is made from their files."""
     try:
         with open_file(backup / _MANIFEST) as file:
             about = _JSON_OBJECT.validate_json(file.read(_MAX_MANIFEST_BYTES))

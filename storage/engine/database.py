@@ -43,7 +43,7 @@ from storage.errors import StorageDamaged, StorageFull, WorkspaceLocked, cause_o
 T = TypeVar("T")
 C = TypeVar("C")
 Operation = Callable[[Transaction], Any]
-Outcome = tuple[Any, BaseException | None]
+_Answer = tuple[Any, BaseException | None]
 """What an operation returned, and what it raised if it did."""
 _GROUP = 256
 _REBUILD = ". If the file is damaged, `python launch.py rebuild` rebuilds it from the journal"
@@ -206,27 +206,27 @@ class Database:
 
     def _run_group(self, group: list[tuple[Operation, Future[Any]]]) -> None:
         """Answer every operation of a group: together, or one by one if one of them fails."""
-        outcomes: list[Outcome]
+        answers: list[_Answer]
         try:
-            outcomes = self._attempt([operation for operation, _ in group], careful=False)
+            answers = self._attempt([operation for operation, _ in group], careful=False)
         except StorageFull as error:
             self.health.refused = explain(error)
-            outcomes = [(None, StorageFull(str(error))) for _ in group]
+            answers = [(None, StorageFull(str(error))) for _ in group]
         except BaseException:
-            outcomes = [self._attempt_alone(operation) for operation, _ in group]
-        for (_, future), (result, error) in zip(group, outcomes, strict=True):
+            answers = [self._attempt_alone(operation) for operation, _ in group]
+        for (_, future), (result, error) in zip(group, answers, strict=True):
             if error is None:
                 future.set_result(result)
             else:
                 future.set_exception(error)
 
-    def _attempt_alone(self, operation: Operation) -> Outcome:
+    def _attempt_alone(self, operation: Operation) -> _Answer:
         try:
             return self._attempt([operation], careful=True)[0]
         except BaseException as error:  # for the caller; this thread goes on
             return None, error
 
-    def _attempt(self, operations: list[Operation], *, careful: bool) -> list[Outcome]:
+    def _attempt(self, operations: list[Operation], *, careful: bool) -> list[_Answer]:
         """One transaction; returns only after the commit, or raises with nothing stored.
 
         An operation that raises before it has written anything does not affect the others; after
@@ -236,16 +236,16 @@ class Database:
         transaction = Transaction(tables, self._observers, now=self.clock, careful=careful)
         start, last_act = self.journal.size, tables.last_act
         try:
-            outcomes: list[Outcome] = []
+            answers: list[_Answer] = []
             wrote = False
             for operation in operations:
                 transaction.wrote = False
                 try:
-                    outcomes.append((operation(transaction), None))
+                    answers.append((operation(transaction), None))
                 except Exception as error:
                     if transaction.wrote or transaction.broken:
                         raise
-                    outcomes.append((None, error))
+                    answers.append((None, error))
                 wrote = wrote or transaction.wrote
                 if transaction.broken:
                     raise RuntimeError("an operation went on after its SQL had failed")
@@ -257,7 +257,7 @@ class Database:
             if _disk_refused(error):
                 raise StorageFull(f"nothing was stored: {explain(error)}") from error
             raise
-        return outcomes
+        return answers
 
     def _finish(self, tables: Tables, transaction: Transaction, *, wrote: bool) -> None:
         """Write the journal, then commit, so that an acknowledged write is in both."""

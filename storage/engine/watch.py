@@ -99,7 +99,7 @@ def probe_disk(db: Database) -> None:
         if db.health.refused is not None:
             db.journal.require_in_place()
             db.write(lambda tx: tx.execute(_SAME))
-    except Exception as error:  # whatever a write is refused with is what people must be told
+    except Exception as error:  # any error means that writes are refused
         db.health.refused = explain(error)
 
 

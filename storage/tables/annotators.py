@@ -64,7 +64,7 @@ def ensure(tx: Transaction, annotator: Annotator) -> None:
 
 
 def owner(db: Database) -> Annotator:
-    """The researcher whom the link that `serve` prints signs in.
+    """The researcher that the link printed by `serve` signs in.
 
     The name is "owner", unless imported judgments gave that name to an annotator, or a researcher
     disabled that account.

@@ -1,4 +1,4 @@
-"""Judgments between two policies: who beat whom, what was predicted, what was overruled.
+"""Judgments between two policies, with the predictions and rulings on them.
 
 Only the random stream counts.  Comparisons that were chosen for what a reward model thinks of them
 (such as the arm `bald`) over-represent what it does not know, and imported ones are of other
@@ -113,7 +113,7 @@ def override(
     """Store a ruling (promote, block or evidence) on a policy.
 
     ValueError for another ruling, a reason that is blank or longer than `LONGEST_REASON`, the
-    reference, or evidence where no ruling stands; NotFound for an unknown policy.
+    reference, or evidence without a ruling to withdraw; NotFound for an unknown policy.
     """
     if len(reason) > LONGEST_REASON:
         raise ValueError(
@@ -140,7 +140,7 @@ def override(
 def give_pairs(db: Database, inputs: Path, *, iteration: int, proxy: str | None) -> int:
     """Write evaluation_pairs.parquet, the iteration's comparisons of two policies; how many.
 
-    Nothing is written where there are none, or no reward model to ask.
+    Nothing is written if there are none, or no reward model.
     """
     if proxy is None:
         return 0

@@ -232,7 +232,7 @@ def test_a_comparison_needs_two_stored_answers_to_its_prompt(db):
 
 
 def test_what_is_not_there_is_named(db):
-    for get in (prompts.get, completions.get, comparisons.get, models.get, runs.get):
+    for get in (prompts.get, comparisons.get, models.get, runs.get):
         with pytest.raises(NotFound, match="'ghost'"):
             get(db, "ghost")
     with pytest.raises(NotFound, match="7"):
