@@ -38,12 +38,12 @@ _SAMPLED_SO_FAR = """
     FROM comparisons WHERE arm <> 'written' GROUP BY prompt
 """
 
-_JOINED = """
+_JUDGED = """
     FROM current_judgments AS j
     JOIN annotators AS a ON a.id = j.annotator
     JOIN comparisons AS c ON c.id = j.comparison
-    JOIN prompts AS p ON p.id = c.prompt
 """
+_JOINED = f"{_JUDGED} JOIN prompts AS p ON p.id = c.prompt"
 
 _JUDGMENTS = f"""
     SELECT j.id AS judgment, j.comparison, c.prompt, p.messages::VARCHAR AS messages,
@@ -72,7 +72,7 @@ _BY_PROMPT = f"""
 
 _LABELS = f"""
     SELECT c.iteration, c.arm, count(*) AS labels
-    {_JOINED} WHERE list_contains($kinds, a.kind)
+    {_JUDGED} WHERE list_contains($kinds, a.kind)
     GROUP BY ALL ORDER BY ALL
 """
 

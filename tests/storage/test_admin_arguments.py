@@ -75,7 +75,10 @@ def test_every_command_refuses_what_it_does_not_take_in_a_sentence(studio, clien
             {"command": "export", "arguments": {"out": "x", "format": "xls"}},
             "Input should be 'trl'",
         ),
-        ({"command": "import", "arguments": {"kind": "x", "file": "y"}}, "Input should be 'prompts'"),
+        (
+            {"command": "import", "arguments": {"kind": "x", "file": "y"}},
+            "Input should be 'prompts'",
+        ),
         (
             {"command": "import", "arguments": {"kind": "prompts", "file": "y", "role": 1}},
             "role is 1. Input should be 'sft'",
