@@ -26,7 +26,6 @@ from storage.engine.transaction import Transaction
 from storage.labeling import judgments, queue
 from storage.labeling.queue_cache import QueueCache, grant
 from storage.records import LEASE_LIFETIME, Completion
-from storage.tables import comparisons
 from tests.helpers.desk_world import add_pairs
 
 
