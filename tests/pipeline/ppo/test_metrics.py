@@ -105,7 +105,7 @@ def test_every_setting_and_metric_is_explained():
     ("settings", "message"),
     [
         ({"rollouts": 10, "minibatch": 4}, "ppo.minibatch=4 must divide ppo.rollouts=10"),
-        ({"lr": 0}, "ppo.lr=0 must be more than 0"),
+        ({"lr": 0}, "ppo.lr=0.0 must be more than 0"),
         ({"lr": math.nan}, "ppo.lr=nan must be a finite number"),
         ({"updates": 0}, "ppo.updates=0 must be at least 1"),
         ({"updates": True}, "ppo.updates=True must be a whole number"),

@@ -5,6 +5,7 @@ Every caller has to hand the prompts on; one that treats judgments as independen
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -73,7 +74,7 @@ def intervals(found: Any, path: str = "") -> dict[str, float]:
     """Every low and high of a nested report, by where it stands."""
     if isinstance(found, dict):
         items = found.items()
-    elif isinstance(found, list):
+    elif isinstance(found, list | tuple):
         items = enumerate(found)
     else:
         name = path.rpartition(".")[2]
@@ -82,7 +83,7 @@ def intervals(found: Any, path: str = "") -> dict[str, float]:
 
 
 def test_every_interval_of_a_reward_models_report():
-    one, many = (figures(held_out_rows(copies)) for copies in (1, COPIES))
+    one, many = (asdict(figures(held_out_rows(copies))) for copies in (1, COPIES))
     single, copied = intervals(one), intervals(many)
     for figure in ("accuracy", "overconfidence", "bins", "by_margin", "by_agreement", "rule"):
         assert any(figure in path for path in single), figure
