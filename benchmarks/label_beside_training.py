@@ -42,7 +42,7 @@ FIRST_LABELS = 120
 """Judgments that there are to train on when the annotators begin."""
 SETTINGS = {
     "reward": {"reward.epochs": "200"},
-    "ppo": {"reward.epochs": "1", "reward.ensemble": "heads", "ppo.updates": "5000"},
+    "policy": {"reward.epochs": "1", "reward.ensemble": "heads", "ppo.updates": "5000"},
 }
 """So that the stage outlasts the measurement."""
 
@@ -132,7 +132,7 @@ def add_pairs(db: Database, count: int) -> None:
 
 def wait_for_stage(workspace: Path, stage: str, server: subprocess.Popen[bytes]) -> Path:
     """The run directory of the stage once it reports that it trains."""
-    deadline = time.monotonic() + 1800
+    deadline = time.monotonic() + 600
     while time.monotonic() < deadline:
         if server.poll() is not None:
             raise RuntimeError("the server ended by itself")
@@ -222,7 +222,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--pace", type=float, default=5, help="seconds between two judgments")
     parser.add_argument("--burners", type=int, default=0, help="cores kept busy besides")
-    parser.add_argument("--stage", choices=sorted(SETTINGS), default="ppo")
+    parser.add_argument("--stage", choices=sorted(SETTINGS), default="policy")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="kitestring-beside-") as folder:
         figures = measure(
