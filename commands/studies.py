@@ -21,6 +21,7 @@ from pipeline.runs.repeat import nats, stoppable
 from pipeline.simulation.judge import TIMEOUT, judge_all, load_judge
 from pipeline.simulation.preference import load_gold, score
 from pipeline.studies import compare, compare_report, sweep
+from storage.analysis.intervals import NORMAL
 from storage.gate_report import GateReport, Standing
 from storage.reports import from_json
 
@@ -256,5 +257,5 @@ def _verdict(found: dict[str, Any]) -> str:
         return f"\nno winner: no β that moved the policy was within {found['kl_budget']:g} nats"
     if lead is None:
         return f"\nβ = {best:g} has no competitor"
-    text = f"\nβ = {best:g} is {lead['by']:.3f} ± {1.96 * lead['error']:.3f} above β = {lead['over']:g}"
-    return text if lead["by"] > 1.96 * lead["error"] else f"{text}: noise can explain that"
+    text = f"\nβ = {best:g} is {lead['by']:.3f} ± {NORMAL * lead['error']:.3f} above β = {lead['over']:g}"
+    return text if lead["by"] > NORMAL * lead["error"] else f"{text}: noise can explain that"

@@ -11,6 +11,7 @@ from tests.import_graph import PACKAGES, PAGE, ROOT, cycle, drawn, imports, name
 MAY_USE_STORAGE = (Path("pipeline/loop"), Path("pipeline/runs/jobs.py"))
 PURE = (
     "storage.records",
+    "storage.analysis.annotator_fit",
     "storage.analysis.intervals",
     "storage.gate_records",
     "storage.gate_report",

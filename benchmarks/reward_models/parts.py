@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from benchmarks.demo_world import Fitted, People, World, judged_pair, trained
@@ -133,13 +133,15 @@ def told_apart(
         Counter(pair.annotator for pair in pairs),
         likelihood=network.likelihood,
         ties=network.ties.values(),
-    )["annotators"]
-    merits = {row["annotator"]: row["weight"] * (1 if row["slope"] > 0 else -1) for row in reported}
+    ).annotators
+    merits = {
+        each.annotator: (each.weight or 0.0) * (1 if each.slope > 0 else -1) for each in reported
+    }
     return {
         "auc": auc(merits, profiles),
         "auc_of_slopes": auc({id: each["learned_slope"] for id, each in learned.items()}, profiles),
         "people": [
-            row | {"profile": profiles[row["annotator"]]} | learned.get(row["annotator"], {})
-            for row in reported
+            asdict(each) | {"profile": profiles[each.annotator]} | learned.get(each.annotator, {})
+            for each in reported
         ],
     }

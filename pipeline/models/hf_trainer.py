@@ -18,7 +18,7 @@ from pipeline.models.snapshots import Snapshots
 from pipeline.ppo.checkpoint import DamagedCheckpoint, set_aside
 from pipeline.ppo.model import resolve_precision
 from pipeline.runs.cancellation import Cancelled, asked, deferred
-from pipeline.runs.rundir import Report, RunDirectory, write_atomically
+from pipeline.runs.rundir import Note, Report, RunDirectory, write_atomically
 
 # TRL's trainers otherwise send telemetry; judgments are private.
 huggingface_hub.constants.HF_HUB_DISABLE_TELEMETRY = True
@@ -43,7 +43,7 @@ _MARK = "report.json"
 class ReportCallback(TrainerCallback):
     """Reports the trainer's steps, logs and saves as events, and writes a checkpoint when asked to stop.
 
-    `notes` are arguments of `Report.note`, reported before the first step.  `share` is the part of
+    `notes` are reported before the first step.  `share` is the part of
     the stage's progress, (from, to), that this training is.  `metrics=False` reports progress only.
     """
 
@@ -51,7 +51,7 @@ class ReportCallback(TrainerCallback):
         self,
         report: Report,
         doing: str,
-        notes: Sequence[Mapping[str, Any]] = (),
+        notes: Sequence[Note] = (),
         *,
         share: tuple[float, float] = (0.0, 1.0),
         metrics: bool = True,
@@ -65,7 +65,7 @@ class ReportCallback(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
         if state.global_step == 0:
             for note in self._notes:
-                self._report.note(**note)
+                self._report.add(note)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
         if asked():

@@ -37,7 +37,7 @@ from pipeline.reward.data import (
     split_judgments,
 )
 from pipeline.reward.likelihood import FIRST
-from pipeline.runs.rundir import Job, Report, RunDirectory
+from pipeline.runs.rundir import Job, Note, Report, RunDirectory
 from pipeline.statistics.winrate import outcome
 from storage.records import derive_seed
 
@@ -125,7 +125,7 @@ def train_dpo(
     seed: int = 0,
     resume: bool = False,
     device: torch.device | str = "cpu",
-    notes: Sequence[dict[str, Any]] = (),
+    notes: Sequence[Note] = (),
 ) -> tuple[float, int]:
     """Train `model` in place to prefer the chosen responses; return the mean loss and the steps.
 
@@ -191,11 +191,11 @@ def _row(pair: Preference) -> dict[str, list[int]]:
     }
 
 
-def _left_out(ties: int, judged: int) -> list[dict[str, Any]]:
+def _left_out(ties: int, judged: int) -> list[Note]:
     if not ties:
         return []
     message = f"{ties} of {judged} judgments are ties, which DPO cannot learn from: left out"
-    return [{"kind": "warning", "name": "ties", "message": message, "count": ties}]
+    return [Note(kind="warning", name="ties", message=message, payload={"count": ties})]
 
 
 def _show_samples(

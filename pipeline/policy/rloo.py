@@ -36,7 +36,7 @@ from pipeline.ppo.config import PPOConfig
 from pipeline.ppo.metrics import length_correlation, repeated_ngrams, unique_share
 from pipeline.ppo.rewards import Rewarder
 from pipeline.ppo.rollout import PromptSampler, Rollout, generate
-from pipeline.runs.rundir import Job, Report, RunDirectory
+from pipeline.runs.rundir import Job, Note, Report, RunDirectory
 from storage.records import derive_seed
 
 
@@ -49,7 +49,7 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
     reward, weights = job_reward(job, prompts, device=device)
     rewarder = Rewarder(reward, job.config.ppo, weights=weights, device=device)
     rewarder.check()
-    notes = [{"kind": "warning", "name": "long_prompts", "message": left_out}] if left_out else []
+    notes = [Note(kind="warning", name="long_prompts", message=left_out)] if left_out else []
     trainer = make_trainer(
         model,
         chat,
@@ -229,9 +229,7 @@ def _with_positions(
 class _Reporter(ReportCallback):
     """Reports an update under the names of PPO's metrics."""
 
-    def __init__(
-        self, report: Report, trainer: RLOOTrainer, notes: Sequence[dict[str, Any]]
-    ) -> None:
+    def __init__(self, report: Report, trainer: RLOOTrainer, notes: Sequence[Note]) -> None:
         super().__init__(report, "RLOO", notes)
         self._trainer = trainer
 

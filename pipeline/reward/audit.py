@@ -10,15 +10,14 @@ no more labels.  Its own accuracy is measured on the judgments that the reward m
 from __future__ import annotations
 
 import shutil
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from pipeline.reward.data import Split
 from pipeline.reward.members import train_members
-from pipeline.reward.quality.calibration import calibrate
+from pipeline.reward.quality.calibration import CalibratedFigures, calibrate
 from pipeline.reward.scoring import RewardModel
 from pipeline.reward.trainer import AUDITED, SHARE, Training
 
@@ -29,9 +28,18 @@ LEAST = 20
 """Judgments with a preference that an audit model needs."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class AuditFigures(CalibratedFigures):
+    """Figures of an audit model, on the judgments that the reward model learned from."""
+
+    pairs: int
+    """Judgments that it learned from."""
+    measured_pairs: int
+
+
 def train_audit_model(
     training: Training, split: Split, *, epochs: float
-) -> tuple[RewardModel | None, dict[str, Any] | None]:
+) -> tuple[RewardModel | None, AuditFigures | None]:
     """The audit model, trained for `epochs`, and its figures; None if there are too few judgments.
 
     A resumed stage trains it from the start.
@@ -58,8 +66,9 @@ def train_audit_model(
     model.network.annotators = None
     measured = [pair for pair in split.learned if pair.random_stream]
     figures, _ = calibrate(model, measured, scale=training.config.calibrate)
-    counts = {"pairs": len(split.unseen), "measured_pairs": len(measured)}
-    return model, counts | figures
+    return model, AuditFigures(
+        pairs=len(split.unseen), measured_pairs=len(measured), **asdict(figures)
+    )
 
 
 def audit_model(reward: str, *, device: torch.device) -> RewardModel | None:

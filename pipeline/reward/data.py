@@ -20,7 +20,7 @@ from pipeline.models.padding import pad_right
 from pipeline.models.text import CONTEXT, ChatTokenizer, Room, read_messages
 from pipeline.reward.enough import Judged, held_out_prompts
 from pipeline.reward.likelihood import OUTCOME_CODES, TIE, UNSTATED, TieModel
-from pipeline.runs.rundir import Job, Report, RunDirectory
+from pipeline.runs.rundir import Job, Note, Report, RunDirectory
 from storage.records import RANDOM_STREAM, Arm, digest
 
 _COLUMNS = (
@@ -131,7 +131,7 @@ def judged_by(inputs: Path) -> dict[str, dict[str, int]]:
     return json.loads(path.read_text()) if path.exists() else {"used": {}, "left_out": {}}
 
 
-def notes_on_kinds(kinds: Mapping[str, Mapping[str, int]]) -> list[dict[str, Any]]:
+def notes_on_kinds(kinds: Mapping[str, Mapping[str, int]]) -> list[Note]:
     """The note of a run on `judged_by`: a warning if kinds were left out or mixed."""
     used, left_out = kinds["used"], kinds["left_out"]
     if not used:
@@ -141,7 +141,8 @@ def notes_on_kinds(kinds: Mapping[str, Mapping[str, int]]) -> list[dict[str, Any
         message += f"; left out: {_counted(left_out)} (reward.learn_from)"
     unusual = left_out or len(used) > 1
     kind = "warning" if unusual else "info"
-    return [{"kind": kind, "name": "judged_by", "message": message, "judged_by": dict(kinds)}]
+    payload = {"judged_by": dict(kinds)}
+    return [Note(kind=kind, name="judged_by", message=message, payload=payload)]
 
 
 def _counted(kinds: Mapping[str, int]) -> str:

@@ -27,7 +27,7 @@ from pipeline.reward.network import from_language_model
 from pipeline.reward.scoring import RewardModel
 from pipeline.reward.stopping import EarlyStop
 from pipeline.reward.trainer import Training, likelihood_of, train_network
-from pipeline.runs.rundir import write_atomically
+from pipeline.runs.rundir import Note, write_atomically
 from storage.records import derive_seed
 
 _FINISHED, _WEIGHTS = "finished.json", "weights.pt"
@@ -39,7 +39,7 @@ def train_members(
     *,
     stopping: Sequence[JudgedPair] = (),
     measure: Callable[[RewardModel, int], None] | None = None,
-    notes: Sequence[dict[str, Any]] = (),
+    notes: Sequence[Note] = (),
 ) -> tuple[RewardModel, EarlyStop | None]:
     """A trained reward model, and the mean over its networks of what early stopping kept.
 

@@ -29,7 +29,7 @@ from pipeline.reward.likelihood import Likelihood, TieValues
 from pipeline.reward.quality.reliability import losses_to_annotators
 from pipeline.reward.scoring import RewardModel
 from pipeline.reward.stopping import EarlyStop, EarlyStopping
-from pipeline.runs.rundir import Job, Report
+from pipeline.runs.rundir import Job, Note, Report
 
 SHARE, AUDITED = 0.6, 0.8
 """The stage's progress when the reward model is trained, and when the audit model is."""
@@ -252,12 +252,12 @@ def train_network(
     *,
     stopping: Sequence[JudgedPair] = (),
     measure: Callable[[int], None] | None = None,
-    notes: Sequence[dict[str, Any]] = (),
+    notes: Sequence[Note] = (),
 ) -> EarlyStop | None:
     """Train `network` in place on `pairs`; return the state that early stopping kept, if any.
 
     `stopping` are judgments that decide when to stop; the network does not learn from them.
-    `measure(step)` is called after each epoch.  `notes` are arguments of `Report.note`, reported
+    `measure(step)` is called after each epoch.  `notes` are reported
     before the first step.  Where annotators are learned, `network.annotators` holds them
     afterwards.
     """

@@ -82,6 +82,16 @@ class Job:
         return [own, *(self.model(key) for key in self.models if key.startswith("reward_"))]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Note:
+    """A note of a run, to report later; the fields are the arguments of `Report.note`."""
+
+    kind: Literal["flag", "warning", "info", "sample"]
+    name: str
+    message: str
+    payload: Mapping[str, Any] = field(default_factory=dict)
+
+
 @dataclass(frozen=True)
 class EventPosition:
     """How far events.jsonl was read: the byte after the last line, and the bytes before it."""
@@ -262,6 +272,10 @@ class Report:
     def note(self, kind: str, name: str, message: str, *, step: int = 0, **payload: Any) -> None:
         """`kind` is flag (a red flag), warning, info or sample."""
         self._emit(kind="note", note=kind, name=name, message=message, step=step, payload=payload)
+
+    def add(self, note: Note) -> None:
+        """Report a note that was made earlier."""
+        self.note(note.kind, note.name, note.message, **note.payload)
 
     def log(self, text: str) -> None:
         """Add a line to log.txt, where the worker's standard output goes too."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any
@@ -37,10 +36,11 @@ from pipeline.reward.quality.metrics import held_out_metrics, length_correlation
 from pipeline.reward.quality.reliability import notes_on_annotators, reliability
 from pipeline.reward.scoring import RewardModel
 from pipeline.reward.stopping import EarlyStop
+from pipeline.reward.summary import Centring, JudgmentCounts, RewardSpread, RewardSummary
 from pipeline.reward.trainer import SHARE, Training
-from pipeline.runs.rundir import Job, Report, RunDirectory
+from pipeline.runs.rundir import Job, Note, Report, RunDirectory
+from storage.analysis.annotator_fit import AnnotatorFit
 from storage.records import derive_seed
-from storage.reports import to_json
 
 
 def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
@@ -58,30 +58,39 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
     audit, audit_figures = train_audit_model(
         training, split, epochs=stop.epoch if stop else config.epochs
     )
-    summary = figures | _counts(model, pairs, split)
-    summary |= {"kept": asdict(stop) if stop else None, "judged_by": kinds, "audit": audit_figures}
-    summary["annotators"] = []
-    if learns_annotators:
-        summary |= measure_annotators(model, audit, pairs, split, report)
-    first, second = model.both_sides(pairs)
-    summary["length_correlation_in_pairs"] = length_correlation_in_pairs(first, second, pairs)
+    fit_of_annotators = (
+        measure_annotators(model, audit, pairs, split, report) if learns_annotators else None
+    )
+    counts = _counts(model, pairs, split)
+    in_pairs = length_correlation_in_pairs(*model.both_sides(pairs), pairs)
+    centring = None
     if config.center:
         responses = reference_responses(job, report, directory.inputs, training.device)
-        summary |= centre(model, *responses)
+        centring = centre(model, *responses)
         if audit:
             centre(audit, *responses)
     _progress(job, report, 0.95, "scoring every judged response")
-    summary |= _spread(model, pairs)
+    spread = _spread(model, pairs)
     quality = measure_quality(
-        model, split.held_out, pairs, directory.outputs, scale=scale,
-        log_loss=summary["log_loss"], expected=summary.get("expected_preference_agreement"),
+        model, split.held_out, pairs, directory.outputs, scale=scale, log_loss=figures.log_loss,
+        expected=fit_of_annotators and fit_of_annotators.expected_preference_agreement,
     )  # fmt: skip
-    summary["quality"] = to_json(quality)
     model.save(directory.model)
     if audit:
         audit.save(directory.model / AUDIT)
-    predicted = predict(job, report, directory, device=training.device)
-    return summary | {"predicted_pairs": predicted}
+    return RewardSummary(
+        held_out=figures,
+        counts=counts,
+        kept=stop,
+        judged_by=kinds,
+        audit=audit_figures,
+        annotators=fit_of_annotators,
+        length_correlation_in_pairs=in_pairs,
+        centring=centring,
+        spread=spread,
+        quality=quality,
+        predicted_pairs=predict(job, report, directory, device=training.device),
+    ).to_json()
 
 
 def _progress(job: Job, report: Report, done: float, doing: str) -> None:
@@ -120,8 +129,8 @@ def fit(
             theta=model.network.ties().item(),
             tie_model=model.network.likelihood.tie_model,
         )
-        shown = {name: figures[name] for name in ("accuracy", "log_loss", "ece")}
-        training.report.metrics(step, prefixed("held_out", shown))
+        values = {"accuracy": figures.accuracy, "log_loss": figures.log_loss, "ece": figures.ece}
+        training.report.metrics(step, prefixed("held_out", values))
 
     notes = [
         *notes_on_kinds(kinds),
@@ -132,41 +141,40 @@ def fit(
     return train_members(training, split.learned, stopping=stopping, measure=measure, notes=notes)
 
 
-def _counts(model: RewardModel, pairs: Sequence[JudgedPair], split: Split) -> dict[str, Any]:
-    """The summary's entries on the likelihood and on the numbers of judgments."""
+def _counts(model: RewardModel, pairs: Sequence[JudgedPair], split: Split) -> JudgmentCounts:
     likelihood = model.network.likelihood
     learns_theta = likelihood.tie_model in LEARNS_THETA
-    return {
-        "theta": model.network.ties().item() if learns_theta else None,
-        "tie_model": likelihood.tie_model,
-        "both_bad": likelihood.both_bad,
-        "members": model.members,
-        "pairs": len(split.learned),
-        "held_out_pairs": len(split.measured),
-        "held_out_preferences": sum(pair.decisive for pair in split.measured),
-        "apart_pairs": len(split.apart),
-        "ties": sum(not pair.decisive for pair in pairs),
-    }
+    return JudgmentCounts(
+        theta=model.network.ties().item() if learns_theta else None,
+        tie_model=likelihood.tie_model,
+        both_bad=likelihood.both_bad,
+        members=model.members,
+        pairs=len(split.learned),
+        held_out_pairs=len(split.measured),
+        held_out_preferences=sum(pair.decisive for pair in split.measured),
+        apart_pairs=len(split.apart),
+        ties=sum(not pair.decisive for pair in pairs),
+    )
 
 
-def _notes_on_stopping(config: RewardConfig, apart: Sequence[JudgedPair]) -> list[dict[str, Any]]:
+def _notes_on_stopping(config: RewardConfig, apart: Sequence[JudgedPair]) -> list[Note]:
     if not config.early_stopping or stopping_pairs(config, apart):
         return []
     message = (
         "early stopping is off and all epochs are trained: it needs "
         f"{config.stopping_judgments} judgments on the prompts set apart (reward.audit_share)"
     )
-    return [{"kind": "info", "name": "early_stopping", "message": message}]
+    return [Note(kind="info", name="early_stopping", message=message)]
 
 
-def _notes_on_measuring(measured: Sequence[JudgedPair]) -> list[dict[str, Any]]:
+def _notes_on_measuring(measured: Sequence[JudgedPair]) -> list[Note]:
     if measured:
         return []
     message = (
         "accuracy is not measured: a reward model chose all judged pairs, and accuracy is measured "
         "on random pairs only (sampling.selection)"
     )
-    return [{"kind": "warning", "name": "held_out", "message": message}]
+    return [Note(kind="warning", name="held_out", message=message)]
 
 
 def measure_annotators(
@@ -175,7 +183,7 @@ def measure_annotators(
     pairs: Sequence[JudgedPair],
     split: Split,
     report: Report,
-) -> dict[str, Any]:
+) -> AnnotatorFit:
     """What one judgment of each annotator counts for; warns of those who count for little."""
     folds = [(split.unseen, model), *([(split.learned, audit)] if audit else [])]
     found = reliability(
@@ -185,8 +193,8 @@ def measure_annotators(
         likelihood=model.network.likelihood,
         ties=model.network.ties.values(),
     )
-    for note in notes_on_annotators(found["annotators"]):
-        report.note(**note)
+    for note in notes_on_annotators(found.annotators):
+        report.add(note)
     return found
 
 
@@ -220,7 +228,7 @@ def reference_responses(
 
 def centre(
     model: RewardModel, conversations: Sequence[Messages], responses: Sequence[str]
-) -> dict[str, float]:
+) -> Centring:
     """Shift each member's rewards so that the SFT model's responses average 0.
 
     The likelihood depends almost only on differences, so the level is arbitrary, but PPO reads it:
@@ -230,7 +238,7 @@ def centre(
     members = model.member_scores(conversations, responses)
     rewards = [fmean(each) for each in zip(*members, strict=True)]
     model.shift([-fmean(each) for each in members])
-    return {"mean": 0.0, "std": pstdev(rewards), "shift": -fmean(rewards)}
+    return Centring(mean=0.0, std=pstdev(rewards), shift=-fmean(rewards))
 
 
 def _centring_prompts(inputs: Path) -> list[Any]:
@@ -242,10 +250,12 @@ def _centring_prompts(inputs: Path) -> list[Any]:
     return [read_messages(text) for text in pd.read_parquet(path)["messages"]]
 
 
-def _spread(model: RewardModel, pairs: Sequence[JudgedPair]) -> dict[str, Any]:
-    """Mean and spread of the rewards of all judged responses, and their correlation with length."""
+def _spread(model: RewardModel, pairs: Sequence[JudgedPair]) -> RewardSpread:
     sides = {p.first: (p.first_ids, p.first_length) for p in pairs}
     sides |= {p.second: (p.second_ids, p.second_length) for p in pairs}
     rewards = model.score([ids for ids, _ in sides.values()])
-    found = {"length_correlation": length_correlation(rewards, [n for _, n in sides.values()])}
-    return found | {"judged_mean": fmean(rewards), "judged_std": pstdev(rewards)}
+    return RewardSpread(
+        length_correlation=length_correlation(rewards, [length for _, length in sides.values()]),
+        judged_mean=fmean(rewards),
+        judged_std=pstdev(rewards),
+    )

@@ -13,7 +13,6 @@ from pipeline.studies.compare import TRAINED, MethodCurve
 from pipeline.studies.plots import (
     COLORS,
     INK,
-    NORMAL_975,
     add_legend,
     budget_mark,
     columns,
@@ -23,6 +22,7 @@ from pipeline.studies.plots import (
     save_svg,
     svg_figure,
 )
+from storage.analysis.intervals import NORMAL
 
 _STYLES = {
     "sft": ("SFT", INK, "o", "none"),
@@ -86,7 +86,7 @@ def _draw(panels: Sequence[Any], curve: MethodCurve) -> Any:
     reward = [(point.reward, point.reward_error) for point in curve.points]
     for axes, figures in zip(panels, (gold, reward), strict=True):
         means = [mean for mean, _ in figures]
-        half = [NORMAL_975 * (error or 0) for _, error in figures]
+        half = [NORMAL * (error or 0) for _, error in figures]
         bars = {"fmt": "none", "ecolor": color, "elinewidth": 1.1, "alpha": 0.5}
         axes.plot(kls, means, **style, zorder=3)
         axes.plot(kls[first:-1], means[first:-1], marker, color=color, ms=4, zorder=3)

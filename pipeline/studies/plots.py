@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-NORMAL_975 = 1.96
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F5F3F", "#555555")
 """The palette of Okabe and Ito (2008), safe for colour-blind readers, and two more."""
 INK, FAINT = "#1b1b1b", "#666666"

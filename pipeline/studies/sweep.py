@@ -27,7 +27,6 @@ from pipeline.runs.repeat import (
 from pipeline.runs.rundir import RunDirectory, write_atomically
 from pipeline.studies.plots import (
     COLORS,
-    NORMAL_975,
     add_legend,
     budget_mark,
     columns,
@@ -36,6 +35,7 @@ from pipeline.studies.plots import (
     save_svg,
     svg_figure,
 )
+from storage.analysis.intervals import NORMAL
 
 SMOOTHED = 5
 """Updates over which reward and KL are averaged before they are compared."""
@@ -226,7 +226,7 @@ def _draw(
 ) -> Any:
     """Draw a curve with its band; return the line, for the legend."""
     kls, rewards, errors = zip(*blocks, strict=True)
-    half = [NORMAL_975 * error for error in errors]
+    half = [NORMAL * error for error in errors]
     low = [reward - each for reward, each in zip(rewards, half, strict=True)]
     high = [reward + each for reward, each in zip(rewards, half, strict=True)]
     axes.fill_between(kls, low, high, color=color, alpha=0.13, lw=0)

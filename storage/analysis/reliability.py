@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from storage.analysis.annotator_fit import AnnotatorFit, read_annotator_fit
 from storage.analysis.intervals import cluster_variance, clustered, wilson
 from storage.engine.database import Database
 from storage.engine.items import PEOPLE, shared_ratings
@@ -35,58 +36,23 @@ class Work:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Figures(Work):
-    """The same, and agreement with others.
+class Shared:
+    """One annotator's agreement with others.
 
     `agreement` is the share of others' ratings with the same outcome, averaged over the
     `shared_items` that others rated too.  Its 95% interval is clustered by prompt.
     """
 
-    annotator: Annotator
     shared_items: int = 0
     agreement: float | None = None
     agreement_interval: Interval | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fitted:
-    """What the newest reward model learned about an annotator; see docs/reward.md.
+class Figures(Work, Shared):
+    """All figures of one annotator."""
 
-    `slope` is 1 for judgments that follow the rewards as the average does, 0 for random ones and
-    below 0 for opposite ones.  `side_bias` is in units of reward, above 0 for the left.  `…_sd` are
-    standard errors, and `weight` is the weight of their judgments in the fit.  `with_model` is the
-    share of their `decided` judgments on unseen pairs for the response with the higher reward, and
-    `with_model_expected` the share that slope and side bias predict.
-    """
-
-    slope: float
-    slope_sd: float | None = None
-    side_bias: float | None = None
-    side_bias_sd: float | None = None
-    weight: float | None = None
-    judgments: int | None = None
-    decided: int = 0
-    with_model: float | None = None
-    with_model_expected: float | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class FittedModel:
-    """A reward model's estimates for all annotators.
-
-    `expected_agreement` is the predicted probability that two annotators agree on one of the
-    `overlapping_items`, which several judged and the model did not learn from;
-    `observed_agreement` is their actual agreement.  `…_alpha` is Krippendorff's nominal alpha of the
-    same.  Both bad counts as a tie.
-    """
-
-    model: str
-    annotators: Mapping[str, Fitted]
-    expected_agreement: float | None = None
-    observed_agreement: float | None = None
-    expected_alpha: float | None = None
-    observed_alpha: float | None = None
-    overlapping_items: int = 0
+    annotator: Annotator
 
 
 _WORK = """
@@ -148,7 +114,7 @@ def annotator_figures(
         person.id: Figures(
             annotator=person,
             **vars(work.get(person.id, Work())),
-            **_agreement(agreed.get(person.id)),
+            **vars(_agreement(agreed[person.id]) if person.id in agreed else Shared()),
         )
         for person in annotators.listing(db)
     }
@@ -168,37 +134,20 @@ def _work(db: Database, annotator: str | None = None) -> dict[str, Work]:
     return found
 
 
-def _agreement(row: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The fields of `Figures` about agreement."""
-    if row is None:
-        return {}
+def _agreement(row: Mapping[str, Any]) -> Shared:
     items, prompts = row["items"], row["prompts"]
     share = row["total"] / items
     squares = row["ss"] - 2 * share * row["sn"] + share**2 * row["nn"]
     variance = cluster_variance(squares, n=items, clusters=prompts)
-    return {
-        "shared_items": items,
-        "agreement": share,
+    return Shared(
+        shared_items=items,
+        agreement=share,
         # The others' answers are all the evidence on this share.
-        "agreement_interval": clustered(share, variance, clusters=prompts, most=row["answers"]),
-    }
+        agreement_interval=clustered(share, variance, clusters=prompts, most=row["answers"]),
+    )
 
 
-def fitted(db: Database) -> FittedModel | None:
+def annotator_fit(db: Database) -> AnnotatorFit | None:
     """The newest reward model's estimates; None if it has none."""
     newest = models.newest(db, "reward")
-    rows = newest.summary.get("annotators") if newest else None
-    if newest is None or not rows:
-        return None
-    names = Fitted.__dataclass_fields__
-    return FittedModel(
-        model=newest.id,
-        annotators={
-            row["annotator"]: Fitted(**{k: v for k, v in row.items() if k in names}) for row in rows
-        },
-        expected_agreement=newest.summary.get("expected_agreement"),
-        observed_agreement=newest.summary.get("observed_agreement"),
-        expected_alpha=newest.summary.get("expected_alpha"),
-        observed_alpha=newest.summary.get("observed_alpha"),
-        overlapping_items=newest.summary.get("overlapping_items") or 0,
-    )
+    return read_annotator_fit(newest.summary) if newest else None

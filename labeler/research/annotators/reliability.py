@@ -10,8 +10,9 @@ from typing import Any
 from labeler.html import components
 from labeler.html.components import Column, Markup
 from storage.analysis.agreement import Agreement, Kappa
-from storage.analysis.intervals import wilson
-from storage.analysis.reliability import Figures, Fitted, FittedModel
+from storage.analysis.annotator_fit import AnnotatorEstimate, AnnotatorFit
+from storage.analysis.intervals import NORMAL, wilson
+from storage.analysis.reliability import Figures
 
 _JUDGED = (
     Column("Annotator"),
@@ -64,19 +65,19 @@ UNLIKELY = 3.0
 _FEWEST = 20  # judgments below which speed is not remarked on
 
 
-def table(figures: Iterable[Figures], fitted: FittedModel | None) -> Markup:
+def table(figures: Iterable[Figures], fit: AnnotatorFit | None) -> Markup:
     """A row for each annotator who has judged, the busiest first."""
     judged = sorted(
         (f for f in figures if f.judgments), key=lambda f: (-f.judgments, f.annotator.name)
     )
     if not judged:
         return components.empty("No judgments yet", "Figures appear with the first judgments.")
-    columns = [*_JUDGED, *(_FITTED if fitted else ())]
-    rows = [_row(f, remarks(f, judged, fitted), fitted) for f in judged]
+    columns = [*_JUDGED, *(_FITTED if fit else ())]
+    rows = [_row(f, remarks(f, judged, fit), fit) for f in judged]
     return components.table(columns, rows, caption="How each annotator judges")
 
 
-def _row(f: Figures, said: Sequence[str], fitted: FittedModel | None) -> Sequence[Any]:
+def _row(f: Figures, said: Sequence[str], fit: AnnotatorFit | None) -> Sequence[Any]:
     quick = f"10%: {components.duration(f.quick_seconds)}" if f.quick_seconds is not None else ""
     pairs = f"{components.plural(f.shared_items, 'pair')}" if f.shared_items else "no pair shared"
     spread = components.interval(*f.agreement_interval) if f.agreement_interval else ""
@@ -91,12 +92,12 @@ def _row(f: Figures, said: Sequence[str], fitted: FittedModel | None) -> Sequenc
         components.figure(components.duration(f.median_seconds), quick),
         components.figure(components.percent(f.agreement), spread, pairs),
     ]
-    if fitted:
-        cells += _fitted_cells(fitted.annotators.get(f.annotator.id))
+    if fit:
+        cells += _fitted_cells(fit.by_annotator.get(f.annotator.id))
     return cells
 
 
-def _fitted_cells(found: Fitted | None) -> list[Any]:
+def _fitted_cells(found: AnnotatorEstimate | None) -> list[Any]:
     if found is None:  # has judged since the fit
         return [components.DASH, components.DASH, components.DASH, components.DASH]
     return [
@@ -107,7 +108,7 @@ def _fitted_cells(found: Fitted | None) -> list[Any]:
     ]
 
 
-def _with_model(found: Fitted) -> Markup | str:
+def _with_model(found: AnnotatorEstimate) -> Markup | str:
     if found.with_model is None:
         return components.DASH
     return components.figure(
@@ -119,8 +120,10 @@ def _with_model(found: Fitted) -> Markup | str:
 
 def _estimate(value: float | None, sd: float | None) -> Markup:
     """A figure with its 95% interval."""
-    spread = "" if value is None or sd is None else _between((value - 1.96 * sd, value + 1.96 * sd))
-    return components.figure(components.decimal(value), spread)
+    if value is None or sd is None:
+        return components.figure(components.decimal(value), "")
+    interval = (value - NORMAL * sd, value + NORMAL * sd)
+    return components.figure(components.decimal(value), _between(interval))
 
 
 def _between(interval: Sequence[float]) -> str:
@@ -148,7 +151,7 @@ def side_bias(left_rate: float | None, decided: int) -> float | None:
     return (left_rate - 0.5) / math.sqrt(0.25 / decided)
 
 
-def remarks(f: Figures, everybody: Sequence[Figures], fitted: FittedModel | None) -> list[str]:
+def remarks(f: Figures, everybody: Sequence[Figures], fit: AnnotatorFit | None) -> list[str]:
     """What is unlikely by chance if the annotator judges as the others of `everybody` do.
 
     Without others, only a side bias is remarked on.
@@ -160,7 +163,7 @@ def remarks(f: Figures, everybody: Sequence[Figures], fitted: FittedModel | None
         _share("calls {} both bad", f, others, lambda each: each.both_bad_rate),
         _speed(f, others),
         _agreement(f, others),
-        _slope(fitted.annotators.get(f.annotator.id) if fitted else None),
+        _slope(fit.by_annotator.get(f.annotator.id) if fit else None),
     ]
     return [words for words in found if words]
 
@@ -204,16 +207,16 @@ def _agreement(f: Figures, others: Sequence[Figures]) -> str:
     if f.agreement is None or f.agreement_interval is None or not shares:
         return ""
     usual = statistics.median(shares)
-    reach = (f.agreement_interval[1] - f.agreement) * UNLIKELY / 1.96
+    reach = (f.agreement_interval[1] - f.agreement) * UNLIKELY / NORMAL
     if f.agreement + reach >= usual:
         return ""
     return f"agrees with others on {components.percent(f.agreement)}, others on {components.percent(usual)}"
 
 
-def _slope(found: Fitted | None) -> str:
+def _slope(found: AnnotatorEstimate | None) -> str:
     if found is None or found.slope_sd is None:
         return ""
-    high = found.slope + 1.96 * found.slope_sd
+    high = found.slope + NORMAL * found.slope_sd
     if high < 0:
         return "prefers the response with the lower reward"
     return "follows the reward less than half as closely as most" if high < 0.5 else ""
@@ -222,7 +225,7 @@ def _slope(found: Fitted | None) -> str:
 # ------------------------------------------------------------------ together
 
 
-def agreement(found: Agreement, fitted: FittedModel | None) -> Markup:
+def agreement(found: Agreement, fit: AnnotatorFit | None) -> Markup:
     """Percent agreement and both α with intervals, the expected agreement, and κ of each pair."""
     if not found.items:
         return components.empty(
@@ -239,11 +242,11 @@ def agreement(found: Agreement, fitted: FittedModel | None) -> Markup:
             f"{components.plural(found.items, 'pair')} judged by two or more",
             help="How often two judgments of the same pair agree. Small: the 95% interval.",
         ),
-        _expected(fitted),
+        _expected(fit),
         components.tile(
             "Krippendorff's α",
             _value(components.decimal(found.alpha), _between(found.alpha_interval or ())),
-            _expected_alpha(fitted),
+            _expected_alpha(fit),
             help="Agreement of all annotators on the four outcomes (nominal), corrected for chance: "
             "1 is perfect, 0 is chance. Compare it with the value that the fitted model expects of "
             "these annotators on unseen pairs, where both bad counts as a tie. Pairs of nearly "
@@ -268,15 +271,15 @@ def _value(figure: str, interval: str) -> Markup:
     return Markup("{}{}").format(figure, small)
 
 
-def _expected(fitted: FittedModel | None) -> Markup:
+def _expected(fit: AnnotatorFit | None) -> Markup:
     """The agreement that the fitted model expects: careful people disagree too."""
-    expected = fitted.expected_agreement if fitted else None
-    if fitted is None:
+    expected = fit.expected_agreement if fit else None
+    if fit is None:
         detail = "known after a reward model has been trained"
-    elif expected is None or fitted.observed_agreement is None:
+    elif expected is None or fit.observed_agreement is None:
         detail = "unknown: no unseen pair of the newest reward model was judged by two people"
     else:
-        observed, items = fitted.observed_agreement, fitted.overlapping_items
+        observed, items = fit.observed_agreement, fit.overlapping_items
         low, high = wilson(observed, items)
         how = "less than" if high < expected else "more than" if low > expected else "as"
         detail = (
@@ -294,12 +297,12 @@ def _expected(fitted: FittedModel | None) -> Markup:
     )
 
 
-def _expected_alpha(fitted: FittedModel | None) -> str:
-    if fitted is None or fitted.expected_alpha is None:
+def _expected_alpha(fit: AnnotatorFit | None) -> str:
+    if fit is None or fit.expected_alpha is None:
         return "1 is perfect, 0 is chance"
     return (
-        f"expected {components.decimal(fitted.expected_alpha)} on {components.plural(fitted.overlapping_items, 'unseen pair')}"
-        f", where it was {components.decimal(fitted.observed_alpha)}"
+        f"expected {components.decimal(fit.expected_alpha)} on {components.plural(fit.overlapping_items, 'unseen pair')}"
+        f", where it was {components.decimal(fit.observed_alpha)}"
     )
 
 

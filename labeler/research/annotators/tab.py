@@ -68,11 +68,11 @@ class AnnotatorsTab(Tab):
         work = reading.work(self._db, midnight=midnight(moment))
         acts = reading.acts(self._db)
         figures, agreed = self._figures.get(acts), self._agreement.get(acts)
-        fitted = reliability.fitted(self._db)
+        fit = reliability.annotator_fit(self._db)
         return {
             self.people: render(annotators_view.people(work, now=moment)),
-            self.reliability: render(annotators_reliability.table(figures.values(), fitted)),
-            self.agreement: render(annotators_reliability.agreement(agreed, fitted)),
+            self.reliability: render(annotators_reliability.table(figures.values(), fit)),
+            self.agreement: render(annotators_reliability.agreement(agreed, fit)),
             self.flags: render(annotators_view.flags(reading.flags(self._db), now=moment)),
         }
 

@@ -11,15 +11,14 @@ and the factor of the rewards alone would make ties far too likely.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import asdict, dataclass, replace
 
 import torch
 from torch import Tensor
 
 from pipeline.reward.data import JudgedPair
 from pipeline.reward.likelihood import LEARNS_THETA, Likelihood, TieValues
-from pipeline.reward.quality.metrics import held_out_metrics
+from pipeline.reward.quality.metrics import HeldOutFigures, held_out_metrics
 from pipeline.reward.quality.reliability import SCALES, judged_by_rewards
 from pipeline.reward.scoring import RewardModel
 from storage.records import digest
@@ -105,6 +104,16 @@ class Scale:
         return self.by_half[_half(pair)].over(self.factors)
 
 
+@dataclass(frozen=True, kw_only=True)
+class CalibratedFigures(HeldOutFigures):
+    """Held-out figures of a rescaled model, with its factors."""
+
+    scale: float
+    """On the rewards."""
+    threshold_scale: float
+    """On the thresholds of ties and strengths."""
+
+
 def _half(pair: JudgedPair) -> int:
     return int(digest("calibration", pair.prompt), 16) % 2
 
@@ -115,13 +124,12 @@ def calibrate(
     others: Sequence[JudgedPair] = (),
     *,
     scale: bool = True,
-) -> tuple[dict[str, Any], Scale]:
+) -> tuple[CalibratedFigures, Scale]:
     """Rescale a model to judgments that it did not learn from; return its figures on `measured`.
 
-    The factors are fitted on `measured` and `others`.  The figures are `held_out_metrics`, and the
-    factors as ``scale`` and ``threshold_scale``.  They are cross-fitted: each half of the measured
-    prompts is measured at the scale that fits the other half and `others`.  Without `scale` the
-    factors are 1.
+    The factors are fitted on `measured` and `others`.  The figures are cross-fitted: each half of
+    the measured prompts is measured at the scale that fits the other half and `others`.  Without
+    `scale` the factors are 1.
     """
     network, ties = model.network, model.network.ties.values()
     pairs = [*measured, *others]
@@ -152,5 +160,8 @@ def calibrate(
         tie_model=network.likelihood.tie_model,
     )
     model.rescale(found.factors.rewards, thresholds=found.factors.thresholds)
-    scales = {"scale": found.factors.rewards, "threshold_scale": found.factors.thresholds}
-    return figures | scales, found
+    return CalibratedFigures(
+        **asdict(figures),
+        scale=found.factors.rewards,
+        threshold_scale=found.factors.thresholds,
+    ), found

@@ -17,6 +17,7 @@ from pipeline.statistics.winrate import cluster_numbers, clustered_mean, win_rat
 from storage.analysis.intervals import WinRate, student
 from storage.records import RANDOM_STREAM
 from storage.reports import (
+    Accuracy,
     AccuracyBin,
     AccuracyByAgreement,
     Calibration,
@@ -118,7 +119,7 @@ def calibration(stated: np.ndarray, right: np.ndarray, prompts: Sequence[Hashabl
                 start=round(0.5 + n * width, 6),
                 end=round(0.5 + (n + 1) * width, 6),
                 stated=float(stated[number == n].mean()),
-                **_accuracy(number == n, right, prompts),
+                **vars(_accuracy(number == n, right, prompts)),
             )
             for n in np.unique(number).tolist()
         ),
@@ -140,7 +141,7 @@ def by_margin(
             start=float(margin[number == n].min()),
             end=float(margin[number == n].max()),
             stated=float(stated[number == n].mean()),
-            **_accuracy(number == n, right, prompts),
+            **vars(_accuracy(number == n, right, prompts)),
         )
         for n in np.unique(number).tolist()
     )
@@ -152,7 +153,7 @@ def by_agreement(
     """Accuracy by how the people who judged an item agree, without empty groups."""
     given = np.asarray(groups, dtype=str)
     return tuple(
-        AccuracyByAgreement(group=group, **_accuracy(given == group, right, prompts))
+        AccuracyByAgreement(group=group, **vars(_accuracy(given == group, right, prompts)))
         for group in GROUPS
         if (given == group).any()
     )
@@ -209,12 +210,9 @@ def _mean(values: np.ndarray, prompts: Sequence[Hashable]) -> Interval:
     return Interval(value=mean, low=mean - reach, high=mean + reach)
 
 
-def _accuracy(chosen: np.ndarray, right: np.ndarray, prompts: Sequence[Hashable]) -> dict[str, Any]:
-    """The fields of `Accuracy` for the chosen judgments."""
+def _accuracy(chosen: np.ndarray, right: np.ndarray, prompts: Sequence[Hashable]) -> Accuracy:
+    """On the chosen judgments."""
     found = win_rate(right[chosen].tolist(), [p for p, c in zip(prompts, chosen, strict=True) if c])
-    return {
-        "accuracy": found.win_rate,
-        "low": found.low,
-        "high": found.high,
-        "judgments": found.comparisons,
-    }
+    return Accuracy(
+        accuracy=found.win_rate, low=found.low, high=found.high, judgments=found.comparisons
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -24,6 +24,21 @@ from pipeline.statistics.winrate import win_rate
 _BINS = 10
 
 
+@dataclass(frozen=True, kw_only=True)
+class HeldOutFigures:
+    """Figures of a reward model on judgments that it did not learn from; None without any."""
+
+    accuracy: float | None
+    """Share of preferences whose winner has the higher reward."""
+    accuracy_low: float | None
+    """With `accuracy_high`, the 95% interval, clustered by prompt."""
+    accuracy_high: float | None
+    log_loss: float | None
+    """Nats per judgment."""
+    ece: float | None
+    """Expected calibration error on preferences."""
+
+
 def held_out_metrics(
     pairs: Sequence[JudgedPair],
     first: Sequence[float],
@@ -31,7 +46,7 @@ def held_out_metrics(
     *,
     theta: float | Sequence[float],
     tie_model: TieModel,
-) -> dict[str, Any]:
+) -> HeldOutFigures:
     """Accuracy with its prompt-clustered 95% interval, log-loss and ECE.
 
     `first` and `second` are the rewards of each pair's two texts, `theta` one for all or one each.
@@ -44,25 +59,27 @@ def held_out_metrics(
     scored = decisive if tie_model == "drop" else torch.ones_like(decisive)
     learned = torch.as_tensor(theta, dtype=torch.float64).expand(len(pairs))
     threshold = learned if tie_model in LEARNS_THETA else torch.zeros_like(learned)
-    found: dict[str, Any] = dict.fromkeys(
-        ("accuracy", "accuracy_low", "accuracy_high", "log_loss", "ece")
-    )
+    log_loss = accuracy = ece = None
     if scored.any():
         model, ties = Likelihood(tie_model=tie_model), TieValues(theta=learned[scored])
         losses = model.loss(d[scored], outcomes[scored], ties=ties)
-        found["log_loss"] = losses.mean().item()
+        log_loss = losses.mean().item()
     if decisive.any():
         toward = torch.where(outcomes == FIRST, d, -d)[decisive]
         right = ((toward > 0).double() + (toward == 0).double() / 2).tolist()
         prompts = [pair.prompt for pair in pairs if pair.decisive]
         accuracy = win_rate(right, prompts)
-        found |= {"accuracy": accuracy.win_rate}
-        found |= {"accuracy_low": accuracy.low, "accuracy_high": accuracy.high}
         # σ(log P(first) − log P(second)): P(first) given that the judgment is decisive.
         stated = torch.sigmoid(preference_logit(d, threshold, tie_model))[decisive]
         won = (outcomes == FIRST)[decisive].double()
-        found["ece"] = expected_calibration_error(stated.tolist(), won.tolist())
-    return found
+        ece = expected_calibration_error(stated.tolist(), won.tolist())
+    return HeldOutFigures(
+        accuracy=accuracy.win_rate if accuracy else None,
+        accuracy_low=accuracy.low if accuracy else None,
+        accuracy_high=accuracy.high if accuracy else None,
+        log_loss=log_loss,
+        ece=ece,
+    )
 
 
 def expected_calibration_error(probabilities: Sequence[float], outcomes: Sequence[float]) -> float:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from itertools import combinations
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,6 +28,8 @@ from pipeline.reward.likelihood import (
     log_probabilities,
 )
 from pipeline.reward.scoring import RewardModel
+from pipeline.runs.rundir import Note
+from storage.analysis.annotator_fit import AnnotatorEstimate, AnnotatorFit
 
 LITTLE = 0.25
 """A warning names annotators whose judgments have less than this weight."""
@@ -69,8 +71,8 @@ def reliability(
     *,
     likelihood: Likelihood,
     ties: TieValues,
-) -> dict[str, Any]:
-    """``annotators``, a row each, and the agreement expected of them.
+) -> AnnotatorFit:
+    """The estimates for each annotator, and the agreement expected of them.
 
     `folds` are judgments, each with a model that did not learn from them: a model that did has
     memorized careless judgments and takes them for careful ones.  The rewards of each fold are
@@ -97,18 +99,23 @@ def reliability(
     agreement = expected_agreement(judged.outcomes, chances, items) if known else None
     preferences = expected_preference_agreement(chances, items, stream)
     weights = annotator_weights(fitted, likelihood, ties)
-    rows = report(ids, judged, fitted, weights)
-    follows = _with_the_model(ids, judged, chances)
-    rows = [row | more for row, more in zip(rows, follows, strict=True)]
-    return {
-        "annotators": [row | {"judgments": counts[row["annotator"]]} for row in rows],
-        "expected_agreement": agreement["expected"] if agreement else None,
-        "observed_agreement": agreement["observed"] if agreement else None,
-        "expected_alpha": agreement["expected_alpha"] if agreement else None,
-        "observed_alpha": agreement["observed_alpha"] if agreement else None,
-        "overlapping_items": agreement["items"] if agreement else 0,
-        "expected_preference_agreement": preferences,
-    }
+    estimates = annotator_estimates(
+        ids,
+        counts,
+        judged,
+        fitted,
+        weights=weights,
+        follows=agreement_with_model(ids, judged, chances),
+    )
+    return AnnotatorFit(
+        annotators=tuple(estimates),
+        expected_agreement=agreement.expected if agreement else None,
+        observed_agreement=agreement.observed if agreement else None,
+        expected_alpha=agreement.expected_alpha if agreement else None,
+        observed_alpha=agreement.observed_alpha if agreement else None,
+        overlapping_items=agreement.items if agreement else 0,
+        expected_preference_agreement=preferences,
+    )
 
 
 def calibrated(judged: Judged, likelihood: Likelihood, ties: TieValues) -> Judged:
@@ -144,63 +151,75 @@ def losses_to_annotators(
     return losses[losses.sum(-1).argmin()]
 
 
-def notes_on_annotators(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def notes_on_annotators(estimates: Sequence[AnnotatorEstimate]) -> list[Note]:
     """A warning for each annotator whose slope is negative or whose weight is small."""
     notes = []
-    for row in rows:
-        upper = row["slope"] + 2 * row["slope_sd"]
-        if upper < 0:
+    for each in estimates:
+        slope_sd, weight = each.slope_sd or 0.0, each.weight or 0.0
+        if each.slope + 2 * slope_sd < 0:
             problem = "contradicts the others and is counted the other way round"
-        elif row["weight"] < LITTLE:
-            problem = f"counts for {row['weight']:.0%} of an average one"
+        elif weight < LITTLE:
+            problem = f"counts for {weight:.0%} of an average one"
         else:
             continue
         message = (
-            f"a judgment by {row['annotator']} {problem}: slope {row['slope']:.2f} "
-            f"± {row['slope_sd']:.2f} over {row['measured']} judgments"
+            f"a judgment by {each.annotator} {problem}: slope {each.slope:.2f} "
+            f"± {slope_sd:.2f} over {each.measured} judgments"
         )
-        notes.append({"kind": "warning", "name": "annotator", "message": message} | row)
+        notes.append(Note(kind="warning", name="annotator", message=message, payload=asdict(each)))
     return notes
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgreementOnItems:
+    """Agreement of two annotators on the `items` that several people judged."""
+
+    items: int
+    expected: float
+    expected_alpha: float | None
+    """Krippendorff's α over the outcomes first, second and tie; None if all ratings are the same."""
+    observed: float
+    observed_alpha: float | None
 
 
 def expected_agreement(
     outcomes: Tensor, chances: Tensor, items: Sequence[Any]
-) -> dict[str, Any] | None:
+) -> AgreementOnItems | None:
     """Expected and observed agreement of two annotators on items that several people judged.
 
     `outcomes` (N,) are the judgments, `chances` (N, 3) their `outcome_chances`, and `items` (N,)
     their pairs of responses.  Two judgments agree if both name the same response or both are ties.
-    The alphas are Krippendorff's over these three outcomes.  None without such an item.
+    None without such an item.
     """
-    several = _judged_by_several(items)
-    if not several:
+    overlapping = _judged_by_several(items)
+    if not overlapping:
         return None
-    said = one_hot(outcomes.clamp(max=TIE), 3).double()  # both bad is a tie
-    expected, expected_alpha = _agreed(chances, several)
-    observed, observed_alpha = _agreed(said, several)
-    return {
-        "items": len(several),
-        "expected": expected,
-        "expected_alpha": expected_alpha,
-        "observed": observed,
-        "observed_alpha": observed_alpha,
-    }
+    ratings = one_hot(outcomes.clamp(max=TIE), 3).double()  # both bad is a tie
+    expected, expected_alpha = _agreed(chances, overlapping)
+    observed, observed_alpha = _agreed(ratings, overlapping)
+    return AgreementOnItems(
+        items=len(overlapping),
+        expected=expected,
+        expected_alpha=expected_alpha,
+        observed=observed,
+        observed_alpha=observed_alpha,
+    )
 
 
-def _agreed(said: Tensor, several: Sequence[Sequence[int]]) -> tuple[float, float | None]:
+def _agreed(ratings: Tensor, overlapping: Sequence[Sequence[int]]) -> tuple[float, float | None]:
     """Percent agreement and nominal α of independent ratings (N, C): probabilities, or ones.
 
     An item with m judgments counts m times, with the mean over its pairs of judgments.  For
     probabilities, α is the ratio of the expected numerator and denominator.  α is None if all
     ratings are the same.
     """
-    rated = [row for rows in several for row in rows]
+    rated = [row for rows in overlapping for row in rows]
     n, agreed = len(rated), 0.0
-    for rows in several:
-        pairs = sum(float(said[a] @ said[b]) for a, b in combinations(rows, 2))
+    for rows in overlapping:
+        pairs = sum(float(ratings[a] @ ratings[b]) for a, b in combinations(rows, 2))
         agreed += 2 * pairs / (len(rows) - 1) / n
     # Two different ratings drawn from all, those of the same item included.
-    sums, squares = said[rated].sum(0).square().sum(), said[rated].square().sum()
+    sums, squares = ratings[rated].sum(0).square().sum(), ratings[rated].square().sum()
     by_chance = ((sums - squares) / (n * (n - 1))).item()
     return agreed, 1 - (1 - agreed) / (1 - by_chance) if by_chance < 1 else None
 
@@ -244,12 +263,22 @@ def _judged_by_several(items: Sequence[Any]) -> list[list[int]]:
     return [rows for rows in by_item.values() if len(rows) > 1]
 
 
-def _with_the_model(ids: Sequence[str], judged: Judged, chances: Tensor) -> list[dict[str, Any]]:
-    """How often each annotator preferred the response with the higher reward, a row each.
+class AgreementWithModel(NamedTuple):
+    """How often one annotator preferred the response with the higher reward.
 
-    ``with_model`` is the share of their ``decided`` judgments, and ``with_model_expected`` what their
-    slope and side bias predict; both are None without such a judgment.  Equal rewards count half.
+    `share` is of their `decided` judgments, and `expected` what their slope and side bias predict;
+    both are None without such a judgment.  Equal rewards count half.
     """
+
+    decided: int
+    share: float | None
+    expected: float | None
+
+
+def agreement_with_model(
+    ids: Sequence[str], judged: Judged, chances: Tensor
+) -> list[AgreementWithModel]:
+    """The figures of each annotator, in the order of `ids`."""
     decided = judged.outcomes < TIE
     right = judged.d.sign() * torch.where(judged.outcomes == FIRST, 1.0, -1.0)
     first = chances[:, 0] / chances[:, :2].sum(1)
@@ -259,29 +288,39 @@ def _with_the_model(ids: Sequence[str], judged: Judged, chances: Tensor) -> list
         theirs = decided & (judged.annotator == n)
         some = bool(theirs.any())
         found.append(
-            {
-                "decided": int(theirs.sum()),
-                "with_model": ((1 + right[theirs]) / 2).mean().item() if some else None,
-                "with_model_expected": higher[theirs].mean().item() if some else None,
-            }
+            AgreementWithModel(
+                decided=int(theirs.sum()),
+                share=((1 + right[theirs]) / 2).mean().item() if some else None,
+                expected=higher[theirs].mean().item() if some else None,
+            )
         )
     return found
 
 
-def report(
-    ids: Sequence[str], judged: Judged, fitted: FittedAnnotators, weights: Tensor
-) -> list[dict[str, Any]]:
-    """One row per annotator: slope, side bias, standard errors, weight, judgments measured."""
-    counts = torch.bincount(judged.annotator, minlength=len(ids)).tolist()
+def annotator_estimates(
+    ids: Sequence[str],
+    counts: Mapping[str, int],
+    judged: Judged,
+    fitted: FittedAnnotators,
+    *,
+    weights: Tensor,
+    follows: Sequence[AgreementWithModel],
+) -> list[AnnotatorEstimate]:
+    """One for each of `ids`; `counts` are everybody's judgments, measured or not."""
+    measured = torch.bincount(judged.annotator, minlength=len(ids)).tolist()
     return [
-        {
-            "annotator": id,
-            "slope": 1 + fitted.delta[n].item(),
-            "slope_sd": fitted.delta_sd[n].item(),
-            "side_bias": fitted.bias[n].item(),
-            "side_bias_sd": fitted.bias_sd[n].item(),
-            "weight": weights[n].item(),
-            "measured": counts[n],
-        }
+        AnnotatorEstimate(
+            annotator=id,
+            slope=1 + fitted.delta[n].item(),
+            slope_sd=fitted.delta_sd[n].item(),
+            side_bias=fitted.bias[n].item(),
+            side_bias_sd=fitted.bias_sd[n].item(),
+            weight=weights[n].item(),
+            judgments=counts[id],
+            measured=measured[n],
+            decided=follows[n].decided,
+            with_model=follows[n].share,
+            with_model_expected=follows[n].expected,
+        )
         for n, id in enumerate(ids)
     ]

@@ -8,7 +8,8 @@ import pytest
 
 from labeler.research.annotators import reliability
 from storage.analysis.agreement import Agreement, Kappa
-from storage.analysis.reliability import Figures, Fitted, FittedModel
+from storage.analysis.annotator_fit import AnnotatorEstimate, AnnotatorFit
+from storage.analysis.reliability import Figures
 from storage.records import Annotator
 from tests.helpers.recording_loop import HOSTILE
 
@@ -54,11 +55,14 @@ def test_what_stands_out_is_said_in_words(figures, words):
 
 
 def test_a_slope_is_put_into_words_where_it_is_known_well():
-    found = {
-        "a": Fitted(slope=-0.6, slope_sd=0.2), "b": Fitted(slope=-0.1, slope_sd=0.2),
-        "c": Fitted(slope=1.2, slope_sd=0.2), "d": Fitted(slope=-3.0),
-    }  # fmt: skip
-    fitted = FittedModel(model="r", annotators=found)
+    fitted = AnnotatorFit(
+        annotators=(
+            AnnotatorEstimate(annotator="a", slope=-0.6, slope_sd=0.2),
+            AnnotatorEstimate(annotator="b", slope=-0.1, slope_sd=0.2),
+            AnnotatorEstimate(annotator="c", slope=1.2, slope_sd=0.2),
+            AnnotatorEstimate(annotator="d", slope=-3.0),
+        )
+    )
     everybody = [judging(name) for name in "abcd"]
     said = [reliability.remarks(f, everybody, fitted) for f in everybody]
     assert said == [
@@ -81,12 +85,15 @@ def test_everybody_who_judged_has_a_row_and_unknown_figures_are_dashes():
 
 
 def test_fitted_columns_stand_only_where_a_model_says_something():
-    fitted = FittedModel(model="r", annotators={"a": Fitted(slope=0.5, slope_sd=0.1, weight=0.25)})
+    estimate = AnnotatorEstimate(annotator="a", slope=0.5, slope_sd=0.1, weight=0.25)
+    fitted = AnnotatorFit(annotators=(estimate,))
     seen = reliability.table([judging("a"), judging("b")], fitted)
     # .5 ± 1.96 · .1
     assert "0.50<small>0.30 to 0.70</small>" in seen
-    follows = Fitted(slope=1.0, decided=100, with_model=0.6, with_model_expected=0.72)
-    fitted = FittedModel(model="r", annotators={"a": follows})
+    follows = AnnotatorEstimate(
+        annotator="a", slope=1.0, decided=100, with_model=0.6, with_model_expected=0.72
+    )
+    fitted = AnnotatorFit(annotators=(follows,))
     row = reliability.table([judging("a")], fitted)
     assert "60%<small>50–69%</small><small>expected 72%</small>" in row
     assert "Slope" not in reliability.table([judging("a")], None)
@@ -118,8 +125,8 @@ def test_agreement_lists_each_pair_the_best_first_with_its_interval():
 
 
 def test_alpha_stands_beside_what_the_model_expects():
-    fitted = FittedModel(
-        model="r", annotators={}, expected_agreement=0.6, observed_agreement=0.6,
+    fitted = AnnotatorFit(
+        annotators=(), expected_agreement=0.6, observed_agreement=0.6,
         expected_alpha=0.312, observed_alpha=0.288, overlapping_items=40,
     )  # fmt: skip
     seen = reliability.agreement(KNOWN, fitted)
@@ -141,8 +148,8 @@ SEEN = "on 100 unseen pairs people agreed in 60% (50–69%): "
     ],
 )
 def test_agreement_stands_beside_what_the_model_expects_of_the_same_pairs(expected, words):
-    fitted = FittedModel(
-        model="r", annotators={}, expected_agreement=expected,
+    fitted = AnnotatorFit(
+        annotators=(), expected_agreement=expected,
         observed_agreement=0.6, overlapping_items=100,
     )  # fmt: skip
     seen = reliability.agreement(KNOWN, fitted)

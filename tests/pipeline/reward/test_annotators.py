@@ -26,18 +26,20 @@ from pipeline.reward.annotators import (
 )
 from pipeline.reward.likelihood import BOTH_BAD, FIRST, SECOND, TIE, Likelihood, TieValues
 from pipeline.reward.quality.reliability import (
+    agreement_with_model,
+    annotator_estimates,
     calibrated,
     expected_agreement,
     losses_to_annotators,
     notes_on_annotators,
     outcome_chances,
     reliability,
-    report,
 )
 from pipeline.reward.scoring import RewardModel
 from pipeline.reward.ties import Ties
 from pipeline.runs.rundir import Report, RunDirectory
 from pipeline.stages.reward import run
+from storage.analysis.annotator_fit import AnnotatorEstimate
 from tests.helpers.judged_pairs import pair as judged_pair
 from tests.helpers.stage_inputs import give, make_job, make_judgments, make_prompts, tiny_models
 
@@ -215,15 +217,15 @@ def test_expected_and_observed_agreement_by_hand():
     chances = outcome_chances(judged, fitted, RAO_KUPPER, no_ties)
     found = expected_agreement(judged.outcomes, chances, items)
     assert found is not None
-    assert found["items"] == 2
-    assert found["expected"] == pytest.approx((2 * 5 / 8 + 3 * 1 / 2) / 5)
+    assert found.items == 2
+    assert found.expected == pytest.approx((2 * 5 / 8 + 3 * 1 / 2) / 5)
     # x agrees; of y's three pairs one does (tie and both bad): (2 · 1 + 3 · 1/3) / 5.
-    assert found["observed"] == pytest.approx(3 / 5)
+    assert found.observed == pytest.approx(3 / 5)
     # Said: first 2, tie 2, second 1: two of five are alike by chance with (2 + 2 + 0)/20 = .2.
-    assert found["observed_alpha"] == pytest.approx(1 - 0.4 / 0.8)
+    assert found.observed_alpha == pytest.approx(1 - 0.4 / 0.8)
     # Expected: first 2 · ¾ + 3 · ½ = 3, second 2; Σp² = 2 · 5/8 + 3 · ½ = 2.75, so by chance
     # (9 + 4 − 2.75)/20 = .5125; .55 agree.
-    assert found["expected_alpha"] == pytest.approx(1 - 0.45 / 0.4875)
+    assert found.expected_alpha == pytest.approx(1 - 0.45 / 0.4875)
     assert expected_agreement(judged.outcomes, chances, list("abcdef")) is None
 
 
@@ -243,12 +245,12 @@ def test_nothing_to_measure_on_leaves_everybody_at_the_prior():
     found = reliability(
         [(pairs, Known())], ["a", "b"], {"a": 1, "b": 1}, likelihood=drop, ties=VALUES
     )  # type: ignore[list-item]
-    for row in found["annotators"]:
-        assert (row["slope"], row["side_bias"], row["measured"]) == (1.0, 0.0, 0)
-    assert found["expected_agreement"] is None
+    for row in found.annotators:
+        assert (row.slope, row.side_bias, row.measured) == (1.0, 0.0, 0)
+    assert found.expected_agreement is None
 
 
-def test_agreement_with_the_model_by_hand():
+def test_agreementagreement_with_model_by_hand():
     # The first has the higher reward in every pair; b never prefers, and c once of three times.
     said = {"a": [FIRST, FIRST, SECOND, TIE], "b": [TIE, TIE], "c": [SECOND, SECOND, FIRST]}
     pairs = [
@@ -259,14 +261,14 @@ def test_agreement_with_the_model_by_hand():
     found = reliability(
         [(pairs, Known())], ["a", "b", "c"], {"a": 4, "b": 2, "c": 3},  # type: ignore[list-item]
         likelihood=RAO_KUPPER, ties=VALUES,
-    )["annotators"]  # fmt: skip
-    assert [row["decided"] for row in found] == [3, 0, 3]
-    assert [row["with_model"] for row in found] == [
+    ).annotators  # fmt: skip
+    assert [row.decided for row in found] == [3, 0, 3]
+    assert [row.with_model for row in found] == [
         pytest.approx(2 / 3),
         None,
         pytest.approx(1 / 3),
     ]
-    follows, _, contrary = (row["with_model_expected"] for row in found)
+    follows, _, contrary = (row.with_model_expected for row in found)
     assert contrary < follows < 1
 
 
@@ -279,7 +281,7 @@ def test_how_careful_people_look_does_not_hang_on_the_scale_of_rewards():
         reliability(
             [(pairs, Known(difference))], ["a", "b"], {"a": 40, "b": 40},  # type: ignore[list-item]
             likelihood=RAO_KUPPER, ties=VALUES,
-        )["annotators"][0]["slope"]
+        ).annotators[0].slope
         for difference in (1.0, 4.0)
     )  # fmt: skip
     assert small == pytest.approx(large, rel=0.05)
@@ -293,7 +295,7 @@ def test_pairs_that_a_reward_model_chose_are_no_part_of_the_expected_agreement()
             [(pairs, Known())], ["a", "b"], {"a": 1, "b": 1},  # type: ignore[list-item]
             likelihood=RAO_KUPPER, ties=VALUES,
         )  # fmt: skip
-        expected.append(found["expected_preference_agreement"])
+        expected.append(found.expected_preference_agreement)
     assert [each is None for each in expected] == [False, True]
 
 
@@ -303,7 +305,7 @@ def test_a_model_without_a_probability_for_ties_expects_no_agreement():
         reliability(
             [(pairs, Known())], ["a", "b"], {"a": 1, "b": 1},  # type: ignore[list-item]
             likelihood=Likelihood(tie_model=tie_model), ties=VALUES,
-        )["expected_agreement"]
+        ).expected_agreement
         for tie_model in ("half", "rao_kupper")
     ]  # fmt: skip
     assert [each is None for each in expected] == [True, False]
@@ -319,7 +321,7 @@ def test_a_margin_that_training_wanted_makes_nobody_agree_more():
         reliability(
             [(pairs, Known())], ["a", "b"], {"a": 60, "b": 60},  # type: ignore[list-item]
             likelihood=replace(RAO_KUPPER, margin=margin), ties=VALUES,
-        )["expected_agreement"]
+        ).expected_agreement
         for margin in (0.0, 2.0)
     ]  # fmt: skip
     assert expected[0] == expected[1]
@@ -344,22 +346,28 @@ def test_losses_outside_training_are_by_what_is_known_of_each_annotator():
 
 
 def test_nobody_is_said_to_read_the_buttons_the_other_way_for_noise():
-    row = {"annotator": "a", "slope": -0.2, "slope_sd": 0.2, "weight": 0.04, "measured": 9}
+    row = AnnotatorEstimate(annotator="a", slope=-0.2, slope_sd=0.2, weight=0.04, measured=9)
     [note] = notes_on_annotators([row])
-    assert "counted the other way" not in note["message"]
+    assert "counted the other way" not in note.message
 
 
 def test_rows_and_warnings():
     judged = judgments([1.0, -1.0, 0.0], [0, 0, 0], each=200)
     found = fit(judged, 3)
-    rows = report(["ann", "bob", "cy"], judged, found, annotator_weights(found, RAO_KUPPER, VALUES))
-    assert [row["annotator"] for row in rows] == ["ann", "bob", "cy"]
-    assert [row["measured"] for row in rows] == [200] * 3
-    assert rows[0]["slope"] == pytest.approx(1 + found.delta[0].item())
+    ids, chances = ["ann", "bob", "cy"], outcome_chances(judged, found, RAO_KUPPER, VALUES)
+    rows = annotator_estimates(
+        ids, dict.fromkeys(ids, 201), judged, found,
+        weights=annotator_weights(found, RAO_KUPPER, VALUES),
+        follows=agreement_with_model(ids, judged, chances),
+    )  # fmt: skip
+    assert [row.judgments for row in rows] == [201] * 3
+    assert [row.annotator for row in rows] == ["ann", "bob", "cy"]
+    assert [row.measured for row in rows] == [200] * 3
+    assert rows[0].slope == pytest.approx(1 + found.delta[0].item())
     notes = notes_on_annotators(rows)
-    assert [note["annotator"] for note in notes] == ["bob", "cy"]
-    assert "contradicts the others" in notes[0]["message"]
-    assert "% of an average one" in notes[1]["message"]
+    assert [note.payload["annotator"] for note in notes] == ["bob", "cy"]
+    assert "contradicts the others" in notes[0].message
+    assert "% of an average one" in notes[1].message
 
 
 # --- in the stage -----------------------------------------------------------------------------

@@ -156,14 +156,14 @@ def test_rewards_are_rescaled_and_probabilities_of_both_bad_stay(models: dict[st
     ]
     found, _ = calibrate(model, judged)
     # Three of four go to the first, whose lead is d: σ(s·d) = ¾, s·d = ln 3.
-    assert found["scale"] == pytest.approx(math.log(3) / d, rel=0.025)
+    assert found.scale == pytest.approx(math.log(3) / d, rel=0.025)
     assert model.score(texts) == pytest.approx(
-        [found["scale"] * r for r in before], rel=1e-4, abs=1e-6
+        [found.scale * r for r in before], rel=1e-4, abs=1e-6
     )
     for ours, theirs in zip(model.rewards(texts), members, strict=True):
-        assert ours == pytest.approx([found["scale"] * r for r in theirs], rel=1e-4, abs=1e-6)
-    assert bad(0.3 * found["scale"]) == pytest.approx(split, abs=1e-5)
-    assert found["ece"] < 0.02
+        assert ours == pytest.approx([found.scale * r for r in theirs], rel=1e-4, abs=1e-6)
+    assert bad(0.3 * found.scale) == pytest.approx(split, abs=1e-5)
+    assert found.ece < 0.02
 
 
 def test_no_judgment_is_measured_at_a_scale_that_was_fitted_to_it(models: dict[str, str]):
@@ -177,14 +177,14 @@ def test_no_judgment_is_measured_at_a_scale_that_was_fitted_to_it(models: dict[s
     found, _ = calibrate(model, right + wrong)
     # The right half is read at the smallest factor, as the wrong half asks, and the wrong half at
     # one above 1: −log σ(−d) > d there.  All at one factor would give log 2 or so.
-    assert found["log_loss"] > d / 2
-    assert found["scale"] < 0.2
+    assert found.log_loss > d / 2
+    assert found.scale < 0.2
     # Judgments set apart are fitted to and not measured: they outvote the wrong half.
     model, _ = scored(models)
     apart = [pair(FIRST, prompt=p, ids=ids) for p in prompts(1, 400)]
     found, _ = calibrate(model, right, apart)
-    assert found["log_loss"] < 0.1
-    assert found["scale"] > 0.9
+    assert found.log_loss < 0.1
+    assert found.scale > 0.9
 
 
 def test_without_it_rewards_stay_as_training_made_them(models: dict[str, str]):
@@ -193,9 +193,9 @@ def test_without_it_rewards_stay_as_training_made_them(models: dict[str, str]):
     before = model.score(texts)
     judged = [pair(SECOND, prompt=f"p{n}", ids=(order[-1], order[0])) for n in range(40)]
     found, _ = calibrate(model, judged, scale=False)
-    assert (found["scale"], model.score(texts)) == (1.0, before)
+    assert (found.scale, model.score(texts)) == (1.0, before)
     # −log σ(−d) at d ≫ 0 is d.
-    assert found["log_loss"] == pytest.approx(max(before) - min(before), rel=0.05)
+    assert found.log_loss == pytest.approx(max(before) - min(before), rel=0.05)
 
 
 def test_the_saved_model_has_the_scale(models: dict[str, str], tmp_path: Path):
@@ -205,8 +205,8 @@ def test_the_saved_model_has_the_scale(models: dict[str, str], tmp_path: Path):
     theta = model.network.ties().item()
     found, _ = calibrate(model, judged)
     # Nobody tied: ties become rarer.
-    assert found["threshold_scale"] < 0.9
-    assert model.network.ties().item() == pytest.approx(found["threshold_scale"] * theta, rel=1e-5)
+    assert found.threshold_scale < 0.9
+    assert model.network.ties().item() == pytest.approx(found.threshold_scale * theta, rel=1e-5)
     model.network.save_pretrained(tmp_path)
     model.chat.tokenizer.save_pretrained(tmp_path)
     texts = [[token] for token in order]

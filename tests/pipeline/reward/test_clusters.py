@@ -104,7 +104,7 @@ def test_the_accuracy_of_held_out_judgments():
         )
     one, many = found
     for end in ("accuracy_low", "accuracy_high"):
-        assert many[end] == close(one[end])
+        assert getattr(many, end) == close(getattr(one, end))
 
 
 def test_a_comparison_of_methods():

@@ -434,4 +434,4 @@ def test_the_stage_says_whose_judgments_it_learned_from(models: dict[str, str], 
         "warning",
         "learned from judgments by model 8, person 40",
     )
-    assert notes_on_kinds({"used": {"person": 3}, "left_out": {}})[0]["kind"] == "info"
+    assert notes_on_kinds({"used": {"person": 3}, "left_out": {}})[0].kind == "info"

@@ -63,8 +63,8 @@ def test_what_is_measured_calibrated_and_compared_with_annotators_was_not_learne
     assert not (names(measured) | names(others)) & learned
     (_, split), (audit, figures), named = given["train_audit_model"]
     assert names(split.unseen) == arms.keys() - learned
-    assert figures["pairs"] == len(split.unseen)
-    assert figures["measured_pairs"] == sum(arms[name] == "random" for name in learned)
+    assert figures.pairs == len(split.unseen)
+    assert figures.measured_pairs == sum(arms[name] == "random" for name in learned)
     assert named["epochs"] == kept.epoch  # as long as training made the reward model better
     folds = given["reliability"][0][0]
     assert [model for _, model in folds] == [proxy, audit]

@@ -388,8 +388,8 @@ def test_correlation_with_length_counts_each_response_once():
     ]
     model: Any = SimpleNamespace(score=lambda ids: [{1: 0, 5: 1, 3: 2}[i] for (i,) in ids])
     found = reward._spread(model, pairs)
-    assert found["length_correlation"] == pytest.approx(0.5)
-    assert (found["judged_mean"], found["judged_std"]) == (1, pytest.approx((2 / 3) ** 0.5))
+    assert found.length_correlation == pytest.approx(0.5)
+    assert (found.judged_mean, found.judged_std) == (1, pytest.approx((2 / 3) ** 0.5))
 
 
 def test_the_penalty_takes_the_correlation_with_length_out(models: dict[str, str], tmp_path: Path):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from storage.analysis.intervals import cluster_variance, clustered, wilson
-from storage.analysis.reliability import annotator_figures, fitted
+from storage.analysis.reliability import annotator_figures, annotator_fit
 from storage.engine.database import Database
 from storage.labeling.own_figures import own_figures
 from storage.records import Annotator, Judgment, ModelVersion, Withdrawal
@@ -162,24 +162,25 @@ def test_agreement_intervals_cover_under_clusters_of_prompts() -> None:
 
 
 def test_what_the_newest_reward_model_says_of_annotators(db: Database) -> None:
-    assert fitted(db) is None
+    assert annotator_fit(db) is None
     old = ModelVersion(id="r1", role="reward", name="r1", created_at=NOON, summary={
         "annotators": [{"annotator": "ann", "slope": 0.2}], "expected_agreement": 0.5})  # fmt: skip
     db.write(lambda tx: tx.store(old))
-    assert fitted(db).annotators["ann"].slope_sd is None  # type: ignore[union-attr]
+    assert annotator_fit(db).by_annotator["ann"].slope_sd is None  # type: ignore[union-attr]
     row = {"annotator": "ann", "slope": 1.2, "slope_sd": 0.1, "side_bias": 0.3,
            "side_bias_sd": 0.2, "weight": 1.44, "judgments": 60, "new_field": 1}  # fmt: skip
     summary = {"annotators": [row], "expected_agreement": 0.61}
     later = ModelVersion(id="r2", role="reward", name="r2", created_at=NOON + timedelta(hours=1),
                          summary=summary)  # fmt: skip
     db.write(lambda tx: tx.store(later))
-    found = fitted(db)
+    found = annotator_fit(db)
     assert found is not None
-    assert (found.model, found.expected_agreement) == ("r2", 0.61)
-    assert (found.annotators["ann"].slope, found.annotators["ann"].weight) == (1.2, 1.44)
+    assert found.expected_agreement == 0.61
+    ann = found.by_annotator["ann"]
+    assert (ann.slope, ann.weight) == (1.2, 1.44)
     plain = ModelVersion(id="r3", role="reward", name="r3", created_at=NOON + timedelta(hours=2))
     db.write(lambda tx: tx.store(plain))
-    assert fitted(db) is None
+    assert annotator_fit(db) is None
 
 
 def test_a_mean_of_shared_pairs_knows_no_more_than_its_single_answers(db: Database) -> None:
