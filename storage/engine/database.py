@@ -63,12 +63,13 @@ class Database:
         self._lock = lock
         self._observers: dict[type, Observer] = {}
         self._caches: dict[type, Any] = {}
-        self._local = threading.local()
-        self._cursors: weakref.WeakSet[duckdb.DuckDBPyConnection] = weakref.WeakSet()
+        # Not threading.local: that is cleared after a thread was joined, and a cursor destroyed
+        # while the interpreter ends aborts the process (its destructor needs the interpreter lock).
+        self._cursors: weakref.WeakKeyDictionary[threading.Thread, duckdb.DuckDBPyConnection]
+        self._cursors = weakref.WeakKeyDictionary()
         self._waiting: queue.SimpleQueue[tuple[Operation, Future[Any]] | None] = queue.SimpleQueue()
         self._gate = threading.Lock()
         self._closed = False
-        self._generation = 0
         self._connection: duckdb.DuckDBPyConnection | None = None
         self.journal = Journal(workspace / JOURNAL)
         try:
@@ -106,14 +107,13 @@ class Database:
         """This thread's cursor; a connection shared by threads would return wrong rows."""
         if self._closed:
             raise RuntimeError("the workspace is closed")
-        cursor, generation = getattr(self._local, "cursor", (None, -1))
-        if cursor is None or generation != self._generation:
+        thread = threading.current_thread()
+        cursor = self._cursors.get(thread)
+        if cursor is None:
             with self._gate:
                 if self._connection is None:
                     raise StorageFull("the database is closed until the disk accepts writes")
-                cursor = engine.cursor_of(self._connection)
-                self._cursors.add(cursor)
-                self._local.cursor = (cursor, self._generation)
+                cursor = self._cursors[thread] = engine.cursor_of(self._connection)
         return cursor
 
     def read(self, sql: str, /, **parameters: Any) -> list[dict[str, Any]]:
@@ -332,14 +332,14 @@ class Database:
             self._connection = connection
             self.committed = self.journal.size
             self._tables = tables
-            self._generation += 1
 
     def _disconnect(self) -> None:
         with self._gate:
             connection, self._connection = self._connection, None
             # DuckDB keeps one instance for each file until its last cursor is closed.
-            for cursor in list(self._cursors):
+            for cursor in self._cursors.values():
                 cursor.close()
+            self._cursors.clear()
             if connection is not None:
                 connection.close()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -196,6 +197,29 @@ def test_a_closed_workspace_says_so(tmp_path):
     with pytest.raises(RuntimeError, match="closed"):
         settings.put(db, "a", 1)
     db.close()
+
+
+def test_closing_leaves_no_cursor_to_a_thread_that_lives_on(tmp_path):
+    """Such a cursor would be destroyed while the thread ends, and may abort the process then."""
+    found: list[weakref.ref[duckdb.DuckDBPyConnection]] = []
+    was_read, may_end = threading.Event(), threading.Event()
+
+    def read(db: Database) -> None:
+        db.read("SELECT 1 AS one")
+        found.append(weakref.ref(db.cursor()))
+        was_read.set()
+        may_end.wait(60)
+
+    with Database.open(tmp_path) as db:
+        reader = threading.Thread(target=read, args=(db,))
+        reader.start()
+        assert was_read.wait(60)
+        assert found[0]() is not None
+    try:
+        assert reader.is_alive() and found[0]() is None
+    finally:
+        may_end.set()
+        reader.join()
 
 
 def test_readers_in_many_threads_each_get_their_own_rows(db):
