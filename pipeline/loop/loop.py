@@ -1,5 +1,7 @@
 """The loop as a state machine: sampling → labeling → reward → policy → evaluating → done → next.
 
+Each phase but labeling and done runs a stage.  The stage `sft` has no phase: the phase sampling runs
+it first while there is no SFT model, if there are demonstrations and `sft.enabled` is set.
 `advance` reads the phase of the current iteration, does one step and stores the new phase.  It can
 be called again after a crash at any point: each step is idempotent, and a stage's outputs are
 stored only after the stage has succeeded.  In the app a timer calls it, in a terminal
