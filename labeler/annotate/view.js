@@ -15,7 +15,7 @@ const IDLE = {
   "somebody-else": ["Somebody else has signed in", "This page is not theirs. Reload it to go on as whoever is signed in now."],
   unreachable: ["No connection", "Kitestring does not answer. This page keeps trying, and keeps what you did."],
 };
-IDLE.reward = IDLE.ppo = IDLE.evaluating = IDLE.done;
+IDLE.reward = IDLE.policy = IDLE.evaluating = IDLE.done;
 
 function make(tag, className, text) {
   const node = document.createElement(tag);

@@ -86,15 +86,17 @@ def _minus(text: str) -> str:
     return "−" + text[1:] if text.startswith("-") else text
 
 
-def signed(value: float | None, digits: int = 3) -> str:
-    """As `number`, with the sign always shown."""
-    text = number(value, digits)
-    return text if value is None or text == DASH or value <= 0 else f"+{text}"
-
-
 def decimal(value: float | None, digits: int = 2) -> str:
     """A fixed number of decimals, so that figures in a column line up."""
-    return DASH if value is None else _minus(f"{value:z.{digits}f}")
+    if value is None or not math.isfinite(value):
+        return DASH
+    return _minus(f"{value:z,.{digits}f}")
+
+
+def signed(value: float | None, digits: int = 2) -> str:
+    """As `decimal`, with the sign of positive values shown too."""
+    text = decimal(value, digits)
+    return f"+{text}" if value is not None and 0 < value < math.inf else text
 
 
 def percent(value: float | None, digits: int = 0) -> str:
@@ -111,20 +113,21 @@ def interval(low: float | None, high: float | None) -> str:
     return f"{100 * low:.0f}–{100 * high:.0f}%"
 
 
+_UNITS = ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s"))
+
+
 def duration(seconds: float | None) -> str:
-    """A duration in its two largest units."""
+    """A duration in its two largest units: ``6 min 30 s``, ``11 h``."""
     if seconds is None or not math.isfinite(seconds):
         return DASH
     if seconds < 10:
         return f"{seconds:.1f} s"
     whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    if whole < 86400:
-        return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
-    return f"{whole // 86400} d {whole % 86400 // 3600} h"
+    for unit, large, smaller, small in _UNITS:
+        if whole >= unit:
+            rest = whole % unit // smaller
+            return f"{whole // unit} {large}" + (f" {rest} {small}" if rest else "")
+    return f"{whole} s"
 
 
 def ago(then: datetime, now: datetime) -> str:

@@ -11,11 +11,12 @@ tools.innerHTML = `<label>Smoothing <input type="range" min="0" max="0.99" step=
   <output>0</output></label>
   <label><input type="checkbox"> Log scale</label>
   <button type="button" class="ks-button" disabled>Reset zoom</button>
-  <span class="ks-detail">Drag to zoom, double-click to reset. Keys: ← →, + −, 0.</span>`;
+  <span class="ks-detail">Drag to zoom; double-click to reset. Keys: ← → move, + − zoom, 0 resets.</span>`;
 const [slider, log] = tools.querySelectorAll("input");
 const reset = tools.querySelector("button");
 element.before(tools);
 
+const font = () => `11px ${getComputedStyle(element).fontFamily}`;
 const color = (name) => getComputedStyle(document.body).getPropertyValue(name).trim();
 
 const number = (value, digits) => {
@@ -39,6 +40,9 @@ const smooth = (values, weight) => {
   });
 };
 
+// Whether two values differ by more than the rounding of a smoothed constant.
+const differ = (low, high) => high - low > 1e-9 * Math.abs(high);
+
 // All values with some space, and the limits that the values come near.
 const yRange = (limits) => (_plot, min, max) => {
   if (min === null) return [0, 1];
@@ -50,10 +54,53 @@ const yRange = (limits) => (_plot, min, max) => {
       high = Math.max(high, value);
     }
   }
-  const space = high > low ? 0.06 * (high - low) : 0.1 * Math.abs(high) || 1;
+  const space = differ(low, high) ? 0.06 * (high - low) : 0.1 * Math.abs(high) || 1;
   // Space below 0 would suggest negative lengths, shares and losses.
-  return [low >= 0 && low < space && high > low ? 0 : low - space, high + space];
+  return [low >= 0 && low < space && differ(low, high) ? 0 : low - space, high + space];
 };
+
+// A log scale with the same space at both ends; uPlot would extend it to whole decades.
+const logRange = (limits) => (_plot, min, max) => {
+  if (min === null) return [1, 10];
+  let low = min, high = max;
+  for (const { value } of limits) {
+    if (value >= min / 2 && value <= max * 2) [low, high] = [Math.min(low, value), Math.max(high, value)];
+  }
+  const space = (high / low) ** 0.06;
+  return differ(low, high) ? [low / space, high * space] : [low / 2, high * 2];
+};
+
+// Ticks of a log scale: even steps within a decade, 1, 2 and 5 over a few, else powers of ten.
+const logTicks = (_plot, _axis, min, max) => {
+  if (!(min > 0 && max > min)) return [];
+  const decades = Math.log10(max / min), found = [];
+  if (decades < 1) {
+    const rough = (max - min) / 4, power = 10 ** Math.floor(Math.log10(rough));
+    const step = power * ([1, 2, 5, 10].find((each) => each * power >= rough) ?? 10);
+    for (let i = Math.ceil(min / step); i * step <= max; i++) found.push(i * step);
+    return found;
+  }
+  for (let k = Math.floor(Math.log10(min)); 10 ** k <= max; k++) {
+    for (const each of decades < 3 ? [1, 2, 5] : [1]) {
+      const tick = each * 10 ** k;
+      if (tick >= min && tick <= max) found.push(tick);
+    }
+  }
+  return found;
+};
+
+// Ticks of an axis with as many decimals as the step between them needs.
+const tickTexts = (_plot, splits, _axis, _space, step) => {
+  const decimals = step >= 1e-3 ? (`${Number(step.toPrecision(6))}`.split(".")[1] || "").length : null;
+  return splits.map((value) => {
+    if (value === null) return null;
+    if (decimals === null || Math.abs(value) >= 1e6) return number(value, 6);
+    return value.toLocaleString("en-US", { minimumFractionDigits: decimals, maximumFractionDigits: decimals })
+      .replace(/^-/, "−");
+  });
+};
+
+const logTexts = (_plot, splits) => splits.map((value) => number(value, 3));
 
 const drawLimits = (limits) => (plot) => {
   const { ctx, bbox } = plot;
@@ -61,7 +108,7 @@ const drawLimits = (limits) => (plot) => {
   ctx.strokeStyle = ctx.fillStyle = color("--ks-bad");
   ctx.lineWidth = 1.25 * devicePixelRatio;
   ctx.setLineDash([5 * devicePixelRatio, 4 * devicePixelRatio]);
-  ctx.font = `${11 * devicePixelRatio}px ${getComputedStyle(document.body).fontFamily}`;
+  ctx.font = font().replace("11px", `${11 * devicePixelRatio}px`);
   for (const { value, label } of limits) {
     const { min, max } = plot.scales.y;
     if (value < min || value > max) continue;
@@ -71,8 +118,9 @@ const drawLimits = (limits) => (plot) => {
     ctx.lineTo(bbox.left + bbox.width, y);
     ctx.stroke();
     ctx.textAlign = "left";
-    ctx.textBaseline = y - bbox.top < 16 * devicePixelRatio ? "top" : "bottom";
-    ctx.fillText(label, bbox.left + 4 * devicePixelRatio, y);
+    const below = y - bbox.top < 18 * devicePixelRatio;
+    ctx.textBaseline = below ? "top" : "bottom";
+    ctx.fillText(label, bbox.left + 6 * devicePixelRatio, y + (below ? 4 : -3) * devicePixelRatio);
   }
   ctx.restore();
 };
@@ -90,30 +138,35 @@ const readOut = (figure, unit, shown) => (plot) => {
 };
 
 const axis = (more) => ({
-  stroke: color("--ks-faint"), font: `11px ${getComputedStyle(document.body).fontFamily}`,
+  stroke: color("--ks-soft"), font: font(), labelFont: font(), labelSize: 16, labelGap: 0,
   grid: { stroke: color("--ks-line"), width: 1 }, ticks: { show: false },
-  values: (_plot, splits) => splits.map((value) => (value === null ? null : number(value, 6))),
+  values: tickTexts,
   ...more,
 });
 
 const draw = (box) => {
   const figure = box.closest("figure"), { low, high, unit } = box.closest(".ks-charts").dataset;
-  const { series, limits } = JSON.parse(figure.dataset.chart);
+  const { series, limits, yTitle } = JSON.parse(figure.dataset.chart);
   // The ends give all charts the same x-axis.
   const [xs, ...raw] = uPlot.join([[[+low, +high]], ...series.map((s) => [s.x, s.y])]);
   const positive = series.every((s) => s.y.every((value) => value === null || value > 0));
   const weight = +slider.value, isLog = log.checked && positive;
   figure.classList.toggle("ks-linear", log.checked && !positive);
   const smoothed = weight ? raw.map((values) => smooth(values, weight)) : [];
-  const line = (i, more) => ({ stroke: color(`--ks-s${i}`), width: 1.75, ...more });
+  const line = (i, more) => ({
+    stroke: color(`--ks-s${i}`), width: 1.75, points: { fill: color(`--ks-s${i}`), size: 4 }, ...more,
+  });
   const plot = new uPlot({
     width: box.clientWidth, height: box.clientHeight, legend: { show: false },
-    padding: [7, 9, 0, 0],
+    padding: [7, 15, 0, 0],
     cursor: { sync: { key: sync.key }, y: false, drag: { x: true, y: false } },
-    scales: { x: { time: false }, y: isLog ? { distr: 3 } : { range: yRange(limits) } },
+    scales: { x: { time: false }, y: isLog ? { distr: 3, range: logRange(limits) } : { range: yRange(limits) } },
     axes: [
-      axis({ size: 24, gap: 3, space: 44, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 1e5, 1e6] }),
-      axis({ size: 58, gap: 4, space: 26 }),
+      axis({ label: unit, size: 22, gap: 3, space: 44, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 1e5, 1e6] }),
+      axis({
+        label: yTitle || undefined, size: 50, gap: 7, space: 26,
+        ...(isLog ? { splits: logTicks, filter: (_plot, splits) => splits, values: logTexts } : {}),
+      }),
     ],
     series: [
       {},

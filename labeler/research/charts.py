@@ -52,6 +52,8 @@ class Chart:
     series: Sequence[Series]
     help: str = ""
     limits: Sequence[Limit] = ()
+    y_title: str = ""
+    """What the y-axis shows, with its unit."""
     tall: bool = False
 
 
@@ -86,7 +88,7 @@ def _step_range(charts: Iterable[Chart]) -> tuple[float, float]:
 
 def _figure(chart: Chart, unit: str) -> Markup:
     return Markup(
-        '<figure class="ks-chart{}" data-chart="{}"><figcaption><b>{}</b>{}<span class="ks-legend">'
+        '<figure class="ks-chart{}" data-chart="{}"><figcaption><span class="ks-title"><b>{}</b>{}</span><span class="ks-legend">'
         '<span class="ks-at"></span>{}</span></figcaption><div class="ks-uplot" tabindex="0" '
         'role="application" aria-roledescription="line chart" aria-label="{}"></div>'
         '<output class="ks-hidden"></output></figure>'
@@ -98,8 +100,12 @@ def _figure(chart: Chart, unit: str) -> Markup:
         Markup("").join(
             _key(i, series, len(chart.series) > 1) for i, series in enumerate(chart.series)
         ),
-        " ".join([f"{chart.title}.", *(_summary(series, unit) for series in chart.series)]),
+        " ".join([_titled(chart), *(_summary(series, unit) for series in chart.series)]),
     )
+
+
+def _titled(chart: Chart) -> str:
+    return f"{chart.title}, {chart.y_title}." if chart.y_title else f"{chart.title}."
 
 
 def _key(index: int, series: Series, named: bool) -> Markup:
@@ -134,5 +140,6 @@ def _data(chart: Chart) -> dict[str, Any]:
             }
             for s in chart.series
         ],
+        "yTitle": chart.y_title,
         "limits": [{"value": limit.value, "label": limit.label} for limit in chart.limits],
     }

@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from labeler.html import components
 from labeler.html.components import Markup
 from storage.records import Phase, Run
-from storage.reports import Stopped
-from storage.tables import runs
 
 PHASES: tuple[tuple[Phase, str], ...] = (
     ("sampling", "Sample"),
@@ -30,21 +28,29 @@ STAGES = {
 }
 
 
-def stage_title(run: Run) -> str:
-    """The name of a run's stage; the method's name for the policy stage."""
-    return runs.name(run) if run.stage == "policy" else STAGES[run.stage]
+_IN_SENTENCES = {
+    "sft": "the SFT stage",
+    "sampling": "the sampling stage",
+    "reward": "the reward stage",
+    "policy": "the policy stage",
+    "evaluate": "the evaluation stage",
+    "evaluating": "the evaluation stage",
+}
 
 
-def stopped_title(stopped: Stopped) -> str:
-    """As `stage_title`, of a stopped stage."""
-    if stopped.stage != "policy":
-        return STAGES[stopped.stage]
-    return runs.METHODS.get(stopped.method, stopped.method)
+def in_sentence(stage_or_phase: str) -> str:
+    """``the policy stage``, for a stage or for the phase of that stage."""
+    return _IN_SENTENCES[stage_or_phase]
 
 
-def phase_title(phase: Phase, method: str) -> str:
-    """The name of a phase; that of the policy phase is the name of `method`."""
-    return runs.METHODS.get(method, method) if phase == "policy" else dict(PHASES)[phase]
+def opening(stage_or_phase: str) -> str:
+    """As `in_sentence`, at the beginning of a sentence."""
+    return f"T{in_sentence(stage_or_phase)[1:]}"
+
+
+def phase_title(phase: Phase) -> str:
+    """The name of a phase."""
+    return dict(PHASES)[phase]
 
 
 SEE_LOG = "The Training tab shows its log."
@@ -73,7 +79,9 @@ def nothing_new(new_labels: int | None) -> Markup:
     if new_labels != 0:
         return Markup("")
     return components.note(
-        "warn", "There are no new labels since the last training: the reward model learns the same."
+        "warn",
+        "There are no new labels since the last training.",
+        "The reward model learns from the same judgments as before.",
     )
 
 

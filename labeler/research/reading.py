@@ -82,8 +82,6 @@ class State:
     """Judgments that no training has used yet."""
     open_pairs: int = 0
     """Pairs that still want a judgment."""
-    method: str = "ppo"
-    """The iteration's ``optimize.method``."""
     cancelling: bool = False
     """Whether `run` is being cancelled."""
 
@@ -125,7 +123,6 @@ def state(db: Database, *, midnight: datetime) -> State:
         new_labels=snapshots.new_in(db, current.number) if current else None,
         waiting=snapshots.waiting(db, settings.learn_from(db)),
         open_pairs=queue.unfinished(db),
-        method=runs.method(db, current) if current else "ppo",
         cancelling=run is not None and runs.cancelling(db, run),
         evaluated=evaluated,
         judge=versions.get(evaluated.reward_model or "") if evaluated else None,

@@ -28,7 +28,7 @@ def top(state: State, workspace: str, *, trouble: str | None = None) -> Markup:
     """The page's head: workspace, state of the loop, links. `trouble` is shown on all tabs."""
     where = Markup("")
     if state.iteration:
-        doing = phase_title(state.iteration.phase, state.method)
+        doing = phase_title(state.iteration.phase)
         halted = has_stopped(state.run) and state.iteration.phase != "labeling"
         tone: components.Tone = "warn" if state.cancelling else "info"
         text = f"Iteration {state.iteration.number} · {doing}"

@@ -14,7 +14,7 @@ from labeler.research.policies import view as policies_view
 from labeler.research.reading import latest_run
 from storage.records import Iteration, ModelVersion, Run
 from storage.tables.iterations import candidate_of
-from storage.tables.runs import method_made, method_of, methods_used
+from storage.tables.runs import method_made, methods_used
 
 TRAINING = ("reward", "policy")
 """Stages whose duration the history shows."""
@@ -99,7 +99,7 @@ def _row(
         _phase(iteration, latest_run(runs)),
         _labels(labels, iteration.labels_wanted),
         components.percent(reward.summary.get("accuracy") if reward else None, 1),
-        components.signed(found["reward"], 2),
+        components.signed(found["reward"]),
         components.number(found["kl"]),
         _wins(iteration),
         policies_view.verdict_of(iteration, candidate),
@@ -124,7 +124,7 @@ def _wins(iteration: Iteration) -> Markup:
 
 
 def _phase(iteration: Iteration, run: Run | None) -> Markup:
-    name = phase_title(iteration.phase, method_of(run.config) if run else "ppo")
+    name = phase_title(iteration.phase)
     if iteration.phase == "done":
         return components.badge(name, "good")
     if iteration.phase != "labeling" and run is not None and has_stopped(run):
@@ -138,16 +138,17 @@ def charts(iterations: Sequence[Iteration], runs: Sequence[Run]) -> Markup:
     if len(finished) < 2:
         return Markup("")
     titles = (
-        ("win_rate", "Wins, by the reward model", "Share of held-out prompts where it prefers the policy to SFT."),
-        ("kl", "KL from SFT", "Nats per response, on held-out prompts."),
-        ("length", "Response length", "Tokens, on held-out prompts."),
+        ("win_rate", "Wins, by the reward model", "% of prompts", 100,
+         "Share of held-out prompts on which it prefers the policy to SFT."),
+        ("kl", "KL from SFT", "nats per response", 1, "Mean over held-out prompts."),
+        ("length", "Response length", "tokens", 1, "Mean over held-out prompts."),
     )  # fmt: skip
     methods = methods_used(runs)
     drawn = []
-    for key, title, help in titles:
-        points = [(i.number, v) for i in finished if (v := figures(i)[key]) is not None]
+    for key, title, y_title, factor, help in titles:
+        points = [(i.number, factor * v) for i in finished if (v := figures(i)[key]) is not None]
         if len(points) >= 2:
-            drawn.append(Chart(title, _by_method(points, methods), help))
+            drawn.append(Chart(title, _by_method(points, methods), help, y_title=y_title))
     return group(drawn, x_title="iteration", columns=True) if drawn else Markup("")
 
 

@@ -12,13 +12,13 @@ from labeler.research.caveats import warnings
 from labeler.research.phases import (
     PHASES,
     SEE_LOG,
+    STAGES,
     STATUS_TONES,
     has_stopped,
+    in_sentence,
     nothing_new,
-    phase_title,
+    opening,
     reading_name,
-    stage_title,
-    stopped_title,
     stopping,
 )
 from labeler.research.reading import State
@@ -27,12 +27,12 @@ from storage.records import Iteration, ModelVersion, Run
 from storage.reports import Stopped
 
 
-def stepper(iteration: Iteration | None, run: Run | None, method: str = "ppo") -> Markup:
+def stepper(iteration: Iteration | None, run: Run | None) -> Markup:
     """The phases of the iteration in a row: done, current or stopped, and to come."""
     current = iteration.phase if iteration else None
     index = next((i for i, (phase, _) in enumerate(PHASES) if phase == current), -1)
     items = []
-    for i, (phase, _) in enumerate(PHASES):
+    for i, (phase, title) in enumerate(PHASES):
         past = i < index or phase == current == "done"
         state = "past" if past else "now" if i == index else "next"
         mark = "✓" if past else str(i + 1)
@@ -40,9 +40,7 @@ def stepper(iteration: Iteration | None, run: Run | None, method: str = "ppo") -
         if state == "now" and run is not None and has_stopped(run) and phase != "labeling":
             state, mark = f"stopped ks-{STATUS_TONES[run.status]}", "!"
         items.append(
-            Markup('<li class="ks-{}" data-mark="{}"{}>{}</li>').format(
-                state, mark, here, phase_title(phase, method)
-            )
+            Markup('<li class="ks-{}" data-mark="{}"{}>{}</li>').format(state, mark, here, title)
         )
     return Markup('<ol class="ks-steps-row">{}</ol>').format(components.lines(items))
 
@@ -59,15 +57,15 @@ def headline(state: State) -> Markup:
     show = state.run is not None and state.run.status != "succeeded" and not left
     return components.card(
         components.heading(title, detail),
-        stepper(state.iteration, state.run, state.method),
+        stepper(state.iteration, state.run),
         _run_line(state.run, state.cancelling) if state.run and show else "",
     )
 
 
 def _run_line(run: Run, cancelling: bool) -> Markup:
     doing = stopping(run) if cancelling else run.message or run.status
-    bar = components.bar(run.progress, tone=STATUS_TONES[run.status], label=stage_title(run))
-    line = components.detail(f"{stage_title(run)}: {doing}")
+    bar = components.bar(run.progress, tone=STATUS_TONES[run.status], label=STAGES[run.stage])
+    line = components.detail(f"{STAGES[run.stage]}: {doing}")
     return Markup('<div class="ks-run-line">{}{}</div>').format(bar, line)
 
 
@@ -84,9 +82,9 @@ def glance(state: State, agreement: Agreement, *, now: datetime) -> Markup:
 
 def _labels_tile(state: State, now: datetime) -> Markup:
     share = state.labels / state.wanted if state.wanted else 0.0
-    detail = f"{state.labels_today:,} of them today"
+    detail = f"{state.labels_today:,} today"
     if state.latest_label:
-        detail += f" · last {components.ago(state.latest_label, now)}"
+        detail += f" · latest {components.ago(state.latest_label, now)}"
     value = Markup("{} <small>of {}</small>").format(
         components.number(state.labels), components.number(state.wanted)
     )
@@ -122,14 +120,16 @@ def _evaluated(evaluation: Mapping[str, Any]) -> str:
     wins = components.percent(evaluation.get("win_rate_reward_model"))
     kl = (evaluation.get("policy") or {}).get("kl")
     return (
-        f"KL {components.number(kl)} nats · {wins}{interval and f' ({interval})'} wins against SFT, "
+        f"KL {components.number(kl)} nats · wins {wins}{interval and f' ({interval})'} against SFT, "
         "by the reward model"
     )
 
 
 def _reward_tile(model: ModelVersion | None) -> Markup:
     if model is None:
-        return components.tile("Reward model", components.DASH, "trained on your first labels")
+        return components.tile(
+            "Reward model", components.DASH, "will be trained on your first labels"
+        )
     summary = model.summary
     parts = [
         model.name,
@@ -143,21 +143,21 @@ def _reward_tile(model: ModelVersion | None) -> Markup:
         components.percent(summary.get("accuracy"), 1),
         " · ".join(part for part in parts if part),
         help="Share of held-out preferences that the reward model ranks as the annotator did, with "
-        "its 95% interval; prompts are split. Chance is 50%. ECE: expected calibration error.",
+        "its 95% interval. No prompt is in both training and held-out data. Chance is 50%. ECE: expected calibration error.",
     )
 
 
 def _agreement_tile(agreement: Agreement) -> Markup:
     if not agreement.items:
-        detail = "needs pairs that two people judged"
+        detail = "needs pairs that two people have judged"
         return components.tile("Agreement", components.DASH, detail)
     return components.tile(
         "Agreement",
         components.percent(agreement.percent, 1),
         f"Krippendorff's α {components.number(agreement.alpha)} · "
         f"{components.plural(agreement.items, 'pair')} judged twice or more",
-        help="How often two judgments of the same pair agree. α is corrected for chance: "
-        "1 is perfect agreement, 0 is chance.",
+        help="How often two judgments of the same pair agree. Krippendorff's α corrects for chance: "
+        "1 is perfect agreement, 0 is chance agreement.",
     )
 
 
@@ -166,13 +166,13 @@ def form_title(stopped: Stopped | None) -> Markup:
     if stopped is None:
         return components.heading(
             "Train",
-            "a reward model on all judgments so far, then the policy by optimize.method; then "
-            "evaluate it on held-out prompts",
+            "trains a reward model on all judgments so far, then the policy, and evaluates it",
         )
     changes = ", ".join(f"{name}={value}" for name, value in stopped.suggestion.items())
     return components.heading(
-        f"Retry with changes: {stopped_title(stopped)}",
-        "from scratch, with the settings below" + (f"; suggested: {changes}" if changes else ""),
+        f"Retry with changes: {STAGES[stopped.stage]}",
+        "starts the stage again, with the settings below"
+        + (f"; suggested: {changes}" if changes else ""),
     )
 
 
@@ -190,22 +190,25 @@ def _next_step(state: State, reason: str | None) -> tuple[Tone, str, str]:
     if current is None:
         if not state.prompts.get("train"):
             return "info", "Import prompts.", "The Data tab shows the command."
-        return "info", "The loop is about to start.", "It samples the first pairs by itself."
+        return "info", "The loop is about to start.", "It samples the first pairs automatically."
     if current.phase == "labeling":
         return _while_labeling(state, reason)
     if run is not None and has_stopped(run):
-        title = f"{stage_title(run)} {_ended(run.status)}."
+        title = f"{opening(run.stage)} {_ended(run.status)}."
         return STATUS_TONES[run.status], title, run.reason or SEE_LOG
     if current.phase == "done":
-        return "good", f"Iteration {current.number} is done.", "The next one starts by itself."
+        return "good", f"Iteration {current.number} is done.", "The next one starts automatically."
     if run is not None and state.cancelling:
         return (
             "warn",
             f"{stopping(run)}.",
-            f"You can then resume {stage_title(run)} under Training.",
+            f"You can then resume {in_sentence(run.stage)} under Training.",
         )
-    name = phase_title(current.phase, state.method)
-    return "info", f"{name} is running.", f"{_meanwhile(state)} Follow it under Training."
+    return (
+        "info",
+        f"{opening(current.phase)} is running.",
+        f"{_meanwhile(state)} Follow it under Training.",
+    )
 
 
 def _ended(status: str) -> str:
@@ -224,7 +227,7 @@ def _what_stopped(stopped: Stopped) -> tuple[Tone, str, str]:
     tried = f" {reading_name(stopped.flag)}: {stopped.remedy}" if stopped.remedy else ""
     return (
         STATUS_TONES[stopped.status],
-        f"{stopped_title(stopped)} {_ended(stopped.status)}: {listed}.",
+        f"{opening(stopped.stage)} {_ended(stopped.status)}: {listed}.",
         f"{why}{end}{tried}",
     )
 
@@ -234,25 +237,28 @@ def _meanwhile(state: State) -> str:
     labeling = (
         f"Annotators continue: {components.plural(state.open_pairs, 'pair')} left to judge."
         if state.open_pairs
-        else "No pair is left to judge until the next ones are sampled."
+        else "No pairs are left to judge until new ones are sampled."
     )
     current, run = state.iteration, state.run
     # Until the reward stage has started, no training has taken the labels yet.
     starting = current and current.phase == "reward" and (run is None or run.stage != "reward")
     if not state.waiting or starting:
         return labeling
-    count = "counts" if state.waiting == 1 else "count"
     new = components.plural(state.waiting, "new label")
-    return f"{labeling} {new} {count} for the next training."
+    return f"{labeling} The next training uses {new}."
 
 
 def _while_labeling(state: State, reason: str | None) -> tuple[Tone, str, str]:
     missing = state.wanted - state.labels
     if reason:
         wanted = components.plural(state.wanted, "label")
-        return "info", f"Label. {reason}", f"{wanted} are wanted; annotators find pairs at /label."
+        return (
+            "info",
+            f"Label pairs. {reason}",
+            f"Training needs {wanted}. Annotators find pairs at /label.",
+        )
     if missing <= 0:
-        return "good", "All labels are in: press Train.", "Training uses all judgments so far."
+        return "good", "All labels are in. Press Train.", "Training uses all judgments so far."
     title = f"{components.plural(missing, 'more label')} to go."
     return (
         "info",

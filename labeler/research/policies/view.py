@@ -113,10 +113,11 @@ def curve(report: GateReport, chosen: str | None) -> Markup:
         "Logarithm of the e-value against “neither is better”, after each judged prompt. Above the "
         "limit the test has decided. You can look at it as often as you like: if neither is "
         "better, it ever passes the limit in at most 5% of cases.",
-        limits=[Limit(test.limit, "decided")],
+        limits=[Limit(test.limit, "decided above this line")],
+        y_title="log E",
         tall=True,
     )
-    return group([chart], x_title="prompt")
+    return group([chart], x_title="judged prompt")
 
 
 def board(report: GateReport) -> Markup:

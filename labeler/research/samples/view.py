@@ -121,12 +121,12 @@ def _card(sample: Sample) -> Markup:
     badge = Markup("")
     if gain is not None:
         tone: components.Tone = "good" if gain > 0 else "bad" if gain < 0 else "neutral"
-        badge = components.badge(f"{components.signed(gain, 2)} against SFT", tone)
+        badge = components.badge(f"{components.signed(gain)} against SFT", tone)
     sides = [
         Markup('<div class="ks-side{}"><h3>{}<span class="ks-score">{}</span></h3>{}</div>').format(
             " ks-new" if side == "policy" else "",
             title,
-            components.signed(answer.reward, 2),
+            components.signed(answer.reward),
             components.prose(answer.text) if answer.text else Markup("<em>(empty)</em>"),
         )
         for side, title in SIDES.items()

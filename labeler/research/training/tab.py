@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from datetime import datetime
 from functools import partial
 
 import gradio as gr
@@ -11,7 +12,7 @@ from labeler.html import components
 from labeler.html.components import render
 from labeler.ports import Loop
 from labeler.research.charts import CHARTS_JS, group
-from labeler.research.phases import nothing_new, stage_title
+from labeler.research.phases import STAGES, nothing_new
 from labeler.research.reading import latest_run
 from labeler.research.tab import Tab, Updates, attempt, html_slot, on
 from labeler.research.top import headline
@@ -27,7 +28,7 @@ LATEST = "latest"
 
 NO_RUN = components.empty(
     "No run yet",
-    "Runs appear here when the loop has started: sampling first, then the reward model and the policy.",
+    "The loop's runs appear here: first sampling, then the reward model, the policy and the evaluation.",
 )
 
 
@@ -114,7 +115,7 @@ class TrainingTab(Tab):
             "log": hash(log),
         }
         if now_seen["runs"] != seen.get("runs"):
-            updates[self.choice] = gr.Dropdown(choices=_choices(listed))
+            updates[self.choice] = gr.Dropdown(choices=_choices(listed, moment))
         if now_seen["events"] != seen.get("events"):
             updates |= self._events(run)
         if now_seen["log"] != seen.get("log"):
@@ -151,7 +152,7 @@ class TrainingTab(Tab):
         try:
             return self._loop.log(run.id, tail=200)
         except (OSError, ValueError, NotFound) as error:
-            return f"(the log cannot be read: {error})"
+            return f"(The log cannot be read: {error})"
 
     def _press(
         self, act: Callable[[str], None], done: str, choice: str, seen: dict[str, Hashable]
@@ -171,9 +172,16 @@ def _chosen(listed: list[Run], choice: str) -> Run | None:
     return by_id.get(choice) or latest_run(listed)
 
 
-def _choices(listed: list[Run]) -> list[tuple[str, str]]:
-    named = [
-        (f"Iteration {r.iteration} · {stage_title(r)} · {r.status} · {r.id[-6:]}", r.id)
-        for r in reversed(listed)
+def _choices(listed: list[Run], moment: datetime) -> list[tuple[str, str]]:
+    return [("Latest run", LATEST), *((_label(run, moment), run.id) for run in reversed(listed))]
+
+
+def _label(run: Run, moment: datetime) -> str:
+    """``Policy · iteration 2 · 14:05``; with the date of an earlier day, and if it failed."""
+    today = run.created_at.date() == moment.date()
+    parts = [
+        STAGES[run.stage],
+        f"iteration {run.iteration}",
+        run.created_at.strftime("%H:%M" if today else "%b %d, %H:%M"),
     ]
-    return [("Latest run", LATEST), *named]
+    return " · ".join(parts if run.status == "succeeded" else [*parts, run.status])

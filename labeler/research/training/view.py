@@ -4,68 +4,101 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 from labeler.html import components
 from labeler.html.components import Markup
 from labeler.research.charts import Chart, Limit, Series
-from labeler.research.phases import STATUS_TONES, reading_name, stage_title, stopping
+from labeler.research.phases import STAGES, STATUS_TONES, reading_name, stopping
 from storage.records import Prompt, Run, RunNote
+from storage.tables import runs
 
 if TYPE_CHECKING:
     import pandas as pd
 
-Plan = tuple[str, Sequence[tuple[str, str]], Sequence[Limit]]
-"""A chart: title, (metric, name in the legend), limits."""
 
-_REWARD: Plan = ("Mean reward", (("reward/mean", "mean score"),), ())
-_KL: Plan = ("KL to the reference", (("kl/reference", "nats"),), (Limit(10, "warn at 10"),))
-_LOSS: Plan = ("Loss", (("train/loss", "mean"),), ())
-_OPTIMIZER: Sequence[Plan] = (
-    ("Gradient norm", (("train/grad_norm", "norm"),), ()),
-    ("Learning rate", (("train/lr", "lr"),), ()),
+@dataclass(frozen=True)
+class Plan:
+    """A chart: its title, (metric, name in the legend), what its y-axis shows, and its limits."""
+
+    title: str
+    lines: Sequence[tuple[str, str]]
+    y_title: str
+    limits: Sequence[Limit] = ()
+
+
+_REWARD = Plan("Mean reward", [("reward/mean", "reward")], "reward")
+_KL = Plan(
+    "KL to the reference",
+    [("kl/reference", "KL")],
+    "nats per response",
+    [Limit(10, "warning above 10")],
 )
-_DPO_MAIN: Sequence[Plan] = (
+_LOSS = Plan("Loss", [("train/loss", "loss")], "loss")
+_OPTIMIZER = (
+    Plan("Gradient norm", [("train/grad_norm", "norm")], "L2 norm"),
+    Plan("Learning rate", [("train/lr", "learning rate")], "learning rate"),
+)
+_DPO_MAIN = (
     _LOSS,
-    ("Reward margin", (("dpo/margin", "chosen − rejected"),), (Limit(0, "no margin"),)),
-    ("Preference accuracy", (("dpo/accuracy", "share"),), (Limit(0.5, "chance"),)),
+    Plan("Reward margin", [("dpo/margin", "margin")], "chosen − rejected", [Limit(0, "no margin")]),
+    Plan("Preference accuracy", [("dpo/accuracy", "accuracy")], "share", [Limit(0.5, "chance")]),
 )
-_DPO_REST: Sequence[Plan] = (
-    (
+_DPO_REST = (
+    Plan(
         "Implicit reward",
-        (("dpo/chosen", "chosen"), ("dpo/rejected", "rejected")),
-        (Limit(0, "reference"),),
+        [("dpo/chosen", "chosen"), ("dpo/rejected", "rejected")],
+        "reward",
+        [Limit(0, "reference")],
     ),
     *_OPTIMIZER,
 )
-_PPO_REST: Sequence[Plan] = (
-    ("Total reward: scaled score minus KL penalty", (("reward/total", "per response"),), ()),
-    ("Policy loss", (("policy/loss", "policy"),), ()),
-    ("Value loss", (("value/loss", "value"),), ()),
-    ("Entropy", (("policy/entropy", "nats"),), (Limit(0.02, "collapsed"),)),
-    (
+_PPO_REST = (
+    Plan("Total reward", [("reward/total", "total reward")], "per response"),
+    Plan("Policy loss", [("policy/loss", "policy")], "loss"),
+    Plan("Value loss", [("value/loss", "value")], "loss"),
+    Plan(
+        "Entropy",
+        [("policy/entropy", "entropy")],
+        "nats per token",
+        [Limit(0.02, "warning below 0.02")],
+    ),
+    Plan(
         "Clip fraction",
-        (("policy/clip_fraction", "policy"), ("value/clip_fraction", "value")),
-        (Limit(0.5, "warn at .5"),),
+        [("policy/clip_fraction", "policy"), ("value/clip_fraction", "value")],
+        "share of tokens",
+        [Limit(0.5, "warning above 0.5")],
     ),
-    (
+    Plan(
         "Explained variance",
-        (("value/explained_variance", "share"),),
-        (Limit(0, "constant prediction"),),
+        [("value/explained_variance", "explained variance")],
+        "share",
+        [Limit(0, "constant prediction")],
     ),
-    ("Response length", (("completion/length_mean", "tokens"),), ()),
-    ("Correlation of reward and length", (("reward/length_correlation", "Pearson's r"),), ()),
-    ("Reward standard deviation", (("reward/std", "std"),), (Limit(0.01, "constant"),)),
-    (
-        "EOS rate and unique responses",
-        (("completion/eos_rate", "EOS rate"), ("completion/unique", "unique")),
-        (Limit(0.5, "warn at .5"),),
+    Plan("Response length", [("completion/length_mean", "length")], "tokens"),
+    Plan(
+        "Correlation of reward and length",
+        [("reward/length_correlation", "correlation")],
+        "Pearson's r",
     ),
-    ("Approximate KL of the update", (("policy/approx_kl", "nats"),), ()),
-    ("KL coefficient β", (("kl/coefficient", "β"),), ()),
-    ("Gradient norm", (("optim/grad_norm", "norm"),), ()),
-    ("Learning rate", (("optim/lr", "policy"), ("optim/critic_lr", "critic")), ()),
+    Plan(
+        "Reward standard deviation",
+        [("reward/std", "standard deviation")],
+        "reward",
+        [Limit(0.01, "warning below 0.01")],
+    ),
+    Plan(
+        "Finished and unique responses",
+        [("completion/eos_rate", "finished"), ("completion/unique", "unique")],
+        "share of responses",
+        [Limit(0.5, "warning below 0.5")],
+    ),
+    Plan("Approximate KL of the update", [("policy/approx_kl", "KL")], "nats per token"),
+    Plan("KL coefficient", [("kl/coefficient", "β")], "β"),
+    Plan("Gradient norm", [("optim/grad_norm", "norm")], "L2 norm"),
+    Plan("Learning rate", [("optim/lr", "policy"), ("optim/critic_lr", "critic")], "learning rate"),
 )
 _PLANS: Mapping[str, tuple[Sequence[Plan], Sequence[Plan]]] = {
     "ppo": ((_REWARD, _KL), _PPO_REST),
@@ -114,31 +147,31 @@ def charts(
     mains, rests = _PLANS[kind]
     main = [_planned(plan, courses, known, tall=True) for plan in _reported(mains, courses)]
     rest = [_planned(plan, courses, known) for plan in _reported(rests, courses)]
-    planned = {metric for plan in (*mains, *rests) for metric, _ in plan[1]}
+    planned = {metric for plan in (*mains, *rests) for metric, _ in plan.lines}
     others = [_chart_of(name, s, known) for name, s in courses.items() if name not in planned]
     return main, rest, others
 
 
 def _reported(plans: Sequence[Plan], found: Mapping[str, Series]) -> list[Plan]:
     """The charts with a line, or all before the first update: RLOO, for example, has no value loss."""
-    return [plan for plan in plans if not found or any(name in found for name, _ in plan[1])]
+    return [plan for plan in plans if not found or any(name in found for name, _ in plan.lines)]
 
 
 def _planned(
     plan: Plan, found: Mapping[str, Series], known: Mapping[str, str], *, tall: bool = False
 ) -> Chart:
-    title, lines, limits = plan
     shown = [
-        (found[name], label, definition(name, known)) for name, label in lines if name in found
+        (found[name], label, definition(name, known)) for name, label in plan.lines if name in found
     ]
     series = [Series(label, metric.steps, metric.values) for metric, label, _ in shown]
     several = [f"{label[:1].upper()}{label[1:]}: {meaning}" for _, label, meaning in shown]
     help = " ".join(several) if len(shown) > 1 else "".join(meaning for *_, meaning in shown)
-    return Chart(title, series, help, limits, tall=tall)
+    return Chart(plan.title, series, help, plan.limits, y_title=plan.y_title, tall=tall)
 
 
 def _chart_of(name: str, series: Series, known: Mapping[str, str]) -> Chart:
-    return Chart(name, [series], definition(name, known))
+    last = name.rpartition("/")[2].replace("_", " ")
+    return Chart(name, [series], definition(name, known), y_title=last)
 
 
 def results(kind: str, found: Mapping[str, Series], known: Mapping[str, str]) -> Markup:
@@ -164,7 +197,8 @@ def card(
     status, status_tone = run.status, STATUS_TONES[run.status]
     if cancelling:
         status, status_tone = "cancelling", "warn"
-    detail = [f"iteration {run.iteration}"]
+    detail = [runs.name(run)] if run.stage == "policy" else []
+    detail.append(f"iteration {run.iteration}")
     if run.attempt > 1:
         detail.append(f"attempt {run.attempt}")
     started = "started" if run.attempt == 1 else "first started"
@@ -175,7 +209,7 @@ def card(
     head = Markup(
         '<div class="ks-run"><b>{}</b>{}{}<span class="ks-detail ks-mono ks-run-id">{}</span></div>'
     ).format(
-        stage_title(run),
+        STAGES[run.stage],
         components.badge(status, status_tone, dot=run.status == "running"),
         components.detail(" · ".join(detail)),
         run.id,
@@ -183,11 +217,11 @@ def card(
     why = Markup("")
     if run.reason and run.status != "succeeded":
         failed = run.status == "failed"
-        title = "The run failed" if failed else "The run was stopped"
+        title = "The run failed" if failed else "The run was cancelled"
         why = components.note("bad" if failed else "warn", title, run.reason)
     return components.card(
         head,
-        components.bar(run.progress, tone=status_tone, label=stage_title(run)),
+        components.bar(run.progress, tone=status_tone, label=STAGES[run.stage]),
         components.detail(_where(run, seconds_left, cancelling)),
         why,
         css="ks-run-card",
@@ -202,7 +236,7 @@ def _where(run: Run, seconds_left: float | None, cancelling: bool) -> str:
         parts.append(run.message)
     if run.status == "running" and not cancelling:
         left = (
-            "time left: not known yet"
+            "estimating the time left"
             if seconds_left is None
             else f"about {components.duration(seconds_left)} left"
             if seconds_left >= 1
@@ -271,10 +305,13 @@ def samples(
 
 def _sample(item: RunNote, prompt: Prompt | None, unit: str) -> Markup:
     facts = [f"{unit} {item.step}"]
-    for key, text in (("reward", components.signed), ("kl", components.number)):
+    for key, name, text in (
+        ("reward", "reward", components.signed),
+        ("kl", "KL", components.decimal),
+    ):
         value = item.payload.get(key)
         if isinstance(value, int | float):
-            facts.append(f"{'KL' if key == 'kl' else key} {text(float(value), 2)}")
+            facts.append(f"{name} {text(float(value))}")
     if item.payload.get("finish_reason") == "length":
         facts.append("cut off")
     return Markup(

@@ -58,7 +58,7 @@ def test_number(value, text):
 
 
 def test_signs_are_shown_and_zero_has_none():
-    assert [components.signed(v, 2) for v in (0.5, -0.5, 0.0, None)] == ["+0.50", "−0.50", "0", "–"]
+    assert [components.signed(v) for v in (0.5, -0.5, 0.0, None)] == ["+0.50", "−0.50", "0.00", "–"]
 
 
 @pytest.mark.parametrize(
@@ -67,9 +67,9 @@ def test_signs_are_shown_and_zero_has_none():
         (None, "–"),
         (4.25, "4.2 s"),
         (59.4, "59 s"),
-        (59.6, "1 min 00 s"),
-        (125, "2 min 05 s"),
-        (3 * 3600 + 7 * 60, "3 h 07 min"),
+        (59.6, "1 min"),
+        (125, "2 min 5 s"),
+        (3 * 3600 + 7 * 60, "3 h 7 min"),
         (2 * 86400 + 5 * 3600, "2 d 5 h"),
     ],
 )
@@ -146,7 +146,7 @@ def test_what_rounds_to_nothing_has_no_sign():
     assert [components.percent(-0.001), components.number(-0.0), components.signed(-0.0)] == [
         "0%",
         "0",
-        "0",
+        "0.00",
     ]
 
 
@@ -165,10 +165,11 @@ def test_a_chart_without_a_finite_value_is_left_out():
 
 def test_the_page_gets_all_points_with_gaps_and_limits():
     series = Series("a", [1, 2, 3], [0.1234567, float("inf"), 0.3])
-    drawn = group([Chart("a", [series], limits=[Limit(0.5, "warn")])])
+    drawn = group([Chart("a", [series], limits=[Limit(0.5, "warn")], y_title="nats")])
     data = html.unescape(drawn.split('data-chart="')[1].split('"')[0])
     assert json.loads(data) == {
         "series": [{"name": "a", "x": [1, 2, 3], "y": [0.123457, None, 0.3]}],
+        "yTitle": "nats",
         "limits": [{"value": 0.5, "label": "warn"}],
     }
 

@@ -266,7 +266,7 @@ def test_a_run_that_was_asked_to_stop_says_so_on_both_tabs_until_it_has(db, live
             assert f"Cancelling: {waiting}" in updates[training.card]
             assert "time left" not in updates[training.card]
             assert updates[training.cancel].interactive is False
-            assert "PPO: cancelling" in updates[training._top]
+            assert "Policy: cancelling" in updates[training._top]
             updates = training.refresh(LATEST, {})
         updates = loop_tab.refresh()
         assert f"Cancelling: {waiting}" in updates[loop_tab.next]
@@ -280,7 +280,7 @@ def test_a_run_that_was_asked_to_stop_says_so_on_both_tabs_until_it_has(db, live
         runs.save(db, replace(running, status="running", attempt=2))
         request.unlink()
         updates = training._press(live.loop.resume, "Resumed.", LATEST, {})
-        assert "PPO" in updates[training._top]
+        assert "Policy" in updates[training._top]
         assert "ancel" not in updates[training._top]
     finally:
         runs.save(db, replace(running, status="succeeded", finished_at=now()))
@@ -378,7 +378,7 @@ def test_history_lists_iterations_models_and_lineage(tabs):
     tab = tabs.history
     updates = tab.refresh(None)
     assert updates[tab.table].count("<tr>") == 4  # the head and three iterations
-    assert "PPO failed" in updates[tab.table]
+    assert "Policy failed" in updates[tab.table]
     assert updates[tab.charts].count("<figure") == 3
     assert updates[tab.tree].count('class="ks-node"') == 5
     assert updates[tab.model].value == "policy-2"

@@ -121,7 +121,7 @@ def test_the_form_turns_to_the_stage_that_stopped_with_the_suggestion_filled_in(
     monkeypatch.setattr(live.loop, "stopped", FAILED)
     seen = tab.refresh()
     assert seen[tab.stopped] == "run-7 1"
-    assert "Retry with changes: PPO" in seen[tab.title]
+    assert "Retry with changes: Policy" in seen[tab.title]
     assert [seen[b].visible for b in (tab.train, tab.retry, tab.resume, tab.label)] == [
         False, True, True, False,
     ]  # fmt: skip

@@ -12,7 +12,7 @@ import gradio as gr
 import pandas as pd
 import pytest
 
-from labeler.research import phases, top
+from labeler.research import top
 from labeler.research.annotators import view as annotators_view
 from labeler.research.caveats import accuracy_caveat
 from labeler.research.history import view as history_view
@@ -89,17 +89,21 @@ def test_a_stopped_run_stops_its_phase_but_not_labeling():
         ({"iteration": None}, "x", "about to start"),
         ({}, None, "40 more labels to go."),
         ({"labels": 99}, None, "1 more label to go."),
-        ({"labels": 100}, None, "press Train"),
+        ({"labels": 100}, None, "Press Train"),
         ({"labels": 0}, "There are no labels.", "There are no labels."),
         (
             {"iteration": Iteration(number=2, phase="policy"), "run": run(status="failed")},
             "x",
-            "PPO failed.",
+            "The policy stage failed.",
         ),
-        ({"iteration": Iteration(number=2, phase="policy"), "run": run()}, "x", "PPO is running"),
+        (
+            {"iteration": Iteration(number=2, phase="policy"), "run": run()},
+            "x",
+            "policy stage is running",
+        ),
         ({**TRAINING, "open_pairs": 37}, "x", "37 pairs left to judge."),
-        ({**TRAINING, "open_pairs": 1, "waiting": 1}, "x", "1 new label counts for the next"),
-        ({**TRAINING, "waiting": 5}, "x", "No pair is left to judge until the next ones"),
+        ({**TRAINING, "open_pairs": 1, "waiting": 1}, "x", "uses 1 new label."),
+        ({**TRAINING, "waiting": 5}, "x", "No pairs are left to judge"),
         ({"iteration": Iteration(number=2, phase="done")}, "x", "Iteration 2 is done."),
     ],
 )
@@ -110,7 +114,7 @@ def test_one_sentence_says_what_to_do_next(changes, reason, says):
 @pytest.mark.parametrize(
     ("changes", "says", "not_said"),
     [
-        ({}, ["PPO failed: retry it below", "it diverged."], ["resume", "labeling"]),
+        ({}, ["The policy stage failed: retry it below", "it diverged."], ["resume", "labeling"]),
         (
             {"resumable": True},
             ["resume it from its last checkpoint or retry it below."],
@@ -118,7 +122,7 @@ def test_one_sentence_says_what_to_do_next(changes, reason, says):
         ),
         (
             {"stage": "reward", "may_label": True, "status": "cancelled"},
-            ["Reward model was cancelled: retry it below or go back to labeling."],
+            ["The reward stage was cancelled: retry it below or go back to labeling."],
             ["resume"],
         ),
         ({"flag": "kl_high", "remedy": "Raise kl_weight."}, ["KL high: Raise kl_weight."], []),
@@ -164,7 +168,7 @@ def test_the_glance_shows_labels_policy_reward_model_and_agreement():
         Agreement(items=12, percent=0.75, alpha=0.5),
         now=NOON,
     )  # fmt: skip
-    for text in ("60 <small>of 100", "width:60.0%", "3 min ago", "KL 4.20 nats", "71% wins",
+    for text in ("60 <small>of 100", "width:60.0%", "3 min ago", "KL 4.20 nats", "wins 71%",
                  "72.5%", "40 held-out preferences", "75.0%", "α 0.500"):  # fmt: skip
         assert text in seen
     assert "<img src=x" not in seen
@@ -257,15 +261,12 @@ def test_the_charts_of_each_method_stand_first():
     assert others == []
 
 
-def test_the_policys_stage_is_called_by_its_method():
+def test_the_card_of_a_policy_run_names_its_method():
     dpo = run(config={"optimize": {"method": "dpo"}})
-    assert (phases.stage_title(dpo), phases.stage_title(run())) == ("DPO", "PPO")
-    training = Iteration(number=1, phase="policy")
-    drawn = loop_view.stepper(training, dpo, "dpo")
-    assert ">DPO<" in drawn
-    assert "PPO" not in drawn
-    card = training_view.card(dpo, now=NOON, seconds_left=None)
-    assert "<b>DPO</b>" in card
+    for policy_run, method in ((dpo, "DPO"), (run(), "PPO")):
+        card = training_view.card(policy_run, now=NOON, seconds_left=None)
+        assert "<b>Policy</b>" in card
+        assert f"{method} · iteration" in card
     assert training_view.unit("dpo") == "step"
 
 
@@ -320,7 +321,7 @@ def test_live_samples_show_prompt_response_and_figures_as_text():
     )  # fmt: skip
     seen = training_view.samples([note], {prompt.id: prompt}, unit="step")
     assert "Why?" in seen
-    assert "step 20 · reward −0.25 · KL 3.0 · cut off" in seen
+    assert "step 20 · reward −0.25 · KL 3.00 · cut off" in seen
     assert "<img" not in seen
     assert "unknown prompt" in training_view.samples([note], {}, unit="step")
 
@@ -481,7 +482,7 @@ def test_the_filter_reads_prompts_and_answers_in_any_case():
 def test_the_summary_averages_rewards_and_counts_ties_half():
     seen = samples_view.summary(SAMPLES)
     # SFT (0 + 1.5 + .2 + .1) / 4 = .45; new (1 + .5 + .2) / 3 = .567; wins (1 + 0 + ½) / 3 = 50%
-    for text in ("+0.450", "+0.567", "50.0%", "3 held-out prompts"):
+    for text in ("+0.45", "+0.57", "50.0%", "3 held-out prompts"):
         assert text in seen
     assert "Previous policy" not in seen
 
@@ -568,14 +569,14 @@ def test_history_shows_figures_and_times():
     seen = history_view.table(
         [done], labels, {"r": reward}, stages, {"reward": 120.0, "policy": 300.0}
     )
-    for text in ("104 of 100", "random 56 · bald 48", "71.0%", "+0.70", "3.10", "68.0%", "59–76%", "44.6", "2 h 00 min",
-                 "7 min 00 s"):  # fmt: skip
+    for text in ("104 of 100", "random 56 · bald 48", "71.0%", "+0.70", "3.10", "68.0%", "59–76%", "44.6", "2 h",
+                 "training 7 min<"):  # fmt: skip
         assert text in seen
 
 
 def test_a_stopped_iteration_says_so_in_the_history():
     ppo = Iteration(number=1, phase="policy")
-    assert "PPO failed" in history_view.table([ppo], {}, {}, [run(status="failed")], {})
+    assert "Policy failed" in history_view.table([ppo], {}, {}, [run(status="failed")], {})
 
 
 def test_history_and_tree_name_what_made_each_policy():
@@ -604,9 +605,9 @@ def test_a_stopped_run_has_one_tone_wherever_it_is_named(status, tone):
     ended = run(status=status)
     badge = f'ks-badge ks-{tone}">'
     turn = Iteration(number=2, phase="policy")
-    assert f"{badge}Iteration 2 · PPO {status}" in top.top(state(iteration=turn, run=ended), "w")
+    assert f"{badge}Iteration 2 · Policy {status}" in top.top(state(iteration=turn, run=ended), "w")
     assert f"{badge}{status}" in training_view.card(ended, now=NOON, seconds_left=None)
-    assert f'<li class="ks-stopped ks-{tone}" data-mark="!" aria-current="step">PPO' in (
+    assert f'<li class="ks-stopped ks-{tone}" data-mark="!" aria-current="step">Policy' in (
         loop_view.stepper(turn, ended)
     )
     stopped = Stopped(
@@ -624,7 +625,7 @@ def test_a_stopped_run_has_one_tone_wherever_it_is_named(status, tone):
     ):
         assert f'ks-note ks-{tone}"' in told
     listed = run(iteration=2, status=status)
-    assert f"{badge}PPO {status}" in history_view.table([turn], {}, {}, [listed], {})
+    assert f"{badge}Policy {status}" in history_view.table([turn], {}, {}, [listed], {})
 
 
 def test_a_single_iteration_draws_no_course():
@@ -645,9 +646,9 @@ def test_policies_of_different_methods_are_not_joined_by_a_line():
     drawn = html.unescape(str(history_view.charts(turns, trained)))
     (data,) = re.findall(r'data-chart="(.*?)">', drawn)
     assert json.loads(data)["series"] == [
-        {"name": "PPO", "x": [1, 3], "y": [0.6, 0.7]},
-        {"name": "DPO", "x": [2], "y": [0.5]},
-        {"name": "RLOO", "x": [4], "y": [0.55]},
+        {"name": "PPO", "x": [1, 3], "y": [60, 70]},
+        {"name": "DPO", "x": [2], "y": [50]},
+        {"name": "RLOO", "x": [4], "y": [55]},
     ]
     for index, name in enumerate(("PPO", "DPO", "RLOO")):
         assert f'<span class="ks-key ks-s{index}"><i></i>{name} ' in drawn
