@@ -30,7 +30,7 @@ from storage.engine.files import (
 from storage.engine.journal import Journal, read_lines
 from storage.engine.migrations import migrate
 from storage.engine.reconcile import GO_BACK, REWRITE, reconcile, replay, require_own_runs
-from storage.engine.schema import require_known
+from storage.engine.schema_check import require_known
 from storage.engine.transaction import Tables, bytes_noted
 from storage.engine.workspace import (
     DATABASE,

@@ -29,7 +29,7 @@ from storage.engine.journal import Journal
 from storage.engine.migrations import migrate
 from storage.engine.reconcile import reconcile, require_own_runs
 from storage.engine.replacing import is_settled, require_settled
-from storage.engine.schema import require_known
+from storage.engine.schema_check import require_known
 from storage.engine.transaction import Clock, Observer, Tables, Transaction, fetch
 from storage.engine.workspace import (
     DATABASE,

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from commands.main import app
 from pipeline.loop.workspace_config import prepare
 from storage.engine import connection as engine
-from storage.engine import replacing, schema
+from storage.engine import replacing, schema_check
 from storage.engine.backup import backup, finish_restore, rebuild, restore, undo_restore, verify
 from storage.engine.database import Database
 from storage.engine.files import digest_file
@@ -401,12 +401,12 @@ def test_the_schema_of_every_earlier_version_is_known(tmp_path):
     """As a start left it that was stopped, too."""
     for count in range(len(MIGRATIONS) + 1):
         with engine.connect(tmp_path / f"{count}.duckdb") as connection:
-            schema.require_known(connection)
+            schema_check.require_known(connection)
             migrate(connection, MIGRATIONS[:count])
         with engine.connect(tmp_path / f"{count}.duckdb") as connection:
-            schema.require_known(connection)
+            schema_check.require_known(connection)
             migrate(connection)
-            schema.require_known(connection)
+            schema_check.require_known(connection)
 
 
 # -- a restore that is stopped ---------------------------------------------------------------
