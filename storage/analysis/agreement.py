@@ -6,7 +6,7 @@ first, second, tie and both_bad are four unordered categories.  For the ordinal 
 levels second < tie < first, and both_bad counts as tie.
 
 SQL reduces a million judgments to a few rows: how often each pattern of ratings occurs.
-storage/analysis/patterns.py computes the figures and intervals from those.
+storage/analysis/agreement_statistics.py computes the figures and intervals from those.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from storage.analysis import patterns
+from storage.analysis import agreement_statistics
 from storage.engine.database import Database
 from storage.engine.items import PEOPLE, shared_ratings
 from storage.records import LEARNED_FROM
@@ -68,9 +68,9 @@ class Agreement:
 
     `percent` is the share of pairs of judgments that agree, 0 to 1.  `alpha` is Krippendorff's
     nominal alpha, `alpha_ordinal` the ordinal one.  Each is None if undefined, and has an interval
-    from bootstrap samples of the items (`patterns.intervals` says when it is None).  `kappas` has
-    every pair of annotators with an item in common, in alphabetical order, models that judge
-    included.
+    from bootstrap samples of the items (`agreement_statistics.intervals` says when it is None).
+    `kappas` has every pair of annotators with an item in common, in alphabetical order, models that
+    judge included.
     """
 
     items: int
@@ -97,7 +97,10 @@ def agreement(
     row = db.read(f"WITH {PEOPLE}, {shared}, {_AGREEMENT}", kinds=list(LEARNED_FROM), **of)[0]
     table = _table(row["patterns"])
     counts, items = table[:, :4], table[:, 4]
-    figures, spread = patterns.agreement(counts, items), patterns.intervals(counts, items)
+    figures, spread = (
+        agreement_statistics.agreement(counts, items),
+        agreement_statistics.intervals(counts, items),
+    )
     return Agreement(
         items=int(items.sum()),
         percent=figures["percent"],
@@ -110,16 +113,16 @@ def agreement(
     )
 
 
-def _table(rows: list[list[int]] | None) -> patterns.Counts:
+def _table(rows: list[list[int]] | None) -> agreement_statistics.Counts:
     return np.array(rows or np.empty((0, 5)), dtype=np.int64)
 
 
-def _kappas(cells: patterns.Counts, people: list[str]) -> list[Kappa]:
+def _kappas(cells: agreement_statistics.Counts, people: list[str]) -> list[Kappa]:
     """Kappa of each pair of annotators in `cells` (one, other, x, y, n)."""
     pairs, row = np.unique(cells[:, :2], axis=0, return_inverse=True)
     confusions = np.zeros((len(pairs), 4, 4), dtype=np.int64)
     confusions[row.ravel(), cells[:, 2], cells[:, 3]] = cells[:, 4]
-    values, spread = patterns.kappas(confusions)
+    values, spread = agreement_statistics.kappas(confusions)
     found = [
         Kappa(
             annotators=sorted((people[one], people[other])),

@@ -11,7 +11,7 @@ import krippendorff
 import numpy as np
 import pytest
 
-from storage.analysis import patterns
+from storage.analysis import agreement_statistics
 from storage.analysis.agreement import Agreement, Kappa, agreement
 from storage.engine.backup import rebuild
 from storage.engine.database import Database
@@ -132,16 +132,16 @@ def test_the_interval_of_kappa_is_what_items_drawn_again_spread_by() -> None:
     confusion = np.array([[120, 20, 10, 0], [15, 90, 15, 0], [5, 10, 115, 0], [0, 0, 0, 0]])
     coin = np.random.default_rng(0)
     drawn = coin.multinomial(400, confusion.ravel() / 400, size=20_000).reshape(-1, 4, 4)
-    spread, _ = patterns.kappas(drawn)
-    [value], [interval] = patterns.kappas(confusion[None])
+    spread, _ = agreement_statistics.kappas(drawn)
+    [value], [interval] = agreement_statistics.kappas(confusion[None])
     # .8125 agree; chance is (150 · 140 + 120 · 120 + 130 · 140)/400² = .335.
     assert value == pytest.approx((0.8125 - 0.335) / 0.665)
     assert interval == pytest.approx(np.quantile(spread, [0.025, 0.975]), abs=0.005)
     few = np.array([[3, 1, 0, 0], [1, 3, 0, 0], [0, 0, 1, 0], [0, 0, 0, 0]])
-    _, [nine] = patterns.kappas(few[None])
-    _, [ten] = patterns.kappas((few + np.diag([0, 0, 1, 0]))[None])
+    _, [nine] = agreement_statistics.kappas(few[None])
+    _, [ten] = agreement_statistics.kappas((few + np.diag([0, 0, 1, 0]))[None])
     assert (nine, ten is None) == (None, False)
-    assert patterns.kappas(np.diag([30, 3, 3, 0])[None]) == ([1.0], [None])  # no spread
+    assert agreement_statistics.kappas(np.diag([30, 3, 3, 0])[None]) == ([1.0], [None])  # no spread
 
 
 RANK = np.array([2.0, 0.0, 1.0, 1.0])
@@ -193,7 +193,7 @@ def test_alphas_equal_the_krippendorff_package_on_random_tables() -> None:
         counts, items = as_patterns(table)
         if not len(items):
             continue
-        found = patterns.agreement(counts, items)
+        found = agreement_statistics.agreement(counts, items)
         for name, level in (("alpha", "nominal"), ("alpha_ordinal", "ordinal")):
             expected = oracle(table, level)
             if expected is None:
@@ -234,7 +234,7 @@ def test_ordinal_alpha_by_hand() -> None:
     # tie-first 4, second-first (1 + 2 + 1)² = 16.  Seen: two items disagree tie-first, each twice
     # in the coincidences: 4 · 4 / 6 = 16/6.  Expected: 2·(2·2·4 + 2·2·4 + 2·2·16) / (6·5) = 192/30.
     counts = np.array([[2, 0, 0, 0], [0, 1, 1, 0], [0, 0, 1, 1]])
-    found = patterns.agreement(counts, np.array([1, 1, 1]))
+    found = agreement_statistics.agreement(counts, np.array([1, 1, 1]))
     assert found["alpha_ordinal"] == pytest.approx(1 - (16 / 6) / (192 / 30))
     # Nominal keeps both_bad apart: 1 of 3 items agrees; by chance 1 − (2 + 2) / 30.
     assert found["alpha"] == pytest.approx(1 - (2 / 3) / (26 / 30))
@@ -247,7 +247,7 @@ def test_a_draw_over_the_patterns_is_a_bootstrap_of_the_items() -> None:
     generator = np.random.default_rng(3)
     table = random_table(generator, 3, 200)
     counts, items = as_patterns(table)
-    found = patterns.intervals(counts, items, draws=4000)
+    found = agreement_statistics.intervals(counts, items, draws=4000)
     rated = table[:, (~np.isnan(table)).sum(axis=0) >= 2]
     drawn = [
         krippendorff.alpha(
@@ -262,31 +262,37 @@ def test_a_draw_over_the_patterns_is_a_bootstrap_of_the_items() -> None:
 
 def test_intervals_are_the_same_for_the_same_table() -> None:
     counts, items = np.array([[1, 0, 1, 0], [0, 0, 2, 0], [2, 0, 0, 0]]), np.array([9, 20, 11])
-    found = patterns.intervals(counts, items)
+    found = agreement_statistics.intervals(counts, items)
     found["percent"] = None  # the caller's copy
-    assert patterns.intervals(counts, items)["percent"]
-    assert patterns.intervals(counts, items, seed=1) != patterns.intervals(counts, items)
+    assert agreement_statistics.intervals(counts, items)["percent"]
+    assert agreement_statistics.intervals(counts, items, seed=1) != agreement_statistics.intervals(
+        counts, items
+    )
     # 20 + 11 of 40 items agree: .775, and a standard error of √(.775 · .225 / 40) = .066
-    low, high = patterns.intervals(counts, items)["percent"] or ()
+    low, high = agreement_statistics.intervals(counts, items)["percent"] or ()
     assert (low, high) == (pytest.approx(0.775 - 1.96 * 0.066, abs=0.03),
                            pytest.approx(0.775 + 1.96 * 0.066, abs=0.03))  # fmt: skip
 
 
 def test_too_few_items_or_no_spread_give_no_interval() -> None:
     mixed = np.array([[1, 0, 1, 0], [0, 0, 2, 0]])
-    assert patterns.intervals(mixed, np.array([4, 5]))["percent"] is None
-    assert patterns.intervals(mixed, np.array([4, 6]))["percent"] is not None
+    assert agreement_statistics.intervals(mixed, np.array([4, 5]))["percent"] is None
+    assert agreement_statistics.intervals(mixed, np.array([4, 6]))["percent"] is not None
     agreed = np.array([[2, 0, 0, 0], [0, 0, 2, 0]])
-    assert patterns.intervals(agreed, np.array([20, 20])) == dict.fromkeys(patterns.FIGURES)
+    assert agreement_statistics.intervals(agreed, np.array([20, 20])) == dict.fromkeys(
+        agreement_statistics.FIGURES
+    )
 
 
 def test_intervals_cover_what_many_items_would_show() -> None:
     generator = np.random.default_rng(5)
     # Truth: three raters; an item is clear (all hit its outcome .9) or not (they guess).
-    truth = patterns.agreement(*as_patterns(three_raters(generator, 400_000)))
-    covered = dict.fromkeys(patterns.FIGURES, 0)
+    truth = agreement_statistics.agreement(*as_patterns(three_raters(generator, 400_000)))
+    covered = dict.fromkeys(agreement_statistics.FIGURES, 0)
     for _ in range(400):
-        found = patterns.intervals(*as_patterns(three_raters(generator, 120)), draws=400)
+        found = agreement_statistics.intervals(
+            *as_patterns(three_raters(generator, 120)), draws=400
+        )
         for name, (low, high) in found.items():  # type: ignore[misc]
             covered[name] += low <= truth[name] <= high
     for name, times in covered.items():

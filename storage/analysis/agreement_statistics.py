@@ -121,12 +121,22 @@ def _contributions(counts: Counts) -> Floats:
 
 def _figures(sums: Floats) -> Floats:
     """(samples, 9) sums of contributions to (samples, 3) figures, NaN where undefined."""
-    n, agreed, second, tie, first, both_bad, *apart = sums.T
+    n, agreed = sums.T[:2]
     with np.errstate(divide="ignore", invalid="ignore"):
         percent = agreed / n
+    return np.stack([percent, *krippendorff_alpha(sums)], axis=1)
+
+
+def krippendorff_alpha(sums: Floats) -> tuple[Floats, Floats]:
+    """(samples,) nominal and (samples,) ordinal alpha, NaN where undefined.
+
+    `sums` is (samples, 9): `_contributions` summed over the items of a sample.
+    """
+    n, agreed, second, tie, first, both_bad, *apart = sums.T
+    with np.errstate(divide="ignore", invalid="ignore"):
         outcomes = np.stack([second, tie, first, both_bad])
         by_chance = 1 - (outcomes * (outcomes - 1)).sum(axis=0) / (n * (n - 1))
-        nominal = 1 - (1 - percent) / by_chance
+        nominal = 1 - (1 - agreed / n) / by_chance
         neither = tie + both_bad
         # Squared ordinal distances: the ratings between two levels, half of each end counted.
         distances = (
@@ -138,8 +148,4 @@ def _figures(sums: Floats) -> Floats:
         seen = sum(o * d for o, d in zip(apart, distances, strict=True)) / n
         expected = sum(2 * c * d for c, d in zip(chances, distances, strict=True)) / (n * (n - 1))
         ordinal = 1 - seen / expected
-    alphas = [
-        np.where(chance > 0, alpha, np.nan)
-        for alpha, chance in ((nominal, by_chance), (ordinal, expected))
-    ]
-    return np.stack([percent, *alphas], axis=1)
+    return np.where(by_chance > 0, nominal, np.nan), np.where(expected > 0, ordinal, np.nan)
