@@ -2,7 +2,7 @@
 
 The class extends the architecture's ``…ForSequenceClassification``, so the saved directory is an
 ordinary Hugging Face model with a few more tensors: ``score.bias`` (the level), ``ties.*``
-(`pipeline.reward.ties`) and, with several heads, ``heads.*``.  ``score`` is the reward, so
+(`pipeline.reward.likelihood_parameters`) and, with several heads, ``heads.*``.  ``score`` is the reward, so
 ``AutoModelForSequenceClassification`` loads the directory too and gives the same rewards up to
 that constant, if padding differs from end-of-text.  Annotators are learned but not saved.
 
@@ -29,7 +29,7 @@ from pipeline.models.text import ChatTokenizer
 from pipeline.ppo.model import without_dropout
 from pipeline.reward.annotators import AnnotatorEffects
 from pipeline.reward.likelihood import Likelihood
-from pipeline.reward.ties import Ties
+from pipeline.reward.likelihood_parameters import Ties
 
 
 @dataclass

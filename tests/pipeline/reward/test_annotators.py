@@ -25,6 +25,7 @@ from pipeline.reward.annotators import (
     fit_annotators,
 )
 from pipeline.reward.likelihood import BOTH_BAD, FIRST, SECOND, TIE, Likelihood, TieValues
+from pipeline.reward.likelihood_parameters import Ties
 from pipeline.reward.quality.reliability import (
     agreement_with_model,
     annotator_estimates,
@@ -36,7 +37,6 @@ from pipeline.reward.quality.reliability import (
     reliability,
 )
 from pipeline.reward.scoring import RewardModel
-from pipeline.reward.ties import Ties
 from pipeline.runs.rundir import Report, RunDirectory
 from pipeline.stages.reward import run
 from storage.analysis.annotator_fit import AnnotatorEstimate

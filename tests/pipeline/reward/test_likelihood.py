@@ -21,7 +21,7 @@ from pipeline.reward.likelihood import (
     log_probabilities,
     preference_logit,
 )
-from pipeline.reward.ties import Ties
+from pipeline.reward.likelihood_parameters import Ties
 
 LOG_3 = math.log(3)
 F64 = torch.float64

@@ -26,9 +26,9 @@ from pipeline.reward.data import (
     training_rows,
 )
 from pipeline.reward.likelihood import BOTH_BAD, FIRST, SECOND, TIE, Likelihood
+from pipeline.reward.likelihood_parameters import Ties
 from pipeline.reward.network import from_language_model, load_network
 from pipeline.reward.scoring import RewardModel
-from pipeline.reward.ties import Ties
 from pipeline.reward.trainer import Training, likelihood_of, train_network
 from pipeline.runs.rundir import Job, Report, RunDirectory
 from pipeline.stages.reward import run

@@ -15,8 +15,8 @@ from pipeline.models.text import ChatTokenizer
 from pipeline.reward import trainer as reward_trainer
 from pipeline.reward.data import JudgedPair
 from pipeline.reward.likelihood import BOTH_BAD, FIRST, SECOND, TIE, Likelihood
+from pipeline.reward.likelihood_parameters import Ties
 from pipeline.reward.network import RewardOutput, from_language_model
-from pipeline.reward.ties import Ties
 from pipeline.reward.trainer import RewardTrainer, Training, train_network
 from pipeline.runs.rundir import Report, RunDirectory
 from tests.helpers.judged_pairs import pair

@@ -17,7 +17,7 @@ from pipeline.reward.likelihood import (
     TieValues,
 )
 
-_LEAST_GAP = 0.1
+_MIN_GAP = 0.1
 
 
 class Ties(nn.Module):
@@ -86,7 +86,7 @@ class Ties(nn.Module):
             shares = [(stated >= s).double().mean().item() for s in (2, 3)]
             clearly, much = (-_logit(win * min(max(share, 0.02), 0.98)) for share in shares)
             gaps = [clearly - theta, much - clearly]
-            raw = [_inverse_softplus(max(gap, _LEAST_GAP)) for gap in gaps]
+            raw = [_inverse_softplus(max(gap, _MIN_GAP)) for gap in gaps]
             self.gaps.copy_(torch.tensor(raw))
         if tied.any():
             bad = (outcomes == BOTH_BAD).sum() / tied.sum()
