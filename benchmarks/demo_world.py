@@ -26,7 +26,7 @@ from transformers.utils import logging
 
 from benchmarks.common import CACHE
 from pipeline.config.reward import RewardConfig
-from pipeline.config.studio import CONFIGS, Config
+from pipeline.config.sections import CONFIGS, Config
 from pipeline.demo import MODEL_DIR
 from pipeline.demo.corpus import prompts
 from pipeline.models.generate import Sampler

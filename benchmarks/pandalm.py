@@ -24,7 +24,7 @@ from typing import Any
 from benchmarks.common import CACHE
 from benchmarks.demo_world import reward_settings
 from benchmarks.pandalm_compare import compare
-from pipeline.config.studio import CONFIGS, Config
+from pipeline.config.sections import CONFIGS, Config
 from pipeline.demo import MODEL_DIR, corpus
 from pipeline.loop.loop import Loop
 from pipeline.models.text import ChatTokenizer

@@ -32,7 +32,7 @@ from typing import Any
 from benchmarks.common import ROOT, markdown
 from benchmarks.seeds import run_seeds
 from commands.simulate import run_trial, stop_workers, text
-from pipeline.config.studio import CONFIGS
+from pipeline.config.sections import CONFIGS
 from pipeline.simulation.trials import FULL, NAIVE, Estimate, TrialArm, paired
 
 RESULTS = ROOT / "benchmarks" / "results" / "whole_loop"

@@ -16,7 +16,7 @@ import typer
 
 from commands.app import DEFAULT, AsJson, Sets, Workspace, app, log_progress, show
 from commands.studio import server_for
-from pipeline.config.studio import CONFIGS
+from pipeline.config.sections import CONFIGS
 from pipeline.ppo.settings import assignments
 from pipeline.runs.rundir import RunDirectory
 from pipeline.simulation import trials

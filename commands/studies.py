@@ -12,7 +12,7 @@ import typer
 
 from commands.app import DEFAULT, AsJson, Sets, Workspace, app, log_progress
 from commands.studio import connect
-from pipeline.config.studio import Config
+from pipeline.config.sections import Config
 from pipeline.loop.settings_view import as_lines, form
 from pipeline.ppo.settings import assignments
 from pipeline.promotion import gate

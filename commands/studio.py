@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import httpx
 
-from pipeline.config.studio import Config
+from pipeline.config.sections import Config
 from pipeline.demo import corpus
 from pipeline.loop.loop import Loop
 from pipeline.loop.settings_view import disagreeing

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from commands.app import AsJson, Sets, app, log_progress
-from pipeline.config.studio import CONFIGS, Config
+from pipeline.config.sections import CONFIGS, Config
 from pipeline.models.hub import base_model_path
 from pipeline.ppo.settings import assignments
 from pipeline.runs.repeat import nats, stoppable

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.config.studio import Config
+from pipeline.config.sections import Config
 from pipeline.loop.loop import Loop
 from pipeline.runs import process
 from storage.engine.database import Database

@@ -15,8 +15,8 @@ from typer.main import get_command
 
 from commands.main import app
 from pipeline.config.policy import OptimizeConfig
+from pipeline.config.sections import Config
 from pipeline.config.shaping import COMPONENTS
-from pipeline.config.studio import Config
 from pipeline.ppo import metrics
 from pipeline.ppo.config import PPOConfig
 from pipeline.ppo.metrics import METRICS

@@ -120,7 +120,7 @@ TORCHLESS = (
     "storage.engine.database",
     "storage.importing.imports",
     "storage.exporting.exports",
-    "pipeline.config.studio",
+    "pipeline.config.sections",
     "pipeline.runs.jobs",
     "pipeline.loop.loop",
     "pipeline.simulation.driver",

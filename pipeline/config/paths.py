@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from pipeline.config.studio import Config
+from pipeline.config.sections import Config
 
 OPEN_FOLDERS = ("files", "runs")
 """Folders of a workspace whose files a researcher may name."""

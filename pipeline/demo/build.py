@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from pipeline.config.studio import SFTConfig
+from pipeline.config.sections import SFTConfig
 from pipeline.demo import MODEL_DIR
 from pipeline.demo.corpus import FILES, examples
 from pipeline.demo.corpus.rows import Messages

@@ -16,7 +16,7 @@ from typing import Any
 
 import pandas as pd
 
-from pipeline.config.studio import CONFIGS, Config
+from pipeline.config.sections import CONFIGS, Config
 from pipeline.demo import MODEL_DIR
 from pipeline.demo.corpus import prompts
 from pipeline.runs.rundir import Job, Report, RunDirectory

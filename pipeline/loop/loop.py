@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import partial
 
 from pipeline.config import metric_definitions, paths
-from pipeline.config.studio import Config
+from pipeline.config.sections import Config
 from pipeline.loop.remedies import stopped
 from pipeline.loop.settings_view import form, overridden
 from pipeline.loop.stage_inputs import Preparation, require_reference

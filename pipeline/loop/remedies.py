@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from pipeline.config.studio import Config
+from pipeline.config.sections import Config
 from pipeline.ppo.settings import plain, toml
 from storage.records import Run, RunNote
 from storage.reports import Stopped

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-from pipeline.config.studio import Config
+from pipeline.config.sections import Config
 from pipeline.ppo.settings import plain, toml
 from storage.records import Iteration, Stage
 from storage.reports import SettingView

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.config.studio import Config
+from pipeline.config.sections import Config
 from pipeline.demo.pairs import shipped_pairs
 from pipeline.models.hub import ModelUnavailable, base_model_path, is_local, require_reward_model
 from pipeline.promotion import gate

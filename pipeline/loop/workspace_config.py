@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipeline.config.studio import CONFIGS, Config
+from pipeline.config.sections import CONFIGS, Config
 from pipeline.models import hub
 from pipeline.ppo.settings import assignments
 from pipeline.runs.rundir import write_atomically

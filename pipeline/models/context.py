@@ -15,7 +15,7 @@ import jinja2
 from huggingface_hub import try_to_load_from_cache
 from tokenizers import Tokenizer
 
-from pipeline.config.studio import Config
+from pipeline.config.sections import Config
 from pipeline.models.hub import base_model_path, is_local
 from storage.records import Message
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 
-from pipeline.config.studio import ModelConfig, WorkerConfig
+from pipeline.config.sections import ModelConfig, WorkerConfig
 from pipeline.models.hub import loading, require_model
 from pipeline.ppo.model import detect_device, without_dropout
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 
-from pipeline.config.studio import Config
+from pipeline.config.sections import Config
 from pipeline.ppo.config import LARGEST_KL_WEIGHT
 from pipeline.promotion.leaderboard import Match, leaderboard
 from pipeline.promotion.overoptimization import ALARM, FEWEST_PROMPTS, over_optimization

@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pipeline.config.studio import Config
+from pipeline.config.sections import Config
 from pipeline.runs import process
 from pipeline.runs.rundir import Job, RunDirectory
 

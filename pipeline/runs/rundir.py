@@ -32,7 +32,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any, Literal, Self
 
-from pipeline.config.studio import Config
+from pipeline.config.sections import Config
 from storage.records import Stage
 
 Study = Literal["measure", "curve"]

@@ -16,7 +16,7 @@ import pandas as pd
 import torch
 
 from pipeline.config.metric_definitions import METRICS
-from pipeline.config.studio import EvaluateConfig
+from pipeline.config.sections import EvaluateConfig
 from pipeline.models.devices import pick_device
 from pipeline.models.generate import Response, Sampler
 from pipeline.models.likelihoods import sequence_kl

@@ -20,7 +20,7 @@ from typing import Any
 
 import pandas as pd
 
-from pipeline.config.studio import SamplingConfig
+from pipeline.config.sections import SamplingConfig
 from pipeline.models.devices import context_length, pick_device
 from pipeline.models.generate import Response, Sampler
 from pipeline.models.text import ChatTokenizer, name_rows, read_messages

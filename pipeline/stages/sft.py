@@ -16,7 +16,7 @@ from datasets import Dataset
 from torch.utils.data import Sampler
 from transformers import Trainer
 
-from pipeline.config.studio import SFTConfig
+from pipeline.config.sections import SFTConfig
 from pipeline.models.devices import context_length, load_causal_lm, pick_device
 from pipeline.models.hf_trainer import (
     ReportCallback,

@@ -21,7 +21,7 @@ from tempfile import TemporaryDirectory
 from types import FrameType
 from typing import Any
 
-from pipeline.config.studio import WorkerConfig
+from pipeline.config.sections import WorkerConfig
 from pipeline.runs.cancellation import WAS_CANCELLED, Cancelled, ask
 from pipeline.runs.rundir import Job, Report, RunDirectory
 from pipeline.worker import distributed

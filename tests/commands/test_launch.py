@@ -16,7 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from commands.main import app
-from pipeline.config.studio import Config
+from pipeline.config.sections import Config
 from storage import records
 from storage.engine.backup import backup
 from storage.engine.database import Database

@@ -17,7 +17,7 @@ from commands.loop import continue_stage
 from commands.serve import import_at_startup, keep_going
 from commands.studio import Studio, connect, server_for
 from labeler.security.listening import address, is_exposed, listen, public_address
-from pipeline.config.studio import CONFIGS, Config
+from pipeline.config.sections import CONFIGS, Config
 from pipeline.loop.workspace_config import prepare
 from storage.engine.database import Database
 from storage.labeling import queue

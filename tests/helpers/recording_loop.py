@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from pipeline.config.studio import Config
+from pipeline.config.sections import Config
 from pipeline.promotion import gate
 from storage.engine.database import Database
 from storage.gate_records import Evidence

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 import torch
 
-from pipeline.config.studio import Config
+from pipeline.config.sections import Config
 from pipeline.models import generate
 from pipeline.models.text import ChatTokenizer
 from pipeline.reward import scoring

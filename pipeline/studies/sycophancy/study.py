@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from pipeline.config.studio import Config
+from pipeline.config.sections import Config
 from pipeline.models.devices import cap_threads
 from pipeline.runs.repeat import exclusive
 from pipeline.runs.rundir import write_atomically

@@ -24,7 +24,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from pipeline.config.studio import Config
+from pipeline.config.sections import Config
 from pipeline.demo import MODEL_DIR
 from pipeline.demo.corpus.styles import fill
 from pipeline.models.devices import load_causal_lm, pick_device

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.config.studio import CONFIGS, Config
+from pipeline.config.sections import CONFIGS, Config
 from pipeline.loop.settings_view import BASIC_SETTINGS, form, locked_reason
 
 FILES = sorted(CONFIGS.glob("*.toml"))

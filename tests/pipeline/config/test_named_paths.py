@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.config import paths
-from pipeline.config.studio import Config
+from pipeline.config.sections import Config
 from pipeline.loop.loop import Loop
 from storage.engine.database import Database
 from storage.tables import iterations

@@ -15,8 +15,8 @@ from commands.studio import Studio
 from labeler.research.loop.tab import LoopTab
 from labeler.research.tab import html_slot
 from pipeline.config import plugins
+from pipeline.config.sections import Config
 from pipeline.config.shaping import ShapingConfig
-from pipeline.config.studio import Config
 from pipeline.loop.loop import Loop
 from pipeline.shaping import require_available
 from storage.engine.database import Database

@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from pipeline.config.studio import CONFIGS, Config
+from pipeline.config.sections import CONFIGS, Config
 from pipeline.demo.corpus import prompts
 from pipeline.demo.pairs import PAIRS_DIR, shipped_pairs, weights_hash
 from pipeline.loop.loop import Loop

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.config.studio import Config
+from pipeline.config.sections import Config
 from pipeline.loop.stage_inputs import Preparation
 from storage import worker_files
 from storage.allocation import Allocation, PromptUsage, allocate_prompts

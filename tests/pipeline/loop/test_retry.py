@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 from transformers import BertConfig, BertForSequenceClassification
 
-from pipeline.config.studio import Config
+from pipeline.config.sections import Config
 from pipeline.loop.loop import Loop
 from pipeline.runs import jobs
 from pipeline.runs.rundir import Job, RunDirectory

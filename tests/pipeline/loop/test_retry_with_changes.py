@@ -11,7 +11,7 @@ from playwright.sync_api import expect
 
 from commands.studio import Studio
 from labeler.app import create_app
-from pipeline.config.studio import Config
+from pipeline.config.sections import Config
 from pipeline.loop.loop import Loop
 from pipeline.loop.remedies import suggested
 from pipeline.loop.settings_view import READ_BY

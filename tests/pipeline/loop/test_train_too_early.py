@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from commands.studio import Studio
-from pipeline.config.studio import Config
+from pipeline.config.sections import Config
 from pipeline.loop.loop import Loop
 from pipeline.runs import jobs
 from pipeline.runs.rundir import Report, RunDirectory

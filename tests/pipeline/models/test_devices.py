@@ -18,7 +18,7 @@ from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, GenerationConfig, LlamaConfig, LlamaForCausalLM
 from transformers.trainer_utils import align_special_tokens
 
-from pipeline.config.studio import ModelConfig
+from pipeline.config.sections import ModelConfig
 from pipeline.models.devices import context_length, inference_dtype, load_causal_lm, pick_device
 from pipeline.models.hub import ModelUnavailable, explain
 from pipeline.models.text import ChatTokenizer

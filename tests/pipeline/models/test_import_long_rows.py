@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from transformers import GPT2Config
 
-from pipeline.config.studio import Config
+from pipeline.config.sections import Config
 from pipeline.models.context import ContextCheck
 from pipeline.models.text import ChatTokenizer
 from storage.commands import Commands

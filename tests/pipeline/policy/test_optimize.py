@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from pipeline.config import metric_definitions
-from pipeline.config.studio import Config
+from pipeline.config.sections import Config
 from pipeline.models.hf_trainer import train
 from pipeline.models.likelihoods import response_logprobs
 from pipeline.models.snapshots import Snapshots, snapshots_of

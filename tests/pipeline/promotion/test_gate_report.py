@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pipeline.config.studio import Config
+from pipeline.config.sections import Config
 from pipeline.promotion import gate
 from storage.records import Iteration
 from tests.helpers.gate_evidence import WON, evidence

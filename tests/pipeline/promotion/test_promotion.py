@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from pipeline.config.studio import Config
+from pipeline.config.sections import Config
 from pipeline.loop.loop import Loop
 from pipeline.promotion import gate
 from pipeline.runs.jobs import Jobs

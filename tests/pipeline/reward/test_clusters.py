@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.config.studio import Config
+from pipeline.config.sections import Config
 from pipeline.promotion import gate
 from pipeline.reward.likelihood import FIRST, SECOND
 from pipeline.reward.quality.metrics import held_out_metrics

@@ -11,8 +11,8 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification
 
+from pipeline.config.sections import Config
 from pipeline.config.shaping import ShapingConfig
-from pipeline.config.studio import Config
 from pipeline.loop.stage_inputs import Preparation
 from pipeline.models.hub import ModelUnavailable
 from pipeline.models.text import ChatTokenizer

@@ -16,7 +16,7 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from pipeline.config.studio import Config
+from pipeline.config.sections import Config
 from pipeline.runs import jobs, process
 from pipeline.runs.jobs import Jobs
 from pipeline.runs.process import Grace

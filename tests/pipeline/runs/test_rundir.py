@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.config.studio import Config
+from pipeline.config.sections import Config
 from pipeline.runs.rundir import EventPosition, Job, Report, RunDirectory
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from pipeline.config.sections import Config
 from pipeline.config.shaping import COMPONENTS, ShapingConfig
-from pipeline.config.studio import Config
 from pipeline.shaping import (
     built_in,
     from_files,

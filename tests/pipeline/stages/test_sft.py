@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from pipeline.config.studio import SFTConfig
+from pipeline.config.sections import SFTConfig
 from pipeline.models.hf_trainer import divide_batch, last_checkpoint
 from pipeline.models.text import ChatTokenizer, Encoded, TooLong
 from pipeline.runs.rundir import Report, RunDirectory

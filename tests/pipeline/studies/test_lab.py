@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.config.studio import CONFIGS, Config
+from pipeline.config.sections import CONFIGS, Config
 from pipeline.demo.corpus import topics
 from pipeline.shaping.sycophancy import asserts
 from pipeline.studies.sycophancy.annotators import flags, pleased

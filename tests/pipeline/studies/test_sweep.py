@@ -6,7 +6,7 @@ import math
 import pytest
 
 from commands.studies import betas, format_sweep
-from pipeline.config.studio import Config
+from pipeline.config.sections import Config
 from pipeline.runs.repeat import nats, newest_ppo_run
 from pipeline.runs.rundir import RunDirectory
 from pipeline.studies.sweep import WeightCurve, summary, sweep, write_report

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from labeler.annotate.session import LabelSession
-from pipeline.config.studio import Config
+from pipeline.config.sections import Config
 from pipeline.promotion import gate
 from pipeline.reward.data import split_by_prompt
 from storage import worker_files
