@@ -35,7 +35,7 @@ STAGES = {
     "rloo": "pipeline.policy.rloo",
     "evaluate": "pipeline.stages.evaluate",
     "measure": "pipeline.studies.measure",
-    "curve": "pipeline.reward.report.curve",
+    "curve": "pipeline.reward.report.curve_stage",
 }
 """By `Job.kind`; each module has ``run(job, report, directory) -> summary``."""
 

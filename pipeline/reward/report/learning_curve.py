@@ -1,6 +1,6 @@
 """A learning curve, read from the files of its models.  Loads no torch.
 
-`pipeline.reward.report.curve` trains the models and writes the files.
+`pipeline.reward.report.curve_stage` trains the models and writes the files.
 """
 
 from __future__ import annotations

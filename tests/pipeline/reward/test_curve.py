@@ -14,8 +14,8 @@ import pytest
 
 from pipeline.reward.data import split_by_prompt
 from pipeline.reward.quality.held_out import COLUMNS
-from pipeline.reward.report import curve
-from pipeline.reward.report.curve import deal, require_enough
+from pipeline.reward.report import curve_stage
+from pipeline.reward.report.curve_stage import deal, require_enough
 from pipeline.reward.report.learning_curve import BLOCKS, ORDERS, file_of, learning_curve
 from pipeline.reward.report.report import TABLE, RewardReports, curve_job, format_report, make_curve
 from pipeline.runs import process
@@ -201,13 +201,13 @@ def test_a_curve_measures_each_judgment_unseen_at_each_share(
     directory = RunDirectory.create(tmp_path / "curve", job)
     fill(directory.inputs)
     learned: list[set[str]] = []
-    train = curve.train_members
+    train = curve_stage.train_members
 
     def watched(training: Any, pairs: Any, **more: Any) -> Any:
         learned.append({pair.prompt for pair in pairs})
         return train(training, pairs, **more)
 
-    monkeypatch.setattr(curve, "train_members", watched)
+    monkeypatch.setattr(curve_stage, "train_members", watched)
     assert work(directory) == 0, directory.log_tail()
     assert directory.result()["models"] == 12
     held_out = {row["prompt"] for row in rows_of(world.source.outputs / TABLE)}
