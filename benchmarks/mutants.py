@@ -37,7 +37,7 @@ from cosmic_ray.mutating import mutate_code
 ROOT = Path(__file__).parent.parent
 T = "tests"
 MODULES = {
-    "pipeline/ppo/algorithm.py": [f"{T}/pipeline/ppo/test_functional.py", f"{T}/pipeline/ppo/test_losses.py"],
+    "pipeline/ppo/algorithm.py": [f"{T}/pipeline/ppo/test_algorithm.py", f"{T}/pipeline/ppo/test_losses.py"],
     "pipeline/ppo/batch.py": [f"{T}/pipeline/ppo/test_rollout.py", f"{T}/pipeline/ppo/test_packing.py"],
     "pipeline/statistics/sequential_test.py": [f"{T}/pipeline/statistics"],
     "pipeline/promotion/gate.py": [f"{T}/pipeline/promotion", f"{T}/commands/test_launch.py"],
