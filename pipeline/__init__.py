@@ -5,8 +5,8 @@ Read `pipeline/stages/` first.  From the top down:
     simulation, studies   drive the loop, or its stages outside it, and measure them
     loop                  the state machine in the web process; starts a worker for each stage
     worker                the process that runs one stage
-    stages                one module a stage
-    policy, sampling, promotion, shaping, reward    what the stages are made of
+    stages                one module per stage
+    policy_methods, sampling, promotion, shaping, reward    what the stages are made of
     models                language models: text in, text and log-probabilities out
     runs                  run directories: the files between web process and worker
     statistics            win rates and sequential tests

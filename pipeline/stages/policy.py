@@ -1,6 +1,6 @@
 """The policy stage with PPO: joins the engine to a job's models, prompts, events and checkpoints.
 
-`optimize.method` can select DPO or RLOO instead: `pipeline/policy/dpo.py`, `rloo.py`.
+`optimize.method` can select DPO or RLOO instead: `pipeline/policy_methods/dpo.py`, `rloo.py`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pipeline.models.devices import context_length, load_causal_lm, pick_device
 from pipeline.models.hf_trainer import report_damage
 from pipeline.models.snapshots import Snapshots
 from pipeline.models.text import ChatTokenizer
-from pipeline.policy.inputs import (
+from pipeline.policy_methods.inputs import (
     SAMPLES,
     job_reward,
     read_prompts,

@@ -10,12 +10,12 @@ import gradio as gr
 
 from labeler.html.components import Markup, render
 from labeler.research import reading
-from labeler.research.annotators import reliability as annotators_reliability
+from labeler.research.annotators import reliability_view
 from labeler.research.annotators import view as annotators_view
 from labeler.research.tab import Cached, Tab, Updates, attempt, heading_slot, html_slot, on
 from labeler.research.top import midnight
 from labeler.security.auth import INVITE_LIFETIME
-from storage.analysis import reliability
+from storage.analysis import reliability_view
 from storage.analysis.agreement import agreement
 from storage.engine.database import Database
 from storage.labeling import judgments
@@ -71,8 +71,8 @@ class AnnotatorsTab(Tab):
         fit = reliability.annotator_fit(self._db)
         return {
             self.people: render(annotators_view.people(work, now=moment)),
-            self.reliability: render(annotators_reliability.table(figures.values(), fit)),
-            self.agreement: render(annotators_reliability.agreement(agreed, fit)),
+            self.reliability: render(reliability_view.table(figures.values(), fit)),
+            self.agreement: render(reliability_view.agreement(agreed, fit)),
             self.flags: render(annotators_view.flags(reading.flags(self._db), now=moment)),
         }
 

@@ -14,7 +14,7 @@ from typing import Any
 from pipeline.models.devices import load_causal_lm
 from pipeline.models.generate import Sampler
 from pipeline.models.text import ChatTokenizer
-from pipeline.policy.inputs import shaped_reward
+from pipeline.policy_methods.inputs import shaped_reward
 from pipeline.ppo import PPOTrainer
 from pipeline.reward.ensemble import Ensemble
 from pipeline.reward.scoring import RewardModel

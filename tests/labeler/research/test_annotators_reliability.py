@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from labeler.research.annotators import reliability
+from labeler.research.annotators import reliability_view
 from storage.analysis.agreement import Agreement, Kappa
 from storage.analysis.annotator_fit import AnnotatorEstimate, AnnotatorFit
 from storage.analysis.reliability import Figures
@@ -16,8 +16,8 @@ from tests.helpers.recording_loop import HOSTILE
 
 def test_side_bias_is_in_standard_errors_of_a_fair_toss():
     # 65 of 100 to the left: (.65 − .5) / √(.25 / 100) = .15 / .05 = 3
-    assert reliability.side_bias(0.65, 100) == pytest.approx(3)
-    assert reliability.side_bias(None, 0) is None
+    assert reliability_view.side_bias(0.65, 100) == pytest.approx(3)
+    assert reliability_view.side_bias(None, 0) is None
 
 
 def judging(name: str, **more) -> Figures:
@@ -51,7 +51,7 @@ def judging(name: str, **more) -> Figures:
 def test_what_stands_out_is_said_in_words(figures, words):
     one = judging("one", **figures)
     everybody = [one, *(judging(name) for name in ("b", "c", "d"))]
-    assert reliability.remarks(one, everybody, None) == words
+    assert reliability_view.remarks(one, everybody, None) == words
 
 
 def test_a_slope_is_put_into_words_where_it_is_known_well():
@@ -64,7 +64,7 @@ def test_a_slope_is_put_into_words_where_it_is_known_well():
         )
     )
     everybody = [judging(name) for name in "abcd"]
-    said = [reliability.remarks(f, everybody, fitted) for f in everybody]
+    said = [reliability_view.remarks(f, everybody, fitted) for f in everybody]
     assert said == [
         ["prefers the response with the lower reward"],
         ["follows the reward less than half as closely as most"],
@@ -77,7 +77,7 @@ def test_everybody_who_judged_has_a_row_and_unknown_figures_are_dashes():
     alone = Figures(
         annotator=Annotator(id="x", name="x"), judgments=1, tie_rate=1.0, both_bad_rate=0.0
     )
-    rows = reliability.table([judging("a"), alone], None).split("<tr>")[2:]
+    rows = reliability_view.table([judging("a"), alone], None).split("<tr>")[2:]
     assert [">a<" in row for row in rows] == [True, False]
     assert rows[1].count("–") == 3  # left, time, agreement
     assert "39–61%" in rows[0]
@@ -87,16 +87,16 @@ def test_everybody_who_judged_has_a_row_and_unknown_figures_are_dashes():
 def test_fitted_columns_stand_only_where_a_model_says_something():
     estimate = AnnotatorEstimate(annotator="a", slope=0.5, slope_sd=0.1, weight=0.25)
     fitted = AnnotatorFit(annotators=(estimate,))
-    seen = reliability.table([judging("a"), judging("b")], fitted)
+    seen = reliability_view.table([judging("a"), judging("b")], fitted)
     # .5 ± 1.96 · .1
     assert "0.50<small>0.30 to 0.70</small>" in seen
     follows = AnnotatorEstimate(
         annotator="a", slope=1.0, decided=100, with_model=0.6, with_model_expected=0.72
     )
     fitted = AnnotatorFit(annotators=(follows,))
-    row = reliability.table([judging("a")], fitted)
+    row = reliability_view.table([judging("a")], fitted)
     assert "60%<small>50–69%</small><small>expected 72%</small>" in row
-    assert "Slope" not in reliability.table([judging("a")], None)
+    assert "Slope" not in reliability_view.table([judging("a")], None)
 
 
 KNOWN = Agreement(
@@ -114,7 +114,7 @@ def test_agreement_lists_each_pair_the_best_first_with_its_interval():
         kappa("a", "b", None, 30), kappa("a", "c", -0.1, 20, [-0.4, 0.2]), kappa("b", "c", 0.7, 9),
         kappa("c", "d", -0.004, 9),
     ]  # fmt: skip
-    seen = reliability.agreement(replace(KNOWN, kappas=kappas), None)
+    seen = reliability_view.agreement(replace(KNOWN, kappas=kappas), None)
     rows = seen.split("<tbody>")[1].split("</tr>")[:-1]
     for row, figure, items in zip(
         rows, ("0.70", ">0.00<", "−0.10", "–"), ("9", "9", "20", "30"), strict=True
@@ -129,9 +129,9 @@ def test_alpha_stands_beside_what_the_model_expects():
         annotators=(), expected_agreement=0.6, observed_agreement=0.6,
         expected_alpha=0.312, observed_alpha=0.288, overlapping_items=40,
     )  # fmt: skip
-    seen = reliability.agreement(KNOWN, fitted)
+    seen = reliability_view.agreement(KNOWN, fitted)
     assert "expected 0.31 on 40 unseen pairs, where it was 0.29" in seen
-    assert "1 is perfect, 0 is chance" in reliability.agreement(KNOWN, None)
+    assert "1 is perfect, 0 is chance" in reliability_view.agreement(KNOWN, None)
 
 
 # Wilson's interval of 60% of 100: (.6 + .0192 ± 1.96 √(.0024 + .000096))/1.0384 = .502 to .691
@@ -152,14 +152,14 @@ def test_agreement_stands_beside_what_the_model_expects_of_the_same_pairs(expect
         annotators=(), expected_agreement=expected,
         observed_agreement=0.6, overlapping_items=100,
     )  # fmt: skip
-    seen = reliability.agreement(KNOWN, fitted)
+    seen = reliability_view.agreement(KNOWN, fitted)
     for text in ("80.0%", "<small>70–90%", "<small>0.45 to 0.75", "0.65<", words):
         assert text in seen
-    assert "known after" in reliability.agreement(KNOWN, None)
+    assert "known after" in reliability_view.agreement(KNOWN, None)
 
 
 def test_names_are_text():
-    seen = reliability.table([judging(HOSTILE)], None)
-    seen += reliability.agreement(replace(KNOWN, kappas=[kappa(HOSTILE, "b", 0.5, 9)]), None)
+    seen = reliability_view.table([judging(HOSTILE)], None)
+    seen += reliability_view.agreement(replace(KNOWN, kappas=[kappa(HOSTILE, "b", 0.5, 9)]), None)
     assert seen.count("&lt;img") == 2
     assert "<img" not in seen

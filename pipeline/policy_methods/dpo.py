@@ -28,7 +28,7 @@ from pipeline.models.hf_trainer import (
 )
 from pipeline.models.likelihoods import response_logprobs, sequence_kl
 from pipeline.models.text import CONTEXT, ChatTokenizer, Encoded, Room
-from pipeline.policy.inputs import SAMPLES, job_reward, read_prompts, write_samples
+from pipeline.policy_methods.inputs import SAMPLES, job_reward, read_prompts, write_samples
 from pipeline.reward.data import (
     JudgedPair,
     job_pairs,

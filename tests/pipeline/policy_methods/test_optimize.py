@@ -17,8 +17,8 @@ from pipeline.models.hf_trainer import train
 from pipeline.models.likelihoods import response_logprobs
 from pipeline.models.snapshots import Snapshots, snapshots_of
 from pipeline.models.text import ChatTokenizer, Encoded, Room
-from pipeline.policy import dpo, rloo
-from pipeline.policy.inputs import AskedPrompt
+from pipeline.policy_methods import dpo, rloo
+from pipeline.policy_methods.inputs import AskedPrompt
 from pipeline.ppo.metrics import METRICS as PPO_METRICS
 from pipeline.ppo.rewards import Rewarder
 from pipeline.reward.data import read_pairs

@@ -24,7 +24,7 @@ from pipeline.models.hf_trainer import (
     trainer_arguments,
 )
 from pipeline.models.text import ChatTokenizer
-from pipeline.policy.inputs import (
+from pipeline.policy_methods.inputs import (
     SAMPLES,
     AskedPrompt,
     job_reward,
