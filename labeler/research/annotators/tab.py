@@ -15,7 +15,7 @@ from labeler.research.annotators import view as annotators_view
 from labeler.research.tab import Cached, Tab, Updates, attempt, heading_slot, html_slot, on
 from labeler.research.top import midnight
 from labeler.security.auth import INVITE_LIFETIME
-from storage.analysis import reliability_view
+from storage.analysis import reliability
 from storage.analysis.agreement import agreement
 from storage.engine.database import Database
 from storage.labeling import judgments
