@@ -75,9 +75,9 @@ def next_token(x: Tensor, mask: Tensor) -> Tensor:
     return torch.nn.functional.pad(torch.where(mask, x, 0)[:, 1:], (0, 1))
 
 
-def shape_rewards(*, scores: Tensor, kl: Tensor, mask: Tensor, kl_weight: float) -> Tensor:
+def shape_rewards(*, scores: Tensor, kl: Tensor, mask: Tensor, kl_coef: float) -> Tensor:
     """Per-token rewards: −β · `kl` at every token, plus the score (B,) at the last token."""
-    rewards = torch.where(mask, -kl_weight * kl, 0)
+    rewards = torch.where(mask, -kl_coef * kl, 0)
     last = mask.sum(1, keepdim=True) - 1
     return rewards.scatter_add(1, last, scores.unsqueeze(1).to(rewards.dtype))
 
@@ -223,7 +223,7 @@ def policy_loss(
     importance_weights: Tensor | None = None,
     entropy: Tensor | None = None,
     kl: Tensor | None = None,
-    kl_weight: float = 0.0,
+    kl_coef: float = 0.0,
 ) -> PPOLoss:
     """Clipped policy loss, minus the entropy bonus, plus β · KL.
 
@@ -248,7 +248,7 @@ def policy_loss(
     nothing = torch.zeros_like(policy)
     divergence = nothing if kl is None else _mean(kl, mask, tokens)
     bonus = nothing if entropy is None else _mean(entropy, mask, tokens)
-    total = policy + kl_weight * divergence - config.entropy_weight * bonus
+    total = policy + kl_coef * divergence - config.entropy_weight * bonus
     with torch.no_grad():
         return PPOLoss(
             total=total,

@@ -189,7 +189,7 @@ class Learner:
         return results
 
     def update(
-        self, batch: Batch, *, rates: Rates, kl_weight: float, steps: Steps
+        self, batch: Batch, *, rates: Rates, kl_coef: float, steps: Steps
     ) -> dict[str, float]:
         """Make the optimizer steps of one update; return its metrics.
 
@@ -208,7 +208,7 @@ class Learner:
             tokens = int(batch.lengths[rows].sum())
             for part in steps:
                 mine = self.processes.share(rows)
-                losses = self._gradients(batch, mine, tokens, part, kl_weight)
+                losses = self._gradients(batch, mine, tokens, part, kl_coef)
                 tally.add(self._summed(losses), tokens, part)
                 if self.config.target_kl and tally.last_kl > self.config.target_kl:
                     break
@@ -249,7 +249,7 @@ class Learner:
                 yield epoch, order[start : start + self.config.minibatch]
 
     def _gradients(
-        self, batch: Batch, rows: list[int], tokens: int, part: Part, kl_weight: float
+        self, batch: Batch, rows: list[int], tokens: int, part: Part, kl_coef: float
     ) -> list[PPOLoss]:
         """Accumulate the gradient of the mean loss over the minibatch's tokens."""
         self.optimizer.zero_grad()
@@ -260,7 +260,7 @@ class Learner:
             micro = batch.take(groups[number if counts else 0])
             # Around the backward pass too: gradient checkpointing runs the forward pass again.
             with self._text_bounds(micro):
-                for loss in self._losses(micro, tokens, part, kl_weight):
+                for loss in self._losses(micro, tokens, part, kl_coef):
                     (loss.total * (self._loss_scale * counts)).backward()
                     if counts:
                         losses.append(loss._replace(total=loss.total.detach()))
@@ -272,14 +272,14 @@ class Learner:
             return mine
         return int(self.processes.largest(torch.tensor(mine, device=self.device)))
 
-    def _losses(self, batch: Batch, tokens: int, part: Part, kl_weight: float) -> Iterator[PPOLoss]:
+    def _losses(self, batch: Batch, tokens: int, part: Part, kl_coef: float) -> Iterator[PPOLoss]:
         """The losses of a micro-batch, whose gradients add up; only the trained parts are run.
 
         Policy and separate critic run one after the other, so that only one's activations are held.
         """
         apart = part != "both" or self.model.critic is not None
         if part != "value":
-            policy, values = self._policy_loss(batch, tokens, kl_weight, apart=apart)
+            policy, values = self._policy_loss(batch, tokens, kl_coef, apart=apart)
             if values is None:
                 yield policy
             else:
@@ -288,7 +288,7 @@ class Learner:
             yield self._value_loss(self._values(batch), batch, tokens)
 
     def _policy_loss(
-        self, batch: Batch, tokens: int, kl_weight: float, *, apart: bool
+        self, batch: Batch, tokens: int, kl_coef: float, *, apart: bool
     ) -> tuple[PPOLoss, Tensor | None]:
         """Loss of the policy, and the (N,) values of the same pass; None if values come `apart`."""
         config, mask = self.config, batch.mask
@@ -304,7 +304,7 @@ class Learner:
             config=config,
             entropy=to_tokens(entropy(logits), mask) if config.entropy_weight else None,
             kl=self._kl_loss(batch, logits, logprobs),
-            kl_weight=kl_weight,
+            kl_coef=kl_coef,
         )
         return loss, values
 

@@ -18,6 +18,7 @@ from pipeline.ppo.checks import (
     named_scores,
 )
 from pipeline.ppo.config import PPOConfig
+from pipeline.ppo.kl_controller import KLController
 
 
 class Decoder:
@@ -54,26 +55,6 @@ class Decoder:
         return self._tokenizer.decode(
             tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False
         )
-
-
-class KLController:
-    """β, fixed or adapted so that the KL to the reference approaches a target.
-
-    After n responses with KL k: β ← β · (1 + clip(k / target − 1, ±.2) · n / horizon), within its
-    bounds.  (Ziegler et al. 2019, "Fine-tuning language models from human preferences", 2.2.)
-    """
-
-    def __init__(self, config: PPOConfig) -> None:
-        self.config = config
-        self.weight = config.kl_weight
-
-    def update(self, kl: float, responses: int) -> None:
-        config = self.config
-        if config.kl_control == "fixed":
-            return
-        error = min(max(kl / config.kl_target - 1, -0.2), 0.2)
-        weight = self.weight * (1 + error * responses / config.kl_horizon)
-        self.weight = min(max(weight, config.kl_weight_min), config.kl_weight_max)
 
 
 class RunningMoments:
@@ -187,7 +168,7 @@ class Rewarder:
             ),
             kl=charged,
             mask=mask,
-            kl_weight=self.kl_controller.weight,
+            kl_coef=self.kl_controller.kl_coef,
         )
         batch.reward_scale = 1.0
         if config.whiten_rewards:
@@ -195,8 +176,8 @@ class Rewarder:
             batch.token_rewards = whiten(batch.token_rewards, mask, shift_mean=False)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"kl_weight": self.kl_controller.weight, "moments": vars(self.moments)}
+        return {"kl_weight": self.kl_controller.kl_coef, "moments": vars(self.moments)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.kl_controller.weight = state["kl_weight"]
+        self.kl_controller.kl_coef = state["kl_weight"]
         vars(self.moments).update(state["moments"])

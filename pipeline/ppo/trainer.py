@@ -225,7 +225,7 @@ class PPOTrainer:
             batch = gather_shares(share, self.processes)
         mismatch = self._correct_mismatch(batch)
 
-        kl_coefficient = self.rewarder.kl_controller.weight
+        kl_coef = self.rewarder.kl_controller.kl_coef
         self.rewarder.shape(batch)
         if config.baseline != "critic":
             batch.values = self.baseline.values(batch)
@@ -239,14 +239,14 @@ class PPOTrainer:
                 batch,
                 rates=learning_rates(config, self.step),
                 # In the unit of the advantages, which whitening changes.
-                kl_weight=kl_coefficient * batch.reward_scale * scale,
+                kl_coef=kl_coef * batch.reward_scale * scale,
                 steps=NOTHING if wrong_sampler else planned_steps(config, self.step),
             )
 
         metrics = summarize(batch, raw_advantages)
         metrics["completion/unseen_tokens"] = self.decoder.unseen_share(batch.token_lists())
         metrics |= mismatch | learned | watch.metrics(sampled=int(batch.lengths.sum()))
-        metrics["kl/coefficient"] = kl_coefficient
+        metrics["kl/coefficient"] = kl_coef
         written = weights_versions(self.reference) != self._reference_versions
         metrics["reference/changed"] = float(written)
         return self._finish(batch, metrics)

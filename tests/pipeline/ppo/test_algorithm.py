@@ -18,8 +18,9 @@ from pipeline.ppo.algorithm import (
     whiten,
 )
 from pipeline.ppo.config import PPOConfig
+from pipeline.ppo.kl_controller import KLController
 from pipeline.ppo.learner import learning_rates
-from pipeline.ppo.rewards import KLController, RunningMoments, scale_scores
+from pipeline.ppo.rewards import RunningMoments, scale_scores
 from tests.helpers.ppo_helpers import tiny_config
 
 
@@ -62,7 +63,7 @@ def test_score_lands_once_on_the_last_token_and_kl_on_every_one():
         scores=torch.tensor([5.0, -2.0]),
         kl=torch.tensor([[1.0, 2.0, 3.0], [4.0, 99.0, 99.0]]),
         mask=length_mask(torch.tensor([3, 1]), 3),
-        kl_weight=0.1,
+        kl_coef=0.1,
     )
     torch.testing.assert_close(rewards, torch.tensor([[-0.1, -0.2, 4.7], [-2.4, 0.0, 0.0]]))
 
@@ -169,15 +170,15 @@ def test_adaptive_coefficient_moves_toward_the_target_and_stays_in_bounds():
     config = tiny_config(kl_control="adaptive", kl_weight=1.0, kl_target=2.0, kl_horizon=100)
     controller = KLController(config)
     controller.update(2.2, 50)  # error .1, half a horizon: 1 · (1 + .05)
-    assert controller.weight == pytest.approx(1.05)
+    assert controller.kl_coef == pytest.approx(1.05)
     controller.update(200.0, 50)  # error clipped to .2: 1.05 · 1.1
-    assert controller.weight == pytest.approx(1.155)
+    assert controller.kl_coef == pytest.approx(1.155)
     for _ in range(200):
         controller.update(0.0, 50)
-    assert controller.weight == config.kl_weight_min
+    assert controller.kl_coef == config.kl_weight_min
     fixed = KLController(tiny_config(kl_weight=0.3))
     fixed.update(200.0, 50)
-    assert fixed.weight == 0.3
+    assert fixed.kl_coef == 0.3
 
 
 def test_running_moments_equal_those_of_everything_seen():

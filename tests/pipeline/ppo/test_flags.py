@@ -64,7 +64,7 @@ def negate_advantages(trainer: PPOTrainer) -> None:
 
 
 def negate_kl(trainer: PPOTrainer) -> None:
-    trainer.rewarder.kl_controller.weight *= -1
+    trainer.rewarder.kl_controller.kl_coef *= -1
 
 
 def sample_hotter(trainer: PPOTrainer) -> None:

@@ -195,7 +195,7 @@ def test_one_pass_trains_policy_and_values():
         tokens=1,
         config=tiny_config(),
         kl=3 * one + logprobs,
-        kl_weight=0.5,
+        kl_coef=0.5,
     )
     # policy −1 · 1 = −1, value .1 · ½ · 2² = .2, KL .5 · 3 = 1.5
     assert loss.total.item() == pytest.approx(0.7)
