@@ -1,16 +1,13 @@
-"""Devices, precision, and loading models for a job."""
+"""The device, precision and CPU threads of a job."""
 
 from __future__ import annotations
 
 import os
-from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 
 from pipeline.config.sections import ModelConfig, WorkerConfig
-from pipeline.models.hub import loading, require_model
-from pipeline.ppo.model import detect_device, without_dropout
+from pipeline.ppo.model import detect_device
 
 
 def pick_device(wanted: str = "auto") -> torch.device:
@@ -45,68 +42,3 @@ def cap_threads(config: WorkerConfig) -> None:
     """Use `worker.threads` CPU threads; 0 uses all cores."""
     if config.threads:
         torch.set_num_threads(config.threads)
-
-
-def load_causal_lm(
-    name: str,
-    *,
-    device: torch.device | str = "cpu",
-    dtype: torch.dtype = torch.float32,
-    model_class: Any = AutoModelForCausalLM,
-) -> Any:
-    """A causal language model from a local directory or the hub, in eval mode on `device`.
-
-    All dropout rates are 0, so that scores and probability ratios are deterministic.  Raises
-    `ModelUnavailable` with one sentence.
-    """
-    path = require_model(name)
-    with loading(name):
-        model: PreTrainedModel = model_class.from_pretrained(
-            path, dtype=dtype, trust_remote_code=False
-        )
-    without_dropout(model)
-    _make_savable(model)
-    return model.to(device).eval()  # type: ignore[arg-type]
-
-
-def _make_savable(model: Any) -> None:
-    """Fix generation settings that transformers refuses to save.
-
-    Some published models set a temperature without `do_sample`.  Only the end-of-text ids are used
-    here, so if `do_sample` does not help, only the token ids are kept.
-    """
-    settings = getattr(model, "generation_config", None)
-    if settings is None or _is_valid(settings):
-        return
-    settings.do_sample = True
-    if not _is_valid(settings):
-        pad = settings.pad_token_id
-        model.generation_config = GenerationConfig(
-            eos_token_id=settings.eos_token_id,
-            bos_token_id=settings.bos_token_id,
-            pad_token_id=None if pad is None or pad < 0 else pad,
-        )
-
-
-def _is_valid(settings: GenerationConfig) -> bool:
-    try:
-        settings.validate(strict=True)
-    except ValueError:
-        return False
-    return True
-
-
-def context_length(model: Any) -> int | None:
-    """The number of tokens that the model's positions allow; None without a limit."""
-    return _context(model.config)
-
-
-def context_of(name: str) -> int | None:
-    """`context_length` of a model that is not loaded; raises `ModelUnavailable`."""
-    path = require_model(name)
-    with loading(name):
-        return _context(AutoConfig.from_pretrained(path, trust_remote_code=False))
-
-
-def _context(config: Any) -> int | None:
-    return getattr(config.get_text_config(), "max_position_embeddings", None)

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from pipeline.models.beam_search import beam_search
-from pipeline.models.devices import context_length, inference_dtype, load_causal_lm
+from pipeline.models.devices import inference_dtype
+from pipeline.models.loading import context_length, load_causal_lm
 from pipeline.models.text import ChatTokenizer, Messages
 from pipeline.ppo.rollout import generate
 from pipeline.runs.rundir import Job

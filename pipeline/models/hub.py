@@ -41,7 +41,7 @@ class ModelUnavailable(ValueError):
 
 
 @contextmanager
-def loading(name: str) -> Iterator[None]:
+def explaining_load_errors(name: str) -> Iterator[None]:
     """Turn every error that a library raises while it reads the model `name` into `ModelUnavailable`.
 
     Files can have any content, so libraries raise any kind of error.  Errors of memory pass.

@@ -20,7 +20,7 @@ import jinja2
 from transformers import AutoTokenizer, GenerationConfig
 
 from pipeline.models.context import FALLBACK_TEMPLATE
-from pipeline.models.hub import loading, require_model
+from pipeline.models.hub import explaining_load_errors, require_model
 from storage.records import Message, as_messages
 
 Messages = str | Sequence[Message | Mapping[str, str]]
@@ -75,7 +75,7 @@ class ChatTokenizer:
         Raises `ModelUnavailable` with one sentence.
         """
         path = require_model(name)
-        with loading(name):
+        with explaining_load_errors(name):
             tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
             stops = _generation_stops(path)
         return cls(tokenizer, name=name, stops=stops)

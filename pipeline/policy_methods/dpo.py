@@ -16,7 +16,7 @@ import trl
 from datasets import Dataset
 
 from pipeline.config.policy import OptimizeConfig
-from pipeline.models.devices import context_length, load_causal_lm, pick_device
+from pipeline.models.devices import pick_device
 from pipeline.models.generate import Sampler
 from pipeline.models.hf_trainer import (
     ReportCallback,
@@ -27,6 +27,7 @@ from pipeline.models.hf_trainer import (
     trainer_arguments,
 )
 from pipeline.models.likelihoods import response_logprobs, sequence_kl
+from pipeline.models.loading import context_length, load_causal_lm
 from pipeline.models.text import CONTEXT, ChatTokenizer, Encoded, Room
 from pipeline.policy_methods.inputs import SAMPLES, job_reward, read_prompts, write_samples
 from pipeline.reward.data import (

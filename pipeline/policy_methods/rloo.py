@@ -14,7 +14,7 @@ import torch
 import trl
 from datasets import Dataset
 
-from pipeline.models.devices import context_length, load_causal_lm, pick_device
+from pipeline.models.devices import pick_device
 from pipeline.models.hf_trainer import (
     ReportCallback,
     SnapshotCallback,
@@ -23,6 +23,7 @@ from pipeline.models.hf_trainer import (
     train,
     trainer_arguments,
 )
+from pipeline.models.loading import context_length, load_causal_lm
 from pipeline.models.text import ChatTokenizer
 from pipeline.policy_methods.inputs import (
     SAMPLES,

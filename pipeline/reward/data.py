@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from pipeline.config.reward import RewardConfig
-from pipeline.models.devices import context_of
+from pipeline.models.loading import context_of
 from pipeline.models.padding import pad_right
 from pipeline.models.text import CONTEXT, ChatTokenizer, Room, read_messages
 from pipeline.reward.enough import Judged, held_out_prompts

@@ -24,7 +24,12 @@ from torch import Tensor, nn
 from transformers import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING, AutoConfig
 from transformers.utils import ModelOutput
 
-from pipeline.models.hub import ModelUnavailable, loading, require_model, require_reward_model
+from pipeline.models.hub import (
+    ModelUnavailable,
+    explaining_load_errors,
+    require_model,
+    require_reward_model,
+)
 from pipeline.models.text import ChatTokenizer
 from pipeline.ppo.model import without_dropout
 from pipeline.reward.annotators import AnnotatorEffects
@@ -207,13 +212,13 @@ def _load(
 ) -> tuple[Any, list[str]]:
     """The network and the names of tensors that `path` should have had."""
     resolved = require_model(path)
-    with loading(path):
+    with explaining_load_errors(path):
         config = AutoConfig.from_pretrained(resolved, num_labels=1, trust_remote_code=False)
     stock = not fresh and not hasattr(config, "reward_likelihood")
     if heads is not None:
         config.reward_heads = heads
     kind = network_class(type(config), fresh=fresh, stock=stock)
-    with loading(path):
+    with explaining_load_errors(path):
         network, info = kind.from_pretrained(
             resolved, config=config, dtype=dtype, output_loading_info=True
         )

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pipeline.models.devices import context_length
+from pipeline.models.loading import context_length
 from pipeline.models.padding import pad_right
 from pipeline.models.text import ChatTokenizer, Encoded, Messages, TooLong, name_rows
 from pipeline.ppo.batch import micro_batches

@@ -13,8 +13,9 @@ from typing import Any
 
 from transformers import set_seed
 
-from pipeline.models.devices import context_length, load_causal_lm, pick_device
+from pipeline.models.devices import pick_device
 from pipeline.models.hf_trainer import report_damage
+from pipeline.models.loading import context_length, load_causal_lm
 from pipeline.models.snapshots import Snapshots
 from pipeline.models.text import ChatTokenizer
 from pipeline.policy_methods.inputs import (

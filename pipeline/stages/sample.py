@@ -21,8 +21,9 @@ from typing import Any
 import pandas as pd
 
 from pipeline.config.sections import SamplingConfig
-from pipeline.models.devices import context_length, pick_device
+from pipeline.models.devices import pick_device
 from pipeline.models.generate import Response, Sampler
+from pipeline.models.loading import context_length
 from pipeline.models.text import ChatTokenizer, name_rows, read_messages
 from pipeline.runs.parquet import write_rows
 from pipeline.runs.rundir import Job, Report, RunDirectory

@@ -17,7 +17,7 @@ from torch.utils.data import Sampler
 from transformers import Trainer
 
 from pipeline.config.sections import SFTConfig
-from pipeline.models.devices import context_length, load_causal_lm, pick_device
+from pipeline.models.devices import pick_device
 from pipeline.models.hf_trainer import (
     ReportCallback,
     save_policy,
@@ -26,6 +26,7 @@ from pipeline.models.hf_trainer import (
     trainer_arguments,
 )
 from pipeline.models.likelihoods import response_logprobs
+from pipeline.models.loading import context_length, load_causal_lm
 from pipeline.models.text import CONTEXT, ChatTokenizer, Encoded, Messages, Room, read_messages
 from pipeline.runs.rundir import Job, Report, RunDirectory
 from storage.records import as_messages, digest, messages_json

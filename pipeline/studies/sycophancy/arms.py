@@ -11,8 +11,8 @@ import copy
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pipeline.models.devices import load_causal_lm
 from pipeline.models.generate import Sampler
+from pipeline.models.loading import load_causal_lm
 from pipeline.models.text import ChatTokenizer
 from pipeline.policy_methods.inputs import shaped_reward
 from pipeline.ppo import PPOTrainer

@@ -27,8 +27,9 @@ import torch
 from pipeline.config.sections import Config
 from pipeline.demo import MODEL_DIR
 from pipeline.demo.corpus.styles import fill
-from pipeline.models.devices import load_causal_lm, pick_device
+from pipeline.models.devices import pick_device
 from pipeline.models.generate import Sampler
+from pipeline.models.loading import load_causal_lm
 from pipeline.models.text import ChatTokenizer
 from pipeline.runs.repeat import differences, values
 from pipeline.runs.rundir import Job, Report, RunDirectory, write_atomically

@@ -19,8 +19,9 @@ from transformers import AutoModelForCausalLM, GenerationConfig, LlamaConfig, Ll
 from transformers.trainer_utils import align_special_tokens
 
 from pipeline.config.sections import ModelConfig
-from pipeline.models.devices import context_length, inference_dtype, load_causal_lm, pick_device
+from pipeline.models.devices import inference_dtype, pick_device
 from pipeline.models.hub import ModelUnavailable, explain
+from pipeline.models.loading import context_length, load_causal_lm
 from pipeline.models.text import ChatTokenizer
 from pipeline.reward.network import load_network
 from tests.helpers.same_passes import DROPPING, passes_agree, save_dropping

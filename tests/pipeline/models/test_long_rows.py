@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from pipeline.models.devices import context_length, context_of, load_causal_lm
+from pipeline.models.loading import context_length, context_of, load_causal_lm
 from pipeline.models.text import TooLong
 from pipeline.reward.scoring import RewardModel
 from pipeline.runs.rundir import RunDirectory

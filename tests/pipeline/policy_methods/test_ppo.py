@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from pipeline.loop.remedies import suggested
-from pipeline.models.devices import load_causal_lm
+from pipeline.models.loading import load_causal_lm
 from pipeline.models.text import ChatTokenizer
 from pipeline.ppo import TrainingDiverged
 from pipeline.ppo.checkpoint import list_checkpoints, load_checkpoint
