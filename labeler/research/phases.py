@@ -19,7 +19,7 @@ PHASES: tuple[tuple[Phase, str], ...] = (
 )
 
 
-STAGES = {
+STAGE_LABELS = {
     "sft": "Supervised fine-tuning",
     "sampling": "Sampling",
     "reward": "Reward model",

@@ -26,7 +26,7 @@ from pipeline.runs.cancellation import WAS_CANCELLED, Cancelled, ask
 from pipeline.runs.rundir import Job, Report, RunDirectory
 from pipeline.worker import distributed
 
-STAGES = {
+JOB_MODULES = {
     "sft": "pipeline.stages.sft",
     "sampling": "pipeline.stages.sample",
     "reward": "pipeline.stages.reward",
@@ -127,7 +127,7 @@ def stage_module(job: Job) -> Any:
 
     It imports torch, so threads and environment must be set first.
     """
-    return import_module(STAGES[job.kind])
+    return import_module(JOB_MODULES[job.kind])
 
 
 def _configure_process(config: WorkerConfig) -> None:

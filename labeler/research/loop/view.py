@@ -12,7 +12,7 @@ from labeler.research.caveats import warnings
 from labeler.research.phases import (
     PHASES,
     SEE_LOG,
-    STAGES,
+    STAGE_LABELS,
     STATUS_TONES,
     has_stopped,
     in_sentence,
@@ -64,8 +64,8 @@ def headline(state: State) -> Markup:
 
 def _run_line(run: Run, cancelling: bool) -> Markup:
     doing = stopping(run) if cancelling else run.message or run.status
-    bar = components.bar(run.progress, tone=STATUS_TONES[run.status], label=STAGES[run.stage])
-    line = components.detail(f"{STAGES[run.stage]}: {doing}")
+    bar = components.bar(run.progress, tone=STATUS_TONES[run.status], label=STAGE_LABELS[run.stage])
+    line = components.detail(f"{STAGE_LABELS[run.stage]}: {doing}")
     return Markup('<div class="ks-run-line">{}{}</div>').format(bar, line)
 
 
@@ -170,7 +170,7 @@ def form_title(stopped: Stopped | None) -> Markup:
         )
     changes = ", ".join(f"{name}={value}" for name, value in stopped.suggestion.items())
     return components.heading(
-        f"Retry with changes: {STAGES[stopped.stage]}",
+        f"Retry with changes: {STAGE_LABELS[stopped.stage]}",
         "starts the stage again, with the settings below"
         + (f"; suggested: {changes}" if changes else ""),
     )

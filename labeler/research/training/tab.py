@@ -12,7 +12,7 @@ from labeler.html import components
 from labeler.html.components import render
 from labeler.ports import Loop
 from labeler.research.charts import CHARTS_JS, group
-from labeler.research.phases import STAGES, nothing_new
+from labeler.research.phases import STAGE_LABELS, nothing_new
 from labeler.research.reading import latest_run
 from labeler.research.tab import Tab, Updates, attempt, html_slot, on
 from labeler.research.top import headline
@@ -180,7 +180,7 @@ def _label(run: Run, moment: datetime) -> str:
     """``Policy · iteration 2 · 14:05``; with the date of an earlier day, and if it failed."""
     today = run.created_at.date() == moment.date()
     parts = [
-        STAGES[run.stage],
+        STAGE_LABELS[run.stage],
         f"iteration {run.iteration}",
         run.created_at.strftime("%H:%M" if today else "%b %d, %H:%M"),
     ]

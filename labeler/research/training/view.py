@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from labeler.html import components
 from labeler.html.components import Markup
 from labeler.research.charts import Chart, Limit, Series
-from labeler.research.phases import STAGES, STATUS_TONES, reading_name, stopping
+from labeler.research.phases import STAGE_LABELS, STATUS_TONES, reading_name, stopping
 from storage.records import Prompt, Run, RunNote
 from storage.tables import runs
 
@@ -209,7 +209,7 @@ def card(
     head = Markup(
         '<div class="ks-run"><b>{}</b>{}{}<span class="ks-detail ks-mono ks-run-id">{}</span></div>'
     ).format(
-        STAGES[run.stage],
+        STAGE_LABELS[run.stage],
         components.badge(status, status_tone, dot=run.status == "running"),
         components.detail(" · ".join(detail)),
         run.id,
@@ -221,7 +221,7 @@ def card(
         why = components.note("bad" if failed else "warn", title, run.reason)
     return components.card(
         head,
-        components.bar(run.progress, tone=status_tone, label=STAGES[run.stage]),
+        components.bar(run.progress, tone=status_tone, label=STAGE_LABELS[run.stage]),
         components.detail(_where(run, seconds_left, cancelling)),
         why,
         css="ks-run-card",
