@@ -66,8 +66,8 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
     snapshots = Snapshots(directory, count=job.config.optimize.snapshots, total=config.updates)
     warnings = {"long_prompts": left_out, "critic": critic_warning}
     notes = {**job.notes, **{name: text for name, text in warnings.items() if text}}
-    reporter = EventReporter(trainer, report, [prompt.id for prompt in prompts], notes, snapshots)
-    reporter.follow(resume=job.resume)
+    policy_run = PolicyRun(trainer, report, [prompt.id for prompt in prompts], notes, snapshots)
+    policy_run.train(resume=job.resume)
     trainer.save(directory.model)
     if trainer.processes.rank == 0:
         write_samples(directory)
@@ -111,7 +111,7 @@ def _critic(
     return network, None
 
 
-class EventReporter:
+class PolicyRun:
     """Runs the updates and reports each as events."""
 
     def __init__(
@@ -129,7 +129,7 @@ class EventReporter:
         self._snapshots = snapshots
         self._flagged: set[str] = set()
 
-    def follow(self, *, resume: bool) -> None:
+    def train(self, *, resume: bool) -> None:
         """Make all updates.  A resume first removes the events after its checkpoint."""
         trainer, started = self._trainer, False
         with deferred(), self._report_divergence():
