@@ -25,7 +25,7 @@ from storage.analysis.intervals import NORMAL
 from storage.gate_report import GateReport, Standing
 from storage.reports import from_json
 
-LARGEST_BETA = 1e6
+MAX_BETA = 1e6
 """Far above any use, far below where a loss overflows."""
 
 
@@ -218,9 +218,9 @@ def betas(text: str) -> list[float]:
     except ValueError:
         raise ValueError(f"--kl-weight {text} must be numbers, as in 0,0.02,0.05,0.2") from None
     for weight in found:
-        if not 0 <= weight <= LARGEST_BETA:
+        if not 0 <= weight <= MAX_BETA:
             raise ValueError(
-                f"--kl-weight {text}: {weight:g} is not between 0 and {LARGEST_BETA:g}; β is the "
+                f"--kl-weight {text}: {weight:g} is not between 0 and {MAX_BETA:g}; β is the "
                 "reward paid per nat, as in 0,0.02,0.05,0.2"
             )
     return found

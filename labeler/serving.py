@@ -31,7 +31,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from labeler.security.addresses import network
 
-LARGEST_HEAD = 16_384
+MAX_HEAD_BYTES = 16_384
 """Bytes of a request's head, where it takes more than one read."""
 HEAD_SECONDS = 10.0
 """From the connection, or the last answer, until the head of a request is complete."""
@@ -45,9 +45,9 @@ ANSWER_SECONDS = 60.0
 ANSWER_RATE = 20_000
 UNSENT = 131_072
 """Bytes of an answer that the kernel buffers beyond those in flight."""
-MOST_EACH = 512
+MAX_CONNECTIONS_PER_ADDRESS = 512
 """Connections per client address; a browser opens six, and offices share an address."""
-MOST_FILES = 16_384
+MAX_OPEN_FILES = 16_384
 """The soft limit of open files, if the hard limit allows it."""
 OWN_FILES = 256
 """Open files that the database, the journal and the workers' pipes need."""
@@ -82,7 +82,7 @@ def server(app: Any, *, behind_proxy: bool) -> uvicorn.Server:
     most = max(files - OWN_FILES, files // 2)
     config = uvicorn.Config(
         app,
-        http=protocol(most=most, most_each=None if behind_proxy else MOST_EACH),
+        http=protocol(most=most, most_each=None if behind_proxy else MAX_CONNECTIONS_PER_ADDRESS),
         ws="none",
         log_level="warning",
         access_log=False,
@@ -97,7 +97,7 @@ def server(app: Any, *, behind_proxy: bool) -> uvicorn.Server:
     return uvicorn.Server(config)
 
 
-def raise_file_limit(most: int = MOST_FILES) -> int:
+def raise_file_limit(most: int = MAX_OPEN_FILES) -> int:
     """Raise the soft limit of open files towards the hard one; returns what holds now."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = most if hard == resource.RLIM_INFINITY else min(most, hard)
@@ -215,7 +215,7 @@ class TimedProtocol(H11Protocol):
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self.conn = _Measured(h11.SERVER, LARGEST_HEAD)
+        self.conn = _Measured(h11.SERVER, MAX_HEAD_BYTES)
         self._rest: int | None = None  # bytes that may still come, once nothing more is answered
         self._timed: Any = None
         self._timer: asyncio.TimerHandle | None = None

@@ -18,9 +18,9 @@ from storage.importing.filetypes import READABLE
 from storage.importing.imports import import_pairs
 from storage.importing.row_notes import BadFile
 
-LARGEST_UPLOAD = 32_000_000
+MAX_UPLOAD_BYTES = 32_000_000
 """Bytes of an uploaded file; larger files are imported in a terminal."""
-MOST_ROWS = 100_000
+MAX_ROWS = 100_000
 """Rows of an uploaded file: the web process holds all of them while it checks them."""
 _ROWS_TOLD = 20
 
@@ -65,7 +65,7 @@ def _file_name(name: str) -> str:
 
 def _imported(db: Database, file: Path, skip_bad: bool) -> JSONResponse:
     try:
-        report = import_pairs(db, file, skip_bad=skip_bad, most=MOST_ROWS)
+        report = import_pairs(db, file, skip_bad=skip_bad, most=MAX_ROWS)
     except BadFile as bad:
         told: dict[str, Any] = {
             "error": f"{bad.summary[:1].upper()}{bad.summary[1:]}.",

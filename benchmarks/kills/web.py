@@ -26,7 +26,7 @@ CLIENTS = 16
 OUTCOMES: tuple[ScreenOutcome, ...] = ("a", "b", "tie", "both_bad")
 _START, _LOAD = 180.0, 60.0  # seconds to wait for a start, and for acts
 _ROOM = 60_000  # bytes left on a nearly full disk, at the most
-_MOST = 100  # acts between two kills
+_MAX_ACTS = 100  # acts between two kills
 
 
 class Unstarted(RuntimeError):
@@ -41,7 +41,7 @@ class WebCampaign(Campaign):
         self.starting = 10.0  # seconds that the last whole start took
         self.stopped = threading.Event()
         launch("init", "--workspace", self.workspace, timeout=_START)
-        pairs = (PAIRS + _MOST) * len(self.kinds) + 400
+        pairs = (PAIRS + _MAX_ACTS) * len(self.kinds) + 400
         tokens = fill(self.workspace, clients=CLIENTS, pairs=pairs, seed=self.report.seed)
         self.threads = [
             threading.Thread(target=self._judge, args=(name, token), daemon=True)
@@ -139,7 +139,7 @@ class WebCampaign(Campaign):
             time.sleep(self.coin.uniform(0.3, 1.1) * self.starting)
         else:
             server = self._start()
-            self._wait_for_acts(self.coin.randrange(5, _MOST))
+            self._wait_for_acts(self.coin.randrange(5, _MAX_ACTS))
             if kind == "full" and self.disk:
                 self.disk.fill(server.pid, self.coin.randrange(_ROOM))
                 time.sleep(self.coin.uniform(0.2, 4.0))

@@ -31,7 +31,7 @@ OUTCOMES: tuple[ScreenOutcome, ...] = ("a", "b", "tie", "both_bad")
 _JUDGED = (
     "SELECT comparison FROM current_judgments WHERE annotator = $annotator ORDER BY comparison"
 )
-_LONGEST_COMMENT = 600  # characters; acts of many sizes end at many places of a page
+_MAX_COMMENT_LENGTH = 600  # characters; acts of many sizes end at many places of a page
 
 
 def start(
@@ -123,7 +123,7 @@ def _comment(coin: random.Random) -> str:
     if coin.random() < 0.6:
         return ""
     letters = 'abc "\\\nüß漢😀'
-    return "".join(coin.choices(letters, k=coin.randrange(_LONGEST_COMMENT)))
+    return "".join(coin.choices(letters, k=coin.randrange(_MAX_COMMENT_LENGTH)))
 
 
 def _send(db: Database, act: Act, tell: Callable[..., None]) -> bool:

@@ -33,7 +33,7 @@ from storage.labeling import judgments
 from storage.records import MAX_VIEW_MS, Annotator, ScreenOutcome
 
 _LOG = logging.getLogger(__name__)
-LONGEST_COMMENT = 5_000
+MAX_COMMENT_LENGTH = 5_000
 """Characters."""
 
 
@@ -43,15 +43,15 @@ def _without_nul(text: str) -> str:
     return text
 
 
-Comment = Annotated[str, Field(max_length=LONGEST_COMMENT), AfterValidator(_without_nul)]
+Comment = Annotated[str, Field(max_length=MAX_COMMENT_LENGTH), AfterValidator(_without_nul)]
 
-_MOST_NAMES = 20
+_MAX_FIELDS = 20
 
 
 def _with_few_names(value: Any) -> Any:
     """Checked first: each unknown name would be a separate error, and ten thousand take seconds."""
-    if isinstance(value, dict) and len(value) > _MOST_NAMES:
-        raise ValueError(f"has {len(value):,} fields, and {_MOST_NAMES} are the most")
+    if isinstance(value, dict) and len(value) > _MAX_FIELDS:
+        raise ValueError(f"has {len(value):,} fields, and {_MAX_FIELDS} are the most")
     return value
 
 

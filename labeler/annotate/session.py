@@ -27,9 +27,9 @@ from storage.records import (
 )
 from storage.tables import iterations, settings
 
-MOST_AT_ONCE = queue.AT_ONCE
+MAX_AT_ONCE = queue.AT_ONCE
 """Pairs handed out by one request."""
-LARGEST_ANSWER = 2_000_000
+MAX_RESPONSE_LENGTH = 2_000_000
 """Characters of the pairs of one request; one pair is handed out whatever its size."""
 
 DEFAULT_GUIDELINES = """\
@@ -104,15 +104,15 @@ class LabelSession:
 
         Fewer where they are large: the others stay leased to them and come with the next request.
         """
-        if not 1 <= n <= MOST_AT_ONCE:
-            raise ValueError(f"n={n} must be between 1 and {MOST_AT_ONCE}.")
+        if not 1 <= n <= MAX_AT_ONCE:
+            raise ValueError(f"n={n} must be between 1 and {MAX_AT_ONCE}.")
         leased = queue.lease_next(self._db, who.id, n, holding=list(holding))
         found: list[ShownPair] = []
         size = 0
         for pair in leased:
             shown = _shown(pair)
             size += shown.size
-            if found and size > LARGEST_ANSWER:
+            if found and size > MAX_RESPONSE_LENGTH:
                 break
             found.append(shown)
         return found

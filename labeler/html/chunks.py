@@ -1,7 +1,7 @@
 """A long Markdown text in pieces that can each be rendered in bounded time.
 
 The parser's time grows with the square of what it is given in the worst case, so no more than
-`LONGEST` characters go to it at once.  A longer text is cut where a top-level block ends, never
+`MAX_PIECE_LENGTH` characters go to it at once.  A longer text is cut where a top-level block ends, never
 inside fenced code: that is as cheap as it is long, and has no limit of its own.
 """
 
@@ -11,19 +11,19 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-LONGEST = 20_000
+MAX_PIECE_LENGTH = 20_000
 """Characters that are parsed at once, fenced code apart."""
-MOST_WORK = 4 * LONGEST**2
+MAX_WORK = 4 * MAX_PIECE_LENGTH**2
 """The sum of the squared lengths of a text's pieces: what bounds the time of the whole.  A ``[``
-counts as many characters as make `LONGEST` of `MOST_BRACKETS`."""
-LONGEST_TEXT = 100_000
+counts as many characters as make `MAX_PIECE_LENGTH` of `MAX_BRACKETS`."""
+MAX_TEXT_LENGTH = 100_000
 """Characters of a text that is rendered at all."""
-MOST_CELLS = 16_000
+MAX_CELLS = 16_000
 """Lines times the ``|`` of the widest, summed over blocks: a short row of a table is filled up to
 the width of its head."""
-MOST_BRACKETS = 1_000
+MAX_BRACKETS = 1_000
 """``[`` that are parsed at once: the search for the ends of links is quadratic in them."""
-MOST_FORMULAS = 500
+MAX_FORMULAS = 500
 """Formulas of a text, by the marks that may begin one; each becomes thirty times as long as it was."""
 
 _ENOUGH = 4_000
@@ -50,7 +50,7 @@ class _Block:
     @property
     def weight(self) -> int:
         """The characters that it counts as."""
-        heavy = self.brackets * (LONGEST // MOST_BRACKETS)
+        heavy = self.brackets * (MAX_PIECE_LENGTH // MAX_BRACKETS)
         return 0 if self.code else max(len(self.text), heavy)
 
     @property
@@ -64,7 +64,7 @@ class _Block:
     @property
     def fits(self) -> bool:
         """Whether it can be parsed at once."""
-        return self.code or (len(self.text) <= LONGEST and self.brackets <= MOST_BRACKETS)
+        return self.code or (len(self.text) <= MAX_PIECE_LENGTH and self.brackets <= MAX_BRACKETS)
 
 
 def chunks(text: str) -> list[str] | None:
@@ -72,19 +72,19 @@ def chunks(text: str) -> list[str] | None:
 
     Put together they are the text.  A text within the limits is one piece.
     """
-    if len(text) > LONGEST_TEXT:
+    if len(text) > MAX_TEXT_LENGTH:
         return None
-    if _Block(text).fits and _cells(text) <= MOST_CELLS and _formulas(text) <= MOST_FORMULAS:
+    if _Block(text).fits and _cells(text) <= MAX_CELLS and _formulas(text) <= MAX_FORMULAS:
         return [text]
     # Only from here on does code count less: it is parsed alone, where it cannot be anything else.
     blocks = [piece for block in _blocks(text) for piece in _shortened(block)]
-    if sum(b.cells for b in blocks) > MOST_CELLS or not all(b.fits for b in blocks):
+    if sum(b.cells for b in blocks) > MAX_CELLS or not all(b.fits for b in blocks):
         return None
-    if sum(b.formulas for b in blocks) > MOST_FORMULAS:
+    if sum(b.formulas for b in blocks) > MAX_FORMULAS:
         return None
     pieces = list(_packed(blocks))
     work = sum(piece.weight**2 for piece in pieces)
-    return [piece.text for piece in pieces] if work <= MOST_WORK else None
+    return [piece.text for piece in pieces] if work <= MAX_WORK else None
 
 
 def _cells(text: str) -> int:
@@ -142,7 +142,7 @@ def _shortened(block: _Block) -> Iterator[_Block]:
     held: list[str] = []
     size = brackets = 0
     for line in _LINES.findall(block.text):
-        full = size + len(line) > LONGEST // 2 or brackets + line.count("[") > MOST_BRACKETS
+        full = size + len(line) > MAX_PIECE_LENGTH // 2 or brackets + line.count("[") > MAX_BRACKETS
         if held and full and line[:1].strip() and "|" not in line and line[0] != ">":
             yield _Block("".join(held))
             held, size, brackets = [], 0, 0
@@ -158,7 +158,7 @@ def _packed(blocks: list[_Block]) -> Iterator[_Block]:
     size = brackets = 0
     for block in blocks:
         goes_on = _GOES_ON.match(block.text) is not None
-        full = size + len(block.text) > LONGEST or brackets + block.brackets > MOST_BRACKETS
+        full = size + len(block.text) > MAX_PIECE_LENGTH or brackets + block.brackets > MAX_BRACKETS
         if held and (block.code or full or size >= (_PLENTY if goes_on else _ENOUGH)):
             yield _Block("".join(held))
             held, size, brackets = [], 0, 0

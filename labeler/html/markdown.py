@@ -34,24 +34,24 @@ from labeler.html.chunks import chunks
 from labeler.html.computed_once import ComputedOnce
 from labeler.html.mathml import mathml
 
-LONGEST_CODE = 8_000
+MAX_CODE_LENGTH = 8_000
 """Characters of one code block that are coloured; a longer one is shown without colours."""
-LONGEST_BLANK = 500
+MAX_BLANK_LENGTH = 500
 """Characters of white space on end in such a block: Python's lexer is quadratic in them."""
-MOST_CODE = 20_000
+MAX_TOTAL_CODE = 20_000
 """Characters of code that are coloured in one text."""
-MOST_SLOW_CODE = 2_000
+MAX_SLOW_CODE = 2_000
 """The same in languages whose lexers take quadratic time on some input."""
 _SLOW_LANGUAGES = frozenset(["c", "cpp", "c++", "csharp", "java", "ts", "typescript"])
-MOST_SQUARED_CODE = 5_000**2
+MAX_SQUARED_CODE = 5_000**2
 """The squared lengths of the blocks of one text in languages whose lexers take a second for the
 worst 8,000 characters, and a quarter of that for half as many."""
 _SQUARED_LANGUAGES = frozenset(
     ["css", "go", "html", "http", "ini", "javascript", "js", "r", "toml", "xml", "yaml"]
 )
-MOST_LATEX = 20_000
+MAX_LATEX = 20_000
 """Characters of the formulas of one text that are typeset; the worst take half a second."""
-MOST_KEPT = 64_000_000
+MAX_CACHED_BYTES = 64_000_000
 """Bytes of texts and their HTML that are kept; a pair is rendered for each of its annotators."""
 DEEPEST = 30
 """Levels of nested quotes and lists; a text that nests deeper is shown as plain text."""
@@ -66,7 +66,7 @@ _NO_LANGUAGES = frozenset(["", "text", "txt", "plain", "plaintext", "output", "c
 
 _FORMATTER = HtmlFormatter(nowrap=True, classprefix="hl-")
 _DEFINITION = re.compile(r"^ {0,3}\[[^\]\n]{1,200}\]:[ \t]*\S.*$", re.MULTILINE)
-_MOST_DEFINITIONS = 500
+_MAX_DEFINITIONS = 500
 
 
 class Style(NamedTuple):
@@ -128,7 +128,7 @@ def _bytes(arguments: tuple[Hashable, ...], made: Rendered | None) -> int:
     return 500 + sum(map(sys.getsizeof, arguments)) + (sys.getsizeof(made.html) if made else 0)
 
 
-@partial(ComputedOnce, most=MOST_KEPT, size=_bytes)
+@partial(ComputedOnce, most=MAX_CACHED_BYTES, size=_bytes)
 def rendered(text: str, style: Style) -> Rendered | None:
     """`text` in this style; None where that would take too long or hide some of it."""
     pieces = chunks(text)
@@ -137,7 +137,7 @@ def rendered(text: str, style: Style) -> Rendered | None:
     markdown = _DOCUMENT if style.document else _CHAT
     env: dict[str, Any] = {"style": style, "lacks": set(), "budgets": _budgets()}
     if len(pieces) > 1:  # a link may be defined in another piece than where it is used
-        definitions = _DEFINITION.findall(text)[:_MOST_DEFINITIONS]
+        definitions = _DEFINITION.findall(text)[:_MAX_DEFINITIONS]
         markdown.parse("\n".join(definitions), env)
     made: list[str] = []
     for piece in pieces:
@@ -171,7 +171,7 @@ def _blank(text: str) -> int:
 def _coloured(text: str, language: str, env: dict[str, Any]) -> str:
     if language in _NO_LANGUAGES:
         return html.escape(text)
-    if language not in LANGUAGES or len(text) > LONGEST_CODE or _blank(text) > LONGEST_BLANK:
+    if language not in LANGUAGES or len(text) > MAX_CODE_LENGTH or _blank(text) > MAX_BLANK_LENGTH:
         env["lacks"].add("colours")
         return html.escape(text)
     costs = {"code": len(text)}
@@ -190,10 +190,10 @@ def _coloured(text: str, language: str, env: dict[str, Any]) -> str:
 def _budgets() -> dict[str, int]:
     """What the blocks and formulas of one text may take together."""
     return {
-        "code": MOST_CODE,
-        "slow code": MOST_SLOW_CODE,
-        "squared code": MOST_SQUARED_CODE,
-        "latex": MOST_LATEX,
+        "code": MAX_TOTAL_CODE,
+        "slow code": MAX_SLOW_CODE,
+        "squared code": MAX_SQUARED_CODE,
+        "latex": MAX_LATEX,
     }
 
 

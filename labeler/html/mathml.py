@@ -14,7 +14,7 @@ from xml.etree.ElementTree import Element
 
 from latex2mathml.converter import convert_to_element
 
-LONGEST = 1_000
+MAX_FORMULA_LENGTH = 1_000
 DEEPEST = 30
 
 _ELEMENTS = """
@@ -33,7 +33,11 @@ _MACROS = ("\\def", "\\newcommand", "\\renewcommand", "\\let", "\\providecommand
 
 def mathml(latex: str, *, block: bool) -> str | None:
     """`latex` as a ``<math>`` element that reads from the left; None where it cannot be shown."""
-    if len(latex) > LONGEST or latex.count("{") > 200 or any(m in latex for m in _MACROS):
+    if (
+        len(latex) > MAX_FORMULA_LENGTH
+        or latex.count("{") > 200
+        or any(m in latex for m in _MACROS)
+    ):
         return None
     try:
         tree = convert_to_element(latex, display="block" if block else "inline")

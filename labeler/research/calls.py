@@ -8,7 +8,7 @@ from typing import Any
 
 import gradio as gr
 
-_LONGEST = 200
+_MAX_LOGGED = 200
 _LOG = logging.getLogger(__name__)
 
 
@@ -45,7 +45,7 @@ def _report(error: Exception) -> None:
     # preprocess_data is Gradio's, and runs before our function.
     if any(frame.name == "preprocess_data" for frame in frames):
         # As repr, because the value may contain line breaks and terminal colors.
-        _LOG.warning("A call of the research page was refused: %s", repr(error)[:_LONGEST])
+        _LOG.warning("A call of the research page was refused: %s", repr(error)[:_MAX_LOGGED])
         return
     place = f"{frames[-1].filename}:{frames[-1].lineno}"
     _LOG.error("A call of the research page failed", exc_info=error, extra={"place": place})

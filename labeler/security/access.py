@@ -25,17 +25,17 @@ from labeler.security.auth import Auth, Identity
 from labeler.security.filedata import BadCall, checked_call
 from labeler.security.headers import GRADIO_POLICY, STRICT_POLICY, Hardening
 from labeler.security.streams import Streams
-from labeler.uploads import LARGEST_UPLOAD
+from labeler.uploads import MAX_UPLOAD_BYTES
 
 Access = Literal["public", "signed-in", "researcher", "admin"]
 Kind = Literal["plain", "page", "call", "stream"]
 """A route of ours, a Gradio page, a call of a Gradio function, or a stream."""
 
-LARGEST_BODY = 1_000_000
+MAX_BODY_BYTES = 1_000_000
 """Bytes of the body of a request by a researcher or the command line, except for files."""
-LARGEST_ACT = 100_000
+MAX_ACT_BYTES = 100_000
 """The same for annotators and strangers: a comment takes at most 60 kB, and reading costs time."""
-LONGEST_PATH = 255
+MAX_PATH_LENGTH = 255
 """Bytes; the longest file name that file systems allow."""
 
 _MOUNTS = ("/label", "/research")
@@ -205,7 +205,7 @@ class Gate:
         # No path of ours contains "..", "//" or "\\". File servers interpret them, and fail at names
         # that are longer than any file's.
         is_traversal = any(part in path for part in ("..", "//", "\\"))
-        is_traversal |= len(path.encode()) > LONGEST_PATH
+        is_traversal |= len(path.encode()) > MAX_PATH_LENGTH
         matching = [] if is_traversal else [r for r in self.rules if r.path.fullmatch(path)]
         who = self._access(identity)
         if path.startswith("/admin") and self._is_admin(headers):
@@ -275,8 +275,8 @@ def _say(status: int, sentence: str, headers: dict[str, str] | None = None) -> J
 
 def _largest_body(path: str) -> int:
     if path.startswith("/research/upload/"):
-        return LARGEST_UPLOAD
-    return LARGEST_BODY if path.startswith(("/research/", "/admin/")) else LARGEST_ACT
+        return MAX_UPLOAD_BYTES
+    return MAX_BODY_BYTES if path.startswith(("/research/", "/admin/")) else MAX_ACT_BYTES
 
 
 def _limited(receive: Receive, largest: int) -> Receive:

@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from labeler.security import browsers
 from labeler.security.auth import SESSION_LIFETIME, Auth, SignInRefused
-from labeler.security.passwords import LONGEST, SHORTEST, Busy
+from labeler.security.passwords import MAX_PASSWORD_LENGTH, MIN_PASSWORD_LENGTH, Busy
 from storage.records import Annotator
 
 STATIC = Path(__file__).parents[1] / "static"
@@ -217,8 +217,8 @@ def _invite_page(auth: Auth, token: str, problem: str | None = None) -> HTMLResp
     body = _INVITE.format(
         problem=_PROBLEM.format(problem) if problem else "",
         name=found.name,
-        shortest=SHORTEST,
-        longest=LONGEST,
+        shortest=MIN_PASSWORD_LENGTH,
+        longest=MAX_PASSWORD_LENGTH,
         token=token,
     )
     return HTMLResponse(page("Welcome to Kitestring", body), 422 if problem else 200)

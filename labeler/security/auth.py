@@ -36,7 +36,7 @@ REMEMBERED = 60.0
 Every change of a person or a session increases `Database.people_version`, after which all secrets are
 looked up again. Only a token's expiry can be noticed this late.
 """
-MOST_REMEMBERED = 10_000
+MAX_REMEMBERED = 10_000
 _INVITE_ENDED = "This invite link was used already or has expired. Ask for a new one."
 
 
@@ -121,7 +121,7 @@ class Auth:
             version = self.db.people_version  # before the look: what it misses is then newer
             found = tokens.check(self.db, secret, (kind,))
             if found is not None:
-                if len(self._known) >= MOST_REMEMBERED:
+                if len(self._known) >= MAX_REMEMBERED:
                     self._known = {}
                 self._known[kind, hash_secret(secret)] = (found, time.monotonic(), version)
         return found

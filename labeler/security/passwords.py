@@ -14,7 +14,7 @@ import argon2
 
 from labeler.security.addresses import network
 
-SHORTEST, LONGEST = 12, 128
+MIN_PASSWORD_LENGTH, MAX_PASSWORD_LENGTH = 12, 128
 """Characters of a password. NIST SP 800-63B asks for length, not for symbols."""
 
 # RFC 9106's second recommended option (64 MiB, 3 passes), on one core: annotators need the others.
@@ -45,9 +45,9 @@ def hash_password(password: str) -> str:
 
     Only for people who have proved who they are, by an invite.
     """
-    if not SHORTEST <= len(password) <= LONGEST:
+    if not MIN_PASSWORD_LENGTH <= len(password) <= MAX_PASSWORD_LENGTH:
         raise ValueError(
-            f"Choose a password of at least {SHORTEST} characters, and at most {LONGEST}."
+            f"Choose a password of at least {MIN_PASSWORD_LENGTH} characters, and at most {MAX_PASSWORD_LENGTH}."
         )
     return rehash_password(password)
 
@@ -120,7 +120,7 @@ class Lockout:
     """
 
     FREE = 5
-    FIRST_WAIT, LONGEST_WAIT = 60.0, 3600.0
+    FIRST_WAIT, MAX_WAIT = 60.0, 3600.0
     NAMES = 10_000  # remembered at most: strangers may try any name
     TIMES = 12  # attempts remembered per name; by then the pause is the longest
 
@@ -154,7 +154,7 @@ class Lockout:
         """Seconds from `moment` until a name with these failures may try again."""
         if len(times) < self.FREE:
             return 0.0
-        pause = min(self.FIRST_WAIT * 2 ** (len(times) - self.FREE), self.LONGEST_WAIT)
+        pause = min(self.FIRST_WAIT * 2 ** (len(times) - self.FREE), self.MAX_WAIT)
         return max(0.0, times[-1] + pause - moment)
 
     def forgive(self, name: str) -> None:

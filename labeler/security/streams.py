@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from labeler.security.auth import Auth
 
-MOST = 32
+MAX_STREAMS = 32
 """Open streams per person; a page has two."""
 
 
@@ -75,7 +75,7 @@ class Streams:
 
     def _make_room(self, annotator: str) -> None:
         own = [stream for stream in self._open if stream.annotator == annotator]
-        if len(own) >= MOST:
+        if len(own) >= MAX_STREAMS:
             own[0].end()
 
     def _recheck(self) -> None:

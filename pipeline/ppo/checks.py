@@ -14,7 +14,7 @@ from pipeline.ppo.metrics import RESERVED_COMPONENTS
 Reward = Callable[[list[int], list[str]], Sequence[float] | Mapping[str, Sequence[float]]]
 """(prompt indices, completions) → one finite score per completion, or named lists of scores."""
 
-LARGEST = torch.finfo(torch.float32).max
+MAX_SCORE = torch.finfo(torch.float32).max
 
 
 def check_tokenizer(tokenizer: Any) -> int:
@@ -167,7 +167,7 @@ def named_scores(returned: Any, texts: Sequence[str]) -> dict[str, list[float]]:
                 f"(component {name!r})"
             )
         for score, text in zip(scores, texts, strict=True):
-            if not abs(score) <= LARGEST:  # NaN fails every comparison
+            if not abs(score) <= MAX_SCORE:  # NaN fails every comparison
                 raise ValueError(
                     f"the reward callable returned {score} (component {name!r}) for the "
                     f"completion {text[:200]!r}; it must return finite numbers (float32)"

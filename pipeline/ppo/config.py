@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 
 from pipeline.ppo.settings import Section, require, setting
 
-LARGEST_KL_WEIGHT = 1e4
+MAX_KL_WEIGHT = 1e4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,7 +164,7 @@ class PPOConfig(Section):
         "β: reward paid per nat of divergence from the reference; the start value when adaptive.",
         source="InstructGPT .02, Llama 2 .01, TRL .05",
         low=0,
-        high=LARGEST_KL_WEIGHT,
+        high=MAX_KL_WEIGHT,
     )
     kl_estimator: Literal["k1", "k2", "full"] = setting(
         "k1",

@@ -106,13 +106,13 @@ class Flag:
 History = Sequence[Mapping[str, float]]
 """The metrics of every update so far, oldest first; of at least one."""
 
-LARGEST_MISMATCH = 0.05
+MAX_MISMATCH = 0.05
 """Nats per token; a bf16 sampler with the policy's weights stays below a hundredth of it."""
 
 
 def samples_of_another(mismatch_kl: float) -> bool:
     """Whether a `rollout/mismatch_kl` means that another model than the policy sampled."""
-    return not mismatch_kl <= LARGEST_MISMATCH  # NaN too
+    return not mismatch_kl <= MAX_MISMATCH  # NaN too
 
 
 MISMATCHED = "sampler_mismatch"
@@ -237,7 +237,7 @@ _RULES = (
         metric="rollout/mismatch_kl",
         healthy=lambda now, _: not samples_of_another(now),
         seen="Sampler and trainer differ by {now:.2g} nats per token; rounding stays below "
-        f"{LARGEST_MISMATCH:g}.",
+        f"{MAX_MISMATCH:g}.",
         why="The responses were sampled with other weights or settings than the policy's, so "
         "nothing was learned from them and the run stopped.",
         remedy="Set ppo.rollout_backend='own', and ppo.precision='fp32' to rule rounding out; if that "

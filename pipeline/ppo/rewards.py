@@ -10,7 +10,7 @@ from torch import Tensor
 from pipeline.ppo.algorithm import next_token, shape_rewards, whiten, whitening_scale
 from pipeline.ppo.batch import Batch
 from pipeline.ppo.checks import (
-    LARGEST,
+    MAX_SCORE,
     Reward,
     check_components,
     check_reward,
@@ -142,7 +142,7 @@ class Rewarder:
             for name, values in components.items()
         ]
         total = torch.stack(weighted).sum(0)
-        if not (total.abs() <= LARGEST).all():
+        if not (total.abs() <= MAX_SCORE).all():
             raise ValueError(
                 "a weighted score is too large for float32; lower reward_weights or the scores"
             )

@@ -17,9 +17,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 
 from pipeline.config.sections import Config
-from pipeline.ppo.config import LARGEST_KL_WEIGHT
+from pipeline.ppo.config import MAX_KL_WEIGHT
 from pipeline.promotion.leaderboard import Match, leaderboard
-from pipeline.promotion.overoptimization import ALARM, FEWEST_PROMPTS, over_optimization
+from pipeline.promotion.overoptimization import ALARM, MIN_PROMPTS, over_optimization
 from pipeline.statistics.sequential_test import LIMIT, Sequential, sequential_test
 from pipeline.statistics.winrate import win_rate
 from storage.analysis.intervals import WinRate
@@ -121,7 +121,7 @@ def restrained(config: Config, evidence: Evidence) -> tuple[Config, dict[str, st
     policy = max(blocked, key=lambda name: blocked[name], default=None)
     if policy is None:
         return config, {}
-    weight = min(config.gate.kl_raise * blocked[policy], LARGEST_KL_WEIGHT)
+    weight = min(config.gate.kl_raise * blocked[policy], MAX_KL_WEIGHT)
     if weight <= config.ppo.kl_weight:
         return config, {}
     why = (
@@ -296,8 +296,8 @@ def _about_alarm(alarm: OverOptimization | None) -> str:
             f"Over-optimization alarm.  {said} (z = {z}, the limit is {ALARM:g}).  Raise "
             "ppo.kl_weight, or label more before you train again."
         )
-    if alarm.prompts < FEWEST_PROMPTS:
-        return f"{said}.  The over-optimization alarm needs {FEWEST_PROMPTS} prompts."
+    if alarm.prompts < MIN_PROMPTS:
+        return f"{said}.  The over-optimization alarm needs {MIN_PROMPTS} prompts."
     return f"{said} (z = {z}): no sign of over-optimization."
 
 

@@ -18,7 +18,7 @@ ALARM = 2.0
 """The alarm is raised above this many standard errors: 2.3% of the time by chance if the reward
 model is right."""
 
-FEWEST_PROMPTS = 20
+MIN_PROMPTS = 20
 """With fewer prompts the estimate of the standard error is too uncertain for an alarm."""
 
 
@@ -47,7 +47,7 @@ def over_optimization(
         human=float(x.mean()),
         error=error,
         z=z,
-        alarm=z > ALARM and clusters >= FEWEST_PROMPTS,
+        alarm=z > ALARM and clusters >= MIN_PROMPTS,
         comparisons=p.size,
         prompts=clusters,
     )

@@ -21,8 +21,8 @@ CORRELATION = 0.3
 NEAREST = 0.02
 """Smallest supported distance of the win rate from ½: it already takes thousands of judgments."""
 
-MOST_PER_PROMPT = 100
-_FEWEST_PROMPTS = 6
+MAX_PER_PROMPT = 100
+_MIN_PROMPTS = 6
 _RUNS = 2000
 _HORIZON = 8
 """The sequential test is simulated for this many times the judgments of the fixed test."""
@@ -49,9 +49,9 @@ class Scenario:
                 f"--ties {t:g} is impossible with a win rate of {w:g}: a tie counts as half a win, so "
                 f"the share of ties is between 0 and {2 * min(w, 1 - w):g}"
             )
-        if not 1 <= self.per_prompt <= MOST_PER_PROMPT:
+        if not 1 <= self.per_prompt <= MAX_PER_PROMPT:
             raise ValueError(
-                f"--per-prompt {self.per_prompt} must be between 1 and {MOST_PER_PROMPT}"
+                f"--per-prompt {self.per_prompt} must be between 1 and {MAX_PER_PROMPT}"
             )
         if not 0 <= self.correlation <= 1:
             raise ValueError(f"--correlation {self.correlation:g} must lie between 0 and 1")
@@ -93,7 +93,7 @@ def fixed_size(scenario: Scenario, *, power: float) -> int:
     reach = normal.inv_cdf(1 - ALPHA / 2) * math.sqrt(null)
     reach += normal.inv_cdf(power) * math.sqrt(alternative)
     judgments = (max(0.0, reach) / (w - 0.5)) ** 2 * (1 + (m - 1) * scenario.correlation)
-    return m * max(_FEWEST_PROMPTS, math.ceil(judgments / m - 1e-9))
+    return m * max(_MIN_PROMPTS, math.ceil(judgments / m - 1e-9))
 
 
 def stopping_times(

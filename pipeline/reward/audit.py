@@ -24,7 +24,7 @@ from pipeline.reward.trainer import AUDITED, SHARE, Training
 AUDIT = "audit"
 """The folder of a reward model that holds its audit model."""
 
-LEAST = 20
+MIN_PREFERENCES = 20
 """Judgments with a preference that an audit model needs."""
 
 
@@ -45,10 +45,10 @@ def train_audit_model(
     A resumed stage trains it from the start.
     """
     decisive = sum(pair.decisive for pair in split.unseen)
-    if decisive < LEAST:
+    if decisive < MIN_PREFERENCES:
         message = (
             f"no audit model: {decisive} judgments with a preference are on the prompts that the "
-            f"reward model does not learn from, and it needs {LEAST}"
+            f"reward model does not learn from, and it needs {MIN_PREFERENCES}"
         )
         training.report.note("info", "audit", message)
         return None, None

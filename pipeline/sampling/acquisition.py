@@ -29,7 +29,7 @@ from torch import Tensor
 
 from pipeline.reward.likelihood import FIRST, SECOND, TIE, TieModel, log_probabilities
 
-MOST_FEATURES = 256
+MAX_FEATURES = 256
 """The width after `narrow`; a few hundred pairs do not span more directions."""
 
 Floats = NDArray[np.floating]
@@ -129,15 +129,15 @@ def fisher_information(probabilities: Tensor, tie_model: TieModel = "rao_kupper"
 
 
 def narrow(features: Tensor, *, seed: int) -> Tensor:
-    """(N, F) features as (N, at most MOST_FEATURES), by a random projection that the seed draws.
+    """(N, F) features as (N, at most MAX_FEATURES), by a random projection that the seed draws.
 
     Inner products are kept on average (Johnson and Lindenstrauss 1984).
     """
     width = features.shape[1]
-    if width <= MOST_FEATURES:
+    if width <= MAX_FEATURES:
         return features
     generator = torch.Generator().manual_seed(seed)
-    return features @ torch.randn(width, MOST_FEATURES, generator=generator) / MOST_FEATURES**0.5
+    return features @ torch.randn(width, MAX_FEATURES, generator=generator) / MAX_FEATURES**0.5
 
 
 # -- choosing ----------------------------------------------------------------------------------

@@ -161,7 +161,7 @@ def _judge(
 
 
 def _states(pools: Sequence[Pool], job: Job) -> Tensor:
-    """(N, at most MOST_FEATURES) last states of the completions in the first reward model."""
+    """(N, at most MAX_FEATURES) last states of the completions in the first reward model."""
     path = _reward_models(job)[0]
     model = RewardModel.load(path, device=pick_device(job.config.worker.device))
     return narrow(model.states(*_answers(pools)), seed=job.seed)

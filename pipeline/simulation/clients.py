@@ -18,7 +18,7 @@ import httpx
 from pipeline.simulation.annotators import Choice
 from storage.reports import Blocked
 
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0  # seconds; doubles from attempt to attempt
+_FIRST_PAUSE, _MAX_PAUSE = 0.1, 2.0  # seconds; doubles from attempt to attempt
 _PAUSE = 0.5  # seconds between two requests for the loop's state
 
 
@@ -103,7 +103,7 @@ class LabelClient:
                 if reply.status_code != httpx.codes.SERVICE_UNAVAILABLE or last:
                     raise ServerRefused(f"{method} {path}: {reply.status_code} {reason(reply)}")
             time.sleep(pause)
-            pause = min(_LONGEST_PAUSE, 2 * pause)
+            pause = min(_MAX_PAUSE, 2 * pause)
 
 
 NO_TIMEOUT = ("import", "export", "backup", "verify")

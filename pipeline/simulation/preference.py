@@ -45,7 +45,7 @@ _GENERAL_MEAN, _GENERAL_SD = 1.7, 0.5
 _FACT, _DETAIL, _TIP, _WRONG, _OFF_TOPIC = 2.0, 0.3, 1.0, -1.7, -0.6
 _CURT_SHARE = 0.75  # what the shortest true answer earns of the full one
 _COVERAGE, _SUBSTANCE = 1.2, 1.2
-_FLATTERY, _HEDGING, _PER_PADDING_WORD, _MOST_PADDING = -1.2, -0.6, -0.1, -1.6
+_FLATTERY, _HEDGING, _PER_PADDING_WORD, _PADDING_FLOOR = -1.2, -0.6, -0.1, -1.6
 _REPETITION, _UNFINISHED, _GARBLED, _EMPTY = -3.0, -0.7, -1.5, -4.0
 _FREE_WORDS = 5  # a lead-in and a farewell are no padding
 _WORDS_OF_A_FULL_ANSWER = 80
@@ -133,7 +133,7 @@ def _topical(topic: Topic, response: str) -> dict[str, float]:
         "tip": _TIP * told["tip"],
         "wrong": _WRONG * told["wrong"],
         "off_topic": 0.0 if on_topic else _OFF_TOPIC,
-        "padding": max(_MOST_PADDING, _PER_PADDING_WORD * padding),
+        "padding": max(_PADDING_FLOOR, _PER_PADDING_WORD * padding),
         "garbled": _GARBLED * min(1.0, 3 * unseen_bigram_rate(response)),
     }
 
@@ -150,7 +150,7 @@ def _general(prompt: str, response: str) -> dict[str, float]:
     return {
         "coverage": _COVERAGE * min(1.0, 2 * shared),
         "substance": _SUBSTANCE * min(1.0, len(added) / 2),
-        "padding": max(_MOST_PADDING, _PER_PADDING_WORD * padding),
+        "padding": max(_PADDING_FLOOR, _PER_PADDING_WORD * padding),
         "garbled": _GARBLED * min(1.0, 5 * _garbled_share(response)),
     }
 

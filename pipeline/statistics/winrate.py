@@ -13,7 +13,7 @@ import numpy as np
 
 from storage.analysis.intervals import WinRate, cluster_variance, clustered
 
-_MOST_A_JUDGMENT = 4
+_MAX_PER_JUDGMENT = 4
 """Effective observations per judgment, at most.  When nearly all judgments are ties, the variance
 rests on the few that are not: without this limit, one win beside 59 ties would get an interval of
 three points."""
@@ -32,7 +32,7 @@ def win_rate(outcomes: Sequence[float], prompts: Sequence[Hashable]) -> WinRate:
         )
     if not np.isin(x, (0.0, 0.5, 1.0)).all():
         raise ValueError("outcomes must be 1 (win), 0.5 (tie) or 0 (loss)")
-    return mean_share(x, prompts, most=_MOST_A_JUDGMENT * x.size)
+    return mean_share(x, prompts, most=_MAX_PER_JUDGMENT * x.size)
 
 
 def mean_share(

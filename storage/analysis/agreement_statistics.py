@@ -18,7 +18,7 @@ Counts = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 FIGURES = ("percent", "alpha", "alpha_ordinal")
-FEWEST_ITEMS = 10
+MIN_ITEMS = 10
 """Items that an interval needs: fewer do not show how items differ."""
 _DRAWS = 2000
 _SEED = 20
@@ -46,7 +46,7 @@ def intervals(
 ) -> dict[str, list[float] | None]:
     """95% percentile intervals of the figures, from `draws` bootstrap samples of the items.
 
-    None if the figure is None, below `FEWEST_ITEMS` items, and if all samples give the same value
+    None if the figure is None, below `MIN_ITEMS` items, and if all samples give the same value
     (every item agreed): the bootstrap then sees no spread.  Recent tables are not sampled again.
     """
     return dict(_intervals(counts.tobytes(), items.tobytes(), draws, seed))
@@ -59,7 +59,7 @@ def _intervals(
     counts = np.frombuffer(table, dtype=np.int64).reshape(-1, 4)
     items = np.frombuffer(numbers, dtype=np.int64)
     total = int(items.sum())
-    if total < FEWEST_ITEMS:
+    if total < MIN_ITEMS:
         return dict.fromkeys(FIGURES)
     drawn = np.random.default_rng(seed).multinomial(total, items / total, size=draws)
     sampled = _figures(drawn @ _contributions(counts))
@@ -90,7 +90,7 @@ def kappas(confusions: Counts) -> tuple[list[float | None], list[list[float] | N
         apart = crossed.sum(axis=(1, 2)) - np.diagonal(crossed, axis1=1, axis2=2).sum(axis=1)
         variance = same + missed**2 * apart - (kappa - chance * missed) ** 2
         reach = NORMAL * np.sqrt(np.maximum(variance, 0) / totals) / (1 - chance)
-    known = (totals >= FEWEST_ITEMS) & (reach > 1e-12)  # NaN is not
+    known = (totals >= MIN_ITEMS) & (reach > 1e-12)  # NaN is not
     spread = np.stack([kappa - reach, kappa + reach], axis=1).clip(-1, 1).tolist()
     return (
         [None if np.isnan(value) else float(value) for value in kappa],

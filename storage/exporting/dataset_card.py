@@ -16,7 +16,7 @@ from storage.records import Arm, Message
 
 MARK = "<!-- written by Kitestring -->"
 _SIZES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (10**6, "100K<n<1M"))
-_MOST_KAPPAS = 30
+_MAX_KAPPAS = 30
 
 _TITLES = {
     "trl": "Preference pairs as text (TRL, standard format, explicit prompt)",
@@ -199,7 +199,7 @@ def _agreement(found: Agreement) -> str:
         f"{_interval(found.alpha_interval)}, ordinal {_number(found.alpha_ordinal)}"
         f"{_interval(found.alpha_ordinal_interval)}."
     )
-    if not found.kappas or len(found.kappas) > _MOST_KAPPAS:
+    if not found.kappas or len(found.kappas) > _MAX_KAPPAS:
         return f"## Agreement\n\n{text}"
     rows = "\n".join(
         f"| {' | '.join(map(_cell, each.annotators))} | {_number(each.kappa)} | {each.items} |"

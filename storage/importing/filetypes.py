@@ -22,7 +22,7 @@ from storage.importing.row_notes import BadRow, RowNotes
 _MIB = 2**20
 _CHAT_COLUMNS = ("prompt", "messages", "chosen", "rejected", "completion")
 _MARKS = (b",", b"[", b"{")
-MOST_MARKS = 1_000_000
+MAX_MARKS = 1_000_000
 """Of these bytes in an uploaded file; prose has one in sixty characters."""
 READABLE = (".jsonl", ".ndjson", ".json", ".csv", ".parquet")
 
@@ -68,10 +68,10 @@ def _require_few_marks(path: Path) -> None:
     with path.open("rb") as file:
         while part := file.read(_MIB):
             marks += sum(map(part.count, _MARKS))
-    if marks > MOST_MARKS:
+    if marks > MAX_MARKS:
         raise ValueError(
             f"{path.name} has {marks:,} commas and brackets, and the limit for uploads is "
-            f"{MOST_MARKS:,}; split it, or import it from a terminal with `python launch.py import`"
+            f"{MAX_MARKS:,}; split it, or import it from a terminal with `python launch.py import`"
         )
 
 

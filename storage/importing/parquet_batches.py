@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 
 MIB = 2**20
-_LEAST, _MOST, _TIMES = 64 * MIB, 1024 * MIB, 50
+_MIN_MEMORY, _MAX_MEMORY, _TIMES = 64 * MIB, 1024 * MIB, 50
 _BATCH_ROWS, _VALUE_BYTES = 256, 64
 _BESIDE = 256 * MIB
 """Memory for decoding besides the values and the file: pages, buffers, stacks of threads."""
@@ -44,7 +44,7 @@ def batches(files: Sequence[Path]) -> Iterator[pa.RecordBatch]:
     """Their rows in order.  Raises `TooLarge`, or ValueError for a file that is not parquet."""
     size = sum(file.stat().st_size for file in files)
     # Real text is compressed to a tenth at best.
-    allowed = min(_MOST, max(_LEAST, _TIMES * size))
+    allowed = min(_MAX_MEMORY, max(_MIN_MEMORY, _TIMES * size))
     _try(files, allowed, limit=allowed + size + _BESIDE)
     yield from _decoded(files, allowed)
 

@@ -15,9 +15,9 @@ class BadRow:
     reason: str
 
 
-MOST_NOTES = 1_000
+MAX_NOTES = 1_000
 """Notes that are kept with their reasons; further ones are only counted."""
-LONGEST_REASON = 1_000
+MAX_REASON_LENGTH = 1_000
 """Characters of a reason, at most: it may quote a name as long as the file."""
 
 
@@ -31,7 +31,7 @@ class RowNotes:
             self.append(note)
 
     def append(self, note: BadRow) -> None:
-        if len(self.first) < MOST_NOTES:
+        if len(self.first) < MAX_NOTES:
             self.first.append(_short(note))
         self.count += 1
 
@@ -44,9 +44,9 @@ class RowNotes:
 
 
 def _short(note: BadRow) -> BadRow:
-    if len(note.reason) <= LONGEST_REASON:
+    if len(note.reason) <= MAX_REASON_LENGTH:
         return note
-    return BadRow(note.line, f"{note.reason[: LONGEST_REASON - 1]}…")
+    return BadRow(note.line, f"{note.reason[: MAX_REASON_LENGTH - 1]}…")
 
 
 class BadFile(ValueError):

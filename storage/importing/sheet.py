@@ -25,7 +25,7 @@ from storage.records import now
 T = TypeVar("T")
 
 _COLUMNS_TOLD = 50
-_LONGEST_NAME = 100
+_MAX_NAME_LENGTH = 100
 """Characters of a column's name that are compared: a hostile file may have one of megabytes."""
 
 
@@ -34,7 +34,7 @@ class ImportReport:
     """The result of an import: `rows` in the file, records `added` by kind, and notes.
 
     `known` counts the prompts, demonstrations, pairs or judgments that were stored before.
-    `skipped` has the bad rows that were left out.  Both lists have the first `MOST_NOTES` rows, and
+    `skipped` has the bad rows that were left out.  Both lists have the first `MAX_NOTES` rows, and
     the fields `…_in_all` their number.
     """
 
@@ -82,7 +82,7 @@ class Sheet:
         if missing:
             raise BadFile(self._path, RowNotes.of(RowNotes(missing), self.bad))
         for column in self._unknown(known):
-            near = difflib.get_close_matches(column[:_LONGEST_NAME], known, 1)
+            near = difflib.get_close_matches(column[:_MAX_NAME_LENGTH], known, 1)
             hint = f"; did you mean {near[0]}?" if near and not self.has(near[0]) else ""
             self._warnings.append(
                 BadRow(self._columns[column], f"column {column} is not used{hint}")

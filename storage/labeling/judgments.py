@@ -33,7 +33,7 @@ from storage.records import (
 
 ActT = TypeVar("ActT", Judgment, Skip, Flag)
 
-MOST_FLAGS = 20
+MAX_FLAGS = 20
 """Uncleared flags of one annotator.  Each removes a pair from everybody's queue, and an iteration may
 have only a hundred."""
 
@@ -134,7 +134,7 @@ def skip(db: Database, *, id: str, comparison: str, annotator: str) -> Skip:
 def flag(db: Database, *, id: str, comparison: str, annotator: str, comment: str = "") -> Flag:
     """Report a problem: nobody is asked about the pair until a researcher clears the flag.
 
-    Errors as for `judging`, and Conflict for an annotator with `MOST_FLAGS` uncleared flags.
+    Errors as for `judging`, and Conflict for an annotator with `MAX_FLAGS` uncleared flags.
     """
     check_id(id)
 
@@ -155,9 +155,9 @@ def flag(db: Database, *, id: str, comparison: str, annotator: str, comment: str
 
 
 def _require_few_flags(tx: Transaction, annotator: str) -> None:
-    if tx.rows(_FLAGS_OF, annotator=annotator)[0]["flags"] >= MOST_FLAGS:
+    if tx.rows(_FLAGS_OF, annotator=annotator)[0]["flags"] >= MAX_FLAGS:
         raise Conflict(
-            f"{MOST_FLAGS} of your flags are not cleared yet: skip this pair, or tell a researcher and "
+            f"{MAX_FLAGS} of your flags are not cleared yet: skip this pair, or tell a researcher and "
             "try again later"
         )
 

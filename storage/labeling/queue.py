@@ -16,7 +16,7 @@ from storage.tables import comparisons
 
 AT_ONCE = 16
 READ_AHEAD = 64
-MOST_HELD = 64
+MAX_LEASES = 64
 """Live leases of one annotator, at most.  The page holds four pairs."""
 
 
@@ -46,7 +46,7 @@ def lease_next(
     First the pairs they hold already, except the ids in `holding` (a reloaded page gets the same
     pairs, an undone one returns), then half-finished ones, then by position.  A pair is not leased
     to more annotators at a time than it wants judgments.  Leases on `holding` are extended when half
-    over; beyond `MOST_HELD` the oldest leases end.  Empty if nothing is left for the annotator, or
+    over; beyond `MAX_LEASES` the oldest leases end.  Empty if nothing is left for the annotator, or
     if `iteration` is not the one that is served.
     """
     n = max(0, min(n, AT_ONCE))
@@ -90,13 +90,13 @@ def give(
 ) -> set[str]:
     """Lease these items to an annotator; all new leases are made here.
 
-    Beyond `MOST_HELD` the oldest leases end, except those on `items` and `keep`.  Returns the ids of
+    Beyond `MAX_LEASES` the oldest leases end, except those on `items` and `keep`.  Returns the ids of
     comparisons whose leases ended: others can get them, and the annotator can still answer.
     """
     stay = {item.comparison.id for item in (*items, *keep)}
     held = tx.observer(QueueCache).held(annotator, moment)
     others = [item for item in held if item.comparison.id not in stay]
-    ended = others[::-1][: max(0, len(others) + len(stay) - MOST_HELD)]
+    ended = others[::-1][: max(0, len(others) + len(stay) - MAX_LEASES)]
     for item in ended:
         grant(tx, item.comparison.id, annotator, item.leases[annotator].granted, moment)
     for item in items:

@@ -16,7 +16,7 @@ from storage.errors import NotFound
 from storage.records import Prompt
 
 _KEPT = 1024
-MOST_BYTES = 64_000_000
+MAX_BYTES = 64_000_000
 """Size of the cached texts, at most: an imported text may have megabytes."""
 _PAIRS = """
     SELECT c.id AS comparison, f.text AS first_text, s.text AS second_text, p.*
@@ -40,7 +40,7 @@ class Texts:
 class TextCache:
     """The last texts read, by comparison, at most `most` bytes.  Thread-safe."""
 
-    def __init__(self, *, most: int = MOST_BYTES) -> None:
+    def __init__(self, *, most: int = MAX_BYTES) -> None:
         self.bytes = 0
         self._most = most
         self._texts: dict[str, Texts] = {}

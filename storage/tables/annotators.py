@@ -15,7 +15,7 @@ from storage.records import Annotator, new_id
 from storage.tables import tokens
 
 OWNER = "owner"
-LONGEST_NAME = 100
+MAX_NAME_LENGTH = 100
 """Characters of an annotator's name."""
 _INVISIBLE = ("Cc", "Cf", "Cs", "Zl", "Zp")
 _JOINERS = "\u200c\u200d"
@@ -31,9 +31,9 @@ _NAME_TAKEN = "SELECT 1 FROM annotators WHERE name = $name AND id <> $id"
 
 def require_name(name: str) -> None:
     """ValueError for a name that is too long or has invisible characters."""
-    if len(name) > LONGEST_NAME:
+    if len(name) > MAX_NAME_LENGTH:
         raise ValueError(
-            f"an annotator's name has at most {LONGEST_NAME} characters; {name[:40]!r}… has "
+            f"an annotator's name has at most {MAX_NAME_LENGTH} characters; {name[:40]!r}… has "
             f"{len(name):,}"
         )
     for each in name:

@@ -98,7 +98,7 @@ def evidence(db: Database) -> Evidence:
     )
 
 
-LONGEST_REASON = 2000
+MAX_REASON_LENGTH = 2000
 """Characters of a ruling's reason."""
 
 
@@ -112,12 +112,12 @@ def override(
 ) -> GateOverride:
     """Store a ruling (promote, block or evidence) on a policy.
 
-    ValueError for another ruling, a reason that is blank or longer than `LONGEST_REASON`, the
+    ValueError for another ruling, a reason that is blank or longer than `MAX_REASON_LENGTH`, the
     reference, or evidence without a ruling to withdraw; NotFound for an unknown policy.
     """
-    if len(reason) > LONGEST_REASON:
+    if len(reason) > MAX_REASON_LENGTH:
         raise ValueError(
-            f"a reason has at most {LONGEST_REASON:,} characters; this one has {len(reason):,}"
+            f"a reason has at most {MAX_REASON_LENGTH:,} characters; this one has {len(reason):,}"
         )
     if models.get(db, policy).role != "policy":
         raise ValueError(

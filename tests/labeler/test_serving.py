@@ -406,7 +406,7 @@ def test_a_slow_reader_has_all_the_time_it_needs_and_a_trickle_has_not(kernel):
 
 
 def test_one_address_has_so_many_connections_and_a_proxy_any_number(monkeypatch):
-    monkeypatch.setattr(serving, "MOST_EACH", 3)
+    monkeypatch.setattr(serving, "MAX_CONNECTIONS_PER_ADDRESS", 3)
     for behind_proxy, here, kept in ((False, False, 3), (False, True, 8), (True, False, 8)):
         monkeypatch.setattr(serving, "_is_this_machine", lambda _, here=here: here)
         server = serving.server(application, behind_proxy=behind_proxy)

@@ -144,14 +144,14 @@ def test_only_researchers_of_this_site_may_send_any(world, researcher):
 
 def test_the_size_is_bounded_with_and_without_a_length(researcher, monkeypatch):
     row = lines({**PAIR, "prompt": "large " * 200_000})
-    assert len(row) > access.LARGEST_BODY
+    assert len(row) > access.MAX_BODY_BYTES
     told = researcher.post(URL, params={"name": "x.jsonl"}, content=row)
     assert (
         "too many for a judgment" in told.json()["rows"][0]["reason"]
     )  # it came through to the import
 
-    monkeypatch.setattr(access, "LARGEST_UPLOAD", 1_500)
-    assert uploads.LARGEST_UPLOAD > access.LARGEST_BODY
+    monkeypatch.setattr(access, "MAX_UPLOAD_BYTES", 1_500)
+    assert uploads.MAX_UPLOAD_BYTES > access.MAX_BODY_BYTES
     many = b"x" * 1_000
     for content in (many * 2, iter([many, many])):
         answer = researcher.post(URL, params={"name": "x.jsonl"}, content=content)
@@ -209,7 +209,7 @@ def test_a_file_of_more_rows_than_the_web_process_takes_is_refused(
 ):
     db, _ = world
     before = stored(db)
-    monkeypatch.setattr(uploads, "MOST_ROWS", 4)
+    monkeypatch.setattr(uploads, "MAX_ROWS", 4)
 
     answer = researcher.post(URL, params={"name": name, "skip_bad": True}, content=ROWS[name])
 

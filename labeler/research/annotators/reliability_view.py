@@ -62,7 +62,7 @@ _FITTED = (
 
 UNLIKELY = 3.0
 """Standard errors from which a figure is remarked on: by chance, one annotator in 370."""
-_FEWEST = 20  # judgments below which speed is not remarked on
+_MIN_JUDGMENTS = 20  # judgments below which speed is not remarked on
 
 
 def table(figures: Iterable[Figures], fit: AnnotatorFit | None) -> Markup:
@@ -194,7 +194,7 @@ def _share(
 
 def _speed(f: Figures, others: Sequence[Figures]) -> str:
     times = [o.median_seconds for o in others if o.median_seconds is not None]
-    if f.median_seconds is None or not times or f.judgments < _FEWEST:
+    if f.median_seconds is None or not times or f.judgments < _MIN_JUDGMENTS:
         return ""
     usual = statistics.median(times)
     if f.median_seconds >= usual / 3:

@@ -14,7 +14,7 @@ from labeler.html import components
 from labeler.html.components import Column, Markup, render
 from labeler.html.markdown import render as render_markdown
 from labeler.research.tab import Tab, Updates, attempt, heading_slot, html_slot, on
-from labeler.uploads import LARGEST_UPLOAD
+from labeler.uploads import MAX_UPLOAD_BYTES
 from storage.engine.database import Database
 from storage.exporting.exports import why_empty
 from storage.exporting.formats import Format, Ties
@@ -57,7 +57,7 @@ _UPLOAD = Markup(
     '<label><input type="checkbox" name="skip"> Leave bad rows out</label>'
     '<button class="ks-button ks-info">Queue the pairs</button>'
     '<div role="status"></div></form>'
-).format(LARGEST_UPLOAD, ",".join(READABLE))
+).format(MAX_UPLOAD_BYTES, ",".join(READABLE))
 _UPLOAD_SCRIPT = (Path(__file__).parent / "upload.js").read_text(encoding="utf-8")
 _FOR_SPREADSHEETS = Markup(
     '<p class="ks-detail">Spreadsheets run cells that begin with = + - or @. '

@@ -28,7 +28,7 @@ from storage.reports import Ceiling, Interval
 if TYPE_CHECKING:
     from pipeline.reward.data import JudgedPair
 
-FEWEST = 20
+MIN_OVERLAP = 20
 """Pairs of preferences that a ceiling needs; with fewer, the agreement is uncertain by ± .2 or more."""
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.reward.quality.ceiling import FEWEST, noise_ceiling, share_of_ceiling
+from pipeline.reward.quality.ceiling import MIN_OVERLAP, noise_ceiling, share_of_ceiling
 from pipeline.reward.quality.metrics import expected_calibration_error
 from pipeline.statistics.winrate import cluster_numbers, clustered_mean, win_rate
 from storage.analysis.intervals import WinRate, student
@@ -30,7 +30,7 @@ SHOWN_BINS = 5
 """Bins of confidence from ½ to 1 in the reliability diagram; the ECE has twice as many."""
 MARGINS = 4
 """Groups of equal size by |d|."""
-LEAST_IN_MARGIN = 5
+MIN_IN_MARGIN = 5
 """Judgments of such a group; with fewer judgments there are fewer groups."""
 GROUPS = ("unanimous", "split", "single")
 _DRAWS = 500
@@ -52,10 +52,12 @@ def quality(
 
     `groups` gives for each judgment how the people who judged its item agree (`GROUPS`).
     `agreed` is how often a second person agrees with the first, and `expected` how often fitted
-    annotators would; there is a ceiling from `ceiling.FEWEST` pairs of preferences on.
+    annotators would; there is a ceiling from `ceiling.MIN_OVERLAP` pairs of preferences on.
     """
     overlap = agreed.comparisons if agreed else 0
-    ceiling = noise_ceiling(agreed, expected=expected) if agreed and overlap >= FEWEST else None
+    ceiling = (
+        noise_ceiling(agreed, expected=expected) if agreed and overlap >= MIN_OVERLAP else None
+    )
     stream, decided = of_stream(rows)
     prompts = [row["prompt"] for row in decided]
     right, stated = outcomes(decided)
@@ -133,7 +135,7 @@ def by_margin(
 
     Equal margins are in one group.
     """
-    count = max(1, min(MARGINS, margin.size // LEAST_IN_MARGIN))
+    count = max(1, min(MARGINS, margin.size // MIN_IN_MARGIN))
     edges = np.quantile(margin, np.linspace(0, 1, count + 1)[1:-1])
     number = np.searchsorted(edges, margin, side="left")
     return tuple(

@@ -30,7 +30,7 @@ from pipeline.runs.parquet import write_rows
 from pipeline.runs.rundir import Job, Report, RunDirectory
 from storage.records import digest
 
-FEWEST = 40
+MIN_JUDGMENTS = 40
 """Judgments to learn from; with fewer, a quarter of them is too few to train on."""
 
 
@@ -68,9 +68,9 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
 def require_enough(rest: Sequence[JudgedPair]) -> None:
     """Raise ValueError if a quarter of the labels would be too few to train on."""
     prompts = len({pair.prompt for pair in rest if pair.decisive})
-    if len(rest) < FEWEST or prompts < 2 * BLOCKS:
+    if len(rest) < MIN_JUDGMENTS or prompts < 2 * BLOCKS:
         raise ValueError(
-            f"a learning curve needs {FEWEST} judgments to learn from, with preferences on "
+            f"a learning curve needs {MIN_JUDGMENTS} judgments to learn from, with preferences on "
             f"{2 * BLOCKS} prompts, and there are {len(rest)} on {prompts}; label more pairs first"
         )
 

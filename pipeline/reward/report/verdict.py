@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from pipeline.reward.quality.ceiling import FEWEST as LEAST_OVERLAP
+from pipeline.reward.quality.ceiling import MIN_OVERLAP
 from storage.analysis.intervals import WinRate
 from storage.reports import (
     Allows,
@@ -24,7 +24,7 @@ from storage.reports import (
     RewardVerdict,
 )
 
-FEWEST, ENOUGH = 20, 50
+MIN_PREFERENCES, ENOUGH_PREFERENCES = 20, 50
 """Held-out preferences below which nothing is known, and from which a 95% interval of an accuracy
 around 70% is narrower than ± 13 points."""
 ACCURATE = 0.6
@@ -63,11 +63,14 @@ def verdict(quality: Quality, forecast: Forecast | None) -> RewardVerdict:
 def _judgments(quality: Quality) -> Check:
     check = partial(Check, name="judgments")
     found = f"{quality.decisive} held-out preferences on {quality.prompts} prompts"
-    if quality.decisive < FEWEST:
-        return check(allows="labeling", says=f"{found}: too few ({FEWEST} are the minimum)")
-    if quality.decisive < ENOUGH:
+    if quality.decisive < MIN_PREFERENCES:
         return check(
-            allows="best_of_n", says=f"{found}: all figures are rough ({ENOUGH} are enough)"
+            allows="labeling", says=f"{found}: too few ({MIN_PREFERENCES} are the minimum)"
+        )
+    if quality.decisive < ENOUGH_PREFERENCES:
+        return check(
+            allows="best_of_n",
+            says=f"{found}: all figures are rough ({ENOUGH_PREFERENCES} are enough)",
         )
     return check(allows="ppo", says=f"{found}: enough")
 
@@ -92,7 +95,7 @@ def _ceiling(quality: Quality) -> Check:
         return check(
             allows="ppo",
             says="the noise ceiling is not known: two people both preferred a response of the same "
-            f"pair {quality.overlap} times, and {LEAST_OVERLAP} are needed (labeling.overlap)",
+            f"pair {quality.overlap} times, and {MIN_OVERLAP} are needed (labeling.overlap)",
             known=False,
         )
     high = share.high if share.high is not None else 1.0

@@ -159,7 +159,7 @@ class Arms:
 
         looks = [at(0.0)]
         reached, step = 0.0, _COEFFICIENT_STEP
-        for _ in range(_MOST_COEFFICIENTS):
+        for _ in range(_MAX_COEFFICIENTS):
             look = at(reached - step)
             looks.append(look)
             self._say(STEERING, f"coefficient {look.at:g}", look)
@@ -187,4 +187,4 @@ class Arms:
 _NEAR = 0.6
 """Share of the lab's KL from which every update is measured, because KL grows faster and faster."""
 _COEFFICIENT_STEP = 0.25
-_MOST_COEFFICIENTS = 20
+_MAX_COEFFICIENTS = 20

@@ -248,7 +248,7 @@ def test_skip_flag_and_undo(client):
 
 def test_a_flag_too_many_is_refused_with_a_sentence_and_the_pair_stays(client, monkeypatch):
     """The page keeps what is refused with 4xx, and shows its sentence."""
-    monkeypatch.setattr(judgments, "MOST_FLAGS", 1)
+    monkeypatch.setattr(judgments, "MAX_FLAGS", 1)
     pairs = take(client, 2)
     sent = [{"id": str(uuid.uuid4()), "comparison": pair["id"]} for pair in pairs]
     assert client.post("/label/api/flag", json=sent[0]).status_code == 200

@@ -8,7 +8,7 @@ import uuid
 
 import pytest
 
-from labeler.annotate.session import LARGEST_ANSWER, LabelSession
+from labeler.annotate.session import MAX_RESPONSE_LENGTH, LabelSession
 from storage.errors import Conflict, NotFound, NotLeased
 from storage.labeling import judgments
 from storage.records import Iteration, Message
@@ -249,14 +249,14 @@ def test_one_answer_holds_large_pairs_as_far_as_they_go_and_the_others_come_next
         desk, ben = LabelSession(db), add_person(db, "Ben")
         seen: list[str] = []
         while pairs := desk.next(ben, 16, seen):
-            assert sum(pair.size for pair in pairs) <= LARGEST_ANSWER
+            assert sum(pair.size for pair in pairs) <= MAX_RESPONSE_LENGTH
             assert len(pairs) == min(4, 12 - len(seen))
             seen += [pair.id for pair in pairs]
         assert len(set(seen)) == len(seen) == 12
 
 
 def test_one_pair_is_handed_out_whatever_its_size(tmp_path, monkeypatch):
-    monkeypatch.setattr("labeler.annotate.session.LARGEST_ANSWER", 1)
+    monkeypatch.setattr("labeler.annotate.session.MAX_RESPONSE_LENGTH", 1)
     with workspace(tmp_path, [(f"q{n}", "a", "b") for n in range(3)]) as db:
         desk, ben = LabelSession(db), add_person(db, "Ben")
         first = desk.next(ben, 3)

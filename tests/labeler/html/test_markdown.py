@@ -10,13 +10,19 @@ from typing import Any
 
 import pytest
 
-from labeler.html.chunks import LONGEST, LONGEST_TEXT, MOST_BRACKETS, MOST_FORMULAS, chunks
+from labeler.html.chunks import (
+    MAX_BRACKETS,
+    MAX_FORMULAS,
+    MAX_PIECE_LENGTH,
+    MAX_TEXT_LENGTH,
+    chunks,
+)
 from labeler.html.computed_once import ComputedOnce
 from labeler.html.markdown import (
     DEEPEST,
-    LONGEST_CODE,
-    MOST_CODE,
-    MOST_SLOW_CODE,
+    MAX_CODE_LENGTH,
+    MAX_SLOW_CODE,
+    MAX_TOTAL_CODE,
     NOTICES,
     Style,
     render,
@@ -185,15 +191,16 @@ def test_no_depth_hides_text(levels):
 
 
 def test_what_is_too_long_is_shown_in_full_as_plain_text():
-    text = "**word** " * (LONGEST // 9 + 1)  # one line
+    text = "**word** " * (MAX_PIECE_LENGTH // 9 + 1)  # one line
 
     assert Audit(render(text)).text == text
-    code = "x = 1\n" * (LONGEST_CODE // 6 + 1)
+    code = "x = 1\n" * (MAX_CODE_LENGTH // 6 + 1)
     assert Audit(render(f"```python\n{code}```")).text.strip() == code.strip()
 
 
 @pytest.mark.parametrize(
-    ("language", "most"), [("python", MOST_CODE), ("csharp", MOST_SLOW_CODE), ("c", MOST_SLOW_CODE)]
+    ("language", "most"),
+    [("python", MAX_TOTAL_CODE), ("csharp", MAX_SLOW_CODE), ("c", MAX_SLOW_CODE)],
 )
 def test_colours_of_many_blocks_end_with_their_text(language, most):
     """Some lexers take seconds for a block of blank lines; a text can have many blocks."""
@@ -314,14 +321,14 @@ def is_formatted(html):
 @pytest.mark.parametrize(
     "odd",
     [
-        "word " * (LONGEST // 5 + 1),  # one line that is too long to be parsed
-        "[" * (MOST_BRACKETS + 1),
+        "word " * (MAX_PIECE_LENGTH // 5 + 1),  # one line that is too long to be parsed
+        "[" * (MAX_BRACKETS + 1),
         "> " * (DEEPEST + 5) + "deep",
         "|a" * 200 + "\n" + "|-" * 200 + "\n" + "|a\n" * 200,
-        WORDS * (LONGEST_TEXT // len(WORDS) + 1),
-        "$a$ " * (MOST_FORMULAS + 1),
+        WORDS * (MAX_TEXT_LENGTH // len(WORDS) + 1),
+        "$a$ " * (MAX_FORMULAS + 1),
         ("\\(a\\) " * 300 + "\n\n") * 2,
-        "\\[a\\]\n\n" * (MOST_FORMULAS + 1),
+        "\\[a\\]\n\n" * (MAX_FORMULAS + 1),
     ],
     ids=["long line", "brackets", "depth", "cells", "length", "formulas", "in (", "in ["],
 )
@@ -349,11 +356,11 @@ def test_a_formula_that_cannot_be_typeset_leaves_none_typeset():
 
 
 def test_the_formulas_of_one_text_are_bounded_but_not_the_dollars_of_code():
-    most = "$a$ " * MOST_FORMULAS
-    assert render(most).count("<math") == MOST_FORMULAS
-    code = "```bash\n" + "echo $HOME $PATH\n" * MOST_FORMULAS + "```\n\n"
+    most = "$a$ " * MAX_FORMULAS
+    assert render(most).count("<math") == MAX_FORMULAS
+    code = "```bash\n" + "echo $HOME $PATH\n" * MAX_FORMULAS + "```\n\n"
     html = render(most + "\n\n" + code)
-    assert html.count("<math") == MOST_FORMULAS
+    assert html.count("<math") == MAX_FORMULAS
     assert "<code" in html
 
 
@@ -459,7 +466,7 @@ def test_a_long_text_is_formatted_to_its_end():
 
     first, second, notice = render_pair(text, WORDS)
 
-    assert len(text) > 3 * LONGEST
+    assert len(text) > 3 * MAX_PIECE_LENGTH
     assert not notice
     assert first.count("<strong>word</strong>") == 1_600
     assert first.count("<pre") == 1  # the code was not cut at its blank lines
@@ -485,7 +492,7 @@ def test_pieces_are_the_text_and_end_where_blocks_end(text):
     assert "".join(pieces) == text
     assert 1 < len(pieces) < 40
     assert all(piece[0] not in " \n" for piece in pieces)
-    assert max(map(len, pieces)) <= LONGEST
+    assert max(map(len, pieces)) <= MAX_PIECE_LENGTH
 
 
 def test_code_after_an_unclosed_formula_gets_no_more_than_its_limits():

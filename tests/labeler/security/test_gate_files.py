@@ -320,7 +320,7 @@ def test_a_stream_that_is_ended_has_one_last_message(ends_itself):
 
 
 def test_one_person_has_so_many_streams_and_no_more(researcher, monkeypatch):
-    monkeypatch.setattr(streams, "MOST", 3)
+    monkeypatch.setattr(streams, "MAX_STREAMS", 3)
     _, client = researcher
     kept: list[list[object]] = [[] for _ in range(5)]
     threads = [

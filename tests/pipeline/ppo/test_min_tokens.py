@@ -11,7 +11,7 @@ from pipeline.ppo.model import entropy, forbid_ends, token_logprobs
 from tests.helpers.ppo_helpers import EOS, PAD, PROMPTS, tiny_config, tiny_model, tiny_trainer
 
 ENDS = [EOS, 7]
-LEAST = 4
+MIN_TOKENS = 4
 
 
 def by_hand(model, prompt, response, temperature=1.0):
@@ -19,7 +19,7 @@ def by_hand(model, prompt, response, temperature=1.0):
     with torch.no_grad():
         logits = model(torch.tensor([prompt + response])).logits[0] / temperature
     logits = logits[len(prompt) - 1 : -1].clone()
-    for step in range(min(LEAST, len(response))):
+    for step in range(min(MIN_TOKENS, len(response))):
         logits[step, ENDS] = -torch.inf
     return logits.log_softmax(-1)
 
@@ -33,11 +33,11 @@ def test_kept_figures_are_of_the_distribution_without_end_of_text(settings):
         eos_token_ids=ENDS,
         pad_token_id=PAD,
         max_new_tokens=8,
-        min_new_tokens=LEAST,
+        min_new_tokens=MIN_TOKENS,
         generator=torch.Generator().manual_seed(0),
         **settings,
     )
-    assert min(rollout.lengths.tolist()) > LEAST
+    assert min(rollout.lengths.tolist()) > MIN_TOKENS
     assert "stop" in rollout.finish_reasons
     for row, response in enumerate(rollout.token_lists()):
         likely = by_hand(model, (PROMPTS * 4)[row], response, settings.get("temperature", 1.0))
@@ -54,7 +54,7 @@ def trainer_of(**settings) -> PPOTrainer:
     return tiny_trainer(
         model=tiny_model(seed=0),
         eos_token_ids=ENDS,
-        **{"min_new_tokens": LEAST, "rollouts": 16, "minibatch": 16, "updates": 1} | settings,
+        **{"min_new_tokens": MIN_TOKENS, "rollouts": 16, "minibatch": 16, "updates": 1} | settings,
     )
 
 

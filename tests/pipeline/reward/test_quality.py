@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pipeline.reward.likelihood import FIRST, SECOND, TIE
-from pipeline.reward.quality.ceiling import FEWEST
+from pipeline.reward.quality.ceiling import MIN_OVERLAP
 from pipeline.reward.quality.figures import (
     by_agreement,
     by_margin,
@@ -205,8 +205,8 @@ def test_the_ceiling_needs_enough_pairs_of_preferences():
         agreed = win_rate([1.0, 1, 1, 0] * (pairs // 4), range(pairs // 4 * 4))
         return figures(rows, agreed=agreed, expected=0.8)
 
-    few, enough = with_overlap(FEWEST - 4), with_overlap(FEWEST)
-    assert (few.ceiling, few.share_of_ceiling, few.overlap) == (None, None, FEWEST - 4)
+    few, enough = with_overlap(MIN_OVERLAP - 4), with_overlap(MIN_OVERLAP)
+    assert (few.ceiling, few.share_of_ceiling, few.overlap) == (None, None, MIN_OVERLAP - 4)
     assert enough.ceiling.value == pytest.approx(0.82, abs=0.005)
     assert enough.ceiling.expected > enough.ceiling.value
     share = enough.share_of_ceiling

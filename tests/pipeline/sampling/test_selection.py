@@ -12,7 +12,7 @@ import torch
 from pipeline.reward.likelihood import TieModel
 from pipeline.sampling.acquisition import (
     ACQUISITIONS,
-    MOST_FEATURES,
+    MAX_FEATURES,
     Candidates,
     bald,
     choose,
@@ -193,9 +193,9 @@ def test_d_optimal_comes_close_to_the_best_design_there_is():
 
 
 def test_narrow_keeps_lengths_on_average():
-    wide = torch.randn(200, 4 * MOST_FEATURES, generator=torch.Generator().manual_seed(0))
+    wide = torch.randn(200, 4 * MAX_FEATURES, generator=torch.Generator().manual_seed(0))
     slim = narrow(wide, seed=1)
-    assert slim.shape == (200, MOST_FEATURES)
+    assert slim.shape == (200, MAX_FEATURES)
     ratio = (slim.square().sum(1) / wide.square().sum(1)).mean().item()
     assert ratio == pytest.approx(1, abs=0.03)
     assert narrow(slim, seed=1) is slim

@@ -14,10 +14,10 @@ from storage.importing.cells import Cells
 from storage.importing.filetypes import read_rows
 from storage.importing.imports import import_pairs, import_prompts
 from storage.importing.long_rows import ANY_LENGTH
-from storage.importing.row_notes import MOST_NOTES, BadFile
+from storage.importing.row_notes import MAX_NOTES, BadFile
 from tests.helpers.import_files import everything
 
-MANY = 3 * MOST_NOTES
+MANY = 3 * MAX_NOTES
 
 
 def test_of_many_bad_rows_the_first_are_kept_and_the_others_counted(tmp_path: Path) -> None:
@@ -25,7 +25,7 @@ def test_of_many_bad_rows_the_first_are_kept_and_the_others_counted(tmp_path: Pa
     path.write_text("x\n" * MANY)
     rows, bad = read_rows(path)
     assert (rows, bad.count) == ([], MANY)
-    assert [note.line for note in bad.first] == list(range(1, MOST_NOTES + 1))
+    assert [note.line for note in bad.first] == list(range(1, MAX_NOTES + 1))
 
 
 @pytest.mark.parametrize("skip_bad", [False, True])
@@ -44,7 +44,7 @@ def test_the_report_says_how_many_rows_are_bad_for_whatever_reason(
             import_pairs(db, path)
         assert f"… and {2 * MANY - 20} more" in str(refused.value)
         told = refused.value.rows
-    assert [note.line for note in told] == list(range(3, 3 + MOST_NOTES))
+    assert [note.line for note in told] == list(range(3, 3 + MAX_NOTES))
 
 
 def test_a_row_that_repeats_another_is_let_go_at_once(db: Database, tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_a_row_that_repeats_another_is_let_go_at_once(db: Database, tmp_path: Pa
     assert [len(made) for made in planned] == [1]
     assert (report.rows, report.added["comparisons"]) == (MANY, 1)
     assert report.warnings_in_all == MANY - 1
-    assert len(report.warnings) == MOST_NOTES
+    assert len(report.warnings) == MAX_NOTES
     assert report.warnings[0].reason == "repeats line 2 and was taken once"
 
 

@@ -312,7 +312,7 @@ def test_a_flag_hides_the_comparison_until_it_is_cleared(db):
 
 
 def test_flags_of_one_annotator_are_bounded_until_a_researcher_clears_them(db, monkeypatch):
-    monkeypatch.setattr(judgments, "MOST_FLAGS", 2)
+    monkeypatch.setattr(judgments, "MAX_FLAGS", 2)
     pairs = fill(db, 6, iteration=2)
     assert lease(db, "ann", 5) == pairs[:5]
     for n in (0, 1):

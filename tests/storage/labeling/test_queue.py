@@ -137,7 +137,7 @@ def test_nobody_holds_more_than_64_pairs_whatever_they_name(db):
 
 @pytest.mark.parametrize("kind", ["judge", "skip", "flag", "in turn"])
 def test_who_undoes_everything_holds_no_more_than_64_pairs_either(db, monkeypatch, kind):
-    monkeypatch.setattr(judgments, "MOST_FLAGS", 1000)
+    monkeypatch.setattr(judgments, "MAX_FLAGS", 1000)
     fill(db, 100)
     acts = {"judge": judge, "skip": skip, "flag": flag}
     doing = list(acts) if kind == "in turn" else [kind]
