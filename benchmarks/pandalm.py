@@ -32,6 +32,7 @@ from storage.engine.database import Database
 from storage.exporting import exports
 from storage.importing import imports
 from storage.records import Prompt
+from storage.reports import to_json
 from storage.status import status
 from storage.tables import iterations, models, prompts
 
@@ -67,7 +68,7 @@ def measure(rows: Path, folder: Path) -> dict[str, Any]:
     with Database.open(folder / "one") as db:
         report = imports.import_judgments(db, rows)
         again = imports.import_judgments(db, rows)
-        found = status(db)
+        found = to_json(status(db))
         exported = folder / "raw.parquet"
         exports.export(db, format="raw", out=exported, ties="keep", names=True)
         before = db.read(_JUDGMENTS)

@@ -22,6 +22,7 @@ from pipeline.runs.rundir import RunDirectory
 from pipeline.simulation import trials
 from pipeline.simulation.driver import simulate
 from pipeline.simulation.preference import load_gold, score
+from storage.reports import to_json
 
 TINY_LABELS, TINY_ANNOTATORS = 40, 4
 """At most so many with ``--tiny``."""
@@ -83,7 +84,7 @@ def simulate_command(
         "settings": assignments(sets),
     }  # fmt: skip
     found = run_arms(run, arms, range(seed, seed + (seeds or 1)), workspace, conditions)
-    typer.echo(json.dumps(as_plain(found)) if as_json else trials.format_trials(found))
+    typer.echo(json.dumps(asdict(found)) if as_json else trials.format_trials(found))
 
 
 def run_arms(
@@ -92,7 +93,7 @@ def run_arms(
     seeds: Sequence[int],
     folder: Path,
     conditions: Mapping[str, Any],
-) -> Mapping[str, Any]:
+) -> trials.TrialSummary:
     """The summary of all arms over all seeds; each run has a workspace in `folder` while it lasts."""
     require_folder(folder)
 
@@ -105,11 +106,11 @@ def run_arms(
             stop_workers(place)
             shutil.rmtree(place, ignore_errors=True)
 
-    held = trials.run_all(
+    results = trials.run_all(
         run_apart, arms, seeds, folder, conditions=conditions, progress=log_progress
     )
     # With one arm there is no comparison: the file may hold other arms already.
-    return trials.summary(held, [arm.name for arm in arms] if len(arms) > 1 else ())
+    return trials.summary(results, [arm.name for arm in arms] if len(arms) > 1 else ())
 
 
 def run_trial(
@@ -123,7 +124,7 @@ def run_trial(
     unasked: Sequence[str] = (),
     **population: Any,
 ) -> dict[str, Any]:
-    """The report of one simulation by an arm, in a workspace at `place`.
+    """The report of one simulation by an arm as JSON, in a workspace at `place`.
 
     `planned` are the iterations and the labels of each that the full loop would make, `files` and
     `sets` settings of all arms (`sets` win over the arm's own), `unasked` which of labels and seed
@@ -135,9 +136,10 @@ def run_trial(
     given = [said for name, said in planned_for.items() if name not in unasked]
     implied = [said for name, said in planned_for.items() if name in unasked]
     with server_for(place, files, [*given, *own, *sets], implied) as server:
-        return simulate(
+        report = simulate(
             server.url, server.admin, iterations=iterations, labels=labels, seed=seed, **population
         )
+    return to_json(report)
 
 
 def chosen_arms(names: Sequence[str]) -> list[trials.TrialArm]:
@@ -173,14 +175,3 @@ def require_folder(folder: Path) -> None:
 def text(value: Any) -> str:
     """A setting's value as `--set` reads it."""
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def as_plain(found: Mapping[str, Any]) -> dict[str, Any]:
-    """A summary of trials as JSON values."""
-    return {
-        part: {
-            name: {figure: asdict(estimate) for figure, estimate in figures.items()}
-            for name, figures in rows.items()
-        }
-        for part, rows in found.items()
-    }

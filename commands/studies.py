@@ -115,17 +115,18 @@ def judge_command(
     as_json: AsJson = False,
 ) -> None:
     """Let a function judge the newest iteration's pairs, as an annotator of kind "model"."""
-    asked = load_judge(judge)
+    function = load_judge(judge)
     with connect(workspace) as target:
-        found = judge_all(
+        report = judge_all(
             target.call,
-            asked,
+            function,
             name=name or judge,
             both_orders=both_orders,
             limit=limit,
             timeout=timeout,
-            tell=log_progress,
+            progress=log_progress,
         )
+    found = asdict(report)
     lines = [f"{key}: {value}" for key, value in found.items() if value is not None]
     typer.echo(json.dumps(found) if as_json else "\n".join(lines))
 

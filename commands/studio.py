@@ -85,7 +85,7 @@ class Studio:
         blocked = self.loop.state().blocked
         stopped = what_stopped(blocked) if blocked else None
         trouble = self.db.health.trouble or stopped
-        return status(self.db) | {"trouble": trouble}
+        return to_json(status(self.db)) | {"trouble": trouble}
 
     def advance(self) -> dict[str, Any]:
         """One step of the loop and where it stands now."""

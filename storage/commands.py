@@ -22,6 +22,7 @@ from storage.importing import imports
 from storage.importing.long_rows import LengthCheck, TooLong
 from storage.labeling import model_judges
 from storage.records import Annotator, AnnotatorKind, AnnotatorRole, new_id
+from storage.reports import to_json
 from storage.tables import annotators, iterations, models, runs, tokens
 
 INVITE_LIFETIME = timedelta(days=7)
@@ -46,14 +47,14 @@ class Commands:
     def __init__(self, db: Database) -> None:
         self._db = db
         self._table: dict[str, Callable[..., Any]] = {
-            "status": partial(status.status, db),
+            "status": lambda: to_json(status.status(db)),
             "lineage": self._lineage,
             "import": self._import,
             "export": partial(exports.export, db),
             "backup": self._backup,
             "verify": partial(backup.verify, db),
             "iteration": self._iteration,
-            "evaluation.completions": partial(worker_files.evaluated, db),
+            "evaluation.completions": self._evaluated,
             "judge.open": self._judge_open,
             "judge.save": partial(model_judges.save, db),
             "users.add": self._add_user,
@@ -116,12 +117,16 @@ class Commands:
                 seconds[run.stage] = seconds.get(run.stage, 0.0) + worked
         return _as_json(found) | {"seconds": seconds, "reward_model_summary": dict(fitted)}
 
+    def _evaluated(self, iteration: int) -> list[dict[str, Any]]:
+        return [dataclasses.asdict(each) for each in worker_files.evaluated(self._db, iteration)]
+
     def _judge_open(self, name: str, limit: int) -> dict[str, Any]:
         """Pairs that this judge has not judged, and the id of the judge's account."""
         judge = model_judges.judge_named(self._db, name)
+        pairs = model_judges.open_pairs(self._db, annotator=judge.id, limit=limit)
         return {
             "annotator": judge.id,
-            "pairs": model_judges.open_pairs(self._db, annotator=judge.id, limit=limit),
+            "pairs": [dataclasses.asdict(pair) for pair in pairs],
         }
 
     def _add_user(

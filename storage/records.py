@@ -171,6 +171,41 @@ class Completion:
 
 
 @dataclass(frozen=True, kw_only=True)
+class EvaluatedCompletion:
+    """A policy's completion of a held-out prompt, with its rewards; None if it has none."""
+
+    prompt: str
+    """The id of the prompt."""
+    messages: tuple[Message, ...]
+    policy_role: Literal["policy", "reference", "previous"]
+    text: str
+    policy: str = ""
+    """The id of the model."""
+    reward: float | None = None
+    """Before shaping."""
+    own_reward: float | None = None
+    """By the reward model of the iteration itself."""
+
+    @classmethod
+    def from_json(cls, row: Mapping[str, Any]) -> EvaluatedCompletion:
+        """From the JSON of `dataclasses.asdict`."""
+        return cls(**{**row, "messages": as_messages(row["messages"])})
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenPair:
+    """A comparison that a model judge has not judged."""
+
+    id: str
+    messages: str
+    """JSON, as `messages_json` writes it."""
+    first: str
+    second: str
+    swapped: bool
+    """Whether `second` is on the left, which follows from judge and comparison."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Comparison:
     """Two completions of one prompt for annotators to compare.
 
@@ -324,6 +359,15 @@ class ModelVersion:
 
     def __post_init__(self) -> None:
         check_choice("model role", self.role, ModelRole)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainedRewardModel:
+    """A reward model, what its stage reported, and the directory of its run, if the run is known."""
+
+    model: str
+    summary: Mapping[str, Any]
+    directory: str | None
 
 
 @dataclass(frozen=True, kw_only=True)

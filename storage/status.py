@@ -1,14 +1,14 @@
-"""The status of a workspace, as JSON."""
+"""The status of a workspace, which `launch.py status` prints."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from storage import worker_files
-from storage.analysis.agreement import agreement
+from storage.analysis.agreement import Agreement, agreement
 from storage.engine.database import Database
-from storage.records import Iteration, Run
+from storage.records import Iteration, ModelRole, Phase, Run, RunStatus, Stage
 from storage.tables import iterations, models, prompts, runs
 
 _COUNTS = """
@@ -23,68 +23,138 @@ _BY_KIND = """
 """
 
 
-def status(db: Database) -> dict[str, Any]:
-    """What `launch.py status --json` prints.
+@dataclass(frozen=True, kw_only=True)
+class IterationStatus:
+    """The newest iteration; `labels` and `labels_by_arm` count current judgments."""
 
-    `judgments` is the number of current judgments, `judgments_by_kind` the same by kind of
-    annotator, `annotators` the number of people who gave them.  `iteration` is the newest one or
-    None, `runs` are its runs, and `policy` and `reward_model` are those in use.
-    """
-    current = iterations.latest(db)
-    return {
-        **db.read(_COUNTS)[0],
-        "judgments_by_kind": {row["kind"]: row["n"] for row in db.read(_BY_KIND)},
-        "agreement": asdict(agreement(db)),
-        "prompts": dict(prompts.counts(db)),
-        "iteration": _iteration(db, current) if current else None,
-        "policy": _policy(db, current),
-        "reward_model": _reward_model(db),
-        "runs": [_run(r) for r in runs.listing(db, iteration=current.number)] if current else [],
-    }
+    number: int
+    phase: Phase
+    method: str
+    """Of the policy stage, as in PPO."""
+    labels_wanted: int
+    labels: int
+    labels_by_arm: Mapping[str, int]
+    verdict: str | None
 
 
-def _iteration(db: Database, current: Iteration) -> dict[str, Any]:
-    by_arm = worker_files.labels_by_arm(db).get(current.number, {})
-    return {
-        "number": current.number,
-        "phase": current.phase,
-        "method": runs.METHODS.get(method := runs.method(db, current), method),
-        "labels_wanted": current.labels_wanted,
-        "labels": sum(by_arm.values()),
-        "labels_by_arm": by_arm,
-        "verdict": current.verdict,
-    }
-
-
-def _policy(db: Database, current: Iteration | None) -> dict[str, Any] | None:
+@dataclass(frozen=True, kw_only=True)
+class PolicyStatus:
     """The newest policy; before the first, the SFT reference."""
+
+    id: str
+    name: str
+    role: ModelRole
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewardModelStatus:
+    """The newest reward model; figures are on held-out judgments, None if they are unknown."""
+
+    id: str
+    iteration: int | None
+    accuracy: float | None
+    """Of preferences, without ties."""
+    log_loss: float | None
+    ece: float | None
+    held_out_preferences: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunState:
+    """A run of the newest iteration; `name` is that of its stage, or of the policy's method."""
+
+    id: str
+    stage: Stage
+    name: str
+    iteration: int
+    status: RunStatus
+    attempt: int
+    progress: float
+    message: str
+    reason: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Status:
+    """What a workspace holds and where its loop stands."""
+
+    judgments: int
+    """Current judgments."""
+    comparisons: int
+    annotators: int
+    """People who gave the judgments."""
+    judgments_by_kind: Mapping[str, int]
+    """By kind of annotator."""
+    agreement: Agreement
+    prompts: Mapping[str, int]
+    """By role."""
+    iteration: IterationStatus | None
+    policy: PolicyStatus | None
+    reward_model: RewardModelStatus | None
+    runs: tuple[RunState, ...]
+
+
+def status(db: Database) -> Status:
+    """The status now."""
+    current = iterations.latest(db)
+    listed = runs.listing(db, iteration=current.number) if current else []
+    return Status(
+        **db.read(_COUNTS)[0],
+        judgments_by_kind={row["kind"]: row["n"] for row in db.read(_BY_KIND)},
+        agreement=agreement(db),
+        prompts=prompts.counts(db),
+        iteration=_iteration(db, current) if current else None,
+        policy=_policy(db, current),
+        reward_model=_reward_model(db),
+        runs=tuple(map(_run, listed)),
+    )
+
+
+def _iteration(db: Database, current: Iteration) -> IterationStatus:
+    by_arm = worker_files.labels_by_arm(db).get(current.number, {})
+    return IterationStatus(
+        number=current.number,
+        phase=current.phase,
+        method=runs.METHODS.get(method := runs.method(db, current), method),
+        labels_wanted=current.labels_wanted,
+        labels=sum(by_arm.values()),
+        labels_by_arm=by_arm,
+        verdict=current.verdict,
+    )
+
+
+def _policy(db: Database, current: Iteration | None) -> PolicyStatus | None:
     named = (current.policy_produced or current.policy_sampled) if current else None
     found = [m for role in ("sft", "policy") for m in models.listing(db, role=role)]
     chosen = next((m for m in found if m.id == named), found[-1] if found else None)
     if chosen is None:
         return None
-    return {"id": chosen.id, "name": chosen.name, "role": chosen.role}
+    return PolicyStatus(id=chosen.id, name=chosen.name, role=chosen.role)
 
 
-def _reward_model(db: Database) -> dict[str, Any] | None:
-    """The newest reward model; `accuracy` and `ece` are measured on held-out preferences, no ties."""
+def _reward_model(db: Database) -> RewardModelStatus | None:
     newest = models.newest(db, "reward")
     if newest is None:
         return None
-    measured = ("accuracy", "log_loss", "ece", "held_out_preferences")
-    figures = {name: newest.summary.get(name) for name in measured}
-    return {"id": newest.id, "iteration": newest.iteration, **figures}
+    return RewardModelStatus(
+        id=newest.id,
+        iteration=newest.iteration,
+        accuracy=newest.summary.get("accuracy"),
+        log_loss=newest.summary.get("log_loss"),
+        ece=newest.summary.get("ece"),
+        held_out_preferences=newest.summary.get("held_out_preferences"),
+    )
 
 
-def _run(run: Run) -> dict[str, Any]:
-    return {
-        "id": run.id,
-        "stage": run.stage,
-        "name": runs.name(run),
-        "iteration": run.iteration,
-        "status": run.status,
-        "attempt": run.attempt,
-        "progress": run.progress,
-        "message": run.message,
-        "reason": run.reason,
-    }
+def _run(run: Run) -> RunState:
+    return RunState(
+        id=run.id,
+        stage=run.stage,
+        name=runs.name(run),
+        iteration=run.iteration,
+        status=run.status,
+        attempt=run.attempt,
+        progress=run.progress,
+        message=run.message,
+        reason=run.reason,
+    )

@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 
@@ -24,6 +24,7 @@ from storage.records import (
     Arm,
     Comparison,
     Completion,
+    EvaluatedCompletion,
     Iteration,
     Prompt,
     PromptRole,
@@ -193,10 +194,22 @@ def judged_by(db: Database, kinds: Sequence[AnnotatorKind]) -> dict[str, dict[st
     return {"used": used, "left_out": {k: n for k, n in found.items() if k not in kinds}}
 
 
-def judged_prompts(db: Database, kinds: Sequence[AnnotatorKind]) -> list[dict[str, Any]]:
-    """What `give_judgments` would write, by prompt: the number of ``judgments``, of those that
-    prefer a response (``decisive``), and whether any pair is of the ``random_stream``."""
-    return db.read(_BY_PROMPT, kinds=list(kinds), stream=list(RANDOM_STREAM))
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class JudgedPrompt:
+    """The judgments of one prompt, counted."""
+
+    prompt: str
+    judgments: int
+    decisive: int
+    """Those that prefer a response."""
+    random_stream: bool
+    """Whether any of its pairs is of the random stream."""
+
+
+def judged_prompts(db: Database, kinds: Sequence[AnnotatorKind]) -> list[JudgedPrompt]:
+    """What `give_judgments` would write, by prompt."""
+    rows = db.read(_BY_PROMPT, kinds=list(kinds), stream=list(RANDOM_STREAM))
+    return [JudgedPrompt(**row) for row in rows]
 
 
 def give_judgments(
@@ -218,16 +231,13 @@ def give_judgments(
     return f"s-{iteration}-{h}", ids
 
 
-def evaluated(db: Database, iteration: int) -> list[dict[str, Any]]:
-    """Held-out completions of an iteration's evaluation.
-
-    Rows have prompt, messages, policy_role (policy | reference | previous), policy, text, reward
-    (before shaping) and own_reward (by the reward model of the iteration itself).
-    """
+def evaluated(db: Database, iteration: int) -> list[EvaluatedCompletion]:
+    """Held-out completions of an iteration's evaluation; ValueError if there was none."""
     run = runs.newest(db, iteration, "evaluate")
     if run is None or run.status != "succeeded":
         raise ValueError(f"iteration {iteration} has not been evaluated")
     outputs = db.workspace / run.directory / "outputs"
+    roles: dict[str, Literal["policy", "reference"]]
     roles = {m.id: "reference" for m in models.listing(db, role="sft")}
     roles[iterations.get(db, iteration).policy_produced or ""] = "policy"
     # Earlier versions stored no own_reward.
@@ -240,14 +250,14 @@ def evaluated(db: Database, iteration: int) -> list[dict[str, Any]]:
     }
     asked = {p.id: p for p in prompts.listing(db, role="held-out")}
     return [
-        {
-            "prompt": row["prompt"],
-            "messages": [dataclasses.asdict(m) for m in asked[row["prompt"]].messages],
-            "policy_role": roles.get(row["policy"], "previous"),
-            "policy": row["policy"],
-            "text": row["text"],
-        }
-        | scores.get(row["id"], {"reward": None, "own_reward": None})
+        EvaluatedCompletion(
+            prompt=row["prompt"],
+            messages=asked[row["prompt"]].messages,
+            policy_role=roles.get(row["policy"], "previous"),
+            policy=row["policy"],
+            text=row["text"],
+            **scores.get(row["id"], {}),
+        )
         for row in _rows(outputs / "completions.parquet")
     ]
 

@@ -168,7 +168,7 @@ def label_routes(db: Database) -> APIRouter:
 
     @routes.get("/figures")
     def figures(who: Who, offset: Offset = 0) -> dict[str, Any]:
-        return session.figures(who, offset=offset)
+        return asdict(session.figures(who, offset=offset))
 
     @routes.get("/guidelines")
     def guidelines(who: Who) -> dict[str, str]:  # noqa: ARG001 (asks for a signed-in person)

@@ -8,13 +8,13 @@ a reload cannot swap them. What is returned as done is committed.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from labeler.html.markdown import render, render_pair
 from storage.engine.database import Database
 from storage.labeling import judgments, queue
-from storage.labeling.own_figures import own_figures
+from storage.labeling.own_figures import OwnFigures, own_figures
 from storage.labeling.queue import LeasedPair
 from storage.records import (
     Annotator,
@@ -144,7 +144,7 @@ class LabelSession:
         found = queue.progress(self._db, who.id, since=queue.midnight(now(), offset))
         return asdict(found) | {"latest": judgments.latest(self._db, who.id)}
 
-    def figures(self, who: Annotator, *, offset: int = 0) -> dict[str, Any]:
+    def figures(self, who: Annotator, *, offset: int = 0) -> OwnFigures:
         """Their own work in figures, see `own_figures`; nobody else's can be asked for.
 
         Only ``today`` follows their clock: a midnight of their choice would tell what others said today.
@@ -152,7 +152,7 @@ class LabelSession:
         moment = now()
         found = queue.progress(self._db, who.id, since=queue.midnight(moment, offset))
         figures = own_figures(self._db, who.id, midnight=queue.midnight(moment))
-        return figures | {"today": found.today}
+        return replace(figures, today=found.today)
 
     def guidelines(self) -> dict[str, str]:
         """The guidelines as written and rendered; ``version`` changes with the text."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import NamedTuple
 
 from storage.engine.database import Database
 from storage.labeling import queue
@@ -110,9 +110,9 @@ def state(db: Database, *, midnight: datetime) -> State:
     run = latest_run(runs.listing(db, iteration=current.number) if current else [])
     return State(
         iteration=current,
-        labels=labels["labels"],
-        labels_today=labels["today"],
-        latest_label=labels["latest"],
+        labels=labels.labels,
+        labels_today=labels.today,
+        latest_label=labels.latest,
         judgments=_count(db, _JUDGMENTS),
         open_flags=_count(db, _OPEN_FLAGS),
         rulings=_count(db, _RULINGS),
@@ -134,10 +134,18 @@ def latest_run(listed: Sequence[Run]) -> Run | None:
     return max(listed, key=lambda r: (r.status == "running", r.created_at), default=None)
 
 
-def _labels(db: Database, current: Iteration | None, midnight: datetime) -> dict[str, Any]:
+class _Labels(NamedTuple):
+    """Labels of the current iteration."""
+
+    labels: int
+    latest: datetime | None
+    today: int
+
+
+def _labels(db: Database, current: Iteration | None, midnight: datetime) -> _Labels:
     number = current.number if current else -1
     kinds = list(settings.learn_from(db))
-    return db.read(_LABELS, iteration=number, midnight=midnight, kinds=kinds)[0]
+    return _Labels(**db.read(_LABELS, iteration=number, midnight=midnight, kinds=kinds)[0])
 
 
 def _count(db: Database, query: str) -> int:
@@ -187,6 +195,20 @@ def work(db: Database, *, midnight: datetime) -> list[Work]:
     return [Work(annotator=people[row.pop("id")], **row) for row in rows]
 
 
-def flags(db: Database, *, limit: int = 100) -> list[dict[str, Any]]:
+@dataclass(frozen=True, kw_only=True)
+class OpenFlag:
+    """A flag that no researcher has cleared, with its pair; None for an unknown annotator."""
+
+    id: str
+    comment: str
+    created_at: datetime
+    annotator: str | None
+    messages: str
+    """JSON, as `messages_json` writes it."""
+    first: str
+    second: str
+
+
+def flags(db: Database, *, limit: int = 100) -> list[OpenFlag]:
     """Open flags, the newest first."""
-    return db.read(_FLAGS, limit=limit)
+    return [OpenFlag(**row) for row in db.read(_FLAGS, limit=limit)]

@@ -172,8 +172,10 @@ class Preparation:
         if not counted["used"]:
             raise ValueError(worker_files.no_labels(counted))
         judged = {
-            row.pop("prompt"): Judged(**row)
-            for row in worker_files.judged_prompts(self.db, reward.learn_from)
+            each.prompt: Judged(
+                judgments=each.judgments, decisive=each.decisive, random_stream=each.random_stream
+            )
+            for each in worker_files.judged_prompts(self.db, reward.learn_from)
         }
         held_out_prompts(judged, share=reward.held_out_share, seed=self.config.seed)
 

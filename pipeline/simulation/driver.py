@@ -17,8 +17,9 @@ from pipeline.simulation import preference as builtin
 from pipeline.simulation.annotators import SimulatedAnnotator, population
 from pipeline.simulation.clients import LabelClient, Tally
 from pipeline.simulation.preference import Gold
-from pipeline.simulation.report import PairJudge
+from pipeline.simulation.report import IterationReport, PairJudge
 from pipeline.simulation.report import report as gold_report
+from storage.records import EvaluatedCompletion
 
 Admin = Callable[[str, dict[str, Any]], Any]
 """(command, arguments) → result; ``ValueError`` with a sentence if it is refused."""
@@ -29,6 +30,14 @@ _PAUSE_WHEN_EMPTY = 0.05  # seconds
 
 class SimulationFailed(RuntimeError):
     """The loop stopped before the end of the simulation; the message says where and why."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulationReport:
+    """The report of a simulation."""
+
+    seed: int
+    iterations: tuple[IterationReport, ...]
 
 
 def simulate(
@@ -45,15 +54,13 @@ def simulate(
     progress: Callable[[str], None] | None = None,
     timeout: float = 3600.0,
     poll: float = 1.0,
-) -> dict[str, Any]:
-    """Label and train `iterations` times; return a JSON-able report.
+) -> SimulationReport:
+    """Label and train `iterations` times.
 
     Every iteration gets exactly `labels` judgments by `annotators`, of whom the share `bad` is bad.
     With `shuffle_labels` every judgment is that of another pair: a control without information.
 
-    Each iteration reports the win rate of its policy against SFT under `gold` on the held-out
-    prompts; under "yardsticks", the same under the built-in gold and under length; under "gate", the
-    gate's figures from 60 fresh judgments.  A phase without progress for `timeout` seconds has
+    A phase without progress for `timeout` seconds has
     failed; `poll` is the pause in seconds between two requests for its state.
 
     Raises ``ValueError`` in a workspace with judgments by people, `SimulationFailed` if a stage
@@ -75,7 +82,8 @@ def simulate(
         poll=poll,
     )
     tokens = driver.sign_up()
-    return {"seed": seed, "iterations": [driver.iterate(tokens) for _ in range(iterations)]}
+    reports = tuple(driver.iterate(tokens) for _ in range(iterations))
+    return SimulationReport(seed=seed, iterations=reports)
 
 
 def refuse_people(status: Mapping[str, Any]) -> None:
@@ -112,7 +120,7 @@ class _Driver:
             for annotator in self.annotators
         ]
 
-    def iterate(self, tokens: Sequence[str]) -> dict[str, Any]:
+    def iterate(self, tokens: Sequence[str]) -> IterationReport:
         """One whole iteration: label, train, wait, measure."""
         number = self._wait_for("labeling")
         started = time.monotonic()
@@ -127,12 +135,14 @@ class _Driver:
         record = self.admin("iteration", {"number": number})
         rows = self.admin("evaluation.completions", {"iteration": number})
         judges = [self._judge(annotator) for annotator in self.annotators]
-        report = gold_report(record, rows, self.gold, judges, seed=self.seed)
-        report["seconds"] = {"labeling": seconds} | report["seconds"]
-        won = report["gold"]
+        completions = [EvaluatedCompletion.from_json(row) for row in rows]
+        report = gold_report(
+            record, completions, self.gold, judges, seed=self.seed, labeling_seconds=seconds
+        )
+        gold = report.gold
         self.progress(
-            f"iteration {number}: gold win rate against SFT {won['win_rate']:.3f} "
-            f"[{won['low']:.3f}, {won['high']:.3f}]"
+            f"iteration {number}: gold win rate against SFT {gold.win_rate:.3f} "
+            f"[{gold.low:.3f}, {gold.high:.3f}]"
         )
         return report
 

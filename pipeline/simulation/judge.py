@@ -15,10 +15,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from pipeline.config.plugins import in_a_line, load_function
 from pipeline.simulation.clients import conversation
+from storage.records import OpenPair
 
 Judge = Callable[[Sequence[Mapping[str, str]], str, str], str]
 """(messages, left, right) → "A", "B" or "tie"."""
@@ -49,6 +51,17 @@ def load_judge(name: str) -> Judge:
     return lambda messages, left, right: function(conversation(messages), left, right)
 
 
+@dataclass(frozen=True, kw_only=True)
+class JudgeReport:
+    """The judgments that a run of a judge stored."""
+
+    judge: str
+    judgments: int
+    ties: int
+    contradictions: int | None
+    """Pairs with contradictory answers in the two orders; None if one order was asked."""
+
+
 def judge_all(
     call: Callable[..., Any],
     judge: Judge,
@@ -57,9 +70,9 @@ def judge_all(
     both_orders: bool = True,
     limit: int | None = None,
     timeout: float = TIMEOUT,
-    tell: Callable[[str], None] = lambda _: None,
-) -> dict[str, Any]:
-    """Let `judge` judge every open pair that it has not judged, at most `limit`; return the counts.
+    progress: Callable[[str], None] = lambda _: None,
+) -> JudgeReport:
+    """Let `judge` judge every open pair that it has not judged, at most `limit`.
 
     `call` runs a command in the workspace.  Each answer is stored before the next pair, so a stopped
     run can be continued.  Raises ValueError for an invalid answer, and RuntimeError for a judge that
@@ -68,50 +81,50 @@ def judge_all(
     """
     if not (math.isfinite(timeout) and timeout > 0):
         raise ValueError(f"--timeout {timeout:g} must be a number of seconds above 0")
-    asked = _Asked(judge, name=name, timeout=timeout)
-    said: Counter[str] = Counter()
+    checked = _CheckedJudge(judge, name=name, timeout=timeout)
+    counts: Counter[str] = Counter()
     left = limit
     while left is None or left > 0:
         found = call("judge.open", name=name, limit=min(AT_ONCE, left or AT_ONCE))
         if not found["pairs"]:
             break
-        for pair in found["pairs"]:
+        for pair in (OpenPair(**each) for each in found["pairs"]):
             start = time.monotonic()
-            outcome, comment = _verdict(asked, pair, both_orders=both_orders)
+            outcome, comment = _verdict(checked, pair, both_orders=both_orders)
             stored = call(
                 "judge.save",
                 name=name,
-                comparison=pair["id"],
+                comparison=pair.id,
                 outcome=outcome,
                 comment=comment,
                 milliseconds=round(1000 * (time.monotonic() - start)),
             )
-            said["contradictions"] += bool(comment)
-            said["stored" if stored else "known"] += 1
-            said["ties"] += outcome == "tie"
+            counts["contradictions"] += bool(comment)
+            counts["stored" if stored else "known"] += 1
+            counts["ties"] += outcome == "tie"
         if left is not None:
             left -= len(found["pairs"])
-        tell(f"{said['stored']} judgments stored")
-    return {
-        "judge": name,
-        "judgments": said["stored"],
-        "ties": said["ties"],
-        "contradictions": said["contradictions"] if both_orders else None,
-    }
+        progress(f"{counts['stored']} judgments stored")
+    return JudgeReport(
+        judge=name,
+        judgments=counts["stored"],
+        ties=counts["ties"],
+        contradictions=counts["contradictions"] if both_orders else None,
+    )
 
 
-def _verdict(asked: _Asked, pair: Mapping[str, Any], *, both_orders: bool) -> tuple[str, str]:
+def _verdict(checked: _CheckedJudge, pair: OpenPair, *, both_orders: bool) -> tuple[str, str]:
     """(first, second or tie; a comment if the two orders contradict each other)."""
-    one = asked.about(pair, swapped=pair["swapped"])
+    one = checked.ask(pair, swapped=pair.swapped)
     if not both_orders:
         return one, ""
-    other = asked.about(pair, swapped=not pair["swapped"])
+    other = checked.ask(pair, swapped=not pair.swapped)
     if one == other:
         return one, ""
     return "tie", f"contradicts itself: {one} in one order, {other} in the other"
 
 
-class _Asked:
+class _CheckedJudge:
     """Calls a judge with a time limit and validates its answers."""
 
     def __init__(self, judge: Judge, *, name: str, timeout: float) -> None:
@@ -119,30 +132,31 @@ class _Asked:
         self._name = name
         self._timeout = timeout
 
-    def about(self, pair: Mapping[str, Any], *, swapped: bool) -> str:
+    def ask(self, pair: OpenPair, *, swapped: bool) -> str:
         """The judge's answer, first, second or tie; `swapped` puts `second` on the left."""
         sides = ("second", "first") if swapped else ("first", "second")
-        answer = self._answer(pair, json.loads(pair["messages"]), *(pair[side] for side in sides))
+        texts = (pair.second, pair.first) if swapped else (pair.first, pair.second)
+        answer = self._answer(pair, json.loads(pair.messages), *texts)
         if not isinstance(answer, str) or answer not in _ANSWERS:
             raise ValueError(
-                f"the judge {self._name} answered {answer!r} on comparison {pair['id']}; it must "
+                f"the judge {self._name} answered {answer!r} on comparison {pair.id}; it must "
                 'answer "A" (the left), "B" (the right) or "tie"'
             )
         return {"left": sides[0], "right": sides[1], "tie": "tie"}[_ANSWERS[answer]]
 
-    def _answer(self, pair: Mapping[str, Any], messages: Any, left: str, right: str) -> Any:
+    def _answer(self, pair: OpenPair, messages: Any, left: str, right: str) -> Any:
         try:
             with _at_most(self._timeout):
                 return self._judge(messages, left, right)
         except _TooLong:
             raise RuntimeError(
-                f"the judge {self._name} gave no answer on comparison {pair['id']} within "
+                f"the judge {self._name} gave no answer on comparison {pair.id} within "
                 f"{self._timeout:g} s; fix it, or give it longer with --timeout"
             ) from None
         # A judge that calls sys.exit must not end the command.
         except (Exception, SystemExit) as error:
             raise RuntimeError(
-                f"the judge {self._name} failed on comparison {pair['id']}: {in_a_line(error)}"
+                f"the judge {self._name} failed on comparison {pair.id}: {in_a_line(error)}"
             ) from error
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -15,9 +15,10 @@ from pipeline.simulation import preference as builtin
 from pipeline.simulation.annotators import Choice, SimulatedAnnotator
 from pipeline.simulation.clients import LeasedPair, conversation
 from pipeline.simulation.preference import Gold
-from pipeline.statistics.sequential_test import sequential_test
+from pipeline.statistics.sequential_test import Decision, sequential_test
 from pipeline.statistics.winrate import outcome, win_rate
-from storage.records import digest
+from storage.gate_report import OverOptimization
+from storage.records import EvaluatedCompletion, digest
 
 GATE_LABELS = 60
 """Fresh judgments of a policy against SFT, as many as `gate.labels` asks for."""
@@ -36,18 +37,18 @@ class PairJudge:
         self, annotator: SimulatedAnnotator, gold: Gold, *, seed: int, shuffle: bool
     ) -> None:
         self._annotator, self._gold, self._seed, self._shuffle = annotator, gold, seed, shuffle
-        left, right = self._coin("first").normal(size=2)
-        self._held = (float(left), float(right))
+        left, right = self._rng("first").normal(size=2)
+        self._previous = (float(left), float(right))
 
     def __call__(self, pair: LeasedPair) -> Choice:
         scores = scored(self._gold, pair.prompt, (pair.left, pair.right))
         if self._shuffle:
-            scores, self._held = self._held, scores
+            scores, self._previous = self._previous, scores
         left, right = scores
-        coin = self._coin(pair.id)
-        return self._annotator.judge(left=left, right=right, words=pair.words, coin=coin)
+        rng = self._rng(pair.id)
+        return self._annotator.judge(left=left, right=right, words=pair.words, coin=rng)
 
-    def _coin(self, pair: str) -> np.random.Generator:
+    def _rng(self, pair: str) -> np.random.Generator:
         return np.random.default_rng([self._seed, int(digest(self._annotator.name, pair), 16)])
 
 
@@ -59,16 +60,71 @@ def scored(gold: Gold, prompt: str, responses: Sequence[str]) -> tuple[float, ..
     return scores
 
 
-def compare(rows: Iterable[Mapping[str, Any]], gold: Gold) -> dict[str, float]:
-    """The new policy against SFT under `gold`: mean scores, win rate and its 95% interval.
+@dataclass(frozen=True, kw_only=True)
+class GoldComparison:
+    """The new policy against SFT under a gold preference."""
 
-    `rows` are held-out completions with prompt (id), messages, policy_role and text.  Every
-    completion of the policy is compared with every one of the reference on the same prompt.
+    sft: float
+    """Mean score of SFT's completions."""
+    policy: float
+    """Mean score of the policy's."""
+    win_rate: float
+    low: float
+    """With `high`, the 95% interval, clustered by prompt."""
+    high: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class GateFigures(OverOptimization):
+    """The gate's figures from fresh judgments of the policy against SFT, one per prompt."""
+
+    low: float
+    """With `high`, the 95% interval of the win rate."""
+    high: float
+    log_e: float
+    decision: Decision
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewardModelFigures:
+    """Held-out figures of the iteration's reward model."""
+
+    accuracy: float | None
+    log_loss: float | None
+    ece: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class IterationReport:
+    """One iteration of a simulation."""
+
+    iteration: int
+    gold: GoldComparison
+    yardsticks: Mapping[str, GoldComparison]
+    """The same under the built-in gold and under length, by name."""
+    reward_model: RewardModelFigures
+    gate: GateFigures | None
+    """None if all texts are equal."""
+    verdict: str | None
+    """The gate's verdict on the policy that the iteration sampled."""
+    kl: float
+    """To SFT, nats per response."""
+    reward: float
+    length: float
+    """Tokens per response."""
+    seconds: Mapping[str, float]
+    """By stage, and of labeling."""
+
+
+def compare(completions: Iterable[EvaluatedCompletion], gold: Gold) -> GoldComparison:
+    """The new policy against SFT under `gold`.
+
+    Every completion of the policy is compared with every one of the reference on the same prompt.
     """
     scores: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for row in rows:
-        text = conversation(row["messages"])
-        scores[row["prompt"]][row["policy_role"]] += scored(gold, text, (row["text"],))
+    for each in completions:
+        text = conversation([asdict(message) for message in each.messages])
+        scores[each.prompt][each.policy_role] += scored(gold, text, (each.text,))
     meetings = [
         (prompt, outcome(ours, theirs))
         for prompt, by_role in scores.items()
@@ -82,68 +138,71 @@ def compare(rows: Iterable[Mapping[str, Any]], gold: Gold) -> dict[str, float]:
         float(np.mean([score for by_role in scores.values() for score in by_role[role]]))
         for role in ("reference", "policy")
     )
-    return {
-        "sft": sft,
-        "policy": policy,
-        "win_rate": rate.win_rate,
-        "low": rate.low,
-        "high": rate.high,
-    }
+    return GoldComparison(
+        sft=sft, policy=policy, win_rate=rate.win_rate, low=rate.low, high=rate.high
+    )
 
 
-def gate_says(
-    rows: Iterable[Mapping[str, Any]],
+def gate_figures(
+    completions: Iterable[EvaluatedCompletion],
     judges: Sequence[PairJudge],
     *,
     reward_model: Mapping[str, Any],
     seed: int,
     labels: int = GATE_LABELS,
-) -> dict[str, Any] | None:
+) -> GateFigures | None:
     """The gate's figures from `labels` fresh judgments of the policy against SFT, one per prompt.
 
-    `rows` are held-out completions as for `compare`, with `own_reward`, the score of the iteration's
-    own reward model; `reward_model` is that model's summary (`theta`, `tie_model`).  Annotators take
-    turns, sides are random, and pairs of equal texts are left out.  None if all texts are equal.
+    `reward_model` is the summary (`theta`, `tie_model`) of the iteration's own reward model.
+    Annotators take turns, sides are random, and pairs of equal texts are left out.  None if all
+    texts are equal.
     """
     # Imported here, because torch is slow to import and only the end of a simulation needs it.
     import torch  # noqa: PLC0415
 
     from pipeline.reward.predictions import expected_outcome  # noqa: PLC0415
 
-    sides: dict[str, dict[str, Mapping[str, Any]]] = defaultdict(dict)
-    for row in rows:
-        sides[row["prompt"]].setdefault(row["policy_role"], row)
-    differing = [p for p, s in sides.items() if s["policy"]["text"] != s["reference"]["text"]]
+    sides: dict[str, dict[str, EvaluatedCompletion]] = defaultdict(dict)
+    for each in completions:
+        sides[each.prompt].setdefault(each.policy_role, each)
+    differing = [p for p, s in sides.items() if s["policy"].text != s["reference"].text]
     asked = sorted(differing, key=lambda p: digest("gate", str(seed), p))[:labels]
     if not asked:
         return None
     outcomes = [
         _judged(sides[prompt], judges[n % len(judges)], prompt) for n, prompt in enumerate(asked)
     ]
-    d = [sides[p]["policy"]["own_reward"] - sides[p]["reference"]["own_reward"] for p in asked]
+    d = [_own_reward(sides[p]["policy"]) - _own_reward(sides[p]["reference"]) for p in asked]
     predicted = expected_outcome(
         torch.tensor(d, dtype=torch.float64),
         theta=reward_model["theta"] or 0.0,
         tie_model=reward_model["tie_model"],
     ).tolist()
     rate, test = win_rate(outcomes, asked), sequential_test(outcomes, asked)
-    return asdict(over_optimization(predicted, outcomes, asked)) | {
-        "low": rate.low,
-        "high": rate.high,
-        "log_e": test.log_e,
-        "decision": test.decision,
-    }
+    return GateFigures(
+        **asdict(over_optimization(predicted, outcomes, asked)),
+        low=rate.low,
+        high=rate.high,
+        log_e=test.log_e,
+        decision=test.decision,
+    )
 
 
-def _judged(sides: Mapping[str, Mapping[str, Any]], judge: PairJudge, prompt: str) -> float:
+def _own_reward(completion: EvaluatedCompletion) -> float:
+    if completion.own_reward is None:
+        raise ValueError(f"a completion of the prompt {completion.prompt} was not scored")
+    return completion.own_reward
+
+
+def _judged(sides: Mapping[str, EvaluatedCompletion], judge: PairJudge, prompt: str) -> float:
     """1 if the annotator prefers the policy's answer, 0 for SFT's, ½ for neither."""
     swapped = int(digest("side", prompt), 16) % 2 == 1
     left, right = ("reference", "policy") if swapped else ("policy", "reference")
     shown = LeasedPair(
         id=f"gate-{prompt}",
-        prompt=conversation(sides["policy"]["messages"]),
-        left=sides[left]["text"],
-        right=sides[right]["text"],
+        prompt=conversation([asdict(message) for message in sides["policy"].messages]),
+        left=sides[left].text,
+        right=sides[right].text,
     )
     won = _OUTCOMES[judge(shown).outcome]
     return 1 - won if swapped else won
@@ -151,27 +210,30 @@ def _judged(sides: Mapping[str, Mapping[str, Any]], judge: PairJudge, prompt: st
 
 def report(
     record: Mapping[str, Any],
-    rows: Sequence[Mapping[str, Any]],
+    completions: Sequence[EvaluatedCompletion],
     gold: Gold,
     judges: Sequence[PairJudge],
     *,
     seed: int,
-) -> dict[str, Any]:
-    """One iteration of the JSON report, from its record and held-out completions."""
-    reached = record["evaluation"]["policy"]
+    labeling_seconds: float,
+) -> IterationReport:
+    """The report of one iteration, from the JSON of its record and its held-out completions."""
+    evaluated = record["evaluation"]["policy"]
     fitted = record["reward_model_summary"]
-    return {
-        "iteration": record["number"],
-        "gold": compare(rows, gold),
-        "yardsticks": {
-            "built-in gold": compare(rows, builtin.score),
-            "longest": compare(rows, builtin.longest),
+    return IterationReport(
+        iteration=record["number"],
+        gold=compare(completions, gold),
+        yardsticks={
+            "built-in gold": compare(completions, builtin.score),
+            "longest": compare(completions, builtin.longest),
         },
-        "reward_model": {name: fitted[name] for name in ("accuracy", "log_loss", "ece")},
-        "gate": gate_says(rows, judges, reward_model=fitted, seed=seed),
-        "verdict": record["verdict"],
-        "kl": reached["kl"],
-        "reward": reached["reward"],
-        "length": reached["length"],
-        "seconds": dict(record["seconds"]),
-    }
+        reward_model=RewardModelFigures(
+            accuracy=fitted["accuracy"], log_loss=fitted["log_loss"], ece=fitted["ece"]
+        ),
+        gate=gate_figures(completions, judges, reward_model=fitted, seed=seed),
+        verdict=record["verdict"],
+        kl=evaluated["kl"],
+        reward=evaluated["reward"],
+        length=evaluated["length"],
+        seconds={"labeling": labeling_seconds, **record["seconds"]},
+    )

@@ -77,31 +77,31 @@ def run_all(
     found = []
     for seed in seeds:
         path = folder / f"seed-{seed}.json"
-        held = stored(path, conditions) if path.exists() else {}
-        held = {"seed": seed, "conditions": dict(conditions), "arms": {}} | held
+        results = stored(path, conditions) if path.exists() else {}
+        results = {"seed": seed, "conditions": dict(conditions), "arms": {}} | results
         for arm in arms:
-            if arm.name not in held["arms"]:
+            if arm.name not in results["arms"]:
                 progress(f"{arm.name}, seed {seed}")
-                held["arms"][arm.name] = run(arm, seed)
-                write_atomically(path, json.dumps(held, indent=1) + "\n")
-        found.append(held)
+                results["arms"][arm.name] = run(arm, seed)
+                write_atomically(path, json.dumps(results, indent=1) + "\n")
+        found.append(results)
     return found
 
 
 def stored(path: Path, conditions: Mapping[str, Any]) -> dict[str, Any]:
     """A seed's file; ``ValueError`` if it is damaged or has other conditions."""
     try:
-        held = json.loads(path.read_text())
-        made, _ = held["conditions"], held["arms"]
+        results = json.loads(path.read_text())
+        made, _ = results["conditions"], results["arms"]
         others = {k: made.get(k) for k in conditions | made if made.get(k) != conditions.get(k)}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(
             f"{path} is not a results file of simulations ({error!r}); delete it"
         ) from None
     if others:
-        said = ", ".join(f"{name}={value}" for name, value in others.items())
-        raise ValueError(f"{path} was made with {said}; name another folder, or delete it")
-    return held
+        different = ", ".join(f"{name}={value}" for name, value in others.items())
+        raise ValueError(f"{path} was made with {different}; name another folder, or delete it")
+    return results
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,27 +132,36 @@ class Estimate:
         return self.text()
 
 
-def summary(seeds: Sequence[Mapping[str, Any]], order: Sequence[str] = ()) -> dict[str, Any]:
-    """``arms``: each arm's figures as `Estimate`s; ``differences``: first arm minus each other arm.
+@dataclass(frozen=True, kw_only=True)
+class TrialSummary:
+    """The `FIGURES` of trials, by name."""
 
-    Differences are paired over the seeds that both arms have.  Arms are in the `order` of these
-    names, then in that of `ARMS`.
+    arms: Mapping[str, Mapping[str, Estimate]]
+    """By arm."""
+    differences: Mapping[str, Mapping[str, Estimate]]
+    """First arm minus each other arm, paired over the seeds that both have."""
+
+
+def summary(seeds: Sequence[Mapping[str, Any]], order: Sequence[str] = ()) -> TrialSummary:
+    """The summary of seeds' results, as `run_all` returns them.
+
+    Arms are in the `order` of these names, then in that of `ARMS`.
     """
     values: dict[str, dict[str, dict[int, float]]] = {}
-    for held in seeds:
-        for arm, report in held["arms"].items():
+    for results in seeds:
+        for arm, report in results["arms"].items():
             last = report["iterations"][-1]
             for name, figure in FIGURES.items():
-                values.setdefault(arm, {}).setdefault(name, {})[held["seed"]] = figure(last)
+                values.setdefault(arm, {}).setdefault(name, {})[results["seed"]] = figure(last)
     known = dict.fromkeys([*order, *ARMS, *values])
     values = {arm: values[arm] for arm in known if arm in values}
     first, *others = values
-    return {
-        "arms": {
+    return TrialSummary(
+        arms={
             arm: {name: Estimate.of([*by_seed.values()]) for name, by_seed in figures.items()}
             for arm, figures in values.items()
         },
-        "differences": {
+        differences={
             f"{first} − {other}": {
                 name: Estimate.of(paired(by_seed, values[other][name]))
                 for name, by_seed in values[first].items()
@@ -160,7 +169,7 @@ def summary(seeds: Sequence[Mapping[str, Any]], order: Sequence[str] = ()) -> di
             }
             for other in others
         },
-    }
+    )
 
 
 def paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> list[float]:
@@ -168,10 +177,10 @@ def paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> list[float
     return [ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys())]
 
 
-def format_trials(found: Mapping[str, Any]) -> str:
+def format_trials(found: TrialSummary) -> str:
     """The summary as a Markdown table."""
     lines = [f"| | {' | '.join(FIGURES)} | seeds |", "|---" * (len(FIGURES) + 2) + "|"]
-    for rows in (found["arms"], found["differences"]):
+    for rows in (found.arms, found.differences):
         for name, figures in rows.items():
             cells = [str(figures[f]) if f in figures else "" for f in FIGURES]
             seeds = max((each.n for each in figures.values()), default=0)

@@ -63,9 +63,32 @@ _OPEN_FLAGS = "SELECT * FROM open_flags ORDER BY created_at, id"
 _FLAGS_OF = "SELECT count(*) AS flags FROM open_flags WHERE annotator = $annotator"
 
 
-def judge(db: Database, **act: Any) -> Judgment:
+def judge(
+    db: Database,
+    *,
+    id: str,
+    comparison: str,
+    annotator: str,
+    outcome: ScreenOutcome,
+    strength: int | None = None,
+    criteria: Mapping[str, str] | None = None,
+    comment: str = "",
+    milliseconds: int | None = None,
+    replaces: str | None = None,
+) -> Judgment:
     """Store a judgment and wait for it; the arguments and errors are those of `judging`."""
-    return db.write(judging(**act))
+    operation = judging(
+        id=id,
+        comparison=comparison,
+        annotator=annotator,
+        outcome=outcome,
+        strength=strength,
+        criteria=criteria,
+        comment=comment,
+        milliseconds=milliseconds,
+        replaces=replaces,
+    )
+    return db.write(operation)
 
 
 def judging(

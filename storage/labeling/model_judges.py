@@ -6,12 +6,10 @@ people, and nothing learns from them unless ``reward.learn_from`` names the kind
 
 from __future__ import annotations
 
-from typing import Any
-
 from storage.engine.database import Database
 from storage.engine.transaction import Transaction
 from storage.labeling.queue_cache import QUEUED, QueueCache
-from storage.records import Annotator, Judgment, digest, shown_swapped
+from storage.records import Annotator, Judgment, OpenPair, digest, shown_swapped
 from storage.tables import annotators
 from storage.tables.pseudonyms import key_of, keyed
 
@@ -47,15 +45,14 @@ def judge_named(db: Database, name: str) -> Annotator:
     return known
 
 
-def open_pairs(db: Database, *, annotator: str, limit: int) -> list[dict[str, Any]]:
+def open_pairs(db: Database, *, annotator: str, limit: int) -> list[OpenPair]:
     """Comparisons in the queue that this judge has not judged, in the order of the queue.
 
-    Rows have id, messages (JSON), first, second, and `swapped`: whether `second` is on the left,
-    which follows from judge and comparison.  Flagged pairs are excluded; pairs that people have
-    judged are included, so that the judge can be compared with people.
+    Flagged pairs are excluded; pairs that people have judged are included, so that the judge can be
+    compared with people.
     """
     found = db.read(_OPEN, annotator=annotator, limit=limit)
-    return [row | {"swapped": shown_swapped(annotator, row["id"])} for row in found]
+    return [OpenPair(**row, swapped=shown_swapped(annotator, row["id"])) for row in found]
 
 
 def save(

@@ -10,8 +10,8 @@ otherwise each undo would shift the blocks by one pair and reveal the answer to 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from storage.analysis.reliability import work_of
 from storage.engine.database import Database
@@ -64,19 +64,35 @@ _SHARED = """
 """
 
 
+@dataclass(frozen=True, kw_only=True)
+class OwnFigures:
+    """What ``/label/api/figures`` answers; None for a figure without data."""
+
+    judgments: int
+    today: int
+    """Judgments since midnight."""
+    decided: int | None
+    """Judgments that prefer a response."""
+    left_rate: float | None
+    """Share of `decided` for the response on the left."""
+    tie_rate: float | None
+    both_bad_rate: float | None
+    median_seconds: float | None
+    shared_pairs: int
+    """Pairs that others judged too, a multiple of `BLOCK`."""
+    agreement: float | None
+    """With others on them, rounded to whole percent."""
+
+
 def own_figures(
     db: Database,
     annotator: str,
     *,
     midnight: datetime,
     kinds: Sequence[AnnotatorKind] | None = None,
-) -> dict[str, Any]:
-    """The JSON of ``/label/api/figures``; None for a figure without data.
-
-    ``judgments``, ``today`` (since `midnight`), ``decided``, ``left_rate``, ``tie_rate``,
-    ``both_bad_rate``, ``median_seconds``; ``agreement``, a share rounded to whole percent, with
-    others of `kinds` (by default those learned from) on ``shared_pairs``, a multiple of `BLOCK`.
-    """
+) -> OwnFigures:
+    """The figures of one annotator; agreement is with others of `kinds`, by default those learned
+    from."""
     work = work_of(db, annotator)
     today = db.read(_TODAY, annotator=annotator, midnight=midnight)[0]["n"]
     shared = db.read(
@@ -86,17 +102,17 @@ def own_figures(
         kinds=list(kinds or settings.learn_from(db)),
         block=BLOCK,
     )[0]
-    return {
-        "judgments": work.judgments,
-        "today": today,
-        "decided": work.decided if work.judgments else None,
-        "left_rate": work.left_rate,
-        "tie_rate": work.tie_rate,
-        "both_bad_rate": work.both_bad_rate,
-        "median_seconds": work.median_seconds,
-        "shared_pairs": shared["items"],
-        "agreement": _shown(shared["agreement"]),
-    }
+    return OwnFigures(
+        judgments=work.judgments,
+        today=today,
+        decided=work.decided if work.judgments else None,
+        left_rate=work.left_rate,
+        tie_rate=work.tie_rate,
+        both_bad_rate=work.both_bad_rate,
+        median_seconds=work.median_seconds,
+        shared_pairs=shared["items"],
+        agreement=_limited(shared["agreement"]),
+    )
 
 
 _TODAY = """
@@ -105,7 +121,7 @@ _TODAY = """
 """
 
 
-def _shown(agreement: float | None) -> float | None:
+def _limited(agreement: float | None) -> float | None:
     if agreement is None:
         return None
     return round(min(max(agreement, 1 - CLEAREST), CLEAREST), 2)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from storage.engine import lookup
 from storage.engine.database import Database
-from storage.records import ModelRole, ModelVersion
+from storage.records import ModelRole, ModelVersion, TrainedRewardModel
 
 _LISTING = """
     SELECT * FROM models WHERE $role IS NULL OR role = $role ORDER BY created_at, id
@@ -49,11 +47,10 @@ def missing(db: Database) -> list[ModelVersion]:
     ]
 
 
-def reward_models(db: Database) -> list[dict[str, Any]]:
-    """Reward models, newest first: ``model``, ``summary``, and the ``directory`` of its run or
-    None."""
+def reward_models(db: Database) -> list[TrainedRewardModel]:
+    """Reward models, newest first."""
     directories = {row["id"]: row["directory"] for row in db.read(_REWARD_RUNS)}
     return [
-        {"model": m.id, "summary": dict(m.summary), "directory": directories.get(m.run or "")}
+        TrainedRewardModel(model=m.id, summary=m.summary, directory=directories.get(m.run or ""))
         for m in reversed(listing(db, role="reward"))
     ]

@@ -93,8 +93,8 @@ def write_curve(outputs: Path, *, labels: int = 400, orders: int = len(ORDERS)) 
 
 def make_curve(db: Database, model: str) -> Path:
     """A learning curve that is done; the folder of its run."""
-    found = next(each for each in models.reward_models(db) if each["model"] == model)
-    folder = curve_place(db.workspace, model, found["directory"]).path
+    found = next(each for each in models.reward_models(db) if each.model == model)
+    folder = curve_place(db.workspace, model, found.directory).path
     write_curve(folder / "outputs")
     for name in ("job.json", "result.json"):
         (folder / name).write_text("{}")

@@ -24,6 +24,7 @@ from storage.records import (
     Run,
     Withdrawal,
 )
+from storage.reports import to_json
 from storage.status import status
 from storage.tables import iterations, runs
 
@@ -60,7 +61,7 @@ def labelled() -> Iterator[Any]:
 
 
 def test_an_empty_workspace_has_a_status(db: Database) -> None:
-    assert status(db) == {
+    assert to_json(status(db)) == {
         "judgments": 0,
         "comparisons": 0,
         "annotators": 0,
@@ -87,7 +88,7 @@ def test_labels_are_counted_as_they_stand(db: Database) -> None:
     db.write(lambda tx: tx.store(*labelled()))
     db.write(lambda tx: tx.store(Iteration(number=1, phase="done")))
     db.write(lambda tx: tx.store(Iteration(number=2, phase="labeling", labels_wanted=10)))
-    found = status(db)
+    found = to_json(status(db))
     assert json.loads(json.dumps(found)) == found
     assert (found["judgments"], found["comparisons"], found["annotators"]) == (3, 3, 2)
     assert found["judgments_by_kind"] == {"person": 2, "simulated": 1}
@@ -110,7 +111,7 @@ def test_the_models_in_use_and_the_runs_of_the_iteration(db: Database) -> None:
         db.write(lambda tx: tx.store(*records))
 
     store(ModelVersion(id="sft-0", role="sft", name="demo"))
-    assert status(db)["policy"] == {"id": "sft-0", "name": "demo", "role": "sft"}
+    assert to_json(status(db))["policy"] == {"id": "sft-0", "name": "demo", "role": "sft"}
     store(
         ModelVersion(id="policy-1", role="policy", name="policy-1"),
         ModelVersion(id="policy-2", role="policy", name="policy-2"),
@@ -136,7 +137,7 @@ def test_the_models_in_use_and_the_runs_of_the_iteration(db: Database) -> None:
             progress=0.4,
         ),
     )
-    found = status(db)
+    found = to_json(status(db))
     # What the iteration says beats what was made last.
     assert found["policy"]["id"] == "policy-1"
     assert found["reward_model"] == {
@@ -218,15 +219,15 @@ def test_the_night_before_a_resume_is_no_time_that_a_stage_took(db: Database) ->
 def test_the_policys_stage_is_called_by_its_method(db: Database, method: str, name: str):
     config = {"optimize": {"method": method}}
     iterations.save(db, Iteration(number=1, phase="policy", settings={"optimize.method": method}))
-    assert status(db)["iteration"]["method"] == name  # before its run exists
+    assert to_json(status(db))["iteration"]["method"] == name  # before its run exists
     made = Run(
         id="r", stage="policy", iteration=1, status="running", directory="runs/r", config=config
     )
     runs.save(db, made)
-    found = status(db)
+    found = to_json(status(db))
     assert [run["name"] for run in found["runs"]] == [name]
     assert found["iteration"]["method"] == name
     assert found["iteration"]["phase"] == "policy"
     # A retry with another method is another method, whatever was asked for first.
     runs.save(db, replace(made, config={"optimize": {"method": "rloo"}}))
-    assert status(db)["iteration"]["method"] == "RLOO"
+    assert to_json(status(db))["iteration"]["method"] == "RLOO"

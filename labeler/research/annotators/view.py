@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
 from labeler.html import components
 from labeler.html.components import Column, Markup
-from labeler.research.reading import Work
+from labeler.research.reading import OpenFlag, Work
 from storage.records import as_messages
 
 _COLUMNS = (
@@ -67,7 +67,7 @@ def _name(item: Work) -> Markup:
     )
 
 
-def flags(rows: Sequence[Mapping[str, Any]], *, now: datetime) -> Markup:
+def flags(rows: Sequence[OpenFlag], *, now: datetime) -> Markup:
     """Flagged pairs, each with its texts and a button that clears the flag."""
     if not rows:
         return components.empty(
@@ -76,20 +76,20 @@ def flags(rows: Sequence[Mapping[str, Any]], *, now: datetime) -> Markup:
     return components.lines(_flag(row, now) for row in rows)
 
 
-def _flag(row: Mapping[str, Any], now: datetime) -> Markup:
-    messages = as_messages(json.loads(row["messages"]))
+def _flag(row: OpenFlag, now: datetime) -> Markup:
+    messages = as_messages(json.loads(row.messages))
     return Markup(
         '<article class="ks-sample"><header><div>{}<div class="ks-detail">{} · {}</div></div>{}'
         '</header><div class="ks-side">{}</div><div class="ks-sides">'
         '<div class="ks-side">{}</div><div class="ks-side">{}</div></div></article>'
     ).format(
-        components.prose(row["comment"] or "(no comment)"),
-        row["annotator"] or "somebody",
-        components.ago(row["created_at"], now),
-        components.button("Clear", "clear", row["id"]),
+        components.prose(row.comment or "(no comment)"),
+        row.annotator or "somebody",
+        components.ago(row.created_at, now),
+        components.button("Clear", "clear", row.id),
         components.conversation(messages),
-        components.prose(row["first"]),
-        components.prose(row["second"]),
+        components.prose(row.first),
+        components.prose(row.second),
     )
 
 

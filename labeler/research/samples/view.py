@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
-from typing import Any, Literal
+from typing import Literal
 
 from labeler.html import components
 from labeler.html.components import Markup
 from labeler.research.caveats import warnings
-from storage.records import Message, ModelVersion, as_messages
+from storage.records import EvaluatedCompletion, Message, ModelVersion
 
 Order = Literal["gain", "loss", "reward", "prompt"]
 ORDERS: Sequence[tuple[str, Order]] = (
@@ -59,14 +59,14 @@ class Sample:
         return any(needle.casefold() in text.casefold() for text in texts)
 
 
-def collect(rows: Iterable[Mapping[str, Any]]) -> list[Sample]:
+def collect(rows: Iterable[EvaluatedCompletion]) -> list[Sample]:
     """Group rows of `worker_files.evaluated` by prompt; of several responses the first is kept."""
     messages: dict[str, tuple[Message, ...]] = {}
     answers: dict[str, dict[str, Answer]] = {}
     for row in rows:
-        messages.setdefault(row["prompt"], as_messages(row["messages"]))
-        sides = answers.setdefault(row["prompt"], {})
-        sides.setdefault(row["policy_role"], Answer(row["policy"], row["text"], row.get("reward")))
+        messages.setdefault(row.prompt, row.messages)
+        sides = answers.setdefault(row.prompt, {})
+        sides.setdefault(row.policy_role, Answer(row.policy, row.text, row.reward))
     return [Sample(messages[prompt], sides) for prompt, sides in answers.items()]
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import subprocess
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from pipeline.runs import process
 from pipeline.runs.cancellation import WAS_CANCELLED
 from pipeline.runs.repeat import Progress, copy_inputs, prepared, run_to_end
 from pipeline.runs.rundir import Job, RunDirectory
-from storage.records import now
+from storage.records import TrainedRewardModel, now
 from storage.reports import Accuracy, Curve, CurvePoint, Quality, RewardReport, from_json
 
 CURVES = "reward_curves"
@@ -33,14 +33,14 @@ OLD = "it was trained before held-out judgments were stored; train again to see 
 class RewardReports:
     """The reports of one workspace's reward models.  Methods may be called from any thread.
 
-    `made()` lists the models as `storage.tables.models.reward_models` does.  `running()` says what
+    `made()` lists the models, newest first.  `running()` says what
     the running stage of the loop does; it is empty if none runs.
     """
 
     def __init__(
         self,
         workspace: Path,
-        made: Callable[[], Sequence[Mapping[str, Any]]],
+        made: Callable[[], Sequence[TrainedRewardModel]],
         running: Callable[[], str],
     ) -> None:
         self._workspace = workspace
@@ -56,13 +56,13 @@ class RewardReports:
         if not made and model is None:
             return RewardReport(models=())
         found = _find(made, model)
-        stored, seconds = found["summary"].get("quality"), found["summary"].get("seconds")
+        stored, seconds = found.summary.get("quality"), found.summary.get("seconds")
         quality = from_json(Quality, stored) if stored else None
-        curve = self._curve(curve_place(self._workspace, found["model"], found["directory"]))
+        curve = self._curve(curve_place(self._workspace, found.model, found.directory))
         return RewardReport(
-            models=tuple(each["model"] for each in made),
-            model=found["model"],
-            directory=found["directory"],
+            models=tuple(each.model for each in made),
+            model=found.model,
+            directory=found.directory,
             quality=quality,
             verdict=verdict(quality, curve.forecast) if quality else None,
             curve=curve,
@@ -78,7 +78,7 @@ class RewardReports:
                     f"A stage is running ({doing}); both would be slow. Wait until it has finished."
                 )
             found = _find(self._made(), model)
-            directory, job, fill = curve_job(self._workspace, found["model"], found["directory"])
+            directory, job, fill = curve_job(self._workspace, found.model, found.directory)
             if directory.is_running():
                 raise ValueError("The learning curve is already being computed.")
             directory.path.mkdir(parents=True, exist_ok=True)
@@ -89,7 +89,7 @@ class RewardReports:
     def cancel_curve(self, model: str) -> None:
         """Stop the worker; trained models are kept, and `start_curve` continues."""
         found = _find(self._made(), model)
-        directory = curve_place(self._workspace, found["model"], found["directory"])
+        directory = curve_place(self._workspace, found.model, found.directory)
         if not directory.is_running():
             raise ValueError("No learning curve is being computed.")
         if not (directory.path / "pid").exists():
@@ -110,13 +110,13 @@ class RewardReports:
         return _with_state(self._known[outputs][1], directory)
 
 
-def _find(made: Sequence[Mapping[str, Any]], model: str | None) -> Mapping[str, Any]:
+def _find(made: Sequence[TrainedRewardModel], model: str | None) -> TrainedRewardModel:
     for each in made:
-        if model in (None, each["model"]):
+        if model in (None, each.model):
             return each
     if not made:
         raise ValueError("there is no reward model yet; train once (`launch.py iterate`) first")
-    names = ", ".join(each["model"] for each in made)
+    names = ", ".join(each.model for each in made)
     raise ValueError(f"there is no reward model {model}; there are: {names}")
 
 

@@ -18,14 +18,23 @@ from labeler.research.caveats import accuracy_caveat
 from labeler.research.history import view as history_view
 from labeler.research.loop import view as loop_view
 from labeler.research.loop.train_form import TrainForm
-from labeler.research.reading import State, Work, latest_run
+from labeler.research.reading import OpenFlag, State, Work, latest_run
 from labeler.research.samples import view as samples_view
 from labeler.research.samples.view import Answer, Sample
 from labeler.research.top import headline
 from labeler.research.training import view as training_view
 from labeler.research.training.eta import Eta
 from storage.analysis.agreement import Agreement
-from storage.records import Annotator, Iteration, Message, ModelVersion, Prompt, Run, RunNote
+from storage.records import (
+    Annotator,
+    EvaluatedCompletion,
+    Iteration,
+    Message,
+    ModelVersion,
+    Prompt,
+    Run,
+    RunNote,
+)
 from storage.reports import Stopped
 from tests.helpers.recording_loop import HOSTILE, RecordingLoop, in_a_loop
 from tests.helpers.research_seed import kl_flag
@@ -489,10 +498,16 @@ def test_the_summary_averages_rewards_and_counts_ties_half():
 
 def test_of_several_answers_of_a_policy_the_first_is_shown():
     rows = [
-        {"prompt": "p", "messages": [{"role": "user", "content": "q"}], "policy_role": "policy",
-         "policy": "p-1", "text": text, "reward": 1.0}
+        EvaluatedCompletion(
+            prompt="p",
+            messages=(Message(role="user", content="q"),),
+            policy_role="policy",
+            policy="p-1",
+            text=text,
+            reward=1.0,
+        )
         for text in ("one", "two")
-    ]  # fmt: skip
+    ]
     (only,) = samples_view.collect(rows)
     assert only.answers["policy"].text == "one"
 
@@ -515,10 +530,10 @@ def person(name: str, **work) -> Work:
 
 
 def test_names_and_comments_are_text():
-    flag = {
-        "id": "f", "comment": HOSTILE, "created_at": NOON, "annotator": HOSTILE,
-        "messages": '[{"role": "user", "content": "<img>"}]', "first": HOSTILE, "second": HOSTILE,
-    }  # fmt: skip
+    flag = OpenFlag(
+        id="f", comment=HOSTILE, created_at=NOON, annotator=HOSTILE,
+        messages='[{"role": "user", "content": "<img>"}]', first=HOSTILE, second=HOSTILE,
+    )  # fmt: skip
     seen = annotators_view.flags([flag], now=NOON)
     seen += annotators_view.people([person(HOSTILE)], now=NOON)
     seen += annotators_view.invite(HOSTILE, HOSTILE)

@@ -17,6 +17,7 @@ from pipeline.reward.quality.metrics import held_out_metrics
 from pipeline.simulation import report as goldreport
 from pipeline.statistics.winrate import win_rate
 from pipeline.studies.compare import Answer, point
+from storage.records import EvaluatedCompletion, Message
 from tests.helpers.gate_evidence import WON, evidence
 from tests.helpers.held_out_rows import figures, row
 from tests.helpers.judged_pairs import pair
@@ -136,10 +137,10 @@ def test_the_golds_own_comparison():
     one, many = (
         goldreport.compare(
             [
-                {
-                    "prompt": f"p{n}", "messages": [{"role": "user", "content": f"question {n}"}],
-                    "policy_role": role, "text": text(role, won),
-                }
+                EvaluatedCompletion(
+                    prompt=f"p{n}", messages=(Message(role="user", content=f"question {n}"),),
+                    policy_role=role, text=text(role, won),
+                )
                 for n, won in enumerate(WON)
                 for role in ("policy", "reference")
                 for _ in range(copies if role == "policy" else 1)
@@ -148,5 +149,5 @@ def test_the_golds_own_comparison():
         )
         for copies in (1, COPIES)
     )  # fmt: skip
-    assert one["win_rate"] == close(sum(WON) / len(WON))
-    assert {name: close(value) for name, value in one.items()} == many
+    assert one.win_rate == close(sum(WON) / len(WON))
+    assert {name: close(value) for name, value in asdict(one).items()} == asdict(many)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from pipeline.reward.report.learning_curve import BLOCKS, ORDERS, file_of, learn
 from pipeline.reward.report.report import TABLE, RewardReports, curve_job, format_report, make_curve
 from pipeline.runs import process
 from pipeline.runs.rundir import RunDirectory
-from storage.records import RANDOM_STREAM, now
+from storage.records import RANDOM_STREAM, TrainedRewardModel, now
 from storage.reports import Curve, RewardReport, from_json, to_json
 from tests.helpers.reward_figures import quality, write_curve
 from tests.helpers.stage_inputs import (
@@ -44,7 +44,7 @@ class World:
 
     workspace: Path
     source: RunDirectory
-    found: dict[str, Any]
+    found: TrainedRewardModel
     state: dict[str, Any]
 
     @property
@@ -91,7 +91,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     give(source, "judgments.parquet", two_judges(192))
     give(source, "prompts.parquet", make_prompts(4))
     assert work(source) == 0, source.log_tail()
-    found = {"model": "reward-1", "summary": source.result(), "directory": "runs/run-1"}
+    summary = source.result() or {}
+    found = TrainedRewardModel(model="reward-1", summary=summary, directory="runs/run-1")
     return World(workspace, source, found, {"message": ""})
 
 
@@ -106,7 +107,7 @@ def test_the_stage_keeps_each_held_out_judgment_and_measures_the_random_stream(w
     assert len({row["prompt"] for row in rows}) == 6  # a quarter of all 24
     decisive = [row for row in rows if row["outcome"] in ("first", "second")]
     right = [row["outcome"] == ("first" if row["d"] > 0 else "second") for row in decisive]
-    summary = world.found["summary"]
+    summary = world.found.summary
     measured = summary["quality"]
     assert summary["accuracy"] == measured["accuracy"]["win_rate"] == sum(right) / len(right)
     assert summary["log_loss"] == measured["log_loss"] < measured["coin_log_loss"]
@@ -133,7 +134,7 @@ def test_held_out_figures_of_pages_are_those_of_the_stage(world: World):
             return {key: shape(each) for key, each in value.items()}
         return [shape(value[0])] if isinstance(value, list) and value else None
 
-    made = world.found["summary"]["quality"]
+    made = world.found.summary["quality"]
     assert shape(made) == shape(quality())
 
 
@@ -197,7 +198,7 @@ def test_too_few_labels_for_a_curve_is_one_sentence():
 def test_a_curve_measures_each_judgment_unseen_at_each_share(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    directory, job, fill = curve_job(world.workspace, "reward-1", world.found["directory"])
+    directory, job, fill = curve_job(world.workspace, "reward-1", world.found.directory)
     directory = RunDirectory.create(tmp_path / "curve", job)
     fill(directory.inputs)
     learned: list[set[str]] = []
@@ -229,7 +230,7 @@ def test_a_curve_measures_each_judgment_unseen_at_each_share(
     assert learned[0] | learned[3] | learned[6] | learned[9] == everything - held_out
     found = learning_curve(directory.outputs)
     assert [p.labels for p in found.points] == [48, 96, 144, 192]
-    assert found.points[-1].accuracy == world.found["summary"]["accuracy"]
+    assert found.points[-1].accuracy == world.found.summary["accuracy"]
     assert found.orders == 4
 
     # A study that was stopped trains only what is missing.
@@ -250,13 +251,13 @@ def test_a_report_has_figures_verdict_and_no_curve_yet(world: World):
     found = world.reports.report()
     assert (found.models, found.model) == (("reward-1",), "reward-1")
     assert found.quality
-    assert to_json(found.quality) == world.found["summary"]["quality"]
+    assert to_json(found.quality) == world.found.summary["quality"]
     assert found.verdict
     assert found.verdict.verdict in format_report(found)
     assert found.curve
     assert found.curve.state == "none"
     # 3 trainings on a quarter, a half and three quarters in each of 4 orders: 4 · 1.5.
-    assert found.curve_seconds == 6 * world.found["summary"]["seconds"] > 0
+    assert found.curve_seconds == 6 * world.found.summary["seconds"] > 0
     assert "no learning curve yet: --curve makes one" in format_report(found)
     assert "\n  ? it is not known what more labels would bring" in format_report(found)
     assert from_json(RewardReport, json.loads(json.dumps(to_json(found)))) == found
@@ -266,7 +267,7 @@ def test_a_report_has_figures_verdict_and_no_curve_yet(world: World):
 
 def test_a_report_for_people(tmp_path: Path):
     write_curve(tmp_path / "reward_curves" / "r.r" / "outputs")
-    made = [{"model": "r", "summary": {"quality": quality()}, "directory": "runs/r"}]
+    made = [TrainedRewardModel(model="r", summary={"quality": quality()}, directory="runs/r")]
     text = format_report(RewardReports(tmp_path, lambda: made, str).report())
     lines = text.splitlines()
     assert lines[0] == "r: enough for PPO"
@@ -285,7 +286,7 @@ def test_a_report_for_people(tmp_path: Path):
 
 
 def test_an_older_reward_model_says_why_it_has_no_report(tmp_path: Path):
-    made = [{"model": "reward-1", "summary": {"accuracy": 0.7}, "directory": None}]
+    made = [TrainedRewardModel(model="reward-1", summary={"accuracy": 0.7}, directory=None)]
     reports = RewardReports(tmp_path, lambda: made, str)
     found = reports.report()
     assert (found.quality, found.verdict) == (None, None)
@@ -295,8 +296,8 @@ def test_an_older_reward_model_says_why_it_has_no_report(tmp_path: Path):
 
 
 def test_figures_are_worked_out_again_when_a_model_is_done(world: World, tmp_path: Path):
-    model = dict(world.found)
-    reports = RewardReports(tmp_path, lambda: [model], str)
+    made = [world.found]
+    reports = RewardReports(tmp_path, lambda: made, str)
     assert curve_of(reports).orders == 0
     outputs = tmp_path / "reward_curves" / "reward-1.run-1" / "outputs"
     write_curve(outputs, orders=1)
@@ -310,7 +311,7 @@ def test_figures_are_worked_out_again_when_a_model_is_done(world: World, tmp_pat
     assert found.curve.forecast
     assert found.verdict.checks[-1].says == found.curve.forecast.says
     # After a restore another run made a model of that name: nothing is known of it.
-    model["directory"] = "runs/run-9"
+    made[0] = replace(world.found, directory="runs/run-9")
     assert curve_of(reports).orders == 0
 
 

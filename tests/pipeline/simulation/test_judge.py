@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from storage.exporting import exports
 from storage.labeling import judgments, model_judges, queue
 from storage.labeling.queue_cache import QueueCache
 from storage.records import Annotator, now, shown_swapped
+from storage.reports import to_json
 from storage.status import status
 from storage.tables import annotators, iterations, settings
 from tests.helpers.storage_world import fill
@@ -74,7 +76,7 @@ def asker(db: Database) -> Callable[..., Any]:
 
 def judged(db: Database, name: str, **options: Any) -> dict[str, Any]:
     judge = load_judge(f"tests.pipeline.simulation.test_judge:{name}")
-    return judge_all(asker(db), judge, name=name, **options)
+    return asdict(judge_all(asker(db), judge, name=name, **options))
 
 
 def outcomes(db: Database) -> dict[str, str]:
@@ -88,8 +90,8 @@ def test_a_consistent_judge_says_the_same_in_both_orders(db: Database):
         "judge": "likes_first", "judgments": 20, "ties": 0, "contradictions": 0,
     }  # fmt: skip
     assert outcomes(db) == dict.fromkeys(pairs, "first")
-    assert status(db)["judgments_by_kind"] == {"model": 20}
-    assert status(db)["iteration"]["labels"] == 0
+    assert to_json(status(db))["judgments_by_kind"] == {"model": 20}
+    assert to_json(status(db))["iteration"]["labels"] == 0
     assert annotators.by_name(db, "likes_first").kind == "model"  # type: ignore[union-attr]
 
 

@@ -20,7 +20,7 @@ from labeler.security.auth import Identity
 from pipeline.simulation.annotators import Choice, SimulatedAnnotator, population
 from pipeline.simulation.clients import LabelClient, LeasedPair, ServerRefused, conversation
 from pipeline.simulation.driver import SimulationFailed, simulate
-from pipeline.simulation.report import PairJudge, compare, gate_says
+from pipeline.simulation.report import PairJudge, compare, gate_figures
 from storage.commands import Commands
 from storage.engine.database import Database
 from storage.labeling import judgments, queue
@@ -28,11 +28,14 @@ from storage.records import (
     Annotator,
     Comparison,
     Completion,
+    EvaluatedCompletion,
     Iteration,
+    Message,
     ModelVersion,
     Prompt,
     new_id,
 )
+from storage.reports import to_json
 from storage.tables import annotators, comparisons, completions, iterations, models, tokens
 from storage.tables import prompts as prompt_store
 
@@ -233,7 +236,7 @@ def drive(db: Database, **options):
     studio = ScriptedStudio(db, **options.pop("studio", {}))
     with serving(labeling_app(db, lose_replies=options.pop("lose_replies", 0))) as url:
         settings = {"labels": 40, "annotators": 4, "bad": 0.25, "seed": 1, "gold": kindness}
-        return simulate(url, studio.admin, poll=0.01, timeout=20, **(settings | options))
+        return to_json(simulate(url, studio.admin, poll=0.01, timeout=20, **(settings | options)))
 
 
 def test_whole_iterations_label_exactly_as_asked_and_report_the_gold(db):
@@ -342,7 +345,7 @@ def test_a_loop_that_trains_by_itself_is_not_asked_twice(db):
         report = simulate(
             url, admin, labels=40, annotators=3, iterations=2, gold=kindness, poll=0.01, timeout=20
         )
-    assert [each["iteration"] for each in report["iterations"]] == [1, 2]
+    assert [each.iteration for each in report.iterations] == [1, 2]
 
 
 def test_a_refused_annotator_stops_everybody_at_once(db):
@@ -379,11 +382,13 @@ def test_noise_depends_on_seed_annotator_and_pair_but_not_on_order():
 
 
 def test_win_rate_meets_every_completion_with_every_other_of_its_prompt():
-    messages = [{"role": "user", "content": "Question"}]
+    messages = (Message(role="user", content="Question"),)
 
     def rows(prompt, role, *scores):
         return [
-            {"prompt": prompt, "messages": messages, "policy_role": role, "text": f"kind {s}"}
+            EvaluatedCompletion(
+                prompt=prompt, messages=messages, policy_role=role, text=f"kind {s}"
+            )
             for s in scores
         ]
 
@@ -397,8 +402,8 @@ def test_win_rate_meets_every_completion_with_every_other_of_its_prompt():
         + rows("q", "previous", 9),
         kindness,
     )
-    assert report["win_rate"] == 0.7
-    assert report["sft"] == pytest.approx(100 * (0 + 2 + 1) / 3)
+    assert report.win_rate == 0.7
+    assert report.sft == pytest.approx(100 * (0 + 2 + 1) / 3)
 
 
 def test_a_gold_that_is_no_number_is_an_error():
@@ -432,16 +437,16 @@ def held_out(count, *, same=()):
 
     Paid was something else, as by `shaping.ensemble=lower_bound`.
     """
-    messages = [{"role": "user", "content": "Question"}]
+    messages = (Message(role="user", content="Question"),)
     return [
-        {
-            "prompt": f"p{n}",
-            "messages": messages,
-            "policy_role": role,
-            "text": f"same {n}" if n in same else f"{word} {n}",
-            "reward": 3 * reward - 1,
-            "own_reward": reward,
-        }
+        EvaluatedCompletion(
+            prompt=f"p{n}",
+            messages=messages,
+            policy_role=role,
+            text=f"same {n}" if n in same else f"{word} {n}",
+            reward=3 * reward - 1,
+            own_reward=reward,
+        )
         for n in range(count)
         for role, word, reward in (("policy", "new", 1.0), ("reference", "old", 0.0))
     ]
@@ -452,7 +457,7 @@ MODEL = {"theta": 0.5, "tie_model": "rao_kupper"}
 
 def test_the_gate_asks_about_differing_answers_on_both_sides_in_turns():
     judges = [Obliging("new"), Obliging("old")]
-    said = gate_says(held_out(50, same=(3, 4)), judges, reward_model=MODEL, seed=1, labels=40)
+    said = gate_figures(held_out(50, same=(3, 4)), judges, reward_model=MODEL, seed=1, labels=40)
     assert said is not None
     assert [len(judge.seen) for judge in judges] == [20, 20]
     shown = [pair for judge in judges for pair in judge.seen]
@@ -460,22 +465,22 @@ def test_the_gate_asks_about_differing_answers_on_both_sides_in_turns():
     assert not any("same" in pair.left for pair in shown)
     assert 8 < sum("new" in pair.left for pair in shown) < 32  # sides are tossed
     # One of two always prefers the policy, the other never.
-    assert (said["human"], said["comparisons"]) == (0.5, 40)
+    assert (said.human, said.comparisons) == (0.5, 40)
     # P(win) + P(tie)/2 at d = 1, θ = ½: (σ(½) + σ(3/2))/2 = (.62246 + .81757)/2.
-    assert said["predicted"] == pytest.approx(0.720017, abs=1e-5)
+    assert said.predicted == pytest.approx(0.720017, abs=1e-5)
     # Outcomes 0 and 1 in equal number differ from .72 with a standard deviation of .5:
     # z = .22 / (.5 · √(40/39)/√40) = .22 · √39 / .5.
-    assert said["z"] == pytest.approx(0.220017 * 39**0.5 / 0.5, abs=1e-3)
-    assert said["alarm"]
-    assert said["decision"] == "go on"
+    assert said.z == pytest.approx(0.220017 * 39**0.5 / 0.5, abs=1e-3)
+    assert said.alarm
+    assert said.decision == "go on"
 
 
 def test_the_gate_asks_no_more_than_there_is():
-    said = gate_says(held_out(30), [Obliging("new")], reward_model=MODEL, seed=1)
+    said = gate_figures(held_out(30), [Obliging("new")], reward_model=MODEL, seed=1)
     assert said is not None
-    assert (said["human"], said["comparisons"], said["decision"]) == (1.0, 30, "better")
-    single = gate_says(held_out(1), [Obliging("new")], reward_model=MODEL, seed=1)
+    assert (said.human, said.comparisons, said.decision) == (1.0, 30, "better")
+    single = gate_figures(held_out(1), [Obliging("new")], reward_model=MODEL, seed=1)
     assert single is not None
-    assert single["error"] is None  # infinite, for which JSON has no word
+    assert single.error is None  # infinite, for which JSON has no word
     nothing = held_out(2, same=(0, 1))
-    assert gate_says(nothing, [Obliging("new")], reward_model=MODEL, seed=1) is None
+    assert gate_figures(nothing, [Obliging("new")], reward_model=MODEL, seed=1) is None

@@ -69,9 +69,9 @@ def test_differences_are_paired_over_the_seeds_that_both_have(tmp_path):
     held = run_recorded(tmp_path, [], seeds=(0, 1, 2, 3), arms=())
     found = summary(held)
     # Gains 1, 2, 3, 4 against .25, .5, .75: differences .75, 1.5, 2.25.
-    assert found["arms"]["full"]["gold gain"].mean == pytest.approx(2.5)
-    assert found["arms"]["full"]["gold gain"].n == 4
-    difference = found["differences"]["full − naive"]["gold gain"]
+    assert found.arms["full"]["gold gain"].mean == pytest.approx(2.5)
+    assert found.arms["full"]["gold gain"].n == 4
+    difference = found.differences["full − naive"]["gold gain"]
     assert (difference.mean, difference.n) == (pytest.approx(1.5), 3)
     # t(2) at .975 is 4.302653 (tables), s/√3 = .75/1.7320508.
     assert difference.high == pytest.approx(1.5 + 4.302653 * 0.75 / 3**0.5, abs=1e-5)
@@ -87,13 +87,13 @@ def test_the_order_of_arms_is_the_one_asked_for_and_not_that_of_their_runs(tmp_p
     assert list(held[0]["arms"]) == ["naive", "full"]
     # Gains 1 and 2 against .25 and .5.
     found = summary(held)
-    assert list(found["arms"]) == ["full", "naive"]
-    assert found["differences"]["full − naive"]["gold gain"].mean == pytest.approx(1.125)
+    assert list(found.arms) == ["full", "naive"]
+    assert found.differences["full − naive"]["gold gain"].mean == pytest.approx(1.125)
     turned = summary(held, ["naive", "full"])
-    assert list(turned["arms"]) == ["naive", "full"]
-    assert turned["differences"]["naive − full"]["gold gain"].mean == pytest.approx(-1.125)
+    assert list(turned.arms) == ["naive", "full"]
+    assert turned.differences["naive − full"]["gold gain"].mean == pytest.approx(-1.125)
     held[0]["arms"]["ceiling"] = held[0]["arms"].pop("naive")
-    assert list(summary(held[:1])["arms"]) == ["full", "ceiling"]
+    assert list(summary(held[:1]).arms) == ["full", "ceiling"]
 
 
 def test_one_seed_has_no_interval():

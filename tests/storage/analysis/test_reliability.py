@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -202,7 +203,7 @@ def test_a_mean_of_shared_pairs_knows_no_more_than_its_single_answers(db: Databa
 
 
 def own(db: Database, who: str = "ann", midnight: datetime = MIDNIGHT) -> dict[str, Any]:
-    return own_figures(db, who, midnight=midnight)
+    return asdict(own_figures(db, who, midnight=midnight))
 
 
 def yesterday(db: Database, outcomes: dict[str, list[str]]) -> None:
