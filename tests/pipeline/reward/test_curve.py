@@ -278,7 +278,7 @@ def test_a_report_for_people(tmp_path: Path):
     assert ["people", "disagree", "50%", "(20%", "to", "80%)", "6"] in [x.split() for x in lines]
     assert ["94%", "100%", "(66%", "to", "100%)", "9"] in [x.split() for x in lines]
     assert any(line.startswith("300 (75%)") for line in lines)
-    weak = made[0]["summary"]["quality"]
+    weak = made[0].summary["quality"]
     weak["decisive"] = 10
     assert "\n  - 10 held-out preferences" in format_report(
         RewardReports(tmp_path, lambda: made, str).report()
