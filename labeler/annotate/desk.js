@@ -310,13 +310,17 @@ class Desk {
         this.judge(button.dataset.outcome);
       };
     }
+    // A key that answers the pair does nothing while the pair is unread or covered.
+    const guarded = (action) => () => {
+      if (!this.unread && !this.covered) action();
+    };
     const keys = {
-      1: () => this.judge("a"),
-      2: () => this.judge("b"),
-      0: () => this.judge("tie"),
-      9: () => this.judge("both_bad"),
-      s: doing.skip,
-      f: doing.flag,
+      1: guarded(() => this.judge("a")),
+      2: guarded(() => this.judge("b")),
+      0: guarded(() => this.judge("tie")),
+      9: guarded(() => this.judge("both_bad")),
+      s: guarded(doing.skip),
+      f: guarded(doing.flag),
       z: doing.undo,
       d: doing.details,
       r: doing.plain,
@@ -364,7 +368,7 @@ class Desk {
     if (!action) return;
     event.preventDefault();
     $(".desk").classList.remove("pointing"); // a pointer at rest marks nothing
-    if (!((this.unread || this.covered) && "1209sf".includes(event.key.toLowerCase()))) action();
+    action();
   }
 
   // Ctrl+Enter sends what is written in the dialog, as it does elsewhere.

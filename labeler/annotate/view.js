@@ -6,16 +6,20 @@ const $$ = (selector) => [...element.querySelectorAll(selector)];
 const ROLES = { system: "System", user: "User", assistant: "Assistant" };
 const OUTCOMES = { a: "A is better", b: "B is better", tie: "Tie", both_bad: "Both bad" };
 const CRITERIA = { helpful: "More helpful", truthful: "More truthful", harmless: "More harmless", clear: "Clearer" };
+// Title and sentence while no pair is left to judge: by phase of the loop, or what prevents one.
+const NEXT_ROUND = ["All caught up", "Nothing left for you right now. New pairs will appear here when the next round starts."];
 const IDLE = {
   loading: ["One moment", "Pairs are on their way."],
   sampling: ["Fresh pairs are being written", "The model is answering new prompts. They will appear here by themselves."],
   labeling: ["All caught up", "Nothing left for you right now. New pairs will appear here by themselves."],
-  done: ["All caught up", "Nothing left for you right now. New pairs will appear here when the next round starts."],
+  reward: NEXT_ROUND,
+  policy: NEXT_ROUND,
+  evaluating: NEXT_ROUND,
+  done: NEXT_ROUND,
   nothing: ["Nothing to judge yet", "Pairs will appear here as soon as the first round starts."],
   "somebody-else": ["Somebody else has signed in", "This page is not theirs. Reload it to go on as whoever is signed in now."],
   unreachable: ["No connection", "Kitestring does not answer. This page keeps trying, and keeps what you did."],
 };
-IDLE.reward = IDLE.policy = IDLE.evaluating = IDLE.done;
 
 function make(tag, className, text) {
   const node = document.createElement(tag);

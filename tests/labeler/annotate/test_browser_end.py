@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import get_args
+
 import pytest
 from playwright.sync_api import expect
 
+from labeler.annotate import page as label_page
 from storage.labeling import queue
+from storage.records import Iteration, Phase
+from storage.tables import iterations
 from tests.helpers.browser import new_page, wait_for_pair
 from tests.helpers.desk_browser import (
     cookie_of,
@@ -85,6 +91,24 @@ def test_no_undo_is_offered_where_there_is_nothing_to_undo(browser, small, who):
         page.goto(f"{server.url}/label/")
         expect(page.locator(".empty h1")).to_have_text("All caught up")
         assert page.locator(".verdict button:visible").count() == 0
+
+
+def test_every_phase_has_its_text_and_nothing_else_has(browser):
+    view = Path(label_page.__file__).with_name("view.js").read_text(encoding="utf-8")
+    with new_page(browser) as page:
+        texts = page.evaluate(f"() => {{ {view}; return IDLE; }}")
+    others = {"loading", "nothing", "somebody-else", "unreachable"}
+    assert set(texts) == {*get_args(Phase), *others}
+    assert all(title and sentence for title, sentence in texts.values())
+
+
+def test_while_a_policy_trains_pairs_come_with_the_next_round(browser, small, who):
+    world, server = small
+    iterations.save(world[0], Iteration(number=1, phase="policy"))
+    with desk_page(browser, world, server, who) as page:
+        press(page, "1")
+        page.keyboard.press("1")
+        expect(page.locator(".empty p")).to_contain_text("here when the next round starts.")
 
 
 def test_pairs_that_others_hold_are_counted_apart(browser, small, who):
