@@ -115,7 +115,10 @@ def run_arm(
     network, known = fitted.model.network, fitted.model.network.annotators
     first, second = fitted.model.both_sides(held_out)
     d = torch.tensor(first, dtype=torch.float64) - torch.tensor(second, dtype=torch.float64)
-    likelihood, ties = Likelihood(tie_model=network.likelihood.tie_model), network.ties.values()
+    likelihood, ties = (
+        Likelihood(tie_model=network.likelihood.tie_model, both_bad="tie"),
+        network.ties.values(),
+    )
     found: dict[str, Any] = {}
     for prefix, judged in (("", held_out), ("majority_", majorities(held_out))):
         outcomes = torch.tensor([vote.outcome for vote in judged])

@@ -157,7 +157,7 @@ def recovery(seeds: int, people: int, each: int, items: int) -> dict[str, float]
         coin = np.random.default_rng([seed, 7])
         slopes, biases = 1 + coin.normal(0, SLOPE_SD, people), coin.normal(0, BIAS_SD, people)
         world = simulate(coin, slopes=slopes, biases=biases, each=each, items=items)
-        found = fit(world, Likelihood())
+        found = fit(world, Likelihood(tie_model="rao_kupper", both_bad="tie"))
         fitted = found.annotators
         truth = comparable(world.slopes)
         held["θ"].append(abs(found.theta - world.theta) <= 2 * found.theta_sd)
@@ -184,7 +184,7 @@ def outliers(seeds: int, people: int, each: int, items: int) -> dict[str, float]
         for n, kind in enumerate(kinds):
             slopes[n], biases[n] = BAD[kind]
         world = simulate(coin, slopes=slopes, biases=biases, each=each, items=items)
-        fitted = fit(world, Likelihood()).annotators
+        fitted = fit(world, Likelihood(tie_model="rao_kupper", both_bad="tie")).annotators
         slope, bias = 1 + fitted.delta, fitted.bias
         for n, kind in enumerate(kinds):
             if kind == "inverted":
@@ -196,7 +196,10 @@ def outliers(seeds: int, people: int, each: int, items: int) -> dict[str, float]
                 signs["side found"].append(bool(most.argsort(descending=True)[0] == n))
         # Told apart by how much a judgment teaches in the direction it was given.
         ties = TieValues(theta=world.theta)
-        merit = annotator_weights(fitted, Likelihood(), ties) * slope.sign()
+        merit = (
+            annotator_weights(fitted, Likelihood(tie_model="rao_kupper", both_bad="tie"), ties)
+            * slope.sign()
+        )
         bad, good = merit[: len(kinds)], merit[len(kinds) :]
         aucs.append((good[:, None] > bad).double().mean().item())
     return {name: sum(each) / len(each) for name, each in signs.items()} | {

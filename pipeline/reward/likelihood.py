@@ -7,8 +7,10 @@ so the probabilities of a win and of a tie define it:
     rao_kupper   P(win) = σ(d − θ)                           Rao and Kupper 1967
                  P(tie) = σ(d + θ) − σ(d − θ)
     davidson     P(win) : P(tie) : P(loss) = e^d/2 : θ : e^−d/2     Davidson 1970 (ν = θ)
-    ordinal      P(tie) as in Rao and Kupper; a win is slight, clear or strong by thresholds
-                 θ < θ2 < θ3 = θ + gap, …: P(slightly) = σ(d − θ) − σ(d − θ2), …  (McCullagh 1980)
+    ordinal      P(tie) as in Rao and Kupper; a win is slightly, clearly or much better by the
+                 thresholds θ < θ2 < θ3, with θ2 = θ + gap_clearly and θ3 = θ2 + gap_much:
+                 P(slightly) = σ(d − θ) − σ(d − θ2), P(clearly) = σ(d − θ2) − σ(d − θ3),
+                 P(much) = σ(d − θ3)                                    McCullagh 1980
 
 A win of unknown strength has the probability of all three.  *Both bad* is a tie; under
 ``both_bad="absolute"`` ties are divided by the level m = (r_first + r_second) / 2:
@@ -67,8 +69,8 @@ class Likelihood:
     better (Touvron et al. 2023, *Llama 2*, section 3.2.2).
     """
 
-    tie_model: TieModel = "rao_kupper"
-    both_bad: BothBad = "tie"
+    tie_model: TieModel
+    both_bad: BothBad
     label_smoothing: float = 0.0
     margin: float = 0.0
 

@@ -74,7 +74,8 @@ class RewardHead:
     @property
     def likelihood(self) -> Likelihood:
         """The likelihood of training; Rao and Kupper's for models that store none."""
-        return Likelihood(**getattr(self.config, "reward_likelihood", {}))  # type: ignore[attr-defined]
+        stored: dict[str, Any] = getattr(self.config, "reward_likelihood", {})  # type: ignore[attr-defined]
+        return Likelihood(**({"tie_model": "rao_kupper", "both_bad": "tie"} | stored))
 
     @likelihood.setter
     def likelihood(self, likelihood: Likelihood) -> None:

@@ -5,17 +5,21 @@
     RUN_DIR/job.json         written once, before the worker starts
             inputs/*.parquet what the stage reads
             lock             locked (flock) by the worker as long as it lives
+            pid              the worker's process group, for signals to all of its processes
             events.jsonl     progress, metrics and notes; one line each, numbered by `seq`
             log.txt          everything the worker prints
+            trackers/        files of TensorBoard, trackio and wandb (worker.report_to)
             checkpoint/      what a resume starts from
             snapshots/       policies kept during training (optimize.snapshots)
             outputs/*.parquet, model/
             cancel           time at which the researcher asked the stage to stop
-            error.json       why the stage failed, in one sentence
+            error.json       why the stage failed or was cancelled, in one sentence
             result.json      written last, by rename: the stage succeeded
 
-Without `result.json` and without a lock the stage has failed.  Process ids are not used, because
-they can be reused; the kernel releases the lock when its holder ends.
+Without `result.json` and without a lock the stage has failed, or was cancelled if `cancel` exists.
+The lock alone says whether the worker lives: the kernel releases it when its holder ends, and a
+process id may belong to another process by then.  `pid` is read only while the lock is held, to
+signal the worker (`pipeline.runs.process`).
 """
 
 from __future__ import annotations

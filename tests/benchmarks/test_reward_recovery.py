@@ -33,7 +33,7 @@ def test_bradley_terry_on_a_table_of_items_is_choixs(won, expected, tie_model):
         rewards=torch.zeros(3), theta=0.0, slopes=one, biases=one, first=winners, second=losers,
         judged=judged,
     )  # fmt: skip
-    found = fit(world, Likelihood(tie_model=tie_model), annotators=False)
+    found = fit(world, Likelihood(tie_model=tie_model, both_bad="tie"), annotators=False)
     assert found.rewards.tolist() == pytest.approx(expected, abs=1e-6)
 
 
@@ -43,7 +43,7 @@ def test_what_was_drawn_from_the_priors_is_found():
         coin = np.random.default_rng(seed)
         slopes, biases = 1 + coin.normal(0, SLOPE_SD, 12), coin.normal(0, BIAS_SD, 12)
         world = simulate(coin, slopes=slopes, biases=biases, each=150, items=15)
-        found = fit(world, Likelihood())
+        found = fit(world, Likelihood(tie_model="rao_kupper", both_bad="tie"))
         fitted = found.annotators
         assert abs(found.theta - world.theta) < 3 * found.theta_sd
         assert np.corrcoef(found.rewards, world.rewards)[0, 1] > 0.97

@@ -61,7 +61,10 @@ def held_out_metrics(
     threshold = learned if tie_model in LEARNS_THETA else torch.zeros_like(learned)
     log_loss = accuracy = ece = None
     if scored.any():
-        model, ties = Likelihood(tie_model=tie_model), TieValues(theta=learned[scored])
+        model, ties = (
+            Likelihood(tie_model=tie_model, both_bad="tie"),
+            TieValues(theta=learned[scored]),
+        )
         losses = model.loss(d[scored], outcomes[scored], ties=ties)
         log_loss = losses.mean().item()
     if decisive.any():

@@ -139,7 +139,7 @@ def losses_to_annotators(
     ids = [] if known is None else known.ids
     everybody = [*ids, *sorted({pair.annotator for pair in pairs} - set(ids))]
     asked = network.likelihood.tie_model
-    likelihood = Likelihood(tie_model="half" if asked == "drop" else asked)
+    likelihood = Likelihood(tie_model="half" if asked == "drop" else asked, both_bad="tie")
     judged, _ = judged_by_rewards(pairs, first, second, everybody, tie_model=likelihood.tie_model)
     slope, bias = torch.ones(len(everybody)), torch.zeros(len(everybody))
     if known is not None:

@@ -44,7 +44,7 @@ from tests.helpers.judged_pairs import pair as judged_pair
 from tests.helpers.stage_inputs import give, make_job, make_judgments, make_prompts, tiny_models
 
 F64 = torch.float64
-RAO_KUPPER = Likelihood()
+RAO_KUPPER = Likelihood(tie_model="rao_kupper", both_bad="tie")
 VALUES = TieValues(theta=0.4)
 
 
@@ -71,7 +71,8 @@ def judgments(slopes: list[float], biases: list[float], *, each: int, seed: int 
 
 
 def fit(judged: Judged, count: int, **settings: Any) -> FittedAnnotators:
-    return fit_annotators(judged, count, likelihood=Likelihood(**settings), ties=VALUES)
+    asked: dict[str, Any] = {"tie_model": "rao_kupper", "both_bad": "tie"} | settings
+    return fit_annotators(judged, count, likelihood=Likelihood(**asked), ties=VALUES)
 
 
 def test_a_leaning_to_the_left_helps_whichever_response_stands_there():
@@ -172,7 +173,7 @@ def test_weights_by_hand():
         bias=torch.tensor([0.0, math.log(3), 0.0, 0.0], dtype=F64),
         delta_sd=torch.zeros(4), bias_sd=torch.zeros(4),
     )  # fmt: skip
-    found = annotator_weights(fitted, Likelihood(tie_model="half"), VALUES).tolist()
+    found = annotator_weights(fitted, Likelihood(tie_model="half", both_bad="tie"), VALUES).tolist()
     assert found == pytest.approx([0.25, 0.75, 1.0, 0.0])
 
 
@@ -241,7 +242,7 @@ class Known:
 
 def test_nothing_to_measure_on_leaves_everybody_at_the_prior():
     pairs = [judged_pair(TIE, annotator=name) for name in "ab"]
-    drop = Likelihood(tie_model="drop")
+    drop = Likelihood(tie_model="drop", both_bad="tie")
     found = reliability(
         [(pairs, Known())], ["a", "b"], {"a": 1, "b": 1}, likelihood=drop, ties=VALUES
     )  # type: ignore[list-item]
@@ -304,7 +305,7 @@ def test_a_model_without_a_probability_for_ties_expects_no_agreement():
     expected = [
         reliability(
             [(pairs, Known())], ["a", "b"], {"a": 1, "b": 1},  # type: ignore[list-item]
-            likelihood=Likelihood(tie_model=tie_model), ties=VALUES,
+            likelihood=Likelihood(tie_model=tie_model, both_bad="tie"), ties=VALUES,
         ).expected_agreement
         for tie_model in ("half", "rao_kupper")
     ]  # fmt: skip
@@ -336,7 +337,7 @@ def test_losses_outside_training_are_by_what_is_known_of_each_annotator():
     torch.nn.init.constant_(known.delta, -2.0)
     torch.nn.init.constant_(known.bias, 0.5)
     network = SimpleNamespace(
-        annotators=known, likelihood=Likelihood(tie_model="half"), ties=Ties()
+        annotators=known, likelihood=Likelihood(tie_model="half", both_bad="tie"), ties=Ties()
     )
     pairs = [judged_pair(FIRST, annotator=who, side=-1) for who in ("reversed", "unknown")]
     found = losses_to_annotators(pairs, [0.0, 1.0], [1.0, 0.0], network)

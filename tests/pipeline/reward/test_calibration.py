@@ -28,7 +28,7 @@ from storage.records import digest
 from tests.helpers.stage_inputs import tiny_models
 
 CPU = torch.device("cpu")
-PLAIN = Likelihood(tie_model="drop")
+PLAIN = Likelihood(tie_model="drop", both_bad="tie")
 FREE = {"prior_sd": 10.0}
 """The judgments decide."""
 
@@ -84,7 +84,7 @@ def test_ties_are_promised_as_often_as_people_tie(tie_model: Any, shares: tuple[
     pairs = [pair(outcome) for outcome in [FIRST] * won + [TIE] * tied + [SECOND] * lost]
     found = fitted_factors(
         pairs, [4.0] * 1000, [0.0] * 1000,
-        likelihood=Likelihood(tie_model=tie_model), ties=TieValues(theta=1.5), **FREE,
+        likelihood=Likelihood(tie_model=tie_model, both_bad="tie"), ties=TieValues(theta=1.5), **FREE,
     )  # fmt: skip
     assert found.rewards == pytest.approx(1 / 4, rel=0.04)
     assert found.thresholds == pytest.approx(1 / 3, rel=0.04)
@@ -99,7 +99,7 @@ def test_thresholds_of_strength_follow_those_of_ties():
     pairs = [replace(pair(outcome), strength=strength) for outcome, strength in said]
     nothing = [0.0] * len(pairs)
     found = fitted_factors(
-        pairs, nothing, nothing, likelihood=Likelihood(tie_model="ordinal"),
+        pairs, nothing, nothing, likelihood=Likelihood(tie_model="ordinal", both_bad="tie"),
         ties=TieValues(theta=1.0, gap_clearly=2.0, gap_much=2.0), **FREE,
     )  # fmt: skip
     assert found.rewards == pytest.approx(1.0)
@@ -122,7 +122,7 @@ def scored(models: dict[str, str], tie_model: Any = "drop") -> tuple[RewardModel
     torch.manual_seed(0)
     torch.nn.init.normal_(network.heads.weight)
     torch.nn.init.normal_(network.score.weight)
-    network.likelihood = Likelihood(tie_model=tie_model)
+    network.likelihood = Likelihood(tie_model=tie_model, both_bad="tie")
     model = RewardModel(network, chat, CPU)
     tokens = list(range(5, 60))
     rewards = model.score([[token] for token in tokens])
@@ -143,7 +143,7 @@ def test_rewards_are_rescaled_and_probabilities_of_both_bad_stay(models: dict[st
 
     def bad(d: float) -> float:
         level = torch.tensor([d])
-        found = Likelihood(both_bad="absolute").log_likelihood(
+        found = Likelihood(tie_model="rao_kupper", both_bad="absolute").log_likelihood(
             torch.zeros(1), torch.tensor([BOTH_BAD]), ties=model.network.ties.values(), level=level
         )
         return found.item()

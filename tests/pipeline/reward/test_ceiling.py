@@ -120,7 +120,9 @@ def test_what_fitted_annotators_would_agree_on_by_hand():
     ties = TieValues(theta=torch.log(torch.tensor(2.0, dtype=torch.float64)))
     counts = [True] * 4 + [False] * 2 + [True, False]
 
-    chances = outcome_chances(given, fitted, Likelihood(tie_model="rao_kupper"), ties)
+    chances = outcome_chances(
+        given, fitted, Likelihood(tie_model="rao_kupper", both_bad="tie"), ties
+    )
 
     def expected(counts: list[bool]) -> float | None:
         return expected_preference_agreement(chances, list("aabbccdd"), counts)

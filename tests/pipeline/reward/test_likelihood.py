@@ -77,14 +77,14 @@ def test_rao_kupper_by_hand():
     d = torch.tensor([LOG_3], dtype=F64)
     expected = torch.tensor([[0.6, 1 / 7, 9 / 35]], dtype=F64)
     assert_close(log_probabilities(d, math.log(2)).exp(), expected)
-    model, values = Likelihood(), TieValues(theta=math.log(2))
+    model, values = Likelihood(tie_model="rao_kupper", both_bad="tie"), TieValues(theta=math.log(2))
     for outcome, p in zip((FIRST, SECOND, TIE), expected[0].tolist(), strict=True):
         assert likely(model, LOG_3, outcome, ties=values) == pytest.approx(p, rel=1e-14)
 
 
 def test_davidson_by_hand():
     # d = log 4, ν = 1: weights e^(d/2) = 2, e^(−d/2) = ½ and 1, of 3½ in all.
-    model, values = Likelihood(tie_model="davidson"), TieValues(theta=1.0)
+    model, values = Likelihood(tie_model="davidson", both_bad="tie"), TieValues(theta=1.0)
     for outcome, p in ((FIRST, 4 / 7), (SECOND, 1 / 7), (TIE, 2 / 7)):
         assert likely(model, math.log(4), outcome, ties=values) == pytest.approx(p, rel=1e-14)
     found = log_probabilities(torch.tensor([math.log(4)], dtype=F64), 1.0, "davidson").exp()
@@ -94,7 +94,7 @@ def test_davidson_by_hand():
 def test_ordinal_by_hand():
     # θ = log 2, θ2 = log 4, θ3 = log 12, d = log 4: σ(d − θ) = 2/3, σ(d − θ2) = 1/2,
     # σ(d − θ3) = (1/3)/(4/3) = 1/4; for the second σ(−d − θ) = 1/9, σ(−d − θ2) = 1/17.
-    model = Likelihood(tie_model="ordinal")
+    model = Likelihood(tie_model="ordinal", both_bad="tie")
     values = TieValues(theta=math.log(2), gap_clearly=math.log(2), gap_much=math.log(3))
     d = math.log(4)
     expected = {(FIRST, 1): 1 / 6, (FIRST, 2): 1 / 4, (FIRST, 3): 1 / 4, (FIRST, 0): 2 / 3}
@@ -108,16 +108,18 @@ def test_half_and_drop_by_hand():
     # d = log 3: first costs −log ¾, second −log ¼, a tie under `half` their mean, −½ log 3/16.
     d = torch.full((3,), LOG_3, dtype=F64)
     outcomes = torch.tensor([FIRST, SECOND, TIE])
-    half = Likelihood(tie_model="half").loss(d, outcomes, ties=VALUES)
+    half = Likelihood(tie_model="half", both_bad="tie").loss(d, outcomes, ties=VALUES)
     expected = [-math.log(0.75), -math.log(0.25), -0.5 * math.log(3 / 16)]
     assert_close(half, torch.tensor(expected, dtype=F64))
-    drop = Likelihood(tie_model="drop").loss(d[:2], outcomes[:2], ties=VALUES)
+    drop = Likelihood(tie_model="drop", both_bad="tie").loss(d[:2], outcomes[:2], ties=VALUES)
     assert_close(drop, half[:2])
 
 
 def test_drop_refuses_a_tie_rather_than_ignore_it():
     with pytest.raises(ValueError, match="leave ties out"):
-        Likelihood(tie_model="drop").loss(torch.zeros(1), torch.tensor([BOTH_BAD]), ties=VALUES)
+        Likelihood(tie_model="drop", both_bad="tie").loss(
+            torch.zeros(1), torch.tensor([BOTH_BAD]), ties=VALUES
+        )
 
 
 @pytest.mark.parametrize("tie_model", [*WITH_TIES, "half"])
@@ -145,19 +147,27 @@ def test_both_bad_is_a_code_of_its_own():
 
 def test_label_smoothing_takes_some_judgments_for_their_mirror_image():
     # θ → 0 and d = log 3: .9 · −log ¾ + .1 · −log ¼; a tie is its own mirror image.
-    model = Likelihood(label_smoothing=0.1)
+    model = Likelihood(tie_model="rao_kupper", both_bad="tie", label_smoothing=0.1)
     d, outcomes = torch.full((3,), LOG_3, dtype=F64), torch.tensor([FIRST, SECOND, TIE])
     values = TieValues(theta=1e-12)
     found = model.loss(d, outcomes, ties=values)
     first, second = -math.log(0.75), -math.log(0.25)
     assert found[0].item() == pytest.approx(0.9 * first + 0.1 * second)
     assert found[1].item() == pytest.approx(0.9 * second + 0.1 * first)
-    assert found[2] == -Likelihood().log_likelihood(d, outcomes, ties=values)[2]
+    assert (
+        found[2]
+        == -Likelihood(tie_model="rao_kupper", both_bad="tie").log_likelihood(
+            d, outcomes, ties=values
+        )[2]
+    )
 
 
 @pytest.mark.parametrize(("strength", "share"), [(0, 0), (1, 1 / 3), (2, 2 / 3), (3, 1)])
 def test_a_margin_is_asked_of_the_winner_whichever_it_is(strength: int, share: float):
-    asked, plain = Likelihood(tie_model="half", margin=1.5), Likelihood(tie_model="half")
+    asked, plain = (
+        Likelihood(tie_model="half", margin=1.5, both_bad="tie"),
+        Likelihood(tie_model="half", both_bad="tie"),
+    )
     for outcome, sign in ((FIRST, 1), (SECOND, -1)):
         found = likely(asked, sign * 2.0, outcome, strength=strength)
         assert found == pytest.approx(likely(plain, 2.0 - 1.5 * share, FIRST), rel=1e-13)
@@ -206,7 +216,7 @@ def test_probabilities_sum_to_one(tie_model: Any, both_bad: Any):
 @pytest.mark.parametrize(
     "model",
     [Likelihood(tie_model=m, both_bad=b) for m in WITH_TIES for b in ("tie", "absolute")]
-    + [Likelihood(tie_model="drop"), Likelihood(tie_model="half")],
+    + [Likelihood(tie_model="drop", both_bad="tie"), Likelihood(tie_model="half", both_bad="tie")],
     ids=str,
 )
 def test_values_and_gradients_are_finite_at_eighty(dtype: torch.dtype, model: Likelihood):
@@ -248,7 +258,10 @@ def test_the_plain_difference_of_sigmoids_fails_there(dtype: torch.dtype):
         Likelihood(tie_model=m, both_bad=b, label_smoothing=0.1)
         for m, b in itertools.product(WITH_TIES, ("tie", "absolute"))
     ]
-    + [Likelihood(tie_model="half", margin=0.7), Likelihood(tie_model="half", both_bad="absolute")],
+    + [
+        Likelihood(tie_model="half", margin=0.7, both_bad="tie"),
+        Likelihood(tie_model="half", both_bad="absolute"),
+    ],
     ids=str,
 )
 def test_gradients_match_finite_differences(model: Likelihood):
@@ -272,7 +285,8 @@ def test_gradients_match_finite_differences(model: Likelihood):
 def started(outcomes: list[int], strengths: list[int] | None = None, **settings: Any) -> Ties:
     ties = Ties()
     stated = strengths or [0] * len(outcomes)
-    ties.start(Likelihood(**settings), torch.tensor(outcomes), torch.tensor(stated))
+    asked: dict[str, Any] = {"tie_model": "rao_kupper", "both_bad": "tie"} | settings
+    ties.start(Likelihood(**asked), torch.tensor(outcomes), torch.tensor(stated))
     return ties
 
 
@@ -290,7 +304,7 @@ def test_strengths_are_as_common_as_in_the_data_at_first():
     # Ten decisive judgments: five slight, three clear, two much; the tie has no part in it.
     strengths = [1] * 5 + [2] * 3 + [3] * 2
     ties = started([FIRST, SECOND] * 5 + [TIE], [*strengths, 0], tie_model="ordinal")
-    model, values = Likelihood(tie_model="ordinal"), ties.values()
+    model, values = Likelihood(tie_model="ordinal", both_bad="tie"), ties.values()
     win = likely(model, 0.0, FIRST, strength=0, ties=values)
     shares = [likely(model, 0.0, FIRST, strength=s, ties=values) / win for s in (1, 2, 3)]
     assert shares == pytest.approx([0.5, 0.3, 0.2], abs=1e-5)
@@ -298,7 +312,7 @@ def test_strengths_are_as_common_as_in_the_data_at_first():
 
 def test_the_level_of_both_bad_starts_at_its_share_of_ties():
     ties = started([FIRST, TIE, TIE, TIE, BOTH_BAD], both_bad="absolute")
-    model, values = Likelihood(both_bad="absolute"), ties.values()
+    model, values = Likelihood(tie_model="rao_kupper", both_bad="absolute"), ties.values()
     bad, tie = (likely(model, 0.0, o, level=0.0, ties=values) for o in (BOTH_BAD, TIE))
     assert bad / (bad + tie) == pytest.approx(0.25, abs=1e-5)
 
@@ -312,12 +326,12 @@ def test_only_what_the_likelihood_has_is_learned():
     learned = {}
     for tie_model in MODELS:
         ties = Ties()
-        ties.learn(Likelihood(tie_model=tie_model))
+        ties.learn(Likelihood(tie_model=tie_model, both_bad="tie"))
         learned[tie_model] = [name for name, p in ties.named_parameters() if p.requires_grad]
     assert learned == {
         "rao_kupper": ["raw"], "davidson": ["raw"], "ordinal": ["raw", "gaps"],
         "drop": [], "half": [],
     }  # fmt: skip
-    ties.learn(Likelihood(both_bad="absolute"))
+    ties.learn(Likelihood(tie_model="rao_kupper", both_bad="absolute"))
     assert ties.level.requires_grad
     assert ties.sharpness.requires_grad

@@ -200,7 +200,7 @@ def test_a_model_saved_with_a_threshold_alone_still_loads(models: dict[str, str]
     found = load_network(tmp_path)
     assert found.ties().item() == pytest.approx(math.log1p(math.exp(0.3)))
     assert found.ties.values()[1:] == Ties().values()[1:]
-    assert found.likelihood == Likelihood()
+    assert found.likelihood == Likelihood(tie_model="rao_kupper", both_bad="tie")
     assert found.members == 1
     assert torch.equal(found.score.weight, network.score.weight)
 
@@ -400,7 +400,7 @@ def test_shifting_the_rewards_leaves_every_probability_as_it_was(models: dict[st
     torch.nn.init.normal_(network.heads.weight)
     torch.nn.init.normal_(network.score.weight)
     model, texts = RewardModel(network, chat, CPU), [[5, 6, 7], [8, 9]]
-    likelihood = Likelihood(both_bad="absolute")
+    likelihood = Likelihood(tie_model="rao_kupper", both_bad="absolute")
 
     def bad() -> float:
         first, second = (torch.tensor([reward]) for reward in model.score(texts))

@@ -83,7 +83,9 @@ def test_the_loss_of_a_batch_by_hand():
         [FIRST, FIRST], side=torch.tensor([1.0, -1.0]), longer=torch.tensor([2.0, 2.0]),
         weights=torch.tensor([[1.0, 2.0], [3.0, 0.0]]),
     )  # fmt: skip
-    found = loss_of(outputs, inputs, Likelihood(tie_model="half"), length_penalty_weight=0.5)
+    found = loss_of(
+        outputs, inputs, Likelihood(tie_model="half", both_bad="tie"), length_penalty_weight=0.5
+    )
     # z: log 3 for the first judgment and −log 3 − log 3 = −log 9 for the second, whose
     # probabilities are 3/4 and 1/10.  Differences of reward and of length are in proportion: a
     # squared correlation of 1.
@@ -164,7 +166,9 @@ def test_how_bad_both_are_is_read_from_the_middle_of_the_two_rewards():
     """P(both bad | tie) = σ((κ − m) c), here with κ = 0, c = 1 and m = (2 + 1) / 2: its odds are e^−m."""
     outputs = RewardOutput(logits=torch.tensor([[2.0], [1.0]]), ties=Ties().packed())
     bad, tie = (
-        loss_of(outputs, batch([outcome]), Likelihood(both_bad="absolute")).item()
+        loss_of(
+            outputs, batch([outcome]), Likelihood(tie_model="rao_kupper", both_bad="absolute")
+        ).item()
         for outcome in (BOTH_BAD, TIE)
     )
     assert bad - tie == pytest.approx(1.5, rel=1e-5)

@@ -162,7 +162,7 @@ def test_arms_that_need_no_disagreement_work_with_one_member(
 def test_each_reward_model_ties_as_it_was_fitted(models: dict[str, str], tmp_path: Path, seen: Any):
     """Davidson's P(tie)² / (P(first) P(second)) is ν² at any difference; Rao and Kupper's is not."""
     davidson = RewardModel.load(models["reward"])
-    davidson.network.likelihood = Likelihood(tie_model="davidson")
+    davidson.network.likelihood = Likelihood(tie_model="davidson", both_bad="tie")
     davidson.save(tmp_path / "davidson")
     job = make_job("sampling", models | {"reward": str(tmp_path / "davidson")})
     sample(job, tmp_path / "run", plan())
