@@ -23,9 +23,9 @@ $(STAMP): pyproject.toml constraints.txt
 run: install
 	$(BIN)/python launch.py serve $(ARGS)
 
-# One process a core and one thread a process: many small models, where threads only cost.
+# Three processes per two cores (tests/conftest.py), one thread each: small models gain nothing from threads.
 # A file stays in one process, so that its server or browser is started once.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --dist loadfile
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --dist loadfile --no-loadscope-reorder
 
 test: install
 	$(PYTEST)

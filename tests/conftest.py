@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -14,11 +15,41 @@ from pipeline.config.sections import Config
 from pipeline.loop.loop import Loop
 from pipeline.runs import process
 from storage.engine.database import Database
+from tests.helpers import prepared_workers
 from tests.helpers.import_files import write_rows
 from tests.helpers.policy_world import add_iteration, add_models, compare
 
+LONGEST = (
+    "pipeline/policy_methods/test_kill.py",
+    "pipeline/loop/test_loop.py",
+    "pipeline/reward/test_curve.py",
+    "storage/engine/test_restore.py",
+    "pipeline/ppo/test_parallel.py",
+    "pipeline/ppo/test_proof.py",
+    "pipeline/studies/test_sweep.py",
+    "pipeline/studies/test_compare.py",
+    "test_old_workspaces.py",
+    "labeler/research/test_browser.py",
+    "labeler/annotate/test_browser_label.py",
+    "labeler/annotate/test_browser_slips.py",
+    "labeler/annotate/test_browser_end.py",
+    "pipeline/worker/test_peers.py",
+    "benchmarks/test_kills.py",
+)
+"""Test files that start first, so that no process works alone at the end."""
+
 # A shell script's `make test &` ignores Ctrl-C, and so would every server that a test starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    order = {Path(__file__).parent / file: place for place, file in enumerate(LONGEST)}
+    items.sort(key=lambda item: order.get(item.path, len(order)))
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """Half again as many processes as cores: a third of the time tests wait for a server or a page."""
+    return max(2, round(1.5 * (os.cpu_count() or 1)))
 
 
 @pytest.fixture
@@ -49,6 +80,12 @@ def loop(world: Database) -> Iterator[Loop]:
     yield made
     made.advance()
     made.shut_down()
+
+
+@pytest.fixture(autouse=True)
+def forked_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers that a test starts in its own process need not import torch again."""
+    monkeypatch.setattr(process, "start", prepared_workers.start)
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -39,10 +38,6 @@ def _restored() -> Iterator[None]:
         os.close(err)
         os.environ.clear()
         os.environ.update(environment)
-
-
-def start(directory: RunDirectory) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, "-m", "pipeline.worker", str(directory.path)])
 
 
 def wait_for(condition: Callable[[], bool], worker: subprocess.Popen[bytes]) -> None:

@@ -254,7 +254,7 @@ def test_cancelling_stops_the_worker_and_says_so(db: Database, loop: Loop) -> No
     directory = RunDirectory(db.workspace / run.directory)
     loop.cancel(run.id)
     assert runs.cancelling(db, run)
-    assert "asked to stop" in directory.log_tail(1)
+    assert "asked to stop" in directory.log_tail(5)
     advance_until_stopped(loop)
     assert not directory.is_running()
     cancelled = runs.get(db, run.id)

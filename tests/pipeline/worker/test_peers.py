@@ -14,13 +14,13 @@ from safetensors.torch import load_file
 
 from pipeline.runs.rundir import RunDirectory
 from pipeline.worker import worker
+from tests.helpers.prepared_workers import start
 from tests.helpers.stage_inputs import make_job, rows_of, tiny_models_and_reward
 from tests.helpers.worker_runs import (
     events,
     events_metric,
     resume,
     run_ppo,
-    start,
     steps_reported,
     wait_for,
     work,

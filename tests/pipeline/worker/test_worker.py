@@ -15,6 +15,7 @@ from pipeline.config.metric_definitions import METRICS
 from pipeline.runs.rundir import LOCK_FD, Report, RunDirectory
 from pipeline.stages import reward
 from pipeline.worker import worker
+from tests.helpers.prepared_workers import start
 from tests.helpers.stage_inputs import (
     give,
     make_job,
@@ -28,7 +29,6 @@ from tests.helpers.worker_runs import (
     events_metric,
     resume,
     run_ppo,
-    start,
     steps_reported,
     wait_for,
     work,

@@ -216,7 +216,8 @@ def test_closing_leaves_no_cursor_to_a_thread_that_lives_on(tmp_path):
         assert was_read.wait(60)
         assert found[0]() is not None
     try:
-        assert reader.is_alive() and found[0]() is None
+        assert reader.is_alive()
+        assert found[0]() is None
     finally:
         may_end.set()
         reader.join()

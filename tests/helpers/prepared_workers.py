@@ -1,0 +1,105 @@
+"""Workers forked from a process that has the stages imported: they start at once.
+
+Importing torch and the stages takes seconds per worker.  Otherwise a forked worker is the real one:
+its own process, session, environment, log and lock.  tests/pipeline/runs/test_process.py has the
+tests of `pipeline.runs.process.start` itself.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import DupFd
+from pathlib import Path
+from typing import Any, cast
+
+from pipeline.runs.rundir import LOCK_FD, RunDirectory
+
+ROOT = Path(__file__).resolve().parents[2]
+_CONTEXT = multiprocessing.get_context("forkserver")
+_CONTEXT.set_forkserver_preload(
+    [
+        "pipeline.worker.worker",
+        *(
+            f"pipeline.stages.{stage}"
+            for stage in ("sft", "sample", "reward", "policy", "evaluate")
+        ),
+    ]
+)
+
+
+class Forked:
+    """The part of `subprocess.Popen` that the product uses, for a forked worker."""
+
+    def __init__(self, worker: Any) -> None:
+        self._worker = worker
+        self.pid: int = worker.pid
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        if self.returncode is None:
+            self.returncode = self._worker.exitcode
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        self._worker.join(timeout)
+        code = self.poll()
+        if code is None:
+            raise subprocess.TimeoutExpired("pipeline.worker", timeout or 0)
+        return code
+
+    def send_signal(self, signum: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, signum)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+def start(
+    directory: RunDirectory, lock: int | None = None, *, outlives: bool = True
+) -> subprocess.Popen[bytes]:
+    """As `pipeline.runs.process.start`; without a lock the worker takes it itself."""
+    inherited = None if lock is None else DupFd(lock)
+    is_ready, ready = _CONTEXT.Pipe(duplex=False)
+    worker = _CONTEXT.Process(
+        target=_work,
+        args=(directory.path, inherited, dict(os.environ), ready),
+        kwargs={"outlives": outlives},
+        daemon=True,  # a test run does not wait for a worker that a test left behind
+    )
+    worker.start()
+    ready.close()
+    is_ready.recv()  # it has its own session, so a signal to its group reaches it
+    is_ready.close()
+    return cast("subprocess.Popen[bytes]", Forked(worker))
+
+
+def _work(
+    path: Path, lock: Any, environment: dict[str, str], ready: Connection, *, outlives: bool
+) -> None:
+    if outlives:
+        os.setsid()
+    this: Any = multiprocessing.current_process()
+    this._config["daemon"] = False  # else it may have no children
+    os.environ.clear()
+    os.environ.update(environment)
+    if lock is not None:
+        os.environ[LOCK_FD] = str(lock.detach())
+    os.chdir(ROOT)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    log = os.open(RunDirectory(path).log, os.O_APPEND | os.O_WRONLY | os.O_CREAT, 0o644)
+    for stream, file in enumerate((nothing, log, log)):
+        os.dup2(file, stream)
+    ready.send(True)
+    ready.close()
+    from pipeline.worker.worker import main  # noqa: PLC0415
+
+    sys.exit(main([str(path)]))
