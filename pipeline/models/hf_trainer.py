@@ -17,7 +17,7 @@ from transformers import PrinterCallback, TrainerCallback
 from pipeline.models.snapshots import Snapshots
 from pipeline.ppo.checkpoint import DamagedCheckpoint, set_aside
 from pipeline.ppo.model import resolve_precision
-from pipeline.runs.cancellation import Cancelled, asked, deferred
+from pipeline.runs.cancellation import Cancelled, cancel_requested, deferred
 from pipeline.runs.rundir import Note, Report, RunDirectory, write_atomically
 
 # TRL's trainers otherwise send telemetry; judgments are private.
@@ -68,7 +68,7 @@ class ReportCallback(TrainerCallback):
                 self._report.add(note)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
-        if asked():
+        if cancel_requested():
             control.should_save = control.should_training_stop = True
         if state.global_step % max(1, state.max_steps // _LOGS) == 0:
             message = f"{self._doing}: step {state.global_step} of {state.max_steps}"
@@ -170,7 +170,7 @@ def train(trainer: Any, checkpoints: Path, report: Report, *, resume: bool) -> f
     last = _rewind_to_checkpoint(checkpoints, report) if resume else None
     with deferred():
         result = trainer.train(resume_from_checkpoint=str(last) if last else None)
-    if asked():
+    if cancel_requested():
         raise Cancelled
     return float(result.training_loss)
 

@@ -9,28 +9,28 @@ WAS_CANCELLED = "cancelled"
 """The reason of a stage that stopped on request."""
 
 _deferring = False
-_asked = False
+_requested = False
 
 
 class Cancelled(BaseException):
     """The researcher cancelled; not an Exception, so that no stage catches it by mistake."""
 
 
-def ask() -> None:
+def request_cancel() -> None:
     """Stop now; inside `deferred`, only remember the request."""
-    global _asked
-    _asked = True
+    global _requested
+    _requested = True
     if not _deferring:
         raise Cancelled
 
 
-def asked() -> bool:
-    return _asked
+def cancel_requested() -> bool:
+    return _requested
 
 
 @contextmanager
 def deferred() -> Iterator[None]:
-    """Inside, requests do not stop the code; it must check `asked` and raise `Cancelled`."""
+    """Inside, requests do not stop the code; it must check `cancel_requested` and raise `Cancelled`."""
     global _deferring
     _deferring = True
     try:

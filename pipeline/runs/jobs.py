@@ -290,7 +290,7 @@ class Jobs:
                 self._lingering.append(child)
         if directory.result() is not None:
             return self._finish(replace(run, progress=1.0), "succeeded", None)
-        if directory.cancel_asked() is not None:
+        if directory.cancel_requested_at() is not None:
             error = directory.error()
             problem = (
                 f"; it ended with an error: {error}" if error not in (None, WAS_CANCELLED) else ""

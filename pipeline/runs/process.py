@@ -72,8 +72,8 @@ def start(directory: RunDirectory, lock: int, *, outlives: bool) -> subprocess.P
 
 def cancel(directory: RunDirectory, when: datetime) -> None:
     """Ask a worker and its child processes to stop, once."""
-    if directory.cancel_asked() is None:
-        directory.ask_to_cancel(when)
+    if directory.cancel_requested_at() is None:
+        directory.request_cancel(when)
         directory.say("asked to stop")
         _signal(directory, signal.SIGTERM)
 
@@ -83,7 +83,7 @@ def kill_if_late(directory: RunDirectory, when: datetime) -> Grace | None:
 
     An update of a large model and its checkpoint take minutes, so the limit depends on the run.
     """
-    asked = directory.cancel_asked()
+    asked = directory.cancel_requested_at()
     if asked is None:
         return None
     grace = _grace(directory, asked)

@@ -186,12 +186,12 @@ class RunDirectory:
         found = _read_json(self.path / "error.json")
         return str(found["reason"]) if found else None
 
-    def ask_to_cancel(self, when: datetime) -> None:
+    def request_cancel(self, when: datetime) -> None:
         """Record a request to stop; the first one counts."""
-        if self.cancel_asked() is None:
+        if self.cancel_requested_at() is None:
             write_atomically(self.path / "cancel", when.isoformat())
 
-    def cancel_asked(self) -> datetime | None:
+    def cancel_requested_at(self) -> datetime | None:
         """When the stage was asked to stop, or None."""
         with suppress(FileNotFoundError):
             return datetime.fromisoformat((self.path / "cancel").read_text())

@@ -29,7 +29,7 @@ from pipeline.ppo import PPOTrainer, TrainingDiverged, UpdateResult
 from pipeline.ppo.checkpoint import checkpoint_path
 from pipeline.ppo.checks import check_critic
 from pipeline.reward.network import load_network
-from pipeline.runs.cancellation import Cancelled, asked, deferred
+from pipeline.runs.cancellation import Cancelled, cancel_requested, deferred
 from pipeline.runs.rundir import Job, Report, RunDirectory
 
 _STOPPED = {
@@ -142,7 +142,7 @@ class PolicyRun:
                 # The engine writes this update's checkpoint afterwards, with these events.
                 trainer.extra = {"seq": self._report.seq, "flagged": sorted(self._flagged)}
                 # All processes stop together: one that continued would wait forever.
-                if trainer.processes.any(asked(), trainer.device):
+                if trainer.processes.any(cancel_requested(), trainer.device):
                     trainer.write_checkpoint()
                     raise Cancelled
         if not started:  # a resume after the last update

@@ -22,7 +22,7 @@ from types import FrameType
 from typing import Any
 
 from pipeline.config.sections import WorkerConfig
-from pipeline.runs.cancellation import WAS_CANCELLED, Cancelled, ask
+from pipeline.runs.cancellation import WAS_CANCELLED, Cancelled, request_cancel
 from pipeline.runs.rundir import Job, Report, RunDirectory
 from pipeline.worker import distributed
 
@@ -200,7 +200,7 @@ def _log_output(path: Path) -> None:
 def _cancel(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001
     # A second request must not interrupt the handling of the first.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    ask()
+    request_cancel()
 
 
 def _finite(value: Any) -> Any:

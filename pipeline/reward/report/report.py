@@ -131,13 +131,13 @@ def _with_state(curve: Curve, directory: RunDirectory) -> Curve:
         begun = events and events[-1]["attempt"] == directory.job().attempt
         return replace(
             curve,
-            state="running" if directory.cancel_asked() is None else "cancelling",
+            state="running" if directory.cancel_requested_at() is None else "cancelling",
             progress=done,
             message=events[-1]["message"] if begun else "starting the worker",
         )
     if directory.result() is not None:
         return replace(curve, state="done", progress=1.0)
-    error, asked = directory.error(), directory.cancel_asked() is not None
+    error, asked = directory.error(), directory.cancel_requested_at() is not None
     if error == WAS_CANCELLED or (asked and error is None):
         return replace(curve, state="stopped", progress=done)
     return replace(curve, state="failed", progress=done, reason=directory.failure())

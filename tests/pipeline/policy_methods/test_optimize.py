@@ -286,7 +286,7 @@ def test_a_cancelled_run_resumes_as_if_nothing_had_happened(models, tmp_path, mo
     def cancel_at_three(report: Report, step: int, values: Any) -> None:
         emit(report, step, values)
         if step == 3:
-            cancellation.ask()
+            cancellation.request_cancel()
 
     with monkeypatch.context() as patched, Report(directory) as report:
         patched.setattr(Report, "metrics", cancel_at_three)

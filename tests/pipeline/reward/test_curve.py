@@ -369,14 +369,14 @@ def test_a_curve_made_in_a_terminal_is_stopped_there(world: World, tmp_path: Pat
         assert curve_of(reports).state == "running"
         with pytest.raises(ValueError, match=r"in a terminal computes .*; stop it there"):
             reports.cancel_curve("reward-1")
-        assert directory.cancel_asked() is None
+        assert directory.cancel_requested_at() is None
     directory.write_error("the GPU ran out of memory")
     found = curve_of(reports)
     assert (found.state, found.reason) == ("failed", "the GPU ran out of memory")
     directory.write_error("cancelled")
     assert curve_of(reports).state == "stopped"
     # A request to stop hides no failure, and explains a silent end.
-    directory.ask_to_cancel(now())
+    directory.request_cancel(now())
     directory.write_error("the disk is full")
     assert curve_of(reports).reason == "the disk is full"
     (directory.path / "error.json").unlink()

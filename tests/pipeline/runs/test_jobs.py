@@ -210,7 +210,7 @@ def asked_to_stop(path: Path, *, updates: Sequence[float], since: Sequence[float
         for i, t in enumerate(ended, 1)
     ]
     directory.events.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    directory.ask_to_cancel(ASKED)
+    directory.request_cancel(ASKED)
     grace = process.kill_if_late(directory, ASKED)
     assert grace is not None
     return grace
@@ -271,7 +271,7 @@ def test_a_request_to_cancel_hides_no_failure(db: Database, error: str | None, r
     made = Jobs(db)
     run = made.start(make_job(), fill=lambda _: None)
     directory = made.directory(run)
-    directory.ask_to_cancel(now())
+    directory.request_cancel(now())
     if error:
         directory.write_error(error)
     made.poll()
