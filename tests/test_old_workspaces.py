@@ -115,7 +115,7 @@ OVERRIDES = {
 
 _NOT_IN_THE_JOURNAL = ("leases", "metrics", "run_notes", "meta", "migrations")
 _PROGRESS = {"progress", "message", "ingested_seq"}
-_PATIENCE = 240.0
+_TIMEOUT = 240.0
 """Seconds that a stage may take."""
 
 
@@ -443,7 +443,7 @@ def log_of(workspace: Path, name: str) -> str:
 
 def after(studio: Any, phase: str) -> dict[str, Any]:
     """Where the loop stands once it has left a phase."""
-    deadline = time.monotonic() + _PATIENCE
+    deadline = time.monotonic() + _TIMEOUT
     while (state := studio.advance())["phase"] == phase:
         assert state["blocked"] is None, state
         assert time.monotonic() < deadline, state

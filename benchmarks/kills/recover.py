@@ -8,7 +8,7 @@ from benchmarks.kills import writer
 from storage.engine.backup import finish_restore, rebuild
 from storage.engine.workspace import JOURNAL
 
-PATIENCE = 120.0  # seconds for one process to open and verify a workspace
+TIMEOUT = 120.0  # seconds for one process to open and verify a workspace
 _TRIES = 3
 _WAYS = {
     "move the journal": "journal moved aside",
@@ -44,7 +44,7 @@ def _look(workspace: Path) -> str:
     process, connection = writer.start(workspace, seed=0, again=[], load=False)
     said = "the process died"
     try:
-        while connection.poll(PATIENCE):
+        while connection.poll(TIMEOUT):
             kind, *what = connection.recv()
             if kind == "verified":
                 said = " ".join(what[0])

@@ -15,7 +15,7 @@ from benchmarks.kills.recover import recover
 from storage.engine.backup import restore, verify
 from storage.engine.database import Database
 
-PATIENCE = 120.0  # seconds
+TIMEOUT = 120.0  # seconds
 
 
 @dataclass
@@ -83,7 +83,7 @@ def _in_a_process(workspace: Path, expected: Ledger, pairs: int) -> dict[str, An
     process.start()
     theirs.close()
     try:
-        return ours.recv() if ours.poll(PATIENCE) else {"refused": "no answer"}
+        return ours.recv() if ours.poll(TIMEOUT) else {"refused": "no answer"}
     except EOFError:
         return {"refused": "the process died"}
     finally:

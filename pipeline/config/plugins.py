@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-PATIENCE = 30.0
+IMPORT_TIMEOUT = 30.0
 """Seconds that importing the functions may take."""
 
 MOVED = {"pipeline.gold": "pipeline.simulation.preference"}
@@ -73,10 +73,10 @@ def require_in_a_process(module: str, names: Sequence[str]) -> None:
     )
     listed = ", ".join(names)
     try:
-        output, errors = process.communicate(timeout=PATIENCE)
+        output, errors = process.communicate(timeout=IMPORT_TIMEOUT)
     except subprocess.TimeoutExpired:
         raise ValueError(
-            f"importing {listed} took more than {PATIENCE:g} s; load slow dependencies on the first call"
+            f"importing {listed} took more than {IMPORT_TIMEOUT:g} s; load slow dependencies on the first call"
         ) from None
     finally:
         with suppress(ProcessLookupError):

@@ -213,7 +213,7 @@ class Jobs:
 
     def shut_down(self) -> None:
         """Release the workers without stopping them."""
-        process.let_go([*self._children.values(), *self._lingering])
+        process.release([*self._children.values(), *self._lingering])
         self._children.clear()
         self._lingering.clear()
 

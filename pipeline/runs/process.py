@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pipeline.runs.rundir import LOCK_FD, RunDirectory
 
-PATIENCE = 60.0
+CANCEL_GRACE = 60.0
 """Minimum of seconds without progress after which a worker that was asked to stop is killed."""
 
 _STEPS_ALLOWED = 2.0
@@ -100,7 +100,7 @@ def _grace(directory: RunDirectory, asked: datetime) -> Grace:
     steps = _seconds_between(before)[-_RECENT:]
     # The current step counts with its duration so far; for the first step that is all there is.
     longest = max([*steps, *_seconds_between([(before or [begun])[-1], asked])])
-    seconds = max(PATIENCE, _STEPS_ALLOWED * longest)
+    seconds = max(CANCEL_GRACE, _STEPS_ALLOWED * longest)
     # A worker that ends a second step ignores the request; its checkpoints do not extend the limit.
     kept = directory.checkpoint.rglob("*") if len(after) < 2 else ()
     files = [file for file in kept if file.is_file()]
@@ -136,7 +136,7 @@ def _signal(directory: RunDirectory, signum: int) -> None:
             os.killpg(int((directory.path / "pid").read_text()), signum)
 
 
-def let_go(children: list[subprocess.Popen[bytes]]) -> None:
+def release(children: list[subprocess.Popen[bytes]]) -> None:
     """Release workers without stopping them."""
     for child in children:
         child.poll()

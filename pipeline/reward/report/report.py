@@ -98,7 +98,7 @@ class RewardReports:
 
     def shut_down(self) -> None:
         """Release running workers without stopping them."""
-        process.let_go(self._children)
+        process.release(self._children)
 
     def _curve(self, directory: RunDirectory) -> Curve:
         """The curve so far, computed again if there are new files: pages ask every few seconds."""

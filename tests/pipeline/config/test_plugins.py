@@ -182,7 +182,7 @@ def test_functions_are_looked_up_outside_the_web_process(rewards: Path):
 
 
 def test_a_function_that_is_slow_to_import_is_given_up(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(plugins, "PATIENCE", 1.0)
+    monkeypatch.setattr(plugins, "IMPORT_TIMEOUT", 1.0)
     started = time.monotonic()
     with pytest.raises(ValueError, match=r"my_slow:shout.*1 s"):
         require_available(ShapingConfig(weights={"my_slow:shout": 1.0}))

@@ -276,7 +276,7 @@ def test_a_worker_that_does_not_stop_when_asked_is_killed(
     loop.advance()
     assert runs.cancelling(db, run)
     assert runs.get(db, run.id).status == "running"
-    monkeypatch.setattr(process, "PATIENCE", 0.0)
+    monkeypatch.setattr(process, "CANCEL_GRACE", 0.0)
     advance_until_stopped(loop)
     assert runs.get(db, run.id).status == "cancelled"
 

@@ -385,7 +385,7 @@ def test_a_curve_made_in_a_terminal_is_stopped_there(world: World, tmp_path: Pat
 
 def test_a_worker_that_does_not_stop_is_killed(world: World, tmp_path: Path, monkeypatch: Any):
     killed: list[tuple[int, int]] = []
-    monkeypatch.setattr(process, "PATIENCE", 0.0)
+    monkeypatch.setattr(process, "CANCEL_GRACE", 0.0)
     monkeypatch.setattr(process, "_STEPS_ALLOWED", 0)
     monkeypatch.setattr(process.os, "killpg", lambda *sent: killed.append(sent))
     reports = RewardReports(tmp_path, lambda: [world.found], str)

@@ -39,7 +39,7 @@ def updating(
     db: Database, models: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[tuple[Jobs, Run, RunDirectory]]:
     """A PPO run in the middle of its third update, with less patience than an update takes."""
-    monkeypatch.setattr(process, "PATIENCE", UPDATE_TAKES / 10)
+    monkeypatch.setattr(process, "CANCEL_GRACE", UPDATE_TAKES / 10)
     shaping = {"tests.pipeline.runs.test_cancelling:slow": 1.0}
     job = make_job(
         "policy", models, ppo__updates=100, ppo__checkpoint_every=1000, shaping__weights=shaping
