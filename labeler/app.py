@@ -17,7 +17,7 @@ from labeler.annotate.routes import explain_errors, label_routes
 from labeler.downloads import download_routes
 from labeler.ports import Loop
 from labeler.research import pages as research
-from labeler.security.access import Gate, rules
+from labeler.security.access import AccessMiddleware, rules
 from labeler.security.accounts import account_routes, missing_page, refusal_page, sign_in_page
 from labeler.security.addresses import Addresses
 from labeler.security.auth import Auth
@@ -64,7 +64,7 @@ def create_app(
     _mount(app, annotate.build(), "/label", css=annotate.SHELL_CSS, head=annotate.HEAD)
     _mount(app, pages, "/research", css=research.CSS, head=research.HEAD)
     app.add_middleware(
-        Gate,  # pyright: ignore[reportArgumentType]  (an ASGI class, as Starlette's own are)
+        AccessMiddleware,  # pyright: ignore[reportArgumentType]  (an ASGI class, as Starlette's own are)
         auth=auth,
         addresses=addresses,
         admin_token=admin_token,

@@ -91,7 +91,7 @@ def rules(research_pages: Iterable[str] = ()) -> list[Rule]:
     ]
 
 
-class Gate:
+class AccessMiddleware:
     """ASGI middleware. It puts the person into ``scope["state"]["identity"]``.
 
     `sign_in_page` returns the page for a browser that is not signed in, given the path it asked for;
