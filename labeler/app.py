@@ -23,7 +23,7 @@ from labeler.security.addresses import Addresses
 from labeler.security.auth import Auth
 from labeler.uploads import upload_routes
 from storage.engine.database import Database
-from storage.errors import StorageDamaged, StorageFull, explain
+from storage.errors import StorageDamaged, StorageUnavailable, explain
 
 THREADS = 64
 """Requests answered in parallel; each waits for the database or for a group commit."""
@@ -152,7 +152,7 @@ def _admin_routes(admin: Admin, *, done: Callable[[], None]) -> APIRouter:
             return JSONResponse({"result": admin(body.command, body.arguments)})
         except (ValueError, LookupError, OSError, StorageDamaged) as error:
             return JSONResponse({"error": explain(error)}, 400)
-        except StorageFull as error:
+        except StorageUnavailable as error:
             return JSONResponse({"error": str(error)}, 503, {"Retry-After": "5"})
         finally:
             done()

@@ -26,11 +26,11 @@ class WorkspaceLocked(RuntimeError):
     """Another process has the workspace open."""
 
 
-class StorageFull(RuntimeError):
+class StorageUnavailable(RuntimeError):
     """The disk refused a write.  Nothing was acknowledged; the same request may be repeated."""
 
 
-class JournalLost(StorageFull):
+class JournalLost(StorageUnavailable):
     """The journal was moved, replaced or cut while it was open, so appending to it is not safe."""
 
 

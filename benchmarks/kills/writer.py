@@ -22,7 +22,7 @@ from typing import Any
 from benchmarks.kills.ledger import Act
 from storage.engine.backup import verify
 from storage.engine.database import Database
-from storage.errors import Conflict, NotFound, NotLeased, StorageFull
+from storage.errors import Conflict, NotFound, NotLeased, StorageUnavailable
 from storage.labeling import judgments, queue
 from storage.records import ScreenOutcome, new_id
 
@@ -160,6 +160,6 @@ def _until_stored(action: Callable[[], Any], tell: Callable[..., None]) -> Any:
     while True:
         try:
             return action()
-        except StorageFull as error:
+        except StorageUnavailable as error:
             tell("full", str(error))
             time.sleep(0.01)

@@ -28,7 +28,7 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 from labeler.annotate.session import LabelSession
 from labeler.security.auth import Identity
 from storage.engine.database import Database
-from storage.errors import Conflict, NotFound, NotLeased, StorageFull
+from storage.errors import Conflict, NotFound, NotLeased, StorageUnavailable
 from storage.labeling import judgments
 from storage.records import MAX_VIEW_MS, Annotator, ScreenOutcome
 
@@ -198,7 +198,7 @@ def explain_errors(app: FastAPI) -> None:
         Conflict: 409,
         NotLeased: 409,
         NotFound: 404,
-        StorageFull: 503,
+        StorageUnavailable: 503,
         RequestValidationError: 422,
     }.items():
         app.add_exception_handler(kind, answer(status))

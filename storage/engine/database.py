@@ -38,7 +38,7 @@ from storage.engine.workspace import (
     lock_workspace,
     make_workspace,
 )
-from storage.errors import StorageDamaged, StorageFull, WorkspaceLocked, cause_of, explain
+from storage.errors import StorageDamaged, StorageUnavailable, WorkspaceLocked, cause_of, explain
 
 T = TypeVar("T")
 C = TypeVar("C")
@@ -87,7 +87,7 @@ class Database:
         """Lock and open a workspace, migrate its schema, and reconcile journal and tables.
 
         Raises WorkspaceLocked, NotFound (no workspace and not `create`), StorageDamaged,
-        StorageFull, or ReplacementUnfinished after an interrupted restore.
+        StorageUnavailable, or ReplacementUnfinished after an interrupted restore.
         """
         workspace = Path(workspace).absolute()
         make_workspace(workspace, create=create or not is_settled(workspace))
@@ -112,7 +112,7 @@ class Database:
         if cursor is None:
             with self._gate:
                 if self._connection is None:
-                    raise StorageFull("the database is closed until the disk accepts writes")
+                    raise StorageUnavailable("the database is closed until the disk accepts writes")
                 cursor = self._cursors[thread] = engine.cursor_of(self._connection)
         return cursor
 
@@ -156,7 +156,7 @@ class Database:
 
         If it raises, nothing of it is stored, and the exception is raised here.  It may run again
         if another operation of its group fails, so it must not change anything outside the
-        transaction.  Raises StorageFull if the disk refuses the write; it may then be repeated.
+        transaction.  Raises StorageUnavailable if the disk refuses the write; it may then be repeated.
         """
         return self.submit(operation).result()
 
@@ -209,9 +209,9 @@ class Database:
         answers: list[_Answer]
         try:
             answers = self._attempt([operation for operation, _ in group], careful=False)
-        except StorageFull as error:
+        except StorageUnavailable as error:
             self.health.refused = explain(error)
-            answers = [(None, StorageFull(str(error))) for _ in group]
+            answers = [(None, StorageUnavailable(str(error))) for _ in group]
         except BaseException:
             answers = [self._attempt_alone(operation) for operation, _ in group]
         for (_, future), (result, error) in zip(group, answers, strict=True):
@@ -255,7 +255,7 @@ class Database:
             tables.last_act = last_act
             self._undo(start)
             if _disk_refused(error):
-                raise StorageFull(f"nothing was stored: {explain(error)}") from error
+                raise StorageUnavailable(f"nothing was stored: {explain(error)}") from error
             raise
         return answers
 
@@ -349,14 +349,14 @@ class Database:
         If the disk does not allow that either, the next write tries again.
         """
         self._disconnect()
-        with suppress(StorageFull):
+        with suppress(StorageUnavailable):
             self._reconnect()
 
     def _reconnect(self) -> None:
         try:
             self._connect()
         except (duckdb.Error, OSError, StorageDamaged) as error:
-            raise StorageFull(
+            raise StorageUnavailable(
                 f"{self.workspace} cannot be opened again yet: {explain(error)}"
             ) from error
 
@@ -369,13 +369,13 @@ def _open_file(path: Path) -> duckdb.DuckDBPyConnection:
             raise WorkspaceLocked(f"another program has {path} open: {error}") from error
         if cause_of(error):
             raise _unopened(path, error) from error
-        raise StorageFull(f"{path} cannot be opened: {error}{_REBUILD}") from error
+        raise StorageUnavailable(f"{path} cannot be opened: {error}{_REBUILD}") from error
     except duckdb.Error as error:
         raise StorageDamaged(f"{path} cannot be read: {error}{_REBUILD}") from error
 
 
-def _unopened(path: Path, error: BaseException) -> StorageFull:
-    return StorageFull(f"{path} cannot be opened: {explain(error)}")
+def _unopened(path: Path, error: BaseException) -> StorageUnavailable:
+    return StorageUnavailable(f"{path} cannot be opened: {explain(error)}")
 
 
 def _disk_refused(error: BaseException) -> bool:

@@ -18,7 +18,7 @@ from storage.engine.database import Database
 from storage.engine.files import probe
 from storage.engine.journal import is_whole, raw_lines
 from storage.engine.reconcile import REWRITE
-from storage.errors import JournalDamaged, StorageDamaged, StorageFull, explain
+from storage.errors import JournalDamaged, StorageDamaged, StorageUnavailable, explain
 
 _CHUNK = 1 << 18
 _PROBE = ".disk-probe"
@@ -87,7 +87,7 @@ def check_journal(db: Database) -> bool:
     """Note whether the journal is where it belongs; returns whether writes are refused now."""
     try:
         db.journal.require_in_place()
-    except StorageFull as error:
+    except StorageUnavailable as error:
         db.health.refused = str(error)
     return db.health.refused is not None
 

@@ -23,7 +23,7 @@ from labeler.security.listening import listen
 from labeler.serving import server as http_server
 from pipeline.reward.report.report import RewardReports
 from storage.engine.database import Database
-from storage.errors import StorageFull
+from storage.errors import StorageUnavailable
 from storage.gate_report import GateReport, Standing
 from storage.records import (
     Annotator,
@@ -84,7 +84,7 @@ class QuietLoop:
 def admin(command: str, arguments: dict[str, Any]) -> Any:
     """The command line's end of the server: echoes, or refuses as a command would."""
     if command == "full":
-        raise StorageFull("/w/journal.jsonl is gone")
+        raise StorageUnavailable("/w/journal.jsonl is gone")
     if command == "refuse":
         raise ValueError("That cannot be done.")
     return {"command": command, **arguments}

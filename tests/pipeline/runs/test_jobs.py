@@ -22,7 +22,7 @@ from pipeline.runs.jobs import Jobs
 from pipeline.runs.process import Grace
 from pipeline.runs.rundir import Job, RunDirectory
 from storage.engine.database import Database
-from storage.errors import StorageFull
+from storage.errors import StorageUnavailable
 from storage.records import Run, now
 from storage.tables import models, runs
 
@@ -160,7 +160,7 @@ def test_a_worker_that_is_done_and_does_not_end_is_not_waited_for(
         spawned[0].wait()
 
 
-@pytest.mark.parametrize("error", [StorageFull("the disk is full"), duckdb.Error("spilled")])
+@pytest.mark.parametrize("error", [StorageUnavailable("the disk is full"), duckdb.Error("spilled")])
 def test_a_stage_that_could_not_be_stored_leaves_no_directory(db: Database, error: Exception):
     def fill(_: Path) -> None:
         raise error
@@ -175,15 +175,15 @@ def test_a_failure_that_could_not_be_stored_leaves_no_directory(
     db: Database, monkeypatch: pytest.MonkeyPatch
 ):
     def refuse(*_: object) -> None:
-        raise StorageFull("the disk is full")
+        raise StorageUnavailable("the disk is full")
 
     monkeypatch.setattr(runs, "save", refuse)
     monkeypatch.setattr(jobs, "FREE_BYTES_NEEDED", 10**18)
     shipped = db.workspace / "shipped"
     shipped.mkdir()
-    with pytest.raises(StorageFull):
+    with pytest.raises(StorageUnavailable):
         Jobs(db).start(make_job(), fill=lambda _: None)
-    with pytest.raises(StorageFull):
+    with pytest.raises(StorageUnavailable):
         Jobs(db).adopt(make_job("run-2"), shipped)
     assert list((db.workspace / "runs").iterdir()) == []
 

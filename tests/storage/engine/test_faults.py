@@ -15,7 +15,7 @@ import pytest
 from storage.engine.backup import rebuild, verify
 from storage.engine.database import Database
 from storage.engine.journal import Journal, encode
-from storage.errors import StorageDamaged, StorageFull
+from storage.errors import StorageDamaged, StorageUnavailable
 from storage.labeling import judgments, queue
 from storage.tables import settings
 from tests.helpers.storage_world import child, fill, outcome_of
@@ -111,7 +111,7 @@ def test_a_fault_is_not_acknowledged_and_the_same_label_can_be_sent_again(
             else:
                 broken.setattr(db, "_commit", failed_commit)
             for _ in range(2):
-                with pytest.raises(StorageFull, match="Free some space"):
+                with pytest.raises(StorageUnavailable, match="Free some space"):
                     judge(db, "j1", c1)
         assert db.journal.path.read_bytes() == before
         assert stored(db) == {"j0"}
@@ -134,7 +134,7 @@ def test_every_writer_of_a_failed_group_is_told(tmp_path, monkeypatch):
             try:
                 judge(db, f"j{n}", pairs[n])
                 told.append("acknowledged")
-            except StorageFull:
+            except StorageUnavailable:
                 told.append("refused")
 
         monkeypatch.setattr(db.journal, "sync", no_space)
@@ -154,7 +154,7 @@ from tests.helpers.storage_world import fill
 from storage.labeling import judgments, queue
 from storage.engine.backup import rebuild, verify
 from storage.engine.database import Database
-from storage.errors import StorageDamaged, StorageFull
+from storage.errors import StorageDamaged, StorageUnavailable
 
 db = Database.open(Path(sys.argv[1]))
 fill(db, 3)
@@ -176,8 +176,8 @@ for _ in range(3):
     try:
         send(1)
         print("acknowledged")
-    except StorageFull as error:
-        print("StorageFull" if "Raise the limit" in str(error) else error)
+    except StorageUnavailable as error:
+        print("StorageUnavailable" if "Raise the limit" in str(error) else error)
 print("reads", [r["id"] for r in db.read("SELECT id FROM judgments")])
 resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
 send(1)
@@ -193,7 +193,7 @@ def test_a_disk_that_is_really_full_refuses_and_goes_on_when_there_is_space(tmp_
     """The kernel refuses to lengthen the journal, or the database's own log."""
     status, said = outcome_of(child(FULL_DISK, str(tmp_path), file))
     assert said.splitlines() == [
-        *["StorageFull"] * 3,
+        *["StorageUnavailable"] * 3,
         "reads ['j0']",
         "stored ['j0', 'j1', 'j2']",
         "same True",
@@ -213,7 +213,7 @@ def test_a_database_that_gave_up_after_a_fatal_error_is_started_afresh(tmp_path,
 
         with monkeypatch.context() as broken:
             broken.setattr(db, "_commit", gives_up)
-            with pytest.raises(StorageFull):
+            with pytest.raises(StorageUnavailable):
                 judge(db, "j1", c1)
         assert stored(db) == {"j0"}  # reading goes on
         judge(db, "j1", c1)
@@ -363,7 +363,7 @@ def test_opening_on_a_full_disk_asks_for_space_and_calls_nothing_damaged(tmp_pat
     with (tmp_path / "journal.jsonl").open("ab") as journal:  # to be stored when it opens
         journal.write(encode("setting", {"key": "late", "value": "long " * 200}))
     status, said = outcome_of(child(OPENS_ON_A_FULL_DISK, str(tmp_path), str(room)))
-    assert said.splitlines() == ["StorageFull True False", "['j0', 'j1']"]
+    assert said.splitlines() == ["StorageUnavailable True False", "['j0', 'j1']"]
     assert status == 0
 
 

@@ -27,7 +27,7 @@ from storage.engine.journal import encode
 from storage.engine.reconcile import REWRITE
 from storage.engine.watch import Watch, check_journal, check_lines, probe_disk
 from storage.engine.workspace import DATABASE, JOURNAL, LOCK, WAL
-from storage.errors import StorageDamaged, StorageFull, WorkspaceLocked, cause_of, explain
+from storage.errors import StorageDamaged, StorageUnavailable, WorkspaceLocked, cause_of, explain
 from storage.labeling import judgments, queue
 from storage.tables import settings
 from tests.helpers.storage_world import fill
@@ -139,7 +139,7 @@ def test_writes_are_refused_while_the_journal_is_not_the_one_that_was_opened(tmp
         harm(db.journal.path)
         label = {"comparison": pair.comparison.id, "annotator": "ann", "outcome": "a"}
         for _ in range(2):
-            with pytest.raises(StorageFull, match="nothing was stored") as refused:
+            with pytest.raises(StorageUnavailable, match="nothing was stored") as refused:
                 judgments.judge(db, id="j", **label)
             assert str(db.journal.path) in str(refused.value)
         assert db.health.public() == ("writes are refused", 503)
@@ -241,7 +241,7 @@ def test_a_disk_that_refuses_shows_until_it_takes_writes_again(tmp_path, monkeyp
             broken.setattr(os, "write", full)
             probe_disk(db)  # nobody has written yet
             assert db.health.public() == ("writes are refused", 503)
-            with pytest.raises(StorageFull, match="Free some space"):
+            with pytest.raises(StorageUnavailable, match="Free some space"):
                 settings.put(db, "a", 1)
             probe_disk(db)
             assert "disk is full" in (db.health.trouble or "")
@@ -296,7 +296,7 @@ def test_a_write_that_is_refused_for_lack_of_files_may_be_sent_again(tmp_path, m
     with Database.open(tmp_path) as db:
         with monkeypatch.context() as broken:
             broken.setattr(db.journal, "sync", none_left)
-            with pytest.raises(StorageFull, match="ulimit -n"):
+            with pytest.raises(StorageUnavailable, match="ulimit -n"):
                 db.write(lambda tx: tx.store(StoredSetting(key="a", value=1)))
         settings.put(db, "a", 2)
         assert values(db) == {"a": 2}
@@ -314,7 +314,7 @@ def test_healthz_says_what_is_wrong_to_anybody_and_names_no_file(tmp_path):
         answer = client.get("/healthz")
         assert (answer.json(), answer.status_code) == ({"status": "the journal is damaged"}, 200)
         move(db.journal.path)
-        with pytest.raises(StorageFull):
+        with pytest.raises(StorageUnavailable):
             settings.put(db, "a", 1)
         answer = client.get("/healthz")
         assert (answer.json(), answer.status_code) == ({"status": "writes are refused"}, 503)
@@ -368,7 +368,7 @@ def test_the_order_of_acts_has_no_gaps_so_that_a_rebuild_gives_the_same(tmp_path
         judgments.skip(db, id="one", comparison=pairs[0], annotator="ann")
         with monkeypatch.context() as broken:
             broken.setattr(db.journal, "sync", no_space)
-            with pytest.raises(StorageFull):
+            with pytest.raises(StorageUnavailable):
                 judgments.skip(db, id="two", comparison=pairs[1], annotator="ann")
         judgments.flag(db, id="two", comparison=pairs[1], annotator="ann")
         judgments.skip(db, id="three", comparison=pairs[2], annotator="ann")
