@@ -55,7 +55,7 @@ def _with_few_names(value: Any) -> Any:
     return value
 
 
-class Act(BaseModel):
+class ActBody(BaseModel):
     """An act of an annotator, with an id that the client creates."""
 
     model_config = ConfigDict(extra="forbid")
@@ -71,7 +71,7 @@ class Act(BaseModel):
         return _with_few_names(value)
 
 
-class JudgmentBody(Act):
+class JudgmentBody(ActBody):
     """``POST /label/api/judgments``."""
 
     comparison: str = Field(min_length=1, max_length=200)
@@ -86,7 +86,7 @@ class JudgmentBody(Act):
     replaces: UUID | None = None
 
 
-class SkipBody(Act):
+class SkipBody(ActBody):
     """``POST /label/api/skip``."""
 
     comparison: str = Field(min_length=1, max_length=200)
@@ -98,7 +98,7 @@ class FlagBody(SkipBody):
     comment: Comment = ""
 
 
-class UndoBody(Act):
+class UndoBody(ActBody):
     """``POST /label/api/undo``; `replaces` is the id of the act to take back."""
 
     replaces: UUID | None = None
@@ -142,7 +142,7 @@ def label_routes(db: Database) -> APIRouter:
     async def judge(body: JudgmentBody, who: Who) -> JSONResponse:
         # Answers only after the commit: "saved" on the screen must be true.  Awaited and not
         # waited for in a thread: a group may be larger than there are threads.
-        operation = judgments.judging(annotator=who.id, **body.fields())
+        operation = judgments.judgment_operation(annotator=who.id, **body.fields())
         stored = await asyncio.wrap_future(db.submit(operation))
         return JSONResponse({"id": stored.id, "saved": True})
 

@@ -91,7 +91,7 @@ def judge(
     return db.write(operation)
 
 
-def judging(
+def judgment_operation(
     *,
     id: str,
     comparison: str,
@@ -143,7 +143,7 @@ def judging(
 
 
 def skip(db: Database, *, id: str, comparison: str, annotator: str) -> Skip:
-    """Skip a comparison: this annotator is not asked again.  Errors as for `judging`."""
+    """Skip a comparison: this annotator is not asked again.  Errors as for `judgment_operation`."""
     check_id(id)
 
     def operation(tx: Transaction) -> Skip:
@@ -157,7 +157,7 @@ def skip(db: Database, *, id: str, comparison: str, annotator: str) -> Skip:
 def flag(db: Database, *, id: str, comparison: str, annotator: str, comment: str = "") -> Flag:
     """Report a problem: nobody is asked about the pair until a researcher clears the flag.
 
-    Errors as for `judging`, and Conflict for an annotator with `MAX_FLAGS` uncleared flags.
+    Errors as for `judgment_operation`, and Conflict for an annotator with `MAX_FLAGS` uncleared flags.
     """
     check_id(id)
 

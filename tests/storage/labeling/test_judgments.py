@@ -247,7 +247,7 @@ def test_an_act_that_was_not_stored_leaves_its_id_free(db):
     judge(db, "j0", c0)
 
     def refused(tx) -> None:
-        judgments.judging(id="j1", comparison=c1, annotator="ann", outcome="a")(tx)
+        judgments.judgment_operation(id="j1", comparison=c1, annotator="ann", outcome="a")(tx)
         raise OSError("the disk is full")
 
     with pytest.raises(OSError, match="the disk is full"):
