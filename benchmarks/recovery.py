@@ -30,8 +30,8 @@ from benchmarks.common import markdown
 from pipeline.reward.annotators import (
     BIAS_SD,
     SLOPE_SD,
+    AnnotatorJudgments,
     FittedAnnotators,
-    Judged,
     annotator_weights,
     effective,
     fit_annotators,
@@ -51,7 +51,7 @@ class World:
     biases: Tensor
     first: Tensor
     second: Tensor
-    judged: Judged
+    judged: AnnotatorJudgments
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +80,7 @@ def simulate(
     toss = coin.random(count)
     said = np.where(toss < p_left, 1.0, np.where(toss < p_left + p_right, -1.0, 0.0)) * side
     outcomes = np.where(said > 0, FIRST, np.where(said < 0, SECOND, TIE))
-    judged = Judged(
+    judged = AnnotatorJudgments(
         d=torch.tensor(d),
         side=torch.tensor(side),
         annotator=torch.tensor(who),
@@ -135,7 +135,7 @@ def fit(world: World, likelihood: Likelihood, *, annotators: bool = True) -> Fit
     # The level of the rewards is free: the pseudo-inverse leaves that direction out.
     raw_sd = torch.linalg.pinv(hessian, hermitian=True)[items, items].sqrt()
     d = rewards[world.first] - rewards[world.second]
-    known = Judged(**(vars(judged) | {"d": d}))
+    known = AnnotatorJudgments(**(vars(judged) | {"d": d}))
     ties = TieValues(theta=theta)
     return Fit(
         rewards=rewards,

@@ -46,7 +46,7 @@ class AnnotatorEffects(nn.Module):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Judged:
+class AnnotatorJudgments:
     """Judgments as the annotator model sees them; every tensor is (N,), in float64.
 
     `d` are differences of rewards, `side` is +1 if the first response was on the left, else −1, and
@@ -77,7 +77,7 @@ def effective(d: Tensor, slope: Tensor, bias: Tensor, side: Tensor) -> Tensor:
 
 
 def fit_annotators(
-    judged: Judged, count: int, *, likelihood: Likelihood, ties: TieValues
+    judged: AnnotatorJudgments, count: int, *, likelihood: Likelihood, ties: TieValues
 ) -> FittedAnnotators:
     """The most probable δ and b of `count` annotators, given the rewards, by Newton's method.
 

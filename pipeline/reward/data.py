@@ -18,7 +18,7 @@ from pipeline.config.reward import RewardConfig
 from pipeline.models.loading import context_of
 from pipeline.models.padding import pad_right
 from pipeline.models.text import CONTEXT, ChatTokenizer, Room, read_messages
-from pipeline.reward.enough import Judged, held_out_prompts
+from pipeline.reward.enough import PromptJudgments, held_out_prompts
 from pipeline.reward.likelihood import OUTCOME_CODES, TIE, UNSTATED, TieModel
 from pipeline.runs.rundir import Job, Note, Report, RunDirectory
 from storage.records import RANDOM_STREAM, Arm, digest
@@ -163,13 +163,13 @@ def split_by_prompt(
     return train, [pair for pair in pairs if pair.prompt in held_out]
 
 
-def by_prompt(pairs: Sequence[JudgedPair]) -> dict[str, Judged]:
+def by_prompt(pairs: Sequence[JudgedPair]) -> dict[str, PromptJudgments]:
     """The judgments of each prompt, counted."""
     found: dict[str, list[JudgedPair]] = {}
     for pair in pairs:
         found.setdefault(pair.prompt, []).append(pair)
     return {
-        prompt: Judged(
+        prompt: PromptJudgments(
             judgments=len(its),
             decisive=sum(pair.decisive for pair in its),
             random_stream=any(pair.random_stream for pair in its),

@@ -12,7 +12,7 @@ from storage.records import digest
 
 
 @dataclass(frozen=True, kw_only=True)
-class Judged:
+class PromptJudgments:
     """The judgments of one prompt: their number, how many prefer a response, and whether one is of a
     pair of the random stream."""
 
@@ -21,7 +21,7 @@ class Judged:
     random_stream: bool
 
 
-def held_out_prompts(judged: Mapping[str, Judged], *, share: float, seed: int) -> set[str]:
+def held_out_prompts(judged: Mapping[str, PromptJudgments], *, share: float, seed: int) -> set[str]:
     """The prompts that are held out for measuring.
 
     The choice depends on the ids, so that most stay held out when labels are added.  Only prompts

@@ -10,7 +10,7 @@ from itertools import chain
 from typing import get_args
 
 from storage.analysis.agreement import Agreement
-from storage.exporting.formats import DatasetRow, Format, Judged, Ties, schema
+from storage.exporting.formats import DatasetRow, ExportedJudgment, Format, Ties, schema
 from storage.exporting.writing import is_formula
 from storage.records import Arm, Message
 
@@ -89,7 +89,9 @@ class Contents:
     formulas: int = 0
     """Cells that a spreadsheet would run."""
 
-    def add(self, judged: Judged, rows: Sequence[DatasetRow], *, left_out: str | None) -> None:
+    def add(
+        self, judged: ExportedJudgment, rows: Sequence[DatasetRow], *, left_out: str | None
+    ) -> None:
         """Count a judgment and its rows."""
         outcome = "preference" if judged.decided else judged.outcome
         self.outcomes[outcome] += 1

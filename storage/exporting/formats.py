@@ -39,7 +39,7 @@ _TIME = pa.timestamp("us", tz="UTC")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Judged:
+class ExportedJudgment:
     """One judgment with its texts.
 
     `status` is current, revised or withdrawn; `annotator` is the name to publish.
@@ -137,7 +137,7 @@ _RAW = pa.schema(
 )
 
 
-def row_maker(format: Format, ties: Ties) -> Callable[[Judged], list[DatasetRow]]:
+def row_maker(format: Format, ties: Ties) -> Callable[[ExportedJudgment], list[DatasetRow]]:
     """The function that turns one judgment into the rows of a format (see the module's table)."""
     if format == "raw":
         return _raw_rows
@@ -147,7 +147,7 @@ def row_maker(format: Format, ties: Ties) -> Callable[[Judged], list[DatasetRow]
     return lambda judged: [say(judged, *pair) for pair in _pairs(judged, ties)]
 
 
-def _pairs(judged: Judged, ties: Ties) -> Iterable[tuple[str, str, str | None]]:
+def _pairs(judged: ExportedJudgment, ties: Ties) -> Iterable[tuple[str, str, str | None]]:
     """(chosen, rejected, outcome) once, twice or not at all; outcome only with `keep`."""
     first, second = judged.first, judged.second
     if judged.decided:
@@ -161,12 +161,16 @@ def _pairs(judged: Judged, ties: Ties) -> Iterable[tuple[str, str, str | None]]:
         yield chosen, rejected, judged.outcome
 
 
-def _text_row(judged: Judged, chosen: str, rejected: str, outcome: str | None) -> DatasetRow:
+def _text_row(
+    judged: ExportedJudgment, chosen: str, rejected: str, outcome: str | None
+) -> DatasetRow:
     row = {"prompt": prompt_text(judged.messages), "chosen": chosen, "rejected": rejected}
     return row if outcome is None else row | {"outcome": outcome}
 
 
-def _chat_row(judged: Judged, chosen: str, rejected: str, outcome: str | None) -> DatasetRow:
+def _chat_row(
+    judged: ExportedJudgment, chosen: str, rejected: str, outcome: str | None
+) -> DatasetRow:
     row: DatasetRow = {
         "prompt": _chat(judged.messages),
         "chosen": _chat([Message("assistant", chosen)]),
@@ -175,7 +179,7 @@ def _chat_row(judged: Judged, chosen: str, rejected: str, outcome: str | None) -
     return row if outcome is None else row | {"outcome": outcome}
 
 
-def _unpaired_rows(judged: Judged, ties: Ties) -> list[DatasetRow]:
+def _unpaired_rows(judged: ExportedJudgment, ties: Ties) -> list[DatasetRow]:
     first, second = judged.first, judged.second
     labels: list[tuple[str, bool]] = []
     if judged.decided:
@@ -192,7 +196,7 @@ def _unpaired_rows(judged: Judged, ties: Ties) -> list[DatasetRow]:
     return [{"prompt": prompt, "completion": text, "label": label} for text, label in labels]
 
 
-def _raw_rows(judged: Judged) -> list[DatasetRow]:
+def _raw_rows(judged: ExportedJudgment) -> list[DatasetRow]:
     left, right = (judged.first, judged.first_model), (judged.second, judged.second_model)
     if judged.shown_swapped:
         left, right = right, left
@@ -216,10 +220,10 @@ def _chat(messages: Iterable[Message]) -> list[dict[str, str]]:
     return [{"role": message.role, "content": message.content} for message in messages]
 
 
-def judged_from(row: Mapping[str, Any], *, annotator: str) -> Judged:
-    """A `Judged` from a row of the export query; `annotator` is the name to publish."""
+def judged_from(row: Mapping[str, Any], *, annotator: str) -> ExportedJudgment:
+    """A `ExportedJudgment` from a row of the export query; `annotator` is the name to publish."""
     values = dict(row)
     values["messages"] = as_messages(json.loads(values["messages"]))
     values["criteria"] = json.loads(values["criteria"] or "{}")
     values["annotator"] = annotator
-    return Judged(**values)
+    return ExportedJudgment(**values)

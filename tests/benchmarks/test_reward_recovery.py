@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from benchmarks.recovery import World, comparable, fit, outliers, simulate
-from pipeline.reward.annotators import BIAS_SD, SLOPE_SD, Judged
+from pipeline.reward.annotators import BIAS_SD, SLOPE_SD, AnnotatorJudgments
 from pipeline.reward.likelihood import FIRST, Likelihood
 
 # github.com/lucasmaystre/choix, tests/data/testcase-pairwise-*.json (MIT): (winner, loser) pairs and
@@ -23,7 +23,7 @@ CHOIX = [
 def test_bradley_terry_on_a_table_of_items_is_choixs(won, expected, tie_model):
     winners, losers = (torch.tensor(side) for side in zip(*won, strict=True))
     count = len(won)
-    judged = Judged(
+    judged = AnnotatorJudgments(
         d=torch.zeros(count, dtype=torch.float64), side=torch.ones(count, dtype=torch.float64),
         annotator=torch.zeros(count, dtype=torch.long), outcomes=torch.full((count,), FIRST),
         strength=torch.zeros(count, dtype=torch.long), level=torch.zeros(count),

@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from pipeline.reward.annotators import (
+    AnnotatorJudgments,
     FittedAnnotators,
-    Judged,
     annotator_weights,
     effective,
     fit_annotators,
@@ -44,7 +44,7 @@ def judged_by_rewards(
     ids: Sequence[str],
     *,
     tie_model: TieModel,
-) -> tuple[Judged, list[int]]:
+) -> tuple[AnnotatorJudgments, list[int]]:
     """The judgments with the rewards of their texts, and their rows in `pairs`.
 
     `annotator` is an index into `ids`, which must contain everybody.  Under ``drop`` judgments
@@ -53,7 +53,7 @@ def judged_by_rewards(
     rows = [n for n, p in enumerate(pairs) if p.decisive or tie_model != "drop"]
     index = {id: n for n, id in enumerate(ids)}
     a, b = (torch.tensor([r[n] for n in rows], dtype=torch.float64) for r in (first, second))
-    judged = Judged(
+    judged = AnnotatorJudgments(
         d=a - b,
         level=(a + b) / 2,
         side=torch.tensor([float(pairs[n].side) for n in rows], dtype=torch.float64),
@@ -89,7 +89,7 @@ def reliability(
             parts.append(calibrated(judged, likelihood, ties))
             items += [(pairs[n].first, pairs[n].second) for n in rows]
             stream += [pairs[n].random_stream for n in rows]
-    judged = Judged(
+    judged = AnnotatorJudgments(
         **{name: torch.cat([vars(part)[name] for part in parts]) for name in vars(parts[0])}
     )
     fitted = fit_annotators(judged, len(ids), likelihood=likelihood, ties=ties)
@@ -118,7 +118,9 @@ def reliability(
     )
 
 
-def calibrated(judged: Judged, likelihood: Likelihood, ties: TieValues) -> Judged:
+def calibrated(
+    judged: AnnotatorJudgments, likelihood: Likelihood, ties: TieValues
+) -> AnnotatorJudgments:
     """The same with the differences multiplied by the best of `SCALES`."""
     fits = likelihood.log_likelihood(
         SCALES[:, None] * judged.d, judged.outcomes, ties=ties, strength=judged.strength
@@ -247,7 +249,7 @@ def expected_preference_agreement(
 
 
 def outcome_chances(
-    judged: Judged, fitted: FittedAnnotators, likelihood: Likelihood, ties: TieValues
+    judged: AnnotatorJudgments, fitted: FittedAnnotators, likelihood: Likelihood, ties: TieValues
 ) -> Tensor:
     """(N, 3) probabilities of first, second and tie, for each judgment's annotator."""
     slope, bias = 1 + fitted.delta[judged.annotator], fitted.bias[judged.annotator]
@@ -276,7 +278,7 @@ class AgreementWithModel(NamedTuple):
 
 
 def agreement_with_model(
-    ids: Sequence[str], judged: Judged, chances: Tensor
+    ids: Sequence[str], judged: AnnotatorJudgments, chances: Tensor
 ) -> list[AgreementWithModel]:
     """The figures of each annotator, in the order of `ids`."""
     decided = judged.outcomes < TIE
@@ -300,7 +302,7 @@ def agreement_with_model(
 def annotator_estimates(
     ids: Sequence[str],
     counts: Mapping[str, int],
-    judged: Judged,
+    judged: AnnotatorJudgments,
     fitted: FittedAnnotators,
     *,
     weights: Tensor,

@@ -18,8 +18,8 @@ from pipeline.reward.annotators import (
     BIAS_SD,
     SLOPE_SD,
     AnnotatorEffects,
+    AnnotatorJudgments,
     FittedAnnotators,
-    Judged,
     annotator_weights,
     effective,
     fit_annotators,
@@ -48,7 +48,9 @@ RAO_KUPPER = Likelihood(tie_model="rao_kupper", both_bad="tie")
 VALUES = TieValues(theta=0.4)
 
 
-def judgments(slopes: list[float], biases: list[float], *, each: int, seed: int = 0) -> Judged:
+def judgments(
+    slopes: list[float], biases: list[float], *, each: int, seed: int = 0
+) -> AnnotatorJudgments:
     """Simulated judgments by Rao and Kupper's model on known differences of rewards."""
     coin = np.random.default_rng(seed)
     count = each * len(slopes)
@@ -63,7 +65,7 @@ def judgments(slopes: list[float], biases: list[float], *, each: int, seed: int 
     first = np.where(side > 0, chose_left, chose_right)
     second = np.where(side > 0, chose_right, chose_left)
     outcomes = np.where(first, FIRST, np.where(second, SECOND, TIE))
-    return Judged(
+    return AnnotatorJudgments(
         d=torch.tensor(d), side=torch.tensor(side), annotator=torch.tensor(annotator),
         outcomes=torch.tensor(outcomes), strength=torch.zeros(count, dtype=torch.long),
         level=torch.zeros(count, dtype=F64),
@@ -83,7 +85,7 @@ def test_a_leaning_to_the_left_helps_whichever_response_stands_there():
 
 
 def test_somebody_without_judgments_keeps_the_prior():
-    empty = Judged(**{
+    empty = AnnotatorJudgments(**{
         name: torch.zeros(0, dtype=F64 if name in ("d", "side", "level") else torch.long)
         for name in ("d", "side", "annotator", "outcomes", "strength", "level")
     })  # fmt: skip
@@ -153,7 +155,7 @@ def test_every_tie_model_can_be_fitted(tie_model: str):
     judged = judgments([1.2, -1.0], [0.0, 0.0], each=150)
     if tie_model == "drop":
         keep = judged.outcomes != TIE
-        judged = Judged(**{name: value[keep] for name, value in vars(judged).items()})
+        judged = AnnotatorJudgments(**{name: value[keep] for name, value in vars(judged).items()})
     found = fit(judged, 2, tie_model=tie_model)
     assert found.delta[0] > -0.3
     assert found.delta[1] < -1.3
@@ -161,7 +163,7 @@ def test_every_tie_model_can_be_fitted(tie_model: str):
 
 def test_differences_are_brought_to_the_scale_of_an_average_annotator():
     judged = judgments([1.0, 1.0, 1.0], [0.0, 0.0, 0.0], each=400)
-    sure = Judged(**(vars(judged) | {"d": 2.5 * judged.d}))
+    sure = AnnotatorJudgments(**(vars(judged) | {"d": 2.5 * judged.d}))
     scale = calibrated(sure, RAO_KUPPER, VALUES).d / sure.d
     assert scale.tolist() == pytest.approx([1 / 2.5] * len(scale), rel=0.15)
 
@@ -192,7 +194,7 @@ def leaning(bias: float) -> FittedAnnotators:
 
 
 def test_the_side_that_somebody_likes_is_in_what_he_will_say():
-    judged = Judged(
+    judged = AnnotatorJudgments(
         d=torch.zeros(2, dtype=F64), side=torch.tensor([1.0, -1.0], dtype=F64),
         annotator=torch.tensor([0, 0]), outcomes=torch.tensor([0, 0]),
         strength=torch.tensor([0, 0]), level=torch.zeros(2, dtype=F64),
@@ -204,7 +206,7 @@ def test_the_side_that_somebody_likes_is_in_what_he_will_say():
 def test_expected_and_observed_agreement_by_hand():
     # Item x: two who differ in side only, z = log 3 both, at θ → 0: ¾² + ¼² = 5/8.  Item y: three
     # at d = 0, all ½: each pair ½.  Items count by their judgments: (2 · 5/8 + 3 · 1/2) / 5.
-    judged = Judged(
+    judged = AnnotatorJudgments(
         d=torch.tensor([math.log(3)] * 2 + [0.0] * 3 + [5.0], dtype=F64),
         side=torch.tensor([1.0, -1.0, 1.0, 1.0, 1.0, 1.0], dtype=F64),
         annotator=torch.tensor([0, 1, 0, 1, 2, 0]),

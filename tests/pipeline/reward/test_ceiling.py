@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.reward.annotators import FittedAnnotators, Judged
+from pipeline.reward.annotators import AnnotatorJudgments, FittedAnnotators
 from pipeline.reward.data import JudgedPair
 from pipeline.reward.likelihood import BOTH_BAD, FIRST, SECOND, TIE, Likelihood, TieValues
 from pipeline.reward.quality.ceiling import (
@@ -111,7 +111,7 @@ def test_what_fitted_annotators_would_agree_on_by_hand():
     # 2/9 of 4/9 at d = 0.  The third item is a chosen pair, and of the fourth one judgment is.
     log = torch.log(torch.tensor([4.0, 4, 1, 1, 9, 9, 9, 9], dtype=torch.float64))
     count, zeros = len(log), torch.zeros(1, dtype=torch.float64)
-    given = Judged(
+    given = AnnotatorJudgments(
         d=log, side=torch.ones(count, dtype=torch.float64),
         annotator=torch.zeros(count, dtype=torch.long), outcomes=torch.zeros(count, dtype=torch.long),
         strength=torch.zeros(count, dtype=torch.long), level=torch.zeros(count, dtype=torch.float64),
