@@ -1,1 +1,1 @@
-"""Who is asking and what they may do: sessions, passwords, addresses, one gate before every route."""
+"""Who is asking and what they may do: sessions, passwords, addresses, one middleware before every route."""

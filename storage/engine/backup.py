@@ -184,18 +184,18 @@ def _journal(path: Path) -> closing[Journal]:
     return closing(Journal(path))
 
 
-def _require_whole(backup: Path) -> Manifest:
+def _require_intact(backup: Path) -> Manifest:
     """The manifest of a backup, after a check that every file is there and unchanged.
 
     Raises NotFound if `backup` is no backup, ValueError if a newer version made it, and
-    StorageDamaged, naming the file, if it is not whole.
+    StorageDamaged, naming the file, if it is incomplete or damaged.
     """
     manifest = _read_manifest(backup)
     for name in (DATABASE, JOURNAL, *manifest.files):
         if name not in (DATABASE, JOURNAL, SETTINGS):
             raise StorageDamaged(f"{backup / _MANIFEST} names {name!r}, which no backup has")
         if name not in manifest.files or not os.path.lexists(backup / name):
-            raise StorageDamaged(f"{backup} is not whole: {name} is missing; use another backup")
+            raise StorageDamaged(f"{backup} is incomplete: {name} is missing; use another backup")
     for name, (size, digest) in manifest.files.items():
         with open_file(backup / name) as file:
             found = os.fstat(file.fileno()).st_size
@@ -203,7 +203,7 @@ def _require_whole(backup: Path) -> Manifest:
         if not what and digest_file(backup / name) != (size, digest):
             what = "has changed"
         if what:
-            raise StorageDamaged(f"{backup} is not whole: {name} {what}; use another backup")
+            raise StorageDamaged(f"{backup} is damaged: {name} {what}; use another backup")
     return manifest
 
 
@@ -234,11 +234,11 @@ def restore(backup: Path, workspace: Path) -> Path | None:
     which is returned (None in a new workspace).  A restore that is killed leaves the old workspace,
     the new one, or one that `Database.open` refuses until `finish_restore` or `undo_restore`.
 
-    Raises NotFound if `backup` is no backup, StorageDamaged if it is not whole or contradicts
+    Raises NotFound if `backup` is no backup, StorageDamaged if it is incomplete or damaged or contradicts
     itself, WorkspaceLocked while another process has the workspace open.
     """
     backup, workspace = Path(backup).absolute(), Path(workspace).absolute()
-    manifest = _require_whole(backup)
+    manifest = _require_intact(backup)
     make_workspace(workspace, create=True)
     with lock_workspace(workspace):
         with _preparing(workspace):

@@ -68,7 +68,7 @@ class Database:
         self._cursors: weakref.WeakKeyDictionary[threading.Thread, duckdb.DuckDBPyConnection]
         self._cursors = weakref.WeakKeyDictionary()
         self._waiting: queue.SimpleQueue[tuple[Operation, Future[Any]] | None] = queue.SimpleQueue()
-        self._gate = threading.Lock()
+        self._state_lock = threading.Lock()
         self._closed = False
         self._connection: duckdb.DuckDBPyConnection | None = None
         self.journal = Journal(workspace / JOURNAL)
@@ -110,7 +110,7 @@ class Database:
         thread = threading.current_thread()
         cursor = self._cursors.get(thread)
         if cursor is None:
-            with self._gate:
+            with self._state_lock:
                 if self._connection is None:
                     raise StorageUnavailable("the database is closed until the disk accepts writes")
                 cursor = self._cursors[thread] = engine.cursor_of(self._connection)
@@ -144,7 +144,7 @@ class Database:
 
         It is created at the first call, and may cache only what never changes once stored.
         """
-        with self._gate:
+        with self._state_lock:
             if kind not in self._caches:
                 self._caches[kind] = kind()
             return self._caches[kind]
@@ -167,7 +167,7 @@ class Database:
         future: Future[T] = Future()
         # A caller that stops waiting cannot cancel the operation.
         future.set_running_or_notify_cancel()
-        with self._gate:
+        with self._state_lock:
             if self._closed:
                 raise RuntimeError("the workspace is closed")
             self._waiting.put((operation, future))
@@ -175,7 +175,7 @@ class Database:
 
     def close(self) -> None:
         """Finish waiting writes, checkpoint the write-ahead log and release the lock."""
-        with self._gate:
+        with self._state_lock:
             if self._closed:
                 return
             self._closed = True
@@ -328,13 +328,13 @@ class Database:
         except BaseException:
             connection.close()
             raise
-        with self._gate:
+        with self._state_lock:
             self._connection = connection
             self.committed = self.journal.size
             self._tables = tables
 
     def _disconnect(self) -> None:
-        with self._gate:
+        with self._state_lock:
             connection, self._connection = self._connection, None
             # DuckDB keeps one instance for each file until its last cursor is closed.
             for cursor in self._cursors.values():

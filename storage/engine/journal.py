@@ -52,7 +52,7 @@ def encode(kind: str, entry: Entry) -> bytes:
 
 def decode(raw: bytes) -> tuple[str, Entry]:
     """Kind and entry of one line without its newline; ValueError for a damaged one."""
-    if not is_whole(raw):
+    if not is_intact(raw):
         raise ValueError("its checksum does not match")
     try:
         entry = json.loads(raw[:-_TAIL] + b"}")
@@ -67,7 +67,7 @@ def decode(raw: bytes) -> tuple[str, Entry]:
     return kind, known.upgrade(entry) if known.upgrade else entry
 
 
-def is_whole(raw: bytes) -> bool:
+def is_intact(raw: bytes) -> bool:
     """Whether the checksum of a line, given without its newline, matches."""
     return raw[-_TAIL:] == b'%s%08x"}' % (_CRC, zlib.crc32(raw[:-_TAIL]))
 
@@ -162,7 +162,7 @@ class Journal:
         """
         end = self._after_newline(self.size)
         begin = self._after_newline(end - 1)
-        if end == self.size > 0 and not is_whole(os.pread(self._file, end - begin - 1, begin)):
+        if end == self.size > 0 and not is_intact(os.pread(self._file, end - begin - 1, begin)):
             end = begin
         return self._set_aside(end)
 
@@ -175,7 +175,7 @@ class Journal:
         """
         end = start
         for after, raw in raw_lines(self.path, start):
-            if not is_whole(raw):
+            if not is_intact(raw):
                 break
             end = after
         return self._set_aside(end)

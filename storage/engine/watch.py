@@ -16,7 +16,7 @@ from typing import Self
 
 from storage.engine.database import Database
 from storage.engine.files import probe
-from storage.engine.journal import is_whole, raw_lines
+from storage.engine.journal import is_intact, raw_lines
 from storage.engine.reconcile import REWRITE
 from storage.errors import JournalDamaged, StorageDamaged, StorageUnavailable, explain
 
@@ -113,7 +113,7 @@ def check_lines(db: Database, pause: float) -> Iterator[float]:
     end = waited = 0
     try:
         for number, (end, raw) in enumerate(raw_lines(path, stop=stop), 1):
-            if not is_whole(raw):
+            if not is_intact(raw):
                 raise JournalDamaged(
                     f"{path} is damaged at line {number}: its checksum does not match"
                 )

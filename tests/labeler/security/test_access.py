@@ -1,4 +1,4 @@
-"""The gate, on the real application: every route of it, as nobody, as annotator, as researcher."""
+"""`AccessMiddleware`, on the real application: every route of it, as nobody, as annotator, as researcher."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def cache(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory, cache):  # noqa: ARG001 (the application is to use it)
-    with workspace(tmp_path_factory.mktemp("gate")) as db:
+    with workspace(tmp_path_factory.mktemp("access")) as db:
         app = make_app(db)
         ben, ada = add_person(db, "Ben"), add_person(db, "Ada", "researcher")
         people = {
@@ -157,7 +157,7 @@ def test_a_file_that_gradio_made_is_served_to_nobody(world, cache, who):
     made.write_text("all the labels")
 
     for mount in ("/label", "/research"):
-        # The control: behind the gate Gradio gives it to anybody who asks.
+        # The control: behind the middleware, Gradio gives it to anybody who asks.
         behind = TestClient(gradio(app, mount)).get(f"/gradio_api/file={made}")
         assert (behind.status_code, behind.text) == (200, "all the labels")
         for path in (f"gradio_api/file={made}", f"gradio_api/file/{made}", f"file={made}"):
@@ -182,7 +182,7 @@ def test_nothing_on_label_but_its_page_and_routes(world):
 
 
 def test_the_pages_open_to_those_they_are_for(world):
-    """The control: the refusals above are the gate's, not a broken application's."""
+    """The control: the refusals above are the middleware's, not a broken application's."""
     _, clients = world
     browser = {"accept": "text/html"}
 

@@ -1,4 +1,4 @@
-"""Files and streams behind the gate: nothing of this machine is copied, and who is out hears no more."""
+"""Files and streams behind the access middleware: nothing of this machine is copied, and who is out hears no more."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def test_a_cache_that_cannot_be_emptied_is_named(tmp_path, monkeypatch):
 
 
 def test_every_function_of_the_page_is_called_through_the_queue(researcher):
-    """Else the page would call ``run``, which the gate keeps closed."""
+    """Else the page would call ``run``, which the middleware keeps closed."""
     _, client = researcher
     functions = client.get("/research/config").json()["dependencies"]
     assert len(functions) > 30

@@ -198,7 +198,7 @@ def test_every_route_and_method_as_every_role(world, role):
 
 
 def hold_to_the_table(world, role, methods):
-    """Who is refused is refused by the gate; who is let through reaches what answers."""
+    """Who is refused is refused by the access middleware; who is let through reaches what answers."""
     wrong, counted = [], Counter()
     for path in world.paths:
         for method in methods:

@@ -70,7 +70,7 @@ def says(workspace: Path) -> str:
         return settings.get(db, "says")
 
 
-# -- a backup that is not whole is refused before anything is moved --------------------------
+# -- a backup that is incomplete or damaged is refused before anything is moved --------------------------
 
 
 def lose(name: str) -> Callable[[Path], None]:
