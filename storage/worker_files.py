@@ -89,14 +89,14 @@ def has_demonstrations(db: Database) -> bool:
     return bool(db.read(f"FROM ({_DEMONSTRATIONS}) LIMIT 1", kept_apart=list(KEPT_APART)))
 
 
-def give_demonstrations(db: Database, inputs: Path) -> int:
+def write_demonstrations_input(db: Database, inputs: Path) -> int:
     """Write examples.parquet for SFT, without held-out and audit prompts; return its number of
     rows."""
     path = inputs / "examples.parquet"
     return db.copy_to_parquet(_DEMONSTRATIONS, path, kept_apart=list(KEPT_APART))
 
 
-def give_prompts(
+def write_prompts_input(
     db: Database, inputs: Path, *, role: PromptRole, limit: int | None = None, seed: int = 0
 ) -> int:
     """Write prompts.parquet with prompts of one role in a seeded random order."""
@@ -108,7 +108,7 @@ def give_prompts(
     return len(chosen)
 
 
-def give_sampling_plan(
+def write_sampling_plan_input(
     db: Database,
     inputs: Path,
     *,
@@ -144,7 +144,7 @@ def give_sampling_plan(
     return pairs
 
 
-def take_comparisons(
+def import_comparisons_output(
     db: Database, outputs: Path, *, run: str, iteration: int, overlap: float, seed: int
 ) -> int:
     """Store the output of the sampling stage `run`; return the number of new comparisons.
@@ -170,7 +170,7 @@ def take_comparisons(
     ]
     if not new:
         raise ValueError("sampling made no comparisons")
-    take_completions(db, outputs)
+    import_completions_output(db, outputs)
     return comparisons.add(db, new)
 
 
@@ -180,7 +180,7 @@ def knows_prompts(db: Database, outputs: Path) -> bool:
     return {row["prompt"] for row in _rows(outputs / "completions.parquet")} <= stored
 
 
-def take_completions(db: Database, outputs: Path) -> int:
+def import_completions_output(db: Database, outputs: Path) -> int:
     """Store outputs/completions.parquet; return the number of new completions."""
     rows = _rows(outputs / "completions.parquet")
     return completions.add(db, [Completion(**row) for row in rows])
@@ -212,7 +212,7 @@ def judged_prompts(db: Database, kinds: Sequence[AnnotatorKind]) -> list[JudgedP
     return [JudgedPrompt(**row) for row in rows]
 
 
-def give_judgments(
+def write_judgments_input(
     db: Database, inputs: Path, *, iteration: int, kinds: Sequence[AnnotatorKind] = LEARNED_FROM
 ) -> tuple[str, list[str]]:
     """Write the current judgments by these kinds of annotators, without those on held-out prompts,

@@ -333,7 +333,7 @@ class Loop:
             self._jobs.register(run, role="sft", id="sft-1", name="SFT", parent=None)
             return current
         if run.stage == "sampling":
-            worker_files.take_comparisons(
+            worker_files.import_comparisons_output(
                 self._db, directory.outputs, run=run.id, iteration=current.number,
                 overlap=config.labeling.overlap, seed=config.seed,
             )  # fmt: skip
@@ -342,13 +342,13 @@ class Loop:
         if run.stage == "reward":
             # First, because it can fail, and then no model must be registered.
             proxy = directory.job().names.get("proxy")
-            policy_judgments.take_predictions(self._db, directory.outputs, proxy=proxy)
+            policy_judgments.import_predictions_output(self._db, directory.outputs, proxy=proxy)
             made = self._jobs.register(run, role="reward", id=f"reward-{number}", summary=summary)
             return replace(self._judged(current), phase="policy", reward_model=made.id)
         if run.stage == "policy":
             made = self._jobs.register(run, role="policy", id=f"policy-{number}", summary=summary)
             return replace(current, phase="evaluating", policy_produced=made.id)
-        worker_files.take_completions(self._db, directory.outputs)
+        worker_files.import_completions_output(self._db, directory.outputs)
         return replace(current, phase="done", evaluation=summary, finished_at=now())
 
     # --- pieces ------------------------------------------------------------------------------

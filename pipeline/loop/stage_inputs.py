@@ -101,11 +101,11 @@ class Preparation:
     def fill(self, stage: Stage, inputs: Path) -> None:
         """Write the stage's inputs; ValueError if there is nothing to write."""
         fills: Mapping[Stage, Callable[[Path], Any]] = {
-            "sft": lambda inputs: worker_files.give_demonstrations(self.db, inputs),
+            "sft": lambda inputs: worker_files.write_demonstrations_input(self.db, inputs),
             "sampling": self._plan_sampling,
             "reward": self._give_judgments,
             "policy": self._give_for_policy,
-            "evaluate": lambda inputs: worker_files.give_prompts(
+            "evaluate": lambda inputs: worker_files.write_prompts_input(
                 self.db, inputs, role="held-out", limit=self.config.evaluate.prompts
             ),
         }
@@ -191,7 +191,7 @@ class Preparation:
 
     def _plan_sampling(self, inputs: Path) -> None:
         config, reference = self.config, require_reference(self.db).id
-        worker_files.give_sampling_plan(
+        worker_files.write_sampling_plan_input(
             self.db, inputs,
             pairs=self._pairs_wanted(),
             shares=gate.shares(
@@ -205,20 +205,20 @@ class Preparation:
     def _give_judgments(self, inputs: Path) -> None:
         self.require_judgments()
         number = self.current.number
-        snapshot, ids = worker_files.give_judgments(
+        snapshot, ids = worker_files.write_judgments_input(
             self.db, inputs, iteration=number, kinds=self.config.reward.learn_from
         )
         (inputs / "snapshot.txt").write_text(snapshot)
         record = Snapshot(hash=snapshot, iteration=number, judgments=tuple(ids))
         self.db.write(lambda tx: tx.store(record))
-        worker_files.give_prompts(self.db, inputs, role="train", limit=64)
-        policy_judgments.give_pairs(self.db, inputs, iteration=number, proxy=self._proxy())
+        worker_files.write_prompts_input(self.db, inputs, role="train", limit=64)
+        policy_judgments.write_pairs_input(self.db, inputs, iteration=number, proxy=self._proxy())
 
     def _give_for_policy(self, inputs: Path) -> None:
         """Prompts, and for DPO the judgments that the reward model learned from."""
         number = self.current.number
         seed = iteration_seed(self.config.seed, number)
-        worker_files.give_prompts(self.db, inputs, role="train", seed=seed)
+        worker_files.write_prompts_input(self.db, inputs, role="train", seed=seed)
         if self.config.optimize.method != "dpo":
             return
         if (run := runs.newest(self.db, number, "reward")) is None:

@@ -137,7 +137,7 @@ def override(
     return made
 
 
-def give_pairs(db: Database, inputs: Path, *, iteration: int, proxy: str | None) -> int:
+def write_pairs_input(db: Database, inputs: Path, *, iteration: int, proxy: str | None) -> int:
     """Write evaluation_pairs.parquet, the iteration's comparisons of two policies; how many.
 
     Nothing is written if there are none, or no reward model.
@@ -152,7 +152,7 @@ def give_pairs(db: Database, inputs: Path, *, iteration: int, proxy: str | None)
     return count
 
 
-def take_predictions(db: Database, outputs: Path, *, proxy: str | None) -> int:
+def import_predictions_output(db: Database, outputs: Path, *, proxy: str | None) -> int:
     """Store outputs/predictions.parquet, if there is one; returns how many were new."""
     path = outputs / "predictions.parquet"
     if proxy is None or not path.exists():

@@ -187,7 +187,9 @@ def five_hundred_pairs(folder: Path) -> Path:
 
 def asked_of_two(db: Database, outputs: Path, **settings: Any) -> set[str]:
     """Takes the pairs over; the ids of those that two people are to judge."""
-    assert worker_files.take_comparisons(db, outputs, iteration=2, seed=0, **settings) == 500
+    assert (
+        worker_files.import_comparisons_output(db, outputs, iteration=2, seed=0, **settings) == 500
+    )
     rows = db.read("SELECT id, wanted FROM comparisons WHERE wanted <> 1")
     assert {row["wanted"] for row in rows} == {2}
     return {row["id"] for row in rows}

@@ -352,7 +352,7 @@ def test_judgments_by_models_are_learned_from_only_when_asked_for(
     def given(kinds: tuple[AnnotatorKind, ...]) -> tuple[int, dict[str, Any]]:
         folder = tmp_path / "-".join(kinds)
         folder.mkdir()
-        _, ids = worker_files.give_judgments(db, folder, iteration=1, kinds=kinds)
+        _, ids = worker_files.write_judgments_input(db, folder, iteration=1, kinds=kinds)
         return len(ids), json.loads((folder / "judged_by.json").read_text())
 
     assert given(("person", "simulated")) == (

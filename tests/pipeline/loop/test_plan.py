@@ -111,7 +111,7 @@ def test_the_plan_is_written_with_what_the_workspace_has_compared(tmp_path: Path
         stored.add(db, [Prompt.make(f"new {i}?", role="train") for i in range(3)])
         inputs = tmp_path / "inputs"
         inputs.mkdir()
-        worker_files.give_sampling_plan(
+        worker_files.write_sampling_plan_input(
             db, inputs, pairs=4, shares={}, chosen=("bald", 0.25), prompts_per_pair=2.0, seed=0
         )
         rows = rows_of(inputs / "prompts.parquet")
@@ -145,6 +145,6 @@ def test_a_workspace_without_train_prompts_is_told_what_to_do(tmp_path: Path):
         Database.open(tmp_path / "workspace") as db,
         pytest.raises(ValueError, match="import some"),
     ):
-        worker_files.give_sampling_plan(
+        worker_files.write_sampling_plan_input(
             db, tmp_path, pairs=4, shares={}, chosen=None, prompts_per_pair=1.0, seed=0
         )

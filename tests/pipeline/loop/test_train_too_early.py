@@ -130,7 +130,7 @@ def test_the_stage_trains_on_whatever_train_accepts(tmp_path: Path, world: Datab
     loop.shut_down()
     given = tmp_path / "given"
     given.mkdir()
-    worker_files.give_judgments(world, given, iteration=2)
+    worker_files.write_judgments_input(world, given, iteration=2)
     job = make_job(
         "reward", tiny_models(tmp_path / "models"), seed=seed, reward__members=2,
         reward__epochs=1,

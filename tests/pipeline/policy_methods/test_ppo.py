@@ -76,7 +76,7 @@ def category_counts(models: dict[str, str], path: Path, *, without: str = "") ->
     made = [Prompt.make(f"Say {i}", role="train", category=c) for i, c in enumerate(categories)]
     with Database.open(path / "workspace") as db:
         prompts.add(db, made)
-        worker_files.give_prompts(db, directory.inputs, role="train")
+        worker_files.write_prompts_input(db, directory.inputs, role="train")
     if without:
         file = directory.inputs / "prompts.parquet"
         pd.read_parquet(file).drop(columns=without).to_parquet(file, index=False)

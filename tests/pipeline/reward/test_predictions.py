@@ -78,8 +78,8 @@ def test_only_pairs_of_the_random_stream_are_predicted(db: Database, tmp_path: P
         compare(db, "policy-1", "sft-1", ["first"], arm=arm)
     compare(db, "policy-1", "policy-1", ["first"], arm="random")
     compare(db, "policy-1", "sft-1", ["first"], iteration=1)
-    assert policy_judgments.give_pairs(db, tmp_path, iteration=2, proxy=None) == 0
-    assert policy_judgments.give_pairs(db, tmp_path, iteration=2, proxy="reward-1") == 3
+    assert policy_judgments.write_pairs_input(db, tmp_path, iteration=2, proxy=None) == 0
+    assert policy_judgments.write_pairs_input(db, tmp_path, iteration=2, proxy="reward-1") == 3
     given = set(pd.read_parquet(tmp_path / "evaluation_pairs.parquet")["comparison"])
     of = {row["id"]: row["comparison"] for row in db.read("SELECT id, comparison FROM judgments")}
     assert given == {of[id] for id in wanted}
@@ -93,6 +93,8 @@ def test_predictions_are_stored_once(db: Database, tmp_path: Path):
     row = {"comparison": comparison, "first": 0.7, "first_score": 1.0, "second_score": 0.5}
     for first in (0.7, 0.2):  # the stage run again scores a little differently: the first stands
         pd.DataFrame([row | {"first": first}]).to_parquet(tmp_path / "predictions.parquet")
-        policy_judgments.take_predictions(db, tmp_path, proxy="reward-1")
+        policy_judgments.import_predictions_output(db, tmp_path, proxy="reward-1")
     assert policy_judgments.judged(db)[0].predicted == 0.7
-    assert policy_judgments.take_predictions(db, tmp_path / new_id(), proxy="reward-1") == 0
+    assert (
+        policy_judgments.import_predictions_output(db, tmp_path / new_id(), proxy="reward-1") == 0
+    )

@@ -41,7 +41,7 @@ def test_demonstrations_of_prompts_kept_apart_are_not_trained_on(
         (2, f"this prompt is already here with the role held-out and keeps it{later}"),
         (3, f"this prompt is already here with the role audit and keeps it{later}"),
     ]
-    assert worker_files.give_demonstrations(db, tmp_path) == 2
+    assert worker_files.write_demonstrations_input(db, tmp_path) == 2
     learned = pd.read_parquet(tmp_path / "examples.parquet")["response"]
     assert sorted(learned) == ["answer: asked", "answer: shown"]
 

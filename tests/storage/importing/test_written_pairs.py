@@ -299,7 +299,7 @@ def world(db: Database, file: Any) -> Database:
 
 
 def test_the_reward_model_learns_from_them(world: Database, tmp_path: Path) -> None:
-    worker_files.give_judgments(world, tmp_path, iteration=2)
+    worker_files.write_judgments_input(world, tmp_path, iteration=2)
 
     arms = pd.read_parquet(tmp_path / "judgments.parquet")["arm"].value_counts()
     assert arms.to_dict() == {"reference": 3, WRITTEN: 5}
@@ -323,7 +323,7 @@ def test_gate_win_rate_and_leaderboard_do_not_count_them(world: Database, tmp_pa
     assert row.judgments == 3
     assert {row.policy for row in report.leaderboard} <= {"policy-1", "sft-1"}
     # Nor does a reward model predict them for the alarm.
-    assert policy_judgments.give_pairs(world, tmp_path, iteration=0, proxy="reward-1") == 0
+    assert policy_judgments.write_pairs_input(world, tmp_path, iteration=0, proxy="reward-1") == 0
     assert WRITTEN not in (*RANDOM_STREAM, *policy_judgments.EVALUATION_ARMS)
 
 
@@ -333,7 +333,7 @@ def test_the_sampling_plan_is_the_same_with_and_without_them(
     def plan(name: str) -> list[dict[str, Any]]:
         inputs = tmp_path / name
         inputs.mkdir()
-        worker_files.give_sampling_plan(
+        worker_files.write_sampling_plan_input(
             world, inputs, pairs=30, shares={"reference": 0.2}, chosen=("bald", 0.5),
             prompts_per_pair=1.0, seed=3,
         )  # fmt: skip
