@@ -77,9 +77,9 @@ class Loop:
         current = iterations.latest(self._db)
         if current is None:
             return "The loop has not started: import prompts first."
-        return self._why_not(current, self._config_of(current))
+        return self._training_blocked_by(current, self._config_of(current))
 
-    def _why_not(self, current: Iteration, config: Config) -> str | None:
+    def _training_blocked_by(self, current: Iteration, config: Config) -> str | None:
         """Why the iteration cannot be trained with these settings, or None."""
         if current.phase != "labeling":
             return f"Iteration {current.number} is in its {self._phase_name(current)} phase."
@@ -104,8 +104,10 @@ class Loop:
         self._require_components(overrides, due=None, by_operator=by_operator)
         with self._lock:
             current = self._current()
-            changed, config = overridden(self._config, current, overrides, due=self._due(current))
-            reason = self._why_not(current, config)
+            changed, config = overridden(
+                self._config, current, overrides, due=self._stage_due(current)
+            )
+            reason = self._training_blocked_by(current, config)
             if reason:
                 raise ValueError(reason)
             prepared = Preparation(self._db, changed, config)
@@ -124,7 +126,7 @@ class Loop:
         Its run stays unchanged; the next "Train" starts another one, on a new snapshot.
         """
         with self._lock:
-            stage = self._awaited(run).stage
+            stage = self._blocking_run(run).stage
             if stage != "reward":
                 raise ValueError(
                     f"the {stage} stage does not learn from labels: retry it; annotators can continue "
@@ -139,7 +141,7 @@ class Loop:
     def resume(self, run: str, overrides: Mapping[str, str] | None = None) -> None:
         """Continue from the last checkpoint; `overrides` may raise `ppo.updates`."""
         with self._lock:
-            self._jobs.resume(self._awaited(run).id, overrides or {})
+            self._jobs.resume(self._blocking_run(run).id, overrides or {})
 
     def retry(
         self, run: str, overrides: Mapping[str, str] | None = None, *, by_operator: bool = False
@@ -148,10 +150,10 @@ class Loop:
 
         A refusal changes nothing.  `by_operator` as in `train`.
         """
-        due = self._awaited(run).stage
+        due = self._blocking_run(run).stage
         self._require_components(overrides or {}, due=due, by_operator=by_operator)
         with self._lock:
-            stage = self._awaited(run).stage
+            stage = self._blocking_run(run).stage
             changed, config = overridden(self._config, self._current(), overrides or {}, due=stage)
             if stage == "sft" and not self._fine_tunes(changed):
                 iterations.save(self._db, changed)  # nothing to train: the base model is used
@@ -192,21 +194,21 @@ class Loop:
             if current is None and not prompts.counts(self._db).get("train"):
                 return None  # nothing to sample on yet
             if current is None or current.phase == "done":
-                current = self._begin(current)
-            stage = self._due(current)
+                current = self._begin_iteration(current)
+            stage = self._stage_due(current)
             if stage is None:
-                return self._label(current)
+                return self._train_if_enough(current)
             if stage == "sft" and not self._fine_tunes(current):
-                self._take_base_model(current)
+                self._register_base_model(current)
                 return current.phase
             run = runs.newest(self._db, current.number, stage)
             if run is None:
                 self._start(current, stage)
             elif run.status == "succeeded":
-                current = self._take_over(current, run)
+                current = self._complete_stage(current, run)
             return current.phase
 
-    def _due(self, current: Iteration) -> Stage | None:
+    def _stage_due(self, current: Iteration) -> Stage | None:
         """The stage that must succeed next; None during labeling."""
         # Sampling needs the reference.
         if current.phase == "sampling" and not models.newest(self._db, "sft"):
@@ -246,7 +248,7 @@ class Loop:
     def blocked_by(self) -> Run | None:
         """The stopped run that somebody must resume or retry, or None."""
         current = iterations.latest(self._db)
-        if current is None or (stage := self._due(current)) is None:
+        if current is None or (stage := self._stage_due(current)) is None:
             return None
         run = runs.newest(self._db, current.number, stage)
         return run if run and run.status in ("failed", "cancelled") else None
@@ -269,10 +271,10 @@ class Loop:
         self._jobs.shut_down()
         self.reports.shut_down()
 
-    def _begin(self, previous: Iteration | None) -> Iteration:
+    def _begin_iteration(self, previous: Iteration | None) -> Iteration:
         sampled = None
         if previous:  # judgments since the verdict count too
-            previous = iterations.save(self._db, self._judged(previous))
+            previous = iterations.save(self._db, self._with_verdict(previous))
             sampled = gate.next_sampled(policy_judgments.evidence(self._db), previous)
         current = Iteration(
             number=previous.number + 1 if previous else 1,
@@ -284,12 +286,12 @@ class Loop:
         settings.set_learn_from(self._db, self._config.reward.learn_from)
         return current
 
-    def _label(self, current: Iteration) -> Phase:
+    def _train_if_enough(self, current: Iteration) -> Phase:
         config = self._config_of(current)
         if not config.labeling.auto_train or runs.newest(self._db, current.number, "reward"):
             return "labeling"  # a person must restart a reward stage that was left
         enough = worker_files.labels_in(self._db, current) >= current.labels_wanted
-        if not enough or self._why_not(current, config):
+        if not enough or self._training_blocked_by(current, config):
             return "labeling"
         self.train({})
         return "reward"
@@ -298,7 +300,7 @@ class Loop:
         """Whether the reference is fine-tuned; otherwise it is the base model."""
         return self._config_of(current).sft.enabled and worker_files.has_demonstrations(self._db)
 
-    def _take_base_model(self, current: Iteration) -> None:
+    def _register_base_model(self, current: Iteration) -> None:
         name = self._config_of(current).model.name
         # `demo` is not resolved to a path, so that the installation can move.
         path = "demo" if name == "demo" else base_model_path(name)
@@ -315,17 +317,17 @@ class Loop:
             return
         self._jobs.start(prepared.job(stage), fill=partial(prepared.fill, stage))
 
-    def _take_over(self, current: Iteration, run: Run) -> Iteration:
+    def _complete_stage(self, current: Iteration, run: Run) -> Iteration:
         """Store the outputs of a succeeded run; if they cannot be stored, the run has failed."""
         try:
-            taken = self._take(current, run)
+            taken = self._store_outputs(current, run)
         except (ValueError, FileNotFoundError) as error:
             # The same outputs would be refused again: another attempt is needed.
             self._jobs.reject(run, str(error))
             return current
         return iterations.save(self._db, taken)
 
-    def _take(self, current: Iteration, run: Run) -> Iteration:
+    def _store_outputs(self, current: Iteration, run: Run) -> Iteration:
         """Store the outputs of a succeeded stage; return the iteration in its next phase."""
         config, directory = self._config_of(current), self._jobs.directory(run)
         summary, number = directory.result() or {}, current.number
@@ -344,7 +346,7 @@ class Loop:
             proxy = directory.job().names.get("proxy")
             policy_judgments.import_predictions_output(self._db, directory.outputs, proxy=proxy)
             made = self._jobs.register(run, role="reward", id=f"reward-{number}", summary=summary)
-            return replace(self._judged(current), phase="policy", reward_model=made.id)
+            return replace(self._with_verdict(current), phase="policy", reward_model=made.id)
         if run.stage == "policy":
             made = self._jobs.register(run, role="policy", id=f"policy-{number}", summary=summary)
             return replace(current, phase="evaluating", policy_produced=made.id)
@@ -359,7 +361,7 @@ class Loop:
             raise ValueError("The loop has not started: import prompts first.")
         return current
 
-    def _awaited(self, run: str) -> Run:
+    def _blocking_run(self, run: str) -> Run:
         """The stopped run that the loop waits for; ValueError for any other."""
         found, blocking = self._jobs.stopped(run), self.blocked_by()
         if blocking is None or blocking.id != run:
@@ -399,7 +401,7 @@ class Loop:
     def _prepared(self, current: Iteration) -> Preparation:
         return Preparation(self._db, current, self._config_of(current))
 
-    def _judged(self, iteration: Iteration) -> Iteration:
+    def _with_verdict(self, iteration: Iteration) -> Iteration:
         """The iteration with the current verdict on its candidate policy."""
         policy = iterations.candidate(self._db, iteration)
         return replace(iteration, verdict=gate.verdict(policy_judgments.evidence(self._db), policy))

@@ -44,7 +44,7 @@ class Jobs:
         self._db = db
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self._lingering: list[subprocess.Popen[bytes]] = []
-        self._places: dict[str, EventPosition] = {}
+        self._event_offsets: dict[str, EventPosition] = {}
 
     def directory(self, run: Run) -> RunDirectory:
         return RunDirectory(self._db.workspace / run.directory)
@@ -185,9 +185,9 @@ class Jobs:
         run = self.stopped(run_id)
         if not self.directory(run).has_checkpoint():
             raise ValueError(f"{run_id} has no checkpoint yet; retry it from the start instead")
-        job = replace(_longer(self.directory(run).job(), overrides or {}), resume=True)
+        job = replace(_with_more_updates(self.directory(run).job(), overrides or {}), resume=True)
         _check_free_space(self._db.workspace, job)
-        return self._again(replace(run, config=job.config.to_dict()), job)
+        return self._start_attempt(replace(run, config=job.config.to_dict()), job)
 
     def retry(self, run_id: str, job: Job, *, fill: Callable[[Path], Any]) -> Run:
         """Run a failed or cancelled stage again from scratch, as `job`, with new inputs.
@@ -209,7 +209,7 @@ class Jobs:
             shutil.rmtree(leftover, ignore_errors=True)
         inputs.rename(directory.inputs)
         directory.outputs.mkdir()
-        return self._again(replace(run, progress=0.0, config=job.config.to_dict()), job)
+        return self._start_attempt(replace(run, progress=0.0, config=job.config.to_dict()), job)
 
     def shut_down(self) -> None:
         """Release the workers without stopping them."""
@@ -217,7 +217,7 @@ class Jobs:
         self._children.clear()
         self._lingering.clear()
 
-    def _again(self, run: Run, job: Job) -> Run:
+    def _start_attempt(self, run: Run, job: Job) -> Run:
         """Start the next attempt of a run."""
         directory, attempt = self.directory(run), run.attempt + 1
         directory.clear_outcome()
@@ -242,10 +242,10 @@ class Jobs:
     def _ingest(self, run: Run, directory: RunDirectory) -> Run:
         """Store the events after `run.ingested_seq`; return the updated run."""
         events, place = directory.follow_events(
-            run.attempt, run.ingested_seq, self._places.get(run.id)
+            run.attempt, run.ingested_seq, self._event_offsets.get(run.id)
         )
         if place is not None:
-            self._places[run.id] = place
+            self._event_offsets[run.id] = place
         if not events:
             return run
         metrics: list[Metric] = []
@@ -281,7 +281,7 @@ class Jobs:
 
     def _conclude(self, run: Run, directory: RunDirectory) -> Run:
         child = self._children.pop(run.id, None)
-        self._places.pop(run.id, None)
+        self._event_offsets.pop(run.id, None)
         if child is not None:
             try:
                 child.wait(LINGERS)
@@ -320,7 +320,7 @@ def _record(job: Job) -> Run:
     )
 
 
-def _longer(job: Job, overrides: Mapping[str, str]) -> Job:
+def _with_more_updates(job: Job, overrides: Mapping[str, str]) -> Job:
     """The job with more updates; ValueError for any other change."""
     if not overrides:
         return job
