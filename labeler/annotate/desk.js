@@ -49,7 +49,7 @@ class Desk {
     const pair = this.buffer.current;
     if (!pair) {
       // What lives only as long as the page must not end with it.
-      if (this.buffer.reason === "signed-out" && !this.outbox.fleeting) return location.assign("/sign-in?next=/label/");
+      if (this.buffer.reason === "signed-out" && !this.outbox.hasVolatileActs) return location.assign("/sign-in?next=/label/");
       // The last answer is from before these pairs were judged; the next is under way.
       const reason = this.buffer.reason === "labeling" && this.buffer.fetching ? "loading" : this.buffer.reason;
       const state = reason === "loading" ? "loading" : "idle";
@@ -341,7 +341,7 @@ class Desk {
     });
     this.showShortcuts();
     window.addEventListener("beforeunload", (event) => {
-      if (this.outbox.fleeting) event.preventDefault();
+      if (this.outbox.hasVolatileActs) event.preventDefault();
     });
     window.addEventListener("online", () => this.wake());
     window.addEventListener("focus", () => this.wake());

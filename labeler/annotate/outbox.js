@@ -58,7 +58,7 @@ class Outbox {
     this.saved = saved;
     this.discarded = discarded;
     this.acts = []; // {id, path, body, note, at, refused: sentence|null}
-    this.trouble = null; // why the first act is still here: {kind, sentence}
+    this.sendError = null; // why the first act is still here: {kind, sentence}
     this.durable = true;
     this.sending = false;
     this.pause = RETRY.first;
@@ -96,7 +96,7 @@ class Outbox {
   }
 
   // Is there anything that ends with the page?
-  get fleeting() {
+  get hasVolatileActs() {
     return !this.durable && this.acts.length > 0;
   }
 
@@ -177,25 +177,25 @@ class Outbox {
       answer = await request("POST", act.path, act.body, this.annotator);
     } catch (problem) {
       if (!(problem instanceof Unreachable)) throw problem;
-      this.trouble = { kind: "unreachable", sentence: "No connection" };
+      this.sendError = { kind: "unreachable", sentence: "No connection" };
       return false;
     }
     const { status, data } = answer;
     if (status === 200 && data.saved === true) {
-      this.trouble = null;
+      this.sendError = null;
       this.remove(act.id);
       this.saved(act, data);
       return true;
     }
     if (status === 401 || status === 403) {
-      this.trouble = { kind: status === 401 ? "signed-out" : "somebody-else", sentence: data.error };
+      this.sendError = { kind: status === 401 ? "signed-out" : "somebody-else", sentence: data.error };
       return false;
     }
     if (status < 400 || status >= 500 || status === 408 || status === 429) {
-      this.trouble = { kind: "server", sentence: data.error || `The server answered ${status}` };
+      this.sendError = { kind: "server", sentence: data.error || `The server answered ${status}` };
       return false;
     }
-    this.trouble = null;
+    this.sendError = null;
     this.refuse(act, data.error);
     return true;
   }

@@ -150,14 +150,14 @@ function labels(acts) {
 // "Saved" is said only when the server has said so of every act.
 function showOutbox(outbox, everSaved) {
   const kept = outbox.waiting;
-  const trouble = kept.length ? outbox.trouble : null;
-  if (trouble && trouble.kind === "signed-out") {
+  const sendError = kept.length ? outbox.sendError : null;
+  if (sendError && sendError.kind === "signed-out") {
     setStatus("waiting", `Signed out: sign in to save ${labels(kept)}`, "/sign-in?next=/label/");
-  } else if (trouble && trouble.kind === "somebody-else") {
-    setStatus("waiting", trouble.sentence, "/label/");
-  } else if (trouble) {
+  } else if (sendError && sendError.kind === "somebody-else") {
+    setStatus("waiting", sendError.sentence, "/label/");
+  } else if (sendError) {
     const where = outbox.durable ? "kept in this browser" : "kept while this page is open";
-    setStatus("waiting", `${trouble.sentence}: ${labels(kept)} ${where}`);
+    setStatus("waiting", `${sendError.sentence}: ${labels(kept)} ${where}`);
   } else if (kept.length) {
     setStatus("saving", "Saving …");
   } else if (outbox.refused.length) {
