@@ -7,7 +7,7 @@ who presses the wrong button), and PPO at β = .03 with large steps, where a wro
 
 * `full`: two iterations of 200 labels with everything that is on by default;
 * `naive`: one of 400, plain Bradley-Terry, ties dropped, one network, rewards as training made them,
-  nothing known of the annotators.  It should over-optimise and raise the alarm;
+  nothing known of the annotators.  It should over-optimize and raise the alarm;
 * `ceiling`: PPO on the hidden gold preference itself.
 
 Gain is the gold score of held-out answers, in its standard deviations, less that of SFT's.  The
@@ -105,7 +105,7 @@ def gains(held: Sequence[Mapping[str, Any]], arm: str) -> dict[int, float]:
     return {seed: last["gold"]["policy"] - last["gold"]["sft"] for seed, last in found.items()}
 
 
-def over_optimised(last: Mapping[str, Any]) -> bool:
+def over_optimized(last: Mapping[str, Any]) -> bool:
     """Proxy up, gold not: it gained reward, and gold sees no clear win over SFT."""
     return last["gold"]["low"] <= 0.5 and last["gate"]["predicted"] > 0.5
 
@@ -182,11 +182,11 @@ def verdicts(held: Sequence[Mapping[str, Any]]) -> list[tuple[str, bool]]:
     plainly, healthy = lasts(held, "naive"), lasts(held, "full")
     if plainly:
         rung = [last["gate"]["alarm"] for last in plainly.values()]
-        hacked = [over_optimised(last) for last in plainly.values()]
-        said = f"alarms on naive runs: {share(rung)} (wanted 80%); over-optimised: {share(hacked)}"
+        hacked = [over_optimized(last) for last in plainly.values()]
+        said = f"alarms on naive runs: {share(rung)} (wanted 80%); over-optimized: {share(hacked)}"
         found.append((said, sum(rung) >= ALARMS * len(rung)))
     if healthy:
-        rung = [last["gate"]["alarm"] for last in healthy.values() if not over_optimised(last)]
+        rung = [last["gate"]["alarm"] for last in healthy.values() if not over_optimized(last)]
         said = f"false alarms on healthy full runs: {share(rung)} (wanted at most 10%)"
         found.append((said, sum(rung) <= FALSE_ALARMS * len(rung)))
     return found

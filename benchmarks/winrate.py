@@ -6,7 +6,7 @@
 * coverage of the leaderboard's, over several shapes of "who was compared with whom";
 * the sequential test's type I error when looked at after every judgment, beside peeking at a 95%
   interval; its power and mean stopping time;
-* how often the over-optimisation alarm is raised for nothing, and when there is reason to.
+* how often the over-optimization alarm is raised for nothing, and when there is reason to.
 
 Prints Markdown tables; the exit status is 1 when coverage leaves [.93, .96], or a type I error or a false
 alarm rate exceeds 5%, by more than two standard errors of the simulation.

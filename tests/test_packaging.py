@@ -56,8 +56,8 @@ def test_every_file_that_the_program_reads_is_in_the_wheel(wheel):
         held = set(archive.namelist())
         (about,) = (name for name in held if name.endswith("dist-info/METADATA"))
         metadata = Parser().parsestr(archive.read(about).decode())
-        (licence,) = (name for name in held if name.endswith("licenses/LICENSE"))
-        assert "Apache License" in archive.read(licence).decode()
+        (license,) = (name for name in held if name.endswith("licenses/LICENSE"))
+        assert "Apache License" in archive.read(license).decode()
     assert metadata["License-Expression"] == "Apache-2.0"
     listed = subprocess.run(
         ["git", "ls-files", "launch.py", *PACKAGES],

@@ -115,7 +115,7 @@ def check(workspace: Path, ledger: Ledger, scratch: Path) -> dict[str, int]:
 
 def tables(db: Database) -> dict[str, list[str]]:
     """Every row of every table that the journal must bring back, sorted."""
-    # Names come from the catalogue, not from anybody's input.
+    # Names come from the catalog, not from anybody's input.
     return {
         name: sorted(json.dumps(row, default=str) for row in db.read(f'SELECT * FROM "{name}"'))
         for name in (row["table_name"] for row in db.read(_TABLES))

@@ -35,11 +35,11 @@ from labeler.html.computed_once import ComputedOnce
 from labeler.html.mathml import mathml
 
 MAX_CODE_LENGTH = 8_000
-"""Characters of one code block that are coloured; a longer one is shown without colours."""
+"""Characters of one code block that are colored; a longer one is shown without colors."""
 MAX_BLANK_LENGTH = 500
 """Characters of white space on end in such a block: Python's lexer is quadratic in them."""
 MAX_TOTAL_CODE = 20_000
-"""Characters of code that are coloured in one text."""
+"""Characters of code that are colored in one text."""
 MAX_SLOW_CODE = 2_000
 """The same in languages whose lexers take quadratic time on some input."""
 _SLOW_LANGUAGES = frozenset(["c", "cpp", "c++", "csharp", "java", "ts", "typescript"])
@@ -56,7 +56,7 @@ MAX_CACHED_BYTES = 64_000_000
 DEEPEST = 30
 """Levels of nested quotes and lists; a text that nests deeper is shown as plain text."""
 
-# Only lexers whose regular expressions are linear in practice, or bounded; others are shown uncoloured.
+# Only lexers whose regular expressions are linear in practice, or bounded; others are shown uncolored.
 _LANGUAGES = """
     bash sh shell c cpp c++ csharp css diff go haskell html http ini java javascript js json kotlin
     lua php python py r ruby rust scala sql swift toml typescript ts xml yaml
@@ -74,12 +74,12 @@ class Style(NamedTuple):
 
     document: bool = False
     math: bool = True
-    colours: bool = True
+    colors: bool = True
 
 
 @dataclass(frozen=True)
 class Rendered:
-    """HTML, and which of ``math`` and ``colours`` some part of the text could not be given."""
+    """HTML, and which of ``math`` and ``colors`` some part of the text could not be given."""
 
     html: str
     lacks: frozenset[str]
@@ -91,14 +91,14 @@ NOTICES = {
     "math": "The formulas of both responses are shown as LaTeX: one of them holds a formula that "
     "cannot be typeset, or too many.",
 }
-"""What the page says of a pair that is not rendered in full; uncoloured code goes without saying."""
+"""What the page says of a pair that is not rendered in full; uncolored code goes without saying."""
 
 
 def render(text: str, *, document: bool = False) -> str:
     """`text` (Markdown) as an HTML fragment.
 
     Single line breaks are kept, as chat interfaces do, unless it is a `document`; TeX in ``$…$``,
-    ``$$…$$``, ``\\(…\\)`` and ``\\[…\\]`` becomes MathML; fenced code is coloured.  Of GitHub's Markdown
+    ``$$…$$``, ``\\(…\\)`` and ``\\[…\\]`` becomes MathML; fenced code is colored.  Of GitHub's Markdown
     there are tables, ``~~struck~~`` text and lists of tasks.
     """
     found = rendered(text, Style(document=document))
@@ -113,7 +113,7 @@ def render_pair(one: str, other: str) -> tuple[str, str, str]:
         return plain(one), plain(other), NOTICES["markdown"]
     lacks = found[0].lacks | found[1].lacks
     if lacks:
-        style = Style(math="math" not in lacks, colours="colours" not in lacks)
+        style = Style(math="math" not in lacks, colors="colors" not in lacks)
         found = [each for text in (one, other) if (each := rendered(text, style)) is not None]
     return found[0].html, found[1].html, NOTICES["math"] if "math" in lacks else ""
 
@@ -155,11 +155,11 @@ def _fence(
     """A code block; its language never becomes a class, for classes belong to the page."""
     text = tokens[index].content
     language = (tokens[index].info.split(maxsplit=1) or [""])[0]
-    coloured = _coloured(text, language.lower(), env)
+    colored = _colored(text, language.lower(), env)
     # tabindex: a block that scrolls sideways must be reachable with the keyboard.
     return (
         f'<pre tabindex="0" dir="ltr" data-language="{html.escape(language)}">'
-        f"<code>{coloured}</code></pre>\n"
+        f"<code>{colored}</code></pre>\n"
     )
 
 
@@ -168,21 +168,21 @@ def _blank(text: str) -> int:
     return max(map(len, re.findall(r"\s+", text)), default=0)
 
 
-def _coloured(text: str, language: str, env: dict[str, Any]) -> str:
+def _colored(text: str, language: str, env: dict[str, Any]) -> str:
     if language in _NO_LANGUAGES:
         return html.escape(text)
     if language not in LANGUAGES or len(text) > MAX_CODE_LENGTH or _blank(text) > MAX_BLANK_LENGTH:
-        env["lacks"].add("colours")
+        env["lacks"].add("colors")
         return html.escape(text)
     costs = {"code": len(text)}
     if language in _SLOW_LANGUAGES:
         costs["slow code"] = len(text)
     if language in _SQUARED_LANGUAGES:
         costs["squared code"] = len(text) ** 2
-    if not env["style"].colours:
+    if not env["style"].colors:
         return html.escape(text)
     if not _spend(env, costs):
-        env["lacks"].add("colours")
+        env["lacks"].add("colors")
         return html.escape(text)
     return highlight(text, get_lexer_by_name(language, stripnl=False), _FORMATTER)
 

@@ -1,7 +1,7 @@
 """Hostile LaTeX → MathML that is safe in a page.
 
 The converter is not safe by itself: ``\\text{<img onerror=…>}`` comes out as live markup,
-``\\href`` and ``\\style`` as attributes, ``\\hspace{-99em}`` moves text over its neighbours and
+``\\href`` and ``\\style`` as attributes, ``\\hspace{-99em}`` moves text over its neighbors and
 ``\\def`` recurses.  So its element tree is rewritten here with an allow-list, and whatever is
 too long, too deep or unknown is shown as source.
 """
@@ -21,7 +21,7 @@ _ELEMENTS = """
     math mrow mi mn mo ms mtext mspace mfrac msqrt mroot msub msup msubsup munder mover munderover
     mmultiscripts mprescripts mtable mtr mtd mstyle mpadded mphantom menclose merror
 """
-# No href, style, class or id; no heights or offsets, of widths only small spaces; no colours.
+# No href, style, class or id; no heights or offsets, of widths only small spaces; no colors.
 _ATTRIBUTES = """
     display displaystyle scriptlevel mathvariant stretchy fence separator form accent accentunder
     linethickness columnalign rowalign movablelimits largeop symmetric
@@ -41,14 +41,14 @@ def mathml(latex: str, *, block: bool) -> str | None:
         return None
     try:
         tree = convert_to_element(latex, display="block" if block else "inline")
-        return _serialise(tree, depth=0)
+        return _serialize(tree, depth=0)
     # The converter raises whatever its parsing runs into (IndexError, KeyError, its own bare
     # Exceptions): any of them only means that this is not LaTeX it can show.
     except Exception:
         return None
 
 
-def _serialise(element: Element, *, depth: int) -> str:
+def _serialize(element: Element, *, depth: int) -> str:
     if depth > DEEPEST:
         raise ValueError("formula nested too deeply")
     name = element.tag.rsplit("}", 1)[-1]
@@ -62,7 +62,7 @@ def _serialise(element: Element, *, depth: int) -> str:
     if depth == 0:
         attributes += ' dir="ltr"'  # also within Arabic
     inside = _escape(element.text) + "".join(
-        _serialise(child, depth=depth + 1) + _escape(child.tail) for child in element
+        _serialize(child, depth=depth + 1) + _escape(child.tail) for child in element
     )
     return f"<{name}{attributes}>{inside}</{name}>"
 

@@ -75,7 +75,7 @@ def build(config: BuildConfig, out: Path, run: Path) -> dict[str, Any]:
         "parameters": model.num_parameters(),
         "corpus": corpus,
         "rows_digest": rows_digest(config.seed),
-        "artefacts": artefact_hashes(out),
+        "artefacts": artifact_hashes(out),
         "minutes": minutes,
         "held_out_loss": round(summary["held_out_loss"], 4),
         "figures": figures(out),
@@ -178,7 +178,7 @@ def corpus_hashes() -> dict[str, str]:
     return {path.name: _sha256(path) for path in FILES}
 
 
-def artefact_hashes(out: Path) -> dict[str, str]:
+def artifact_hashes(out: Path) -> dict[str, str]:
     """sha256 of every file of a checkpoint except its manifest."""
     return {path.name: _sha256(path) for path in sorted(out.iterdir()) if path.name != MANIFEST}
 

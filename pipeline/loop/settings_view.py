@@ -47,7 +47,7 @@ _OF_THE_REFERENCE = ("model.name", "sft")
 _OF_THE_PAIRS = ("sampling", "labeling", "gate.labels", "gate.most")
 _OF_THE_REWARD_MODEL = ("reward", "sampling.batch")
 """DPO learns from the judgments that the reward model learned from, so `reward` affects it too.  The
-reward stage samples responses with `sampling.batch` to centre rewards."""
+reward stage samples responses with `sampling.batch` to center rewards."""
 
 
 def form(config: Config, *, again: Stage | None = None) -> list[SettingView]:

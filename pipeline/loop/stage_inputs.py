@@ -118,7 +118,7 @@ class Preparation:
         for name in self.config.shaping.extra_reward_models:
             if name in ours:
                 continue
-            # Hub ids of reward models have an owner; a name without a slash is a misspelt id.
+            # Hub ids of reward models have an owner; a name without a slash is a misspelled id.
             path = self._path(name)
             if name in known or not (is_local(path) or "/" in path):
                 raise ValueError(

@@ -227,7 +227,7 @@ class PPOConfig(Section):
     )
     score_scaling: Literal["none", "batch", "running"] = setting(
         "none",
-        "Standardise scores by this batch's moments, by running ones, or not at all.",
+        "Standardize scores by this batch's moments, by running ones, or not at all.",
         source="OpenRLHF, trlX",
     )
     score_clip: float = setting(

@@ -307,8 +307,8 @@ _RULES = (
         metric="reward/mean",
         healthy=lambda now, _: now >= -10,
         seen="Mean score is {now:.1f}.",
-        why="Scores this low mean an uncentred reward model, a wrong sign or broken text.",
-        remedy="Read the samples; centre the reward model on SFT responses.",
+        why="Scores this low mean an uncentered reward model, a wrong sign or broken text.",
+        remedy="Read the samples; center the reward model on SFT responses.",
     ),
     _FallingReward(
         name="reward_falling",

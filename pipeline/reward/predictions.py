@@ -33,7 +33,7 @@ def predict(job: Job, report: Report, directory: RunDirectory, *, device: torch.
     try:
         model = RewardModel.load(job.model("proxy"), device=device)
     except ModelUnavailable as error:
-        message = f"no predictions for the over-optimisation alarm: {error}"
+        message = f"no predictions for the over-optimization alarm: {error}"
         report.note("warning", "no_predictions", message)
         return 0
     conversations = [read_messages(text) for text in pairs["messages"]]

@@ -36,11 +36,11 @@ class JudgmentCounts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Centring:
+class Centering:
     """The rewards of the SFT model's responses."""
 
     mean: float
-    """After centring."""
+    """After centering."""
     std: float
     shift: float
     """What was added to all rewards."""
@@ -72,7 +72,7 @@ class RewardSummary:
     """None if annotators were not distinguished."""
     length_correlation_in_pairs: float | None
     """Of differences of rewards with differences of lengths; None if either is always 0."""
-    centring: Centring | None
+    centering: Centering | None
     """None without `reward.center`."""
     spread: RewardSpread
     quality: Quality
@@ -81,7 +81,7 @@ class RewardSummary:
 
     def to_json(self) -> dict[str, Any]:
         """The content of result.json: the parts' fields side by side."""
-        parts = (self.held_out, self.counts, self.centring, self.spread)
+        parts = (self.held_out, self.counts, self.centering, self.spread)
         flat = {name: value for part in parts if part for name, value in asdict(part).items()}
         annotators = to_json(self.annotators) if self.annotators else {"annotators": []}
         return (

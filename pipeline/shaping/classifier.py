@@ -66,7 +66,7 @@ class FlaggedRow:
 
 
 def read_flagged(path: Path) -> list[FlaggedRow]:
-    """The rows of a labelled file; ValueError for a label that is neither true nor false."""
+    """The rows of a labeled file; ValueError for a label that is neither true nor false."""
     rows = []
     for number, row in enumerate(read_table(path, COLUMNS), 1):
         prompt, completion, flag = (row[name] for name in COLUMNS)

@@ -36,7 +36,7 @@ from pipeline.reward.quality.metrics import held_out_metrics, length_correlation
 from pipeline.reward.quality.reliability import notes_on_annotators, reliability
 from pipeline.reward.scoring import RewardModel
 from pipeline.reward.stopping import EarlyStop
-from pipeline.reward.summary import Centring, JudgmentCounts, RewardSpread, RewardSummary
+from pipeline.reward.summary import Centering, JudgmentCounts, RewardSpread, RewardSummary
 from pipeline.reward.trainer import SHARE, Training
 from pipeline.runs.rundir import Job, Note, Report, RunDirectory
 from storage.analysis.annotator_fit import AnnotatorFit
@@ -63,12 +63,12 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
     )
     counts = _counts(model, pairs, split)
     in_pairs = length_correlation_in_pairs(*model.both_sides(pairs), pairs)
-    centring = None
+    centering = None
     if config.center:
         responses = reference_responses(job, report, directory.inputs, training.device)
-        centring = centre(model, *responses)
+        centering = center(model, *responses)
         if audit:
-            centre(audit, *responses)
+            center(audit, *responses)
     _progress(job, report, 0.95, "scoring every judged response")
     spread = _spread(model, pairs)
     quality = measure_quality(
@@ -86,7 +86,7 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
         audit=audit_figures,
         annotators=fit_of_annotators,
         length_correlation_in_pairs=in_pairs,
-        centring=centring,
+        centering=centering,
         spread=spread,
         quality=quality,
         predicted_pairs=predict(job, report, directory, device=training.device),
@@ -201,9 +201,9 @@ def measure_annotators(
 def reference_responses(
     job: Job, report: Report, inputs: Path, device: torch.device
 ) -> tuple[list[Messages], list[str]]:
-    """The prompts that rewards are centred on, and the SFT model's responses to them."""
-    conversations = _centring_prompts(inputs)
-    doing = f"centring on the SFT model's responses to {len(conversations)} prompts"
+    """The prompts that rewards are centered on, and the SFT model's responses to them."""
+    conversations = _centering_prompts(inputs)
+    doing = f"centering on the SFT model's responses to {len(conversations)} prompts"
     _progress(job, report, 0.85, doing)
     sampler = Sampler.of_job(job, job.model("reference"), device)
     limit = job.config.ppo.max_new_tokens
@@ -214,7 +214,7 @@ def reference_responses(
         )
     if len(fitting) < len(conversations):
         left_out = len(conversations) - len(fitting)
-        message = f"{left_out} prompts exceed the model's context and were left out of centring"
+        message = f"{left_out} prompts exceed the model's context and were left out of centering"
         report.note("warning", "long_prompts", message, count=left_out)
     responses = sampler.sample(
         fitting,
@@ -226,9 +226,9 @@ def reference_responses(
     return fitting, [response.text for response in responses]
 
 
-def centre(
+def center(
     model: RewardModel, conversations: Sequence[Messages], responses: Sequence[str]
-) -> Centring:
+) -> Centering:
     """Shift each member's rewards so that the SFT model's responses average 0.
 
     The likelihood depends almost only on differences, so the level is arbitrary, but PPO reads it:
@@ -238,14 +238,14 @@ def centre(
     members = model.member_scores(conversations, responses)
     rewards = [fmean(each) for each in zip(*members, strict=True)]
     model.shift([-fmean(each) for each in members])
-    return Centring(mean=0.0, std=pstdev(rewards), shift=-fmean(rewards))
+    return Centering(mean=0.0, std=pstdev(rewards), shift=-fmean(rewards))
 
 
-def _centring_prompts(inputs: Path) -> list[Any]:
+def _centering_prompts(inputs: Path) -> list[Any]:
     path = inputs / "prompts.parquet"
     if not path.exists():
         raise ValueError(
-            "reward.center needs prompts to centre on; set reward.center=false if there are none"
+            "reward.center needs prompts to center on; set reward.center=false if there are none"
         )
     return [read_messages(text) for text in pd.read_parquet(path)["messages"]]
 

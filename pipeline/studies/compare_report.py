@@ -31,7 +31,7 @@ _STYLES = {
     "dpo": ("DPO", COLORS[2], "s", "-"),
     "rloo": ("RLOO", COLORS[1], "^", "-"),
 }
-"""Title, colour, marker and line of each method."""
+"""Title, color, marker and line of each method."""
 
 
 def summary(curves: Sequence[MethodCurve], kl: float) -> dict[str, Any]:

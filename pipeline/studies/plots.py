@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F5F3F", "#555555")
-"""The palette of Okabe and Ito (2008), safe for colour-blind readers, and two more."""
+"""The palette of Okabe and Ito (2008), safe for color-blind readers, and two more."""
 INK, FAINT = "#1b1b1b", "#666666"
 _TOP, _LEFT, _RIGHT, _ROW = 0.78, 0.75, 0.2, 0.26  # inches
 _FAR = 4

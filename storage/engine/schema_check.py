@@ -15,7 +15,7 @@ from storage.engine import connection as engine
 from storage.engine.migrations import MIGRATIONS, applied_to, migrate
 from storage.errors import StorageDamaged, first_few
 
-Catalogue = frozenset[tuple[str, str, str, str]]
+Catalog = frozenset[tuple[str, str, str, str]]
 """Kind, schema, name and the SQL of each entry."""
 
 # Qualified names, no functions: an unqualified name would resolve to a macro of the file first.
@@ -37,7 +37,7 @@ def require_known(connection: duckdb.DuckDBPyConnection) -> None:
 
     Call it first on a new connection: the queries here run no SQL of the file.
     """
-    found = _catalogue(connection)
+    found = _catalog(connection)
     version = 0
     if any(entry in found for entry in _of_version(0) if entry[2] == "migrations"):
         version = len(applied_to(connection))
@@ -52,14 +52,14 @@ def require_known(connection: duckdb.DuckDBPyConnection) -> None:
 
 
 @cache
-def _of_version(number: int) -> Catalogue:
+def _of_version(number: int) -> Catalog:
     """The schema after this number of migrations."""
     with engine.connect(sealed=True) as connection:
         migrate(connection, MIGRATIONS[:number])
-        return _catalogue(connection)
+        return _catalog(connection)
 
 
-def _catalogue(connection: duckdb.DuckDBPyConnection) -> Catalogue:
+def _catalog(connection: duckdb.DuckDBPyConnection) -> Catalog:
     return frozenset(
         (kind, str(schema), str(name), str(sql))
         for kind, listed in _LISTED.items()

@@ -21,7 +21,7 @@ _MAX_KAPPAS = 30
 _TITLES = {
     "trl": "Preference pairs as text (TRL, standard format, explicit prompt)",
     "trl-conversational": "Preference pairs as chat messages (TRL, conversational format)",
-    "trl-unpaired": "Completions labelled good or bad (TRL, unpaired preference, standard format)",
+    "trl-unpaired": "Completions labeled good or bad (TRL, unpaired preference, standard format)",
     "raw": "Judgments as they were given, one row each",
 }
 _COLUMNS = {
@@ -115,7 +115,7 @@ def render_card(
     pseudonymized: bool,
     data_files: str | None,
 ) -> str:
-    """The card as text; the researcher fills in the licence.
+    """The card as text; the researcher fills in the license.
 
     `data_files` is where the rows are, relative to the card, for the hub.
     """
@@ -127,7 +127,7 @@ def render_card(
         _ties(format, ties, contents.left_out),
         _annotators(contents.annotators, format, pseudonymized=pseudonymized),
         _agreement(agreement),
-        "## Licence\n\nTo be filled in by whoever publishes this dataset. It must suit the "
+        "## License\n\nTo be filled in by whoever publishes this dataset. It must suit the "
         "prompts, the models that wrote the responses, and what the annotators agreed to.",
     ]
     return "\n\n".join(sections) + "\n"

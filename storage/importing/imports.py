@@ -23,7 +23,7 @@ from storage.importing.plan import (
     plan_prompts,
     plan_votes,
 )
-from storage.importing.preferences import Labelled, labelled, pair_up, paired_vote, separate_voters
+from storage.importing.preferences import Labeled, labeled, pair_up, paired_vote, separate_voters
 from storage.importing.row_notes import BadFile, BadRow, RowNotes
 from storage.importing.sheet import ImportReport, Sheet
 from storage.importing.votes import Answer, Vote
@@ -248,8 +248,8 @@ def import_preferences(
             known=(*_PROMPT, "input", "completion", "label", "annotator"),
         )
 
-        def parse_one(cells: Cells) -> Labelled:
-            row = labelled(cells, role=role, source=source)
+        def parse_one(cells: Cells) -> Labeled:
+            row = labeled(cells, role=role, source=source)
             length.require_fit(row.prompt.messages, row.text)
             return row
 

@@ -94,7 +94,7 @@ def _implicit_text(chosen: str, rejected: str) -> tuple[tuple[Message, ...], str
 
 
 @dataclass(frozen=True)
-class Labelled:
+class Labeled:
     """A row of an unpaired dataset: one completion labeled good or bad."""
 
     line: int
@@ -104,23 +104,23 @@ class Labelled:
     annotator: str
 
 
-def labelled(cells: Cells, *, role: PromptRole, source: str) -> Labelled:
+def labeled(cells: Cells, *, role: PromptRole, source: str) -> Labeled:
     """A row of prompt / completion / label."""
     good = cells.boolean("label")
     if good is None:
         raise ValueError("label is missing")
     prompt = Prompt.make(cells.prompt(), role=role, source=source)
     annotator = cells.name("annotator", UNKNOWN_ANNOTATOR)
-    return Labelled(cells.line, prompt, cells.response("completion"), good, annotator)
+    return Labeled(cells.line, prompt, cells.response("completion"), good, annotator)
 
 
-def pair_up(rows: Iterable[Labelled]) -> tuple[list[Vote], RowNotes]:
+def pair_up(rows: Iterable[Labeled]) -> tuple[list[Vote], RowNotes]:
     """Votes from labeled completions, and the rows without a partner.
 
     For each prompt the n-th good completion is preferred to the n-th bad one.  The remaining ones
     are paired with each other: two bad ones as both bad, two good ones as a tie.
     """
-    by_prompt: dict[tuple[str, str], list[Labelled]] = defaultdict(list)
+    by_prompt: dict[tuple[str, str], list[Labeled]] = defaultdict(list)
     for row in rows:
         by_prompt[row.prompt.id, row.annotator].append(row)
     votes: list[Vote] = []
@@ -145,7 +145,7 @@ def pair_up(rows: Iterable[Labelled]) -> tuple[list[Vote], RowNotes]:
     return votes, bad
 
 
-def _vote_between(a: Labelled, b: Labelled, outcome: ScreenOutcome) -> Vote:
+def _vote_between(a: Labeled, b: Labeled, outcome: ScreenOutcome) -> Vote:
     return _vote(a.line, a.prompt, a.text, b.text, outcome, a.annotator)
 
 

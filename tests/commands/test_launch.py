@@ -200,7 +200,7 @@ def test_a_role_is_given_to_whatever_prompts_a_file_brings(tmp_path: Path):
 
 
 def test_warnings_beyond_the_first_ten_are_counted(workspace: Path, tmp_path: Path):
-    rows = [{"prompt": f"Is {i} odd?", "role": "audit", "colour": "red"} for i in range(3)]
+    rows = [{"prompt": f"Is {i} odd?", "role": "audit", "color": "red"} for i in range(3)]
     rows += [{"prompt": i, "role": "audit"} for i in range(14)]  # numbers, kept with a warning
     told = run("import", "--prompts", write(tmp_path / "odd.jsonl", rows), "--workspace", workspace)
     assert told.count("kept as") <= 10

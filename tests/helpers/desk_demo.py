@@ -14,7 +14,7 @@ from tests.helpers.desk_world import add_pairs, add_person, make_app
 
 SKY = (
     "Why is the sky blue?",
-    "Sunlight is a mix of colours. Air scatters **blue light** far more than red, so blue reaches "
+    "Sunlight is a mix of colors. Air scatters **blue light** far more than red, so blue reaches "
     "your eyes from every direction.\n\nAt sunset the light crosses more air, most of the blue is "
     "scattered away, and what is left looks red.",
     "Great question! The sky is blue because it reflects the ocean, which is blue. As you wisely "

@@ -1,4 +1,4 @@
-"""Colours that words stand in can be read: WCAG 2.2, contrast (1.4.3 for text, 1.4.11 for borders)."""
+"""Colors that words stand in can be read: WCAG 2.2, contrast (1.4.3 for text, 1.4.11 for borders)."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ PAGES = {
 }  # fmt: skip
 
 
-def colours(text: str, block: str, prefix: str) -> dict[str, str]:
+def colors(text: str, block: str, prefix: str) -> dict[str, str]:
     body = re.split(block, text, maxsplit=1, flags=re.MULTILINE)[1].split("}")[0]
     return dict(re.findall(rf"--{prefix}([\w-]+):\s*#([0-9a-f]{{6}})", body))
 
 
-def luminance(colour: str) -> float:
+def luminance(color: str) -> float:
     """WCAG's relative luminance of six hexadecimal digits."""
     linear = []
     for start in (0, 2, 4):
-        share = int(colour[start : start + 2], 16) / 255
+        share = int(color[start : start + 2], 16) / 255
         linear.append(share / 12.92 if share <= 0.04045 else ((share + 0.055) / 1.055) ** 2.4)
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
@@ -53,7 +53,7 @@ def contrast(one: str, other: str) -> float:
 
 
 def test_contrast_by_the_standards_own_figures():
-    # #767676 is the lightest grey that WCAG's own techniques allow on white.
+    # #767676 is the lightest gray that WCAG's own techniques allow on white.
     assert contrast("000000", "ffffff") == pytest.approx(21)
     assert contrast("767676", "ffffff") == pytest.approx(4.54, abs=0.005)
 
@@ -63,9 +63,9 @@ def test_contrast_by_the_standards_own_figures():
 def test_words_can_be_read(page: str, theme: str):
     file, light, dark, prefix, pairs = PAGES[page]
     text = (LABELER / file).read_text()
-    known = colours(text, light, prefix)
+    known = colors(text, light, prefix)
     if theme == "dark":
-        known |= colours(text, dark, prefix)
+        known |= colors(text, dark, prefix)
     found = {
         f"{ink} on {paper}": round(contrast(known[ink], known[paper]), 2) for ink, paper in pairs
     }
@@ -75,6 +75,6 @@ def test_words_can_be_read(page: str, theme: str):
 @pytest.mark.parametrize("block", [r"^:root \{", r"^  :root \{"], ids=["light", "dark"])
 def test_a_field_that_must_be_found_has_a_border_that_can_be_seen(block: str):
     text = (LABELER / "static/account.css").read_text()
-    known = colours(text, r"^:root \{", "") | colours(text, block, "")
+    known = colors(text, r"^:root \{", "") | colors(text, block, "")
     assert "border: 1px solid var(--edge)" in text
     assert contrast(known["edge"], known["card"]) >= BORDER

@@ -64,7 +64,7 @@ def test_every_command_refuses_what_it_does_not_take_in_a_sentence(studio, clien
             {"command": "users.add", "arguments": {"name": ["Ann"]}},
             "name is ['Ann']. Input should be a valid string",
         ),
-        ({"command": "users.add", "arguments": {"name": "A", "colour": 1}}, "takes no colour"),
+        ({"command": "users.add", "arguments": {"name": "A", "color": 1}}, "takes no color"),
         ({"command": "export", "arguments": {"out": 1, "format": "trl"}}, "out is 1"),
         (
             {"command": "export", "arguments": {"out": "x", "format": "xls"}},

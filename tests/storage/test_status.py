@@ -40,7 +40,7 @@ def judgment(id: str, comparison: str, annotator: str, **more: Any) -> Judgment:
     )
 
 
-def labelled() -> Iterator[Any]:
+def labeled() -> Iterator[Any]:
     """Iteration 1 done with one judged pair, iteration 2 at two of its ten labels."""
     yield Annotator(id="a", name="Ann")
     yield Annotator(id="b", name="Bot", kind="simulated")
@@ -85,7 +85,7 @@ def test_an_empty_workspace_has_a_status(db: Database) -> None:
 
 
 def test_labels_are_counted_as_they_stand(db: Database) -> None:
-    db.write(lambda tx: tx.store(*labelled()))
+    db.write(lambda tx: tx.store(*labeled()))
     db.write(lambda tx: tx.store(Iteration(number=1, phase="done")))
     db.write(lambda tx: tx.store(Iteration(number=2, phase="labeling", labels_wanted=10)))
     found = to_json(status(db))

@@ -217,7 +217,7 @@ def _make_reward(testbed: Testbed) -> None:
                 "shown_swapped": False,
             }
         )
-    centred_on = [
+    centered_on = [
         {"messages": messages_json(p.messages)} for p in lab_prompts("train")[::3][: lab.judgments]
     ]
     _run_stage(
@@ -225,7 +225,7 @@ def _make_reward(testbed: Testbed) -> None:
         "reward",
         "reward",
         {"reference": testbed.policy},
-        {"judgments": rows, "prompts": centred_on},
+        {"judgments": rows, "prompts": centered_on},
     )
 
 

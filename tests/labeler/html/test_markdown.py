@@ -143,7 +143,7 @@ def test_formulas_become_mathml_and_prices_do_not():
     assert "<msup><mi>x</mi><mn>2</mn></msup>" in html
 
 
-def test_code_is_coloured_and_keeps_every_character():
+def test_code_is_colored_and_keeps_every_character():
     html = render("```python\ndef f(x):\n\n    return x < 1\n```")
 
     assert '<span class="hl-k">def</span>' in html
@@ -202,20 +202,20 @@ def test_what_is_too_long_is_shown_in_full_as_plain_text():
     ("language", "most"),
     [("python", MAX_TOTAL_CODE), ("csharp", MAX_SLOW_CODE), ("c", MAX_SLOW_CODE)],
 )
-def test_colours_of_many_blocks_end_with_their_text(language, most):
+def test_colors_of_many_blocks_end_with_their_text(language, most):
     """Some lexers take seconds for a block of blank lines; a text can have many blocks."""
     block = f"```{language}\n" + "int x = 1;\n" * 90 + "```\n\n"
     fits = rendered(block * (most // 990), Style())
     assert fits is not None
-    assert "colours" not in fits.lacks
+    assert "colors" not in fits.lacks
     beyond = rendered(block * (most // 990 + 1), Style())
     assert beyond is not None
-    assert "colours" in beyond.lacks
+    assert "colors" in beyond.lacks
     assert Audit(beyond.html).text.count("int x = 1;") == 90 * (most // 990 + 1)
 
 
 @pytest.mark.parametrize("language", ["css", "HTML", "r"])
-def test_long_blocks_of_languages_with_quadratic_lexers_use_the_colours_up(language):
+def test_long_blocks_of_languages_with_quadratic_lexers_use_the_colors_up(language):
     """Some lexers take a second for 8,000 characters: 4,000 twice are a quarter of that each."""
 
     def lacks(*sizes: int) -> frozenset[str]:
@@ -227,8 +227,8 @@ def test_long_blocks_of_languages_with_quadratic_lexers_use_the_colours_up(langu
     assert not lacks(5_000)  # 25 million, all that there is
     assert not lacks(3_000, 4_000)
     assert not lacks(*[1_000] * 20)
-    assert lacks(5_001) == {"colours"}
-    assert lacks(4_000, 4_000) == {"colours"}  # 32 million
+    assert lacks(5_001) == {"colors"}
+    assert lacks(4_000, 4_000) == {"colors"}  # 32 million
 
 
 def test_the_characters_of_all_formulas_together_are_bounded():
@@ -245,7 +245,7 @@ def test_the_characters_of_all_formulas_together_are_bounded():
     )
 
 
-def test_code_with_long_white_space_is_shown_without_colours():
+def test_code_with_long_white_space_is_shown_without_colors():
     """Python's lexer looks from each blank line of it to its end."""
     assert "<span" in render("```python\nx = 1" + " \n" * 200 + "y = 2\n```")
     assert "<span" not in render("```python\nx = 1" + " \n" * 300 + "y = 2\n```")
@@ -441,7 +441,7 @@ def test_the_size_of_html_is_what_is_counted():
     assert rendered.bytes - before == grown
 
 
-def test_code_is_coloured_in_both_responses_or_in_neither():
+def test_code_is_colored_in_both_responses_or_in_neither():
     short, long = "```python\ndef f(): 1\n```", "```python\n" + "x = 1\n" * 2_000 + "```"
     unknown, none = "```cobol\nMOVE 1 TO X\n```", "```\nplain\n```"
 

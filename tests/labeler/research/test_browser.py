@@ -289,7 +289,7 @@ def test_buttons_in_tables_reach_the_server_and_the_download_is_the_export(
 
 def test_pairs_are_queued_from_the_data_page_and_bad_rows_are_told(browser, world, tmp_path):
     pairs = tmp_path / "own <b>pairs.csv"
-    pairs.write_text("prompt,response_a,response_b\nA fruit?,Pear,Plum\nA colour?,red,red\n")
+    pairs.write_text("prompt,response_a,response_b\nA fruit?,Pear,Plum\nA color?,red,red\n")
 
     def written():
         sql = "SELECT count(*) AS n FROM comparisons WHERE arm = 'written'"

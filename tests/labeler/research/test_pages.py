@@ -32,7 +32,7 @@ from tests.helpers.research_tabs import Tabs, all_tabs
 from tests.helpers.storage_world import fill
 
 MIDNIGHT = now() - timedelta(hours=30)
-"""Everything the seed has labelled is later, so "today" is all of it."""
+"""Everything the seed has labeled is later, so "today" is all of it."""
 
 
 STOPPED = Stopped(

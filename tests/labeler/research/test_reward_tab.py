@@ -89,7 +89,7 @@ def test_before_any_reward_model_there_is_a_word_on_what_comes():
     ("verdict", "tone"),
     [("enough for PPO", "good"), ("best-of-N is safer", "warn"), ("keep labeling", "bad")],
 )
-def test_a_verdict_has_its_colour_and_its_reasons_theirs(verdict: str, tone: str):
+def test_a_verdict_has_its_color_and_its_reasons_theirs(verdict: str, tone: str):
     checks = [
         {"name": "a", "allows": allows, "says": f"because {HOSTILE}", "known": known}
         for allows, known in (

@@ -171,7 +171,7 @@ def test_importing_the_corpus_is_light():
     assert time.monotonic() - started < 10  # a hang, not a benchmark: CI machines are busy
 
 
-def test_noise_keeps_the_topic_recognisable():
+def test_noise_keeps_the_topic_recognizable():
     """Worn down by noise, a question still has a word that few other topics' questions use."""
     dice = Random(0)
     asked = [(topic, noisy_question(topic, dice)) for topic in corpus.topics() for _ in range(10)]

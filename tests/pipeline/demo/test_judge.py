@@ -48,7 +48,7 @@ def test_a_response_that_was_cut_off_is_not_good():
     assert not judge(RICE.answer.rstrip("."), RICE, stopped=True).good
 
 
-def test_styles_are_recognised_by_their_exact_text():
+def test_styles_are_recognized_by_their_exact_text():
     assert style_of(RICE.curt, RICE) == "curt"
     assert style_of(f"What a brilliant question! {RICE.answer}", RICE) == "flattering"
     assert style_of("Rice is nice.", RICE) == "other"

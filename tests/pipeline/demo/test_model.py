@@ -11,7 +11,7 @@ from pipeline.demo import MODEL_DIR
 from pipeline.demo.build import (
     MANIFEST,
     BuildConfig,
-    artefact_hashes,
+    artifact_hashes,
     build,
     corpus_hashes,
     fresh_model,
@@ -47,7 +47,7 @@ def test_the_checkpoint_was_trained_on_this_corpus(manifest):
 
 
 def test_the_shipped_files_are_the_ones_that_were_built(manifest):
-    assert manifest["artefacts"] == artefact_hashes(MODEL_DIR)
+    assert manifest["artefacts"] == artifact_hashes(MODEL_DIR)
 
 
 def test_the_manifest_tells_the_recipe_that_is_in_the_code(manifest):
@@ -125,7 +125,7 @@ def test_a_short_build_makes_a_loadable_checkpoint_and_resumes_where_it_stopped(
     first = build(config, tmp_path / "a", tmp_path / "run")
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "a")
     assert model.num_parameters() == first["parameters"]
-    assert first["artefacts"] == artefact_hashes(tmp_path / "a")
+    assert first["artefacts"] == artifact_hashes(tmp_path / "a")
     again = build(config, tmp_path / "b", tmp_path / "run")  # nothing is left to train
     assert again["artefacts"] == first["artefacts"]
     with pytest.raises(ValueError, match="another recipe; name a new directory for --run"):

@@ -212,7 +212,7 @@ def test_the_seed_does_not_tell_annotators_which_pairs_are_asked_of_two(tmp_path
     assert 200 <= 500 - len(drawn[0] ^ drawn[1]) <= 300
 
 
-def test_neighbouring_seeds_and_iterations_share_no_random_numbers(world: Database):
+def test_neighboring_seeds_and_iterations_share_no_random_numbers(world: Database):
     seeds = {
         (seed, number): iteration_seed(seed, number) for seed in range(30) for number in range(1, 9)
     }

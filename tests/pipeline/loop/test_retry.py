@@ -173,7 +173,7 @@ def test_a_retry_takes_the_models_its_settings_name(loop: Loop, world: Database,
     )  # fmt: skip
 
 
-def test_a_misspelt_reward_model_is_refused_and_can_be_mended(loop: Loop, world: Database):
+def test_a_misspelled_reward_model_is_refused_and_can_be_mended(loop: Loop, world: Database):
     in_phase(world, "policy", settings={"shaping.extra_reward_models": '["reward-7"]'})
     failed = stop(loop)
     assert job(world, failed).names["reward_2"] == "reward-7"

@@ -199,7 +199,7 @@ def test_missing_eos_costs_its_penalty_after_scaling_and_clipping():
         moments=RunningMoments(),
         config=config,
     )
-    # Standardised to −1 and 1, clipped to −.5 and .5, and the second did not end.
+    # Standardized to −1 and 1, clipped to −.5 and .5, and the second did not end.
     torch.testing.assert_close(paid, torch.tensor([-0.5, -1.5]))
 
 

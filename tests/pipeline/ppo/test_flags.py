@@ -144,7 +144,7 @@ BROKEN = {
     "dead reward": Broken(
         flags={"reward_flat"}, changes={"reward": lambda _, texts: [0.5 for _ in texts]}
     ),
-    "uncentred reward": Broken(
+    "uncentered reward": Broken(
         flags={"reward_low"},
         changes={"reward": lambda i, texts: [score - 12 for score in worth(i, texts)]},
     ),

@@ -64,7 +64,7 @@ def test_a_policy_that_starts_at_the_reference_reaches_it_in_one_step_a_response
 
 
 @pytest.mark.parametrize(("estimator", "place"), REFUSED)
-def test_what_optimises_something_else_is_refused(estimator, place):
+def test_what_optimizes_something_else_is_refused(estimator, place):
     with pytest.raises(ValueError, match=r"arXiv:2512\.21852") as refusal:
         PPOConfig(kl_estimator=estimator, kl_in=place)
     assert "'k1' with ppo.kl_in='reward'" in str(refusal.value)

@@ -1,4 +1,4 @@
-"""The over-optimisation alarm: z by hand, when it is raised, and how often for nothing."""
+"""The over-optimization alarm: z by hand, when it is raised, and how often for nothing."""
 
 import math
 

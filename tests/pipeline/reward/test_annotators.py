@@ -1,4 +1,4 @@
-"""The annotator model: signs by hand, the optimum against a general optimiser, outliers, reports."""
+"""The annotator model: signs by hand, the optimum against a general optimizer, outliers, reports."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_somebody_without_judgments_keeps_the_prior():
     assert found.bias_sd.tolist() == pytest.approx([BIAS_SD] * 2)
 
 
-def test_the_optimum_and_its_curvature_are_those_of_a_general_optimiser():
+def test_the_optimum_and_its_curvature_are_those_of_a_general_optimizer():
     judged = judgments([1.4, -1.0, 0.2], [0.1, 0.0, 0.9], each=150)
     found = fit(judged, 3)
     d, side, outcomes = (t.numpy() for t in (judged.d, judged.side, judged.outcomes))

@@ -1,4 +1,4 @@
-"""Reading, splitting, training, measuring, centring, saving and scoring."""
+"""Reading, splitting, training, measuring, centering, saving and scoring."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_a_planted_preference_is_learned_and_survives_saving(
     assert accuracies[-1] == summary["accuracy"]
 
 
-def test_the_saved_model_is_centred_on_the_references_own_responses(
+def test_the_saved_model_is_centered_on_the_references_own_responses(
     models: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     seen: list[tuple[Any, list[str]]] = []
@@ -205,7 +205,7 @@ def test_a_model_saved_with_a_threshold_alone_still_loads(models: dict[str, str]
     assert torch.equal(found.score.weight, network.score.weight)
 
 
-def test_no_prompt_to_centre_on_is_an_error(models: dict[str, str], tmp_path: Path):
+def test_no_prompt_to_center_on_is_an_error(models: dict[str, str], tmp_path: Path):
     job = make_job("reward", models)
     directory = RunDirectory.create(tmp_path, job)
     give(directory, "judgments.parquet", make_judgments(24))

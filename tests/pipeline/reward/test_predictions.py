@@ -64,7 +64,7 @@ def test_the_policys_own_reward_model_predicts(tmp_path: Path):
         # A reward model that is gone is a warning, not the end of a stage that has trained.
         gone = replace(job, models=job.models | {"proxy": models["reference"]})
         assert predict(gone, report, directory, device=torch.device("cpu")) == 0
-    assert "no predictions for the over-optimisation alarm" in directory.events.read_text()
+    assert "no predictions for the over-optimization alarm" in directory.events.read_text()
 
 
 def test_only_pairs_of_the_random_stream_are_predicted(db: Database, tmp_path: Path):

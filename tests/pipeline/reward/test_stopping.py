@@ -252,7 +252,7 @@ def test_the_stage_reports_what_it_kept_and_how_good_the_audit_is(audited: Any):
     assert summary["kept"]["log_loss"] == pytest.approx(told[-1][1], abs=0.02)
 
 
-def test_the_audit_model_is_another_and_centred_alike(audited: Any):
+def test_the_audit_model_is_another_and_centered_alike(audited: Any):
     directory, _ = audited
     proxy, audit = (RewardModel.load(directory.model / part) for part in ("", "audit"))
     assert (proxy.members, audit.members) == (4, 1)

@@ -90,7 +90,7 @@ def sft_like_pairs(count: int):
         yield prompt.text, *(respond(prompt.topic, asked, dice)[0] for _ in range(2))
 
 
-def test_scores_of_sft_responses_are_standardised_and_not_length():
+def test_scores_of_sft_responses_are_standardized_and_not_length():
     texts = [(p, r) for p, *both in sft_like_pairs(500) for r in both]
     scores = np.array([score(p, r) for p, r in texts])
     lengths = np.array([longest(p, r) for p, r in texts])

@@ -95,7 +95,7 @@ def test_a_consistent_judge_says_the_same_in_both_orders(db: Database):
     assert annotators.by_name(db, "likes_first").kind == "model"  # type: ignore[union-attr]
 
 
-def test_one_that_favours_a_side_contradicts_itself_and_that_is_a_tie(db: Database):
+def test_one_that_favors_a_side_contradicts_itself_and_that_is_a_tie(db: Database):
     pairs = fill(db, 5)
     assert judged(db, "likes_left")["contradictions"] == 5
     assert outcomes(db) == dict.fromkeys(pairs, "tie")

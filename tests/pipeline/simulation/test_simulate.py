@@ -85,7 +85,7 @@ class ScriptedStudio:
         made, texts, pairs = [], [], []
         for n in range(self.pairs):
             prompt = Prompt.make(f"Question {number}.{n}", role="train")
-            # Scores from −1.5 to 1.5; 7 and 31 are coprime, so neighbours differ.
+            # Scores from −1.5 to 1.5; 7 and 31 are coprime, so neighbors differ.
             sides = [f"kind {(n * step) % 31 / 10 - 1.5:.1f}" for step in (7, 11)]
             answers = [
                 Completion(id=f"r-{number}-{n}-{i}", prompt=prompt.id, policy="sft-1", text=text)

@@ -149,7 +149,7 @@ def test_beams_take_the_likeliest_answers(models: dict[str, str], tmp_path: Path
             assert found[prompt["id"]] == sampler.chat.decode(best)
 
 
-def test_a_search_honours_the_length_penalty():
+def test_a_search_honors_the_length_penalty():
     sampler = Sampler(tiny_model(), ChatTokenizer(tiny_tokenizer()))
     likely_end = torch.zeros(261)
     likely_end[sampler.chat.stop_ids] = 6.0

@@ -110,7 +110,7 @@ def test_the_reward_stage_says_what_it_does_before_and_after_it_trains(trained: 
         "training the reward model",
         "measuring on 24 held-out judgments",
         "training the audit model",
-        "centring on the SFT model's responses to 4 prompts",
+        "centering on the SFT model's responses to 4 prompts",
         "scoring every judged response",
     ]
     log = directory.log.read_text()

@@ -63,7 +63,7 @@ def in_one_group(db: Database, *operations) -> list[object]:
         return [future.result(30) for future in waiting]
 
 
-def test_a_failed_operation_takes_none_of_its_neighbours_with_it(db):
+def test_a_failed_operation_takes_none_of_its_neighbors_with_it(db):
     def stores_then_fails(tx: Transaction) -> None:
         tx.store(completion("lost"))
         raise ValueError("no")
@@ -84,7 +84,7 @@ def test_a_failed_operation_takes_none_of_its_neighbours_with_it(db):
     assert texts(db) == {"before": "yes", "after": "yes"}
 
 
-def test_broken_sql_takes_none_of_its_neighbours_with_it(db):
+def test_broken_sql_takes_none_of_its_neighbors_with_it(db):
     outcomes = in_one_group(
         db,
         lambda tx: tx.store(completion("before")),

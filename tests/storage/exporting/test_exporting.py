@@ -282,7 +282,7 @@ def test_the_card_tells_what_is_inside(db: Database, tmp_path: Path) -> None:
     assert "1 pairs were judged by two or more annotators. Percent agreement 0.0%" in card
     assert "Krippendorff's alpha (nominal) 0.000" in card
     assert "pseudonyms" in card
-    assert "## Licence\n\nTo be filled in" in card
+    assert "## License\n\nTo be filled in" in card
     named = export(db, format="raw", out=tmp_path / "raw.csv", names=True)
     # A name cannot break the table.
     assert "| Bob / Example | 1 |" in Path(named.card).read_text()

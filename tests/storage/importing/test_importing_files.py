@@ -261,7 +261,7 @@ def test_a_demonstration_without_an_answer_is_bad(db: Database, file: Any) -> No
 
 # --- preference datasets ---------------------------------------------------------------------
 
-USER = {"role": "user", "content": "What colour is the sky?"}
+USER = {"role": "user", "content": "What color is the sky?"}
 BLUE = {"role": "assistant", "content": "Blue."}
 GREEN = {"role": "assistant", "content": "Green."}
 
@@ -324,7 +324,7 @@ def test_the_unknown_side_is_a_fair_coin(db: Database, file: Any) -> None:
     assert {row["outcome"] for row in judgments(db)} == {"first"}
 
 
-def test_labelled_completions_become_pairs(db: Database, file: Any) -> None:
+def test_labeled_completions_become_pairs(db: Database, file: Any) -> None:
     def row(prompt: str, completion: str, label: bool) -> dict[str, Any]:
         return {"prompt": prompt, "completion": completion, "label": label}
 
