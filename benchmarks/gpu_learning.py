@@ -2,7 +2,7 @@
 
     python -m benchmarks.gpu_learning --out DIR [--hidden 640 --layers 10] [--updates 100]
 
-    corpus ─▶ SFT ─▶ two answers a prompt, judged by the hidden preference ─▶ reward model ─▶ PPO
+    corpus ─▶ SFT ─▶ two answers per prompt, judged by the hidden preference ─▶ reward model ─▶ PPO
 
 Writes learning.json and learning.svg (reward and KL by update).  Needs torch, transformers and
 matplotlib only: SFT and the reward model are trained by a loop of a few lines here, PPO by the

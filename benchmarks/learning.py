@@ -60,7 +60,7 @@ def failures(runs: list[dict[str, Any]], first: float) -> list[str]:
 
 
 def table(runs: list[dict[str, Any]]) -> str:
-    """One row a run, in Markdown."""
+    """One row per run, in Markdown."""
     ordered = sorted(runs, key=lambda run: (-run["kl_weight"], run["seed"]))
     shown = (
         (

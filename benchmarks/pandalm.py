@@ -8,7 +8,7 @@ annotators; its README publishes Cohen's kappa .85, .88 and .86).  `--judgments`
 rows for `launch.py import --judgments`.  `--train` trains a reward model on the judgments from the
 embedded model: it shows that human data goes through, and at two million parameters little more.
 `--compare` does nothing but train reward models with annotators learned, with votes pooled, and on
-majorities (`benchmarks/pandalm_compare.py`), one JSON a seed; seeds that have one are not run again.
+majorities (`benchmarks/pandalm_compare.py`), one JSON file per seed; seeds that have one are not run again.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ prompts, all pairs of four random answers, against the gold itself.  The first r
 that a pair gets, are the same in every arm of a seed.
 
 `--trunk frozen` fits the members' heads on the demo model's own states, by convex optimization and
-so without the noise of stochastic training: seconds a seed.  `--trunk trained` trains the model's
+so without the noise of stochastic training: seconds per seed.  `--trunk trained` trains the model's
 weights with the heads: minutes.
 
 One JSON a seed is written to the folder, and arms that are in it are not run again.

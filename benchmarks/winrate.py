@@ -97,7 +97,7 @@ def leaderboard_coverage(generator: np.random.Generator, trials: int) -> Iterato
                     covered[rank.policy] += rank.low <= truth <= rank.high
             of_policies = [n / trials for name, n in covered.items() if name != "sft"]
             yield {
-                "compared": shape, "prompts a pair": prompts, "per prompt": per_prompt,
+                "compared": shape, "prompts per pair": prompts, "per prompt": per_prompt,
                 "coverage": float(np.mean(of_policies)), "lowest": min(of_policies),
             }  # fmt: skip
 

@@ -26,7 +26,7 @@ _WARNINGS_SHOWN = 10
 
 
 def _shorten(report: dict[str, Any]) -> dict[str, Any]:
-    """An import's report with the first warnings only; a file can have one a row."""
+    """An import's report with the first warnings only; a file can have one per row."""
     brief = {name: value for name, value in report.items() if not name.endswith("_in_all")}
     kept = {"skipped": report["skipped"], "warnings": report["warnings"][:_WARNINGS_SHOWN]}
     hidden = [

@@ -2,7 +2,7 @@
 
 records.py         the nouns; what every other module speaks in
 engine/            one writer thread, journal before commit, backup and restore; knows no labeling
-tables/            reading and writing records, one module a noun
+tables/            reading and writing records, one module per noun
 labeling/          the queue, leases, judgments
 importing/, exporting/    files into records and back
 analysis/          agreement and reliability of annotators

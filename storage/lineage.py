@@ -116,7 +116,7 @@ class _Tree:
 
 
 def render(tree: Mapping[str, Any]) -> str:
-    """The tree of `lineage` as indented text, one fact a line."""
+    """The tree of `lineage` as indented text, one fact per line."""
     return "\n".join(_lines(tree, indent="", label=""))
 
 

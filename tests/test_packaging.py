@@ -73,7 +73,7 @@ class Installed:
     """A fresh environment that holds the wheel and, by reference, the dependencies."""
 
     bin: Path
-    opened: Path  # the files of the checkout that its processes opened, one a line
+    opened: Path  # the files of the checkout that its processes opened, one per line
     environment: dict[str, str]
 
 

@@ -7,8 +7,8 @@ const TIMEOUT = 20000;
 
 class Unreachable extends Error {}
 
-// A request to our routes: {status, data}.  Throws Unreachable when there was no answer of ours: a
-// portal or a maintenance page may say 200 to anything.
+// A request to Kitestring: {status, data}.  Throws Unreachable if Kitestring did not answer; a captive
+// portal or a maintenance page may answer 200 to any request.
 async function request(method, path, body, annotator) {
   const headers = { Accept: "application/json" };
   if (body) headers["Content-Type"] = "application/json";
@@ -95,7 +95,7 @@ class Outbox {
     return this.acts.filter((act) => act.refused === null);
   }
 
-  // Is there anything that ends with the page?
+  // Whether some acts are lost when the page is closed.
   get hasVolatileActs() {
     return !this.durable && this.acts.length > 0;
   }

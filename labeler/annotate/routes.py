@@ -214,11 +214,11 @@ def explain_errors(app: FastAPI) -> None:
 
 NOT_JSON = "The body is not JSON."
 _UNREADABLE = "There was an error parsing the body"
-"""What FastAPI says of one that is not UTF-8, or nested too deeply."""
+"""FastAPI's message for a body that is not UTF-8 or is nested too deeply."""
 
 
-NOT_STORED = "The server's disk takes nothing now. No saved label is lost; tell the researcher"
-"""For annotators, in front of what the page keeps; files of the machine are not theirs to know."""
+NOT_STORED = "The server cannot save right now. No saved label is lost; tell the researcher"
+"""What annotators read if a write fails.  It names no files, which only researchers may know."""
 
 
 def _is_researcher(request: Request) -> bool:
@@ -235,6 +235,6 @@ def _sentence(error: Exception) -> str:
 
 
 def _about_field(problem: Mapping[str, Any]) -> str:
-    """Of one problem that pydantic found: the field and what is wrong with it."""
+    """The field and what is wrong with it, for one problem that pydantic found."""
     field = ".".join(str(part) for part in problem["loc"][1:] if part != "[key]") or "The body"
     return f"{field}: {problem['msg'].removeprefix('Value error, ')}."

@@ -29,7 +29,7 @@ from labeler.uploads import MAX_UPLOAD_BYTES
 
 Access = Literal["public", "signed-in", "researcher", "admin"]
 Kind = Literal["plain", "page", "call", "stream"]
-"""A route of ours, a Gradio page, a call of a Gradio function, or a stream."""
+"""One of Kitestring's routes, a Gradio page, a call of a Gradio function, or a stream."""
 
 MAX_BODY_BYTES = 1_000_000
 """Bytes of the body of a request by a researcher or the command line, except for files."""

@@ -120,7 +120,7 @@ class Batch:
 
     @property
     def read_lengths(self) -> Tensor:
-        """(B,) tokens a model reads: the last one is predicted only."""
+        """(B,) numbers of tokens that a model reads; the last token is only predicted."""
         return self.prompt_lengths + self.lengths - 1
 
     @property

@@ -138,7 +138,7 @@ def check_categories(
     """One category per prompt; the same for all prompts by default."""
     if categories is None:
         if config.baseline == "category_mean":
-            raise ValueError("ppo.baseline='category_mean' needs `categories`, one a prompt")
+            raise ValueError("ppo.baseline='category_mean' needs `categories`, one per prompt")
         return [""] * len(prompts)
     if len(categories) != len(prompts):
         raise ValueError(f"there are {len(categories)} categories for {len(prompts)} prompts")

@@ -150,7 +150,7 @@ class _Decoder:
         self.values: Tensor | None = None
 
     def decode(self, prompts: Sequence[Sequence[int]], first: int) -> None:
-        """Fill the result tensors of the rows from `first` on, one column a step."""
+        """Fill the result tensors of the rows from `first` on, one column per step."""
         live = torch.arange(first, first + len(prompts), device=self.device)
         ids, mask = left_padded(prompts, self.pad, self.device)
         cache: Any = None

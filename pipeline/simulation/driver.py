@@ -158,7 +158,7 @@ class _Driver:
         if tally.saved < self.labels:
             raise SimulationFailed(
                 f"the pairs ran out after {tally.saved} of {self.labels} judgments; ask for no more "
-                "with --labels, or begin in a fresh workspace that makes more pairs a judgment, "
+                "with --labels, or begin in a fresh workspace that makes more pairs per judgment, "
                 "with a larger --set sampling.surplus (1.3 by default)"
             )
 

@@ -117,7 +117,7 @@ class Tables:
         *,
         replace: str | None = None,
     ) -> None:
-        """Insert rows in one statement (one array a column: 20 times as fast as row by row).
+        """Insert rows in one statement (one array per column: 20 times as fast as row by row).
 
         `replace` names the columns of the key, separated by commas: a row with that key is updated.
         """

@@ -77,7 +77,7 @@ def test_nearly_equal_answers_are_not_asked_about(world, chat):
 
 
 def test_accuracy_counts_held_out_pairs_that_differ_in_gold(world):
-    # Held-out answers, four a prompt.  Gold 0 1 2 2: five pairs differ, of which rewards 0 2 1 5
+    # Held-out answers, four per prompt.  Gold 0 1 2 2: five pairs differ, of which rewards 0 2 1 5
     # order (0,1) (0,2) (0,3) (1,3) rightly and (1,2) wrongly; rewards of 1 all round get half.
     gold = np.array([9.0] * 12 + [0, 1, 2, 2] + [0, 1, 2, 2])
     one = replace(world, gold=gold)

@@ -233,7 +233,7 @@ def test_kl_in_the_loss_holds_the_policy(estimator):
 
 
 def test_a_divergence_in_the_loss_leaves_only_later_tokens_in_the_reward():
-    # One token a response: nothing follows it, so nothing is charged in the reward.
+    # One token per response: nothing follows it, so nothing is charged in the reward.
     settings = {"kl_weight": 2.0, "updates": 4, "lr": 5e-3, "max_new_tokens": 1}
     for charge, left in (({"kl_estimator": "k2", "kl_in": "loss"}, True), ({}, False)):
         metrics = list(tiny_trainer(**settings, **charge).run())[-1].metrics
@@ -266,7 +266,7 @@ def broken(value):
         ({"tokenizer": tiny_tokenizer(pad=None)}, "no padding token"),
         ({"reference": None}, "there is no reference; give the SFT model"),
         ({"critic_model": tiny_model()}, "a critic was given, but ppo.critic='shared'"),
-        ({"baseline": "category_mean"}, "needs `categories`, one a prompt"),
+        ({"baseline": "category_mean"}, "needs `categories`, one per prompt"),
         ({"categories": ["a"]}, "1 categories for 4 prompts"),
     ],
 )

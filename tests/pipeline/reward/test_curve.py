@@ -221,7 +221,7 @@ def test_a_curve_measures_each_judgment_unseen_at_each_share(
         assert {row["prompt"] for row in rows} == (stream - prompts)
         assert not prompts & held_out
         assert {row["share"] for row in rows} == {blocks / BLOCKS}
-        # Eighteen prompts in four blocks: four or five each, and eight judgments a prompt.
+        # Eighteen prompts in four blocks: four or five each, and eight judgments per prompt.
         assert {row["labels"] for row in rows} == {192 * len(prompts) / 18}
         assert {row["right"] for row in rows} <= {0.0, 0.5, 1.0}
         seen[blocks] |= {row["prompt"] for row in rows}

@@ -235,7 +235,7 @@ def test_bootstrap_counts_are_poisson_and_follow_from_the_judgment():
 
 def test_the_stage_reports_what_it_kept_and_how_good_the_audit_is(audited: Any):
     directory, summary = audited
-    # A quarter of 24 prompts is held out, 15% of the other 18 set apart: ten judgments a prompt.
+    # A quarter of 24 prompts is held out, 15% of the other 18 set apart: ten judgments per prompt.
     assert (summary["held_out_pairs"], summary["apart_pairs"], summary["pairs"]) == (60, 30, 150)
     assert summary["audit"]["pairs"] == 90
     assert summary["audit"]["measured_pairs"] == 150

@@ -188,7 +188,7 @@ def test_where_nobody_can_choose_pairs_are_random_and_it_is_said(
     job = make_job("sampling", without(models, *missing))
     directory, summary = sample(job, tmp_path / "run", plan())
     assert summary["arms"] == {"random": 7}
-    assert asked == [7, 7]  # nothing is sampled on the spare prompts, and two answers a pair
+    assert asked == [7, 7]  # nothing is sampled on the spare prompts, and two answers per pair
     [note] = notes(directory)
     assert note["note"] == kind
     assert "4 pairs were taken at random" in note["message"]
