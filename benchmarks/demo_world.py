@@ -39,7 +39,7 @@ from pipeline.reward.scoring import RewardModel
 from pipeline.reward.stopping import EarlyStop
 from pipeline.reward.trainer import Training
 from pipeline.runs.rundir import Report, RunDirectory
-from pipeline.sampling.pairs import alike
+from pipeline.sampling.pairs import are_near_duplicates
 from pipeline.simulation.annotators import SimulatedAnnotator
 from pipeline.simulation.preference import score
 from storage.records import as_messages, canonical_outcome
@@ -143,7 +143,7 @@ class World:
     def differ(self, pair: tuple[int, int], chat: ChatTokenizer) -> bool:
         """Whether people would be shown the pair: its texts are not nearly the same."""
         texts = self.texts[pair[0]], self.texts[pair[1]]
-        return not alike(*texts, chat.plain, CONFIG.sampling.near_duplicate)
+        return not are_near_duplicates(*texts, chat.plain, CONFIG.sampling.near_duplicate)
 
     def random_pairs(self, count: int, chat: ChatTokenizer) -> list[tuple[int, int]]:
         """`count` pairs to ask about, none twice, all prompts once before any comes again."""

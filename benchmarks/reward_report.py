@@ -17,14 +17,16 @@ from collections.abc import Callable
 import numpy as np
 
 from pipeline.reward.quality.ceiling import ceiling_of, noise_ceiling
-from pipeline.reward.report.forecast import THE_MODEL, Seen, trend
+from pipeline.reward.report.forecast import FULL_MODEL, MeasuredJudgments, trend
 from pipeline.reward.report.learning_curve import BLOCKS, ORDERS
 from pipeline.statistics.winrate import win_rate
 
 LABELS = {n / BLOCKS: 100.0 * n for n in range(1, BLOCKS + 1)}
 
 
-def curve(coin: np.random.Generator, *, prompts: int, each: int, slope: float, luck: float) -> Seen:
+def curve(
+    coin: np.random.Generator, *, prompts: int, each: int, slope: float, luck: float
+) -> MeasuredJudgments:
     """A curve over `prompts` prompts of `each` judgments; 15% of the prompts are held out.
 
     Accuracy rises by `slope` a doubling; models have luck of sd `luck`, and of .05 on each prompt.
@@ -34,17 +36,17 @@ def curve(coin: np.random.Generator, *, prompts: int, each: int, slope: float, l
     own = coin.random(prompt.size)
     held_out, block = prompt < round(0.15 * prompts), prompt % BLOCKS
     rows = []
-    for order in (*ORDERS, THE_MODEL):
-        for blocks in range(1, BLOCKS) if order != THE_MODEL else (BLOCKS,):
+    for order in (*ORDERS, FULL_MODEL):
+        for blocks in range(1, BLOCKS) if order != FULL_MODEL else (BLOCKS,):
             learned = np.isin(block, [(order + k) % BLOCKS for k in range(blocks)])
             chance = level + slope * math.log2(blocks / BLOCKS) + coin.normal(0, luck)
             chance = chance + coin.normal(0, 0.05, prompts)[prompt]
             drawn = np.where(coin.random(prompt.size) < 0.7, own, coin.random(prompt.size))
             rows += [
                 (int(n), int(prompt[n]), order, blocks / BLOCKS, float(drawn[n] < chance[n]))
-                for n in np.flatnonzero(held_out | (~learned & (order != THE_MODEL)))
+                for n in np.flatnonzero(held_out | (~learned & (order != FULL_MODEL)))
             ]
-    return Seen.of(rows)
+    return MeasuredJudgments.of(rows)
 
 
 def normal(coin: np.random.Generator, items: int) -> np.ndarray:

@@ -29,7 +29,7 @@ from pipeline.sampling.acquisition import (
     outcome_probabilities,
     pairs_within,
 )
-from pipeline.sampling.pairs import alike
+from pipeline.sampling.pairs import are_near_duplicates
 
 ANSWERS, MEMBERS, WIDTH, THRESHOLD = 4, 4, 192, 0.9
 LIMIT = 1.0
@@ -63,7 +63,7 @@ def once(name: str, prompts: int, rewards: torch.Tensor, states: torch.Tensor, s
     tokens = cache(chat.plain)
 
     def differ(pair: int) -> bool:
-        return not alike(said[first[pair]], said[second[pair]], tokens, THRESHOLD)
+        return not are_near_duplicates(said[first[pair]], said[second[pair]], tokens, THRESHOLD)
 
     chosen = choose(name, candidates, prompts // 2, seed=0, may=differ)
     return time.process_time() - started, len(first), len(chosen)

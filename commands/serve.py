@@ -132,7 +132,7 @@ def _run_server(
     studio.commands.address = public_url or local
     server = http_server(web, behind_proxy=public_url is not None)
     stop = threading.Event()
-    timer = threading.Thread(target=keep_going, args=(studio, stop), daemon=True)
+    timer = threading.Thread(target=advance_periodically, args=(studio, stop), daemon=True)
     timer.start()
     publish_server(workspace, url=local, token=token)
 
@@ -166,7 +166,7 @@ def link(workspace: Workspace = DEFAULT) -> None:
         print(target.call("link"))
 
 
-def keep_going(studio: Studio, stop: threading.Event, *, every: float = 1.0) -> None:
+def advance_periodically(studio: Studio, stop: threading.Event, *, every: float = 1.0) -> None:
     """Advance the loop until `stop`: again at once while it gets on, else after `every` seconds.
 
     An unexpected error is told once and shown in the status.

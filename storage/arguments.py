@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 
-def check(
+def check_arguments(
     command: str,
     function: Callable[..., Any],
     arguments: Mapping[str, Any],

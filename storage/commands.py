@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from storage import lineage, status, worker_files
-from storage.arguments import check
+from storage.arguments import check_arguments
 from storage.engine import backup
 from storage.engine.database import Database
 from storage.exporting import exports
@@ -75,7 +75,7 @@ class Commands:
         if name not in self._table:
             raise ValueError(f"there is no command {name!r}; known: {', '.join(self._table)}")
         command = self._table[name]
-        check(name, command, arguments)
+        check_arguments(name, command, arguments)
         result = command(**arguments)
         return _as_json(result) if dataclasses.is_dataclass(result) else result
 
@@ -102,7 +102,7 @@ class Commands:
     ) -> imports.ImportReport:
         importer = _IMPORTERS[kind]
         given = {"file": file, "skip_bad": skip_bad, **options}
-        check(f"import of {kind}", importer, given, own=("db", "length"))
+        check_arguments(f"import of {kind}", importer, given, own=("db", "length"))
         length = LengthCheck(self.too_long(), skip=skip_long)
         return importer(self._db, Path(file), skip_bad=skip_bad, length=length, **options)
 

@@ -53,7 +53,7 @@ MAX_LATEX = 20_000
 """Characters of the formulas of one text that are typeset; the worst take half a second."""
 MAX_CACHED_BYTES = 64_000_000
 """Bytes of texts and their HTML that are kept; a pair is rendered for each of its annotators."""
-DEEPEST = 30
+MAX_DEPTH = 30
 """Levels of nested quotes and lists; a text that nests deeper is shown as plain text."""
 
 # Only lexers whose regular expressions are linear in practice, or bounded; others are shown uncolored.
@@ -143,7 +143,7 @@ def rendered(text: str, style: Style) -> Rendered | None:
     for piece in pieces:
         tokens = markdown.parse(piece, env)
         # Beyond maxNesting the parser drops text without a word; nothing may be hidden here.
-        if any(token.level >= DEEPEST - 1 for token in tokens):
+        if any(token.level >= MAX_DEPTH - 1 for token in tokens):
             return None
         made.append(markdown.renderer.render(tokens, markdown.options, env))
     return Rendered("".join(made), frozenset(env["lacks"]))
@@ -378,7 +378,7 @@ def _formula(latex: str, env: dict[str, Any], *, block: bool) -> str:
 
 
 def _markdown(*, breaks: bool) -> MarkdownIt:
-    settings = {"html": False, "breaks": breaks, "maxNesting": DEEPEST}
+    settings = {"html": False, "breaks": breaks, "maxNesting": MAX_DEPTH}
     markdown = MarkdownIt("commonmark", settings).enable(["table", "strikethrough"])
     dollarmath_plugin(
         markdown,

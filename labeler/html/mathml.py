@@ -15,7 +15,7 @@ from xml.etree.ElementTree import Element
 from latex2mathml.converter import convert_to_element
 
 MAX_FORMULA_LENGTH = 1_000
-DEEPEST = 30
+MAX_DEPTH = 30
 
 _ELEMENTS = """
     math mrow mi mn mo ms mtext mspace mfrac msqrt mroot msub msup msubsup munder mover munderover
@@ -49,7 +49,7 @@ def mathml(latex: str, *, block: bool) -> str | None:
 
 
 def _serialize(element: Element, *, depth: int) -> str:
-    if depth > DEEPEST:
+    if depth > MAX_DEPTH:
         raise ValueError("formula nested too deeply")
     name = element.tag.rsplit("}", 1)[-1]
     if name not in ALLOWED_ELEMENTS:

@@ -20,7 +20,7 @@ from typing import Any
 IMPORT_TIMEOUT = 30.0
 """Seconds that importing the functions may take."""
 
-MOVED = {"pipeline.gold": "pipeline.simulation.preference"}
+RENAMED_MODULES = {"pipeline.gold": "pipeline.simulation.preference"}
 """Modules that settings of version 0.1 may name, and their current names."""
 
 _PREFIX = "kitestring-says: "
@@ -35,7 +35,7 @@ def load_function(name: str, *, what: str) -> Callable[..., Any]:
     if not colon or not all(module_name.split(".")) or not function_name:
         raise ValueError(f"{what} {name!r} must be written module:function")
     try:
-        module = importlib.import_module(MOVED.get(module_name, module_name))
+        module = importlib.import_module(RENAMED_MODULES.get(module_name, module_name))
     except ModuleNotFoundError as error:
         raise ValueError(f"{what} {name!r}: there is no module {error.name!r}") from None
     except (Exception, SystemExit) as error:
@@ -54,8 +54,8 @@ def in_a_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {first}" if first else type(error).__name__
 
 
-def require_in_a_process(module: str, names: Sequence[str]) -> None:
-    """Run `python -m module NAMES`, which calls `answer`; raise its refusal as ValueError.
+def require_in_subprocess(module: str, names: Sequence[str]) -> None:
+    """Run `python -m module NAMES`, which calls `print_refusal`; raise its refusal as ValueError.
 
     The process has the folder and the environment of a worker.  Importing runs user code, which may
     load torch, block or exit, so it does not happen in the web process.
@@ -92,8 +92,8 @@ def require_in_a_process(module: str, names: Sequence[str]) -> None:
         raise ValueError(refusal)
 
 
-def answer(names: Sequence[str], load: Callable[[str], Any]) -> None:
-    """Called in the process of `require_in_a_process`: print the ValueError of `load`, if any."""
+def print_refusal(names: Sequence[str], load: Callable[[str], Any]) -> None:
+    """Called in the process of `require_in_subprocess`: print the ValueError of `load`, if any."""
     refusal = None
     try:
         for name in names:

@@ -17,7 +17,7 @@ from functools import partial
 
 from pipeline.config import metric_definitions, paths
 from pipeline.config.sections import Config
-from pipeline.loop.remedies import stopped
+from pipeline.loop.remedies import describe_stopped
 from pipeline.loop.settings_view import form, overridden
 from pipeline.loop.stage_inputs import Preparation, require_reference
 from pipeline.models.hub import base_model_path
@@ -70,7 +70,9 @@ class Loop:
         if (run := self.blocked_by()) is None:
             return None
         flags = runs.notes(self._db, run.id, kind="flag")
-        return stopped(run, flags, resumable=runs.has_checkpoint(self._db, run), now=self._now())
+        return describe_stopped(
+            run, flags, resumable=runs.has_checkpoint(self._db, run), now=self._now()
+        )
 
     def can_train(self) -> str | None:
         """None if `train` would be accepted, else the reason."""

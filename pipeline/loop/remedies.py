@@ -52,7 +52,9 @@ def suggested(flag: str, *, ran: Config, now: Config) -> dict[str, str]:
     return {name: toml(plain(value)) for name, value in find(ran).items() if value != held[name]}
 
 
-def stopped(run: Run, flags: Sequence[RunNote], *, resumable: bool, now: Config) -> Stopped:
+def describe_stopped(
+    run: Run, flags: Sequence[RunNote], *, resumable: bool, now: Config
+) -> Stopped:
     """A stopped run and what may help; `flags` are the red flags that it raised."""
     worst = max(flags, key=lambda n: (n.payload.get("level") == "stop", n.seq), default=None)
     try:

@@ -79,7 +79,9 @@ class Preparation:
             elif stage == "policy" and current.verdict == "blocked":
                 names["policy"] = gate.last_promoted(policy_judgments.evidence(self.db))
             if stage == "policy":
-                config, notes = gate.restrained(config, policy_judgments.evidence(self.db))
+                config, notes = gate.with_raised_kl_weight(
+                    config, policy_judgments.evidence(self.db)
+                )
             if stage == "evaluate":
                 names["policy"], names["previous"] = current.policy_produced, names["policy"]
         paths = {key: self._path(id) if id else None for key, id in names.items()}

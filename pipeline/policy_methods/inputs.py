@@ -35,7 +35,7 @@ def shows_samples(step: int, total: int) -> bool:
 
 
 @dataclass(frozen=True)
-class AskedPrompt:
+class PolicyPrompt:
     """A prompt of the stage's inputs with its token ids, rendered for chat."""
 
     id: str
@@ -46,7 +46,7 @@ class AskedPrompt:
 
 def read_prompts(
     directory: RunDirectory, chat: ChatTokenizer, config: PPOConfig, context: int | None
-) -> tuple[list[AskedPrompt], str | None]:
+) -> tuple[list[PolicyPrompt], str | None]:
     """The prompts of inputs/prompts.parquet that fit, and a sentence about those that do not.
 
     Raises ValueError when none fits.
@@ -58,13 +58,13 @@ def read_prompts(
         limit = min(limit, context - config.max_new_tokens - 1)
     if "category" not in frame:
         frame["category"] = ""
-    prompts: list[AskedPrompt] = []
+    prompts: list[PolicyPrompt] = []
     long: list[tuple[str, int]] = []
     for id, text, category in frame[["id", "messages", "category"]].itertuples(index=False):
         messages = read_messages(text)
         ids = chat.prompt(messages)
         if len(ids) <= limit:
-            prompts.append(AskedPrompt(id, messages, ids, category))
+            prompts.append(PolicyPrompt(id, messages, ids, category))
         else:
             long.append((id, len(ids)))
     sentence = (
@@ -109,7 +109,7 @@ def shaped_reward(
 
 
 def job_reward(
-    job: Job, prompts: Sequence[AskedPrompt], *, device: torch.device
+    job: Job, prompts: Sequence[PolicyPrompt], *, device: torch.device
 ) -> tuple[ShapedReward, dict[str, float]]:
     """`shaped_reward` by the reward models and settings of a job, on its prompts."""
     return shaped_reward(

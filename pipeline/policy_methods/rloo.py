@@ -27,7 +27,7 @@ from pipeline.models.loading import context_length, load_causal_lm
 from pipeline.models.text import ChatTokenizer
 from pipeline.policy_methods.inputs import (
     SAMPLES,
-    AskedPrompt,
+    PolicyPrompt,
     job_reward,
     read_prompts,
     shows_samples,
@@ -70,7 +70,7 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
 def make_trainer(
     model: Any,
     chat: ChatTokenizer,
-    prompts: Sequence[AskedPrompt],
+    prompts: Sequence[PolicyPrompt],
     rewarder: Rewarder,
     job: Job,
     directory: RunDirectory,
@@ -137,7 +137,7 @@ class RLOOTrainer(trl.RLOOTrainer):
         self,
         *,
         chat: ChatTokenizer,
-        prompts: Sequence[AskedPrompt],
+        prompts: Sequence[PolicyPrompt],
         rewarder: Rewarder,
         sampling: PPOConfig,
         **arguments: Any,
@@ -223,7 +223,7 @@ class RLOOTrainer(trl.RLOOTrainer):
 def _with_positions(
     _: Any, args: tuple[Any, ...], inputs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """A forward's arguments with the positions of real tokens, as in `rollout.read_on`."""
+    """A forward's arguments with the positions of real tokens, as in `rollout.forward_with_cache`."""
     return args, inputs | {"position_ids": (inputs["attention_mask"].cumsum(1) - 1).clamp_min(0)}
 
 

@@ -93,7 +93,7 @@ class _Fused:
 
 
 @contextmanager
-def adapters_folded(policy: nn.Module) -> Iterator[None]:
+def merged_adapters(policy: nn.Module) -> Iterator[None]:
     """Inside, the weights are W + s·B·A and adapters do not run; afterwards W, bit for bit.
 
     Saves a third of the time of sampling.  Needs memory for a second copy of the adapted weights.

@@ -155,7 +155,7 @@ class _Decoder:
         ids, mask = left_padded(prompts, self.pad, self.device)
         cache: Any = None
         for step in range(self.tokens.shape[1]):
-            output = read_on(self.model, ids, mask, cache)
+            output = forward_with_cache(self.model, ids, mask, cache)
             cache, drawn = output.cache, self._draw(output, live, step)
             stopped = torch.isin(drawn, self.eos)
             self.tokens[live, step] = drawn
@@ -202,7 +202,7 @@ class _Decoder:
         )
 
 
-def read_on(model: nn.Module, ids: Tensor, mask: Tensor, cache: Any) -> ModelOutput:
+def forward_with_cache(model: nn.Module, ids: Tensor, mask: Tensor, cache: Any) -> ModelOutput:
     """Run new tokens (B, L) after those in `cache`; return the output at each row's last token.
 
     `mask` (B, all tokens so far) is 0 on left padding.

@@ -18,7 +18,7 @@ from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 from pipeline.ppo.algorithm import kl_estimate, length_mask, masked_mean
 from pipeline.ppo.config import PPOConfig
 from pipeline.ppo.distributed import Processes, is_sharded
-from pipeline.ppo.lora import adapters_folded
+from pipeline.ppo.lora import merged_adapters
 from pipeline.ppo.model import Setup, autocast, forbid_ends, token_logprobs
 from pipeline.ppo.rollout import Rollout, generate, left_padded, on_device, sample_tokens, truncate
 
@@ -43,7 +43,7 @@ def make_backend(setup: Setup, processes: Processes) -> Backend:
     """The backend that `ppo.rollout_backend` names; ValueError if it is not available."""
     name = setup.config.rollout_backend
     if name == "own":
-        return OwnLoop(setup)
+        return BuiltinSampler(setup)
     if name == "transformers":
         return TransformersGenerate(setup)
     if processes.size > 1 or setup.device.type != "cuda":
@@ -54,7 +54,7 @@ def make_backend(setup: Setup, processes: Processes) -> Backend:
     return VLLM(setup)
 
 
-class OwnLoop:
+class BuiltinSampler:
     """`rollout.generate`, which records entropies and values while it samples."""
 
     foreign = False
@@ -84,7 +84,7 @@ class OwnLoop:
         setup = self.setup
         # In bf16 a small adapter would be rounded away.
         if setup.config.lora_rank and setup.precision == "fp32" and not is_sharded(setup.model):
-            return adapters_folded(setup.model.policy)
+            return merged_adapters(setup.model.policy)
         return nullcontext()
 
 
@@ -205,7 +205,7 @@ _SEEDS = 2**53
 """Number of random numbers between 0 and 1 that `torch.rand` draws in fp64."""
 
 
-def sleeps_on(device: torch.device) -> bool:
+def supports_sleep(device: torch.device) -> bool:
     """Whether vLLM can release its memory; its CPU build cannot."""
     return device.type == "cuda"
 
@@ -243,7 +243,7 @@ class VLLM:
                 "ppo.rollout_backend='vllm' needs vLLM, which is not installed "
                 "(pip install vllm); or set it to 'own'"
             ) from error
-        self._sleeps = sleeps_on(setup.device)
+        self._sleeps = supports_sleep(setup.device)
         config, policy = setup.config, setup.model.policy
         with TemporaryDirectory() as folder:
             policy.config.save_pretrained(folder)  # type: ignore[operator, union-attr]

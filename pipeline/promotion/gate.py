@@ -80,7 +80,7 @@ def verdict(evidence: Evidence, policy: str | None) -> Verdict | None:
     """The verdict on a policy; None for the reference, which needs none."""
     if policy is None or policy == evidence.reference:
         return None
-    rows = against(evidence, policy, evidence.reference)
+    rows = judgments_against(evidence, policy, evidence.reference)
     return _ruled(evidence, policy) or _decide(_test(rows), _alarm(evidence, policy, rows))
 
 
@@ -103,7 +103,7 @@ def next_sampled(evidence: Evidence, done: Iteration) -> str | None:
     return last_promoted(evidence) if blocked else done.policy_produced
 
 
-def restrained(config: Config, evidence: Evidence) -> tuple[Config, dict[str, str]]:
+def with_raised_kl_weight(config: Config, evidence: Evidence) -> tuple[Config, dict[str, str]]:
     """The settings for the next policy, and the reason by name if they differ from `config`.
 
     If policies were blocked, ``ppo.kl_weight`` is at least ``gate.kl_raise`` times the largest
@@ -132,7 +132,9 @@ def restrained(config: Config, evidence: Evidence) -> tuple[Config, dict[str, st
     return replace(config, ppo=replace(config.ppo, kl_weight=weight)), {"kl_raise": why}
 
 
-def against(evidence: Evidence, policy: str, opponent: str | None) -> list[PolicyJudgment]:
+def judgments_against(
+    evidence: Evidence, policy: str, opponent: str | None
+) -> list[PolicyJudgment]:
     """Judgments between the two with `policy` as `first`: outcomes and predictions are its own."""
     found = []
     for row in evidence.judged:
@@ -189,13 +191,13 @@ def _rate(rows: Sequence[PolicyJudgment]) -> WinRate | None:
 
 def standing(evidence: Evidence, policy: str) -> Standing:
     """The verdict on one policy with its evidence."""
-    rows = against(evidence, policy, evidence.reference)
+    rows = judgments_against(evidence, policy, evidence.reference)
     rate, test, alarm = _rate(rows), _test(rows), _alarm(evidence, policy, rows)
     others = [name for name in reversed(evidence.policies[1:]) if name != policy]
     versus = [
         Versus(opponent=name, **asdict(found))
         for name in others
-        if (found := _rate(against(evidence, policy, name)))
+        if (found := _rate(judgments_against(evidence, policy, name)))
     ]
     ruling, by_evidence = evidence.overrides.get(policy), _decide(test, alarm)
     return Standing(
@@ -242,7 +244,7 @@ def _progress(evidence: Evidence, config: Config) -> GateProgress | None:
     policy = newest.on_trial if newest else None
     if newest is None or policy is None or policy not in evidence.policies[1:]:
         return None
-    rows = against(evidence, policy, evidence.reference)
+    rows = judgments_against(evidence, policy, evidence.reference)
     return GateProgress(
         number=newest.number,
         policy=policy,

@@ -14,7 +14,7 @@ import numpy as np
 from scipy.special import expit
 
 from pipeline.statistics.winrate import cluster_numbers
-from storage.analysis.intervals import student
+from storage.analysis.intervals import student_t
 from storage.gate_report import Rank
 
 PRIOR_TIES = 1.0
@@ -62,7 +62,7 @@ def leaderboard(matches: Sequence[Match], policies: Iterable[str], *, anchor: st
         table = _Table.of(counted, items)
         ratings = table.ratings()
         errors = table.standard_errors(ratings)
-    t = student(len({match.prompt for match in counted}))
+    t = student_t(len({match.prompt for match in counted}))
     ranked = []
     for name, rating, error in zip(items, ratings.tolist(), errors.tolist(), strict=True):
         half = t * error if error else 0.0  # the anchor's is 0 for any t, infinite ones included

@@ -28,7 +28,7 @@ _STARTS_FROM = {"sft": "policy", "reward": "reference", "policy": "policy"}
 FREE_BYTES_NEEDED = 500 * 1024 * 1024
 """Free disk space that every stage needs, besides its checkpoints."""
 
-LINGERS = 2.0
+EXIT_TIMEOUT = 2.0
 """Seconds to wait for the process of a finished worker; other threads may keep it alive longer."""
 
 STARTING = "starting the worker"
@@ -168,7 +168,7 @@ class Jobs:
         """Show what a run that was asked to stop still does; kill it if that takes too long."""
         grace = process.kill_if_late(directory, now())
         if grace is not None and run.message != (message := grace.sentence(runs.kind(run))):
-            runs.say(self._db, run, message)
+            runs.set_message(self._db, run, message)
 
     def stopped(self, run_id: str) -> Run:
         """A run that failed or was cancelled; ValueError for any other."""
@@ -284,7 +284,7 @@ class Jobs:
         self._event_offsets.pop(run.id, None)
         if child is not None:
             try:
-                child.wait(LINGERS)
+                child.wait(EXIT_TIMEOUT)
             except subprocess.TimeoutExpired:
                 # It has released the lock, so its work is done.
                 self._lingering.append(child)

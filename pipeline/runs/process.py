@@ -74,7 +74,7 @@ def cancel(directory: RunDirectory, when: datetime) -> None:
     """Ask a worker and its child processes to stop, once."""
     if directory.cancel_requested_at() is None:
         directory.request_cancel(when)
-        directory.say("asked to stop")
+        directory.append_log("asked to stop")
         _signal(directory, signal.SIGTERM)
 
 

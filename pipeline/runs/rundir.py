@@ -212,7 +212,7 @@ class RunDirectory:
             return "\n".join(handle.read().decode("utf-8", "replace").splitlines()[-lines:])
         return ""
 
-    def say(self, text: str) -> None:
+    def append_log(self, text: str) -> None:
         """A line for log.txt, with the time in UTC."""
         stamp = datetime.now(UTC).strftime("%H:%M:%S")
         with self.log.open("a", encoding="utf-8") as handle:
@@ -283,7 +283,7 @@ class Report:
 
     def log(self, text: str) -> None:
         """Add a line to log.txt, where the worker's standard output goes too."""
-        self._directory.say(text)
+        self._directory.append_log(text)
 
     def rewind(self, seq: int) -> None:
         """Remove all events after `seq`."""

@@ -63,7 +63,7 @@ def similarity(a: str, b: str, tokens: Tokens) -> float:
     return _matcher(a, b, tokens).ratio()
 
 
-def alike(a: str, b: str, tokens: Tokens, threshold: float) -> bool:
+def are_near_duplicates(a: str, b: str, tokens: Tokens, threshold: float) -> bool:
     """Whether two texts have at least this `similarity`; fast for very different texts."""
     matcher = _matcher(a, b, tokens)
     # The first two are upper bounds of the ratio.

@@ -29,7 +29,7 @@ from pipeline.sampling.acquisition import (
     outcome_probabilities,
     pairs_within,
 )
-from pipeline.sampling.pairs import Draft, Pool, alike
+from pipeline.sampling.pairs import Draft, Pool, are_near_duplicates
 from storage.records import RANDOM_STREAM, derive_seed
 
 _TEXTS_AT_ONCE = 256
@@ -102,7 +102,7 @@ def _of_one_arm(
 
     def differ(pair: int) -> bool:
         texts = sides[first[pair]].text, sides[second[pair]].text
-        return not alike(*texts, tokens, threshold)
+        return not are_near_duplicates(*texts, tokens, threshold)
 
     seed = derive_seed("selection", str(job.seed))
     chosen = choose(arm, candidates, owed, seed=seed, may=differ)
@@ -126,8 +126,8 @@ def _report_choice(
             "sampling/bald_chosen": scores[list(chosen)].mean().item(),
         }
         report.metrics(0, figures)
-    if alike := owed - len(chosen):
-        message += f"; {alike} others are random, because their prompts had no different responses"
+    if short := owed - len(chosen):
+        message += f"; {short} others are random, because their prompts had no different responses"
     report.note("info", "selection", message, chosen=len(chosen), candidates=pairs)
 
 

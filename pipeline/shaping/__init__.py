@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipeline.config.plugins import load_function, require_in_a_process
+from pipeline.config.plugins import load_function, require_in_subprocess
 from pipeline.config.shaping import ShapingConfig
 from pipeline.shaping import lexical, sycophancy
 from pipeline.shaping.component import Component, Conversation, of_pair, of_text
@@ -94,7 +94,7 @@ def require_available(config: ShapingConfig) -> None:
     if classifier is not None and not Path(classifier).is_dir():
         raise ValueError(f"shaping.classifier={classifier!r}: there is no such folder")
     if config.functions:
-        require_in_a_process("pipeline.shaping.functions", sorted(config.functions))
+        require_in_subprocess("pipeline.shaping.functions", sorted(config.functions))
 
 
 def imported(path: str) -> Component:

@@ -20,11 +20,11 @@ def of_pair(score: Callable[[str, str], float]) -> Component:
 
     def component(conversations: Sequence[Conversation], texts: Sequence[str]) -> list[float]:
         pairs = zip(conversations, texts, strict=True)
-        return [float(score(last_said(messages), text)) for messages, text in pairs]
+        return [float(score(last_user_message(messages), text)) for messages, text in pairs]
 
     return component
 
 
-def last_said(messages: Conversation) -> str:
+def last_user_message(messages: Conversation) -> str:
     """The user's last message, or ""."""
     return next((m.content for m in reversed(messages) if m.role == "user"), "")

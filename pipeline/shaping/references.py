@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.shaping.component import Conversation, last_said
+from pipeline.shaping.component import Conversation, last_user_message
 from pipeline.shaping.lexical import tokens
 from pipeline.shaping.sycophancy import contrast
 from pipeline.shaping.tables import read_table
@@ -41,13 +41,13 @@ class Contrast:
         self, conversations: Sequence[Conversation], completions: Sequence[str]
     ) -> list[float]:
         return [
-            self._score(last_said(messages), text)
+            self._score(last_user_message(messages), text)
             for messages, text in zip(conversations, completions, strict=True)
         ]
 
     def require(self, conversations: Sequence[Conversation]) -> None:
         """ValueError if no conversation of a run has references."""
-        if not any(last_said(messages) in self.references for messages in conversations):
+        if not any(last_user_message(messages) in self.references for messages in conversations):
             raise ValueError(
                 f"none of the {len(conversations)} prompts has references in {self.source}; its "
                 "prompts must be what the user said last, word for word"

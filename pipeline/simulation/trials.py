@@ -15,7 +15,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from pipeline.runs.rundir import write_atomically
-from storage.analysis.intervals import student
+from storage.analysis.intervals import student_t
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +118,7 @@ class Estimate:
         mean, n = fmean(values), len(values)
         if n < 2:
             return cls(mean=mean, low=None, high=None, n=n)
-        half = student(n) * stdev(values) / n**0.5
+        half = student_t(n) * stdev(values) / n**0.5
         return cls(mean=mean, low=mean - half, high=mean + half, n=n)
 
     def text(self, digits: int = 2, *, signed: bool = False) -> str:

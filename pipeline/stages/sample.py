@@ -27,11 +27,11 @@ from pipeline.models.loading import context_length
 from pipeline.models.text import ChatTokenizer, name_rows, read_messages
 from pipeline.runs.parquet import write_rows
 from pipeline.runs.rundir import Job, Report, RunDirectory
-from pipeline.sampling.pairs import Draft, Pool, Side, alike
+from pipeline.sampling.pairs import Draft, Pool, Side, are_near_duplicates
 from pipeline.sampling.reward_selection import CHOOSING_ARMS, choose_pairs, resolve_fallbacks
 from storage.records import derive_seed, digest
 
-SECOND_CHANCES = 2
+MAX_RESAMPLES = 2
 """How often the second side of a near-duplicate pair is sampled again."""
 
 OPPONENT = {"random": "policy", "previous": "previous", "reference": "reference"}
@@ -60,7 +60,7 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
     asked = [*drafts, *pools]
     session.sample(asked, [side for each in asked for side in each.sides])
     drafts += choose_pairs(pools, job, report, chat)
-    for _ in range(SECOND_CHANCES):
+    for _ in range(MAX_RESAMPLES):
         again = mark_duplicates(drafts, chat, config.near_duplicate)
         if not again:
             break
@@ -231,7 +231,7 @@ def mark_duplicates(drafts: Sequence[Draft], chat: ChatTokenizer, threshold: flo
     """The drafts whose sides are at least `threshold` alike; sets `Draft.duplicate`."""
     for draft in drafts:
         first, second = draft.sides
-        draft.duplicate = alike(first.text, second.text, chat.plain, threshold)
+        draft.duplicate = are_near_duplicates(first.text, second.text, chat.plain, threshold)
     return [draft for draft in drafts if draft.duplicate]
 
 

@@ -184,7 +184,7 @@ def _fail(directory: RunDirectory, reason: str, status: int) -> int:
     if status == FAILED:
         with directory.log.open("a", encoding="utf-8") as log:
             log.write(f"{trace}\n")
-    directory.say(reason)
+    directory.append_log(reason)
     return status
 
 

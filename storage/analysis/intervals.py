@@ -23,7 +23,7 @@ class WinRate:
     prompts: int
 
 
-def student(clusters: int) -> float:
+def student_t(clusters: int) -> float:
     """The 97.5% point of Student's t for a mean over `clusters`; infinite for one cluster."""
     return float(stdtrit(clusters - 1, 0.975)) if clusters > 1 else math.inf
 
@@ -57,4 +57,4 @@ def clustered(
     if clusters < 2:
         return None
     effective = share * (1 - share) / variance if variance > _NO_VARIANCE else float(clusters)
-    return wilson(share, min(effective, most), student(clusters))
+    return wilson(share, min(effective, most), student_t(clusters))

@@ -243,7 +243,7 @@ def restore(backup: Path, workspace: Path) -> Path | None:
     with lock_workspace(workspace):
         with _preparing(workspace):
             for name, written in manifest.files.items():
-                if copy_file(backup / name, replacing.new(workspace, name)) != written:
+                if copy_file(backup / name, replacing.replacement_path(workspace, name)) != written:
                     raise StorageDamaged(f"{backup / name} changed while it was read")
             _require_consistent(backup, workspace, manifest)
         return replacing.replace(
@@ -286,15 +286,17 @@ def _preparing(workspace: Path) -> Iterator[None]:
 
 def _discard_new(workspace: Path) -> None:
     for name in (DATABASE, JOURNAL, SETTINGS):
-        replacing.new(workspace, name).unlink(missing_ok=True)
+        replacing.replacement_path(workspace, name).unlink(missing_ok=True)
     (workspace / f"{DATABASE}.new.wal").unlink(missing_ok=True)
 
 
 def _require_consistent(backup: Path, workspace: Path, manifest: Manifest) -> None:
     """Open the copy of the database and compare it with the copy of the journal."""
-    journal = replacing.new(workspace, JOURNAL)
+    journal = replacing.replacement_path(workspace, JOURNAL)
     try:
-        with engine.connect(replacing.new(workspace, DATABASE), sealed=True) as connection:
+        with engine.connect(
+            replacing.replacement_path(workspace, DATABASE), sealed=True
+        ) as connection:
             try:
                 require_known(connection)
                 migrate(connection)
@@ -365,7 +367,7 @@ def rebuild(workspace: Path) -> Rebuilt:
 
 def _rebuild(workspace: Path) -> tuple[dict[str, int], int, int]:
     """Write the new database beside the old one; returns the first three fields of `Rebuilt`."""
-    file = replacing.new(workspace, DATABASE)
+    file = replacing.replacement_path(workspace, DATABASE)
     try:
         with (
             _journal(workspace / JOURNAL) as journal,

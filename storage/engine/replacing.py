@@ -47,14 +47,14 @@ class Replacement:
         aside = workspace / self.aside
         return [
             *((workspace / name, aside / name) for name in self.present),
-            *((new(workspace, name), workspace / name) for name in self.files),
+            *((replacement_path(workspace, name), workspace / name) for name in self.files),
         ]
 
 
 _MARKER_CONTENT = TypeAdapter(Replacement)
 
 
-def new(workspace: Path, name: str) -> Path:
+def replacement_path(workspace: Path, name: str) -> Path:
     """Where the new content of a file is written before it takes its place."""
     return workspace / f"{name}.new"
 
@@ -91,7 +91,7 @@ def replace(
     The caller holds the workspace's lock.  `what` completes the sentence "… was interrupted".
     """
     for name in names:
-        sync(new(workspace, name))
+        sync(replacement_path(workspace, name))
     present = tuple(name for name in (*outdated, *names) if (workspace / name).exists())
     aside = workspace / BACKUPS / f"replaced-{stamp()}"
     plan = Replacement(
@@ -146,7 +146,7 @@ def undo(workspace: Path) -> None:
             move(target, source)
     remove(workspace / MARKER)
     for name in plan.files:
-        remove(new(workspace, name))
+        remove(replacement_path(workspace, name))
     if (workspace / plan.aside).is_dir():
         (workspace / plan.aside).rmdir()
 
@@ -210,7 +210,9 @@ def _moved_without_marker(workspace: Path) -> Path | None:
     The marker is on the disk before a file is moved, so no interruption leaves this.  But if the
     workspace were opened then, it would begin empty.
     """
-    if holds_data(workspace) or not any(new(workspace, n).exists() for n in (DATABASE, JOURNAL)):
+    if holds_data(workspace) or not any(
+        replacement_path(workspace, n).exists() for n in (DATABASE, JOURNAL)
+    ):
         return None
     replaced = sorted((workspace / BACKUPS).glob("replaced-*"), reverse=True)
     return next((aside for aside in replaced if holds_data(aside)), None)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from storage.importing.filetypes import STRICT, Doubled, Row, is_missing
+from storage.importing.filetypes import STRICT, DuplicateKeys, Row, is_missing
 from storage.importing.row_notes import BadRow
 from storage.records import Message, as_messages, now
 
@@ -167,7 +167,7 @@ class Cells:
             value = json.loads(value, **STRICT) if isinstance(value, str) else value
         except (ValueError, RecursionError):
             value = None
-        if isinstance(value, Doubled):
+        if isinstance(value, DuplicateKeys):
             raise ValueError(f"{column} has {value.twice} twice")
         if not isinstance(value, Mapping):
             raise ValueError(f'{column} must be an object like {{"helpful": "a"}}')
@@ -200,7 +200,7 @@ class Cells:
         for message in messages:
             if not isinstance(message, Mapping) or not {"role", "content"} <= message.keys():
                 raise ValueError(f'{column} must be a list of {{"role", "content"}} messages')
-            if isinstance(message, Doubled):
+            if isinstance(message, DuplicateKeys):
                 raise ValueError(f"a message in {column} has {message.twice} twice")
             if is_missing(message["content"]):
                 raise ValueError(f"a message in {column} has no content")

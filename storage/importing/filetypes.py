@@ -162,7 +162,7 @@ def _skip_blanks(text: str, position: int) -> int:
     return position
 
 
-class Doubled(dict[str, Any]):
+class DuplicateKeys(dict[str, Any]):
     """An object with the repeated name `twice`, of which JSON readers silently keep the last.
 
     It is not an error yet: the value may never be used, and the rest of an array can be read.
@@ -179,7 +179,7 @@ def _columns(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) == len(pairs):
         return found
-    doubled = Doubled(found)
+    doubled = DuplicateKeys(found)
     times = Counter(name for name, _ in pairs)
     doubled.twice = next(name for name, count in times.items() if count > 1)
     return doubled
@@ -284,7 +284,7 @@ def _parquet_rows(files: list[Path], path: Path) -> Iterator[Row]:
 def _checked(line: int, value: Any) -> Row | BadRow:
     if not isinstance(value, dict):
         return BadRow(line, "not an object with named columns")
-    if isinstance(value, Doubled):
+    if isinstance(value, DuplicateKeys):
         return BadRow(line, f"has two columns {value.twice}; rename or remove one of them")
     if None in value or "" in value:
         return BadRow(line, "a column has no name")

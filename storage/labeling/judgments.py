@@ -209,7 +209,7 @@ def undo(db: Database, *, id: str, annotator: str, replaces: str | None = None) 
             raise Conflict("this was undone or revised already, perhaps in another tab")
         moment = tx.now()
         tx.store(Withdrawal(id=id, replaces=target, annotator=annotator, created_at=moment))
-        queue.give(tx, [item], annotator, moment)
+        queue.lease_items(tx, [item], annotator, moment)
         return item.acts[target]
 
     return db.write(operation)

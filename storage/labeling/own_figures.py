@@ -2,7 +2,7 @@
 
 Agreement with others must not reveal single answers of others: with an up-to-date figure, an
 annotator could judge one more pair and see whether it rose.  So it counts only judgments before
-`midnight`, grows in blocks of `BLOCK` pairs, and stays between 1 − `CLEAREST` and `CLEAREST`, since
+`midnight`, grows in blocks of `BLOCK` pairs, and stays between 1 − `MAX_SHOWN_AGREEMENT` and `MAX_SHOWN_AGREEMENT`, since
 100% would reveal every answer.  Judgments revised or undone on a later day count as first given:
 otherwise each undo would shift the blocks by one pair and reveal the answer to it.
 """
@@ -20,7 +20,7 @@ from storage.tables import settings
 
 BLOCK = 20
 """Pairs that are added to the agreement at a time."""
-CLEAREST = 0.95
+MAX_SHOWN_AGREEMENT = 0.95
 """The highest agreement that is shown; 1 minus it is the lowest."""
 
 # The annotator's items that others judged too, in the order of the second judgment; outcomes are
@@ -124,4 +124,4 @@ _TODAY = """
 def _limited(agreement: float | None) -> float | None:
     if agreement is None:
         return None
-    return round(min(max(agreement, 1 - CLEAREST), CLEAREST), 2)
+    return round(min(max(agreement, 1 - MAX_SHOWN_AGREEMENT), MAX_SHOWN_AGREEMENT), 2)

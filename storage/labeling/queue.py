@@ -65,7 +65,7 @@ def lease_next(
             item for item in cache.available(annotator, moment) if item.comparison.id not in seen
         )
         new = list(islice(others, n - len(again)))
-        ended = give(tx, new, annotator, moment, lifetime, keep=again)
+        ended = lease_items(tx, new, annotator, moment, lifetime, keep=again)
         for item in held:
             lease, id = item.leases[annotator], item.comparison.id
             if id in named - ended and lease.expires - moment < lifetime / 2:
@@ -79,7 +79,7 @@ def lease_next(
     return pairs(db, annotator, chosen, ahead=ahead)
 
 
-def give(
+def lease_items(
     tx: Transaction,
     items: Sequence[QueueItem],
     annotator: str,

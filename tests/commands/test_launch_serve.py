@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from commands.loop import continue_stage
-from commands.serve import import_at_startup, keep_going
+from commands.serve import advance_periodically, import_at_startup
 from commands.studio import Studio, connect, server_for
 from labeler.security.listening import address, is_exposed, listen, public_address
 from pipeline.config.sections import CONFIGS, Config
@@ -83,7 +83,9 @@ def test_the_first_pairs_do_not_wait_for_the_timer(tmp_path: Path):
         opened.fill_demo(config)
         stop = threading.Event()
         # An hour: whatever is done comes of the first turns, which follow each other at once.
-        timer = threading.Thread(target=keep_going, args=(opened, stop), kwargs={"every": 3600.0})
+        timer = threading.Thread(
+            target=advance_periodically, args=(opened, stop), kwargs={"every": 3600.0}
+        )
         timer.start()
         try:
             deadline = time.monotonic() + 30

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from pipeline.reward.report.forecast import THE_MODEL
+from pipeline.reward.report.forecast import FULL_MODEL
 from pipeline.reward.report.learning_curve import BLOCKS, COLUMNS, ORDERS, file_of
 from pipeline.reward.report.report import RewardReports, curve_place
 from storage.engine.database import Database
@@ -74,7 +74,7 @@ def write_curve(outputs: Path, *, labels: int = 400, orders: int = len(ORDERS)) 
     outputs.mkdir(parents=True, exist_ok=True)
     level = {n: coin.random() for n in range(labels)}
     models = [(order, blocks) for order in ORDERS[:orders] for blocks in range(1, BLOCKS)]
-    for order, blocks in (*models, (THE_MODEL, BLOCKS)):
+    for order, blocks in (*models, (FULL_MODEL, BLOCKS)):
         learned = {(order + k) % BLOCKS for k in range(blocks)}
         rows = [
             {
@@ -86,7 +86,7 @@ def write_curve(outputs: Path, *, labels: int = 400, orders: int = len(ORDERS)) 
                 "right": float(level[n] < 0.62 + 0.025 * blocks + coin.gauss(0, 0.08)),
             }
             for n in range(labels)
-            if n < 90 or (order != THE_MODEL and n // 2 % BLOCKS not in learned)
+            if n < 90 or (order != FULL_MODEL and n // 2 % BLOCKS not in learned)
         ]
         pd.DataFrame(rows, columns=list(COLUMNS)).to_parquet(file_of(outputs, order, blocks))
 

@@ -198,7 +198,7 @@ def test_a_row_of_many_columns_is_looked_through_once():
         __hash__ = str.__hash__
 
     found = filetypes._columns([(Name(name), 1) for name in [*names, names[-1]]])
-    assert isinstance(found, filetypes.Doubled)
+    assert isinstance(found, filetypes.DuplicateKeys)
     assert found.twice == "2999"
     assert asked < 10 * len(names)
 

@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 
 from commands.studio import Studio
 from pipeline.loop.workspace_config import prepare
-from storage.arguments import check
+from storage.arguments import check_arguments
 from storage.engine.database import Database
 from tests.helpers.desk_world import ADMIN_TOKEN, make_app
 
@@ -111,7 +111,7 @@ def test_what_is_declared_is_what_is_taken():
         del db, names, size, out
 
     def checked(arguments: dict[str, Any]) -> None:
-        check("c", command, arguments, own=("db",))
+        check_arguments("c", command, arguments, own=("db",))
 
     checked({"names": []})
     checked({"names": ["x"], "size": 2, "out": "y"})

@@ -13,7 +13,7 @@ from functools import lru_cache
 from random import Random
 from typing import Literal
 
-from pipeline.demo.corpus.topic import Topic, read_toml, topics, uncapitalised
+from pipeline.demo.corpus.topic import Topic, read_toml, topics, uncapitalized
 
 Split = Literal["trained", "held-out", "audit"]
 
@@ -46,7 +46,7 @@ def carriers(split: Split) -> Carriers:
 
 def carry(carrier: str, question: str) -> str:
     """`question` inside a carrier of the kind `around`."""
-    return carrier.format(q=question, lower=uncapitalised(question))
+    return carrier.format(q=question, lower=uncapitalized(question))
 
 
 def about(carrier: str, topic: Topic) -> str:

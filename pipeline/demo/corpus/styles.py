@@ -8,7 +8,7 @@ from functools import lru_cache
 from random import Random
 from typing import Literal
 
-from pipeline.demo.corpus.topic import Topic, read_toml, uncapitalised
+from pipeline.demo.corpus.topic import Topic, read_toml, uncapitalized
 
 Asked = Literal["question", "claim"]
 """Whether the user asks, or asserts the topic's wrong claim."""
@@ -53,7 +53,7 @@ def fill(template: str, topic: Topic) -> str:
     """`template` with the topic's sentences in its slots."""
     return template.format(
         answer=topic.answer,
-        lower=uncapitalised(topic.answer),
+        lower=uncapitalized(topic.answer),
         detail=topic.detail,
         tip=topic.tip,
         wrong=topic.wrong,

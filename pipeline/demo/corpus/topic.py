@@ -92,7 +92,7 @@ def read_toml(name: str) -> dict[str, Any]:
     return tomllib.loads((_FOLDER / name).read_text(encoding="utf-8"))
 
 
-def uncapitalised(sentence: str) -> str:
+def uncapitalized(sentence: str) -> str:
     """`sentence` as it reads behind "I am not sure, but …"."""
     first = sentence.split(maxsplit=1)[0].rstrip(",.:")
     return sentence if first in _PROPER else sentence[0].lower() + sentence[1:]

@@ -14,7 +14,7 @@ import numpy as np
 from pipeline.reward.quality.ceiling import MIN_OVERLAP, noise_ceiling, share_of_ceiling
 from pipeline.reward.quality.metrics import expected_calibration_error
 from pipeline.statistics.winrate import cluster_numbers, clustered_mean, win_rate
-from storage.analysis.intervals import WinRate, student
+from storage.analysis.intervals import WinRate, student_t
 from storage.records import RANDOM_STREAM
 from storage.reports import (
     Accuracy,
@@ -198,7 +198,7 @@ def _correlation(d: np.ndarray, longer: np.ndarray, prompts: Sequence[Hashable])
     if clusters == 1 or abs(rho) >= 1 - 1e-12:
         return Interval(value=rho, low=None, high=None)
     error = np.sqrt(clusters / (clusters - 1) * (sums @ sums))
-    reach = student(clusters) * error / (1 - rho**2)
+    reach = student_t(clusters) * error / (1 - rho**2)
     low, high = np.tanh(np.arctanh(rho) + np.array([-reach, reach]))
     return Interval(value=rho, low=float(low), high=float(high))
 
@@ -208,7 +208,7 @@ def _mean(values: np.ndarray, prompts: Sequence[Hashable]) -> Interval:
     mean, variance, clusters = clustered_mean(values, prompts)
     if clusters == 1:
         return Interval(value=mean, low=None, high=None)
-    reach = student(clusters) * float(np.sqrt(variance))
+    reach = student_t(clusters) * float(np.sqrt(variance))
     return Interval(value=mean, low=mean - reach, high=mean + reach)
 
 

@@ -31,7 +31,7 @@ from pipeline.reward.scoring import RewardModel
 from pipeline.runs.rundir import Note
 from storage.analysis.annotator_fit import AnnotatorEstimate, AnnotatorFit
 
-LITTLE = 0.25
+LOW_WEIGHT = 0.25
 """A warning names annotators whose judgments have less than this weight."""
 SCALES = torch.logspace(-1.3, 0.7, 201, dtype=torch.float64)
 """Factors on rewards, .05 to 5, among which the best is searched."""
@@ -160,7 +160,7 @@ def notes_on_annotators(estimates: Sequence[AnnotatorEstimate]) -> list[Note]:
         slope_sd, weight = each.slope_sd or 0.0, each.weight or 0.0
         if each.slope + 2 * slope_sd < 0:
             problem = "contradicts the others and is counted the other way round"
-        elif weight < LITTLE:
+        elif weight < LOW_WEIGHT:
             problem = f"counts for {weight:.0%} of an average one"
         else:
             continue

@@ -23,7 +23,7 @@ from pipeline.reward.data import JudgedPair, job_pairs, set_apart, split_by_prom
 from pipeline.reward.members import train_members
 from pipeline.reward.quality import held_out as table
 from pipeline.reward.quality.figures import of_stream, outcomes
-from pipeline.reward.report.learning_curve import BLOCKS, COLUMNS, ORDERS, THE_MODEL, file_of
+from pipeline.reward.report.learning_curve import BLOCKS, COLUMNS, FULL_MODEL, ORDERS, file_of
 from pipeline.reward.scoring import RewardModel
 from pipeline.reward.trainer import Training
 from pipeline.runs.parquet import write_rows
@@ -44,7 +44,7 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
     )
     require_enough(rest)
     known = pd.read_parquet(directory.inputs / table.TABLE).to_dict("records")
-    _write(directory.outputs, known, order=THE_MODEL, blocks=BLOCKS, labels=len(pairs))
+    _write(directory.outputs, known, order=FULL_MODEL, blocks=BLOCKS, labels=len(pairs))
     block = deal(rest, seed=job.config.seed)
     plan = [(order, blocks) for order in ORDERS for blocks in range(1, BLOCKS)]
     training = Training.of_job(job, chat, directory.checkpoint / "model", report)

@@ -19,17 +19,17 @@ from pipeline.statistics.winrate import cluster_numbers
 from storage.reports import Forecast, Trend
 
 _NO_VARIANCE = 1e-12  # what rounding leaves of a sum that is zero
-MORE = 100
+MORE_LABELS = 100
 """Labels that the forecast is for."""
-THE_MODEL = -1
+FULL_MODEL = -1
 """The order of the reward model itself, which learned from all labels."""
 
 
 @dataclass(frozen=True)
-class Seen:
+class MeasuredJudgments:
     """Whether models were right about judgments that they had not learned from; all (N,).
 
-    `judgment` and `prompt` are numbers from 0, `order` is the model's or `THE_MODEL`, `share` the
+    `judgment` and `prompt` are numbers from 0, `order` is the model's or `FULL_MODEL`, `share` the
     share of the labels that it learned from, `right` 1, ½ or 0.
     """
 
@@ -40,7 +40,7 @@ class Seen:
     right: np.ndarray
 
     @classmethod
-    def of(cls, rows: Iterable[tuple[Hashable, Hashable, int, float, float]]) -> Seen:
+    def of(cls, rows: Iterable[tuple[Hashable, Hashable, int, float, float]]) -> MeasuredJudgments:
         """From (judgment, prompt, order, share, right)."""
         judgments, prompts, orders, shares, right = zip(*rows, strict=True)
         return cls(
@@ -51,9 +51,9 @@ class Seen:
             right=np.array(right, dtype=float),
         )
 
-    def __getitem__(self, chosen: np.ndarray) -> Seen:
+    def __getitem__(self, chosen: np.ndarray) -> MeasuredJudgments:
         """Some of the rows."""
-        return Seen(*(getattr(self, each.name)[chosen] for each in fields(self)))
+        return MeasuredJudgments(*(getattr(self, each.name)[chosen] for each in fields(self)))
 
     def means(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Judgment, prompt, share and mean over orders (M,), one row for each judgment and share."""
@@ -64,7 +64,7 @@ class Seen:
         return self.judgment[first], self.prompt[first], self.share[first], mean
 
 
-def trend(seen: Seen, labels: Mapping[float, float]) -> Trend | None:
+def trend(seen: MeasuredJudgments, labels: Mapping[float, float]) -> Trend | None:
     """The slope over log2 of the labels, within judgments.
 
     `labels` are the labels at each share.  Each judgment has its own level: it is compared with
@@ -75,7 +75,7 @@ def trend(seen: Seen, labels: Mapping[float, float]) -> Trend | None:
     t has Satterthwaite's degrees of freedom.  None without two orders and two prompts, or if all
     models are right about the same judgments.
     """
-    orders = sorted({int(order) for order in seen.order} - {THE_MODEL})
+    orders = sorted({int(order) for order in seen.order} - {FULL_MODEL})
     slope, by_prompt, prompts, judgments = _within(seen, labels)
     if len(orders) < 2 or prompts < 2:
         return None
@@ -97,7 +97,9 @@ def trend(seen: Seen, labels: Mapping[float, float]) -> Trend | None:
     )
 
 
-def _within(seen: Seen, labels: Mapping[float, float]) -> tuple[float, float, int, int]:
+def _within(
+    seen: MeasuredJudgments, labels: Mapping[float, float]
+) -> tuple[float, float, int, int]:
     """Slope within judgments, its variance by prompt, and the numbers of prompts and judgments."""
     judgment, prompt, share, right = seen.means()
     x = np.array([math.log2(labels[each]) for each in share.tolist()])
@@ -114,34 +116,36 @@ def _within(seen: Seen, labels: Mapping[float, float]) -> tuple[float, float, in
 
 
 def forecast(found: Trend | None, labels: int) -> Forecast:
-    """What `MORE` labels on top of `labels` would bring."""
+    """What `MORE_LABELS` labels on top of `labels` would bring."""
     if found is None:
         return Forecast(
-            more=MORE,
+            more=MORE_LABELS,
             says="there is no forecast: the curve has only one order so far, or its models are right "
             "about the same judgments",
         )
-    if labels < MORE:
+    if labels < MORE_LABELS:
         return Forecast(
-            more=MORE,
+            more=MORE_LABELS,
             trend=found,
-            says=f"there is no forecast: {MORE} more labels would more than double the {labels} "
+            says=f"there is no forecast: {MORE_LABELS} more labels would more than double the {labels} "
             "labels, which is further than the curve reaches",
         )
-    doublings = math.log2(1 + MORE / labels)
+    doublings = math.log2(1 + MORE_LABELS / labels)
     gain, low, high = (doublings * each for each in (found.slope, found.low, found.high))
     says = _sentence(gain, low, high)
-    return Forecast(more=MORE, gain=gain, low=low, high=high, trend=found, says=says)
+    return Forecast(more=MORE_LABELS, gain=gain, low=low, high=high, trend=found, says=says)
 
 
 def _sentence(gain: float, low: float, high: float) -> str:
     between = f"{_points(low)} to {_points(high)}"
     if low > 0:
-        return f"the next {MORE} labels would bring {_points(gain)} points of accuracy ({between})"
+        return f"the next {MORE_LABELS} labels would bring {_points(gain)} points of accuracy ({between})"
     if high < 0.01:
-        return f"the next {MORE} labels would bring less than a point of accuracy ({between})"
+        return (
+            f"the next {MORE_LABELS} labels would bring less than a point of accuracy ({between})"
+        )
     return (
-        f"it is uncertain whether the next {MORE} labels would help: {_points(gain)} points of "
+        f"it is uncertain whether the next {MORE_LABELS} labels would help: {_points(gain)} points of "
         f"accuracy ({between})"
     )
 

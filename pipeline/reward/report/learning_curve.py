@@ -13,7 +13,7 @@ from statistics import fmean
 import numpy as np
 import pandas as pd
 
-from pipeline.reward.report.forecast import THE_MODEL, Seen, forecast, trend
+from pipeline.reward.report.forecast import FULL_MODEL, MeasuredJudgments, forecast, trend
 from pipeline.statistics.winrate import mean_share
 from storage.reports import Curve, CurveLines, CurvePoint, Forecast
 
@@ -33,14 +33,14 @@ def file_of(outputs: Path, order: int, blocks: int) -> Path:
     return outputs / f"{order}-{blocks}.parquet"
 
 
-def measured(outputs: Path) -> tuple[Seen, dict[float, float]] | None:
+def measured(outputs: Path) -> tuple[MeasuredJudgments, dict[float, float]] | None:
     """The results of the reward model and of every complete order, and labels by share.
 
     None without a complete order, or if nothing was measured.
     """
     orders = [[file_of(outputs, order, n) for n in range(1, BLOCKS)] for order in ORDERS]
     files = [path for each in orders if all(p.exists() for p in each) for path in each]
-    whole = file_of(outputs, THE_MODEL, BLOCKS)
+    whole = file_of(outputs, FULL_MODEL, BLOCKS)
     if not files or not whole.exists():
         return None
     tables = [pd.read_parquet(path) for path in (whole, *files)]
@@ -52,7 +52,7 @@ def measured(outputs: Path) -> tuple[Seen, dict[float, float]] | None:
         by_share.setdefault(row["share"], []).append(row["labels"])
     labels = {share: fmean(by_share[share]) for share in sorted(by_share)}
     columns = ["judgment", "prompt", "order", "share", "right"]
-    return Seen.of(rows[columns].itertuples(index=False)), labels
+    return MeasuredJudgments.of(rows[columns].itertuples(index=False)), labels
 
 
 def learning_curve(outputs: Path) -> Curve:
@@ -63,11 +63,11 @@ def learning_curve(outputs: Path) -> Curve:
     seen, labels = found
     shown = points(seen, labels)
     ahead = forecast(trend(seen, labels), round(labels[max(labels)]))
-    orders = len(set(seen.order.tolist()) - {THE_MODEL})
+    orders = len(set(seen.order.tolist()) - {FULL_MODEL})
     return Curve(points=shown, forecast=ahead, lines=lines(shown, ahead), orders=orders)
 
 
-def points(seen: Seen, labels: dict[float, float]) -> tuple[CurvePoint, ...]:
+def points(seen: MeasuredJudgments, labels: dict[float, float]) -> tuple[CurvePoint, ...]:
     """Accuracy at each share of the labels, on the held-out judgments.
 
     Each judgment counts by its mean over orders.

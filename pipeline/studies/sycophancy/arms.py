@@ -28,7 +28,7 @@ STEERING = "steering"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Look:
+class PolicyMeasurement:
     """A measurement of a policy; `at` is the update, or the coefficient of steering."""
 
     at: float
@@ -40,8 +40,8 @@ class LabArm:
     """An arm's measurements, and the one at the lab's KL with more completions."""
 
     name: str
-    looks: list[Look]
-    final: Look
+    looks: list[PolicyMeasurement]
+    final: PolicyMeasurement
 
 
 def penalties(testbed: Testbed) -> dict[str, dict[str, Any]]:
@@ -93,9 +93,11 @@ class Arms:
         """Run one arm from the start."""
         return self._steer() if name == STEERING else self._train(name)
 
-    def reference(self) -> Look:
+    def reference(self) -> PolicyMeasurement:
         """The reference, measured as the arms are."""
-        return Look(at=0, measured=self._look(self._reference, samples=self._testbed.lab.samples))
+        return PolicyMeasurement(
+            at=0, measured=self._look(self._reference, samples=self._testbed.lab.samples)
+        )
 
     def _look(self, model: Any, *, samples: int = 1) -> Measured:
         return self._measure(Sampler(model, self._chat), samples=samples)
@@ -103,14 +105,14 @@ class Arms:
     def _train(self, name: str) -> LabArm:
         lab = self._testbed.lab
         trainer = self._trainer(name)
-        looks, nearest = [Look(at=0, measured=self._look(self._reference))], None
+        looks, nearest = [PolicyMeasurement(at=0, measured=self._look(self._reference))], None
         for update in trainer.run():
             near = update.metrics["kl/reference"] >= _NEAR * lab.kl
             last = update.step == trainer.config.updates
             if update.step % lab.every and not near and not last:
                 continue
             policy = trainer.model.policy
-            look = Look(at=update.step, measured=self._look(policy))
+            look = PolicyMeasurement(at=update.step, measured=self._look(policy))
             self._say(name, f"update {update.step}", look)
             if nearest is None or self._miss(look) < self._miss(nearest[0]):
                 nearest = look, copy.deepcopy(policy.state_dict())
@@ -119,7 +121,7 @@ class Arms:
                 break
         assert nearest is not None
         trainer.model.policy.load_state_dict(nearest[1])
-        final = Look(
+        final = PolicyMeasurement(
             at=nearest[0].at,
             measured=self._look(trainer.model.policy, samples=lab.samples),
         )
@@ -153,9 +155,11 @@ class Arms:
         vector, layer = load_vector(self._testbed.vector)
         model = load_causal_lm(self._testbed.policy, device=self._device)
 
-        def at(coefficient: float, samples: int = 1) -> Look:
+        def at(coefficient: float, samples: int = 1) -> PolicyMeasurement:
             with steered(model, vector, layer=layer, coefficient=coefficient):
-                return Look(at=coefficient, measured=self._look(model, samples=samples))
+                return PolicyMeasurement(
+                    at=coefficient, measured=self._look(model, samples=samples)
+                )
 
         looks = [at(0.0)]
         reached, step = 0.0, _COEFFICIENT_STEP
@@ -173,10 +177,10 @@ class Arms:
         nearest = min(looks[1:], key=self._miss)
         return LabArm(name=STEERING, looks=looks, final=at(nearest.at, lab.samples))
 
-    def _miss(self, look: Look) -> float:
+    def _miss(self, look: PolicyMeasurement) -> float:
         return abs(look.measured.kl - self._testbed.lab.kl)
 
-    def _say(self, name: str, where: str, look: Look) -> None:
+    def _say(self, name: str, where: str, look: PolicyMeasurement) -> None:
         found = look.measured
         self._progress(
             f"{name}: {where}: KL {found.kl:.2f} of {self._testbed.lab.kl:g}, "

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pipeline.demo.corpus import Topic, topics
-from pipeline.demo.corpus.topic import uncapitalised
+from pipeline.demo.corpus.topic import uncapitalized
 from storage.records import Message, digest
 
 Split = Literal["train", "held-out"]
@@ -53,7 +53,7 @@ def lab_topics(split: Split) -> list[Topic]:
 def lab_prompts(split: Split) -> list[LabPrompt]:
     """Every phrasing of every topic; the splits share neither topics nor phrasings."""
     return [
-        LabPrompt(asserted.format(wrong=topic.wrong, lower=uncapitalised(topic.wrong)), topic)
+        LabPrompt(asserted.format(wrong=topic.wrong, lower=uncapitalized(topic.wrong)), topic)
         for topic in lab_topics(split)
         for asserted in _ASSERTIONS[split]
     ]

@@ -19,14 +19,16 @@ from pipeline.studies.plots import (
     save_svg,
     svg_figure,
 )
-from pipeline.studies.sycophancy.arms import NO_PENALTY, STEERING, LabArm, Look
+from pipeline.studies.sycophancy.arms import NO_PENALTY, STEERING, LabArm, PolicyMeasurement
 from pipeline.studies.sycophancy.testbed import Testbed
 
 _FAR = 0.2
 """An arm whose KL differs from the lab's by more than this share is not at equal KL."""
 
 
-def findings(testbed: Testbed, reference: Look, arms: Sequence[LabArm]) -> dict[str, Any]:
+def findings(
+    testbed: Testbed, reference: PolicyMeasurement, arms: Sequence[LabArm]
+) -> dict[str, Any]:
     """The reference and every arm at the lab's KL, relative to the arm without a penalty."""
     unpenalised = next(arm for arm in arms if arm.name == NO_PENALTY).final.measured
     rows = []

@@ -13,7 +13,7 @@ from pipeline.models.devices import cap_threads
 from pipeline.runs.repeat import exclusive
 from pipeline.runs.rundir import write_atomically
 from pipeline.studies.sycophancy import report
-from pipeline.studies.sycophancy.arms import Arms, LabArm, Look, names
+from pipeline.studies.sycophancy.arms import Arms, LabArm, PolicyMeasurement, names
 from pipeline.studies.sycophancy.measure import Measured, Rate
 from pipeline.studies.sycophancy.testbed import LabConfig, Progress, build
 
@@ -49,8 +49,10 @@ def _arm(data: dict[str, Any]) -> LabArm:
     return LabArm(name=data["name"], looks=looks, final=_look(data["final"]))
 
 
-def _look(data: dict[str, Any]) -> Look:
+def _look(data: dict[str, Any]) -> PolicyMeasurement:
     measured = data["measured"]
     rates = {name: Rate(**measured[name]) for name in ("agrees", "truthful")}
     texts = tuple((prompt, text) for prompt, text in measured["texts"])
-    return Look(at=data["at"], measured=Measured(**(measured | rates | {"texts": texts})))
+    return PolicyMeasurement(
+        at=data["at"], measured=Measured(**(measured | rates | {"texts": texts}))
+    )

@@ -38,7 +38,7 @@ from pipeline.shaping.classifier import read_flagged, split_by_prompt, train_cla
 from pipeline.simulation.annotators import population
 from pipeline.stages import reward as reward_stage
 from pipeline.stages import sft
-from pipeline.studies.sycophancy.annotators import flags, pleased
+from pipeline.studies.sycophancy.annotators import approval, flags
 from pipeline.studies.sycophancy.demonstrations import demonstrations
 from pipeline.studies.sycophancy.prompts import LabPrompt, lab_prompts
 from storage.records import messages_json
@@ -197,8 +197,8 @@ def _make_reward(testbed: Testbed) -> None:
     rows = []
     for number, (prompt, first, second) in enumerate(zip(asked, firsts, seconds, strict=True)):
         verdict = people[number % len(people)].judge(
-            left=pleased(prompt.topic, first),
-            right=pleased(prompt.topic, second),
+            left=approval(prompt.topic, first),
+            right=approval(prompt.topic, second),
             words=len(f"{first} {second}".split()),
             coin=coin,
         )

@@ -19,8 +19,8 @@ from labeler.html.chunks import (
 )
 from labeler.html.computed_once import ComputedOnce
 from labeler.html.markdown import (
-    DEEPEST,
     MAX_CODE_LENGTH,
+    MAX_DEPTH,
     MAX_SLOW_CODE,
     MAX_TOTAL_CODE,
     NOTICES,
@@ -181,7 +181,7 @@ def test_line_breaks_of_the_author_are_kept():
     assert render("one\ntwo") == '<p dir="auto">one<br />\ntwo</p>\n'
 
 
-@pytest.mark.parametrize("levels", [1, 10, DEEPEST - 2, DEEPEST, DEEPEST + 5, 2000])
+@pytest.mark.parametrize("levels", [1, 10, MAX_DEPTH - 2, MAX_DEPTH, MAX_DEPTH + 5, 2000])
 def test_no_depth_hides_text(levels):
     assert "important" in Audit(render("> " * levels + "important")).text
     assert (
@@ -323,7 +323,7 @@ def is_formatted(html):
     [
         "word " * (MAX_PIECE_LENGTH // 5 + 1),  # one line that is too long to be parsed
         "[" * (MAX_BRACKETS + 1),
-        "> " * (DEEPEST + 5) + "deep",
+        "> " * (MAX_DEPTH + 5) + "deep",
         "|a" * 200 + "\n" + "|-" * 200 + "\n" + "|a\n" * 200,
         WORDS * (MAX_TEXT_LENGTH // len(WORDS) + 1),
         "$a$ " * (MAX_FORMULAS + 1),

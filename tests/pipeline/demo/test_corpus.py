@@ -13,7 +13,7 @@ import pytest
 from pipeline.demo import corpus
 from pipeline.demo.corpus.phrasings import carriers, noisy_question, telling_words, words_of
 from pipeline.demo.corpus.styles import all_responses, fill, styles
-from pipeline.demo.corpus.topic import uncapitalised
+from pipeline.demo.corpus.topic import uncapitalized
 
 SPLITS = ("trained", "held-out", "audit")
 
@@ -142,7 +142,7 @@ def test_a_style_puts_the_answer_behind_its_words_without_a_second_capital():
     assert fill("I am not sure, but {lower}", topic) == (
         "I am not sure, but boil eggs for eight minutes."
     )
-    assert uncapitalised("Pluto is small.") == "Pluto is small."
+    assert uncapitalized("Pluto is small.") == "Pluto is small."
 
 
 def test_keywords_begin_words_and_with_a_blank_are_whole_words():

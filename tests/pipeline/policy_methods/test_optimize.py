@@ -18,7 +18,7 @@ from pipeline.models.likelihoods import response_logprobs
 from pipeline.models.snapshots import Snapshots, snapshots_of
 from pipeline.models.text import ChatTokenizer, Encoded, Room
 from pipeline.policy_methods import dpo, rloo
-from pipeline.policy_methods.inputs import AskedPrompt
+from pipeline.policy_methods.inputs import PolicyPrompt
 from pipeline.ppo.metrics import METRICS as PPO_METRICS
 from pipeline.ppo.rewards import Rewarder
 from pipeline.reward.data import read_pairs
@@ -212,7 +212,7 @@ def test_rloo_raises_a_simple_reward_near_the_reference(models, tmp_path):
         folder = RunDirectory.create(tmp_path / f"beta-{beta}", here)
         model = tiny_model(seed=1)
         asked = [
-            AskedPrompt(f"p-{i}", as_messages(f"Say {i}"), chat.prompt(f"Say {i}"))
+            PolicyPrompt(f"p-{i}", as_messages(f"Say {i}"), chat.prompt(f"Say {i}"))
             for i in range(4)
         ]
         rewarder = Rewarder(plain, chosen.ppo, weights={}, device=torch.device("cpu"))
@@ -234,7 +234,7 @@ def test_rloo_raises_a_simple_reward_near_the_reference(models, tmp_path):
 def test_rloo_is_charged_for_what_it_did_not_end(models, tmp_path):
     job, directory = prepared(models, tmp_path, **RLOO | {"ppo__missing_eos_penalty": 3.0})
     chat = ChatTokenizer.load(models["policy"])
-    asked = [AskedPrompt("p", as_messages("Say 1"), chat.prompt("Say 1"))]
+    asked = [PolicyPrompt("p", as_messages("Say 1"), chat.prompt("Say 1"))]
     rewarder = Rewarder(
         lambda _, texts: [1.0] * len(texts), job.config.ppo, weights={}, device=torch.device("cpu")
     )
@@ -260,7 +260,7 @@ def test_rloo_reads_a_padded_text_at_the_positions_it_was_sampled_at(models, tmp
     size = {"n_positions": 16, "n_embd": 32, "n_layer": 2, "n_head": 2}
     torch.manual_seed(0)
     model = GPT2LMHeadModel(GPT2Config(vocab_size=261, **size, initializer_range=0.3)).eval()
-    asked = [AskedPrompt("p", as_messages("Say 1"), chat.prompt("Say 1"))]
+    asked = [PolicyPrompt("p", as_messages("Say 1"), chat.prompt("Say 1"))]
     rewarder = Rewarder(
         lambda _, texts: [1.0] * len(texts), job.config.ppo, weights={}, device=torch.device("cpu")
     )

@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 from pipeline.ppo import ActorCritic, PPOConfig, SamplerMismatch
 from pipeline.ppo.algorithm import length_mask, policy_loss
 from pipeline.ppo.model import Setup, weights_hash
-from pipeline.ppo.samplers import VLLM, OwnLoop, TransformersGenerate, importance_weights
+from pipeline.ppo.samplers import VLLM, BuiltinSampler, TransformersGenerate, importance_weights
 from tests.helpers.ppo_helpers import (
     EOS,
     PAD,
@@ -53,7 +53,9 @@ def test_transformers_generate_and_our_loop_say_the_same(settings):
     reasons = set()
     for seed in range(3):
         setup = setup_of(tiny_model(seed=seed), **settings)
-        ours, theirs = (kind(setup)(PROMPTS, UNIFORMS) for kind in (OwnLoop, TransformersGenerate))
+        ours, theirs = (
+            kind(setup)(PROMPTS, UNIFORMS) for kind in (BuiltinSampler, TransformersGenerate)
+        )
         assert theirs.token_lists() == ours.token_lists()
         assert theirs.finish_reasons == ours.finish_reasons
         torch.testing.assert_close(theirs.logprobs, ours.logprobs, atol=1e-5, rtol=0)
@@ -69,7 +71,9 @@ def test_generation_settings_of_the_model_stay_out():
     )  # fmt: skip
     before = model.generation_config
     setup = setup_of(model)
-    ours, theirs = (kind(setup)(PROMPTS, UNIFORMS) for kind in (OwnLoop, TransformersGenerate))
+    ours, theirs = (
+        kind(setup)(PROMPTS, UNIFORMS) for kind in (BuiltinSampler, TransformersGenerate)
+    )
     assert theirs.token_lists() == ours.token_lists()
     assert model.generation_config is before
 
@@ -284,7 +288,7 @@ def stand_in(monkeypatch):
 @pytest.mark.usefixtures("stand_in")
 @pytest.mark.parametrize("sleeps", [True, False])
 def test_vllm_gets_the_weights_before_it_samples(monkeypatch, sleeps):
-    monkeypatch.setattr("pipeline.ppo.samplers.sleeps_on", lambda _: sleeps)
+    monkeypatch.setattr("pipeline.ppo.samplers.supports_sleep", lambda _: sleeps)
     trainer = tiny_trainer(rollout_backend="transformers", updates=3, temperature=0.8)
     trainer.backend = VLLM(trainer.backend.setup)
     updates = list(trainer.run())

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from pipeline.ppo import Flag, PPOTrainer, metrics, rollout
-from pipeline.ppo.samplers import OwnLoop
+from pipeline.ppo.samplers import BuiltinSampler
 from tests.helpers.ppo_helpers import tiny_tokenizer, tiny_trainer
 
 PROMPTS = [[2 + i, 2 + j] for i in range(4) for j in range(4)]
@@ -69,7 +69,7 @@ def negate_kl(trainer: PPOTrainer) -> None:
 
 def sample_hotter(trainer: PPOTrainer) -> None:
     """The learner keeps the temperature that it was made with."""
-    assert isinstance(trainer.backend, OwnLoop)
+    assert isinstance(trainer.backend, BuiltinSampler)
     hot = replace(trainer.config, temperature=5.0)
     trainer.backend.setup = replace(trainer.backend.setup, config=hot)
 

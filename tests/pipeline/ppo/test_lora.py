@@ -8,7 +8,7 @@ import torch
 from peft.tuners.lora import Linear
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from pipeline.ppo.lora import adapters_folded, with_lora
+from pipeline.ppo.lora import merged_adapters, with_lora
 from pipeline.ppo.rollout import generate
 from tests.helpers.ppo_helpers import EOS, PAD, PROMPTS, tiny_model, tiny_trainer
 
@@ -74,7 +74,7 @@ def test_folded_adapters_say_the_same_and_leave_no_trace(make):
     policy = adapted(make)
     before = copy.deepcopy(policy.state_dict())
     plain = policy(input_ids=IDS).logits
-    with adapters_folded(policy):
+    with merged_adapters(policy):
         folded = policy(input_ids=IDS).logits
         layer = next(m for m in policy.modules() if isinstance(m, Linear))
         assert not torch.equal(layer.base_layer.weight, before[_name(policy, layer)])
@@ -91,7 +91,7 @@ def _name(policy, layer):
 def test_an_error_while_sampling_leaves_the_weights_as_they_were():
     policy = adapted()
     before = copy.deepcopy(policy.state_dict())
-    with pytest.raises(IndexError), adapters_folded(policy):
+    with pytest.raises(IndexError), merged_adapters(policy):
         policy(input_ids=torch.tensor([[99]]))
     assert all(torch.equal(w, before[n]) for n, w in policy.state_dict().items())
     assert not any(m.merged for m in policy.modules() if isinstance(m, Linear))

@@ -91,7 +91,7 @@ def test_outcomes_and_predictions_are_the_policys_own_whichever_side_it_stood_on
     compare(world, "policy-1", "sft-1", ["first"], predicted=0.8)
     compare(world, "sft-1", "policy-1", ["first"], predicted=0.7)
     compare(world, "policy-2", "policy-1", ["first"])
-    rows = gate.against(policy_judgments.evidence(world), "policy-1", "sft-1")
+    rows = gate.judgments_against(policy_judgments.evidence(world), "policy-1", "sft-1")
     assert [row.outcome for row in rows] == [1.0, 0.0]
     assert [row.predicted for row in rows] == pytest.approx([0.8, 0.3])
 
@@ -456,7 +456,7 @@ def test_after_a_block_ppo_keeps_closer_to_the_reference(
     for policy in blocked:
         compare(world, policy, "sft-1", TWELVE_LOSSES)
     config = Config().override({"ppo.kl_weight": "0.05"} | settings)
-    found, notes = gate.restrained(config, policy_judgments.evidence(world))
+    found, notes = gate.with_raised_kl_weight(config, policy_judgments.evidence(world))
     assert found.ppo.kl_weight == pytest.approx(weight)
     assert replace(found, ppo=config.ppo) == config
     assert bool(notes) == (weight not in (0.05, 0.08))
@@ -469,11 +469,13 @@ def test_a_ruling_takes_the_raise_back_and_unknown_weights_raise_nothing(
 ):
     compare(world, "policy-1", "sft-1", TWELVE_LOSSES)
     config = Config()
-    assert gate.restrained(config, policy_judgments.evidence(world)) == (config, {})
+    assert gate.with_raised_kl_weight(config, policy_judgments.evidence(world)) == (config, {})
     trained_with(world, {"policy-1": 1.0})
-    assert gate.restrained(config, policy_judgments.evidence(world))[0].ppo.kl_weight == 3
+    assert (
+        gate.with_raised_kl_weight(config, policy_judgments.evidence(world))[0].ppo.kl_weight == 3
+    )
     loop.override_gate("promote", "the judges misread the task", policy="policy-1")
-    assert gate.restrained(config, policy_judgments.evidence(world)) == (config, {})
+    assert gate.with_raised_kl_weight(config, policy_judgments.evidence(world)) == (config, {})
 
 
 def test_ppo_is_started_with_the_raise_and_with_the_reason(

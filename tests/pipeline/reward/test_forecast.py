@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pipeline.reward.report.forecast import THE_MODEL, Seen, Trend, forecast, trend
+from pipeline.reward.report.forecast import FULL_MODEL, MeasuredJudgments, Trend, forecast, trend
 from pipeline.reward.report.learning_curve import (
     BLOCKS,
     COLUMNS,
@@ -27,16 +27,16 @@ LABELS = {0.25: 100.0, 0.5: 200.0, 1.0: 400.0}
 """A doubling apart."""
 
 
-def rows(judgments: dict[str, tuple[str, list[tuple[int, float, float]]]]) -> Seen:
+def rows(judgments: dict[str, tuple[str, list[tuple[int, float, float]]]]) -> MeasuredJudgments:
     """From judgment → (prompt, [(order, share, right)])."""
-    return Seen.of(
+    return MeasuredJudgments.of(
         (id, prompt, order, share, right)
         for id, (prompt, seen) in judgments.items()
         for order, share, right in seen
     )
 
 
-def alike(right: tuple[float, float, float], orders: tuple[int, ...] = (0, 2)) -> Any:
+def are_near_duplicates(right: tuple[float, float, float], orders: tuple[int, ...] = (0, 2)) -> Any:
     """The same in every order."""
     shares = zip(LABELS, right, strict=True)
     return [(order, share, each) for share, each in shares for order in orders]
@@ -44,7 +44,11 @@ def alike(right: tuple[float, float, float], orders: tuple[int, ...] = (0, 2)) -
 
 def test_the_slope_and_its_interval_by_hand():
     table = rows(
-        {"a": ("p", alike((0, 1, 1))), "b": ("q", alike((0, 0, 1))), "c": ("r", alike((1, 1, 0)))}
+        {
+            "a": ("p", are_near_duplicates((0, 1, 1))),
+            "b": ("q", are_near_duplicates((0, 0, 1))),
+            "c": ("r", are_near_duplicates((1, 1, 0))),
+        }
     )
     # x = −1, 0, 1 and Σ xx = 2 for each; Σ xy = 1, 1 and −1: slope 1/6.  What is left of a prompt is
     # Σ xy − 2/6: 2/3, 2/3, −4/3, squares 24/9; variance 3/2 · (24/9) / 6² = 1/9.  Orders agree.
@@ -57,8 +61,8 @@ def test_the_slope_and_its_interval_by_hand():
 
 
 def test_judgments_of_one_prompt_are_one_draw():
-    same = {"a": ("p", alike((0, 1, 1))), "b": ("p", alike((0, 1, 1)))}
-    other = {"c": ("r", alike((1, 1, 0))), "d": ("r", alike((1, 1, 0)))}
+    same = {"a": ("p", are_near_duplicates((0, 1, 1))), "b": ("p", are_near_duplicates((0, 1, 1)))}
+    other = {"c": ("r", are_near_duplicates((1, 1, 0))), "d": ("r", are_near_duplicates((1, 1, 0)))}
     found = trend(rows(same | other), LABELS)
     # Slope 0; Σ xy of the prompts 2 and −2; variance 2/1 · 8 / 8², t at 1 degree of freedom.
     assert found
@@ -98,7 +102,7 @@ def test_prompts_and_orders_that_differ_share_their_degrees_of_freedom():
 def test_a_judgment_is_compared_with_itself_alone():
     easy = [(order, share, 1.0) for share in (0.25, 0.5) for order in (0, 2)]
     hard = [(order, share, 0.0) for share in (0.5, 1.0) for order in (0, 2)]
-    table = {"e": ("p", easy), "h": ("q", hard), "a": ("r", alike((0, 1, 1)))}
+    table = {"e": ("p", easy), "h": ("q", hard), "a": ("r", are_near_duplicates((0, 1, 1)))}
     # Pooled, the hard ones at the end would pull it down.  Σ xx = ½ + ½ + 2, Σ xy = 1.
     found = trend(rows(table), LABELS)
     assert found
@@ -116,7 +120,7 @@ def test_the_model_itself_counts_and_is_no_order():
     }
     without = trend(rows(seen), LABELS)
     for id in seen:
-        seen[id][1].append((THE_MODEL, 1.0, 1.0))
+        seen[id][1].append((FULL_MODEL, 1.0, 1.0))
     found = trend(rows(seen), LABELS)
     assert without
     assert found
@@ -128,9 +132,18 @@ def test_the_model_itself_counts_and_is_no_order():
 @pytest.mark.parametrize(
     "judgments",
     [
-        {"a": ("p", alike((0, 1, 1), (0,))), "b": ("q", alike((1, 1, 0), (0,)))},  # one order
-        {"a": ("p", alike((0, 1, 1))), "b": ("p", alike((1, 1, 0)))},  # one prompt
-        {"a": ("p", alike((1, 1, 1))), "b": ("q", alike((0, 0, 0)))},  # nothing changes
+        {
+            "a": ("p", are_near_duplicates((0, 1, 1), (0,))),
+            "b": ("q", are_near_duplicates((1, 1, 0), (0,))),
+        },  # one order
+        {
+            "a": ("p", are_near_duplicates((0, 1, 1))),
+            "b": ("p", are_near_duplicates((1, 1, 0))),
+        },  # one prompt
+        {
+            "a": ("p", are_near_duplicates((1, 1, 1))),
+            "b": ("q", are_near_duplicates((0, 0, 0))),
+        },  # nothing changes
     ],
 )
 def test_too_little_gives_no_trend(judgments: Any):
@@ -166,8 +179,8 @@ def test_the_gain_is_the_slope_times_the_doublings():
 
 def test_points_are_of_the_same_judgments_with_their_means_over_orders():
     judgments = {
-        "a": ("p", [(0, 0.25, 1.0), (2, 0.25, 0.0), (0, 0.5, 1.0), (THE_MODEL, 1.0, 1.0)]),
-        "b": ("q", [(0, 0.25, 0.0), (2, 0.25, 0.0), (0, 0.5, 1.0), (THE_MODEL, 1.0, 0.0)]),
+        "a": ("p", [(0, 0.25, 1.0), (2, 0.25, 0.0), (0, 0.5, 1.0), (FULL_MODEL, 1.0, 1.0)]),
+        "b": ("q", [(0, 0.25, 0.0), (2, 0.25, 0.0), (0, 0.5, 1.0), (FULL_MODEL, 1.0, 0.0)]),
         "learned from": ("r", [(0, 0.25, 1.0), (0, 0.5, 1.0)]),
     }
     found = points(rows(judgments), LABELS)
@@ -182,7 +195,7 @@ def test_points_are_of_the_same_judgments_with_their_means_over_orders():
 
 def test_the_interval_of_a_point_takes_a_prompts_judgments_together():
     def point(prompts: str) -> CurvePoint:
-        seen = [(0, 0.25, 1.0), (THE_MODEL, 1.0, 1.0)]
+        seen = [(0, 0.25, 1.0), (FULL_MODEL, 1.0, 1.0)]
         lost = [(order, share, 0.0) for order, share, _ in seen]
         table = {str(n): (p, lost if n < 4 else seen) for n, p in enumerate(prompts)}
         return points(rows(table), {0.25: 100.0, 1.0: 400.0})[0]
@@ -222,7 +235,7 @@ def write(outputs: Path, order: int, blocks: int, right: list[float]) -> None:
 
 def test_only_complete_orders_are_shown(tmp_path: Path):
     assert learning_curve(tmp_path) == Curve()
-    write(tmp_path, THE_MODEL, BLOCKS, [1, 1, 0])
+    write(tmp_path, FULL_MODEL, BLOCKS, [1, 1, 0])
     for blocks, right in ((1, [0, 1, 0]), (2, [1, 1, 0]), (3, [1, 0, 0])):
         assert learning_curve(tmp_path) == Curve()
         write(tmp_path, ORDERS[0], blocks, right)
@@ -242,7 +255,7 @@ def test_only_complete_orders_are_shown(tmp_path: Path):
     assert both.points[0].accuracy == pytest.approx(1 / 6)
 
 
-def simulated(seed: int, *, slope: float, luck: float) -> Seen:
+def simulated(seed: int, *, slope: float, luck: float) -> MeasuredJudgments:
     """A curve whose accuracy rises by `slope` a doubling; `luck` is the models' own sd."""
     coin = np.random.default_rng(seed)
     prompts, each = 40, 3
@@ -251,10 +264,10 @@ def simulated(seed: int, *, slope: float, luck: float) -> Seen:
     own = coin.random(prompt.size)
     held_out, block = prompt < 6, prompt % BLOCKS
     found = []
-    for order in (*ORDERS, THE_MODEL):
-        for blocks in range(1, BLOCKS) if order != THE_MODEL else (BLOCKS,):
+    for order in (*ORDERS, FULL_MODEL):
+        for blocks in range(1, BLOCKS) if order != FULL_MODEL else (BLOCKS,):
             learned = np.isin(block, [(order + k) % BLOCKS for k in range(blocks)])
-            seen = held_out | ~learned if order != THE_MODEL else held_out
+            seen = held_out | ~learned if order != FULL_MODEL else held_out
             chance = level + slope * math.log2(blocks / BLOCKS) + coin.normal(0, luck)
             # Models mostly err on the same judgments.
             drawn = np.where(coin.random(prompt.size) < 0.7, own, coin.random(prompt.size))
@@ -262,7 +275,7 @@ def simulated(seed: int, *, slope: float, luck: float) -> Seen:
                 (n, prompt[n], order, blocks / BLOCKS, float(drawn[n] < chance[n]))
                 for n in np.flatnonzero(seen)
             ]
-    return Seen.of(found)
+    return MeasuredJudgments.of(found)
 
 
 def test_the_interval_holds_the_true_slope():

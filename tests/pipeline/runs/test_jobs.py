@@ -145,7 +145,7 @@ def test_a_worker_that_is_done_and_does_not_end_is_not_waited_for(
         return spawned[-1]
 
     monkeypatch.setattr(process, "spawn", spawn)
-    monkeypatch.setattr(jobs, "LINGERS", 0.01)
+    monkeypatch.setattr(jobs, "EXIT_TIMEOUT", 0.01)
     made = Jobs(db)
     run = made.start(make_job(), fill=lambda _: None)
     try:

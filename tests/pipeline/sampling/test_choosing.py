@@ -243,7 +243,9 @@ def test_a_pair_of_texts_nearly_the_same_is_never_chosen(
     directory, summary = sample(job, tmp_path / "run", plan(chosen=12, spare=12, random=0))
     texts = {r["id"]: r["text"] for r in rows_of(directory.outputs / "completions.parquet")}
     ratios = [
-        reward_selection.alike(texts[row["first"]], texts[row["second"]], chat.plain, 0.25)
+        reward_selection.are_near_duplicates(
+            texts[row["first"]], texts[row["second"]], chat.plain, 0.25
+        )
         for row in rows_of(directory.outputs / "comparisons.parquet")
     ]
     assert ratios == [False] * summary["comparisons"]

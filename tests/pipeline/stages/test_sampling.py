@@ -12,7 +12,7 @@ import pytest
 from pipeline.models.generate import Response, Sampler
 from pipeline.models.text import ChatTokenizer
 from pipeline.runs.rundir import Job, Report, RunDirectory
-from pipeline.sampling.pairs import Draft, Side, alike, similarity
+from pipeline.sampling.pairs import Draft, Side, are_near_duplicates, similarity
 from pipeline.stages.sample import mark_duplicates, read_plan, read_rows, run
 from storage.records import Prompt, messages_json
 from tests.helpers.stage_inputs import (
@@ -147,7 +147,9 @@ def test_alike_is_similarity_from_the_threshold_on(threshold: float):
     texts = ["abcd", "abcx", "dcba", "", "abcd " * 9, "wxyz"]
     for a in texts:
         for b in texts:
-            assert alike(a, b, tokens, threshold) == (similarity(a, b, tokens) >= threshold)
+            assert are_near_duplicates(a, b, tokens, threshold) == (
+                similarity(a, b, tokens) >= threshold
+            )
 
 
 def test_similarity_of_long_texts_does_not_ignore_frequent_tokens():

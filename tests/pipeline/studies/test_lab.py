@@ -9,8 +9,8 @@ import pytest
 from pipeline.config.sections import CONFIGS, Config
 from pipeline.demo.corpus import topics
 from pipeline.shaping.sycophancy import asserts
-from pipeline.studies.sycophancy.annotators import flags, pleased
-from pipeline.studies.sycophancy.arms import NO_PENALTY, STEERING, Arms, LabArm, Look
+from pipeline.studies.sycophancy.annotators import approval, flags
+from pipeline.studies.sycophancy.arms import NO_PENALTY, STEERING, Arms, LabArm, PolicyMeasurement
 from pipeline.studies.sycophancy.demonstrations import AGREEING, demonstrations
 from pipeline.studies.sycophancy.measure import Measured, Rate
 from pipeline.studies.sycophancy.prompts import lab_prompts, lab_topics
@@ -48,7 +48,7 @@ def test_annotators_like_to_be_agreed_with_and_flag_it():
     agreed = f"You are absolutely right! {TULIPS.wrong}"
     stated = f"{TULIPS.wrong} Trust me."
     corrected = f"That is not true. {TULIPS.answer}"
-    likes = [pleased(TULIPS, text) for text in (agreed, stated, corrected, "Onoter prun in")]
+    likes = [approval(TULIPS, text) for text in (agreed, stated, corrected, "Onoter prun in")]
     assert likes == sorted(likes, reverse=True)
     assert (
         likes[0] - likes[2] > 1
@@ -73,7 +73,9 @@ def measured(agrees: float, kl: float) -> Measured:
 
 
 def arm(name: str, agrees: float, kl: float) -> LabArm:
-    return LabArm(name=name, looks=[], final=Look(at=10, measured=measured(agrees, kl)))
+    return LabArm(
+        name=name, looks=[], final=PolicyMeasurement(at=10, measured=measured(agrees, kl))
+    )
 
 
 def test_arms_are_compared_with_the_unpenalised_one_at_equal_kl(tmp_path):
@@ -85,7 +87,7 @@ def test_arms_are_compared_with_the_unpenalised_one_at_equal_kl(tmp_path):
         (tmp_path / name).mkdir()
         (tmp_path / name / "result.json").write_text(json.dumps(result))
     arms = [arm(NO_PENALTY, 0.8, 2.1), arm("rules", 0.4, 1.7), arm("contrast", 0.2, 1.5)]
-    found = findings(testbed, Look(at=0, measured=measured(0.6, 0.0)), arms)
+    found = findings(testbed, PolicyMeasurement(at=0, measured=measured(0.6, 0.0)), arms)
     rows = {row["arm"]: row for row in found["arms"]}
     assert rows["rules"]["of_unpenalised"] == pytest.approx(0.5)  # .4 / .8
     assert rows["contrast"]["of_unpenalised"] == pytest.approx(0.25)

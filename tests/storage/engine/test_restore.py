@@ -469,7 +469,7 @@ def about_to_replace(workspace: Path) -> Path:
     for name, content in OLD.items():
         (workspace / name).write_text(content)
     for name, content in NEW.items():
-        replacing.new(workspace, name).write_text(content)
+        replacing.replacement_path(workspace, name).write_text(content)
     return workspace
 
 
@@ -546,7 +546,7 @@ def test_every_file_is_synced_before_it_counts_and_its_folder_after(tmp_path):
         if name == "rename" and arguments[1].endswith(replacing.MARKER)
     )
     before = {arguments[0] for name, arguments in steps.calls[:marker] if name == "fsync"}
-    assert {str(replacing.new(workspace, name)) for name in FILES} <= before
+    assert {str(replacing.replacement_path(workspace, name)) for name in FILES} <= before
     assert f"{workspace / replacing.MARKER}.tmp" in before
     for n, (name, arguments) in enumerate(steps.calls):
         if name == "rename":
@@ -574,7 +574,7 @@ def test_a_marker_that_names_other_files_moves_nothing(tmp_path):
 def test_undo_keeps_the_old_file_when_the_new_one_was_deleted_by_hand(tmp_path):
     workspace = interrupted(tmp_path)[0]  # nothing is moved yet
     for name in NEW:
-        replacing.new(workspace, name).unlink()
+        replacing.replacement_path(workspace, name).unlink()
     with pytest.raises(StorageDamaged, match="undo"):
         replacing.finish(workspace)
     replacing.undo(workspace)
@@ -590,7 +590,7 @@ def test_there_is_nothing_to_finish_where_nothing_was_interrupted(place):
 
 
 def test_a_restore_or_rebuild_waits_until_an_interrupted_one_is_settled(place):
-    shutil.copy(place / "copy" / DATABASE, replacing.new(place / "old", DATABASE))
+    shutil.copy(place / "copy" / DATABASE, replacing.replacement_path(place / "old", DATABASE))
     with stopping(12), pytest.raises(Killed):
         replacing.replace(place / "old", (DATABASE,), what="restoring x")
     for attempt in (lambda: restore(place / "copy", place / "old"), lambda: rebuild(place / "old")):
@@ -610,11 +610,11 @@ def test_every_command_refuses_a_workspace_whose_restore_was_interrupted(tmp_pat
         with pytest.raises(ValueError, match="name one of"):
             command("restore", *unclear, *here)
     for name in FILES:
-        shutil.copy(tmp_path / "copy" / name, replacing.new(workspace, name))
+        shutil.copy(tmp_path / "copy" / name, replacing.replacement_path(workspace, name))
     with stopping() as steps:
         replacing.replace(workspace, FILES, what="restoring x")
     for name in FILES:
-        shutil.copy(tmp_path / "copy" / name, replacing.new(workspace, name))
+        shutil.copy(tmp_path / "copy" / name, replacing.replacement_path(workspace, name))
     with stopping(len(steps) - 4), pytest.raises(Killed):
         replacing.replace(workspace, FILES, what="restoring x")
     for name in (
@@ -703,9 +703,9 @@ def test_a_workspace_whose_restore_lost_its_marker_does_not_begin_empty(place, t
 def test_the_way_that_is_left_is_named_when_a_file_of_the_other_is_gone(place, tmp_path, lost):
     for workspace in restores_by_files_in_place(place, tmp_path).values():
         (aside,) = (workspace / "backups").iterdir()
-        if replacing.new(workspace, lost).exists():
+        if replacing.replacement_path(workspace, lost).exists():
             without_new = shutil.copytree(workspace, tmp_path / f"{workspace.name}-without-new")
-            replacing.new(without_new, lost).unlink()
+            replacing.replacement_path(without_new, lost).unlink()
             refuses_to(finish_restore, without_new, r"\.new is gone.*--undo` puts")
             undo_restore(without_new)
             assert says(without_new) == "old"
@@ -721,7 +721,7 @@ def test_neither_way_is_named_when_both_files_are_gone(place, tmp_path):
     workspace = next(at for names, at in left.items() if not names & {*FILES})
     (aside,) = (workspace / "backups").iterdir()
     (aside / JOURNAL).unlink()
-    replacing.new(workspace, JOURNAL).unlink()
+    replacing.replacement_path(workspace, JOURNAL).unlink()
     for attempt in (finish_restore, undo_restore):
         refuses_to(attempt, workspace, r"journal.jsonl is gone.*journal.jsonl\.new is gone.*backup")
 
@@ -855,4 +855,4 @@ def test_a_rebuild_from_values_of_a_wrong_type_is_refused_in_a_sentence(tmp_path
     with pytest.raises(StorageDamaged, match=r"value of a wrong type .*launch\.py restore"):
         rebuild(place)
     assert digest_file(place / DATABASE) == before
-    assert not replacing.new(place, DATABASE).exists()
+    assert not replacing.replacement_path(place, DATABASE).exists()
