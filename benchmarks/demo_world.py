@@ -42,7 +42,8 @@ from pipeline.runs.rundir import Report, RunDirectory
 from pipeline.sampling.pairs import are_near_duplicates
 from pipeline.simulation.annotators import SimulatedAnnotator
 from pipeline.simulation.preference import score
-from storage.records import as_messages, canonical_outcome
+from storage.records import as_messages
+from storage.sides import canonical_outcome
 
 CONFIG = Config.load([CONFIGS / "demo.toml"])
 SAMPLED, ANSWERS = 8, 4

@@ -6,6 +6,7 @@ tables/            reading and writing records, one module per noun
 labeling/          the queue, leases, judgments
 importing/, exporting/    files into records and back
 analysis/          agreement and reliability of annotators
+sides.py           which side of the screen a response is on
 worker_files.py    the inputs and outputs of a worker
 commands.py        the commands of the command line and the administrator's route
 """

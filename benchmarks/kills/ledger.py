@@ -12,7 +12,8 @@ from storage.engine.backup import rebuild
 from storage.engine.database import Database
 from storage.engine.journal import read_lines
 from storage.engine.workspace import BACKUPS, JOURNAL
-from storage.records import ScreenOutcome, canonical_outcome, shown_swapped
+from storage.records import ScreenOutcome
+from storage.sides import canonical_outcome, shown_swapped
 
 NOT_JOURNALED = ("leases", "metrics", "run_notes", "meta", "migrations")
 ACTS = ("judgment", "skip", "flag", "withdrawal")

@@ -134,7 +134,7 @@ class LabelSession:
 
     def with_others(self, who: Annotator) -> int:
         """How many pairs they might judge that others hold now; they may come back."""
-        return queue.with_others(self._db, who.id)
+        return queue.leased_to_others(self._db, who.id)
 
     def progress(self, who: Annotator, *, offset: int = 0) -> dict[str, Any]:
         """The fields of `queue.Progress`, and the id of their ``latest`` act that stands.

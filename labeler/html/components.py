@@ -53,7 +53,7 @@ def stack(*pieces: Any, css: str = "") -> Markup:
     return _div(f"ks-stack {css}".strip(), pieces)
 
 
-def beside(*pieces: Any) -> Markup:
+def side_by_side(*pieces: Any) -> Markup:
     """Pieces in two columns, if there is room."""
     return _div("ks-beside", pieces)
 

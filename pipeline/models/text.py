@@ -158,7 +158,7 @@ class ChatTokenizer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Room:
+class LengthLimits:
     """Limits on a row's tokens, by name.
 
     Longer rows are an error; with `skip` (``model.long_rows``) they are left out, and `tell` is

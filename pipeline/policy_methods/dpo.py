@@ -28,7 +28,7 @@ from pipeline.models.hf_trainer import (
 )
 from pipeline.models.likelihoods import response_logprobs, sequence_kl
 from pipeline.models.loading import context_length, load_causal_lm
-from pipeline.models.text import CONTEXT, ChatTokenizer, Encoded, Room
+from pipeline.models.text import CONTEXT, ChatTokenizer, Encoded, LengthLimits
 from pipeline.policy_methods.inputs import SAMPLES, job_reward, read_prompts, write_samples
 from pipeline.reward.data import (
     JudgedPair,
@@ -134,7 +134,9 @@ def train_dpo(
     """
     lengths = [len(side.ids) for pair in training for side in (pair.chosen, pair.rejected)]
     texts = [f"text {number}" for number in range(1, len(lengths) + 1)]
-    Room(limits={CONTEXT: context_length(model)}).fitting(lengths, texts, what="judged texts")
+    LengthLimits(limits={CONTEXT: context_length(model)}).fitting(
+        lengths, texts, what="judged texts"
+    )
     arguments = trainer_arguments(
         model,
         checkpoints=directory.checkpoint,

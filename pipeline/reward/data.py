@@ -17,7 +17,7 @@ from torch import Tensor
 from pipeline.config.reward import RewardConfig
 from pipeline.models.loading import context_of
 from pipeline.models.padding import pad_right
-from pipeline.models.text import CONTEXT, ChatTokenizer, Room, read_messages
+from pipeline.models.text import CONTEXT, ChatTokenizer, LengthLimits, read_messages
 from pipeline.reward.enough import PromptJudgments, held_out_prompts
 from pipeline.reward.likelihood import OUTCOME_CODES, TIE, UNSTATED, TieModel
 from pipeline.runs.rundir import Job, Note, Report, RunDirectory
@@ -74,18 +74,18 @@ def job_pairs(
         if not job.resume:  # a resumed run's events begin at its checkpoint
             report.note("warning", "long_rows", sentence)
 
-    room = Room(
+    limits = LengthLimits(
         limits={"reward.max_tokens": job.config.reward.max_tokens, CONTEXT: context_of(model)},
         skip=job.config.model.long_rows == "skip",
         tell=tell,
     )
-    return read_pairs(directory.inputs / "judgments.parquet", chat, room)
+    return read_pairs(directory.inputs / "judgments.parquet", chat, limits)
 
 
-def read_pairs(path: Path, chat: ChatTokenizer, room: Room) -> list[JudgedPair]:
+def read_pairs(path: Path, chat: ChatTokenizer, limits: LengthLimits) -> list[JudgedPair]:
     """The judgments of a parquet file that fit, tokenized; none is truncated.
 
-    Raises `TooLong` if `room` does, and ValueError if columns are missing.
+    Raises `TooLong` if `limits` does, and ValueError if columns are missing.
     """
     frame = pd.read_parquet(path)
     missing = [name for name in _COLUMNS if name not in frame.columns]
@@ -122,7 +122,7 @@ def read_pairs(path: Path, chat: ChatTokenizer, room: Room) -> list[JudgedPair]:
         )
     longest = [max(len(pair.first_ids), len(pair.second_ids)) for pair in pairs]
     names = [f"judgment {pair.judgment} of prompt {pair.prompt}" for pair in pairs]
-    return [pairs[i] for i in room.fitting(longest, names, what="judged pairs")]
+    return [pairs[i] for i in limits.fitting(longest, names, what="judged pairs")]
 
 
 def judged_by(inputs: Path) -> dict[str, dict[str, int]]:
@@ -178,7 +178,7 @@ def by_prompt(pairs: Sequence[JudgedPair]) -> dict[str, PromptJudgments]:
     }
 
 
-def set_apart(
+def split_for_stopping(
     train: Sequence[JudgedPair], *, share: float, least: int, seed: int
 ) -> tuple[list[JudgedPair], list[JudgedPair]]:
     """Judgments to learn from and judgments set apart, with no prompt in both.
@@ -221,9 +221,12 @@ class Split(NamedTuple):
 
 
 def split_judgments(pairs: Sequence[JudgedPair], config: RewardConfig, *, seed: int) -> Split:
-    """`split_by_prompt`, then `set_apart`; ValueError if there is nothing to learn or measure."""
+    """`split_by_prompt`, then `split_for_stopping`.
+
+    ValueError if there is nothing to learn or measure.
+    """
     rest, held_out = split_by_prompt(pairs, held_out_share=config.held_out_share, seed=seed)
-    learned, apart = set_apart(
+    learned, apart = split_for_stopping(
         rest, share=config.audit_share, least=config.stopping_judgments, seed=seed
     )
     return Split(learned, apart, held_out)

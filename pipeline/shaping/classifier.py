@@ -23,7 +23,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from pipeline.models.devices import pick_device
 from pipeline.models.hf_trainer import ReportCallback, train, trainer_arguments
 from pipeline.models.padding import pad_right
-from pipeline.models.text import ChatTokenizer, Room
+from pipeline.models.text import ChatTokenizer, LengthLimits
 from pipeline.reward.network import from_language_model
 from pipeline.reward.scoring import RewardModel
 from pipeline.runs.rundir import Report
@@ -115,7 +115,9 @@ def train_classifier(
     encoded = [chat.chat(row.messages, row.completion).ids for row in training]
     lengths = [len(ids) for ids in encoded]
     rows = [f"row {number}" for number in range(1, len(lengths) + 1)]
-    Room(limits={"max_tokens": max_tokens}).fitting(lengths, rows, what="flagged completions")
+    LengthLimits(limits={"max_tokens": max_tokens}).fitting(
+        lengths, rows, what="flagged completions"
+    )
     network = from_language_model(base, chat).to(where)
     _start_at_base_rate(network, training)
     arguments = trainer_arguments(

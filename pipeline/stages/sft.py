@@ -27,7 +27,14 @@ from pipeline.models.hf_trainer import (
 )
 from pipeline.models.likelihoods import response_logprobs
 from pipeline.models.loading import context_length, load_causal_lm
-from pipeline.models.text import CONTEXT, ChatTokenizer, Encoded, Messages, Room, read_messages
+from pipeline.models.text import (
+    CONTEXT,
+    ChatTokenizer,
+    Encoded,
+    LengthLimits,
+    Messages,
+    read_messages,
+)
 from pipeline.runs.rundir import Job, Report, RunDirectory
 from storage.records import as_messages, digest, messages_json
 
@@ -100,8 +107,8 @@ def train_sft(
     names = [
         f"row {i + 1}" + (f" (prompt {prompts[i]})" if prompts else "") for i in range(len(encoded))
     ]
-    room = Room(limits=limits, skip=skip_long, tell=warn)
-    fitting = room.fitting([len(e.ids) for e in encoded], names, what="demonstrations")
+    length_limits = LengthLimits(limits=limits, skip=skip_long, tell=warn)
+    fitting = length_limits.fitting([len(e.ids) for e in encoded], names, what="demonstrations")
     held_out_rows = _held_out_rows([examples[i] for i in fitting], seed)
     training = [encoded[i] for n, i in enumerate(fitting) if n not in held_out_rows]
     held_out = [encoded[i] for n, i in enumerate(fitting) if n in held_out_rows]

@@ -17,7 +17,7 @@ Interval = tuple[float, float]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Work:
+class JudgingStatistics:
     """One annotator's current judgments, without comparison with others; None without data.
 
     `left_rate` is the share of `decided` judgments (not tie, not both bad) for the response on the
@@ -36,7 +36,7 @@ class Work:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shared:
+class AgreementWithOthers:
     """One annotator's agreement with others.
 
     `agreement` is the share of others' ratings with the same outcome, averaged over the
@@ -49,7 +49,7 @@ class Shared:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Figures(Work, Shared):
+class AnnotatorFigures(JudgingStatistics, AgreementWithOthers):
     """All figures of one annotator."""
 
     annotator: Annotator
@@ -102,7 +102,7 @@ _AGREEMENT = f"""
 
 def annotator_figures(
     db: Database, *, kinds: Sequence[AnnotatorKind] | None = None
-) -> dict[str, Figures]:
+) -> dict[str, AnnotatorFigures]:
     """Everybody's figures by annotator id, also of annotators without judgments.
 
     Agreement is with others of `kinds`, by default those that are learned from.
@@ -111,35 +111,35 @@ def annotator_figures(
     chosen = list(kinds or settings.learn_from(db))
     agreed = {row["annotator"]: row for row in db.read(_AGREEMENT, kinds=chosen)}
     return {
-        person.id: Figures(
+        person.id: AnnotatorFigures(
             annotator=person,
-            **vars(work.get(person.id, Work())),
-            **vars(_agreement(agreed[person.id]) if person.id in agreed else Shared()),
+            **vars(work.get(person.id, JudgingStatistics())),
+            **vars(_agreement(agreed[person.id]) if person.id in agreed else AgreementWithOthers()),
         )
         for person in annotators.listing(db)
     }
 
 
-def work_of(db: Database, annotator: str) -> Work:
+def judging_statistics(db: Database, annotator: str) -> JudgingStatistics:
     """One annotator's figures that do not depend on others."""
-    return _work(db, annotator).get(annotator, Work())
+    return _work(db, annotator).get(annotator, JudgingStatistics())
 
 
-def _work(db: Database, annotator: str | None = None) -> dict[str, Work]:
-    found: dict[str, Work] = {}
+def _work(db: Database, annotator: str | None = None) -> dict[str, JudgingStatistics]:
+    found: dict[str, JudgingStatistics] = {}
     for row in db.read(_WORK, annotator=annotator):
         name, left = row.pop("annotator"), row["left_rate"]
         interval = None if left is None else wilson(left, row["decided"])
-        found[name] = Work(**row, left_interval=interval)
+        found[name] = JudgingStatistics(**row, left_interval=interval)
     return found
 
 
-def _agreement(row: Mapping[str, Any]) -> Shared:
+def _agreement(row: Mapping[str, Any]) -> AgreementWithOthers:
     items, prompts = row["items"], row["prompts"]
     share = row["total"] / items
     squares = row["ss"] - 2 * share * row["sn"] + share**2 * row["nn"]
     variance = cluster_variance(squares, n=items, clusters=prompts)
-    return Shared(
+    return AgreementWithOthers(
         shared_items=items,
         agreement=share,
         # The others' answers are all the evidence on this share.

@@ -24,11 +24,10 @@ from storage.records import (
     Prompt,
     PromptRole,
     Withdrawal,
-    canonical_outcome,
     digest,
     new_id,
-    shown_swapped,
 )
+from storage.sides import canonical_outcome, shown_swapped
 from storage.tables.annotators import require_name
 from storage.tables.pseudonyms import known_key, pseudonyms_here, written_id
 

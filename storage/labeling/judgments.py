@@ -20,16 +20,8 @@ from storage.engine.transaction import Transaction
 from storage.errors import Conflict, NotFound, NotLeased
 from storage.labeling import queue
 from storage.labeling.queue_cache import Act, QueueCache, QueueItem, grant
-from storage.records import (
-    Flag,
-    Judgment,
-    ScreenOutcome,
-    Skip,
-    Withdrawal,
-    canonical_outcome,
-    check_choice,
-    shown_swapped,
-)
+from storage.records import Flag, Judgment, ScreenOutcome, Skip, Withdrawal, check_choice
+from storage.sides import canonical_outcome, shown_swapped
 
 ActT = TypeVar("ActT", Judgment, Skip, Flag)
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from storage.analysis.reliability import work_of
+from storage.analysis.reliability import judging_statistics
 from storage.engine.database import Database
 from storage.records import AnnotatorKind
 from storage.tables import settings

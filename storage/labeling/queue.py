@@ -11,7 +11,8 @@ from storage.engine.database import Database
 from storage.engine.transaction import Transaction
 from storage.labeling.queue_cache import QUEUED, SERVED, QueueCache, QueueItem, grant
 from storage.labeling.text_cache import TextCache, Texts
-from storage.records import LEASE_LIFETIME, Comparison, Prompt, shown_swapped
+from storage.records import LEASE_LIFETIME, Comparison, Prompt
+from storage.sides import shown_swapped
 from storage.tables import comparisons
 
 AT_ONCE = 16
@@ -193,12 +194,12 @@ def unfinished(db: Database) -> int:
     return db.read(_COUNT_UNFINISHED)[0]["n"]
 
 
-def with_others(db: Database, annotator: str) -> int:
+def leased_to_others(db: Database, annotator: str) -> int:
     """How many pairs this annotator could judge, but others hold now."""
 
     def operation(tx: Transaction) -> int:
         cache = tx.observer(QueueCache)
         cache.load(tx)
-        return cache.with_others(annotator, tx.now())
+        return cache.leased_to_others(annotator, tx.now())
 
     return db.write(operation)

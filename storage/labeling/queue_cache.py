@@ -193,7 +193,7 @@ class QueueCache:
             if self._items[name].may_go_to(annotator, moment):
                 yield self._items[name]
 
-    def with_others(self, annotator: str, moment: datetime) -> int:
+    def leased_to_others(self, annotator: str, moment: datetime) -> int:
         """How many pairs the annotator could judge, but others hold now."""
         leased = set[str]().union(*self._held.values())
         items = [item for name in leased if self._is_queued(item := self._items[name])]

@@ -34,8 +34,8 @@ from storage.records import (
     Snapshot,
     new_id,
     now,
-    shown_swapped,
 )
+from storage.sides import shown_swapped
 from storage.tables import (
     annotators,
     comparisons,

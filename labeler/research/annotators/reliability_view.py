@@ -12,7 +12,7 @@ from labeler.html.components import Column, Markup
 from storage.analysis.agreement import Agreement, Kappa
 from storage.analysis.annotator_fit import AnnotatorEstimate, AnnotatorFit
 from storage.analysis.intervals import NORMAL, wilson
-from storage.analysis.reliability import Figures
+from storage.analysis.reliability import AnnotatorFigures
 
 _JUDGED = (
     Column("Annotator"),
@@ -65,7 +65,7 @@ UNLIKELY = 3.0
 _MIN_JUDGMENTS = 20  # judgments below which speed is not remarked on
 
 
-def table(figures: Iterable[Figures], fit: AnnotatorFit | None) -> Markup:
+def table(figures: Iterable[AnnotatorFigures], fit: AnnotatorFit | None) -> Markup:
     """A row for each annotator who has judged, the busiest first."""
     judged = sorted(
         (f for f in figures if f.judgments), key=lambda f: (-f.judgments, f.annotator.name)
@@ -77,7 +77,7 @@ def table(figures: Iterable[Figures], fit: AnnotatorFit | None) -> Markup:
     return components.table(columns, rows, caption="How each annotator judges")
 
 
-def _row(f: Figures, said: Sequence[str], fit: AnnotatorFit | None) -> Sequence[Any]:
+def _row(f: AnnotatorFigures, said: Sequence[str], fit: AnnotatorFit | None) -> Sequence[Any]:
     quick = f"10%: {components.duration(f.quick_seconds)}" if f.quick_seconds is not None else ""
     pairs = f"{components.plural(f.shared_items, 'pair')}" if f.shared_items else "no pair shared"
     spread = components.interval(*f.agreement_interval) if f.agreement_interval else ""
@@ -151,7 +151,9 @@ def side_bias(left_rate: float | None, decided: int) -> float | None:
     return (left_rate - 0.5) / math.sqrt(0.25 / decided)
 
 
-def remarks(f: Figures, everybody: Sequence[Figures], fit: AnnotatorFit | None) -> list[str]:
+def remarks(
+    f: AnnotatorFigures, everybody: Sequence[AnnotatorFigures], fit: AnnotatorFit | None
+) -> list[str]:
     """What is unlikely by chance if the annotator judges as the others of `everybody` do.
 
     Without others, only a side bias is remarked on.
@@ -168,7 +170,7 @@ def remarks(f: Figures, everybody: Sequence[Figures], fit: AnnotatorFit | None) 
     return [words for words in found if words]
 
 
-def _side(f: Figures) -> str:
+def _side(f: AnnotatorFigures) -> str:
     bias = side_bias(f.left_rate, f.decided)
     if bias is None or f.left_rate is None or abs(bias) <= UNLIKELY:
         return ""
@@ -177,7 +179,10 @@ def _side(f: Figures) -> str:
 
 
 def _share(
-    words: str, f: Figures, others: Sequence[Figures], rate: Callable[[Figures], float | None]
+    words: str,
+    f: AnnotatorFigures,
+    others: Sequence[AnnotatorFigures],
+    rate: Callable[[AnnotatorFigures], float | None],
 ) -> str:
     """Two shares differ by more than chance, in a z-test with the pooled share."""
     n, m = f.judgments, sum(other.judgments for other in others)
@@ -192,7 +197,7 @@ def _share(
     return f"{words.format(components.percent(mine))}, others {components.percent(theirs)}"
 
 
-def _speed(f: Figures, others: Sequence[Figures]) -> str:
+def _speed(f: AnnotatorFigures, others: Sequence[AnnotatorFigures]) -> str:
     times = [o.median_seconds for o in others if o.median_seconds is not None]
     if f.median_seconds is None or not times or f.judgments < _MIN_JUDGMENTS:
         return ""
@@ -202,7 +207,7 @@ def _speed(f: Figures, others: Sequence[Figures]) -> str:
     return f"answers in {components.duration(f.median_seconds)}, others in {components.duration(usual)}"
 
 
-def _agreement(f: Figures, others: Sequence[Figures]) -> str:
+def _agreement(f: AnnotatorFigures, others: Sequence[AnnotatorFigures]) -> str:
     shares = [o.agreement for o in others if o.agreement is not None]
     if f.agreement is None or f.agreement_interval is None or not shares:
         return ""

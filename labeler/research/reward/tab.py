@@ -55,7 +55,7 @@ class RewardTab(Tab):
             self.verdict: render(reward_view.verdict(report)),
             self.figures: render(reward_view.figures(report)),
             self.plots: render(
-                components.beside(reward_view.reliability(report), reward_view.curve(report))
+                components.side_by_side(reward_view.reliability(report), reward_view.curve(report))
             ),
             self.progress: render(reward_view.progress(report)),
             self.start: gr.Button(
@@ -68,7 +68,9 @@ class RewardTab(Tab):
                 interactive=state == "running",
             ),
             self.tables: render(
-                components.beside(reward_view.by_margin(report), reward_view.by_agreement(report))
+                components.side_by_side(
+                    reward_view.by_margin(report), reward_view.by_agreement(report)
+                )
             ),
         }
 

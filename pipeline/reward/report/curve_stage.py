@@ -19,7 +19,13 @@ from typing import Any
 import pandas as pd
 
 from pipeline.models.text import ChatTokenizer
-from pipeline.reward.data import JudgedPair, job_pairs, set_apart, split_by_prompt, stopping_pairs
+from pipeline.reward.data import (
+    JudgedPair,
+    job_pairs,
+    split_by_prompt,
+    split_for_stopping,
+    stopping_pairs,
+)
 from pipeline.reward.members import train_members
 from pipeline.reward.quality import held_out as table
 from pipeline.reward.quality.figures import of_stream, outcomes
@@ -87,7 +93,7 @@ def deal(pairs: Sequence[JudgedPair], *, seed: int) -> dict[str, int]:
 def _trained(training: Training, pairs: Sequence[JudgedPair], *, seed: int) -> RewardModel:
     """The reward model that the stage would train if only these pairs had been judged."""
     config = training.config
-    train, apart = set_apart(
+    train, apart = split_for_stopping(
         pairs, share=config.audit_share, least=config.stopping_judgments, seed=seed
     )
     shutil.rmtree(training.checkpoints, ignore_errors=True)  # of an interrupted model

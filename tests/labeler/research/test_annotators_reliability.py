@@ -9,7 +9,7 @@ import pytest
 from labeler.research.annotators import reliability_view
 from storage.analysis.agreement import Agreement, Kappa
 from storage.analysis.annotator_fit import AnnotatorEstimate, AnnotatorFit
-from storage.analysis.reliability import Figures
+from storage.analysis.reliability import AnnotatorFigures
 from storage.records import Annotator
 from tests.helpers.recording_loop import HOSTILE
 
@@ -20,14 +20,14 @@ def test_side_bias_is_in_standard_errors_of_a_fair_toss():
     assert reliability_view.side_bias(None, 0) is None
 
 
-def judging(name: str, **more) -> Figures:
+def judging(name: str, **more) -> AnnotatorFigures:
     """Somebody like everybody, but for what is said."""
     usual = {
         "judgments": 100, "decided": 80, "left_rate": 0.5, "left_interval": (0.39, 0.61),
         "tie_rate": 0.15, "both_bad_rate": 0.05, "median_seconds": 9.0, "quick_seconds": 4.0,
         "shared_items": 40, "agreement": 0.7, "agreement_interval": (0.55, 0.81),
     }  # fmt: skip
-    return Figures(annotator=Annotator(id=name, name=name), **(usual | more))
+    return AnnotatorFigures(annotator=Annotator(id=name, name=name), **(usual | more))
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_a_slope_is_put_into_words_where_it_is_known_well():
 
 
 def test_everybody_who_judged_has_a_row_and_unknown_figures_are_dashes():
-    alone = Figures(
+    alone = AnnotatorFigures(
         annotator=Annotator(id="x", name="x"), judgments=1, tie_rate=1.0, both_bad_rate=0.0
     )
     rows = reliability_view.table([judging("a"), alone], None).split("<tr>")[2:]

@@ -18,7 +18,8 @@ from pipeline.runs.rundir import RunDirectory
 from storage import lineage, worker_files
 from storage.engine.database import Database
 from storage.labeling import judgments, model_judges, queue
-from storage.records import Annotator, AnnotatorKind, Prompt, Run, Stage, new_id, shown_swapped
+from storage.records import Annotator, AnnotatorKind, Prompt, Run, Stage, new_id
+from storage.sides import shown_swapped
 from storage.tables import (
     annotators,
     comparisons,

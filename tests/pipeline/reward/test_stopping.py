@@ -16,7 +16,7 @@ from torch import nn
 from pipeline.config.reward import RewardConfig
 from pipeline.models.text import read_messages
 from pipeline.reward import trainer as reward_trainer
-from pipeline.reward.data import bootstrap_weights, set_apart, stopping_pairs
+from pipeline.reward.data import bootstrap_weights, split_for_stopping, stopping_pairs
 from pipeline.reward.quality.metrics import length_correlation_in_pairs
 from pipeline.reward.scoring import RewardModel
 from pipeline.reward.stopping import EarlyStop, EarlyStopping, clearly_worse
@@ -177,34 +177,34 @@ def test_clearly_worse_is_by_a_standard_error_of_prompts():
 
 def test_prompts_set_apart_are_few_whole_and_stable():
     pairs = [pair(0, prompt=f"p{n % 40}", name=f"j{n}") for n in range(200)]
-    learned, apart = set_apart(pairs, share=0.15, least=20, seed=0)
+    learned, apart = split_for_stopping(pairs, share=0.15, least=20, seed=0)
     assert len({p.prompt for p in apart}) == 6
     assert not {p.prompt for p in apart} & {p.prompt for p in learned}
     assert len(learned) + len(apart) == 200
-    assert set_apart(pairs[::-1], share=0.15, least=20, seed=0)[1][::-1] == apart
-    assert set_apart(pairs, share=0.15, least=20, seed=1)[1] != apart
+    assert split_for_stopping(pairs[::-1], share=0.15, least=20, seed=0)[1][::-1] == apart
+    assert split_for_stopping(pairs, share=0.15, least=20, seed=1)[1] != apart
 
 
 @pytest.mark.parametrize(("audit", "learned"), [(0, 850), (1, 850), (149, 850), (300, 700)])
 def test_audit_prompts_are_part_of_the_share_and_never_learned_from(audit: int, learned: int):
     pairs = [pair(0, prompt=f"p{n}", name=f"j{n}", audit=n < audit) for n in range(1000)]
-    found, apart = set_apart(pairs, share=0.15, least=100, seed=0)
+    found, apart = split_for_stopping(pairs, share=0.15, least=100, seed=0)
     assert (len(found), len(apart)) == (learned, 1000 - learned)
     assert not any(p.audit for p in found)
 
 
 def test_audit_prompts_too_few_to_stop_by_are_not_learned_from_either():
     pairs = [pair(0, prompt=f"p{n}", name=f"j{n}", audit=n < 3) for n in range(60)]
-    learned, apart = set_apart(pairs, share=0.15, least=20, seed=0)
+    learned, apart = split_for_stopping(pairs, share=0.15, least=20, seed=0)
     assert (len(learned), [p.prompt for p in apart]) == (57, ["p0", "p1", "p2"])
     # Unless there is nothing else.
     all_audit = [pair(0, prompt=f"p{n}", name=f"j{n}", audit=True) for n in range(60)]
-    assert set_apart(all_audit, share=0.15, least=20, seed=0) == (all_audit, [])
+    assert split_for_stopping(all_audit, share=0.15, least=20, seed=0) == (all_audit, [])
 
 
 def test_too_few_to_decide_anything_are_learned_from():
     pairs = [pair(0, prompt=f"p{n}", name=f"j{n}") for n in range(100)]
-    assert set_apart(pairs, share=0.15, least=20, seed=0) == (pairs, [])
+    assert split_for_stopping(pairs, share=0.15, least=20, seed=0) == (pairs, [])
 
 
 @pytest.mark.parametrize(

@@ -370,7 +370,7 @@ def test_leases_in_a_backup_end_when_one_given_now_would(place, granted, expires
     with Database.open(place / "old") as db:
         moment = now()
         assert queue.lease_next(db, "ann", 4) == []
-        assert queue.with_others(db, "ann") == 3
+        assert queue.leased_to_others(db, "ann") == 3
         db.clock = lambda: moment + timedelta(minutes=30)
         assert len(queue.lease_next(db, "ann", 4)) == 3
 

@@ -14,7 +14,8 @@ from storage.engine.database import Database
 from storage.errors import Conflict, NotFound, NotLeased
 from storage.labeling import judgments, queue
 from storage.labeling.queue_cache import QueueCache
-from storage.records import Iteration, Snapshot, shown_swapped
+from storage.records import Iteration, Snapshot
+from storage.sides import shown_swapped
 from storage.tables import iterations, snapshots
 from tests.helpers.storage_world import fill
 

@@ -315,20 +315,20 @@ def test_today_begins_at_midnight_where_the_annotator_is(db):
 def test_pairs_with_others_are_those_that_only_they_hold(db):
     clock = Clock(db)
     fill(db, 4)
-    assert queue.with_others(db, "ann") == 0
+    assert queue.leased_to_others(db, "ann") == 0
     a, b = lease(db, "bob", 2)
     lease(db, "ann", 1)
-    assert queue.with_others(db, "ann") == 2
-    assert queue.with_others(db, "bob") == 1
-    assert queue.with_others(db, "cat") == 3
+    assert queue.leased_to_others(db, "ann") == 2
+    assert queue.leased_to_others(db, "bob") == 1
+    assert queue.leased_to_others(db, "cat") == 3
     judge(db, a, "bob")  # done: it is with nobody
     judgments.skip(db, id="s", comparison=b, annotator="bob")  # anybody's again
-    assert queue.with_others(db, "ann") == 0
+    assert queue.leased_to_others(db, "ann") == 0
     lease(db, "cat", 4)
-    assert queue.with_others(db, "ann") == 2
+    assert queue.leased_to_others(db, "ann") == 2
     assert progress(db, "ann").remaining == 3
     clock.advance(hours=1)  # their leases end
-    assert queue.with_others(db, "ann") == 0
+    assert queue.leased_to_others(db, "ann") == 0
 
 
 @pytest.mark.parametrize("wanted", [1, 2])
