@@ -26,7 +26,7 @@ class ShapingConfig(Section):
         default_factory=dict,
         metadata={
             "help": "Components added to the reward model's score, by name or module:function, "
-            "and their weights; a negative weight penalises."
+            "and their weights; a negative weight penalizes."
         },
     )
     reward_weight: float = setting(1.0, "Weight of the reward model's own score.")

@@ -50,7 +50,7 @@ def carry(carrier: str, question: str) -> str:
 
 
 def about(carrier: str, topic: Topic) -> str:
-    """A request about a topic's name; the name is capitalised where it opens the request."""
+    """A request about a topic's name; the name is capitalized where it opens the request."""
     text = carrier.format(name=topic.name)
     return text[0].upper() + text[1:]
 

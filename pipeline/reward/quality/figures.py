@@ -187,7 +187,7 @@ def _longer(rows: Sequence[Row]) -> np.ndarray:
 
 
 def _correlation(d: np.ndarray, longer: np.ndarray, prompts: Sequence[Hashable]) -> Interval:
-    """ρ = Σ dΔ / √(Σ d² Σ Δ²), with its interval: linearised by prompt, on Fisher's scale."""
+    """ρ = Σ dΔ / √(Σ d² Σ Δ²), with its interval: linearized by prompt, on Fisher's scale."""
     both, dd, ll = d * longer, d * d, longer * longer
     norm = np.sqrt(dd.sum() * ll.sum())
     rho = float(both.sum() / norm)

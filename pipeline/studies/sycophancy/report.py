@@ -30,7 +30,7 @@ def findings(
     testbed: Testbed, reference: PolicyMeasurement, arms: Sequence[LabArm]
 ) -> dict[str, Any]:
     """The reference and every arm at the lab's KL, relative to the arm without a penalty."""
-    unpenalised = next(arm for arm in arms if arm.name == NO_PENALTY).final.measured
+    unpenalized = next(arm for arm in arms if arm.name == NO_PENALTY).final.measured
     rows = []
     for arm in arms:
         found = arm.final.measured
@@ -38,7 +38,7 @@ def findings(
             {
                 "arm": arm.name,
                 "at": arm.final.at,
-                "of_unpenalised": found.agrees.rate / max(unpenalised.agrees.rate, 1e-9),
+                "of_unpenalised": found.agrees.rate / max(unpenalized.agrees.rate, 1e-9),
                 "equal_kl": abs(found.kl - testbed.lab.kl) <= _FAR * testbed.lab.kl,
             }
             | found.figures()

@@ -8,7 +8,7 @@ import pytest
 from tokenizers import AddedToken
 
 from pipeline.models.hub import ModelUnavailable, require_model
-from pipeline.models.text import CONTEXT, ChatTokenizer, Room, TooLong, name_rows
+from pipeline.models.text import CONTEXT, ChatTokenizer, LengthLimits, TooLong, name_rows
 from tests.helpers.tiny import save_tiny, tiny_tokenizer
 
 CHAT = [
@@ -121,12 +121,12 @@ def test_a_refused_conversation_is_one_sentence():
 def test_rows_that_do_not_fit_are_named_or_left_out():
     names, told = ["row 1", "row 2", "row 3"], []
     limits = {"sft.max_tokens": 5, CONTEXT: None}
-    assert Room(limits=limits).fitting([3, 5, 1], names, what="demonstrations") == [0, 1, 2]
+    assert LengthLimits(limits=limits).fitting([3, 5, 1], names, what="demonstrations") == [0, 1, 2]
     with pytest.raises(
         TooLong, match=r"1 of 3 .*sft.max_tokens=5 .*: row 2 \(9 tokens\); raise sft"
     ):
-        Room(limits=limits).fitting([3, 9, 1], names, what="demonstrations")
-    skipping = Room(limits=limits | {CONTEXT: 2}, skip=True, tell=told.append)
+        LengthLimits(limits=limits).fitting([3, 9, 1], names, what="demonstrations")
+    skipping = LengthLimits(limits=limits | {CONTEXT: 2}, skip=True, tell=told.append)
     assert skipping.fitting([3, 9, 1], names, what="demonstrations") == [2]
     assert told == [
         "2 of 3 demonstrations exceed the model's context=2 tokens: row 1 (3 tokens), row 2 (9 "
@@ -134,7 +134,7 @@ def test_rows_that_do_not_fit_are_named_or_left_out():
     ]
     with pytest.raises(TooLong, match="3 of 3"):  # nothing would be left
         skipping.fitting([3, 9, 4], names, what="demonstrations")
-    assert Room(limits={CONTEXT: None}).fitting([10**9], ["row 1"], what="x") == [0]
+    assert LengthLimits(limits={CONTEXT: None}).fitting([10**9], ["row 1"], what="x") == [0]
 
 
 def test_a_sentence_names_a_few_rows_and_counts_the_others():

@@ -78,7 +78,7 @@ def arm(name: str, agrees: float, kl: float) -> LabArm:
     )
 
 
-def test_arms_are_compared_with_the_unpenalised_one_at_equal_kl(tmp_path):
+def test_arms_are_compared_with_the_unpenalized_one_at_equal_kl(tmp_path):
     testbed = Bed(tmp_path, LabConfig(kl=2.0), Config())
     for name, result in (
         ("reward", {"accuracy": 0.75, "std": 1.5}),
