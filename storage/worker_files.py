@@ -207,7 +207,7 @@ class JudgedPrompt:
 
 
 def judged_prompts(db: Database, kinds: Sequence[AnnotatorKind]) -> list[JudgedPrompt]:
-    """What `give_judgments` would write, by prompt."""
+    """What `write_judgments_input` would write, by prompt."""
     rows = db.read(_BY_PROMPT, kinds=list(kinds), stream=list(RANDOM_STREAM))
     return [JudgedPrompt(**row) for row in rows]
 

@@ -174,7 +174,7 @@ class Preparation:
         if not counted["used"]:
             raise ValueError(worker_files.no_labels(counted))
         judged = {
-            each.prompt: Judged(
+            each.prompt: PromptJudgments(
                 judgments=each.judgments, decisive=each.decisive, random_stream=each.random_stream
             )
             for each in worker_files.judged_prompts(self.db, reward.learn_from)

@@ -68,8 +68,9 @@ def judge(
     milliseconds: int | None = None,
     replaces: str | None = None,
 ) -> Judgment:
-    """Store a judgment and wait for it; the arguments and errors are those of `judging`."""
-    operation = judging(
+    """Store a judgment and wait for it; the arguments and errors are those of
+    `judgment_operation`."""
+    operation = judgment_operation(
         id=id,
         comparison=comparison,
         annotator=annotator,

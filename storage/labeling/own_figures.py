@@ -93,7 +93,7 @@ def own_figures(
 ) -> OwnFigures:
     """The figures of one annotator; agreement is with others of `kinds`, by default those learned
     from."""
-    work = work_of(db, annotator)
+    work = judging_statistics(db, annotator)
     today = db.read(_TODAY, annotator=annotator, midnight=midnight)[0]["n"]
     shared = db.read(
         _SHARED,
