@@ -9,7 +9,8 @@ from __future__ import annotations
 from storage.engine.database import Database
 from storage.engine.transaction import Transaction
 from storage.labeling.queue_cache import QUEUED, QueueCache
-from storage.records import Annotator, Judgment, OpenPair, digest, shown_swapped
+from storage.records import Annotator, Judgment, OpenPair, digest
+from storage.sides import shown_swapped
 from storage.tables import annotators
 from storage.tables.pseudonyms import key_of, keyed
 
