@@ -72,7 +72,7 @@ def judgments(
     )  # fmt: skip
 
 
-def fit(judged: Judged, count: int, **settings: Any) -> FittedAnnotators:
+def fit(judged: AnnotatorJudgments, count: int, **settings: Any) -> FittedAnnotators:
     asked: dict[str, Any] = {"tie_model": "rao_kupper", "both_bad": "tie"} | settings
     return fit_annotators(judged, count, likelihood=Likelihood(**asked), ties=VALUES)
 
