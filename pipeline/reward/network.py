@@ -74,8 +74,9 @@ class RewardHead:
     @property
     def likelihood(self) -> Likelihood:
         """The likelihood of training; Rao and Kupper's for models that store none."""
-        stored: dict[str, Any] = getattr(self.config, "reward_likelihood", {})  # type: ignore[attr-defined]
-        return Likelihood(**({"tie_model": "rao_kupper", "both_bad": "tie"} | stored))
+        asked: dict[str, Any] = {"tie_model": "rao_kupper", "both_bad": "tie"}
+        asked |= getattr(self.config, "reward_likelihood", {})  # type: ignore[attr-defined]
+        return Likelihood(**asked)
 
     @likelihood.setter
     def likelihood(self, likelihood: Likelihood) -> None:
