@@ -71,12 +71,36 @@ def test_every_red_flag_stands_with_what_raises_it():
     found = [(row[0].split("`")[1], "(stop)" in row[0]) for row in rows("Red flags")]
     source = inspect.getsource(metrics)
     levels = re.findall(r'name="(\w+)",\n +level="(\w+)"( if)?', source)
-    assert found == [(name, level == "stop" and not depends) for name, level, depends in levels]
-    assert len(found) == len(metrics._RULES)
+    rules = [(name, level == "stop" and not depends) for name, level, depends in levels]
+    # An update that diverges has no metrics: the policy stage reports this flag.
+    assert found == [*rules, ("diverged", True)]
+    assert len(rules) == len(metrics._RULES)
+    ends = {row[0].split("`")[1] for row in rows("Red flags") if row[2].startswith("yes")}
+    assert ends == {metrics.MISMATCHED, "reference_changed", "diverged"}
+
+
+def test_where_to_find_what_names_functions_of_the_files_beside_them():
+    text = (DOCS / "architecture.md").read_text(encoding="utf-8")
+    missing = []
+    for subject, cell in rows("Where to find what", text.split("### Limits and thresholds")[0]):
+        spans = re.findall(r"`([^`]+)`", cell)
+        assert spans or subject.startswith("**"), subject
+        source, before = "", []
+        for span in spans:
+            if "/" in span:
+                path = ROOT / span
+                source = path.read_text(encoding="utf-8") if path.is_file() else ""
+                missing += [name for name in before if not re.search(rf"\b{name}\b", source)]
+                before = []
+            elif not source:
+                before.append(span)
+            elif not re.search(rf"\b{re.escape(span)}\b", source):
+                missing.append(span)
+    assert missing == []
 
 
 def test_every_shaping_component_is_described():
-    table = rows("What else is paid", REWARD)
+    table = rows("Reward shaping: additional components", REWARD)
     named = [name for row in table for name in re.findall(r"`([\w:]+)`", row[0])]
     assert sorted(named) == sorted([*COMPONENTS, "module:function"])
 

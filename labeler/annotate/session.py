@@ -1,8 +1,9 @@
 """What annotators are shown, without HTTP and pages.
 
 An annotator sees a pair *blind*: two texts called A and B, without model names, scores or anything
-else that identifies a policy. The side of each completion follows from annotator and comparison, so
-a reload cannot swap them. What is returned as done is committed.
+else that identifies a policy. The side of each completion follows from annotator and comparison
+(`shown_swapped` in `storage/sides.py`), so a reload cannot swap them. What is returned as done is
+committed.
 """
 
 from __future__ import annotations

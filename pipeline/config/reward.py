@@ -1,4 +1,7 @@
-"""Settings of the reward model.  Loads no torch."""
+"""Settings of the reward model.  Loads no torch.
+
+Presets (`pipeline/config/presets/`) override these defaults: the demo has its own `lr` and `epochs`.
+"""
 
 from __future__ import annotations
 

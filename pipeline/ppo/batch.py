@@ -115,7 +115,10 @@ class Batch:
 
     @property
     def mask(self) -> Tensor:
-        """(B, T), True on sampled tokens."""
+        """The loss mask (response mask): (B, T), True on sampled tokens, end-of-text included.
+
+        Losses, whitening and metrics average over these tokens alone; False is padding.
+        """
         return length_mask(self.lengths, self.tokens.shape[1])
 
     @property

@@ -211,6 +211,8 @@ class _FallingReward(_Rule):
         return reward_fell(history, 1.0)
 
 
+# The red flag `diverged` is not a rule, because an update that fails has no metrics: `PPOTrainer.run`
+# raises TrainingDiverged, and the policy stage reports it (`pipeline/stages/policy.py`).
 _RULES = (
     _Rule(
         name="reference_changed",

@@ -211,6 +211,8 @@ class Acquisition:
     features: bool = False
 
 
+# The names are also choices of `sampling.selection` (`pipeline/config/sections.py`) and values of `Arm`
+# (`storage/records.py`): those files load no torch, and this one does.
 ACQUISITIONS: dict[str, Acquisition] = {
     "bald": Acquisition(gains=_by_bald, members=2),
     "uncertainty": Acquisition(gains=_by_uncertainty),

@@ -1,6 +1,7 @@
 """The policy stage with PPO: joins the engine to a job's models, prompts, events and checkpoints.
 
-`optimize.method` can select DPO or RLOO instead: `pipeline/policy_methods/dpo.py`, `rloo.py`.
+`optimize.method` can select DPO or RLOO instead: `JOB_MODULES` in `pipeline/worker/worker.py` maps the
+method to `pipeline/policy_methods/dpo.py` or `rloo.py`.
 """
 
 from __future__ import annotations

@@ -22,7 +22,9 @@ three points."""
 def win_rate(outcomes: Sequence[float], prompts: Sequence[Hashable]) -> WinRate:
     """The mean of `outcomes` (1 win, ½ tie, 0 loss) with a prompt-clustered 95% interval.
 
-    `prompts` names the prompt of each outcome.  `storage.analysis.intervals` has the formulas.
+    `prompts` names the prompt of each outcome.  The interval is Wilson's at the effective sample
+    size, with Student's t at C − 1 degrees of freedom for C prompts: `clustered` in
+    `storage/analysis/intervals.py`.
     Raises ValueError for other outcomes, none, or a different number of prompts.
     """
     x = np.asarray(outcomes, dtype=float)

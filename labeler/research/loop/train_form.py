@@ -31,7 +31,7 @@ SECTIONS = {
     "gate": "Promotion gate",
     "evaluate": "Evaluation",
     "worker": "This machine",
-    "plugins": "Functions of your own",
+    "plugins": "Custom reward functions",
 }
 
 

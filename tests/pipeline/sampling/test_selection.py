@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from itertools import combinations
+from typing import get_args, get_type_hints
 
 import numpy as np
 import pytest
 import torch
 
+from pipeline.config.sections import SamplingConfig
 from pipeline.reward.likelihood import TieModel
 from pipeline.sampling.acquisition import (
     ACQUISITIONS,
@@ -23,8 +25,15 @@ from pipeline.sampling.acquisition import (
     pairs_within,
     uncertainty,
 )
+from storage.records import Arm
 
 LN2, LN3 = math.log(2), math.log(3)
+
+
+def test_every_acquisition_is_a_setting_and_an_arm():
+    choices = get_args(get_type_hints(SamplingConfig)["selection"])
+    assert {*choices} == {*ACQUISITIONS, "hybrid"}
+    assert {*ACQUISITIONS} <= {*get_args(Arm)}
 
 
 def table(*members: list[list[float]]) -> torch.Tensor:
