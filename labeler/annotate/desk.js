@@ -1,4 +1,4 @@
-// The desk: what buttons and keys do.
+// The desk: what buttons and keys do; `wire` has both maps.
 
 const HISTORY = 50; // acts that can be undone without asking the server which was the last
 const REFRESH = 60000; // milliseconds between looks at the true counts

@@ -1,6 +1,8 @@
 // What has been done and is not yet saved.  Each act lies in localStorage under a key of its own,
 // so two tabs cannot overwrite each other's, and belongs to one annotator: browsers are shared.
 // Acts are sent one after the other, in order: an undo must not overtake the label it undoes.
+// Without a connection, and after a 503 (the server's disk refused the write), an act stays and is
+// sent again.
 
 const RETRY = { first: 500, longest: 15000 }; // milliseconds
 const TIMEOUT = 20000;

@@ -1,4 +1,4 @@
-"""The access check before every route.
+"""The access check before every route: `rules` lists who may call what.
 
 It is in front of both Gradio mounts, because Gradio does not separate roles: hidden functions can be
 called by their index, the mounts share a file cache, pages without an upload component accept

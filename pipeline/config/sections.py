@@ -1,5 +1,8 @@
 """All settings with their defaults, descriptions and checks.  Loads no torch.
 
+The sections `reward`, `optimize`, `shaping` and `ppo` are in reward.py, policy.py and shaping.py
+beside this file, and in pipeline/ppo/config.py.  Presets (`presets/`) override the defaults.
+
 Settings come from TOML files and ``--set section.name=value``.  An unknown name is an error that
 suggests the nearest valid one.
 """

@@ -1,4 +1,7 @@
-"""Settings of reward shaping.  Loads no torch."""
+"""Settings of reward shaping.  Loads no torch.
+
+`pipeline/shaping/` has the components; docs/reward.md describes each of them.
+"""
 
 from __future__ import annotations
 

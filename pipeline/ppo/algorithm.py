@@ -1,5 +1,7 @@
 """The mathematics of PPO: pure functions of masked tensors.
 
+docs/algorithm.md derives the formulas.
+
 Unless stated otherwise every tensor is (B, T): B responses, T response tokens, right-padded.  `mask`
 is True on sampled tokens, end-of-text included; values under a False mask never change a result.
 """

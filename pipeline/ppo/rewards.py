@@ -1,4 +1,7 @@
-"""From texts to per-token rewards: the reward callable's scores, scaled, less all penalties."""
+"""From texts to per-token rewards: the reward callable's scores, scaled, less all penalties.
+
+The formula is `shape_rewards` in algorithm.py; kl_controller.py adapts the weight of the KL penalty.
+"""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass

@@ -7,6 +7,10 @@ Three verdicts:
   last promoted policy, and PPO uses a larger KL weight;
 * *provisional*: too little evidence; the loop continues with the policy.
 
+The limits are constants: `LIMIT` in pipeline/statistics/sequential_test.py for the test, `ALARM` in
+pipeline/promotion/overoptimization.py for the alarm.  pipeline/statistics/winrate.py computes the win
+rate.
+
 A researcher's ruling takes precedence over the evidence.  Verdicts are pure functions of
 `storage.gate_records.Evidence`, so they can be computed again at any time.
 """

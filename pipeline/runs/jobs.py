@@ -1,5 +1,8 @@
 """The web process's side of a run directory: start, follow, cancel and resume workers.
 
+process.py starts, cancels and kills the processes; rundir.py defines the files.  `Loop.retry` and
+`Loop.resume` (pipeline/loop/loop.py) decide what may be continued.
+
 A worker survives a restart of the web process: `poll` reads the run directory of every run that is
 stored as running.
 """

@@ -1,4 +1,11 @@
-"""The reward stage: trains a reward model and its audit model on the judgments."""
+"""The reward stage: trains a reward model and its audit model on the judgments.
+
+::
+
+    judgments → split by prompt → train the members (pipeline/reward/trainer.py, likelihood.py)
+      → calibrate on held-out judgments → train the audit model → estimate annotators
+      → center → measure the quality → predict the judgments of policies
+"""
 
 from __future__ import annotations
 

@@ -5,7 +5,9 @@ wait, runs them in one DuckDB transaction and finishes the group in this order::
 
     validate ─▶ tables ─▶ journal + fsync ─▶ COMMIT ─▶ acknowledge
 
-So what was acknowledged is in both.  Nothing here opens, copies or hashes the .duckdb file: closing
+So what was acknowledged is in both.  If the disk refuses a write, `_attempt` stores nothing and
+raises StorageUnavailable: routes answer 503, and the annotator's page keeps the act and repeats it.
+`storage/engine/watch.py` notices when the disk accepts writes again.  Nothing here opens, copies or hashes the .duckdb file: closing
 a handle to it in this process would drop DuckDB's lock on it.
 """
 

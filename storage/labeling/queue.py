@@ -1,4 +1,7 @@
-"""Which comparison comes next: leases keep two annotators off one pair, and survive a restart."""
+"""Which comparison comes next: leases keep two annotators off one pair, and survive a restart.
+
+`storage/labeling/queue_cache.py` has the order; `storage/sides.py` decides which response is A.
+"""
 
 from __future__ import annotations
 
