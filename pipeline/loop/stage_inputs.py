@@ -15,7 +15,7 @@ from pipeline.config.sections import Config
 from pipeline.demo.pairs import shipped_pairs
 from pipeline.models.hub import ModelUnavailable, base_model_path, is_local, require_reward_model
 from pipeline.promotion import gate
-from pipeline.reward.enough import PromptJudgments, held_out_prompts
+from pipeline.reward.held_out_prompts import PromptJudgments, held_out_prompts
 from pipeline.runs.rundir import Job
 from pipeline.shaping import require_available
 from storage import worker_files

@@ -13,7 +13,7 @@ import torch
 from transformers import GenerationConfig
 
 from pipeline.ppo.rollout import left_padded
-from pipeline.ppo.samplers import until_end, without_generation_defaults
+from pipeline.ppo.samplers import truncate_at_end, without_generation_defaults
 
 
 @torch.no_grad()
@@ -46,4 +46,4 @@ def beam_search(
     )
     with without_generation_defaults(model):
         texts = model.generate(input_ids=ids, attention_mask=mask, generation_config=settings)
-    return [until_end(row, eos_token_ids) for row in texts[:, ids.shape[1] :].tolist()]
+    return [truncate_at_end(row, eos_token_ids) for row in texts[:, ids.shape[1] :].tolist()]

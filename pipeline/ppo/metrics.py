@@ -110,20 +110,20 @@ MAX_MISMATCH = 0.05
 """Nats per token; a bf16 sampler with the policy's weights stays below a hundredth of it."""
 
 
-def samples_of_another(mismatch_kl: float) -> bool:
+def exceeds_mismatch_limit(mismatch_kl: float) -> bool:
     """Whether a `rollout/mismatch_kl` means that another model than the policy sampled."""
     return not mismatch_kl <= MAX_MISMATCH  # NaN too
 
 
-MISMATCHED = "sampler_mismatch"
+SAMPLER_MISMATCH = "sampler_mismatch"
 """The only reason to stop that is a defect; after the others the policy can be used."""
 
 
 def reason_to_stop(config: PPOConfig, history: History) -> str | None:
     """Why the run ends after the last of these updates; None if it continues."""
     metrics = history[-1]
-    if samples_of_another(metrics["rollout/mismatch_kl"]):
-        return MISMATCHED
+    if exceeds_mismatch_limit(metrics["rollout/mismatch_kl"]):
+        return SAMPLER_MISMATCH
     if config.kl_budget and metrics["kl/reference"] > config.kl_budget:
         return "kl_budget"
     if config.reward_collapse and reward_fell(history, config.reward_collapse):
@@ -237,7 +237,7 @@ _RULES = (
         name="sampler_mismatch",
         level="stop",
         metric="rollout/mismatch_kl",
-        healthy=lambda now, _: not samples_of_another(now),
+        healthy=lambda now, _: not exceeds_mismatch_limit(now),
         seen="Sampler and trainer differ by {now:.2g} nats per token; rounding stays below "
         f"{MAX_MISMATCH:g}.",
         why="The responses were sampled with other weights or settings than the policy's, so "

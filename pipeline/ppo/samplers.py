@@ -134,7 +134,7 @@ class TransformersGenerate:
                 logits_processor=LogitsProcessorList([chooser]),
             )
         responses = [
-            until_end(row, setup.eos_token_ids) for row in texts[:, ids.shape[1] :].tolist()
+            truncate_at_end(row, setup.eos_token_ids) for row in texts[:, ids.shape[1] :].tolist()
         ]
         recorded = torch.stack(chooser.logprobs, dim=1).tolist()
         logprobs = [row[: len(ids)] for ids, row in zip(responses, recorded, strict=True)]
@@ -175,7 +175,7 @@ def without_generation_defaults(policy: Any) -> Iterator[None]:
             module.generation_config = settings
 
 
-def until_end(tokens: list[int], eos_token_ids: Sequence[int]) -> list[int]:
+def truncate_at_end(tokens: list[int], eos_token_ids: Sequence[int]) -> list[int]:
     """The tokens up to the first end-of-text, with it."""
     ends = (n for n, token in enumerate(tokens, 1) if token in eos_token_ids)
     return tokens[: next(ends, len(tokens))]

@@ -58,7 +58,7 @@ from pipeline.ppo.distributed import (
 )
 from pipeline.ppo.learner import NOTHING, Learner, NonFiniteError, learning_rates, planned_steps
 from pipeline.ppo.lora import merged, round_frozen_weights
-from pipeline.ppo.metrics import MISMATCHED, reason_to_stop, red_flags, samples_of_another
+from pipeline.ppo.metrics import SAMPLER_MISMATCH, exceeds_mismatch_limit, reason_to_stop, red_flags
 from pipeline.ppo.model import (
     Setup,
     assemble,
@@ -203,7 +203,7 @@ class PPOTrainer:
             yield result
             if result.checkpoint is not None:
                 self.write_checkpoint()
-        if self.stopped == MISMATCHED:
+        if self.stopped == SAMPLER_MISMATCH:
             raise SamplerMismatch.of(self.history)
         self._check_reference()
 
@@ -233,7 +233,7 @@ class PPOTrainer:
         raw_advantages, batch.advantages, batch.returns, scale = compute_advantages(
             token_rewards=batch.token_rewards, values=batch.values, mask=batch.mask, config=config
         )
-        wrong_sampler = samples_of_another(mismatch["rollout/mismatch_kl"])
+        wrong_sampler = exceeds_mismatch_limit(mismatch["rollout/mismatch_kl"])
         with watch.lap("speed/update_seconds"):
             learned = self.learner.update(
                 batch,
@@ -293,7 +293,9 @@ class PPOTrainer:
         last = self.step == config.updates or self.stopped is not None
         due = config.checkpoint_every and (last or self.step % config.checkpoint_every == 0)
         checkpoint = None
-        if self.directory and due and self.stopped != MISMATCHED:  # a resume repeats that update
+        if (
+            self.directory and due and self.stopped != SAMPLER_MISMATCH
+        ):  # a resume repeats that update
             checkpoint = checkpoint_path(self.directory, self.step)
         return UpdateResult(
             step=self.step,

@@ -12,13 +12,13 @@ from statistics import NormalDist
 
 import numpy as np
 
-from pipeline.statistics.sequential_test import LAMBDAS, LIMIT, log_e, winning
+from pipeline.statistics.sequential_test import LAMBDAS, LIMIT, favors_better, log_e
 
 ALPHA = 0.05
 CORRELATION = 0.3
 """Default correlation of two judgments of one prompt."""
 
-NEAREST = 0.02
+MIN_DISTANCE = 0.02
 """Smallest supported distance of the win rate from ½: it already takes thousands of judgments."""
 
 MAX_PER_PROMPT = 100
@@ -40,9 +40,9 @@ class Scenario:
 
     def __post_init__(self) -> None:
         w, t = self.win_rate, self.ties
-        if not (0 < w < 1 and abs(w - 0.5) >= NEAREST - 1e-9):
+        if not (0 < w < 1 and abs(w - 0.5) >= MIN_DISTANCE - 1e-9):
             raise ValueError(
-                f"--win-rate {w:.9g} must lie between 0 and 1 and at least {NEAREST} from 0.5"
+                f"--win-rate {w:.9g} must lie between 0 and 1 and at least {MIN_DISTANCE} from 0.5"
             )
         if not 0 <= t <= 2 * min(w, 1 - w) or t >= 1:
             raise ValueError(
@@ -116,7 +116,7 @@ def stopping_times(
         first = np.argmax(passed, axis=1)
         stopped = passed[np.arange(going.size), first]
         times[going[stopped]] = done + first[stopped] + 1
-        better[going[stopped]] = winning(wealth[stopped, first[stopped]])
+        better[going[stopped]] = favors_better(wealth[stopped, first[stopped]])
         going, wealth = going[~stopped], wealth[~stopped]
         if not going.size:
             break

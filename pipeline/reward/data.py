@@ -18,7 +18,7 @@ from pipeline.config.reward import RewardConfig
 from pipeline.models.loading import context_of
 from pipeline.models.padding import pad_right
 from pipeline.models.text import CONTEXT, ChatTokenizer, LengthLimits, read_messages
-from pipeline.reward.enough import PromptJudgments, held_out_prompts
+from pipeline.reward.held_out_prompts import PromptJudgments, held_out_prompts
 from pipeline.reward.likelihood import OUTCOME_CODES, TIE, UNSTATED, TieModel
 from pipeline.runs.rundir import Job, Note, Report, RunDirectory
 from storage.records import RANDOM_STREAM, Arm, digest

@@ -18,7 +18,7 @@ from transformers import TrainerCallback
 
 from pipeline.statistics.winrate import clustered_mean
 
-CHECKS_AN_EPOCH = 4
+CHECKS_PER_EPOCH = 4
 _FILE = "stopping.pt"
 
 
@@ -67,7 +67,7 @@ class EarlyStopping(TrainerCallback):
             control.should_training_stop = True
             return
         # The state's own number of epochs is rounded up.
-        every = max(1, round(state.max_steps / args.num_train_epochs / CHECKS_AN_EPOCH))
+        every = max(1, round(state.max_steps / args.num_train_epochs / CHECKS_PER_EPOCH))
         if state.global_step % every and state.global_step != state.max_steps:
             return
         self._check(state)

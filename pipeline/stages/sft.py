@@ -178,10 +178,10 @@ class _Trainer(trl.SFTTrainer):
     def _get_train_sampler(self, train_dataset: Any = None) -> Sampler[int]:
         rows: Any = train_dataset if train_dataset is not None else self.train_dataset
         batch = self.args.per_device_train_batch_size * self.args.gradient_accumulation_steps
-        return BatchesSortedInside(list(map(len, rows["input_ids"])), batch, seed=self.args.seed)
+        return LengthSortedBatches(list(map(len, rows["input_ids"])), batch, seed=self.args.seed)
 
 
-class BatchesSortedInside(Sampler[int]):
+class LengthSortedBatches(Sampler[int]):
     """Row numbers in random order, sorted from long to short within each batch.
 
     Micro-batches then need little padding, and an optimizer step still sees rows of all lengths:

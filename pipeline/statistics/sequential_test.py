@@ -73,7 +73,7 @@ def log_e(wealth: np.ndarray) -> np.ndarray:
     return top + np.log(np.exp(wealth - top[..., None]).mean(-1))
 
 
-def winning(wealth: np.ndarray) -> np.ndarray:
+def favors_better(wealth: np.ndarray) -> np.ndarray:
     """Whether the bets on "better" (the first half of the last axis) hold more of the wealth."""
     half = LAMBDAS.size // 2
     return log_e(wealth[..., :half]) > log_e(wealth[..., half:])
@@ -89,7 +89,7 @@ def sequential_test(outcomes: Sequence[float], prompts: Sequence[Hashable]) -> S
     passed = np.flatnonzero(path > LIMIT)
     decision: Decision = "go on"
     if passed.size:
-        decision = "better" if winning(wealth[passed[0]]) else "worse"
+        decision = "better" if favors_better(wealth[passed[0]]) else "worse"
     return Sequential(
         decision=decision,
         log_e=float(path[-1]),

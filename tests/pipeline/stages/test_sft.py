@@ -14,7 +14,7 @@ from pipeline.models.hf_trainer import divide_batch, last_checkpoint
 from pipeline.models.text import ChatTokenizer, Encoded, TooLong
 from pipeline.runs.rundir import Report, RunDirectory
 from pipeline.stages import sft
-from pipeline.stages.sft import BatchesSortedInside, cross_entropy, train_sft
+from pipeline.stages.sft import LengthSortedBatches, cross_entropy, train_sft
 from tests.helpers.tiny import tiny_model, tiny_tokenizer
 
 CONFIG = SFTConfig(epochs=1.0, lr=1e-2, batch=4, warmup=0.0)
@@ -182,7 +182,7 @@ def test_a_batch_is_divided_until_it_fits(batch: int, longest: int, expected: in
 
 def test_an_optimizer_step_sees_random_rows_sorted_by_length():
     lengths = [n % 17 for n in range(100)]
-    order = BatchesSortedInside(lengths, 8, seed=0)
+    order = LengthSortedBatches(lengths, 8, seed=0)
     first = list(order)
     assert sorted(first) == list(range(100))
     steps = [[lengths[i] for i in first[start : start + 8]] for start in range(0, 100, 8)]
