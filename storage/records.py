@@ -268,7 +268,7 @@ class Judgment:
 
 @dataclass(frozen=True, kw_only=True)
 class Withdrawal:
-    """Undoes a judgment, skip or flag; both stay in the history."""
+    """Undoes the judgment, skip or flag with the id `replaces`; both stay in the history."""
 
     id: str
     replaces: str

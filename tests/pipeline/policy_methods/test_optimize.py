@@ -16,7 +16,7 @@ from pipeline.config.sections import Config
 from pipeline.models.hf_trainer import train
 from pipeline.models.likelihoods import response_logprobs
 from pipeline.models.snapshots import Snapshots, snapshots_of
-from pipeline.models.text import ChatTokenizer, Encoded, Room
+from pipeline.models.text import ChatTokenizer, Encoded, LengthLimits
 from pipeline.policy_methods import dpo, rloo
 from pipeline.policy_methods.inputs import PolicyPrompt
 from pipeline.ppo.metrics import METRICS as PPO_METRICS
@@ -104,7 +104,7 @@ def test_dpo_takes_the_side_that_was_preferred_and_no_ties(tmp_path):
     give(directory, "judgments.parquet", rows)
     chat = ChatTokenizer(tiny_tokenizer())
     path = directory.inputs / "judgments.parquet"
-    found = dpo.preferences(read_pairs(path, chat, Room(limits={"reward.max_tokens": 100})))
+    found = dpo.preferences(read_pairs(path, chat, LengthLimits(limits={"reward.max_tokens": 100})))
     assert len(found) == 10
     for row, pair in zip(rows[2:], found, strict=True):
         won, lost = ("first", "second") if row["outcome"] == "first" else ("second", "first")
@@ -280,7 +280,7 @@ def test_a_cancelled_run_resumes_as_if_nothing_had_happened(models, tmp_path, mo
     _, whole = ran(models, tmp_path / "whole", **method)
 
     job, directory = prepared(models, tmp_path / "parts", **method)
-    monkeypatch.setattr(cancellation, "_asked", False)
+    monkeypatch.setattr(cancellation, "_requested", False)
     emit = Report.metrics
 
     def cancel_at_three(report: Report, step: int, values: Any) -> None:
@@ -293,7 +293,7 @@ def test_a_cancelled_run_resumes_as_if_nothing_had_happened(models, tmp_path, mo
         with pytest.raises(Cancelled):
             run(job, report, directory)
     assert not directory.model.exists()
-    monkeypatch.setattr(cancellation, "_asked", False)
+    monkeypatch.setattr(cancellation, "_requested", False)
     again = Job(**{**vars(job), "attempt": 2, "resume": True})
     with Report(directory, attempt=2) as report:
         run(again, report, directory)

@@ -15,7 +15,7 @@ from transformers import AutoModelForSequenceClassification
 
 from pipeline.config.reward import RewardConfig
 from pipeline.models.hub import ModelUnavailable
-from pipeline.models.text import ChatTokenizer, Room, TooLong
+from pipeline.models.text import ChatTokenizer, LengthLimits, TooLong
 from pipeline.reward.data import (
     JudgedPair,
     PairCollator,
@@ -61,7 +61,9 @@ def read(rows: list[dict[str, Any]], path: Path, *, max_tokens: int = 4096) -> l
     give(directory, "judgments.parquet", rows)
     chat = ChatTokenizer(tiny_tokenizer())
     return read_pairs(
-        directory.inputs / "judgments.parquet", chat, Room(limits={"reward.max_tokens": max_tokens})
+        directory.inputs / "judgments.parquet",
+        chat,
+        LengthLimits(limits={"reward.max_tokens": max_tokens}),
     )
 
 

@@ -21,8 +21,9 @@ from storage.engine.database import Database
 from storage.exporting import exports
 from storage.labeling import judgments, model_judges, queue
 from storage.labeling.queue_cache import QueueCache
-from storage.records import Annotator, now, shown_swapped
+from storage.records import Annotator, now
 from storage.reports import to_json
+from storage.sides import shown_swapped
 from storage.status import status
 from storage.tables import annotators, iterations, settings
 from tests.helpers.storage_world import fill
