@@ -76,7 +76,7 @@ def test_every_red_flag_stands_with_what_raises_it():
     assert found == [*rules, ("diverged", True)]
     assert len(rules) == len(metrics._RULES)
     ends = {row[0].split("`")[1] for row in rows("Red flags") if row[2].startswith("yes")}
-    assert ends == {metrics.MISMATCHED, "reference_changed", "diverged"}
+    assert ends == {metrics.SAMPLER_MISMATCH, "reference_changed", "diverged"}
 
 
 def test_where_to_find_what_names_functions_of_the_files_beside_them():
