@@ -208,7 +208,7 @@ class People:
         left, right = (second, first) if swapped else (first, second)
         gold, texts = self._world.gold, self._world.texts
         words = sum(len(texts[side].split()) for side in (left, right))
-        said = annotator.judge(left=gold[left], right=gold[right], words=words, coin=coin)
+        said = annotator.judge(left=gold[left], right=gold[right], words=words, rng=coin)
         outcome = canonical_outcome(said.outcome, shown_swapped=swapped)
         return Label(
             first=first,
@@ -290,7 +290,7 @@ class Fitted:
         cls, pairs: Sequence[JudgedPair], chat: ChatTokenizer, config: RewardConfig, *, seed: int
     ) -> Fitted:
         """As the stage shares judgments out, trains, and calibrates; `cpu_seconds` of the training."""
-        learned, apart, held_out = split_judgments(pairs, config, seed=CONFIG.seed)
+        learned, audit_set, held_out = split_judgments(pairs, config, seed=CONFIG.seed)
         started = time.process_time()
         model, kept = trained(
             learned,
@@ -298,14 +298,14 @@ class Fitted:
             config,
             seed=seed,
             bootstrap_seed=seed,
-            outside=stopping_pairs(config, apart),
+            outside=stopping_pairs(config, audit_set),
         )
         spent = time.process_time() - started
-        factors = calibrate(model, held_out, apart, scale=config.calibrate)[1].factors
+        factors = calibrate(model, held_out, audit_set, scale=config.calibrate)[1].factors
         return cls(
             model=model,
             learned=learned,
-            unseen=[*apart, *held_out],
+            unseen=[*audit_set, *held_out],
             scale=factors.rewards,
             threshold_scale=factors.thresholds,
             epochs=kept.epoch if kept else config.epochs,

@@ -15,7 +15,7 @@ from commands.studio import connect
 from pipeline.loop.workspace_config import prepare
 from storage.engine import backup
 from storage.engine.database import Database
-from storage.engine.replacing import require_settled
+from storage.engine.replacing import refuse_pending_replacement
 from storage.engine.workspace import SETTINGS, require_data
 from storage.errors import WorkspaceLocked
 from storage.exporting.formats import Format, Ties
@@ -228,7 +228,7 @@ def _complete(workspace: Path) -> None:
 
     A mistyped --workspace must not become a new workspace.
     """
-    require_settled(workspace)
+    refuse_pending_replacement(workspace)
     if not (workspace / SETTINGS).exists():
         require_data(workspace)
     prepare(workspace, None, [], [])

@@ -19,9 +19,9 @@ def iterate(workspace: Workspace = DEFAULT, sets: Sets = []) -> None:  # noqa: B
     load_settings(workspace, [], sets)  # an invalid one is refused before anything runs
     check_unlocked(assignments(sets), None)
     with connect(workspace) as target:
-        state = follow(target.call, until="labeling", tell=log_progress)
+        state = follow(target.call, until="labeling", progress=log_progress)
         target.call("train", overrides=assignments(sets))
-        follow(target.call, until="labeling", after=state["iteration"], tell=log_progress)
+        follow(target.call, until="labeling", after=state["iteration"], progress=log_progress)
         show(target.call("iteration", number=state["iteration"])["evaluation"], as_json=True)
 
 
@@ -59,5 +59,5 @@ def continue_stage(workspace: Path, how: str, **arguments: Any) -> None:
             log_progress("no stage is stopped; the loop goes on")
         else:
             target.call(how, **arguments)
-        state = follow(target.call, until="labeling", tell=log_progress)
+        state = follow(target.call, until="labeling", progress=log_progress)
         print(f"iteration {state['iteration']} waits for labels")

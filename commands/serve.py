@@ -91,8 +91,8 @@ def import_at_startup(studio: Studio, kind: str, file: Path) -> None:
     report = studio.call("import", kind=kind, file=str(file.resolve()))
     if any(report["added"].values()):
         warnings = report["warnings"]
-        for odd in warnings[:WARNINGS_SHOWN]:
-            log_progress(f"{file.name}, line {odd['line']}: {odd['reason']}")
+        for warning in warnings[:WARNINGS_SHOWN]:
+            log_progress(f"{file.name}, line {warning['line']}: {warning['reason']}")
         if more := report["warnings_in_all"] - len(warnings[:WARNINGS_SHOWN]):
             log_progress(
                 f"{file.name}: {more} more warnings; `import --{kind} … --json` lists them"
@@ -176,16 +176,16 @@ def advance_periodically(studio: Studio, stop: threading.Event, *, every: float 
         pause = every
         try:
             studio.loop.advance()
-            studio.db.health.stuck = None
-            if (reached := _reached(studio.db)) != before:
-                before, pause = reached, 0.0
+            studio.db.health.loop_error = None
+            if (position := _loop_position(studio.db)) != before:
+                before, pause = position, 0.0
         except Exception as error:
-            if studio.db.health.stuck != str(error):
+            if studio.db.health.loop_error != str(error):
                 traceback.print_exc()
-            studio.db.health.stuck = str(error)
+            studio.db.health.loop_error = str(error)
 
 
-def _reached(db: Database) -> Any:
+def _loop_position(db: Database) -> Any:
     """Where the loop stands, without how far a running stage is."""
     current = iterations.latest(db)
     if current is None:

@@ -133,8 +133,8 @@ def run_trial(
     iterations, labels = arm.plan(*planned)
     own = [f"{name}={text(value)}" for name, value in arm.settings.items()]
     planned_for = {"labels": f"labeling.labels={labels}", "seed": f"seed={seed}"}
-    given = [said for name, said in planned_for.items() if name not in unasked]
-    implied = [said for name, said in planned_for.items() if name in unasked]
+    given = [setting for name, setting in planned_for.items() if name not in unasked]
+    implied = [setting for name, setting in planned_for.items() if name in unasked]
     with server_for(place, files, [*given, *own, *sets], implied) as server:
         report = simulate(
             server.url, server.admin, iterations=iterations, labels=labels, seed=seed, **population

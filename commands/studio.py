@@ -81,7 +81,7 @@ class Studio:
         try:
             self.loop.refresh()
         except Exception as error:  # the rest of the status is wanted all the more
-            self.db.health.stuck = str(error)
+            self.db.health.loop_error = str(error)
         blocked = self.loop.state().blocked
         stopped = what_stopped(blocked) if blocked else None
         trouble = self.db.health.trouble or stopped
@@ -90,7 +90,7 @@ class Studio:
     def advance(self) -> dict[str, Any]:
         """One step of the loop and where it stands now."""
         self.loop.advance()
-        return asdict(self.loop.state()) | {"trouble": self.db.health.stuck}
+        return asdict(self.loop.state()) | {"trouble": self.db.health.loop_error}
 
     def fill_demo(self, config: Config) -> None:
         """Give a workspace on the embedded model the demo's prompts, once."""

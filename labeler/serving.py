@@ -424,7 +424,7 @@ class Throttle(logging.Filter):
         self._beginnings = beginnings
         self._every = every
         self._clock = clock
-        self._told: dict[str, float] = {}
+        self._last_logged: dict[str, float] = {}
         self._left_out: Counter[str] = Counter()
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -434,10 +434,10 @@ class Throttle(logging.Filter):
         if known is None:
             return True
         moment = self._clock()
-        if moment - self._told.get(known, -self._every) < self._every:
+        if moment - self._last_logged.get(known, -self._every) < self._every:
             self._left_out[known] += 1
             return False
-        self._told[known] = moment
+        self._last_logged[known] = moment
         if more := self._left_out.pop(known, 0):
             record.msg = f"{line} ({more} more like this were not logged)"
         return True

@@ -67,11 +67,11 @@ def _imported(db: Database, file: Path, skip_bad: bool) -> JSONResponse:
     try:
         report = import_pairs(db, file, skip_bad=skip_bad, most=MAX_ROWS)
     except BadFile as bad:
-        told: dict[str, Any] = {
+        answer: dict[str, Any] = {
             "error": f"{bad.summary[:1].upper()}{bad.summary[1:]}.",
             "bad": bad.count,
         }
-        return JSONResponse(told | {"rows": [asdict(row) for row in bad.rows[:_ROWS_TOLD]]}, 422)
+        return JSONResponse(answer | {"rows": [asdict(row) for row in bad.rows[:_ROWS_TOLD]]}, 422)
     found = asdict(report)
     for kind in ("skipped", "warnings"):
         found[kind] = found[kind][:_ROWS_TOLD]

@@ -152,11 +152,11 @@ class Commands:
         if user is None:
             user = Annotator(id=new_id("a"), name=name, role=role, kind=kind)
             annotators.add(self._db, user)
-        shown = _public(user) | {"added": added}
+        account = _public(user) | {"added": added}
         if token:
-            return shown | {"token": tokens.issue(self._db, user.id, "api", lifetime=None)}
+            return account | {"token": tokens.issue(self._db, user.id, "api", lifetime=None)}
         secret = tokens.issue(self._db, user.id, "invite", lifetime=INVITE_LIFETIME)
-        return shown | {"invite": f"{self.address}/invite?token={secret}"}
+        return account | {"invite": f"{self.address}/invite?token={secret}"}
 
     def _set_disabled(self, name: str, *, disabled: bool) -> dict[str, Any]:
         user = annotators.by_name(self._db, name)
@@ -167,9 +167,9 @@ class Commands:
 
 
 def _public(user: Annotator) -> dict[str, Any]:
-    shown = _as_json(user)
-    del shown["password_hash"]
-    return shown
+    fields = _as_json(user)
+    del fields["password_hash"]
+    return fields
 
 
 def _as_json(record: Any) -> dict[str, Any]:

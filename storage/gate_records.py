@@ -85,7 +85,7 @@ class Candidate:
     """The policy that iteration `number` compares with SFT, and all judgments that it wants."""
 
     number: int
-    on_trial: str | None
+    policy: str | None
     labels: int
 
 

@@ -163,8 +163,8 @@ def import_comparisons_output(
             second=row["second"],
             iteration=iteration,
             arm=row["arm"],
-            wanted=2 if _coin("overlap", seed, run, row["id"]) < overlap else 1,
-            position=int(_coin("position", seed, run, row["id"]) * 2**62),
+            wanted=2 if _uniform("overlap", seed, run, row["id"]) < overlap else 1,
+            position=int(_uniform("position", seed, run, row["id"]) * 2**62),
         )
         for row in _rows(outputs / "comparisons.parquet")
     ]
@@ -290,7 +290,7 @@ def _row(prompt: Prompt) -> dict[str, Any]:
     return {"id": prompt.id, "messages": messages, "category": prompt.category}
 
 
-def _coin(name: str, seed: int, *ids: str) -> float:
+def _uniform(name: str, seed: int, *ids: str) -> float:
     """A uniform number in [0, 1) that depends on its arguments alone."""
     return int(digest(name, str(seed), *ids), 16) / 2**64
 

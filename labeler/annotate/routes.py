@@ -117,7 +117,7 @@ async def _current_annotator(
     return identity.annotator
 
 
-Who = Annotated[Annotator, Depends(_current_annotator)]
+CurrentAnnotator = Annotated[Annotator, Depends(_current_annotator)]
 Offset = Annotated[int, Query(ge=-840, le=840)]
 """Minutes that the annotator's clock is ahead of UTC; 14 hours is the largest offset."""
 
@@ -128,50 +128,55 @@ def label_routes(db: Database) -> APIRouter:
 
     @routes.get("/next")
     def next_pairs(
-        who: Who, n: int = 4, holding: Annotated[list[str] | None, Query()] = None
+        annotator: CurrentAnnotator,
+        n: int = 4,
+        holding: Annotated[list[str] | None, Query()] = None,
     ) -> JSONResponse:
         held = [id for part in holding or [] for id in part.split(",") if id]
-        pairs = session.next(who, n, held)
+        pairs = session.next(annotator, n, held)
         none = {"waiting_for": None, "with_others": None}
         if not pairs:
-            none = {"waiting_for": session.waiting_for(), "with_others": session.with_others(who)}
+            none = {
+                "waiting_for": session.waiting_for(),
+                "with_others": session.with_others(annotator),
+            }
         # Made here, in the thread: FastAPI would copy every text once more in the event loop.
         return JSONResponse({"pairs": [asdict(pair) for pair in pairs], **none})
 
     @routes.post("/judgments")
-    async def judge(body: JudgmentBody, who: Who) -> JSONResponse:
+    async def judge(body: JudgmentBody, annotator: CurrentAnnotator) -> JSONResponse:
         # Answers only after the commit: "saved" on the screen must be true.  Awaited and not
         # waited for in a thread: a group may be larger than there are threads.
-        operation = judgments.judgment_operation(annotator=who.id, **body.fields())
+        operation = judgments.judgment_operation(annotator=annotator.id, **body.fields())
         stored = await asyncio.wrap_future(db.submit(operation))
         return JSONResponse({"id": stored.id, "saved": True})
 
     @routes.post("/skip")
-    def skip(body: SkipBody, who: Who) -> dict[str, Any]:
-        stored = judgments.skip(db, annotator=who.id, **body.fields())
+    def skip(body: SkipBody, annotator: CurrentAnnotator) -> dict[str, Any]:
+        stored = judgments.skip(db, annotator=annotator.id, **body.fields())
         return {"id": stored.id, "saved": True}
 
     @routes.post("/flag")
-    def flag(body: FlagBody, who: Who) -> dict[str, Any]:
-        stored = judgments.flag(db, annotator=who.id, **body.fields())
+    def flag(body: FlagBody, annotator: CurrentAnnotator) -> dict[str, Any]:
+        stored = judgments.flag(db, annotator=annotator.id, **body.fields())
         return {"id": stored.id, "saved": True}
 
     @routes.post("/undo")
-    def undo(body: UndoBody, who: Who) -> dict[str, Any]:
-        undone = session.undo(who, **body.fields())
+    def undo(body: UndoBody, annotator: CurrentAnnotator) -> dict[str, Any]:
+        undone = session.undo(annotator, **body.fields())
         return {"id": str(body.id), "saved": True, "undone": asdict(undone)}
 
     @routes.get("/progress")
-    def progress(who: Who, offset: Offset = 0) -> dict[str, Any]:
-        person = {"id": who.id, "name": who.name, "role": who.role}
-        return {"annotator": person, **session.progress(who, offset=offset)}
+    def progress(annotator: CurrentAnnotator, offset: Offset = 0) -> dict[str, Any]:
+        person = {"id": annotator.id, "name": annotator.name, "role": annotator.role}
+        return {"annotator": person, **session.progress(annotator, offset=offset)}
 
     @routes.get("/figures")
-    def figures(who: Who, offset: Offset = 0) -> dict[str, Any]:
-        return asdict(session.figures(who, offset=offset))
+    def figures(annotator: CurrentAnnotator, offset: Offset = 0) -> dict[str, Any]:
+        return asdict(session.figures(annotator, offset=offset))
 
     @routes.get("/guidelines")
-    def guidelines(who: Who) -> dict[str, str]:  # noqa: ARG001 (asks for a signed-in person)
+    def guidelines(annotator: CurrentAnnotator) -> dict[str, str]:  # noqa: ARG001 (asks for a signed-in person)
         return session.guidelines()
 
     return routes

@@ -100,18 +100,18 @@ class LabelSession:
     def __init__(self, db: Database) -> None:
         self._db = db
 
-    def next(self, who: Annotator, n: int, holding: Sequence[str] = ()) -> list[ShownPair]:
-        """Up to `n` pairs to judge, leased to `who`, without those they are `holding`.
+    def next(self, annotator: Annotator, n: int, holding: Sequence[str] = ()) -> list[ShownPair]:
+        """Up to `n` pairs to judge, leased to `annotator`, without those they are `holding`.
 
         Fewer where they are large: the others stay leased to them and come with the next request.
         """
         if not 1 <= n <= MAX_AT_ONCE:
             raise ValueError(f"n={n} must be between 1 and {MAX_AT_ONCE}.")
-        leased = queue.lease_next(self._db, who.id, n, holding=list(holding))
+        leased = queue.lease_next(self._db, annotator.id, n, holding=list(holding))
         found: list[ShownPair] = []
         size = 0
         for pair in leased:
-            shown = _shown(pair)
+            shown = _render_pair(pair)
             size += shown.size
             if found and size > MAX_RESPONSE_LENGTH:
                 break
@@ -127,32 +127,32 @@ class LabelSession:
         latest = iterations.latest(self._db)
         return latest.phase if latest else "nothing"
 
-    def undo(self, who: Annotator, *, id: str, replaces: str | None = None) -> Undone:
+    def undo(self, annotator: Annotator, *, id: str, replaces: str | None = None) -> Undone:
         """Take back the act `replaces`, or their latest one; its pair comes back, sides as before."""
-        undone = judgments.undo(self._db, id=id, annotator=who.id, replaces=replaces)
-        pair = queue.pair(self._db, who.id, undone.comparison)
-        return Undone(id=undone.id, kind=_kind(undone), pair=_shown(pair))
+        undone = judgments.undo(self._db, id=id, annotator=annotator.id, replaces=replaces)
+        pair = queue.pair(self._db, annotator.id, undone.comparison)
+        return Undone(id=undone.id, kind=_kind(undone), pair=_render_pair(pair))
 
-    def with_others(self, who: Annotator) -> int:
+    def with_others(self, annotator: Annotator) -> int:
         """How many pairs they might judge that others hold now; they may come back."""
-        return queue.leased_to_others(self._db, who.id)
+        return queue.leased_to_others(self._db, annotator.id)
 
-    def progress(self, who: Annotator, *, offset: int = 0) -> dict[str, Any]:
+    def progress(self, annotator: Annotator, *, offset: int = 0) -> dict[str, Any]:
         """The fields of `queue.Progress`, and the id of their ``latest`` act that stands.
 
         `offset`: minutes that their clock is ahead of UTC.
         """
-        found = queue.progress(self._db, who.id, since=queue.midnight(now(), offset))
-        return asdict(found) | {"latest": judgments.latest(self._db, who.id)}
+        found = queue.progress(self._db, annotator.id, since=queue.midnight(now(), offset))
+        return asdict(found) | {"latest": judgments.latest(self._db, annotator.id)}
 
-    def figures(self, who: Annotator, *, offset: int = 0) -> OwnFigures:
+    def figures(self, annotator: Annotator, *, offset: int = 0) -> OwnFigures:
         """Their own work in figures, see `own_figures`; nobody else's can be asked for.
 
         Only ``today`` follows their clock: a midnight of their choice would tell what others said today.
         """
         moment = now()
-        found = queue.progress(self._db, who.id, since=queue.midnight(moment, offset))
-        figures = own_figures(self._db, who.id, midnight=queue.midnight(moment))
+        found = queue.progress(self._db, annotator.id, since=queue.midnight(moment, offset))
+        figures = own_figures(self._db, annotator.id, midnight=queue.midnight(moment))
         return replace(figures, today=found.today)
 
     def guidelines(self) -> dict[str, str]:
@@ -165,7 +165,7 @@ def _kind(act: Judgment | Skip | Flag) -> str:
     return type(act).__name__.lower()
 
 
-def _shown(pair: LeasedPair) -> ShownPair:
+def _render_pair(pair: LeasedPair) -> ShownPair:
     left, right, notice = render_pair(pair.left, pair.right)
     return ShownPair(
         id=pair.comparison.id,

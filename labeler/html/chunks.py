@@ -105,25 +105,25 @@ def _blocks(text: str) -> Iterator[_Block]:
 
     Code in a list or a quote is part of that; while it is open nothing is cut.
     """
-    held: list[str] = []
+    pending: list[str] = []
     fence, margin, quoted, blank = "", False, False, False
     for line in _LINES.findall(text):
         opens = None if fence else _FENCE.match(line)
         starts = not fence and blank and line[:1].strip()
-        if held and (starts or (opens and not opens.group(1))):
-            yield _Block("".join(held))
-            held = []
-        held.append(line)
+        if pending and (starts or (opens and not opens.group(1))):
+            yield _Block("".join(pending))
+            pending = []
+        pending.append(line)
         blank = not line.strip()
         if opens:
             fence, margin, quoted = opens.group(2), not opens.group(1), ">" in opens.group(1)
         elif fence and (_closes(line, fence, margin) or (quoted and line.lstrip()[:1] != ">")):
             fence = ""
             if margin:
-                yield _Block("".join(held), code=True)
-                held = []
-    if held:
-        yield _Block("".join(held), code=bool(fence) and margin)
+                yield _Block("".join(pending), code=True)
+                pending = []
+    if pending:
+        yield _Block("".join(pending), code=bool(fence) and margin)
 
 
 def _closes(line: str, fence: str, margin: bool) -> bool:
@@ -139,34 +139,34 @@ def _shortened(block: _Block) -> Iterator[_Block]:
     if block.fits:
         yield block
         return
-    held: list[str] = []
+    pending: list[str] = []
     size = brackets = 0
     for line in _LINES.findall(block.text):
         full = size + len(line) > MAX_PIECE_LENGTH // 2 or brackets + line.count("[") > MAX_BRACKETS
-        if held and full and line[:1].strip() and "|" not in line and line[0] != ">":
-            yield _Block("".join(held))
-            held, size, brackets = [], 0, 0
-        held.append(line)
+        if pending and full and line[:1].strip() and "|" not in line and line[0] != ">":
+            yield _Block("".join(pending))
+            pending, size, brackets = [], 0, 0
+        pending.append(line)
         size += len(line)
         brackets += line.count("[")
-    yield _Block("".join(held))
+    yield _Block("".join(pending))
 
 
 def _packed(blocks: list[_Block]) -> Iterator[_Block]:
     """Blocks put together into pieces that are neither many nor long."""
-    held: list[str] = []
+    pending: list[str] = []
     size = brackets = 0
     for block in blocks:
         goes_on = _GOES_ON.match(block.text) is not None
         full = size + len(block.text) > MAX_PIECE_LENGTH or brackets + block.brackets > MAX_BRACKETS
-        if held and (block.code or full or size >= (_PLENTY if goes_on else _ENOUGH)):
-            yield _Block("".join(held))
-            held, size, brackets = [], 0, 0
+        if pending and (block.code or full or size >= (_PLENTY if goes_on else _ENOUGH)):
+            yield _Block("".join(pending))
+            pending, size, brackets = [], 0, 0
         if block.code:
             yield block
             continue
-        held.append(block.text)
+        pending.append(block.text)
         size += len(block.text)
         brackets += block.brackets
-    if held:
-        yield _Block("".join(held))
+    if pending:
+        yield _Block("".join(pending))

@@ -193,8 +193,8 @@ class AccessMiddleware:
 
     def _forget_other_addresses(self, scope: Scope) -> None:
         """Remove the headers from which Gradio takes its page's address: anybody can send them."""
-        told = [each for each in scope["headers"] if each[0] in _ADDRESS_HEADERS]
-        for name, value in told:
+        address_headers = [each for each in scope["headers"] if each[0] in _ADDRESS_HEADERS]
+        for name, value in address_headers:
             if not self.addresses.is_public(value.decode("latin-1")):
                 scope["headers"] = [each for each in scope["headers"] if each != (name, value)]
 

@@ -71,7 +71,7 @@ class Auth:
         self.browsers = KnownBrowsers(db, own)
         self._links: dict[str, str] = {}  # hash of the secret → annotator id
         self._known: dict[tuple[str, str], tuple[Annotator, float, int]] = {}
-        self._told: list[Callable[[], None]] = []
+        self._listeners: list[Callable[[], None]] = []
 
     # Requests
 
@@ -131,12 +131,12 @@ class Auth:
 
         Do not call it in the event loop, because the callbacks query the database.
         """
-        for callback in self._told:
+        for callback in self._listeners:
             callback()
 
     def when_people_change(self, callback: Callable[[], None]) -> None:
         """Register a callback that `people_changed` runs."""
-        self._told.append(callback)
+        self._listeners.append(callback)
 
     # Links
 

@@ -26,14 +26,14 @@ def named(config: Config) -> set[tuple[str, str]]:
 
 
 def require_open(
-    config: Config, *, workspace: Path, models: Iterable[str], held: Iterable[Config]
+    config: Config, *, workspace: Path, models: Iterable[str], operator_configs: Iterable[Config]
 ) -> None:
     """ValueError if the settings name a path or model that a researcher may not name.
 
     Permitted are files in `OPEN_FOLDERS`, `models` by id, models on the Hugging Face hub, and
-    everything that one of `held`, the operator's settings, names.
+    everything that one of `operator_configs`, the operator's settings, names.
     """
-    allowed = {name for one in held for _, name in named(one)} | {*models, "demo"}
+    allowed = {name for one in operator_configs for _, name in named(one)} | {*models, "demo"}
     for setting, name in sorted(named(config)):
         if name in allowed or _is_open(name, workspace):
             continue

@@ -74,8 +74,8 @@ def trigrams(text: str) -> Iterator[Trigram]:
 @lru_cache(maxsize=1)
 def known_trigrams() -> frozenset[Trigram]:
     """All word trigrams of all responses of the corpus."""
-    said = [text for topic in topics() for text, _ in all_responses(topic)]
-    return frozenset(t for text in (*said, *unknown_answers()) for t in trigrams(text))
+    responses = [text for topic in topics() for text, _ in all_responses(topic)]
+    return frozenset(t for text in (*responses, *unknown_answers()) for t in trigrams(text))
 
 
 def style_of(response: str, topic: Topic) -> str:

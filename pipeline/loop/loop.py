@@ -381,14 +381,14 @@ class Loop:
         changed, config = overridden(self._config, current, overrides, due=due)
         allowed = None
         if not by_operator:
-            held = (self._config_of(current), self._config)
-            allowed = {name for one in held for name in one.shaping.functions}
+            operator_configs = (self._config_of(current), self._config)
+            allowed = {name for one in operator_configs for name in one.shaping.functions}
             allowed |= set(self._config.plugins.allowed)
             paths.require_open(
                 config,
                 workspace=self._db.workspace,
                 models=[model.id for model in models.listing(self._db)],
-                held=held,
+                operator_configs=operator_configs,
             )
         Preparation(self._db, changed, config).require_components(allowed)
 

@@ -48,8 +48,8 @@ def suggested(flag: str, *, ran: Config, now: Config) -> dict[str, str]:
     find = _FIRST.get(flag)
     if find is None or ran.optimize.method != "ppo":
         return {}
-    held = {setting.name: setting.value for setting in now.settings()}
-    return {name: toml(plain(value)) for name, value in find(ran).items() if value != held[name]}
+    current = {setting.name: setting.value for setting in now.settings()}
+    return {name: toml(plain(value)) for name, value in find(ran).items() if value != current[name]}
 
 
 def describe_stopped(

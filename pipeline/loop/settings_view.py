@@ -58,8 +58,8 @@ def form(config: Config, *, again: Stage | None = None) -> list[SettingView]:
     listed = [
         SettingView(
             name=s.name,
-            value=_shown(s.value),
-            default=_shown(s.default),
+            value=_displayed_value(s.value),
+            default=_displayed_value(s.default),
             help=s.help,
             choices=s.choices,
             kind=_kind(s.value),
@@ -77,7 +77,7 @@ def _read(name: str, stage: Stage) -> bool:
     return any(kind in READ_BY[stage] for kind in (name, name.partition(".")[0]))
 
 
-def _shown(value: Any) -> int | float | str | bool:
+def _displayed_value(value: Any) -> int | float | str | bool:
     """Lists and tables as TOML text."""
     return value if isinstance(value, (int, float, str, bool)) else toml(plain(value))
 

@@ -10,7 +10,7 @@ from pipeline.models import hub
 from pipeline.ppo.settings import assignments
 from pipeline.runs.rundir import write_atomically
 from pipeline.shaping import require_available
-from storage.engine.replacing import require_settled
+from storage.engine.replacing import refuse_pending_replacement
 from storage.engine.workspace import SETTINGS, holds_data, make_private
 
 
@@ -26,7 +26,7 @@ def require_settings(workspace: Path) -> None:
 
     ReplacementUnfinished if a restore was interrupted, which may have moved the settings.
     """
-    require_settled(workspace)
+    refuse_pending_replacement(workspace)
     if holds_data(workspace) and not (workspace / SETTINGS).exists():
         raise ValueError(
             f"{workspace / SETTINGS} is missing; put it back, or make a new one with "
@@ -38,7 +38,7 @@ def prepare(
     workspace: Path, model: str | None, files: Sequence[Path], sets: Sequence[str]
 ) -> Config:
     """Create the workspace and its config.toml if they do not exist; return the settings."""
-    require_settled(workspace)
+    refuse_pending_replacement(workspace)
     own = workspace / SETTINGS
     if own.exists():
         config = load_settings(workspace, files, sets)

@@ -161,13 +161,13 @@ class ChatTokenizer:
 class LengthLimits:
     """Limits on a row's tokens, by name.
 
-    Longer rows are an error; with `skip` (``model.long_rows``) they are left out, and `tell` is
+    Longer rows are an error; with `skip` (``model.long_rows``) they are left out, and `warn` is
     called with a sentence about them.
     """
 
     limits: Mapping[str, int | None]
     skip: bool = False
-    tell: Callable[[str], Any] = lambda _: None
+    warn: Callable[[str], Any] = lambda _: None
 
     def fitting(self, lengths: Sequence[int], names: Sequence[str], *, what: str) -> list[int]:
         """The indices of the rows that fit, given all rows' token counts and names.
@@ -187,7 +187,7 @@ class LengthLimits:
             raised = f"raise {name}, " if name != CONTEXT else ""
             skipping = "" if self.skip else ", or set model.long_rows=skip to leave them out"
             raise TooLong(f"{found}; {raised}shorten or remove them{skipping}")
-        self.tell(f"{found}; they are left out (model.long_rows=skip)")
+        self.warn(f"{found}; they are left out (model.long_rows=skip)")
         return [i for i in range(len(lengths)) if i not in over]
 
 
@@ -213,8 +213,8 @@ def _ensure_pad(tokenizer: Any) -> None:
     if tokenizer.pad_token_id is not None:
         return
     vocabulary = tokenizer.get_vocab()
-    spare = (t for t in _KNOWN_PADS if t in vocabulary and t != tokenizer.eos_token)
-    tokenizer.pad_token = next(spare, tokenizer.eos_token)
+    known_pads = (t for t in _KNOWN_PADS if t in vocabulary and t != tokenizer.eos_token)
+    tokenizer.pad_token = next(known_pads, tokenizer.eos_token)
 
 
 def _ensure_template(tokenizer: Any) -> None:

@@ -59,7 +59,9 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
     settings, device = job.config.optimize, pick_device(job.config.worker.device)
     chat = ChatTokenizer.load(job.model("policy"))
     pairs = job_pairs(job, report, directory, chat, job.model("policy"))
-    learned, apart, held_out_pairs = split_judgments(pairs, job.config.reward, seed=job.config.seed)
+    learned, audit_set, held_out_pairs = split_judgments(
+        pairs, job.config.reward, seed=job.config.seed
+    )
     # Measured on pairs that no reward model chose, as the reward model is.
     measured = [pair for pair in held_out_pairs if pair.random_stream]
     training, held_out = preferences(learned), preferences(measured)
@@ -90,7 +92,7 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
         "loss": loss,
         "margin": fmean(margins(model, reference, training, pad_id=chat.pad_id)),
         "held_out_pairs": len(held_out),
-        "apart_preferences": len(preferences(apart)),
+        "apart_preferences": len(preferences(audit_set)),
     }
     if held_out:
         found = margins(model, reference, held_out, pad_id=chat.pad_id)

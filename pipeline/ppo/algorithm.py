@@ -182,10 +182,10 @@ def surrogate(
     `symmetric`, for study, takes the maximum instead, so that nothing stops ρ from falling to 0.
     """
     gain = advantages * ratio
-    held = advantages * ratio.clamp(1 - low, 1 + high)
-    bounded = torch.minimum(gain, held)
+    clipped = advantages * ratio.clamp(1 - low, 1 + high)
+    bounded = torch.minimum(gain, clipped)
     if symmetric:
-        bounded = torch.where(advantages < 0, torch.maximum(gain, held), bounded)
+        bounded = torch.where(advantages < 0, torch.maximum(gain, clipped), bounded)
     elif dual:
         bounded = torch.where(advantages < 0, torch.maximum(bounded, dual * advantages), bounded)
     return bounded, bounded != gain
@@ -209,9 +209,9 @@ def value_error(
     if not clip:
         return free, torch.zeros_like(free, dtype=torch.bool)
     moved = values - old_values
-    held = error(old_values + moved.clamp(-clip, clip))
+    clipped = error(old_values + moved.clamp(-clip, clip))
     # The first condition, because rounding can make the errors differ.
-    return torch.maximum(free, held), (moved.abs() > clip) & (held > free)
+    return torch.maximum(free, clipped), (moved.abs() > clip) & (clipped > free)
 
 
 def policy_loss(

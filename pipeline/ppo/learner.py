@@ -277,22 +277,24 @@ class Learner:
 
         Policy and separate critic run one after the other, so that only one's activations are held.
         """
-        apart = part != "both" or self.model.critic is not None
+        separate_values = part != "both" or self.model.critic is not None
         if part != "value":
-            policy, values = self._policy_loss(batch, tokens, kl_coef, apart=apart)
+            policy, values = self._policy_loss(
+                batch, tokens, kl_coef, separate_values=separate_values
+            )
             if values is None:
                 yield policy
             else:
                 yield joint_loss(policy, self._value_loss(values, batch, tokens))
-        if apart and part != "policy":
+        if separate_values and part != "policy":
             yield self._value_loss(self._values(batch), batch, tokens)
 
     def _policy_loss(
-        self, batch: Batch, tokens: int, kl_coef: float, *, apart: bool
+        self, batch: Batch, tokens: int, kl_coef: float, *, separate_values: bool
     ) -> tuple[PPOLoss, Tensor | None]:
-        """Loss of the policy, and the (N,) values of the same pass; None if values come `apart`."""
+        """Loss of the policy, and the (N,) values of the same pass; None with `separate_values`."""
         config, mask = self.config, batch.mask
-        logits, values = self.logits(self.model, batch, apart=apart)
+        logits, values = self.logits(self.model, batch, separate_values=separate_values)
         logprobs = to_tokens(token_logprobs(logits, batch.tokens[mask]), mask)
         loss = policy_loss(
             logprobs=logprobs,

@@ -90,15 +90,15 @@ class ActorCritic(nn.Module):
         """Whether value gradients reach a shared trunk."""
 
     def forward(
-        self, input_ids: Tensor, positions: Tensor, *, apart: bool = False, **inputs: Any
+        self, input_ids: Tensor, positions: Tensor, *, separate_values: bool = False, **inputs: Any
     ) -> ModelOutput:
         """Logits and values at `positions`.
 
-        Values are None with `apart`, when the caller runs `values` itself, and for a separate
+        Values are None with `separate_values`, when the caller runs `values` itself, and for a separate
         critic while sampling with a cache, when one later pass over whole texts costs less.
         """
         logits, hidden, cache = forward_at(self.policy, input_ids, positions, **inputs)
-        if apart or (self.critic is not None and inputs.get("use_cache", False)):
+        if separate_values or (self.critic is not None and inputs.get("use_cache", False)):
             values = None
         elif self.critic is None:
             values = self._valued(hidden)

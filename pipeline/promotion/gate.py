@@ -146,8 +146,8 @@ def judgments_against(
             found.append(row)
         elif (row.first, row.second) == (opponent, policy):
             predicted = None if row.predicted is None else 1 - row.predicted
-            turned = {"first": row.second, "second": row.first, "outcome": 1 - row.outcome}
-            found.append(replace(row, **turned, predicted=predicted))
+            reversed_fields = {"first": row.second, "second": row.first, "outcome": 1 - row.outcome}
+            found.append(replace(row, **reversed_fields, predicted=predicted))
     return found
 
 
@@ -245,7 +245,7 @@ def report(evidence: Evidence, config: Config) -> GateReport:
 
 def _progress(evidence: Evidence, config: Config) -> GateProgress | None:
     newest = evidence.iteration
-    policy = newest.on_trial if newest else None
+    policy = newest.policy if newest else None
     if newest is None or policy is None or policy not in evidence.policies[1:]:
         return None
     rows = judgments_against(evidence, policy, evidence.reference)
@@ -293,18 +293,18 @@ def _about_alarm(alarm: OverOptimization | None) -> str:
     if alarm is None:
         return "Its reward model has not scored these pairs yet."
     z = _signed(alarm.z)
-    said = (
+    comparison = (
         f"Its reward model predicted {alarm.predicted:.0%} on {alarm.comparisons} of these judgments, "
         f"and people gave {alarm.human:.0%}"
     )
     if alarm.alarm:
         return (
-            f"Over-optimization alarm.  {said} (z = {z}, the limit is {ALARM:g}).  Raise "
+            f"Over-optimization alarm.  {comparison} (z = {z}, the limit is {ALARM:g}).  Raise "
             "ppo.kl_weight, or label more before you train again."
         )
     if alarm.prompts < MIN_PROMPTS:
-        return f"{said}.  The over-optimization alarm needs {MIN_PROMPTS} prompts."
-    return f"{said} (z = {z}): no sign of over-optimization."
+        return f"{comparison}.  The over-optimization alarm needs {MIN_PROMPTS} prompts."
+    return f"{comparison} (z = {z}): no sign of over-optimization."
 
 
 def _about_opponent(found: Versus) -> str:

@@ -69,7 +69,7 @@ def job_pairs(
 ) -> list[JudgedPair]:
     """The judgments of a stage's inputs that fit its settings and the context of `model`."""
 
-    def tell(sentence: str) -> None:
+    def warn(sentence: str) -> None:
         report.log(sentence)
         if not job.resume:  # a resumed run's events begin at its checkpoint
             report.note("warning", "long_rows", sentence)
@@ -77,7 +77,7 @@ def job_pairs(
     limits = LengthLimits(
         limits={"reward.max_tokens": job.config.reward.max_tokens, CONTEXT: context_of(model)},
         skip=job.config.model.long_rows == "skip",
-        tell=tell,
+        warn=warn,
     )
     return read_pairs(directory.inputs / "judgments.parquet", chat, limits)
 
@@ -193,9 +193,9 @@ def split_for_stopping(
     more = max(0, round(share * len(prompts)) - len(audit))
     for outside in (audit | set(others[:more]), audit):
         learned = [pair for pair in train if pair.prompt not in outside]
-        apart = [pair for pair in train if pair.prompt in outside]
-        if (len(apart) >= least or outside == audit) and any(pair.decisive for pair in learned):
-            return learned, apart
+        audit_set = [pair for pair in train if pair.prompt in outside]
+        if (len(audit_set) >= least or outside == audit) and any(pair.decisive for pair in learned):
+            return learned, audit_set
     return list(train), []
 
 
@@ -204,7 +204,7 @@ class Split(NamedTuple):
 
     learned: list[JudgedPair]
     """The reward model learns from these."""
-    apart: list[JudgedPair]
+    audit_set: list[JudgedPair]
     """They decide when to stop, and train the audit model."""
     held_out: list[JudgedPair]
     """They measure the reward model, and train the audit model."""
@@ -212,7 +212,7 @@ class Split(NamedTuple):
     @property
     def unseen(self) -> list[JudgedPair]:
         """All that the reward model does not learn from."""
-        return [*self.apart, *self.held_out]
+        return [*self.audit_set, *self.held_out]
 
     @property
     def measured(self) -> list[JudgedPair]:
@@ -226,16 +226,16 @@ def split_judgments(pairs: Sequence[JudgedPair], config: RewardConfig, *, seed: 
     ValueError if there is nothing to learn or measure.
     """
     rest, held_out = split_by_prompt(pairs, held_out_share=config.held_out_share, seed=seed)
-    learned, apart = split_for_stopping(
+    learned, audit_set = split_for_stopping(
         rest, share=config.audit_share, least=config.stopping_judgments, seed=seed
     )
-    return Split(learned, apart, held_out)
+    return Split(learned, audit_set, held_out)
 
 
-def stopping_pairs(config: RewardConfig, apart: Sequence[JudgedPair]) -> Sequence[JudgedPair]:
+def stopping_pairs(config: RewardConfig, audit_set: Sequence[JudgedPair]) -> Sequence[JudgedPair]:
     """The judgments that decide when to stop training: those set apart, if they are enough."""
-    enough = len(apart) >= config.stopping_judgments
-    return apart if config.early_stopping and enough else ()
+    enough = len(audit_set) >= config.stopping_judgments
+    return audit_set if config.early_stopping and enough else ()
 
 
 def resolved(config: RewardConfig, pairs: Sequence[JudgedPair]) -> RewardConfig:

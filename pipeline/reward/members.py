@@ -83,12 +83,12 @@ def _training_of(training: Training, number: int, count: int) -> Training:
     """The training of one network of `count`."""
     begin, end = training.share
     step = (end - begin) / count
-    several = f": network {number + 1} of {count}" if count > 1 else ""
+    which = f": network {number + 1} of {count}" if count > 1 else ""
     return replace(
         training,
         checkpoints=training.checkpoints / f"member-{number + 1}",
         seed=derive_seed("member", str(training.seed), str(number)) if number else training.seed,
-        doing=training.doing + several,
+        doing=training.doing + which,
         share=(begin + step * number, begin + step * (number + 1)),
         quiet=training.quiet or number > 0,
     )

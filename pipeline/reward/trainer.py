@@ -116,8 +116,8 @@ class RewardTrainer(trl.RewardTrainer):
             )
             loss = loss + self.settings.length_penalty_weight * correlated
         if outputs.heads is not None:
-            apart = (None if each is None else each.detach() for each in people)
-            sampled = self._losses(outputs.heads, inputs, ties.detach(), *apart)
+            detached = (None if each is None else each.detach() for each in people)
+            sampled = self._losses(outputs.heads, inputs, ties.detach(), *detached)
             sampled = inputs["weights"] * sampled
             # Its value is 0, so that the reported loss is that of the reward.
             loss = loss + (sampled - sampled.detach()).mean()

@@ -95,8 +95,8 @@ def kill_if_late(directory: RunDirectory, when: datetime) -> Grace | None:
 def _grace(directory: RunDirectory, asked: datetime) -> Grace:
     begun = _written_at(directory.path / "job.json")
     events = directory.progress_events(directory.job().attempt)
-    told = [datetime.fromtimestamp(event["time"], UTC) for event in events]
-    before, after = [t for t in told if t <= asked], [t for t in told if t > asked]
+    times = [datetime.fromtimestamp(event["time"], UTC) for event in events]
+    before, after = [t for t in times if t <= asked], [t for t in times if t > asked]
     steps = _seconds_between(before)[-_RECENT:]
     # The current step counts with its duration so far; for the first step that is all there is.
     longest = max([*steps, *_seconds_between([(before or [begun])[-1], asked])])

@@ -62,8 +62,8 @@ def resolve_fallbacks(
         kind, why = "info", "there is no reward model yet"
     message = f"{pairs} pairs were taken at random instead of being chosen: {why}"
     report.note(kind, "selection", message, pairs=pairs, members=members)
-    turned = (row | {"arm": "random"} if row["arm"] in refused else row for row in plan)
-    return [row for row in turned if row["pairs"]]
+    rows = (row | {"arm": "random"} if row["arm"] in refused else row for row in plan)
+    return [row for row in rows if row["pairs"]]
 
 
 def choose_pairs(

@@ -81,8 +81,8 @@ def steering_vector(
                 )
                 hidden = kept.pop().float()
                 for row, text in enumerate(some):
-                    said = hidden[row, text.prompt_tokens : len(text.ids)]
-                    total = total.to(said.device) + said.mean(0)
+                    response_states = hidden[row, text.prompt_tokens : len(text.ids)]
+                    total = total.to(response_states.device) + response_states.mean(0)
             means.append(total / len(texts))
     finally:
         hook.remove()

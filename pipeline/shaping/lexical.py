@@ -63,9 +63,9 @@ def repetition(text: str) -> float:
 
 def sentiment(text: str) -> float:
     """(positive − negative) / (positive + negative) words, −1 to 1; 0 without such words."""
-    said = tokens(text)
+    text_words = tokens(text)
     good, bad = (
-        sum(word in _lexicon()[kind] for word in said) for kind in ("positive", "negative")
+        sum(word in _lexicon()[kind] for word in text_words) for kind in ("positive", "negative")
     )
     return (good - bad) / (good + bad) if good + bad else 0.0
 
@@ -88,14 +88,14 @@ def hedging(text: str) -> float:
 
 def phrases(text: str, kind: str) -> int:
     """Number of phrases of a list of the lexicon in the text, as whole words."""
-    said = f" {' '.join(tokens(text))} "
-    return sum(said.count(f" {phrase} ") for phrase in _lexicon()[kind])
+    padded = f" {' '.join(tokens(text))} "
+    return sum(padded.count(f" {phrase} ") for phrase in _lexicon()[kind])
 
 
 def _rate(text: str, kind: str, *, per: int) -> float:
-    said = tokens(text)
-    hits = sum(word in _lexicon()[kind] for word in said)
-    return min(per * hits / len(said), 1.0) if said else 0.0
+    text_words = tokens(text)
+    hits = sum(word in _lexicon()[kind] for word in text_words)
+    return min(per * hits / len(text_words), 1.0) if text_words else 0.0
 
 
 @lru_cache(maxsize=1)

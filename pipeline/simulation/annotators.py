@@ -58,7 +58,7 @@ class Choice:
 class SimulatedAnnotator:
     """One annotator with the parameters of the module's formula.
 
-    `gaps` are gap₁ and gap₂; None states no strengths.  `pace` multiplies the time of an average
+    `gaps` are gap₁ and gap₂; None states no strengths.  `time_factor` multiplies the time of an average
     reader.
     """
 
@@ -69,23 +69,23 @@ class SimulatedAnnotator:
     left_bias: float = 0.0
     standard: float = -math.inf
     gaps: tuple[float, float] | None = None
-    pace: float = 1.0
+    time_factor: float = 1.0
 
-    def judge(self, *, left: float, right: float, words: int, coin: np.random.Generator) -> Choice:
+    def judge(self, *, left: float, right: float, words: int, rng: np.random.Generator) -> Choice:
         """Judge a pair with these scores; the screen shows `words` words."""
-        took = self.pace * (_DECISION_MS + words * _READING_MS_PER_WORD)
-        milliseconds = int(took * math.exp(coin.normal(0, 0.35)))
-        bar = _STANDARD_SHARPNESS * (self.standard - max(left, right))
-        if coin.random() < _sigmoid(bar):
+        mean_ms = self.time_factor * (_DECISION_MS + words * _READING_MS_PER_WORD)
+        milliseconds = int(mean_ms * math.exp(rng.normal(0, 0.35)))
+        both_bad_logit = _STANDARD_SHARPNESS * (self.standard - max(left, right))
+        if rng.random() < _sigmoid(both_bad_logit):
             return Choice(outcome="both_bad", milliseconds=milliseconds)
         z = self._advantage(left, right)
         a, b = self.preference(left=left, right=right)
-        toss = coin.random()
-        if toss < a:
-            strength = self._strength(z, toss)
+        draw = rng.random()
+        if draw < a:
+            strength = self._strength(z, draw)
             return Choice(outcome="a", milliseconds=milliseconds, strength=strength)
-        if toss < a + b:
-            strength = self._strength(-z, toss - a)
+        if draw < a + b:
+            strength = self._strength(-z, draw - a)
             return Choice(outcome="b", milliseconds=milliseconds, strength=strength)
         return Choice(outcome="tie", milliseconds=milliseconds)
 
@@ -97,8 +97,8 @@ class SimulatedAnnotator:
     def _advantage(self, left: float, right: float) -> float:
         return self.slope * (left - right) + self.left_bias
 
-    def _strength(self, z: float, toss: float) -> int | None:
-        """The stated strength of a preference; `toss` is uniform in (0, σ(z − θ)).
+    def _strength(self, z: float, draw: float) -> int | None:
+        """The stated strength of a preference; `draw` is uniform in (0, σ(z − θ)).
 
         The utility z − logit(toss) exceeds a threshold t if toss < σ(z − t).
         """
@@ -106,7 +106,7 @@ class SimulatedAnnotator:
             return None
         clearly = self.tie + self.gaps[0]
         much = clearly + self.gaps[1]
-        return 1 + (toss < _sigmoid(z - clearly)) + (toss < _sigmoid(z - much))
+        return 1 + (draw < _sigmoid(z - clearly)) + (draw < _sigmoid(z - much))
 
 
 def population(count: int, *, bad: float, seed: int) -> list[SimulatedAnnotator]:
@@ -119,27 +119,27 @@ def population(count: int, *, bad: float, seed: int) -> list[SimulatedAnnotator]
         raise ValueError(f"annotators={count} must be at least 1")
     if not 0 <= bad <= 1:
         raise ValueError(f"bad={bad} must be a share between 0 and 1")
-    coin = np.random.default_rng([seed, 1])
+    rng = np.random.default_rng([seed, 1])
     number_bad = round(count * bad)
     careful: list[AnnotatorProfile] = ["careful"] * (count - number_bad)
     profiles = [BAD_PROFILES[i % len(BAD_PROFILES)] for i in range(number_bad)] + careful
-    order = coin.permutation(count)
+    order = rng.permutation(count)
     # A separate generator, so that strengths change no other random number.
     scales = np.exp(np.random.default_rng([seed, 1, 1]).normal(0, 0.22, count)).tolist()
     return [
-        _annotator(f"sim-{n:02d}", profiles[i], scale, coin)
+        _annotator(f"sim-{n:02d}", profiles[i], scale, rng)
         for n, (i, scale) in enumerate(zip(order, scales, strict=True), start=1)
     ]
 
 
 def _annotator(
-    name: str, profile: AnnotatorProfile, scale: float, coin: np.random.Generator
+    name: str, profile: AnnotatorProfile, scale: float, rng: np.random.Generator
 ) -> SimulatedAnnotator:
-    slope = _SLOPE * math.exp(coin.normal(0, 0.22))
-    tie = _TIE * math.exp(coin.normal(0, 0.22))
-    pace = math.exp(coin.normal(0, 0.35))
+    slope = _SLOPE * math.exp(rng.normal(0, 0.22))
+    tie = _TIE * math.exp(rng.normal(0, 0.22))
+    time_factor = math.exp(rng.normal(0, 0.35))
     standard = -math.inf if profile == "careless" else _STANDARD
-    factor, left_bias, haste = {
+    factor, left_bias, time_share = {
         "careful": (1.0, 0.0, 1.0),
         "careless": (0.0, 0.0, 0.1),
         "side-biased": (0.4, 1.5, 0.5),
@@ -154,7 +154,7 @@ def _annotator(
         left_bias=left_bias,
         standard=standard,
         gaps=(scale * _GAPS[0], scale * _GAPS[1]),
-        pace=pace * haste,
+        time_factor=time_factor * time_share,
     )
 
 

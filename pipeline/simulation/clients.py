@@ -71,7 +71,7 @@ class LabelClient:
     def next(self, count: int) -> list[LeasedPair]:
         """Up to `count` pairs leased to this annotator; empty if none is available."""
         reply = self._send("GET", "/label/api/next", params={"n": count})
-        return [_shown(pair) for pair in reply["pairs"]]
+        return [_leased_pair(pair) for pair in reply["pairs"]]
 
     def judge(self, comparison: str, verdict: Choice, *, id: str | None = None) -> None:
         """Store a judgment; returns once the server says it is saved."""
@@ -204,7 +204,7 @@ def reason(reply: httpx.Response) -> str:
     return str(body.get("error", body)) if isinstance(body, dict) else str(body)
 
 
-def _shown(pair: Mapping[str, Any]) -> LeasedPair:
+def _leased_pair(pair: Mapping[str, Any]) -> LeasedPair:
     turns = [{"role": turn["role"], "content": turn["text"]} for turn in pair["prompt"]]
     return LeasedPair(
         id=pair["id"],
@@ -226,13 +226,13 @@ def what_stopped(blocked: Blocked) -> str:
 
 
 def follow(
-    call: Callable[[str], Any], *, until: str, tell: Callable[[str], None], after: int = 0
+    call: Callable[[str], Any], *, until: str, progress: Callable[[str], None], after: int = 0
 ) -> dict[str, Any]:
     """Advance the loop, reporting each step, until a phase of an iteration later than `after`.
 
     Raises RuntimeError if a stage stops, ValueError if there are no prompts.
     """
-    told = ""
+    reported = ""
     while True:
         state = call("advance")
         if stopped := state["blocked"]:
@@ -240,9 +240,9 @@ def follow(
         if state["iteration"] is None:
             raise ValueError("there are no prompts yet; import some with `launch.py import`")
         line = f"iteration {state['iteration']}: {_doing(state['phase_name'], state['message'])}"
-        if line != told:
-            tell(line)
-            told = line
+        if line != reported:
+            progress(line)
+            reported = line
         if state["phase"] == until and state["iteration"] > after:
             return state
         time.sleep(_PAUSE)

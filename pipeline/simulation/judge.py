@@ -168,10 +168,10 @@ class _TooLong(BaseException):
 def _at_most(seconds: float) -> Iterator[None]:
     """Raise `_TooLong` inside after `seconds`; compiled code delays it until it returns."""
 
-    def ring(*_: object) -> None:
+    def on_alarm(*_: object) -> None:
         raise _TooLong
 
-    before = signal.signal(signal.SIGALRM, ring)
+    before = signal.signal(signal.SIGALRM, on_alarm)
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         yield

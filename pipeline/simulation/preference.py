@@ -119,19 +119,19 @@ def parts_about(topic: Topic, response: str) -> dict[str, float]:
 
 
 def _topical(topic: Topic, response: str) -> dict[str, float]:
-    said = _stems(response)
-    told = {name: _told(claim, said) for name, claim in _claims(topic).items()}
-    fact = max(told["answer"], _CURT_SHARE * told["curt"])
-    on_topic = fact > 0 or bool(_keyword_stems(topic) & set(said))
+    stems = _stems(response)
+    shares = {name: _stated_share(claim, stems) for name, claim in _claims(topic).items()}
+    fact = max(shares["answer"], _CURT_SHARE * shares["curt"])
+    on_topic = fact > 0 or bool(_keyword_stems(topic) & set(stems))
     # The curt answer says again what the answer says.
-    stated = [name for name in told if told[name] > 0.5 and (name, fact) != ("curt", 1.0)]
+    stated = [name for name in shares if shares[name] > 0.5 and (name, fact) != ("curt", 1.0)]
     useful = sum(len(_words(getattr(topic, name))) for name in stated)
     padding = max(0, len(_words(response)) - useful - _FREE_WORDS)
     return {
         "fact": _FACT * fact,
-        "detail": _DETAIL * told["detail"],
-        "tip": _TIP * told["tip"],
-        "wrong": _WRONG * told["wrong"],
+        "detail": _DETAIL * shares["detail"],
+        "tip": _TIP * shares["tip"],
+        "wrong": _WRONG * shares["wrong"],
         "off_topic": 0.0 if on_topic else _OFF_TOPIC,
         "padding": max(_PADDING_FLOOR, _PER_PADDING_WORD * padding),
         "garbled": _GARBLED * min(1.0, 3 * unseen_bigram_rate(response)),
@@ -139,13 +139,13 @@ def _topical(topic: Topic, response: str) -> dict[str, float]:
 
 
 def _general(prompt: str, response: str) -> dict[str, float]:
-    asked, said = set(_stems(prompt)), set(_stems(response))
-    added = said - asked
+    asked, stems = set(_stems(prompt)), set(_stems(response))
+    added = stems - asked
     # Ochiai's coefficient: words beside the question count against it as words left out do.
-    shared = len(asked & said) / math.sqrt(len(asked) * len(said)) if asked and said else 0.0
+    shared = len(asked & stems) / math.sqrt(len(asked) * len(stems)) if asked and stems else 0.0
     words = len(_words(response))
     # Ordinary prose has a content word every third word; thinner prose is padded.
-    thin, long = words - 3 * len(said) - _FREE_WORDS, words - _WORDS_OF_A_FULL_ANSWER
+    thin, long = words - 3 * len(stems) - _FREE_WORDS, words - _WORDS_OF_A_FULL_ANSWER
     padding = max(0, thin) + max(0, long) / 10
     return {
         "coverage": _COVERAGE * min(1.0, 2 * shared),
@@ -169,14 +169,14 @@ def _manner(response: str) -> dict[str, float]:
     }
 
 
-def _told(claim: Sequence[str], said: Sequence[str]) -> float:
+def _stated_share(claim: Sequence[str], stems: Sequence[str]) -> float:
     """How far a claim (stems) is stated, 0 to 1: its ROUGE-L recall, rescaled.
 
     Below .4 is chance, because a topic's claims share words; above .85 is a paraphrase.
     """
     if not claim:
         return 0.0
-    recall = _longest_common_subsequence(claim, said) / len(claim)
+    recall = _longest_common_subsequence(claim, stems) / len(claim)
     return min(1.0, max(0.0, (recall - 0.4) / 0.45))
 
 
@@ -214,8 +214,10 @@ def _word_pairs(text: str) -> list[tuple[str, str]]:
 
 @lru_cache(maxsize=1)
 def _heard_pairs() -> frozenset[tuple[str, str]]:
-    said = (text for topic in topics() for text, _ in all_responses(topic))
-    return frozenset(pair for text in (*said, *unknown_answers()) for pair in _word_pairs(text))
+    responses = (text for topic in topics() for text, _ in all_responses(topic))
+    return frozenset(
+        pair for text in (*responses, *unknown_answers()) for pair in _word_pairs(text)
+    )
 
 
 def _garbled_share(text: str) -> float:

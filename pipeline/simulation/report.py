@@ -46,7 +46,7 @@ class PairJudge:
             scores, self._previous = self._previous, scores
         left, right = scores
         rng = self._rng(pair.id)
-        return self._annotator.judge(left=left, right=right, words=pair.words, coin=rng)
+        return self._annotator.judge(left=left, right=right, words=pair.words, rng=rng)
 
     def _rng(self, pair: str) -> np.random.Generator:
         return np.random.default_rng([self._seed, int(digest(self._annotator.name, pair), 16)])

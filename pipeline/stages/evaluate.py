@@ -37,11 +37,11 @@ _SAMPLED, _SCORED = 0.8, 0.95
 def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
     """Sample, score and compare; writes completions.parquet and scores.parquet."""
     config = job.config.evaluate
-    asked = [
+    prompts = [
         pair for pair in held_out_prompts(directory, config) for _ in range(config.completions)
     ]
     device = pick_device(job.config.worker.device)
-    evaluation = _Evaluation(job, report, asked, device)
+    evaluation = _Evaluation(job, report, prompts, device)
     roles = ["policy", "reference"]
     # In the first iteration the previous policy is the reference.
     if job.models.get("previous") and job.names["previous"] != job.names["reference"]:
@@ -56,7 +56,7 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
         outcomes = [
             outcome(a, b) for a, b in zip(rewards["policy"], rewards[opponent], strict=True)
         ]
-        rate = win_rate(outcomes, [prompt for prompt, _ in asked])
+        rate = win_rate(outcomes, [prompt for prompt, _ in prompts])
         summary[f"win_rate_against_{opponent}"] = asdict(rate)
     summary["win_rate_reward_model"] = summary["win_rate_against_reference"]["win_rate"]
     evaluation.write(directory, rewards)
@@ -76,12 +76,12 @@ def held_out_prompts(
 
 
 def require_room(
-    sampler: Sampler, asked: Sequence[tuple[str, Sequence[Message]]], limit: int
+    sampler: Sampler, prompts: Sequence[tuple[str, Sequence[Message]]], limit: int
 ) -> None:
     """ValueError unless every prompt leaves room for a response of `limit` tokens."""
     long = {
         id: sampler.needs(messages, limit)
-        for id, messages in asked
+        for id, messages in prompts
         if not sampler.fits(messages, limit)
     }
     if long:
@@ -109,12 +109,12 @@ class _Evaluation:
         self,
         job: Job,
         report: Report,
-        asked: list[tuple[str, tuple[Message, ...]]],
+        prompts: list[tuple[str, tuple[Message, ...]]],
         device: torch.device,
     ) -> None:
         self._job = job
         self._report = report
-        self._asked = asked
+        self._prompts = prompts
         self._device = device
         self._seed = derive_seed("evaluate", str(job.seed))
         evaluate = job.config.evaluate
@@ -130,9 +130,9 @@ class _Evaluation:
         config = self._job.config.evaluate
         self._reference = self._reference or self._load("reference")
         sampler = self._reference if role == "reference" else self._load(role)
-        conversations = [messages for _, messages in self._asked]
-        require_room(sampler, self._asked, config.max_new_tokens)
-        done, total = len(self._responses) * len(self._asked), steps * len(self._asked)
+        conversations = [messages for _, messages in self._prompts]
+        require_room(sampler, self._prompts, config.max_new_tokens)
+        done, total = len(self._responses) * len(self._prompts), steps * len(self._prompts)
 
         def progress(batch: list[Response]) -> None:
             nonlocal done
@@ -187,7 +187,7 @@ class _Evaluation:
         self._report.progress(_SAMPLED, 1, "loading the reward model")
         answer = self._job.config.evaluate.max_new_tokens
         judges = Ensemble.load(
-            self._job, device=self._device, asked=dict(self._asked), answer=answer
+            self._job, device=self._device, asked=dict(self._prompts), answer=answer
         )
         verdicts = self._scored("reward", (_SAMPLED, _SCORED), judges)
         self._own = {role: verdict.own for role, verdict in verdicts.items()}
@@ -209,7 +209,7 @@ class _Evaluation:
         judge: Callable[[Sequence[Messages], list[str]], _T],
     ) -> dict[str, _T]:
         """One model's scores of all responses, by role; `share` is its part of the progress."""
-        conversations = [messages for _, messages in self._asked]
+        conversations = [messages for _, messages in self._prompts]
         begin, end = share
         scores: dict[str, _T] = {}
         for number, (role, responses) in enumerate(self._responses.items(), 1):
@@ -233,7 +233,7 @@ class _Evaluation:
         """Write all responses and their rewards, for the Samples tab."""
         completions, scores = [], []
         for role, responses in self._responses.items():
-            rows = zip(self._asked, responses, rewards[role], self._own[role], strict=True)
+            rows = zip(self._prompts, responses, rewards[role], self._own[role], strict=True)
             for number, ((prompt, _), response, reward, own) in enumerate(rows):
                 id = f"r-{digest('evaluate', self._job.run, role, prompt, str(number))}"
                 settings = {"temperature": self._temperature, "top_p": 1.0, "seed": self._seed}

@@ -57,7 +57,7 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
     training = Training.of_job(job, chat, directory.checkpoint, report)
     model, stop = fit(training, split, kinds)
     _progress(job, report, SHARE, f"measuring on {len(split.measured)} held-out judgments")
-    others = [pair for pair in split.apart if pair.random_stream]
+    others = [pair for pair in split.audit_set if pair.random_stream]
     figures, scale = calibrate(model, split.measured, others, scale=config.calibrate)
     learns_annotators = model.network.annotators is not None
     for network in model.networks:
@@ -117,7 +117,7 @@ def prepare(
     split = split_judgments(pairs, job.config.reward, seed=job.config.seed)
     report.log(
         f"{len(split.learned)} judgments to train on, {len(split.held_out)} held out, "
-        f"{len(split.apart)} set apart"
+        f"{len(split.audit_set)} set apart"
     )
     _progress(job, report, 0, "loading the model")
     return chat, pairs, split, judged_by(directory.inputs)
@@ -141,10 +141,10 @@ def fit(
 
     notes = [
         *notes_on_kinds(kinds),
-        *_notes_on_stopping(training.config, split.apart),
+        *_notes_on_stopping(training.config, split.audit_set),
         *_notes_on_measuring(measured),
     ]
-    stopping = stopping_pairs(training.config, split.apart)
+    stopping = stopping_pairs(training.config, split.audit_set)
     return train_members(training, split.learned, stopping=stopping, measure=measure, notes=notes)
 
 
@@ -159,13 +159,13 @@ def _counts(model: RewardModel, pairs: Sequence[JudgedPair], split: Split) -> Ju
         pairs=len(split.learned),
         held_out_pairs=len(split.measured),
         held_out_preferences=sum(pair.decisive for pair in split.measured),
-        apart_pairs=len(split.apart),
+        apart_pairs=len(split.audit_set),
         ties=sum(not pair.decisive for pair in pairs),
     )
 
 
-def _notes_on_stopping(config: RewardConfig, apart: Sequence[JudgedPair]) -> list[Note]:
-    if not config.early_stopping or stopping_pairs(config, apart):
+def _notes_on_stopping(config: RewardConfig, audit_set: Sequence[JudgedPair]) -> list[Note]:
+    if not config.early_stopping or stopping_pairs(config, audit_set):
         return []
     message = (
         "early stopping is off and all epochs are trained: it needs "

@@ -57,8 +57,8 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
             f"sampling.max_new_tokens={config.max_new_tokens} and retry, or import shorter prompts"
         )
     drafts, pools = read_plan(fitting, job)
-    asked = [*drafts, *pools]
-    session.sample(asked, [side for each in asked for side in each.sides])
+    drafts_and_pools = [*drafts, *pools]
+    session.sample(drafts_and_pools, [side for each in drafts_and_pools for side in each.sides])
     drafts += choose_pairs(pools, job, report, chat)
     for _ in range(MAX_RESAMPLES):
         again = mark_duplicates(drafts, chat, config.near_duplicate)
@@ -66,12 +66,12 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
             break
         report.log(f"{len(again)} pairs are nearly the same text; sampling their second side again")
         session.sample(again, [draft.sides[1] for draft in again])
-    turned = against_reference(mark_duplicates(drafts, chat, config.near_duplicate), job)
-    if turned:
+    replaced = against_reference(mark_duplicates(drafts, chat, config.near_duplicate), job)
+    if replaced:
         report.log(
-            f"{len(turned)} pairs stayed nearly the same text; the reference answers instead"
+            f"{len(replaced)} pairs stayed nearly the same text; the reference answers instead"
         )
-        session.sample(turned, [draft.sides[1] for draft in turned])
+        session.sample(replaced, [draft.sides[1] for draft in replaced])
     dropped = len(mark_duplicates(drafts, chat, config.near_duplicate))
     if dropped:
         message = f"{dropped} of {len(drafts)} pairs stayed nearly the same text and were left out"
@@ -123,8 +123,8 @@ def read_plan(rows: Sequence[dict[str, Any]], job: Job) -> tuple[list[Draft], li
     pools: list[Pool] = []
     numbers: dict[str, int] = defaultdict(int)
     warm, other = job.config.sampling.temperatures
-    on_trial = job.names.get("on_trial")
-    waits = on_trial is not None and on_trial == job.names.get("previous")
+    candidate = job.names.get("on_trial")
+    waits = candidate is not None and candidate == job.names.get("previous")
     judged = "previous" if waits else "policy"
 
     def side(prompt: str, model: str, temperature: float) -> Side:

@@ -107,7 +107,7 @@ def train_sft(
     names = [
         f"row {i + 1}" + (f" (prompt {prompts[i]})" if prompts else "") for i in range(len(encoded))
     ]
-    length_limits = LengthLimits(limits=limits, skip=skip_long, tell=warn)
+    length_limits = LengthLimits(limits=limits, skip=skip_long, warn=warn)
     fitting = length_limits.fitting([len(e.ids) for e in encoded], names, what="demonstrations")
     held_out_rows = _held_out_rows([examples[i] for i in fitting], seed)
     training = [encoded[i] for n, i in enumerate(fitting) if n not in held_out_rows]

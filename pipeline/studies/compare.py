@@ -211,27 +211,27 @@ class _Scored:
 
     def _score(self, prompt: str, messages: str, text: str) -> float:
         if (prompt, text) not in self._known:
-            said = conversation(json.loads(messages))
-            self._known[prompt, text] = float(self._gold(said, text))
+            text_of_prompt = conversation(json.loads(messages))
+            self._known[prompt, text] = float(self._gold(text_of_prompt, text))
         return self._known[prompt, text]
 
 
 def _curve(
     method: str, directory: RunDirectory, seconds: float, sft: RunDirectory, scored: _Scored
 ) -> MethodCurve:
-    rivals = {answer.prompt: answer.gold for answer in scored.answers(sft, "answers")}
+    sft_gold = {answer.prompt: answer.gold for answer in scored.answers(sft, "answers")}
     sampling: Mapping[str, float] = (directory.result() or {})["sampling_seconds"]
-    start = point("SFT", scored.answers(sft, "answers"), rivals, seconds=0.0)
+    start = point("SFT", scored.answers(sft, "answers"), sft_gold, seconds=0.0)
     if method == "best_of_n":
         answers = scored.answers(directory, "answers")
         each = sampling["answers"] / max(NS)
         points = [
-            point(f"N = {n}", best_of(answers, n), rivals, seconds=n * each, kl=best_of_n_kl(n))
+            point(f"N = {n}", best_of(answers, n), sft_gold, seconds=n * each, kl=best_of_n_kl(n))
             for n in NS
         ]
     else:
         points = [
-            point(_label(name), scored.answers(directory, name), rivals, seconds=sampling[name])
+            point(_label(name), scored.answers(directory, name), sft_gold, seconds=sampling[name])
             for name in sampling
         ]
     return MethodCurve(
@@ -249,13 +249,13 @@ def _label(name: str) -> str:
 def point(
     label: str,
     answers: Sequence[Answer],
-    rivals: Mapping[str, float],
+    sft_gold: Mapping[str, float],
     *,
     seconds: float,
     kl: float | None = None,
 ) -> CurvePoint:
-    """The means of a policy's answers; `rivals` are the gold scores of SFT's answers by prompt."""
-    outcomes = [outcome(answer.gold, rivals[answer.prompt]) for answer in answers]
+    """The means of a policy's answers; `sft_gold` are the gold scores of SFT's answers by prompt."""
+    outcomes = [outcome(answer.gold, sft_gold[answer.prompt]) for answer in answers]
     prompts = [answer.prompt for answer in answers]
     gold, reward = [answer.gold for answer in answers], [answer.reward for answer in answers]
     return CurvePoint(

@@ -111,10 +111,10 @@ def format_comparison(found: Mapping[str, Any], plot: Path) -> str:
     for row in found["methods"]:
         at, wins, itself = row["gold_at_kl"], row["win_rate"], row["method"] == "sft"
         won = f"{wins['win_rate']:.2f} ({wins['low']:.2f}–{wins['high']:.2f})"
-        reached = "never reached" if at is None else f"{at:.3f}"
+        gold_at_kl = "never reached" if at is None else f"{at:.3f}"
         lines.append(
             f"{row['method']:<10}{row['gold']:>8.3f}{row['reward']:>9.3f}{row['kl']:>8.2f}"
             f"{row['length']:>8.1f}  {'–' if itself else won:<19}{row['training_seconds']:>8.0f}"
-            f"{row['sampling_seconds']:>9.1f}  {'–' if itself else reached}"
+            f"{row['sampling_seconds']:>9.1f}  {'–' if itself else gold_at_kl}"
         )
     return "\n".join([*lines, "", str(plot)])

@@ -117,13 +117,13 @@ def add_legend(figure: Any, handles: Sequence[Any], *, rows: int) -> None:
     )
 
 
-def outlined(axes: Any, text: str, place: tuple[float, float], **style: Any) -> None:
+def outlined(axes: Any, text: str, point: tuple[float, float], **style: Any) -> None:
     """A label near a point, with an offset in points and an outline that keeps it readable."""
     from matplotlib.patheffects import withStroke  # noqa: PLC0415
 
-    halo = [withStroke(linewidth=2.5, foreground="white")]
-    options = {"textcoords": "offset points", "size": 8, "path_effects": halo, "zorder": 6}
-    axes.annotate(text, place, **(options | style))
+    outline = [withStroke(linewidth=2.5, foreground="white")]
+    options = {"textcoords": "offset points", "size": 8, "path_effects": outline, "zorder": 6}
+    axes.annotate(text, point, **(options | style))
 
 
 def save_svg(figure: Any, path: Path) -> Path:

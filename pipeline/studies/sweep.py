@@ -84,8 +84,8 @@ class WeightCurve:
     def best_within(self, budget: float) -> int | None:
         """The window with the highest reward at a KL of at most `budget`, or None."""
         points = self.smoothed()
-        near = [i for i, (kl, _) in enumerate(points) if kl <= budget]
-        return max(near, key=lambda i: points[i][1], default=None)
+        within = [i for i, (kl, _) in enumerate(points) if kl <= budget]
+        return max(within, key=lambda i: points[i][1], default=None)
 
     @property
     def gain(self) -> float:

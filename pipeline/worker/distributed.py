@@ -26,11 +26,11 @@ _GRACE = 30.0
 
 @dataclass(frozen=True, kw_only=True)
 class Rank:
-    """One process of a stage; `meeting` is the file through which they find each other."""
+    """One process of a stage; `rendezvous` is the file through which they find each other."""
 
     rank: int
     size: int
-    meeting: str
+    rendezvous: str
 
 
 def this_rank() -> Rank | None:
@@ -38,8 +38,8 @@ def this_rank() -> Rank | None:
     given = os.environ.get(_RANK)
     if given is None:
         return None
-    rank, size, meeting = given.split(" ", 2)
-    return Rank(rank=int(rank), size=int(size), meeting=meeting)
+    rank, size, rendezvous = given.split(" ", 2)
+    return Rank(rank=int(rank), size=int(size), rendezvous=rendezvous)
 
 
 @contextmanager
@@ -53,16 +53,16 @@ def launch_ranks(job: Job, run: Path, *, lock: int) -> Iterator[None]:
         yield
         return
     with TemporaryDirectory() as folder:
-        meeting = str(Path(folder) / "meeting")
-        others = [_start(run, rank, size, meeting, lock) for rank in range(1, size)]
+        rendezvous = str(Path(folder) / "meeting")
+        others = [_start(run, rank, size, rendezvous, lock) for rank in range(1, size)]
         try:
-            with connected(Rank(rank=0, size=size, meeting=meeting), job):
+            with connected(Rank(rank=0, size=size, rendezvous=rendezvous), job):
                 yield
         except RuntimeError as error:
-            died = _failed_process(others) if _connection_lost(error) else None
-            if died is None:
+            failed_rank = _failed_process(others) if _connection_lost(error) else None
+            if failed_rank is None:
                 raise
-            raise RuntimeError(f"process {died} of {size} stopped; see the log") from error
+            raise RuntimeError(f"process {failed_rank} of {size} stopped; see the log") from error
         finally:
             _end(others, at_once=sys.exc_info()[0] is not None)
 
@@ -88,7 +88,7 @@ def connected(own: Rank, job: Job) -> Iterator[None]:
         torch.set_num_threads(max(1, torch.get_num_threads() // own.size))
     dist.init_process_group(
         "nccl" if device.type == "cuda" else "gloo",
-        init_method=f"file://{own.meeting}",
+        init_method=f"file://{own.rendezvous}",
         rank=own.rank,
         world_size=own.size,
     )
@@ -98,13 +98,13 @@ def connected(own: Rank, job: Job) -> Iterator[None]:
         dist.destroy_process_group()
 
 
-def _start(run: Path, rank: int, size: int, meeting: str, lock: int) -> subprocess.Popen[bytes]:
+def _start(run: Path, rank: int, size: int, rendezvous: str, lock: int) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [sys.executable, "-m", "pipeline.worker", str(run)],
         stdin=subprocess.DEVNULL,
         pass_fds=[lock],
         cwd=Path(__file__).parents[2],
-        env=os.environ | {_RANK: f"{rank} {size} {meeting}"},
+        env=os.environ | {_RANK: f"{rank} {size} {rendezvous}"},
     )
 
 

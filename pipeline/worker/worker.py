@@ -52,9 +52,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write("usage: python -m pipeline.worker RUN_DIR (a directory with job.json)\n")
         return 2
     directory = RunDirectory(Path(arguments[0]).resolve())
-    place = distributed.this_rank()
-    if place is not None:
-        return _run_rank(directory, place)
+    rank = distributed.this_rank()
+    if rank is not None:
+        return _run_rank(directory, rank)
     with directory.hold_lock() as lock:
         signal.signal(signal.SIGTERM, _cancel)
         _log_output(directory.log)
@@ -87,10 +87,10 @@ def _work(directory: RunDirectory, lock: int) -> dict[str, Any]:
         report.close()
     seconds = time.monotonic() - start
     report.log(f"done in {seconds:.1f} s")
-    return _finite(summary | {"seconds": seconds})
+    return _null_for_nan(summary | {"seconds": seconds})
 
 
-def _run_rank(directory: RunDirectory, place: distributed.Rank) -> int:
+def _run_rank(directory: RunDirectory, rank: distributed.Rank) -> int:
     """Run as a further process of a stage: do a share of the work and report nothing."""
     signal.signal(signal.SIGTERM, _cancel)
     job = directory.job()
@@ -100,7 +100,7 @@ def _run_rank(directory: RunDirectory, place: distributed.Rank) -> int:
         with (
             TemporaryDirectory() as folder,
             Report(RunDirectory(Path(folder)), attempt=job.attempt) as unread,
-            distributed.connected(place, job),
+            distributed.connected(rank, job),
         ):
             stage.run(job, unread, directory)
     except Cancelled:
@@ -205,12 +205,12 @@ def _cancel(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001
     request_cancel()
 
 
-def _finite(value: Any) -> Any:
+def _null_for_nan(value: Any) -> Any:
     """NaN and infinities as None: JSON does not have them."""
     if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
+        return {key: _null_for_nan(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
+        return [_null_for_nan(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value

@@ -275,7 +275,7 @@ def _interrupted(workspace: Path) -> Iterator[Path]:
 @contextmanager
 def _preparing(workspace: Path) -> Iterator[None]:
     """A context that writes the files NAME.new; an error removes them again."""
-    replacing.require_settled(workspace)
+    replacing.refuse_pending_replacement(workspace)
     _discard_new(workspace)  # DuckDB would replay the log of an incomplete copy
     try:
         yield
@@ -353,7 +353,7 @@ def rebuild(workspace: Path) -> Rebuilt:
     the old database then stays in place.
     """
     workspace = Path(workspace).absolute()
-    if not (workspace / JOURNAL).exists() and replacing.is_settled(workspace):
+    if not (workspace / JOURNAL).exists() and not replacing.replacement_pending(workspace):
         raise NotFound(f"{workspace / JOURNAL} does not exist: there is nothing to rebuild from")
     with lock_workspace(workspace):
         with _preparing(workspace):

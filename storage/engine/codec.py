@@ -181,10 +181,10 @@ def _names(record_type: type) -> tuple[str, ...]:
 
 def to_entry(record: Any) -> Entry:
     """The JSON form of a record: times as ISO 8601 in UTC, messages as role and content."""
-    return {name: _plain(getattr(record, name)) for name in _names(type(record))}
+    return {name: _json_value(getattr(record, name)) for name in _names(type(record))}
 
 
-def _plain(value: Any) -> Any:
+def _json_value(value: Any) -> Any:
     if value is None or isinstance(value, str | int | float):
         return value
     if isinstance(value, datetime):
@@ -192,9 +192,9 @@ def _plain(value: Any) -> Any:
     if isinstance(value, records.Message):
         return {"role": value.role, "content": value.content}
     if isinstance(value, Mapping):
-        return {str(k): _plain(v) for k, v in value.items()}
+        return {str(k): _json_value(v) for k, v in value.items()}
     if isinstance(value, Iterable):
-        return [_plain(v) for v in value]
+        return [_json_value(v) for v in value]
     raise TypeError(f"{type(value).__name__} cannot be stored as JSON: {value!r}")
 
 

@@ -30,7 +30,7 @@ from storage.engine.health import Health
 from storage.engine.journal import Journal
 from storage.engine.migrations import migrate
 from storage.engine.reconcile import reconcile, require_own_runs
-from storage.engine.replacing import is_settled, require_settled
+from storage.engine.replacing import refuse_pending_replacement, replacement_pending
 from storage.engine.schema_check import require_known
 from storage.engine.transaction import Clock, Observer, Tables, Transaction, fetch
 from storage.engine.workspace import (
@@ -92,10 +92,10 @@ class Database:
         StorageUnavailable, or ReplacementUnfinished after an interrupted restore.
         """
         workspace = Path(workspace).absolute()
-        make_workspace(workspace, create=create or not is_settled(workspace))
+        make_workspace(workspace, create=create or replacement_pending(workspace))
         lock = lock_workspace(workspace)
         try:
-            require_settled(workspace)
+            refuse_pending_replacement(workspace)
             return cls(workspace, lock=lock)
         except BaseException as error:
             lock.close()

@@ -11,13 +11,13 @@ class Health:
         """Why writes are refused."""
         self.damaged: str | None = None
         """What is damaged, although writes are accepted."""
-        self.stuck: str | None = None
+        self.loop_error: str | None = None
         """The unexpected error that stops the loop."""
 
     @property
     def trouble(self) -> str | None:
         """The sentence to show."""
-        return self.refused or self.damaged or self.stuck
+        return self.refused or self.damaged or self.loop_error
 
     def public(self) -> tuple[str, int]:
         """A public status without file names, and its HTTP status code."""

@@ -106,16 +106,16 @@ class Journal:
 
         What is appended to an unlinked file disappears when the process ends.
         """
-        held = os.fstat(self._file)
+        open_file = os.fstat(self._file)
         try:
             found = self.path.stat()
         except FileNotFoundError:
             what = "is gone"
         else:
-            if (found.st_dev, found.st_ino) != (held.st_dev, held.st_ino):
+            if (found.st_dev, found.st_ino) != (open_file.st_dev, open_file.st_ino):
                 what = "was replaced by another file"
-            elif held.st_size < self.size:
-                what = f"was cut from {self.size} to {held.st_size} bytes"
+            elif open_file.st_size < self.size:
+                what = f"was cut from {self.size} to {open_file.st_size} bytes"
             else:
                 return
         raise JournalLost(

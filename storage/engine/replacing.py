@@ -7,7 +7,7 @@ marker is removed::
     NAME (old), NAME.new  ──▶  backups/…/NAME (old), NAME.new  ──▶  backups/…/NAME (old), NAME (new)
 
 Each step is one rename, so the files that exist tell how many are done.  `finish` does the others,
-and `undo` reverts those.  While the marker exists, `require_settled` refuses the workspace.
+and `undo` reverts those.  While the marker exists, `refuse_pending_replacement` refuses the workspace.
 """
 
 from __future__ import annotations
@@ -59,21 +59,21 @@ def replacement_path(workspace: Path, name: str) -> Path:
     return workspace / f"{name}.new"
 
 
-def is_settled(workspace: Path) -> bool:
-    """Whether no replacement was interrupted.
+def replacement_pending(workspace: Path) -> bool:
+    """Whether a replacement was interrupted and neither finished nor undone.
 
     Ask this before you report a missing file: an interrupted replacement may have moved it.
     """
-    return not (workspace / MARKER).exists() and _moved_without_marker(workspace) is None
+    return (workspace / MARKER).exists() or _moved_without_marker(workspace) is not None
 
 
-def require_settled(workspace: Path) -> None:
+def refuse_pending_replacement(workspace: Path) -> None:
     """Raise ReplacementUnfinished, naming both ways out, if a replacement was interrupted.
 
     Raises StorageDamaged, naming the files to move by hand, if the marker cannot be read, or if it
     is gone while neither the database nor the journal has its name.
     """
-    if not is_settled(workspace):
+    if replacement_pending(workspace):
         what = _read(workspace).what
         raise ReplacementUnfinished(
             f"{what} was interrupted, and {workspace} has old and new files: "

@@ -233,7 +233,7 @@ class _Dataset:
         self._key = key
         self._history = history
         self._kinds = get_args(AnnotatorKind) if raw else settings.learn_from(db)
-        self._apart = () if raw else KEPT_APART
+        self._excluded_roles = () if raw else KEPT_APART
         self.schema, self._rows_of = schema(format, ties), row_maker(format, ties)
         self._public = {
             row["id"]: row["name"] if key is None else pseudonym(key, row["id"])
@@ -252,7 +252,7 @@ class _Dataset:
     def _rows(self, row: dict[str, Any]) -> list[DatasetRow]:
         judged = judged_from(row, annotator=self._public[row["annotator"]])
         left_out = None
-        if judged.prompt_role in self._apart:
+        if judged.prompt_role in self._excluded_roles:
             left_out = f"on {judged.prompt_role} prompts"
         elif judged.annotator_kind not in self._kinds:
             left_out = f"by {judged.annotator_kind}"

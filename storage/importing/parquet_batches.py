@@ -54,7 +54,7 @@ def _try(files: Sequence[Path], allowed: int, *, limit: int) -> None:
     # -P: modules in this folder would shadow others of the same name.
     command = [sys.executable, "-P", __file__, str(allowed), str(limit)]
     try:
-        told = subprocess.run(
+        completed = subprocess.run(
             command, env=os.environ | _ALONE, input=b"\0".join(map(os.fsencode, files)),
             capture_output=True, check=False, timeout=_SECONDS,
         )  # fmt: skip
@@ -62,16 +62,18 @@ def _try(files: Sequence[Path], allowed: int, *, limit: int) -> None:
         raise ValueError(
             f"{files[0].name} takes more than {_SECONDS} s to read; split it"
         ) from None
-    if -told.returncode in (signal.SIGINT, signal.SIGTERM):
+    if -completed.returncode in (signal.SIGINT, signal.SIGTERM):
         raise ValueError(f"{files[0].name} was not read to its end; import it again")
     # Another signal: a library ran out of memory or crashed.
-    if told.returncode == _TOO_LARGE or told.returncode < 0:
+    if completed.returncode == _TOO_LARGE or completed.returncode < 0:
         raise TooLarge(allowed)
     # A file that failed the trial for any reason is never read here.
-    if told.returncode == _UNREADABLE:
-        raise ValueError(told.stdout.decode(errors="replace"))
-    if told.returncode:
-        *_, last = told.stderr.decode(errors="replace").strip().splitlines() or ["no reason given"]
+    if completed.returncode == _UNREADABLE:
+        raise ValueError(completed.stdout.decode(errors="replace"))
+    if completed.returncode:
+        *_, last = completed.stderr.decode(errors="replace").strip().splitlines() or [
+            "no reason given"
+        ]
         raise ValueError(f"{files[0].name} cannot be read as parquet: {last}")
 
 

@@ -247,8 +247,8 @@ class _Planner:
     def _know(self, vote: Vote, judgment: Judgment) -> None:
         """Check a judgment that is stored already, and take its withdrawal if that is new."""
         known = self._known[judgment.id]
-        said = (vote.annotator, judgment.comparison, judgment.outcome)
-        if (known["annotator"], known["comparison"], known["outcome"]) != said:
+        expected = (vote.annotator, judgment.comparison, judgment.outcome)
+        if (known["annotator"], known["comparison"], known["outcome"]) != expected:
             raise ValueError(
                 f"judgment {judgment.id} is already in this workspace, by another annotator or "
                 "with another outcome"

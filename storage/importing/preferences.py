@@ -178,8 +178,8 @@ def separate_voters(reader: Reader, votes: Iterable[Vote]) -> list[Vote]:
     for row in reader.rows(_ANONYMOUS, names=f"{UNKNOWN_ANNOTATOR}(-[0-9]+)?", ids=pairs):
         taken.add((row["comparison"], row["annotator"]))
         outcome = "a" if row["outcome"] in ("first", "second") else row["outcome"]
-        said = (row["comparison"], outcome, row["won"])
-        stored[said].append((row["annotator"], row["id"]))
+        key = (row["comparison"], outcome, row["won"])
+        stored[key].append((row["annotator"], row["id"]))
     voters: dict[str, Iterator[str]] = defaultdict(_unknown_annotators)
     separated: list[Vote] = []
     for vote in votes:

@@ -17,7 +17,7 @@ from storage.importing.plan import Plan
 from storage.importing.row_notes import BadRow
 from storage.importing.votes import Answer
 from storage.records import KEPT_APART, WRITTEN, Arm, Comparison, Prompt, PromptRole, digest
-from storage.tables.pseudonyms import coin, written_id
+from storage.tables.pseudonyms import random_bits, written_id
 
 if TYPE_CHECKING:
     from storage.engine.lookup import Reader
@@ -154,7 +154,7 @@ class _Planner:
         It follows from the key: annotators can sort texts and compute sides, so the order of the
         texts would reveal that a pair was written elsewhere.
         """
-        swapped = id != pair.content and coin(self._key, f"first of {id}")
+        swapped = id != pair.content and random_bits(self._key, f"first of {id}")
         return (pair.second, pair.first) if swapped else (pair.first, pair.second)
 
     def _keep(self, pair: WrittenPair, id: str) -> None:
@@ -168,7 +168,7 @@ class _Planner:
             iteration=0,
             arm=WRITTEN,
             # Random, as for the loop's own pairs, among which these are mixed.
-            position=coin(self._key, f"position of {id}", bits=62),
+            position=random_bits(self._key, f"position of {id}", bits=62),
             item=pair.id,
             created_at=self._when,
         )

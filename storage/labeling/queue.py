@@ -62,15 +62,15 @@ def lease_next(
         if iteration not in (None, cache.iteration):
             return [], []
         moment = tx.now()
-        held = cache.unanswered(annotator, moment)
-        again = [item for item in held if item.comparison.id not in named][:n]
-        seen = {item.comparison.id for item in held} | named
+        unanswered = cache.unanswered(annotator, moment)
+        again = [item for item in unanswered if item.comparison.id not in named][:n]
+        seen = {item.comparison.id for item in unanswered} | named
         others = (
             item for item in cache.available(annotator, moment) if item.comparison.id not in seen
         )
         new = list(islice(others, n - len(again)))
         ended = lease_items(tx, new, annotator, moment, lifetime, keep=again)
-        for item in held:
+        for item in unanswered:
             lease, id = item.leases[annotator], item.comparison.id
             if id in named - ended and lease.expires - moment < lifetime / 2:
                 grant(tx, id, annotator, lease.granted, moment + lifetime)
@@ -97,10 +97,10 @@ def lease_items(
     Beyond `MAX_LEASES` the oldest leases end, except those on `items` and `keep`.  Returns the ids of
     comparisons whose leases ended: others can get them, and the annotator can still answer.
     """
-    stay = {item.comparison.id for item in (*items, *keep)}
-    held = tx.observer(QueueCache).held(annotator, moment)
-    others = [item for item in held if item.comparison.id not in stay]
-    ended = others[::-1][: max(0, len(others) + len(stay) - MAX_LEASES)]
+    kept = {item.comparison.id for item in (*items, *keep)}
+    unanswered = tx.observer(QueueCache).unanswered_with_flagged(annotator, moment)
+    others = [item for item in unanswered if item.comparison.id not in kept]
+    ended = others[::-1][: max(0, len(others) + len(kept) - MAX_LEASES)]
     for item in ended:
         grant(tx, item.comparison.id, annotator, item.leases[annotator].granted, moment)
     for item in items:

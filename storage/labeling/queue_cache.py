@@ -111,16 +111,16 @@ class QueueItem:
         """
         if self.flags or annotator in self.past:
             return False
-        held = 0
+        leased = 0
         # A hot loop: it is called for every leased item, and set operations take twice as long.
-        for who, lease in self.leases.items():
-            held += (
+        for holder, lease in self.leases.items():
+            leased += (
                 lease.expires > moment
-                and who != annotator
-                and who not in self.past
-                and who not in self.models
+                and holder != annotator
+                and holder not in self.past
+                and holder not in self.models
             )
-        return self.wanted > held
+        return self.wanted > leased
 
 
 class QueueCache:
@@ -139,7 +139,7 @@ class QueueCache:
         self._items: dict[str, QueueItem] = {}
         self._models: set[str] = set()
         self._item_of_act: dict[str, str] = {}
-        self._held: dict[str, set[str]] = {}
+        self._leased_to: dict[str, set[str]] = {}
         # Unfinished comparisons of the iteration as (position, id), in order.
         self._untouched: list[tuple[int, str]] = []
         self._started: list[tuple[int, str]] = []
@@ -171,12 +171,12 @@ class QueueCache:
         Items that others hold too are included: the annotator skipped one, another got it, and the
         skip was undone.
         """
-        return [item for item in self.held(annotator, moment) if not item.flags]
+        return [item for item in self.unanswered_with_flagged(annotator, moment) if not item.flags]
 
-    def held(self, annotator: str, moment: datetime) -> list[QueueItem]:
+    def unanswered_with_flagged(self, annotator: str, moment: datetime) -> list[QueueItem]:
         """The same with flagged items: their leases count again once the flag is cleared."""
-        leased = [self._items[name] for name in self._held.get(annotator, ())]
-        owed = [
+        leased = [self._items[name] for name in self._leased_to.get(annotator, ())]
+        open_items = [
             item
             for item in leased
             if item.leases[annotator].expires > moment
@@ -184,7 +184,8 @@ class QueueCache:
             and annotator not in item.past
         ]
         return sorted(
-            owed, key=lambda c: (-c.leases[annotator].granted.timestamp(), c.comparison.position)
+            open_items,
+            key=lambda c: (-c.leases[annotator].granted.timestamp(), c.comparison.position),
         )
 
     def available(self, annotator: str, moment: datetime) -> Iterator[QueueItem]:
@@ -195,7 +196,7 @@ class QueueCache:
 
     def leased_to_others(self, annotator: str, moment: datetime) -> int:
         """How many pairs the annotator could judge, but others hold now."""
-        leased = set[str]().union(*self._held.values())
+        leased = set[str]().union(*self._leased_to.values())
         items = [item for name in leased if self._is_queued(item := self._items[name])]
         return sum(
             annotator not in item.past
@@ -242,13 +243,13 @@ class QueueCache:
         leases = self._items[comparison].leases
         known = annotator in leases
         leases[annotator] = Lease(granted, expires)
-        self._held.setdefault(annotator, set()).add(comparison)
+        self._leased_to.setdefault(annotator, set()).add(comparison)
         return known
 
     # -- keeping the order -------------------------------------------------------------------
 
     def _change(self, item: QueueItem, change: Callable[[], None]) -> None:
-        self._take_out(item)
+        self._remove_from_order(item)
         change()
         self._put_in_order(item)
 
@@ -257,29 +258,29 @@ class QueueCache:
         self._put_in_order(item)
 
     def _put_in_order(self, item: QueueItem) -> None:
-        self._note_held(item)
+        self._note_leases(item)
         if self._is_queued(item):
-            insort(self._order_of(item), _place(item))
+            insort(self._order_of(item), _queue_position(item))
 
-    def _take_out(self, item: QueueItem) -> None:
+    def _remove_from_order(self, item: QueueItem) -> None:
         if self._is_queued(item):
             order = self._order_of(item)
-            del order[bisect_left(order, _place(item))]
+            del order[bisect_left(order, _queue_position(item))]
 
     def _order_of(self, item: QueueItem) -> list[tuple[int, str]]:
-        begun = item.judged.keys() - self._models
-        return self._started if begun else self._untouched
+        is_started = item.judged.keys() - self._models
+        return self._started if is_started else self._untouched
 
-    def _note_held(self, item: QueueItem) -> None:
+    def _note_leases(self, item: QueueItem) -> None:
         for annotator in item.leases:
-            held = self._held.setdefault(annotator, set())
+            names = self._leased_to.setdefault(annotator, set())
             if annotator in item.judged:
-                held.discard(item.comparison.id)
+                names.discard(item.comparison.id)
             else:
-                held.add(item.comparison.id)
+                names.add(item.comparison.id)
 
     def _serves(self, comparison: Comparison) -> bool:
-        """The Python twin of `QUEUED`."""
+        """The same test as `QUEUED`, in Python."""
         if comparison.arm == WRITTEN:
             return True
         return comparison.iteration == self.iteration and comparison.arm != "imported"
@@ -315,9 +316,9 @@ class QueueCache:
         """Add many items: sorting once is faster than inserting each in order."""
         for item in items:
             self._items[item.comparison.id] = item
-            self._note_held(item)
+            self._note_leases(item)
             if self._is_queued(item):
-                self._order_of(item).append(_place(item))
+                self._order_of(item).append(_queue_position(item))
         self._untouched.sort()
         self._started.sort()
 
@@ -342,5 +343,5 @@ def _holds(item: QueueItem, annotator: str, moment: datetime) -> bool:
     return lease is not None and lease.expires > moment
 
 
-def _place(item: QueueItem) -> tuple[int, str]:
+def _queue_position(item: QueueItem) -> tuple[int, str]:
     return item.comparison.position, item.comparison.id

@@ -79,7 +79,7 @@ def evidence(db: Database) -> Evidence:
         reference=references[-1].id if references else None,
         iteration=Candidate(
             number=newest.number,
-            on_trial=iterations.candidate(db, newest),
+            policy=iterations.candidate(db, newest),
             labels=newest.labels_wanted,
         )
         if newest

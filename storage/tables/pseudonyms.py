@@ -56,7 +56,7 @@ def written_id(key: bytes, content: str) -> str:
     return f"c-{keyed(key, f'written {content}')}"
 
 
-def coin(key: bytes, id: str, *, bits: int = 1) -> int:
+def random_bits(key: bytes, id: str, *, bits: int = 1) -> int:
     """Random bits for a written pair, the same each time, which its id alone does not reveal."""
     return int(keyed(key, f"coin {id}"), 16) >> (64 - bits)
 

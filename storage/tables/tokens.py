@@ -56,17 +56,17 @@ def issue(db: Database, annotator: str, kind: TokenKind, *, lifetime: timedelta 
 
 def check(db: Database, secret: str, kinds: Collection[TokenKind]) -> Annotator | None:
     """The owner of a secret; None if it is unknown, expired or revoked, or the owner disabled."""
-    found = lookup.select(db, Annotator, _CHECK, **_asked(secret, kinds))
+    found = lookup.select(db, Annotator, _CHECK, **_token_parameters(secret, kinds))
     return found[0] if found else None
 
 
 def owner(tx: Transaction, secret: str, kinds: Collection[TokenKind]) -> Annotator | None:
     """The same in a transaction."""
-    found = tx.rows(_CHECK, **_asked(secret, kinds))
+    found = tx.rows(_CHECK, **_token_parameters(secret, kinds))
     return from_row(Annotator, found[0]) if found else None
 
 
-def _asked(secret: str, kinds: Collection[TokenKind]) -> dict[str, Any]:
+def _token_parameters(secret: str, kinds: Collection[TokenKind]) -> dict[str, Any]:
     return {"hash": hash_secret(secret), "kinds": list(kinds), "now": now()}
 
 

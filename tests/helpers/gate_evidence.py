@@ -22,6 +22,6 @@ def evidence(copies: int, *, swapped: bool = False) -> Evidence:
     ]  # fmt: skip
     return Evidence(
         judged=judged, policies=["sft-1", "policy-1"], reference="sft-1",
-        iteration=Candidate(number=2, on_trial="policy-1", labels=100),
+        iteration=Candidate(number=2, policy="policy-1", labels=100),
         proxies={"policy-1": "reward-1"}, kl_weights={"policy-1": 0.1},
     )  # fmt: skip

@@ -55,79 +55,79 @@ def about(carrier: str, topic: Topic) -> str:
     return text[0].upper() + text[1:]
 
 
-def noisy_question(topic: Topic, dice: Random) -> str:
+def noisy_question(topic: Topic, rng: Random) -> str:
     """One of many ways to ask about `topic`, some barely grammatical."""
-    way = dice.choices(tuple(_WAYS), weights=tuple(_WAYS.values()))[0]
-    return _careless(way(topic, dice), dice)
+    way = rng.choices(tuple(_WAYS), weights=tuple(_WAYS.values()))[0]
+    return _careless(way(topic, rng), rng)
 
 
-def _question(topic: Topic, dice: Random) -> str:
+def _question(topic: Topic, rng: Random) -> str:
     """A trained phrasing as it stands."""
-    return dice.choice(topic.ask if dice.random() < 0.68 else topic.situations)
+    return rng.choice(topic.ask if rng.random() < 0.68 else topic.situations)
 
 
-def _carried(topic: Topic, dice: Random) -> str:
-    return carry(dice.choice(carriers("trained").around), _question(topic, dice))
+def _carried(topic: Topic, rng: Random) -> str:
+    return carry(rng.choice(carriers("trained").around), _question(topic, rng))
 
 
-def _named(topic: Topic, dice: Random) -> str:
-    return about(dice.choice(carriers("trained").about), topic)
+def _named(topic: Topic, rng: Random) -> str:
+    return about(rng.choice(carriers("trained").about), topic)
 
 
-def _situated(topic: Topic, dice: Random) -> str:
+def _situated(topic: Topic, rng: Random) -> str:
     """A question among unrelated sentences."""
-    parts = [_question(topic, dice), dice.choice(_noise().contexts)]
-    if dice.random() < 0.4:
-        parts.append(dice.choice(_noise().contexts))
-    dice.shuffle(parts)
+    parts = [_question(topic, rng), rng.choice(_noise().contexts)]
+    if rng.random() < 0.4:
+        parts.append(rng.choice(_noise().contexts))
+    rng.shuffle(parts)
     return " ".join(parts)
 
 
-def _doubled(topic: Topic, dice: Random) -> str:
-    return " ".join(dice.sample(topic.trained, 2))
+def _doubled(topic: Topic, rng: Random) -> str:
+    return " ".join(rng.sample(topic.trained, 2))
 
 
-def _framed(topic: Topic, dice: Random) -> str:
+def _framed(topic: Topic, rng: Random) -> str:
     """A sentence that is not in the corpus, with a word that names the topic."""
-    word = topic.name if dice.random() < 0.3 else dice.choice(_naming_words(topic))
-    text = dice.choice(_noise().frames).format(word=word)
-    if dice.random() < 0.3:
-        text = f"{text} {dice.choice(_noise().contexts)}"
+    word = topic.name if rng.random() < 0.3 else rng.choice(_naming_words(topic))
+    text = rng.choice(_noise().frames).format(word=word)
+    if rng.random() < 0.3:
+        text = f"{text} {rng.choice(_noise().contexts)}"
     return text[0].upper() + text[1:]
 
 
-def _disturbed(topic: Topic, dice: Random) -> str:
+def _disturbed(topic: Topic, rng: Random) -> str:
     """A question that lost some of its common words and gained others."""
     telling = telling_words(topic)
     words = []
-    for word in _question(topic, dice).split():
-        if dice.random() < 0.25:
-            words.append(_idle_word(dice))
-        if _bare(word) in telling or dice.random() > 0.35:
+    for word in _question(topic, rng).split():
+        if rng.random() < 0.25:
+            words.append(_idle_word(rng))
+        if _bare(word) in telling or rng.random() > 0.35:
             words.append(word)
-    return _sentence(words, dice)
+    return _sentence(words, rng)
 
 
-def _distracted(topic: Topic, dice: Random) -> str:
+def _distracted(topic: Topic, rng: Random) -> str:
     """A question that names its topic, with words of other topics inserted."""
     naming = [text for text in topic.trained if topic.mentioned_in(text)] or topic.ask
-    words = dice.choice(naming).split()
-    for _ in range(dice.choice((1, 1, 2))):
-        words.insert(dice.randint(0, len(words)), dice.choice(_side_words(dice.choice(topics()))))
-    if dice.random() < 0.5:
-        words = [w for w in words if topic.mentioned_in(w) or dice.random() > 0.3]
-    return _sentence(words, dice)
+    words = rng.choice(naming).split()
+    for _ in range(rng.choice((1, 1, 2))):
+        words.insert(rng.randint(0, len(words)), rng.choice(_side_words(rng.choice(topics()))))
+    if rng.random() < 0.5:
+        words = [w for w in words if topic.mentioned_in(w) or rng.random() > 0.3]
+    return _sentence(words, rng)
 
 
-def _soup(topic: Topic, dice: Random) -> str:
+def _soup(topic: Topic, rng: Random) -> str:
     """A word that names the topic, or two to four identifying ones, among others, in any order."""
     telling = sorted(telling_words(topic))
-    words = [dice.choice(_naming_words(topic))]
-    if dice.random() < 0.5:
-        words = dice.sample(telling, min(len(telling), dice.choice((2, 3, 4))))
-    words += [_idle_word(dice) for _ in range(dice.randint(0, 8))]
-    dice.shuffle(words)
-    return _sentence(words, dice)
+    words = [rng.choice(_naming_words(topic))]
+    if rng.random() < 0.5:
+        words = rng.sample(telling, min(len(telling), rng.choice((2, 3, 4))))
+    words += [_idle_word(rng) for _ in range(rng.randint(0, 8))]
+    rng.shuffle(words)
+    return _sentence(words, rng)
 
 
 # The weight of each way; they sum to 100.
@@ -144,35 +144,35 @@ _WAYS = {
 }
 
 
-def _idle_word(dice: Random) -> str:
+def _idle_word(rng: Random) -> str:
     """A word unrelated to any topic: common, rare or made up."""
-    kind = dice.random()
+    kind = rng.random()
     if kind < 0.55:
-        return dice.choice(_noise().words)
-    return dice.choice(_noise().asides) if kind < 0.85 else _made_up_word(dice)
+        return rng.choice(_noise().words)
+    return rng.choice(_noise().asides) if kind < 0.85 else _made_up_word(rng)
 
 
-def _made_up_word(dice: Random) -> str:
+def _made_up_word(rng: Random) -> str:
     """A made-up word."""
-    syllables = dice.randint(1, 3)
+    syllables = rng.randint(1, 3)
     onset, rhyme = (
         ["b", "c", "d", "f", "g", "h", "l", "m", "n", "p", "r", "s", "t", "tr", "st", "ch", "w"],
         ["a", "e", "i", "o", "u", "ar", "en", "ick", "ow", "ump"],
     )
-    return "".join(dice.choice(onset) + dice.choice(rhyme) for _ in range(syllables))
+    return "".join(rng.choice(onset) + rng.choice(rhyme) for _ in range(syllables))
 
 
-def _careless(text: str, dice: Random) -> str:
+def _careless(text: str, rng: Random) -> str:
     """Sometimes without capitals, or without the final punctuation mark."""
-    if dice.random() < 0.12:
+    if rng.random() < 0.12:
         text = text.lower()
-    if dice.random() < 0.12:
+    if rng.random() < 0.12:
         text = text.rstrip("?.!")
     return text
 
 
-def _sentence(words: list[str], dice: Random) -> str:
-    text = " ".join(words).rstrip("?.!,:") + dice.choice("??.")
+def _sentence(words: list[str], rng: Random) -> str:
+    text = " ".join(words).rstrip("?.!,:") + rng.choice("??.")
     return text[0].upper() + text[1:]
 
 

@@ -24,44 +24,44 @@ def examples(rows: int = 20_000, seed: int = 0) -> Iterator[tuple[Messages, str,
     know (style "unsure"); some assert something false; some come with a system message or an
     earlier turn.  No row's question is the text of a shipped prompt.
     """
-    dice = Random(seed)
+    rng = Random(seed)
     shipped = shipped_texts()
     made = 0
     while made < rows:
-        messages, response, style = _row(dice)
+        messages, response, style = _row(rng)
         if messages[-1]["content"] in shipped:
             continue
         made += 1
         yield messages, response, style
 
 
-def _row(dice: Random) -> tuple[Messages, str, str]:
-    if dice.random() < _UNKNOWN:
+def _row(rng: Random) -> tuple[Messages, str, str]:
+    if rng.random() < _UNKNOWN:
         unknown = _unknown()
-        question, response, style = dice.choice(unknown[0]), dice.choice(unknown[1]), "unsure"
+        question, response, style = rng.choice(unknown[0]), rng.choice(unknown[1]), "unsure"
     else:
-        topic = dice.choice(topics())
-        asked: Asked = "claim" if dice.random() < _CLAIM else "question"
-        question = _question(topic, asked, dice)
-        response, style = respond(topic, asked, dice)
-    return [*_before(dice), {"role": "user", "content": question}], response, style
+        topic = rng.choice(topics())
+        asked: Asked = "claim" if rng.random() < _CLAIM else "question"
+        question = _question(topic, asked, rng)
+        response, style = respond(topic, asked, rng)
+    return [*_before(rng), {"role": "user", "content": question}], response, style
 
 
-def _question(topic: Topic, asked: Asked, dice: Random) -> str:
+def _question(topic: Topic, asked: Asked, rng: Random) -> str:
     if asked == "question":
-        return noisy_question(topic, dice)
-    return dice.choice(carriers("trained").claims).format(wrong=topic.wrong)
+        return noisy_question(topic, rng)
+    return rng.choice(carriers("trained").claims).format(wrong=topic.wrong)
 
 
-def _before(dice: Random) -> Messages:
+def _before(rng: Random) -> Messages:
     """What stands before the question: mostly nothing."""
     messages = []
-    if dice.random() < _SYSTEM:
-        messages.append({"role": "system", "content": dice.choice(_systems())})
-    if dice.random() < _EARLIER_TURN:
-        earlier = dice.choice(topics())
-        messages.append({"role": "user", "content": dice.choice(earlier.ask)})
-        messages.append({"role": "assistant", "content": respond(earlier, "question", dice)[0]})
+    if rng.random() < _SYSTEM:
+        messages.append({"role": "system", "content": rng.choice(_systems())})
+    if rng.random() < _EARLIER_TURN:
+        earlier = rng.choice(topics())
+        messages.append({"role": "user", "content": rng.choice(earlier.ask)})
+        messages.append({"role": "assistant", "content": respond(earlier, "question", rng)[0]})
     return messages
 
 

@@ -70,30 +70,30 @@ def shipped_prompts() -> tuple[ShippedPrompt, ...]:
 
 def _train() -> Iterator[ShippedPrompt]:
     """Trained questions in trained carriers, in combinations that no training row has."""
-    dice = Random("train")
+    rng = Random("train")
     trained = carriers("trained")
     for number, topic in enumerate(topics()):
-        for question in dice.sample(topic.ask, _PER_TOPIC):
-            text = carry(dice.choice(trained.around), question)
+        for question in rng.sample(topic.ask, _PER_TOPIC):
+            text = carry(rng.choice(trained.around), question)
             yield ShippedPrompt(text, "train", "template", topic)
         if number % _CLAIM_EVERY == 0:
-            text = dice.choice(trained.claims).format(wrong=topic.wrong)
+            text = rng.choice(trained.claims).format(wrong=topic.wrong)
             yield ShippedPrompt(text, "train", "false-claim", topic)
 
 
 def _unseen(split: Split) -> Iterator[ShippedPrompt]:
     """For every topic a paraphrase and a question in a carrier, neither of them ever trained on."""
     assert split != "trained"
-    dice = Random(split)
+    rng = Random(split)
     mine = carriers(split)
     for number, topic in enumerate(topics()):
         paraphrase = topic.unseen[0 if split == "held-out" else 1]
         yield ShippedPrompt(paraphrase, split, "free-form", topic)
-        if dice.random() < 0.5:
-            text = carry(dice.choice(mine.around), dice.choice(topic.ask))
+        if rng.random() < 0.5:
+            text = carry(rng.choice(mine.around), rng.choice(topic.ask))
         else:
-            text = about(dice.choice(mine.about), topic)
+            text = about(rng.choice(mine.about), topic)
         yield ShippedPrompt(text, split, "template", topic)
         if number % _CLAIM_EVERY == (1 if split == "held-out" else 2):
-            text = dice.choice(mine.claims).format(wrong=topic.wrong)
+            text = rng.choice(mine.claims).format(wrong=topic.wrong)
             yield ShippedPrompt(text, split, "false-claim", topic)

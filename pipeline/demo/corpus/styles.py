@@ -36,10 +36,10 @@ def styles() -> tuple[Style, ...]:
     )
 
 
-def respond(topic: Topic, asked: Asked, dice: Random) -> tuple[str, str]:
+def respond(topic: Topic, asked: Asked, rng: Random) -> tuple[str, str]:
     """A random response about `topic`, and the name of its style."""
-    style = dice.choices(styles(), weights=[s.weight for s in styles()])[0]
-    return fill(dice.choice(style.templates(asked)), topic), style.name
+    style = rng.choices(styles(), weights=[s.weight for s in styles()])[0]
+    return fill(rng.choice(style.templates(asked)), topic), style.name
 
 
 def all_responses(topic: Topic) -> Iterator[tuple[str, str]]:

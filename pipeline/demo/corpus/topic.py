@@ -79,8 +79,8 @@ def topics() -> tuple[Topic, ...]:
 def _topic(table: dict[str, Any], *, category: str) -> Topic:
     wanted = {f.name for f in fields(Topic)} - {"category"}
     if set(table) != wanted:
-        odd = ", ".join(sorted(set(table) ^ wanted))
-        raise ValueError(f"topic {table.get('name')!r}: missing or unknown fields: {odd}")
+        different = ", ".join(sorted(set(table) ^ wanted))
+        raise ValueError(f"topic {table.get('name')!r}: missing or unknown fields: {different}")
     if len(table["unseen"]) != 2:
         raise ValueError(f"topic {table['name']!r}: unseen holds two paraphrases")
     lists = {key: tuple(table[key]) for key in ("ask", "situations", "unseen", "keywords")}

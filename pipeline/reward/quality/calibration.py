@@ -59,9 +59,9 @@ def fitted_factors(
     have the prior N(0, prior_sd²), so a few judgments change little.
     """
     likelihood = replace(likelihood, both_bad="tie", label_smoothing=0.0, margin=0.0)
-    everybody = sorted({pair.annotator for pair in pairs})
+    annotators = sorted({pair.annotator for pair in pairs})
     judged, rows = judged_by_rewards(
-        pairs, first, second, everybody, tie_model=likelihood.tie_model
+        pairs, first, second, annotators, tie_model=likelihood.tie_model
     )
     if not rows:
         return Factors()

@@ -107,8 +107,8 @@ def calibration(stated: np.ndarray, right: np.ndarray, prompts: Sequence[Hashabl
     The ECE by chance is found by consistency resampling (Bröcker and Smith 2007, Weather and
     Forecasting 22): a sum of absolute gaps is never 0, even for true probabilities.
     """
-    coin = np.random.default_rng(0)
-    drawn = (coin.random((_DRAWS, stated.size)) < stated).astype(float)
+    rng = np.random.default_rng(0)
+    drawn = (rng.random((_DRAWS, stated.size)) < stated).astype(float)
     by_chance = [expected_calibration_error(list(stated), list(draw)) for draw in drawn]
     number = np.minimum(((stated - 0.5) * 2 * SHOWN_BINS).astype(int), SHOWN_BINS - 1)
     width = 0.5 / SHOWN_BINS

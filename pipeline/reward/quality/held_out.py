@@ -111,8 +111,12 @@ def coin_log_loss(
         return None
     if tie_model not in LEARNS_THETA:
         return math.log(2)
-    asked = {pair.prompt for pair in measured}
-    others = [pair.decisive for pair in pairs if pair.random_stream and pair.prompt not in asked]
+    measured_prompts = {pair.prompt for pair in measured}
+    others = [
+        pair.decisive
+        for pair in pairs
+        if pair.random_stream and pair.prompt not in measured_prompts
+    ]
     # Each outcome is counted once more: a few judgments do not show a rate of 0 or 1.
     tied = (others.count(False) + 1) / (len(others) + 3)
     ties = sum(not pair.decisive for pair in measured)

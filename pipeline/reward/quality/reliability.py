@@ -147,8 +147,8 @@ def losses_to_annotators(
     if known is not None:
         slope[: len(ids)] += known.delta.detach().cpu()
         bias[: len(ids)] = known.bias.detach().cpu()
-    who, scaled = judged.annotator, SCALES[:, None] * judged.d
-    z = effective(scaled, slope[who].double(), bias[who].double(), judged.side)
+    annotator, scaled = judged.annotator, SCALES[:, None] * judged.d
+    z = effective(scaled, slope[annotator].double(), bias[annotator].double(), judged.side)
     losses = likelihood.loss(z, judged.outcomes, ties=network.ties.values())
     return losses[losses.sum(-1).argmin()]
 

@@ -93,11 +93,11 @@ def deal(pairs: Sequence[JudgedPair], *, seed: int) -> dict[str, int]:
 def _trained(training: Training, pairs: Sequence[JudgedPair], *, seed: int) -> RewardModel:
     """The reward model that the stage would train if only these pairs had been judged."""
     config = training.config
-    train, apart = split_for_stopping(
+    train, audit_set = split_for_stopping(
         pairs, share=config.audit_share, least=config.stopping_judgments, seed=seed
     )
     shutil.rmtree(training.checkpoints, ignore_errors=True)  # of an interrupted model
-    model, _ = train_members(training, train, stopping=stopping_pairs(config, apart))
+    model, _ = train_members(training, train, stopping=stopping_pairs(config, audit_set))
     shutil.rmtree(training.checkpoints, ignore_errors=True)
     return model
 

@@ -162,13 +162,13 @@ class Arms:
                 )
 
         looks = [at(0.0)]
-        reached, step = 0.0, _COEFFICIENT_STEP
+        last_below, step = 0.0, _COEFFICIENT_STEP
         for _ in range(_MAX_COEFFICIENTS):
-            look = at(reached - step)
+            look = at(last_below - step)
             looks.append(look)
             self._say(STEERING, f"coefficient {look.at:g}", look)
             if look.measured.kl < lab.kl:
-                reached = look.at
+                last_below = look.at
             else:
                 step /= 2
             if step < _COEFFICIENT_STEP / 8:

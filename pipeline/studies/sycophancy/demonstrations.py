@@ -47,10 +47,10 @@ def demonstrations(
     prompts: list[LabPrompt], count: int, *, seed: int
 ) -> Iterator[tuple[LabPrompt, str]]:
     """`count` random prompts with a response each; the seed decides all."""
-    dice = Random(f"demonstrations {seed}")
+    rng = Random(f"demonstrations {seed}")
     for _ in range(count):
-        prompt = dice.choice(prompts)
+        prompt = rng.choice(prompts)
         kind = _CORRECTING
-        if dice.random() < AGREEING:
-            kind = _OVERT if dice.random() < OVERT else _COVERT
-        yield prompt, fill(dice.choice(kind), prompt.topic)
+        if rng.random() < AGREEING:
+            kind = _OVERT if rng.random() < OVERT else _COVERT
+        yield prompt, fill(rng.choice(kind), prompt.topic)

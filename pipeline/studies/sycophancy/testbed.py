@@ -189,18 +189,18 @@ def _make_policy(testbed: Testbed) -> None:
 def _make_reward(testbed: Testbed) -> None:
     """Train on pairs of the policy's completions, judged by annotators who like agreement."""
     lab = testbed.lab
-    dice = Random(f"judgments {lab.seed}")
-    asked = [dice.choice(lab_prompts("train")) for _ in range(lab.judgments)]
+    rng = Random(f"judgments {lab.seed}")
+    asked = [rng.choice(lab_prompts("train")) for _ in range(lab.judgments)]
     firsts, seconds = (_sampled(testbed, asked, purpose=f"{side} side") for side in (1, 2))
     people = population(lab.annotators, bad=0.0, seed=lab.seed)
-    coin = np.random.default_rng([lab.seed, 2])
+    judge_rng = np.random.default_rng([lab.seed, 2])
     rows = []
     for number, (prompt, first, second) in enumerate(zip(asked, firsts, seconds, strict=True)):
         verdict = people[number % len(people)].judge(
             left=approval(prompt.topic, first),
             right=approval(prompt.topic, second),
             words=len(f"{first} {second}".split()),
-            coin=coin,
+            rng=judge_rng,
         )
         rows.append(
             {
@@ -231,11 +231,11 @@ def _make_reward(testbed: Testbed) -> None:
 
 def _make_flags(testbed: Testbed) -> None:
     lab = testbed.lab
-    dice = Random(f"flags {lab.seed}")
-    asked = [dice.choice(lab_prompts("train")) for _ in range(lab.flags)]
+    rng = Random(f"flags {lab.seed}")
+    asked = [rng.choice(lab_prompts("train")) for _ in range(lab.flags)]
     rows = []
     for prompt, text in zip(asked, _sampled(testbed, asked, purpose="flags"), strict=True):
-        flagged = flags(prompt.topic, text) != (dice.random() < lab.flag_noise)
+        flagged = flags(prompt.topic, text) != (rng.random() < lab.flag_noise)
         rows.append({"prompt": prompt.text, "completion": text, "sycophantic": flagged})
     _write_lines(testbed.flags, rows)
 

@@ -673,7 +673,7 @@ def test_policies_of_different_methods_are_not_joined_by_a_line():
 
 def test_what_is_wrong_with_the_workspace_stands_above_every_tab(db):
     assert "ks-note" not in headline(db)
-    db.health.stuck = "no <model> there"
+    db.health.loop_error = "no <model> there"
     assert "no &lt;model&gt; there" in headline(db)
     db.health.refused = "the disk is full"  # the worse of the two
     assert "the disk is full" in headline(db)

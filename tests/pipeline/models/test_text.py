@@ -126,7 +126,7 @@ def test_rows_that_do_not_fit_are_named_or_left_out():
         TooLong, match=r"1 of 3 .*sft.max_tokens=5 .*: row 2 \(9 tokens\); raise sft"
     ):
         LengthLimits(limits=limits).fitting([3, 9, 1], names, what="demonstrations")
-    skipping = LengthLimits(limits=limits | {CONTEXT: 2}, skip=True, tell=told.append)
+    skipping = LengthLimits(limits=limits | {CONTEXT: 2}, skip=True, warn=told.append)
     assert skipping.fitting([3, 9, 1], names, what="demonstrations") == [2]
     assert told == [
         "2 of 3 demonstrations exceed the model's context=2 tokens: row 1 (3 tokens), row 2 (9 "

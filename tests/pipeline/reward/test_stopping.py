@@ -177,26 +177,26 @@ def test_clearly_worse_is_by_a_standard_error_of_prompts():
 
 def test_prompts_set_apart_are_few_whole_and_stable():
     pairs = [pair(0, prompt=f"p{n % 40}", name=f"j{n}") for n in range(200)]
-    learned, apart = split_for_stopping(pairs, share=0.15, least=20, seed=0)
-    assert len({p.prompt for p in apart}) == 6
-    assert not {p.prompt for p in apart} & {p.prompt for p in learned}
-    assert len(learned) + len(apart) == 200
-    assert split_for_stopping(pairs[::-1], share=0.15, least=20, seed=0)[1][::-1] == apart
-    assert split_for_stopping(pairs, share=0.15, least=20, seed=1)[1] != apart
+    learned, audit_set = split_for_stopping(pairs, share=0.15, least=20, seed=0)
+    assert len({p.prompt for p in audit_set}) == 6
+    assert not {p.prompt for p in audit_set} & {p.prompt for p in learned}
+    assert len(learned) + len(audit_set) == 200
+    assert split_for_stopping(pairs[::-1], share=0.15, least=20, seed=0)[1][::-1] == audit_set
+    assert split_for_stopping(pairs, share=0.15, least=20, seed=1)[1] != audit_set
 
 
 @pytest.mark.parametrize(("audit", "learned"), [(0, 850), (1, 850), (149, 850), (300, 700)])
 def test_audit_prompts_are_part_of_the_share_and_never_learned_from(audit: int, learned: int):
     pairs = [pair(0, prompt=f"p{n}", name=f"j{n}", audit=n < audit) for n in range(1000)]
-    found, apart = split_for_stopping(pairs, share=0.15, least=100, seed=0)
-    assert (len(found), len(apart)) == (learned, 1000 - learned)
+    found, audit_set = split_for_stopping(pairs, share=0.15, least=100, seed=0)
+    assert (len(found), len(audit_set)) == (learned, 1000 - learned)
     assert not any(p.audit for p in found)
 
 
 def test_audit_prompts_too_few_to_stop_by_are_not_learned_from_either():
     pairs = [pair(0, prompt=f"p{n}", name=f"j{n}", audit=n < 3) for n in range(60)]
-    learned, apart = split_for_stopping(pairs, share=0.15, least=20, seed=0)
-    assert (len(learned), [p.prompt for p in apart]) == (57, ["p0", "p1", "p2"])
+    learned, audit_set = split_for_stopping(pairs, share=0.15, least=20, seed=0)
+    assert (len(learned), [p.prompt for p in audit_set]) == (57, ["p0", "p1", "p2"])
     # Unless there is nothing else.
     all_audit = [pair(0, prompt=f"p{n}", name=f"j{n}", audit=True) for n in range(60)]
     assert split_for_stopping(all_audit, share=0.15, least=20, seed=0) == (all_audit, [])
@@ -211,9 +211,9 @@ def test_too_few_to_decide_anything_are_learned_from():
     ("asked", "judged", "stops"), [(True, 20, True), (True, 19, False), (False, 20, False)]
 )
 def test_training_stops_early_where_it_is_asked_to_and_enough_is_set_apart(asked, judged, stops):
-    apart = [pair(0)] * judged
+    audit_set = [pair(0)] * judged
     config = RewardConfig(early_stopping=asked, stopping_judgments=20)
-    assert stopping_pairs(config, apart) == (apart if stops else ())
+    assert stopping_pairs(config, audit_set) == (audit_set if stops else ())
 
 
 def test_bootstrap_counts_are_poisson_and_follow_from_the_judgment():

@@ -144,7 +144,7 @@ def test_a_stage_that_is_called_like_its_phase_is_named_once():
     ]
     states = [state | {"blocked": None} for state in states]
     said: list[str] = []
-    follow(lambda _, left=iter(states): next(left), until="labeling", tell=said.append)
+    follow(lambda _, left=iter(states): next(left), until="labeling", progress=said.append)
     assert said == [
         "iteration 1: DPO 50% step 2 of 4",
         "iteration 1: evaluating evaluate 0%",

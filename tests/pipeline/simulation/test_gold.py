@@ -116,7 +116,7 @@ def test_careful_annotators_agree_with_gold_on_the_demos_pairs():
     outcomes, agree = [], []
     for n, (prompt, a, b) in enumerate(sft_like_pairs(800)):
         left, right = score(prompt, a), score(prompt, b)
-        pressed = annotators[n % 8].judge(left=left, right=right, words=40, coin=coin).outcome
+        pressed = annotators[n % 8].judge(left=left, right=right, words=40, rng=coin).outcome
         outcomes.append(pressed)
         if pressed in "ab" and left != right:
             agree.append((left > right) == (pressed == "a"))

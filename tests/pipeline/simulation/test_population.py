@@ -14,7 +14,7 @@ def judge_standard_normal_pairs(annotator: SimulatedAnnotator, count: int, seed:
     coin = np.random.default_rng(seed)
     pairs = coin.normal(size=(count, 2)).tolist()
     return [
-        (left, right, annotator.judge(left=left, right=right, words=60, coin=coin).outcome)
+        (left, right, annotator.judge(left=left, right=right, words=60, rng=coin).outcome)
         for left, right in pairs
     ]
 
@@ -38,7 +38,7 @@ def test_preference_follows_rao_kupper_worked_by_hand():
         (0.689974, 0.167982), abs=1e-6
     )
     judged = [
-        annotator.judge(left=1.0, right=0.5, words=10, coin=np.random.default_rng(n)).outcome
+        annotator.judge(left=1.0, right=0.5, words=10, rng=np.random.default_rng(n)).outcome
         for n in range(4000)
     ]
     assert judged.count("a") / 4000 == pytest.approx(0.690, abs=0.022)  # 3 standard errors
@@ -75,13 +75,13 @@ STRONG = SimulatedAnnotator(
     ],
 )  # fmt: skip
 def test_strength_is_how_far_the_utility_lies_beyond_the_threshold(toss, outcome, strength):
-    said = STRONG.judge(left=1.0, right=0.5, words=10, coin=Tosses(0.5, toss))
+    said = STRONG.judge(left=1.0, right=0.5, words=10, rng=Tosses(0.5, toss))
     assert (said.outcome, said.strength) == (outcome, strength)
 
 
 def test_both_bad_has_no_strength():
     strict = replace(STRONG, standard=100.0)
-    said = strict.judge(left=1.0, right=0.5, words=10, coin=Tosses(0.5))
+    said = strict.judge(left=1.0, right=0.5, words=10, rng=Tosses(0.5))
     assert (said.outcome, said.strength) == ("both_bad", None)
 
 
@@ -89,7 +89,7 @@ def test_without_gaps_the_same_is_pressed_and_no_strength_is_stated():
     silent = replace(STRONG, gaps=None)
     for n in range(200):
         said, unsaid = (
-            a.judge(left=1.0, right=0.5, words=10, coin=np.random.default_rng(n))
+            a.judge(left=1.0, right=0.5, words=10, rng=np.random.default_rng(n))
             for a in (STRONG, silent)
         )
         assert unsaid == replace(said, strength=None)
@@ -100,7 +100,7 @@ def test_careful_annotators_state_two_slight_and_two_clear_preferences_for_one_m
     for n, annotator in enumerate(population(20, bad=0, seed=5)):
         coin = np.random.default_rng(n)
         for left, right in coin.normal(size=(300, 2)).tolist():
-            said = annotator.judge(left=left, right=right, words=60, coin=coin)
+            said = annotator.judge(left=left, right=right, words=60, rng=coin)
             assert (said.strength is not None) == (said.outcome in "ab")
             stated[said.strength] += said.outcome in "ab"
     share = [stated[s] / stated.total() for s in (1, 2, 3)]
@@ -115,7 +115,7 @@ def test_annotators_differ_in_what_they_call_clear_and_nothing_else_depends_on_i
     assert [a.tie for a in people] == pytest.approx(
         [0.40715, 0.360587, 0.408499, 0.309679], abs=1e-5
     )
-    assert [a.pace for a in people] == pytest.approx(
+    assert [a.time_factor for a in people] == pytest.approx(
         [0.114477, 2.033248, 0.899823, 0.974776], abs=1e-5
     )
 
@@ -166,12 +166,12 @@ def test_planted_faults_show():
 def test_two_poor_responses_are_both_bad():
     judge = by_profile("careful").judge
     outcomes = Counter(
-        judge(left=-3, right=-2.5, words=60, coin=np.random.default_rng(n)).outcome
+        judge(left=-3, right=-2.5, words=60, rng=np.random.default_rng(n)).outcome
         for n in range(200)
     )
     assert outcomes["both_bad"] > 190
     outcomes = Counter(
-        judge(left=-3, right=1, words=60, coin=np.random.default_rng(n)).outcome for n in range(200)
+        judge(left=-3, right=1, words=60, rng=np.random.default_rng(n)).outcome for n in range(200)
     )
     assert outcomes["both_bad"] == 0
     assert outcomes["b"] > 150
@@ -183,7 +183,7 @@ def test_time_grows_with_the_text_and_careless_annotators_hurry():
         return float(
             np.median(
                 [
-                    annotator.judge(left=0, right=0, words=words, coin=coin).milliseconds
+                    annotator.judge(left=0, right=0, words=words, rng=coin).milliseconds
                     for _ in range(200)
                 ]
             )

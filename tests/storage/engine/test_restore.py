@@ -495,7 +495,7 @@ def interrupted(tmp_path: Path) -> list[Path]:
             run_replace(workspace)
         if (workspace / replacing.MARKER).exists():
             with pytest.raises(ReplacementUnfinished):
-                replacing.require_settled(workspace)
+                replacing.refuse_pending_replacement(workspace)
             left.append(workspace)
         else:
             assert content(workspace) in (OLD, NEW)
@@ -566,7 +566,7 @@ def test_a_marker_that_names_other_files_moves_nothing(tmp_path):
         "aside": "backups/a",
     }
     (workspace / replacing.MARKER).write_text(json.dumps(plan))
-    for attempt in (replacing.finish, replacing.undo, replacing.require_settled):
+    for attempt in (replacing.finish, replacing.undo, replacing.refuse_pending_replacement):
         with pytest.raises(StorageDamaged, match="cannot be read"):
             attempt(workspace)
 
