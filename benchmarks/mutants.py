@@ -40,13 +40,16 @@ MODULES = {
     "pipeline/ppo/algorithm.py": [f"{T}/pipeline/ppo/test_algorithm.py", f"{T}/pipeline/ppo/test_losses.py"],
     "pipeline/ppo/batch.py": [f"{T}/pipeline/ppo/test_rollout.py", f"{T}/pipeline/ppo/test_packing.py"],
     "pipeline/statistics/sequential_test.py": [f"{T}/pipeline/statistics"],
-    "pipeline/promotion/gate.py": [f"{T}/pipeline/promotion", f"{T}/commands/test_launch.py"],
+    "pipeline/promotion/gate.py": [f"{T}/pipeline/promotion"],
     "pipeline/sampling/acquisition.py": [f"{T}/pipeline/sampling"],
-    "storage/engine/journal.py": [f"{T}/storage/engine"],
+    "storage/engine/journal.py": [f"{T}/storage/engine/test_journal.py", f"{T}/storage/engine/test_database.py", f"{T}/storage/engine/test_faults.py"],
     "storage/labeling/queue_cache.py": [f"{T}/storage/labeling", f"{T}/labeler/annotate/test_http.py"],
     "storage/labeling/judgments.py": [f"{T}/storage/labeling", f"{T}/labeler/annotate/test_http.py"],
-    "storage/importing/plan.py": [f"{T}/storage/importing"],
-    "labeler/security/access.py": [f"{T}/labeler/security"],
+    "storage/importing/plan.py": [
+        f"{T}/storage/importing/test_{name}.py"
+        for name in ("importing", "importing_again", "importing_files", "kept_apart", "written_pairs")
+    ],
+    "labeler/security/access.py": [f"{T}/labeler/security/test_gate.py", f"{T}/labeler/security/test_gate_files.py"],
 }  # fmt: skip
 """The central modules, and the tests that should notice a change of each."""
 

@@ -47,6 +47,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: order.get(item.path, len(order)))
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
     """Half again as many processes as cores: a third of the time tests wait for a server or a page."""
     return max(2, round(1.5 * (os.cpu_count() or 1)))
