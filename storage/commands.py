@@ -113,7 +113,7 @@ class Commands:
         fitted = models.get(self._db, found.reward_model).summary if found.reward_model else {}
         seconds: dict[str, float] = {}
         for run in runs.listing(self._db, iteration=number):
-            if (worked := runs.worked(self._db, run)) is not None:
+            if (worked := runs.working_seconds(self._db, run)) is not None:
                 seconds[run.stage] = seconds.get(run.stage, 0.0) + worked
         return _as_json(found) | {"seconds": seconds, "reward_model_summary": dict(fitted)}
 

@@ -24,7 +24,7 @@ from pipeline.config.sections import Config
 from pipeline.ppo.config import MAX_KL_WEIGHT
 from pipeline.promotion.leaderboard import Match, leaderboard
 from pipeline.promotion.overoptimization import ALARM, MIN_PROMPTS, over_optimization
-from pipeline.statistics.sequential_test import LIMIT, Sequential, sequential_test
+from pipeline.statistics.sequential_test import LIMIT, SequentialResult, sequential_test
 from pipeline.statistics.winrate import win_rate
 from storage.analysis.intervals import WinRate
 from storage.gate_records import Evidence, PolicyJudgment, StandingRuling
@@ -151,7 +151,7 @@ def judgments_against(
     return found
 
 
-def _decide(test: Sequential, alarm: OverOptimization | None) -> Verdict:
+def _decide(test: SequentialResult, alarm: OverOptimization | None) -> Verdict:
     if test.decision == "worse" or (alarm and alarm.alarm):
         return "blocked"
     return "promoted" if test.decision == "better" else "provisional"
@@ -162,7 +162,7 @@ def _ruled(evidence: Evidence, policy: str) -> Verdict | None:
     return RULINGS.get(ruling.ruling) if ruling else None
 
 
-def _test(rows: Sequence[PolicyJudgment]) -> Sequential:
+def _test(rows: Sequence[PolicyJudgment]) -> SequentialResult:
     return sequential_test([row.outcome for row in rows], [row.prompt for row in rows])
 
 
@@ -257,7 +257,7 @@ def _progress(evidence: Evidence, config: Config) -> GateProgress | None:
     )
 
 
-def _curve(test: Sequential) -> SequentialEvidence:
+def _curve(test: SequentialResult) -> SequentialEvidence:
     """The test with its path thinned; the last point is always kept."""
     step = max(1, -(-len(test.path) // _POINTS))
     kept = sorted({*range(step - 1, len(test.path), step), *range(len(test.path))[-1:]})
@@ -268,7 +268,7 @@ def _curve(test: Sequential) -> SequentialEvidence:
 # --- sentences ----------------------------------------------------------------------------------
 
 
-def _about_test(rate: WinRate | None, test: Sequential) -> list[str]:
+def _about_test(rate: WinRate | None, test: SequentialResult) -> list[str]:
     if rate is None:
         return ["Nobody has compared it with SFT yet."]
     preferred = (

@@ -16,7 +16,7 @@ from typing import Any
 from pipeline.simulation import preference as builtin
 from pipeline.simulation.annotators import SimulatedAnnotator, population
 from pipeline.simulation.clients import LabelClient, Tally
-from pipeline.simulation.preference import Gold
+from pipeline.simulation.preference import GoldReward
 from pipeline.simulation.report import IterationReport, PairJudge
 from pipeline.simulation.report import report as gold_report
 from storage.records import EvaluatedCompletion
@@ -49,7 +49,7 @@ def simulate(
     annotators: int = 8,
     bad: float = 0.25,
     seed: int = 0,
-    gold: Gold = builtin.score,
+    gold: GoldReward = builtin.score,
     shuffle_labels: bool = False,
     progress: Callable[[str], None] | None = None,
     timeout: float = 3600.0,
@@ -106,7 +106,7 @@ class _Driver:
     annotators: Sequence[SimulatedAnnotator]
     labels: int
     seed: int
-    gold: Gold
+    gold: GoldReward
     shuffle_labels: bool
     progress: Callable[[str], None]
     timeout: float

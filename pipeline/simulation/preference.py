@@ -36,7 +36,7 @@ from pipeline.demo.corpus import Topic, topic_of, topics
 from pipeline.demo.corpus.rows import unknown_answers
 from pipeline.demo.corpus.styles import all_responses
 
-Gold = Callable[[str, str], float]
+GoldReward = Callable[[str, str], float]
 """(prompt, response) → score of the response; higher is better."""
 
 # Mean and standard deviation of the sum: over the demo's styles; over 1,100 human instructions.
@@ -96,9 +96,9 @@ def longest(prompt: str, response: str) -> float:
     return (len(response.split()) - 20) / 10
 
 
-def load_gold(name: str) -> Gold:
+def load_gold(name: str) -> GoldReward:
     """The function named ``module:function``; ``ValueError`` says what is wrong with the name."""
-    return cast(Gold, load_function(name, what="gold"))
+    return cast(GoldReward, load_function(name, what="gold"))
 
 
 def parts(prompt: str, response: str) -> dict[str, float]:

@@ -14,7 +14,7 @@ from pipeline.promotion.overoptimization import over_optimization
 from pipeline.simulation import preference as builtin
 from pipeline.simulation.annotators import Choice, SimulatedAnnotator
 from pipeline.simulation.clients import LeasedPair, conversation
-from pipeline.simulation.preference import Gold
+from pipeline.simulation.preference import GoldReward
 from pipeline.statistics.sequential_test import Decision, sequential_test
 from pipeline.statistics.winrate import outcome, win_rate
 from storage.gate_report import OverOptimization
@@ -34,7 +34,7 @@ class PairJudge:
     """
 
     def __init__(
-        self, annotator: SimulatedAnnotator, gold: Gold, *, seed: int, shuffle: bool
+        self, annotator: SimulatedAnnotator, gold: GoldReward, *, seed: int, shuffle: bool
     ) -> None:
         self._annotator, self._gold, self._seed, self._shuffle = annotator, gold, seed, shuffle
         left, right = self._rng("first").normal(size=2)
@@ -52,7 +52,7 @@ class PairJudge:
         return np.random.default_rng([self._seed, int(digest(self._annotator.name, pair), 16)])
 
 
-def scored(gold: Gold, prompt: str, responses: Sequence[str]) -> tuple[float, ...]:
+def scored(gold: GoldReward, prompt: str, responses: Sequence[str]) -> tuple[float, ...]:
     """Gold's scores of responses to a prompt; ``ValueError`` unless all are finite numbers."""
     scores = tuple(float(gold(prompt, response)) for response in responses)
     if not all(math.isfinite(score) for score in scores):
@@ -116,7 +116,7 @@ class IterationReport:
     """By stage, and of labeling."""
 
 
-def compare(completions: Iterable[EvaluatedCompletion], gold: Gold) -> GoldComparison:
+def compare(completions: Iterable[EvaluatedCompletion], gold: GoldReward) -> GoldComparison:
     """The new policy against SFT under `gold`.
 
     Every completion of the policy is compared with every one of the reference on the same prompt.
@@ -211,7 +211,7 @@ def _judged(sides: Mapping[str, EvaluatedCompletion], judge: PairJudge, prompt: 
 def report(
     record: Mapping[str, Any],
     completions: Sequence[EvaluatedCompletion],
-    gold: Gold,
+    gold: GoldReward,
     judges: Sequence[PairJudge],
     *,
     seed: int,

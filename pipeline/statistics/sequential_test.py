@@ -25,7 +25,7 @@ LIMIT = math.log(20)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sequential:
+class SequentialResult:
     """The state of the test.
 
     `log_e` (nats) is after the last prompt, `path` after each prompt.  `stopped_at` is the number of
@@ -79,18 +79,18 @@ def favors_better(wealth: np.ndarray) -> np.ndarray:
     return log_e(wealth[..., :half]) > log_e(wealth[..., half:])
 
 
-def sequential_test(outcomes: Sequence[float], prompts: Sequence[Hashable]) -> Sequential:
+def sequential_test(outcomes: Sequence[float], prompts: Sequence[Hashable]) -> SequentialResult:
     """The test on outcomes (1 win, ½ tie, 0 loss), in the order of the judgments."""
     x = first_outcomes(outcomes, prompts)
     if not x.size:
-        return Sequential(decision="go on", log_e=0.0, prompts=0, stopped_at=None, path=())
+        return SequentialResult(decision="go on", log_e=0.0, prompts=0, stopped_at=None, path=())
     wealth = log_wealth(x)
     path = log_e(wealth)
     passed = np.flatnonzero(path > LIMIT)
     decision: Decision = "go on"
     if passed.size:
         decision = "better" if favors_better(wealth[passed[0]]) else "worse"
-    return Sequential(
+    return SequentialResult(
         decision=decision,
         log_e=float(path[-1]),
         prompts=x.size,

@@ -31,12 +31,12 @@ from pipeline.runs.repeat import (
 )
 from pipeline.runs.rundir import Job, RunDirectory, write_atomically
 from pipeline.simulation.clients import conversation
-from pipeline.simulation.preference import Gold
+from pipeline.simulation.preference import GoldReward
 from pipeline.statistics.winrate import WinRate, outcome, standard_error, win_rate
 
 METHODS = ("sft", "best_of_n", "ppo", "dpo", "rloo")
 TRAINED = ("ppo", "dpo", "rloo")
-NS = (1, 2, 4, 8, 16)
+BEST_OF_NS = (1, 2, 4, 8, 16)
 """Samples per prompt of which best-of-N takes the one with the highest reward."""
 
 
@@ -104,7 +104,7 @@ def compare(
     *,
     name: str,
     overrides: Mapping[str, str],
-    gold: Gold,
+    gold: GoldReward,
     snapshots: int,
     progress: Progress,
 ) -> list[MethodCurve]:
@@ -148,7 +148,7 @@ class _Study:
             policies = [
                 {"name": path.name, "path": str(path)} for _, path in snapshots_of(trained)
             ] + [{"name": "last", "path": str(trained.model)}]
-        plan = {"policies": policies, "samples": max(NS) if method == "best_of_n" else 1}
+        plan = {"policies": policies, "samples": max(BEST_OF_NS) if method == "best_of_n" else 1}
 
         def fill(inputs: Path) -> None:
             copy_inputs(self.asked, "prompts.parquet")(inputs)
@@ -190,7 +190,7 @@ class _Study:
 class _Scored:
     """Reads answers and scores each text once with the gold preference."""
 
-    def __init__(self, gold: Gold) -> None:
+    def __init__(self, gold: GoldReward) -> None:
         self._gold = gold
         self._known: dict[tuple[str, str], float] = {}
 
@@ -224,7 +224,7 @@ def _curve(
     start = point("SFT", scored.answers(sft, "answers"), sft_gold, seconds=0.0)
     if method == "best_of_n":
         answers = scored.answers(directory, "answers")
-        each = sampling["answers"] / max(NS)
+        each = sampling["answers"] / max(BEST_OF_NS)
         points = [
             point(f"N = {n}", best_of(answers, n), sft_gold, seconds=n * each, kl=best_of_n_kl(n))
             for n in NS

@@ -128,7 +128,7 @@ def has_checkpoint(db: Database, run: Run) -> bool:
     return folder.is_dir() and any(folder.iterdir())
 
 
-def worked(db: Database, run: Run) -> float | None:
+def working_seconds(db: Database, run: Run) -> float | None:
     """Seconds that the worker of a successful run took since its last start, by its own clock.
 
     `finished_at` would also count the time before a resume.  None for other runs, for adopted

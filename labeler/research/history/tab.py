@@ -45,7 +45,7 @@ class HistoryTab(Tab):
             run.id: worked
             for run in listed_runs
             if run.stage in history_view.TRAINING
-            and (worked := runs.worked(self._db, run)) is not None
+            and (worked := runs.working_seconds(self._db, run)) is not None
         }
         ours = [m for m in reversed(versions) if m.role != "external"]
         newest = next((m.id for m in ours if m.role == "policy"), ours[0].id if ours else None)
