@@ -1,4 +1,4 @@
-"""Downloads for researchers. A route of ours, because Gradio's mounts share a file cache."""
+"""Downloads for researchers. A separate route, because Gradio's mounts share a file cache."""
 
 from __future__ import annotations
 

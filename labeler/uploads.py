@@ -1,4 +1,4 @@
-"""Uploads by researchers. A route of ours, because Gradio's uploads work on every page for everybody."""
+"""Uploads by researchers. A separate route, because Gradio's uploads work on every page for everybody."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def named_in(path: Path) -> set[str]:
 
 
 def imports(root: Path = ROOT) -> Graph:
-    """The modules that each module imports, of ours; imports for type checkers count too."""
+    """The modules of Kitestring that each module imports; imports for type checkers count too."""
     known = modules(root)
     graph: Graph = {}
     for module, path in known.items():

@@ -91,7 +91,7 @@ NOTICES = {
     "math": "The formulas of both responses are shown as LaTeX: one of them holds a formula that "
     "cannot be typeset, or too many.",
 }
-"""What the page says of a pair that is not rendered in full; uncolored code goes without saying."""
+"""The page's notice for a pair that is not rendered in full; uncolored code needs none."""
 
 
 def render(text: str, *, document: bool = False) -> str:

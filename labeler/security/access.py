@@ -128,7 +128,7 @@ class AccessMiddleware:
         if scope["type"] == "lifespan":
             await self.app(scope, receive, send)
             return
-        if scope["type"] != "http":  # no route of ours uses WebSocket
+        if scope["type"] != "http":  # no route uses WebSocket
             await send({"type": "websocket.close", "code": 1008})
             return
         headers = Headers(scope=scope)
@@ -202,7 +202,7 @@ class AccessMiddleware:
         self, scope: Scope, headers: Headers, identity: Identity | None
     ) -> Rule | Response:
         method, path = scope["method"], scope["path"]
-        # No path of ours contains "..", "//" or "\\". File servers interpret them, and fail at names
+        # No route's path contains "..", "//" or "\\". File servers interpret them, and fail at names
         # that are longer than any file's.
         is_traversal = any(part in path for part in ("..", "//", "\\"))
         is_traversal |= len(path.encode()) > MAX_PATH_LENGTH

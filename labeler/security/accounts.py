@@ -230,7 +230,7 @@ def _address(request: Request) -> str:
 
 
 def _own_page(landing: str) -> str:
-    """`landing` if it is a page of ours; "next" comes from the URL and could name any site."""
+    """`landing` if it is a page of this site; "next" comes from the URL and could name any site."""
     return landing if landing in ("/label/", "/research/") else "/"
 
 

@@ -62,7 +62,7 @@ class Addresses:
         return self.public_url is not None and urlsplit(self.public_url).netloc == host
 
     def same_origin(self, origin: str, host: str) -> bool:
-        """Whether a page of ours sent the request, by its Origin; `host` is a known Host.
+        """Whether a page of this site sent the request, by its Origin; `host` is a known Host.
 
         Behind a proxy that ends TLS, the server does not know its own scheme. So https is accepted
         for all names, and http for those that the public URL does not reach by TLS.

@@ -1,8 +1,8 @@
 """Refusal of Gradio calls that name a file, and of calls at which Gradio fails.
 
 Gradio copies a file that a call names into its cache before the function runs, whatever its
-components are, and downloads one with a URL. No page of ours sends files: downloads are links, and
-imports are commands. A session name that is not UTF-8 would stop Gradio's queue for everybody.
+components are, and downloads one with a URL. Kitestring's pages send no files: downloads are links,
+and imports are commands. A session name that is not UTF-8 would stop Gradio's queue for everybody.
 """
 
 from __future__ import annotations

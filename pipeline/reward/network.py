@@ -200,7 +200,7 @@ def from_language_model(path: str, chat: ChatTokenizer, *, heads: int = 1) -> An
 
 
 def load_network(path: str | Path, dtype: torch.dtype = torch.float32) -> Any:
-    """A reward network of ours or transformers' own of one label; raises ModelUnavailable for
+    """Kitestring's reward network or a transformers model with one label; raises ModelUnavailable for
     a directory that holds neither."""
     require_reward_model(str(path))
     network, missing = _load(str(path), dtype=dtype, fresh=False)
