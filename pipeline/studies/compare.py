@@ -227,7 +227,7 @@ def _curve(
         each = sampling["answers"] / max(BEST_OF_NS)
         points = [
             point(f"N = {n}", best_of(answers, n), sft_gold, seconds=n * each, kl=best_of_n_kl(n))
-            for n in NS
+            for n in BEST_OF_NS
         ]
     else:
         points = [
