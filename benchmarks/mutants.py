@@ -49,7 +49,7 @@ MODULES = {
         f"{T}/storage/importing/test_{name}.py"
         for name in ("importing", "importing_again", "importing_files", "kept_apart", "written_pairs")
     ],
-    "labeler/security/access.py": [f"{T}/labeler/security/test_gate.py", f"{T}/labeler/security/test_gate_files.py"],
+    "labeler/security/access.py": [f"{T}/labeler/security/test_access.py", f"{T}/labeler/security/test_access_files.py"],
 }  # fmt: skip
 """The central modules, and the tests that should notice a change of each."""
 
