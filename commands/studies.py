@@ -6,7 +6,7 @@ import getpass
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -52,7 +52,9 @@ def sweep_command(
     )
     found = sweep.summary(curves, budget)
     plot = sweep.write_report(workspace.resolve() / "sweeps" / name, curves, found)
-    typer.echo(json.dumps(found | {"plot": str(plot)}) if as_json else format_sweep(found, plot))
+    typer.echo(
+        json.dumps(asdict(found) | {"plot": str(plot)}) if as_json else format_sweep(found, plot)
+    )
 
 
 @app.command("compare")
@@ -86,8 +88,10 @@ def compare_command(
     )
     found = compare_report.summary(curves, kl)
     plot = compare_report.write_report(place / "compare" / name, curves, found)
-    shown = json.dumps(found | {"plot": str(plot)}) if as_json else None
-    typer.echo(shown or compare_report.format_comparison(found, plot))
+    if as_json:
+        typer.echo(json.dumps(asdict(found) | {"plot": str(plot)}))
+    else:
+        typer.echo(compare_report.format_comparison(found, plot))
 
 
 @app.command("judge")
@@ -227,36 +231,36 @@ def betas(text: str) -> list[float]:
     return found
 
 
-def format_sweep(found: dict[str, Any], plot: Path) -> str:
+def format_sweep(found: sweep.SweepReport, plot: Path) -> str:
     """The table, samples and plot of a sweep for people."""
-    budget = found["kl_budget"]
+    budget = found.kl_budget
     lines = [f"{'β':>8}  {'reward':>8}  {'KL':>7}  {'gain, sd':>8}  reward within {budget:g} nats"]
-    for row in found["runs"]:
-        within = row["reward_within_budget"]
+    for row in found.runs:
+        within = row.reward_within_budget
         lines.append(
-            f"{row['kl_weight']:>8g}  {row['reward']:>z8.3f}  {row['kl']:>z7.2f}  {row['gain']:>z8.2f}  "
+            f"{row.kl_weight:>8g}  {row.reward:>z8.3f}  {row.kl:>z7.2f}  {row.gain:>z8.2f}  "
             + ("above budget" if within is None else f"{within:.3f}")
-            + ("  ← spends the budget best" if row["kl_weight"] == found["best"] else "")
-            + ("  (the reference is unmoved)" if row["unmoved"] else "")
+            + ("  ← spends the budget best" if row.kl_weight == found.best else "")
+            + ("  (the reference is unmoved)" if row.unmoved else "")
         )
     lines.append(_verdict(found))
-    for row in found["runs"]:
-        lines.append(f"\nβ = {row['kl_weight']:g} at its end:")
-        lines += [f"  [{s['reward']:+z.2f}, KL {s['kl']:z.1f}] {s['text']}" for s in row["samples"]]
+    for row in found.runs:
+        lines.append(f"\nβ = {row.kl_weight:g} at its end:")
+        lines += [f"  [{s['reward']:+z.2f}, KL {s['kl']:z.1f}] {s['text']}" for s in row.samples]
     return "\n".join([*lines, f"\n{plot}"])
 
 
-def _verdict(found: dict[str, Any]) -> str:
+def _verdict(found: sweep.SweepReport) -> str:
     """What the sweep says of its βs, in a sentence."""
-    best, lead = found["best"], found["lead"]
-    if all(row["unmoved"] for row in found["runs"]):
+    best, lead = found.best, found.lead
+    if all(row.unmoved for row in found.runs):
         return (
             "\nno winner: every β left the policy at the reference; train longer, raise ppo.lr or "
             "lower β"
         )
     if best is None:
-        return f"\nno winner: no β that moved the policy was within {found['kl_budget']:g} nats"
+        return f"\nno winner: no β that moved the policy was within {found.kl_budget:g} nats"
     if lead is None:
         return f"\nβ = {best:g} has no competitor"
-    text = f"\nβ = {best:g} is {lead['by']:.3f} ± {NORMAL * lead['error']:.3f} above β = {lead['over']:g}"
-    return text if lead["by"] > NORMAL * lead["error"] else f"{text}: noise can explain that"
+    text = f"\nβ = {best:g} is {lead.by:.3f} ± {NORMAL * lead.error:.3f} above β = {lead.over:g}"
+    return text if lead.by > NORMAL * lead.error else f"{text}: noise can explain that"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -51,7 +52,9 @@ def sycophancy(
         config,
         log_progress,
     )
-    typer.echo(json.dumps(found | {"plot": str(plot)}) if as_json else format_lab(found, plot))
+    typer.echo(
+        json.dumps(asdict(found) | {"plot": str(plot)}) if as_json else format_lab(found, plot)
+    )
 
 
 @app.command("sycophancy-classifier")
@@ -82,4 +85,4 @@ def sycophancy_classifier(
             base_model_path(model), training, measured, to, report,
             lr=lr, epochs=epochs, seed=seed, resume=RunDirectory(to).has_checkpoint(),
         )  # fmt: skip
-    typer.echo(json.dumps(found | {"shaping.classifier": str(to.resolve())}))
+    typer.echo(json.dumps(asdict(found) | {"shaping.classifier": str(to.resolve())}))

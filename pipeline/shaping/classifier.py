@@ -105,11 +105,10 @@ def train_classifier(
     seed: int = 0,
     device: str = "auto",
     resume: bool = False,
-) -> dict[str, Any]:
+) -> TrainedClassifier:
     """Train on flags from the weights of the language model `base`; save to `folder`.
 
-    Checkpoints go to `folder/checkpoint`; `resume` continues from them.  Returns the figures of
-    `measure` on the held-out rows.  Raises `TooLong` for a row over `max_tokens`.
+    Checkpoints go to `folder/checkpoint`; `resume` continues from them.  Raises `TooLong` for a row over `max_tokens`.
     """
     chat, where = ChatTokenizer.load(base), pick_device(device)
     encoded = [chat.chat(row.messages, row.completion).ids for row in training]
@@ -151,22 +150,42 @@ def train_classifier(
     network.save_pretrained(folder)
     chat.tokenizer.save_pretrained(folder)
     found = SycophancyClassifier(RewardModel(network, chat, where))
-    return {"rows": len(training)} | measure(found, held_out)
+    return TrainedClassifier(rows=len(training), **vars(measure(found, held_out)))
 
 
-def measure(classifier: SycophancyClassifier, rows: Sequence[FlaggedRow]) -> dict[str, Any]:
-    """Accuracy at probability ½, the more frequent label's share, and log loss in nats."""
+@dataclass(frozen=True, kw_only=True)
+class ClassifierFigures:
+    """Figures of a classifier on held-out flags."""
+
+    held_out_rows: int
+    accuracy: float
+    """At probability ½."""
+    commoner_label: float
+    """The share of the more frequent label."""
+    log_loss: float
+    """Nats."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainedClassifier(ClassifierFigures):
+    """The same, with the number of rows that it learned from."""
+
+    rows: int
+
+
+def measure(classifier: SycophancyClassifier, rows: Sequence[FlaggedRow]) -> ClassifierFigures:
+    """Compare the classifier's probabilities with the flags."""
     predicted = classifier([row.messages for row in rows], [row.completion for row in rows])
     labels = [row.sycophantic for row in rows]
     pairs = list(zip(predicted, labels, strict=True))
     share = fmean(labels)
     likelihoods = [max(p if label else 1 - p, 1e-7) for p, label in pairs]
-    return {
-        "held_out_rows": len(rows),
-        "accuracy": fmean((p > 0.5) == label for p, label in pairs),
-        "commoner_label": max(share, 1 - share),
-        "log_loss": -fmean(math.log(p) for p in likelihoods),
-    }
+    return ClassifierFigures(
+        held_out_rows=len(rows),
+        accuracy=fmean((p > 0.5) == label for p, label in pairs),
+        commoner_label=max(share, 1 - share),
+        log_loss=-fmean(math.log(p) for p in likelihoods),
+    )
 
 
 class _Trainer(transformers.Trainer):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from pipeline.runs.rundir import write_atomically
-from pipeline.studies.compare import TRAINED, MethodCurve
+from pipeline.studies.compare import TRAINED, CurvePoint, MethodCurve
 from pipeline.studies.plots import (
     COLORS,
     INK,
@@ -34,27 +34,47 @@ _STYLES = {
 """Title, color, marker and line of each method."""
 
 
-def summary(curves: Sequence[MethodCurve], kl: float) -> dict[str, Any]:
-    """The results of the comparison as plain values."""
+@dataclass(frozen=True, kw_only=True)
+class MethodResult(CurvePoint):
+    """One method: its last point, its curve, and its scores at the KL of the comparison."""
+
+    method: str
+    training_seconds: float
+    gold_at_kl: float | None
+    """None if its curve does not reach that KL."""
+    reward_at_kl: float | None
+    points: list[CurvePoint]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparisonReport:
+    """The results of a comparison at `kl` nats."""
+
+    kl: float
+    methods: list[MethodResult]
+
+
+def summary(curves: Sequence[MethodCurve], kl: float) -> ComparisonReport:
+    """The results at a KL in nats."""
     methods = []
     for curve in curves:
         gold, reward = curve.at(kl) or (None, None)
         methods.append(
-            {
-                "method": curve.method,
-                "training_seconds": curve.training_seconds,
-                "gold_at_kl": gold,
-                "reward_at_kl": reward,
-                **asdict(curve.points[-1]),
-                "points": [asdict(point) for point in curve.points],
-            }
+            MethodResult(
+                **vars(curve.points[-1]),
+                method=curve.method,
+                training_seconds=curve.training_seconds,
+                gold_at_kl=gold,
+                reward_at_kl=reward,
+                points=curve.points,
+            )
         )
-    return {"kl": kl, "methods": methods}
+    return ComparisonReport(kl=kl, methods=methods)
 
 
-def write_report(folder: Path, curves: Sequence[MethodCurve], found: Mapping[str, Any]) -> Path:
+def write_report(folder: Path, curves: Sequence[MethodCurve], found: ComparisonReport) -> Path:
     """Write compare.json and compare.svg to the study's folder; return the plot's path."""
-    write_atomically(folder / "compare.json", json.dumps(found, indent=1))
+    write_atomically(folder / "compare.json", json.dumps(asdict(found), indent=1))
     prompts = curves[0].points[0].win_rate.prompts
     figure = svg_figure(
         width=10,
@@ -68,8 +88,8 @@ def write_report(folder: Path, curves: Sequence[MethodCurve], found: Mapping[str
         axes.set_title(title, loc="left", size=10.5, color=INK)
     handles = [_draw(panels, curve) for curve in curves]
     kls = [point.kl for curve in curves for point in curve.points]
-    shown = [fit_kl(axes, kls, found["kl"], to="SFT") for axes in panels]
-    handles.append(budget_mark(f"compared at {found['kl']:g} nats", shown=all(shown)))
+    shown = [fit_kl(axes, kls, found.kl, to="SFT") for axes in panels]
+    handles.append(budget_mark(f"compared at {found.kl:g} nats", shown=all(shown)))
     add_legend(figure, handles, rows=1)
     return save_svg(figure, folder / "compare.svg")
 
@@ -101,20 +121,20 @@ def _draw(panels: Sequence[Any], curve: MethodCurve) -> Any:
     return mark(title, **(style | end))
 
 
-def format_comparison(found: Mapping[str, Any], plot: Path) -> str:
+def format_comparison(found: ComparisonReport, plot: Path) -> str:
     """The table of a comparison."""
-    kl = found["kl"]
+    kl = found.kl
     lines = [
         f"{'method':<10}{'gold':>8}{'reward':>9}{'KL':>8}{'tokens':>8}  {'wins against SFT':<19}"
         f"{'train s':>8}{'sample s':>9}  gold at {kl:g} nats"
     ]
-    for row in found["methods"]:
-        at, wins, itself = row["gold_at_kl"], row["win_rate"], row["method"] == "sft"
-        won = f"{wins['win_rate']:.2f} ({wins['low']:.2f}–{wins['high']:.2f})"
+    for row in found.methods:
+        at, wins, itself = row.gold_at_kl, row.win_rate, row.method == "sft"
+        won = f"{wins.win_rate:.2f} ({wins.low:.2f}–{wins.high:.2f})"
         gold_at_kl = "never reached" if at is None else f"{at:.3f}"
         lines.append(
-            f"{row['method']:<10}{row['gold']:>8.3f}{row['reward']:>9.3f}{row['kl']:>8.2f}"
-            f"{row['length']:>8.1f}  {'–' if itself else won:<19}{row['training_seconds']:>8.0f}"
-            f"{row['sampling_seconds']:>9.1f}  {'–' if itself else gold_at_kl}"
+            f"{row.method:<10}{row.gold:>8.3f}{row.reward:>9.3f}{row.kl:>8.2f}"
+            f"{row.length:>8.1f}  {'–' if itself else won:<19}{row.training_seconds:>8.0f}"
+            f"{row.sampling_seconds:>9.1f}  {'–' if itself else gold_at_kl}"
         )
     return "\n".join([*lines, "", str(plot)])

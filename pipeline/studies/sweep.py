@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import cycle, islice
 from pathlib import Path
 from statistics import fmean
@@ -146,45 +146,89 @@ def curve_of(directory: RunDirectory, kl_weight: float) -> WeightCurve:
     )
 
 
-def summary(curves: Sequence[WeightCurve], budget: float) -> dict[str, Any]:
-    """The results of the sweep as plain values.
+@dataclass(frozen=True, kw_only=True)
+class WeightResult:
+    """One β of a sweep."""
 
-    `best` is the β with the highest reward within the budget, of those that moved the policy;
-    `lead` is its difference to the next, with the standard error.
-    """
-    rows = [_row(curve, budget) for curve in curves]
-    found = [row for row in rows if row["reward_within_budget"] is not None and not row["unmoved"]]
-    found.sort(key=lambda row: -row["reward_within_budget"])
+    kl_weight: float
+    reward: float
+    """Mean over the last window of `SMOOTHED` updates."""
+    reward_error: float
+    """Its standard error."""
+    kl: float
+    """Of the same window."""
+    gain: float
+    """Rise of the reward, in SFT standard deviations."""
+    reward_within_budget: float | None
+    """The highest reward of a window at a KL within the budget; None without one."""
+    error_within_budget: float | None
+    unmoved: bool
+    """Whether β held the policy at its start."""
+    samples: list[dict[str, Any]]
+    """Of the last update: ``text``, ``reward`` and ``kl``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lead:
+    """How far the best β is above the next."""
+
+    over: float
+    """The next β."""
+    by: float
+    """Difference of their rewards within the budget."""
+    error: float
+    """Its standard error."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepReport:
+    """The results of a sweep, in the order of the weights."""
+
+    kl_budget: float
+    best: float | None
+    """The β with the highest reward within the budget, of those that moved the policy."""
+    lead: Lead | None
+    """None without a second β within the budget."""
+    runs: list[WeightResult]
+
+
+def summary(curves: Sequence[WeightCurve], budget: float) -> SweepReport:
+    """The results at a KL budget in nats."""
+    results = [_result(curve, budget) for curve in curves]
+    ranked = [
+        (each.reward_within_budget, each.error_within_budget, each.kl_weight)
+        for each in results
+        if each.reward_within_budget is not None
+        and each.error_within_budget is not None
+        and not each.unmoved
+    ]
+    ranked.sort(key=lambda each: -each[0])
     lead = None
-    if len(found) > 1:
-        first, second = found[:2]
-        lead = {
-            "over": second["kl_weight"],
-            "by": first["reward_within_budget"] - second["reward_within_budget"],
-            "error": math.hypot(first["error_within_budget"], second["error_within_budget"]),
-        }
-    best = found[0]["kl_weight"] if found else None
-    return {"kl_budget": budget, "best": best, "lead": lead, "runs": rows}
+    if len(ranked) > 1:
+        (first, first_error, _), (second, second_error, over) = ranked[:2]
+        lead = Lead(over=over, by=first - second, error=math.hypot(first_error, second_error))
+    best = ranked[0][2] if ranked else None
+    return SweepReport(kl_budget=budget, best=best, lead=lead, runs=results)
 
 
-def _row(curve: WeightCurve, budget: float) -> dict[str, Any]:
+def _result(curve: WeightCurve, budget: float) -> WeightResult:
     (kl, reward), within = curve.smoothed()[-1], curve.best_within(budget)
-    return {
-        "kl_weight": curve.kl_weight,
-        "reward": reward,
-        "reward_error": curve.error(len(curve.smoothed()) - 1),
-        "kl": kl,
-        "gain": curve.gain,
-        "reward_within_budget": None if within is None else curve.smoothed()[within][1],
-        "error_within_budget": None if within is None else curve.error(within),
-        "unmoved": curve.unmoved,
-        "samples": curve.samples,
-    }
+    return WeightResult(
+        kl_weight=curve.kl_weight,
+        reward=reward,
+        reward_error=curve.error(len(curve.smoothed()) - 1),
+        kl=kl,
+        gain=curve.gain,
+        reward_within_budget=None if within is None else curve.smoothed()[within][1],
+        error_within_budget=None if within is None else curve.error(within),
+        unmoved=curve.unmoved,
+        samples=curve.samples,
+    )
 
 
-def write_report(folder: Path, curves: Sequence[WeightCurve], found: dict[str, Any]) -> Path:
+def write_report(folder: Path, curves: Sequence[WeightCurve], found: SweepReport) -> Path:
     """Write sweep.json and sweep.svg to the sweep's folder; return the plot's path."""
-    write_atomically(folder / "sweep.json", json.dumps(found, indent=1))
+    write_atomically(folder / "sweep.json", json.dumps(asdict(found), indent=1))
     shortest = min(len(curve.reward) for curve in curves)
     # About POINTS points, each of at least as many updates as are compared.
     updates = min(shortest, max(SMOOTHED, shortest // POINTS))
@@ -201,8 +245,8 @@ def write_report(folder: Path, curves: Sequence[WeightCurve], found: dict[str, A
     colors = islice(cycle(COLORS), len(curves))
     handles = [_draw(axes, *each) for each in zip(curves, drawn, colors, strict=True)]
     kls = [kl for blocks in drawn for kl, _, _ in blocks]
-    budget = found["kl_budget"]
-    if best := next((c for c in curves if c.kl_weight == found["best"]), None):
+    budget = found.kl_budget
+    if best := next((c for c in curves if c.kl_weight == found.best), None):
         place = best.smoothed()[best.best_within(budget) or 0]
         kls.append(place[0])
         color = handles[curves.index(best)].get_color()

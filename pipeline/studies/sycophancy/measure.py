@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from statistics import fmean
 from typing import Any
 
@@ -25,7 +25,7 @@ class Rate:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
+class PolicyFigures:
     """A policy on prompts that assert something false; `kl` to the reference, nats per response.
 
     `says_so` is the share that agrees explicitly, `silently` the share that only states the claim;
@@ -39,12 +39,18 @@ class Measured:
     reward: float
     kl: float
     completions: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured(PolicyFigures):
+    """The same, with texts."""
+
     texts: tuple[tuple[str, str], ...] = ()
     """(prompt, completion) of the first completion of each prompt."""
 
-    def figures(self) -> dict[str, Any]:
-        """All fields except the texts, as plain values."""
-        return {name: value for name, value in asdict(self).items() if name != "texts"}
+    def figures(self) -> PolicyFigures:
+        """Without the texts."""
+        return PolicyFigures(**{f.name: getattr(self, f.name) for f in fields(PolicyFigures)})
 
 
 class Measurement:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from itertools import cycle, islice
 from pathlib import Path
-from typing import Any
 
 from pipeline.runs.rundir import write_atomically
 from pipeline.studies.plots import (
@@ -20,41 +20,64 @@ from pipeline.studies.plots import (
     svg_figure,
 )
 from pipeline.studies.sycophancy.arms import NO_PENALTY, STEERING, LabArm, PolicyMeasurement
-from pipeline.studies.sycophancy.testbed import Testbed
+from pipeline.studies.sycophancy.measure import PolicyFigures, Rate
+from pipeline.studies.sycophancy.testbed import Testbed, TestbedFigures
 
 _FAR = 0.2
 """An arm whose KL differs from the lab's by more than this share is not at equal KL."""
 
 
-def findings(
-    testbed: Testbed, reference: PolicyMeasurement, arms: Sequence[LabArm]
-) -> dict[str, Any]:
+@dataclass(frozen=True, kw_only=True)
+class ArmResult(PolicyFigures):
+    """One arm at the lab's KL."""
+
+    arm: str
+    at: float
+    """The update, or the coefficient of steering."""
+    of_unpenalised: float
+    """Its rate of agreement, divided by that of the arm without a penalty."""
+    equal_kl: bool
+    """Whether its KL is close to the lab's."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabReport:
+    """The results of the lab."""
+
+    kl: float
+    penalty: float
+    testbed: TestbedFigures
+    reference: PolicyFigures
+    arms: list[ArmResult]
+
+
+def findings(testbed: Testbed, reference: PolicyMeasurement, arms: Sequence[LabArm]) -> LabReport:
     """The reference and every arm at the lab's KL, relative to the arm without a penalty."""
     unpenalized = next(arm for arm in arms if arm.name == NO_PENALTY).final.measured
-    rows = []
+    results = []
     for arm in arms:
         found = arm.final.measured
-        rows.append(
-            {
-                "arm": arm.name,
-                "at": arm.final.at,
-                "of_unpenalised": found.agrees.rate / max(unpenalized.agrees.rate, 1e-9),
-                "equal_kl": abs(found.kl - testbed.lab.kl) <= _FAR * testbed.lab.kl,
-            }
-            | found.figures()
+        results.append(
+            ArmResult(
+                arm=arm.name,
+                at=arm.final.at,
+                of_unpenalised=found.agrees.rate / max(unpenalized.agrees.rate, 1e-9),
+                equal_kl=abs(found.kl - testbed.lab.kl) <= _FAR * testbed.lab.kl,
+                **vars(found.figures()),
+            )
         )
-    return {
-        "kl": testbed.lab.kl,
-        "penalty": testbed.lab.penalty,
-        "testbed": testbed.summary(),
-        "reference": reference.measured.figures(),
-        "arms": rows,
-    }
+    return LabReport(
+        kl=testbed.lab.kl,
+        penalty=testbed.lab.penalty,
+        testbed=testbed.summary(),
+        reference=reference.measured.figures(),
+        arms=results,
+    )
 
 
-def write(folder: Path, found: dict[str, Any], arms: Sequence[LabArm]) -> Path:
+def write(folder: Path, found: LabReport, arms: Sequence[LabArm]) -> Path:
     """Write sycophancy.json, sycophancy.svg and samples.jsonl; return the plot's path."""
-    write_atomically(folder / "sycophancy.json", json.dumps(found, indent=1))
+    write_atomically(folder / "sycophancy.json", json.dumps(asdict(found), indent=1))
     samples = [
         {"arm": arm.name, "prompt": prompt, "completion": text}
         for arm in arms
@@ -65,7 +88,7 @@ def write(folder: Path, found: dict[str, Any], arms: Sequence[LabArm]) -> Path:
     return _plot(folder / "sycophancy.svg", found, arms)
 
 
-def _plot(path: Path, found: dict[str, Any], arms: Sequence[LabArm]) -> Path:
+def _plot(path: Path, found: LabReport, arms: Sequence[LabArm]) -> Path:
     rows = -(-(len(arms) + 1) // 4)
     figure = svg_figure(
         width=8,
@@ -84,34 +107,35 @@ def _plot(path: Path, found: dict[str, Any], arms: Sequence[LabArm]) -> Path:
         interval = [[rate.rate - rate.low], [rate.high - rate.rate]]
         axes.errorbar(final.kl, rate.rate, interval, fmt="o", color=color, ms=6, capsize=3)
         handles.append(mark(arm.name, marker="o", ms=5, **style))
-    shown = fit_kl(axes, [arm.final.measured.kl for arm in arms], found["kl"], to="the reference")
-    handles.append(budget_mark(f"compared at {found['kl']:g} nats", shown=shown))
+    shown = fit_kl(axes, [arm.final.measured.kl for arm in arms], found.kl, to="the reference")
+    handles.append(budget_mark(f"compared at {found.kl:g} nats", shown=shown))
     axes.set(ylabel="agrees with the false claim", ylim=(0, 1))
     add_legend(figure, handles, rows=rows)
     return save_svg(figure, path)
 
 
-def format_lab(found: dict[str, Any], plot: Path) -> str:
+def format_lab(found: LabReport, plot: Path) -> str:
     """The table of results."""
     head = f"{'':<14}{'KL':>6}  {'agrees':>16}  {'of none':>8}  {'says so':>8}  {'truthful':>16}  {'reward':>7}"
-    rows = [("reference", found["reference"], None)]
-    rows += [(row["arm"], row, row["of_unpenalised"]) for row in found["arms"]]
-    lines = [f"held-out topics, compared at {found['kl']:g} nats", head]
-    for name, row, share in rows:
+    rows: list[tuple[str, PolicyFigures, float | None, bool]]
+    rows = [("reference", found.reference, None, True)]
+    rows += [(each.arm, each, each.of_unpenalised, each.equal_kl) for each in found.arms]
+    lines = [f"held-out topics, compared at {found.kl:g} nats", head]
+    for name, row, share, equal_kl in rows:
         lines.append(
-            f"{name:<14}{row['kl']:>6.2f}  {_interval(row['agrees']):>16}  "
+            f"{name:<14}{row.kl:>6.2f}  {_interval(row.agrees):>16}  "
             + (f"{share:>8.2f}" if share is not None else " " * 8)
-            + f"  {row['says_so']:>8.0%}  {_interval(row['truthful']):>16}  {row['reward']:>+7.2f}"
-            + ("" if row.get("equal_kl", True) else "  (not at the same KL)")
+            + f"  {row.says_so:>8.0%}  {_interval(row.truthful):>16}  {row.reward:>+7.2f}"
+            + ("" if equal_kl else "  (not at the same KL)")
         )
-    classifier = found["testbed"]["classifier"]
+    classifier = found.testbed.classifier
     lines.append(
-        f"\nreward model {found['testbed']['reward_model_accuracy']:.0%} of held-out judgments; "
-        f"classifier {classifier['accuracy']:.0%} of {classifier['held_out_rows']} held-out flags "
-        f"(always the commoner label: {classifier['commoner_label']:.0%})"
+        f"\nreward model {found.testbed.reward_model_accuracy:.0%} of held-out judgments; "
+        f"classifier {classifier.accuracy:.0%} of {classifier.held_out_rows} held-out flags "
+        f"(always the commoner label: {classifier.commoner_label:.0%})"
     )
     return "\n".join([*lines, str(plot)])
 
 
-def _interval(rate: dict[str, float]) -> str:
-    return f"{rate['rate']:.0%} [{rate['low']:.0%}, {rate['high']:.0%}]"
+def _interval(rate: Rate) -> str:
+    return f"{rate.rate:.0%} [{rate.low:.0%}, {rate.high:.0%}]"

@@ -20,7 +20,7 @@ from pipeline.studies.sycophancy.testbed import LabConfig, Progress, build
 
 def study(
     folder: Path, lab: LabConfig, config: Config, progress: Progress
-) -> tuple[dict[str, Any], Path]:
+) -> tuple[report.LabReport, Path]:
     """Run what has not run yet in `folder`; return the findings and the plot's path."""
     with exclusive(folder, option="--folder"):
         cap_threads(config.worker)

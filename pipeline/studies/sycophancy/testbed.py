@@ -34,7 +34,12 @@ from pipeline.models.text import ChatTokenizer
 from pipeline.runs.repeat import differences, values
 from pipeline.runs.rundir import Job, Report, RunDirectory, write_atomically
 from pipeline.sampling.steering import ContrastPair, save_vector, steering_vector
-from pipeline.shaping.classifier import read_flagged, split_by_prompt, train_classifier
+from pipeline.shaping.classifier import (
+    TrainedClassifier,
+    read_flagged,
+    split_by_prompt,
+    train_classifier,
+)
 from pipeline.simulation.annotators import population
 from pipeline.stages import reward as reward_stage
 from pipeline.stages import sft
@@ -78,6 +83,16 @@ class LabConfig:
         small = {"demonstrations": 32, "judgments": 24, "annotators": 2, "flags": 24}
         small |= {"steering_pairs": 12, "every": 1, "samples": 1, "prompts": 6}
         return cls(**(small if tiny else {}), **chosen)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TestbedFigures:
+    """How good the testbed's reward model and classifier are."""
+
+    reward_model_accuracy: float
+    reward_spread: float
+    """Standard deviation of the reward over the policy's own responses."""
+    classifier: TrainedClassifier
 
 
 @dataclass(frozen=True)
@@ -128,15 +143,15 @@ class Testbed:
             return prompts
         return Random(self.lab.seed).sample(prompts, min(self.lab.prompts, len(prompts)))
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> TestbedFigures:
         """Figures of the reward model and the classifier."""
         reward = RunDirectory(self.folder / "reward").result() or {}
         classifier = json.loads((self.classifier / "result.json").read_text())
-        return {
-            "reward_model_accuracy": reward["accuracy"],
-            "reward_spread": self.reward_spread,
-            "classifier": classifier,
-        }
+        return TestbedFigures(
+            reward_model_accuracy=reward["accuracy"],
+            reward_spread=self.reward_spread,
+            classifier=TrainedClassifier(**classifier),
+        )
 
 
 def build(folder: Path, lab: LabConfig, config: Config, progress: Progress) -> Testbed:
@@ -256,7 +271,7 @@ def _make_classifier(testbed: Testbed) -> None:
             device=testbed.config.worker.device,
             resume=(testbed.classifier / "checkpoint").is_dir(),
         )
-    write_atomically(testbed.classifier / "result.json", json.dumps(found, indent=1))
+    write_atomically(testbed.classifier / "result.json", json.dumps(asdict(found), indent=1))
 
 
 def _make_references(testbed: Testbed) -> None:

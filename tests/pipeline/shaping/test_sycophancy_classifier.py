@@ -77,10 +77,10 @@ def test_figures_by_hand():
             return [0.9 if text == "Yes!" else 0.6 for text in completions]
 
     found = measure(Says(), [row(1, flagged=True), row(2, flagged=True), row(3, flagged=False)])
-    assert found["accuracy"] == pytest.approx(2 / 3)  # .6 for an unflagged one is wrong
-    assert found["commoner_label"] == pytest.approx(2 / 3)
+    assert found.accuracy == pytest.approx(2 / 3)  # .6 for an unflagged one is wrong
+    assert found.commoner_label == pytest.approx(2 / 3)
     # −(2 ln .9 + ln .4) / 3
-    assert found["log_loss"] == pytest.approx(-(2 * math.log(0.9) + math.log(0.4)) / 3)
+    assert found.log_loss == pytest.approx(-(2 * math.log(0.9) + math.log(0.4)) / 3)
 
 
 def test_it_learns_is_saved_and_is_a_component(tmp_path):
@@ -90,8 +90,8 @@ def test_it_learns_is_saved_and_is_a_component(tmp_path):
         found = train_classifier(
             base, training, held_out, tmp_path / "c", report, lr=1e-2, epochs=4, device="cpu"
         )
-    assert found["accuracy"] == 1.0
-    assert found["rows"] + found["held_out_rows"] == 48
+    assert found.accuracy == 1.0
+    assert found.rows + found.held_out_rows == 48
     config = ShapingConfig(weights={"sycophancy_classifier": -1.0}, classifier=str(tmp_path / "c"))
     component = load(config.weights, config)["sycophancy_classifier"]
     talk = [Message(role="user", content="Claim 99, no?")]

@@ -1,7 +1,7 @@
 """The sycophancy lab: its prompts and annotators, what it reports, and one whole tiny run."""
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -82,17 +82,26 @@ def test_arms_are_compared_with_the_unpenalized_one_at_equal_kl(tmp_path):
     testbed = Bed(tmp_path, LabConfig(kl=2.0), Config())
     for name, result in (
         ("reward", {"accuracy": 0.75, "std": 1.5}),
-        ("classifier", {"accuracy": 0.9, "held_out_rows": 50, "commoner_label": 0.6}),
+        (
+            "classifier",
+            {
+                "rows": 9,
+                "accuracy": 0.9,
+                "held_out_rows": 50,
+                "commoner_label": 0.6,
+                "log_loss": 0.3,
+            },
+        ),
     ):
         (tmp_path / name).mkdir()
         (tmp_path / name / "result.json").write_text(json.dumps(result))
     arms = [arm(NO_PENALTY, 0.8, 2.1), arm("rules", 0.4, 1.7), arm("contrast", 0.2, 1.5)]
     found = findings(testbed, PolicyMeasurement(at=0, measured=measured(0.6, 0.0)), arms)
-    rows = {row["arm"]: row for row in found["arms"]}
-    assert rows["rules"]["of_unpenalised"] == pytest.approx(0.5)  # .4 / .8
-    assert rows["contrast"]["of_unpenalised"] == pytest.approx(0.25)
+    rows = {row.arm: row for row in found.arms}
+    assert rows["rules"].of_unpenalised == pytest.approx(0.5)  # .4 / .8
+    assert rows["contrast"].of_unpenalised == pytest.approx(0.25)
     # Within a fifth of 2 nats: 1.6 to 2.4.
-    assert [row["equal_kl"] for row in found["arms"]] == [True, True, False]
+    assert [row.equal_kl for row in found.arms] == [True, True, False]
     table = format_lab(found, tmp_path / "plot.svg")
     assert "rules 1.70 40% [30%, 50%] 0.50" in " ".join(table.split())
     assert table.count("(not at the same KL)") == 1
@@ -119,10 +128,10 @@ def test_a_whole_lab_runs_and_goes_on_where_it_was(tmp_path: Path, monkeypatch):
     found, plot = study(tmp_path, TINY, config, lines.append)
     assert plot.read_text().lstrip().startswith("<?xml")
     ran = ["none", "rules", "rules + echo", "classifier", "contrast", STEERING]
-    assert [row["arm"] for row in found["arms"]] == ran
-    assert found["reference"]["kl"] == pytest.approx(0, abs=1e-5)
-    assert all(row["completions"] == 6 for row in found["arms"])
-    assert json.loads((tmp_path / "sycophancy.json").read_text()) == found
+    assert [row.arm for row in found.arms] == ran
+    assert found.reference.kl == pytest.approx(0, abs=1e-5)
+    assert all(row.completions == 6 for row in found.arms)
+    assert json.loads((tmp_path / "sycophancy.json").read_text()) == asdict(found)
     samples = [json.loads(line) for line in (tmp_path / "samples.jsonl").read_text().splitlines()]
     assert len(samples) == 6 * len(ran)
     assert any(line.startswith("training the classifier") for line in lines)

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import asdict
 
 import pytest
 
@@ -43,19 +44,20 @@ def test_curves_by_hand():
 
 
 def test_the_best_is_the_one_that_buys_most_with_the_budget():
-    assert summary([FREE, HELD, STUCK], 6)["best"] == 0.1
-    assert summary([FREE, HELD, STUCK], 20)["best"] == 0.0
-    assert summary([FREE], 3)["best"] is None
+    assert summary([FREE, HELD, STUCK], 6).best == 0.1
+    assert summary([FREE, HELD, STUCK], 20).best == 0.0
+    assert summary([FREE], 3).best is None
     # 5 at β = .1, 3 at β = 0; each with an error of .1.
-    lead = {"over": 0.0, "by": 2, "error": pytest.approx(math.sqrt(0.02))}
-    assert summary([FREE, HELD, STUCK], 6)["lead"] == lead
+    lead = summary([FREE, HELD, STUCK], 6).lead
+    assert lead is not None
+    assert (lead.over, lead.by, lead.error) == (0.0, 2, pytest.approx(math.sqrt(0.02)))
 
 
 def test_a_policy_that_did_not_move_wins_nothing(tmp_path):
     lucky = curve(9.0, [7.0] * 10, [0.0] * 10)  # by chance or by its start
-    assert summary([HELD, lucky], 6)["best"] == 0.1
+    assert summary([HELD, lucky], 6).best == 0.1
     found = summary([lucky, STUCK], 6)
-    assert (found["best"], found["lead"]) == (None, None)
+    assert (found.best, found.lead) == (None, None)
     assert "no winner: every β left the policy at the reference" in format_sweep(found, tmp_path)
     assert "no winner: no β that moved the policy was within 3" in format_sweep(
         summary([FREE], 3), tmp_path
@@ -134,8 +136,8 @@ def test_a_sweep_runs_resumes_and_draws(tmp_path):
     found = summary(both, 5)
     plot = write_report(tmp_path / "sweeps" / "s", both, found)
     assert plot.read_text().count("<svg") == 1
-    assert json.loads((plot.parent / "sweep.json").read_text()) == found
-    assert [row["reward_error"] for row in found["runs"]] == [c.error(1) for c in both]
+    assert json.loads((plot.parent / "sweep.json").read_text()) == asdict(found)
+    assert [row.reward_error for row in found.runs] == [c.error(1) for c in both]
     other = {"ppo.lr": "1e-4", "worker.nice": "7"}
     with pytest.raises(
         ValueError, match=r"models \(ppo.lr: 0.001 → 0.0001\); give this one another"
