@@ -1,7 +1,7 @@
 """Allocation of prompts to arms.
 
-The prompts of the random stream and those of the arm whose pairs a reward model chooses are disjoint
-and drawn at random, so that measurements on the stream do not depend on a reward model.
+The prompts of the random stream and those of the arm whose pairs a reward model chooses are
+disjoint and drawn at random, so that measurements on the stream do not depend on a reward model.
 """
 
 from __future__ import annotations

@@ -40,12 +40,12 @@ Arm = Literal[
 ]  # fmt: skip
 
 WRITTEN: Arm = "written"
-"""Pairs that were written elsewhere to be judged here.  They belong to no iteration (their number is
-0), are in the queue in every phase, and are not used to measure policies or reward models."""
+"""Pairs that were written elsewhere to be judged here.  They belong to no iteration (their number
+is 0), are in the queue in every phase, and are not used to measure policies or reward models."""
 
 RANDOM_STREAM: tuple[Arm, ...] = ("random", "previous", "reference", "repeated", "imported")
-"""Arms whose pairs no reward model chose.  Accuracy, calibration and win rates are measured on their
-judgments alone, because pairs on which a model is uncertain do not represent the others."""
+"""Arms whose pairs no reward model chose.  Accuracy, calibration and win rates are measured on
+their judgments alone, because pairs on which a model is uncertain do not represent the others."""
 
 LEARNED_FROM: tuple[AnnotatorKind, ...] = ("person", "simulated")
 """The kinds of annotators whose judgments are learned from by default."""
@@ -68,7 +68,8 @@ def new_id(prefix: str = "") -> str:
 
 
 def digest(*parts: str) -> str:
-    """A hash of a sequence of texts: 16 hex digits.  Lengths are hashed too, so it is unambiguous."""
+    """A hash of a sequence of texts: 16 hex digits.  Lengths are hashed too, so it is
+    unambiguous."""
     h = hashlib.blake2b(digest_size=8)
     for part in parts:
         raw = part.encode("utf-8", "surrogatepass")
@@ -330,7 +331,8 @@ class Token:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelVersion:
-    """A model with its lineage.  `path` is relative to the workspace, a hub id or an outside path."""
+    """A model with its lineage.  `path` is relative to the workspace, a hub id or an outside
+    path."""
 
     id: str
     role: ModelRole
@@ -350,7 +352,8 @@ class ModelVersion:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainedRewardModel:
-    """A reward model, what its stage reported, and the directory of its run, if the run is known."""
+    """A reward model, what its stage reported, and the directory of its run, if the run is
+    known."""
 
     model: str
     summary: Mapping[str, Any]

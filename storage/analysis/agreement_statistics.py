@@ -1,8 +1,8 @@
 """Agreement from a table of rating patterns, and its bootstrap.  Pure functions.
 
-A pattern is how many annotators gave each outcome to an item: (second, tie, first, both_bad).  Items
-of one pattern contribute equally, so a bootstrap sample of the items is one multinomial draw over
-the table.
+A pattern is how many annotators gave each outcome to an item: (second, tie, first, both_bad).
+Items of one pattern contribute equally, so a bootstrap sample of the items is one multinomial draw
+over the table.
 """
 
 from __future__ import annotations

@@ -12,7 +12,8 @@ from pydantic import TypeAdapter
 
 @dataclass(frozen=True, kw_only=True)
 class AnnotatorEstimate:
-    """One annotator; None for a figure that an earlier version did not store.  See docs/reward.md."""
+    """One annotator; None for a figure that an earlier version did not store.  See
+    docs/reward.md."""
 
     annotator: str
     slope: float

@@ -21,8 +21,8 @@ class JudgingStatistics:
     """One annotator's current judgments, without comparison with others; None without data.
 
     `left_rate` is the share of `decided` judgments (not tie, not both bad) for the response on the
-    left, with its 95% interval; sides are random, so about one half is expected.  `quick_seconds` is
-    the 10% quantile of the time from seeing a pair to answering.
+    left, with its 95% interval; sides are random, so about one half is expected.  `quick_seconds`
+    is the 10% quantile of the time from seeing a pair to answering.
     """
 
     judgments: int = 0

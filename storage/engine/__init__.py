@@ -1,1 +1,2 @@
-"""The database engine: transactions, journal, migrations, backup.  It knows records, and no labeling."""
+"""The database engine: transactions, journal, migrations, backup.  It knows records, and no
+labeling."""

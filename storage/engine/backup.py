@@ -234,8 +234,8 @@ def restore(backup: Path, workspace: Path) -> Path | None:
     which is returned (None in a new workspace).  A restore that is killed leaves the old workspace,
     the new one, or one that `Database.open` refuses until `finish_restore` or `undo_restore`.
 
-    Raises NotFound if `backup` is no backup, StorageDamaged if it is incomplete or damaged or contradicts
-    itself, WorkspaceLocked while another process has the workspace open.
+    Raises NotFound if `backup` is no backup, StorageDamaged if it is incomplete or damaged or
+    contradicts itself, WorkspaceLocked while another process has the workspace open.
     """
     backup, workspace = Path(backup).absolute(), Path(workspace).absolute()
     manifest = _require_intact(backup)
@@ -258,7 +258,8 @@ def finish_restore(workspace: Path) -> None:
 
 
 def undo_restore(workspace: Path) -> None:
-    """Put back the files that an interrupted restore or rebuild was replacing; NotFound as above."""
+    """Put back the files that an interrupted restore or rebuild was replacing; NotFound as
+    above."""
     with _interrupted(workspace) as place:
         replacing.undo(place)
 
@@ -395,7 +396,8 @@ def _rebuild(workspace: Path) -> tuple[dict[str, int], int, int]:
 
 @dataclass(frozen=True, kw_only=True)
 class Verification:
-    """Whether database and journal agree, on how many records, and each difference in a sentence."""
+    """Whether database and journal agree, on how many records, and each difference in a
+    sentence."""
 
     same: bool
     records: int

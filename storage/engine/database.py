@@ -7,8 +7,8 @@ wait, runs them in one DuckDB transaction and finishes the group in this order::
 
 So what was acknowledged is in both.  If the disk refuses a write, `_attempt` stores nothing and
 raises StorageUnavailable: routes answer 503, and the annotator's page keeps the act and repeats it.
-`storage/engine/watch.py` notices when the disk accepts writes again.  Nothing here opens, copies or hashes the .duckdb file: closing
-a handle to it in this process would drop DuckDB's lock on it.
+`storage/engine/watch.py` notices when the disk accepts writes again.  Nothing here opens, copies or
+hashes the .duckdb file: closing a handle to it in this process would drop DuckDB's lock on it.
 """
 
 from __future__ import annotations
@@ -158,7 +158,8 @@ class Database:
 
         If it raises, nothing of it is stored, and the exception is raised here.  It may run again
         if another operation of its group fails, so it must not change anything outside the
-        transaction.  Raises StorageUnavailable if the disk refuses the write; it may then be repeated.
+        transaction.  Raises StorageUnavailable if the disk refuses the write; it may then be
+        repeated.
         """
         return self.submit(operation).result()
 

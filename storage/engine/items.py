@@ -5,8 +5,8 @@ in the other order.  As different items they would hide that two people judged t
 one item without reversing one of them they would turn agreement into disagreement.  An imported
 `item` keeps equal texts apart (docs/data.md).
 
-The table `items` depends on prompts, completions and comparisons alone, so it is not in the journal.
-Storing a comparison adds its item in the same transaction.
+The table `items` depends on prompts, completions and comparisons alone, so it is not in the
+journal.  Storing a comparison adds its item in the same transaction.
 """
 
 from __future__ import annotations

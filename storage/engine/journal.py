@@ -181,7 +181,8 @@ class Journal:
         return self._set_aside(end)
 
     def _set_aside(self, end: int) -> int:
-        """Move what follows byte `end` into a file beside the journal; returns the number of bytes."""
+        """Move what follows byte `end` into a file beside the journal; returns the number of
+        bytes."""
         torn = os.pread(self._file, self.size - end, end)
         if torn:
             kept = self.path.with_suffix(".torn")

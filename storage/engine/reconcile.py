@@ -140,7 +140,8 @@ def _compare(tables: Tables, journal: Journal, *, trust_tables: bool) -> list[by
 
 
 def _last_lines(journal: Journal) -> dict[str, dict[Any, Line]]:
-    """The line that counts for each key, by kind: the first of what never changes, else the last."""
+    """The line that counts for each key, by kind: the first of what never changes, else the
+    last."""
     last: dict[str, dict[Any, Line]] = {name: {} for name in KINDS}
     for line in journal.lines():
         kind, known = KINDS[line.kind], last[line.kind]

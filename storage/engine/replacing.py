@@ -1,13 +1,14 @@
 """Replacing files of a workspace, so that an interruption at any moment loses nothing.
 
 The new files are written beside the old ones as NAME.new.  When they are complete, a marker file is
-written.  Then the old files move to `backups/replaced-TIME/`, the new ones take their names, and the
-marker is removed::
+written.  Then the old files move to `backups/replaced-TIME/`, the new ones take their names, and
+the marker is removed::
 
     NAME (old), NAME.new  ──▶  backups/…/NAME (old), NAME.new  ──▶  backups/…/NAME (old), NAME (new)
 
 Each step is one rename, so the files that exist tell how many are done.  `finish` does the others,
-and `undo` reverts those.  While the marker exists, `refuse_pending_replacement` refuses the workspace.
+and `undo` reverts those.  While the marker exists, `refuse_pending_replacement` refuses the
+workspace.
 """
 
 from __future__ import annotations

@@ -74,7 +74,8 @@ class Tables:
         return bytes_noted(self.rows(_BYTES, {})[0]["value"])
 
     def unreadable(self) -> list[str]:
-        """A sentence for each table that cannot be read.  DuckDB checks a block when it reads it."""
+        """A sentence for each table that cannot be read.  DuckDB checks a block when it reads
+        it."""
         found: list[str] = []
         for table in self._types:
             try:
@@ -327,7 +328,8 @@ class Transaction:
 
     @contextmanager
     def _noting_failure(self) -> Iterator[None]:
-        """After an error DuckDB has aborted the transaction: COMMIT would succeed and keep nothing."""
+        """After an error DuckDB has aborted the transaction: COMMIT would succeed and keep
+        nothing."""
         try:
             yield
         except duckdb.Error:

@@ -1,8 +1,8 @@
 """Judgments as datasets: a file, a directory that `datasets.load_dataset` reads, or the hub.
 
 `export` is the entry.  storage/exporting/formats.py says what each format does with ties and
-both-bad; docs/data.md has examples.  writing.py writes the files, and dataset_card.py the dataset card
-of every export.
+both-bad; docs/data.md has examples.  writing.py writes the files, and dataset_card.py the dataset
+card of every export.
 """
 
 from __future__ import annotations

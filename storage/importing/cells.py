@@ -98,7 +98,8 @@ class Cells:
         return any(map(self.has, _PROMPT_COLUMNS))
 
     def prompt(self) -> tuple[Message, ...]:
-        """The prompt: `messages`, else `prompt` (text or messages), else `instruction` and `input`."""
+        """The prompt: `messages`, else `prompt` (text or messages), else `instruction` and
+        `input`."""
         if self.has("messages") or self.has("prompt"):
             return self.chat("messages" if self.has("messages") else "prompt")
         if not self.has("instruction"):

@@ -39,8 +39,8 @@ class Row:
 def read_rows(path: Path, *, most: int | None = None) -> tuple[list[Row], RowNotes]:
     """The rows of a file (or of the parquet files in a directory), and notes on the bad ones.
 
-    Raises ``ValueError`` for an unknown type, for content that does not match the file's ending, and
-    for more than `most` rows, good or bad.
+    Raises ``ValueError`` for an unknown type, for content that does not match the file's ending,
+    and for more than `most` rows, good or bad.
     """
     path = Path(path)
     rows: list[Row] = []
@@ -63,7 +63,8 @@ def _require_few(path: Path, rows: int, most: int | None) -> None:
 
 
 def _require_few_marks(path: Path) -> None:
-    """Refuse a file of mostly commas and brackets: each empty cell or list takes a hundred bytes."""
+    """Refuse a file of mostly commas and brackets: each empty cell or list takes a hundred
+    bytes."""
     marks = 0
     with path.open("rb") as file:
         while part := file.read(_MIB):

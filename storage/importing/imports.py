@@ -1,9 +1,9 @@
 """Import of prompts, demonstrations, judgments, preference datasets and pairs to judge.
 
-Files are JSON lines, a JSON array, CSV or parquet; docs/data.md lists the columns.  If a file has bad
-rows, `BadFile` reports all of them and nothing is stored; with `skip_bad` the good rows are stored.
-Ids are digests of the content, so importing a file again adds nothing.  With a `LengthCheck`, rows
-that are too long for the model are bad too, or left out.
+Files are JSON lines, a JSON array, CSV or parquet; docs/data.md lists the columns.  If a file has
+bad rows, `BadFile` reports all of them and nothing is stored; with `skip_bad` the good rows are
+stored.  Ids are digests of the content, so importing a file again adds nothing.  With a
+`LengthCheck`, rows that are too long for the model are bad too, or left out.
 """
 
 from __future__ import annotations
@@ -204,9 +204,9 @@ def import_pairs(
 ) -> ImportReport:
     """Import pairs to be judged here: `prompt, response_a, response_b` in each row.
 
-    They are in the queue in every phase; new prompts get `role` (default train).  Empty texts, texts
-    over `cells.LONG` characters, values other than text and equal responses make a row bad.  Raises
-    `BadFile`, and ``ValueError`` for more than `most` rows.
+    They are in the queue in every phase; new prompts get `role` (default train).  Empty texts,
+    texts over `cells.LONG` characters, values other than text and equal responses make a row bad.
+    Raises `BadFile`, and ``ValueError`` for more than `most` rows.
     """
     sheet = Sheet(file, length, most=most)
     sheet.expect([_PROMPT, ("response_a",), ("response_b",)], known=PAIR_COLUMNS)

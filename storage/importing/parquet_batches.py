@@ -29,7 +29,8 @@ _BESIDE = 256 * MIB
 _SECONDS = 600
 _TOO_LARGE, _UNREADABLE = 3, 4
 _ALONE = {"ARROW_DEFAULT_MEMORY_POOL": "system", "ARROW_IO_THREADS": "1", "OMP_NUM_THREADS": "1"}
-"""Environment of the trial: its address space is bounded, and threads and pools would reserve some."""
+"""Environment of the trial: its address space is bounded, and threads and pools would reserve
+some."""
 
 
 class TooLarge(Exception):

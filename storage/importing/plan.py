@@ -112,7 +112,8 @@ def _keeps_role(known: str) -> str:
 def plan_demonstrations(
     reader: Reader, found: Sequence[tuple[int, Prompt, Completion]], *, when: datetime
 ) -> Plan:
-    """Prompts and answers of (line, prompt, answer), and the model that stands for their authors."""
+    """Prompts and answers of (line, prompt, answer), and the model that stands for their
+    authors."""
     plan = plan_prompts(reader, [(line, prompt) for line, prompt, _ in found])
     plan.completions |= {answer.id: answer for _, _, answer in found}
     stored = {row["id"] for row in reader.rows(_ANSWERS, ids=list(plan.completions))}

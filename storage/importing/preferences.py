@@ -27,8 +27,8 @@ _OUTCOMES = ("preference", "tie", "both_bad")
 def paired_vote(cells: Cells, *, role: PromptRole, source: str) -> Vote:
     """The vote in a row of prompt / chosen / rejected; the prompt may be implicit.
 
-    An `outcome` column, as `--ties keep` writes it, has tie or both_bad for rows in which chosen and
-    rejected have no meaning.
+    An `outcome` column, as `--ties keep` writes it, has tie or both_bad for rows in which chosen
+    and rejected have no meaning.
     """
     messages, chosen, rejected = _split(cells)
     outcome = cells.choice("outcome", _OUTCOMES, "preference")

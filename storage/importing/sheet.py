@@ -1,4 +1,5 @@
-"""A file during its import: rows, notes on them, and the one transaction that stores the records."""
+"""A file during its import: rows, notes on them, and the one transaction that stores the
+records."""
 
 from __future__ import annotations
 

@@ -26,8 +26,8 @@ from storage.sides import canonical_outcome, shown_swapped
 ActT = TypeVar("ActT", Judgment, Skip, Flag)
 
 MAX_FLAGS = 20
-"""Uncleared flags of one annotator.  Each removes a pair from everybody's queue, and an iteration may
-have only a hundred."""
+"""Uncleared flags of one annotator.  Each removes a pair from everybody's queue, and an iteration
+may have only a hundred."""
 
 _COUNT = """
     SELECT count(*) AS judgments
@@ -150,7 +150,8 @@ def skip(db: Database, *, id: str, comparison: str, annotator: str) -> Skip:
 def flag(db: Database, *, id: str, comparison: str, annotator: str, comment: str = "") -> Flag:
     """Report a problem: nobody is asked about the pair until a researcher clears the flag.
 
-    Errors as for `judgment_operation`, and Conflict for an annotator with `MAX_FLAGS` uncleared flags.
+    Errors as for `judgment_operation`, and Conflict for an annotator with `MAX_FLAGS` uncleared
+    flags.
     """
     check_id(id)
 

@@ -65,7 +65,8 @@ def save(
     comment: str = "",
     milliseconds: int | None = None,
 ) -> bool:
-    """Store the judge's outcome (first, second or tie); False if it judged the comparison before."""
+    """Store the judge's outcome (first, second or tie); False if it judged the comparison
+    before."""
     judge = judge_named(db, name)
 
     def operation(tx: Transaction) -> bool:

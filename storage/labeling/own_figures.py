@@ -2,9 +2,10 @@
 
 Agreement with others must not reveal single answers of others: with an up-to-date figure, an
 annotator could judge one more pair and see whether it rose.  So it counts only judgments before
-`midnight`, grows in blocks of `BLOCK` pairs, and stays between 1 − `MAX_SHOWN_AGREEMENT` and `MAX_SHOWN_AGREEMENT`, since
-100% would reveal every answer.  Judgments revised or undone on a later day count as first given:
-otherwise each undo would shift the blocks by one pair and reveal the answer to it.
+`midnight`, grows in blocks of `BLOCK` pairs, and stays between 1 − `MAX_SHOWN_AGREEMENT` and
+`MAX_SHOWN_AGREEMENT`, since 100% would reveal every answer.  Judgments revised or undone on a later
+day count as first given: otherwise each undo would shift the blocks by one pair and reveal the
+answer to it.
 """
 
 from __future__ import annotations

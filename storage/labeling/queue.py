@@ -44,14 +44,14 @@ def lease_next(
     holding: Sequence[str] = (),
     lifetime: timedelta = LEASE_LIFETIME,
 ) -> list[LeasedPair]:
-    """Lease up to `n` pairs to this annotator: of the newest iteration that has any, mixed with pairs
-    that were written elsewhere.
+    """Lease up to `n` pairs to this annotator: of the newest iteration that has any, mixed with
+    pairs that were written elsewhere.
 
     First the pairs they hold already, except the ids in `holding` (a reloaded page gets the same
     pairs, an undone one returns), then half-finished ones, then by position.  A pair is not leased
-    to more annotators at a time than it wants judgments.  Leases on `holding` are extended when half
-    over; beyond `MAX_LEASES` the oldest leases end.  Empty if nothing is left for the annotator, or
-    if `iteration` is not the one that is served.
+    to more annotators at a time than it wants judgments.  Leases on `holding` are extended when
+    half over; beyond `MAX_LEASES` the oldest leases end.  Empty if nothing is left for the
+    annotator, or if `iteration` is not the one that is served.
     """
     n = max(0, min(n, AT_ONCE))
     named = set(holding)
@@ -94,8 +94,8 @@ def lease_items(
 ) -> set[str]:
     """Lease these items to an annotator; all new leases are made here.
 
-    Beyond `MAX_LEASES` the oldest leases end, except those on `items` and `keep`.  Returns the ids of
-    comparisons whose leases ended: others can get them, and the annotator can still answer.
+    Beyond `MAX_LEASES` the oldest leases end, except those on `items` and `keep`.  Returns the ids
+    of comparisons whose leases ended: others can get them, and the annotator can still answer.
     """
     kept = {item.comparison.id for item in (*items, *keep)}
     unanswered = tx.observer(QueueCache).unanswered_with_flagged(annotator, moment)

@@ -61,8 +61,9 @@ _OVERRIDES = "SELECT * FROM gate_overrides ORDER BY created_at, id"
 def judged(db: Database) -> list[PolicyJudgment]:
     """Current judgments between two policies by people, oldest first.
 
-    A revised judgment keeps the place of its annotator's first judgment of the pair.  The sequential
-    test reads judgments in this order, and a correction must not move one behind later ones.
+    A revised judgment keeps the place of its annotator's first judgment of the pair.  The
+    sequential test reads judgments in this order, and a correction must not move one behind later
+    ones.
     """
     rows = db.read(_JUDGED, arms=list(EVALUATION_ARMS), kinds=list(LEARNED_FROM))
     return [PolicyJudgment(**row) for row in rows]

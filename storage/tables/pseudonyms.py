@@ -1,7 +1,8 @@
 """Pseudonyms of annotators in exports, and other values that depend on the workspace's secret key.
 
 A plain hash of a name can be found by trying names, so pseudonyms depend on the key too.  So do the
-ids and sides of written pairs: an annotator who knows the texts must not recognize a pair by its id.
+ids and sides of written pairs: an annotator who knows the texts must not recognize a pair by its
+id.
 """
 
 from __future__ import annotations

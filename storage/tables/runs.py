@@ -102,7 +102,8 @@ def save(db: Database, run: Run) -> Run:
 
 
 def set_message(db: Database, run: Run, message: str) -> None:
-    """Show `message` with a run.  Not journaled, and `save` ignores a run that differs in no more."""
+    """Show `message` with a run.  Not journaled, and `save` ignores a run that differs in no
+    more."""
     db.write(lambda tx: tx.execute(_SAY, run=run.id, message=message))
 
 
