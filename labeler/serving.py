@@ -187,7 +187,10 @@ class _Measured(h11.Connection):
             if b"transfer-encoding" not in names:
                 return event
             # A proxy may read the one and we the other, and take different ends of the body.
-            two = HTTPStatus.BAD_REQUEST, "Content-Length and Transfer-Encoding exclude each other."
+            two = (
+                HTTPStatus.BAD_REQUEST,
+                "A request cannot have both Content-Length and Transfer-Encoding.",
+            )
             none = HTTPStatus.LENGTH_REQUIRED, "Send the body whole, with Content-Length."
             self.refusal = two if b"content-length" in names else none
         status, sentence = self.refusal

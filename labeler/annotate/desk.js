@@ -240,7 +240,7 @@ class Desk {
   }
 
   showShortcuts() {
-    $("[data-do=shortcuts]").textContent = this.keysOff ? "Switch shortcuts on" : "Switch shortcuts off";
+    $("[data-do=shortcuts]").textContent = this.keysOff ? "Turn on shortcuts" : "Turn off shortcuts";
     $(".desk").classList.toggle("keys-off", this.keysOff);
   }
 

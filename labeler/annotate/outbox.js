@@ -89,7 +89,7 @@ class Outbox {
       // as below
     }
     const id = key.slice(this.prefix.length);
-    const refused = "What this browser kept of it cannot be read.";
+    const refused = "The copy in this browser cannot be read.";
     return { id, path: null, body: {}, note: { what: "A label", prompt: String(kept).slice(0, 200) }, at: 0, refused };
   }
 

@@ -39,7 +39,7 @@ MAX_COMMENT_LENGTH = 5_000
 
 def _without_nul(text: str) -> str:
     if "\0" in text:
-        raise ValueError("holds a NUL character, which no file of an export can")
+        raise ValueError("contains a NUL character, which exports cannot store")
     return text
 
 
@@ -113,7 +113,7 @@ async def _current_annotator(
         raise HTTPException(401, "Sign in first.")
     # A shared browser: the page still belongs to the one who opened it, the cookie no longer.
     if x_kitestring_annotator not in (None, identity.annotator.id):
-        raise HTTPException(403, "Somebody else has signed in in this browser. Reload the page.")
+        raise HTTPException(403, "Someone else has signed in with this browser. Reload the page.")
     return identity.annotator
 
 
@@ -217,12 +217,12 @@ def explain_errors(app: FastAPI) -> None:
     app.add_exception_handler(StarletteHTTPException, http_error)
 
 
-NOT_JSON = "The body is not JSON."
+NOT_JSON = "The request body is not JSON."
 _UNREADABLE = "There was an error parsing the body"
 """FastAPI's message for a body that is not UTF-8 or is nested too deeply."""
 
 
-NOT_STORED = "The server cannot save right now. No saved label is lost; tell the researcher"
+NOT_STORED = "The server cannot save right now. No saved label is lost. Tell the researcher"
 """What annotators read if a write fails.  It names no files, which only researchers may know."""
 
 

@@ -34,17 +34,17 @@ MAX_RESPONSE_LENGTH = 2_000_000
 """Characters of the pairs of one request; one pair is handed out whatever its size."""
 
 DEFAULT_GUIDELINES = """\
-Choose the response you would rather get if you had asked.
+Choose the response that you would prefer if you had asked the question.
 
-* **Helpful**: it does what was asked, completely and without padding.
-* **Truthful**: what it says is right; it does not sound surer than it is.
-* **Harmless**: nobody is worse off for following it.
-* **Clear**: well put, easy to follow, the right length.
+* **Helpful**: it does what was asked, completely and without filler.
+* **Truthful**: its statements are correct, and it admits what it does not know.
+* **Harmless**: following it harms no one.
+* **Clear**: it is well written, easy to follow, and has the right length.
 
-Longer is not better, and agreeing with the person is not better.
+A response is not better because it is longer or because it agrees with the user.
 
-When both are equally good, say *tie*; when neither is acceptable, *both bad*. Skip what you cannot \
-judge; flag what should not be here (broken text, private data, abuse).
+If both are equally good, choose *Tie*. If neither is acceptable, choose *Both bad*. Skip a pair that \
+you cannot judge. Flag a pair that should not be here (broken text, private data, abuse).
 """
 
 

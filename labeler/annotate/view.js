@@ -7,18 +7,18 @@ const ROLES = { system: "System", user: "User", assistant: "Assistant" };
 const OUTCOMES = { a: "A is better", b: "B is better", tie: "Tie", both_bad: "Both bad" };
 const CRITERIA = { helpful: "More helpful", truthful: "More truthful", harmless: "More harmless", clear: "Clearer" };
 // Title and sentence while no pair is left to judge: by phase of the loop, or what prevents one.
-const NEXT_ROUND = ["All caught up", "Nothing left for you right now. New pairs will appear here when the next round starts."];
+const NEXT_ITERATION = ["All caught up", "You have no pairs left to judge. New pairs will appear here when the next iteration starts."];
 const IDLE = {
-  loading: ["One moment", "Pairs are on their way."],
-  sampling: ["Fresh pairs are being written", "The model is answering new prompts. They will appear here by themselves."],
-  labeling: ["All caught up", "Nothing left for you right now. New pairs will appear here by themselves."],
-  reward: NEXT_ROUND,
-  policy: NEXT_ROUND,
-  evaluating: NEXT_ROUND,
-  done: NEXT_ROUND,
-  nothing: ["Nothing to judge yet", "Pairs will appear here as soon as the first round starts."],
-  "somebody-else": ["Somebody else has signed in", "This page is not theirs. Reload it to go on as whoever is signed in now."],
-  unreachable: ["No connection", "Kitestring does not answer. This page keeps trying, and keeps what you did."],
+  loading: ["Loading", "The next pairs are being loaded."],
+  sampling: ["New pairs are being sampled", "The model is responding to new prompts. The pairs will appear here automatically."],
+  labeling: ["All caught up", "You have no pairs left to judge. New pairs will appear here automatically."],
+  reward: NEXT_ITERATION,
+  policy: NEXT_ITERATION,
+  evaluating: NEXT_ITERATION,
+  done: NEXT_ITERATION,
+  nothing: ["Nothing to judge yet", "Pairs will appear here when the first iteration starts."],
+  "somebody-else": ["Someone else has signed in", "Reload the page to continue with the account that is signed in now."],
+  unreachable: ["No connection", "Kitestring cannot be reached. This page keeps your labels and tries again."],
 };
 
 function make(tag, className, text) {
@@ -29,7 +29,7 @@ function make(tag, className, text) {
 }
 
 function fillText(node, shown, plain) {
-  if (!shown.text.trim()) node.replaceChildren(make("p", "nothing", "(an empty response)"));
+  if (!shown.text.trim()) node.replaceChildren(make("p", "nothing", "(empty response)"));
   else if (plain) node.replaceChildren(make("pre", "plain", shown.text));
   else node.innerHTML = shown.html;
 }
@@ -52,15 +52,15 @@ function showPair(pair, plain) {
 }
 
 function heldByOthers(count) {
-  if (count === 1) return " 1 pair is with another annotator and may come back.";
-  return count ? ` ${count} pairs are with other annotators and may come back.` : "";
+  if (count === 1) return " Another annotator has 1 pair, which may come back to you.";
+  return count ? ` Other annotators have ${count} pairs, which may come back to you.` : "";
 }
 
 function showIdle(reason, today, withOthers = 0) {
   const [title, sentence] = IDLE[reason] || IDLE.labeling;
   // While pairs or a connection are awaited, labels may still be on their way: no count.
   const known = !["unreachable", "loading", "somebody-else"].includes(reason);
-  const thanks = known && today > 0 ? ` ${today} judged today.` : "";
+  const thanks = known && today > 0 ? ` You judged ${today} today.` : "";
   $(".empty h1").textContent = title;
   $(".empty p").textContent = sentence + (known ? heldByOthers(withOthers) : "") + thanks;
 }
@@ -96,26 +96,26 @@ const percent = (share) => (share === null ? "–" : `${Math.round(share * 100)}
 
 // The server says no more than this at either end: see storage/labeling/own_figures.py.
 function agreementInWords({ agreement, shared_pairs: pairs }) {
-  if (agreement === null) return ["–", "Shown once 20 of your pairs were judged by others too."];
+  if (agreement === null) return ["–", "Shown when others have judged at least 20 of your pairs."];
   const share = percent(agreement);
   const value = agreement >= 0.95 ? `${share} or more` : agreement <= 0.05 ? `${share} or less` : share;
-  return [value, `On ${pairs} pairs that others judged too, until yesterday. Good judges differ.`];
+  return [value, `On ${pairs} pairs that others also judged, up to yesterday. Careful annotators disagree too.`];
 }
 
 // Each figure: its name, its value, and in small print what to make of it; null without an answer.
 function fillFigures(figures) {
   if (!figures) {
-    $(".figures dl").replaceChildren(make("p", "", "They could not be fetched. Try again in a moment."));
+    $(".figures dl").replaceChildren(make("p", "", "Your statistics could not be loaded. Try again in a moment."));
     return;
   }
   const { judgments, today, decided, median_seconds: seconds } = figures;
-  const sides = decided ? `Of ${decided} decided. Sides are tossed, so about half is expected.` : "";
+  const sides = decided ? `Of ${decided} preferences. Sides are random, so about 50% is expected.` : "";
   const rows = [
-    ["Judged today", today, `${judgments} in all`],
-    ["Time for a pair", seconds === null ? "–" : `${seconds.toFixed(1)} s`, "Half of your pairs take longer."],
+    ["Judged today", today, `${judgments} in total`],
+    ["Median time per pair", seconds === null ? "–" : `${seconds.toFixed(1)} s`, ""],
     ["Ties", percent(figures.tie_rate), ""],
     ["Both bad", percent(figures.both_bad_rate), ""],
-    ["Left one preferred", percent(figures.left_rate), sides],
+    ["Preferred the left response", percent(figures.left_rate), sides],
     ["Agreement with others", ...agreementInWords(figures)],
   ];
   const nodes = rows.map(([name, value, hint]) => {

@@ -185,7 +185,7 @@ class AccessMiddleware:
         if length is not None:
             if "transfer-encoding" in headers:
                 # A proxy may use one and we the other, and see different ends of the body.
-                sentence = "Content-Length and Transfer-Encoding exclude each other."
+                sentence = "A request cannot have both Content-Length and Transfer-Encoding."
                 return _say(400, sentence, {"Connection": "close"})
             if int(length) > _largest_body(path):
                 return _say(413, "The request is too large.")
@@ -216,7 +216,7 @@ class AccessMiddleware:
         changes = method not in ("GET", "HEAD")
         by_script = allowed[0].access == "admin" or (identity is not None and identity.bearer)
         if changes and not self._origin_is_fine(headers, by_script=by_script):
-            return _say(403, "This request came from another site; it was not carried out.")
+            return _say(403, "This request came from another site, so it was refused.")
         return allowed[0]
 
     def _origin_is_fine(self, headers: Headers, *, by_script: bool) -> bool:
@@ -252,21 +252,21 @@ class AccessMiddleware:
         if guarded and matching and all(rule.access == "researcher" for rule in matching):
             reason = "This page is for researchers."
         elif guarded:
-            reason = "This address is closed."
+            reason = "This address is not available."
         elif matching and scope["method"] in matching[0].methods:
-            return _say(401, "This needs the admin token of the workspace.")
+            return _say(401, "This request needs the workspace's admin token.")
         elif matching:
-            return _say(405, f"{scope['method']} is not possible here.")
+            return _say(405, f"{scope['method']} is not allowed here.")
         elif page:
             return HTMLResponse(self.missing_page(), status_code=404)
         else:
-            return _say(404, "There is no such address.")
+            return _say(404, "This address does not exist.")
         if page:
             return HTMLResponse(self.refusal_page(reason), status_code=403)
         return _say(403, reason)
 
 
-_DEFECT = "Something went wrong in the server; its log says what."
+_DEFECT = "The server failed. Its log has the details."
 
 
 def _say(status: int, sentence: str, headers: dict[str, str] | None = None) -> JSONResponse:
@@ -301,6 +301,6 @@ def _sentence(refused: HTTPException | BadCall) -> str:
 def _unknown_host(host: str, addresses: Addresses) -> str:
     known = addresses.public_url or "the address that `serve` printed"
     return (
-        f"This studio does not answer to the name {host[:100]!r}. Open it at {known}, or start it "
+        f"This studio does not accept the host name {host[:100]!r}. Open it at {known}, or start it "
         "with --public-url and the address that people use."
     )

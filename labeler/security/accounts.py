@@ -51,7 +51,7 @@ _PASSWORD = Markup("""{problem}
 </form>
 <p class="hint">{hint}</p>""")
 _INVITE = Markup("""{problem}
-<p>Choose a password for <strong>{name}</strong>: at least {shortest} characters; a few words work well.</p>
+<p>Choose a password for <strong>{name}</strong>: at least {shortest} characters. A few words work well.</p>
 <form method="post" action="/invite">
 <input type="hidden" name="token" value="{token}">
 <input type="hidden" name="name" value="{name}" autocomplete="username">
@@ -67,13 +67,12 @@ _REFUSED = Markup("""<p>{reason}</p>
 <a class="button" href="/label/">Go to labeling</a>
 <form method="post" action="/sign-out"><button>Sign in with another account</button></form>""")
 
-_LOCAL_HINT = "On this machine, `python launch.py link` prints a link that signs you in."
-_LINK_ENDED = (
-    "This sign-in link was used already, or its server was restarted. `python launch.py link` "
-    "prints a new one."
+_LOCAL_HINT = Markup("On the server, <code>python launch.py link</code> prints a sign-in link.")
+_LINK_ENDED = "This sign-in link was already used, or the server has restarted since."
+_INVITE_HINT = "Ask a researcher for a new invite link."
+_ACCOUNTS_HINT = (
+    "If you have no account or forgot your password, ask a researcher for an invite link."
 )
-_INVITE_HINT = "Ask whoever runs this studio for a new invite."
-_ACCOUNTS_HINT = "No account yet, or a forgotten password? Ask the researcher for an invite link."
 
 
 def page(title: str, body: Markup) -> str:
@@ -141,7 +140,8 @@ def _sign_in_routes(routes: APIRouter, auth: Auth) -> None:
             # The same link was opened again in the same browser.
             return RedirectResponse(_own_page(next), 303)
         if owner is None:
-            return HTMLResponse(sign_in_page(auth, landing=next, problem=_LINK_ENDED), 401)
+            ended = sign_in_page(auth, landing=next, problem=_LINK_ENDED, hint=_LOCAL_HINT)
+            return HTMLResponse(ended, 401)
         body = _CONTINUE.format(name=owner.name, token=token, next=next)
         return HTMLResponse(page("Welcome", body))
 
@@ -163,7 +163,8 @@ def _sign_in_routes(routes: APIRouter, auth: Auth) -> None:
                     name.strip(), password, address=_address(request), headers=request.headers
                 )
         except SignInRefused as refused:
-            again = sign_in_page(auth, landing=next, name=name, problem=str(refused))
+            hint = _LOCAL_HINT if token else None
+            again = sign_in_page(auth, landing=next, name=name, problem=str(refused), hint=hint)
             return HTMLResponse(again, 401)
         except Busy as busy:
             again = sign_in_page(auth, landing=next, name=name, problem=str(busy))
@@ -194,7 +195,7 @@ def _invite_routes(routes: APIRouter, auth: Auth) -> None:
         again: Annotated[str, Form(max_length=1000)],
     ) -> Response:
         if password != again:
-            return _invite_page(auth, token, problem="The two passwords differ.")
+            return _invite_page(auth, token, problem="The passwords do not match.")
         try:
             found = auth.set_password(token, password)
         except (SignInRefused, Busy, ValueError) as error:
@@ -212,7 +213,7 @@ def _static(name: str) -> Response:
 def _invite_page(auth: Auth, token: str, problem: str | None = None) -> HTMLResponse:
     found = auth.invited(token)
     if found is None:
-        used = "This invite link was used already or has expired."
+        used = "This invite link was already used or has expired."
         return HTMLResponse(sign_in_page(auth, problem=used, hint=_INVITE_HINT), 410)
     body = _INVITE.format(
         problem=_PROBLEM.format(problem) if problem else "",

@@ -37,7 +37,7 @@ Every change of a person or a session increases `Database.people_version`, after
 looked up again. Only a token's expiry can be noticed this late.
 """
 MAX_REMEMBERED = 10_000
-_INVITE_ENDED = "This invite link was used already or has expired. Ask for a new one."
+_INVITE_ENDED = "This invite link was already used or has expired. Ask for a new one."
 
 
 class SignInRefused(PermissionError):
@@ -212,7 +212,7 @@ class Auth:
             self.lockout.forgive(counted)
             raise
         if found is None or found.disabled or not right:
-            raise SignInRefused("That name and password do not match.")
+            raise SignInRefused("The name or the password is wrong.")
         self.lockout.succeeded(counted)
         return self._with_current_hash(found, password)
 
@@ -234,7 +234,9 @@ class Auth:
             return check_password(password, stored, known=True)
         wait = self.allowance.take(address)
         if wait > 0:
-            raise Busy("Too many wrong passwords came from your address. Try again soon.", wait)
+            raise Busy(
+                "Too many wrong passwords came from your network address. Try again later.", wait
+            )
         right = check_password(password, stored)
         if right:
             self.allowance.give_back(address)

@@ -49,14 +49,14 @@ def _check(body: bytearray, functions: Container[object]) -> None:
         found = json.loads(body)
         json.dumps(found, ensure_ascii=False).encode()  # no halves of characters
     except (ValueError, RecursionError):
-        raise BadCall("The body is not JSON.") from None
+        raise BadCall("The request body is not JSON.") from None
     if names_a_file(found):
         raise BadCall("A call cannot name a file; import files from the command line.")
     if not isinstance(found, dict):
         return  # Gradio says so
     function, session = found.get("fn_index"), found.get("session_hash")
     if isinstance(function, str | int | float) and function not in functions:
-        raise BadCall("The page has no such function; reload it.")
+        raise BadCall("The page has no such function. Reload the page.")
     if isinstance(session, str) and not _SESSION.fullmatch(session):
         raise BadCall("A session's name has up to 64 letters and digits.")
 

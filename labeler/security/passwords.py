@@ -47,7 +47,7 @@ def hash_password(password: str) -> str:
     """
     if not MIN_PASSWORD_LENGTH <= len(password) <= MAX_PASSWORD_LENGTH:
         raise ValueError(
-            f"Choose a password of at least {MIN_PASSWORD_LENGTH} characters, and at most {MAX_PASSWORD_LENGTH}."
+            f"Choose a password of {MIN_PASSWORD_LENGTH} to {MAX_PASSWORD_LENGTH} characters."
         )
     return rehash_password(password)
 
@@ -99,7 +99,7 @@ def _check_scrypt(password: str, stored: str) -> bool:
 def _turn(places: threading.BoundedSemaphore) -> Iterator[None]:
     """Wait for the turn to hash; `Busy` if all places are taken."""
     if not places.acquire(blocking=False):
-        raise Busy("Many people are signing in at this moment. Try again in a few seconds.")
+        raise Busy("Many people are signing in right now. Try again in a few seconds.")
     try:
         with _ONE_AT_A_TIME:
             yield

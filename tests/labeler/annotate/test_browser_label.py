@@ -265,7 +265,7 @@ def test_an_outbox_is_its_owners_alone(browser, world, who):
         sign_in_as(page, cookie_of(world, url, other))
         with serving(app, port=port):
             # The open page belongs to `who`; the cookie no longer does.
-            expect(page.locator(".status")).to_contain_text("Somebody else")
+            expect(page.locator(".status")).to_contain_text("Someone else")
             page.reload()
             wait_for_pair(page)
             page.keyboard.press("0")

@@ -48,7 +48,7 @@ def test_a_page_never_shows_the_pairs_of_whoever_signed_in_since(browser, world,
         sign_in_as(page, cookie_of(world, server.url, other))
         press(page, "1", "1", "1")  # those in hand
         page.keyboard.press("1")
-        expect(page.locator(".empty h1")).to_have_text("Somebody else has signed in")
+        expect(page.locator(".empty h1")).to_have_text("Someone else has signed in")
         assert judgments_of(db, other) == []
         sign_in_as(page, cookie_of(world, server.url, who))
         wait_for_pair(page)
@@ -198,7 +198,7 @@ def test_what_another_program_left_in_the_browser_stops_nothing(browser, world, 
         page.goto(f"{server.url}/label/")
         wait_for_pair(page)
         tray = page.locator(".tray article")
-        expect(tray).to_contain_text("What this browser kept of it cannot be read.")
+        expect(tray).to_contain_text("The copy in this browser cannot be read.")
         expect(tray.get_by_role("button")).to_have_text(["Discard"])
         expect(page.locator("[data-count=judged]")).to_have_text("1")
         tray.get_by_role("button").click()

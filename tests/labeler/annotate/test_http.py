@@ -190,7 +190,7 @@ def test_malformed_is_422_with_a_reason_that_names_the_field(client, change, nam
     ("raw", "says"),
     [(raw, "The body: ") for raw in (b"", b"[]", b'"x"', b"null")]
     + [
-        (raw, "The body is not JSON.")
+        (raw, "The request body is not JSON.")
         for raw in (b"{", b"\xff\xfe", b'{"a": "\xff"}', b"[" * 50_000)
     ],
 )

@@ -244,7 +244,7 @@ def test_a_longer_name_than_any_files_is_no_defect(world):
         answer = clients["annotator's cookie"].get(folder + "a" * 300)
         assert (answer.status_code, answer.json()) == (
             403,
-            {"error": "This address is closed."},
+            {"error": "This address is not available."},
         )
     assert clients["nobody"].get("/static/" + "ä" * 150).status_code == 404
 

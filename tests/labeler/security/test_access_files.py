@@ -124,7 +124,7 @@ def test_a_call_that_is_not_json_is_refused_in_a_sentence(researcher, body):
     _, client = researcher
     headers = {"content-type": "application/json"}
     answer = client.post("/research/gradio_api/queue/join", content=body, headers=headers)
-    assert (answer.status_code, answer.json()) == (422, {"error": "The body is not JSON."})
+    assert (answer.status_code, answer.json()) == (422, {"error": "The request body is not JSON."})
     for large, status in ((b" " * 1_000_001, 413), (iter([b"x" * 600_000] * 2), 411)):
         answer = client.post("/research/gradio_api/queue/join", content=large, headers=headers)
         assert answer.status_code == status
@@ -177,7 +177,7 @@ def test_every_function_of_the_page_is_called_through_the_queue(researcher):
 def test_the_ways_in_for_programs_are_closed(researcher, path):
     _, client = researcher
     answer = client.post(f"/research/gradio_api/{path}", json={"data": []})
-    assert (answer.status_code, answer.json()["error"]) == (403, "This address is closed.")
+    assert (answer.status_code, answer.json()["error"]) == (403, "This address is not available.")
 
 
 def test_a_session_that_is_not_known_is_told_so_and_nothing_is_logged(researcher, caplog, capfd):

@@ -176,7 +176,7 @@ def test_a_used_invite_sends_its_owner_on_and_tells_strangers_whom_to_ask(
     stranger = browser.get(f"/invite?token={token}")
     assert stranger.status_code == 410
     assert "used already or has expired" in stranger.text
-    assert "Ask whoever runs this studio for a new invite." in stranger.text
+    assert "Ask a researcher for a new invite link." in stranger.text
     assert "launch.py" not in stranger.text
 
     sent_on = theirs.get(f"/invite?token={token}")
@@ -195,7 +195,7 @@ def test_a_mistyped_address_gets_a_page_in_a_browser_and_json_elsewhere(browser)
     assert "default-src 'none'" in shown.headers["content-security-policy"]
     for headers in ({"accept": "application/json"}, {"accept": "*/*"}):
         told = browser.get("/lable", headers=headers)
-        assert (told.status_code, told.json()) == (404, {"error": "There is no such address."})
+        assert (told.status_code, told.json()) == (404, {"error": "This address does not exist."})
 
 
 def test_a_password_signs_in_and_another_does_not(world, browser, person, hashed):
