@@ -125,7 +125,7 @@ def _lines(node: Mapping[str, Any], *, indent: str, label: str) -> Iterator[str]
     deeper = indent + "  "
     if node.get("completions"):
         yield (
-            f"{deeper}gave {_many(node['completions'], 'completion')}, in "
+            f"{deeper}sampled {_many(node['completions'], 'completion')} for "
             f"{_many(node['comparisons'], 'comparison')} with {_many(node['judgments'], 'judgment')}"
         )
     if node.get("parent"):
@@ -145,7 +145,7 @@ def _lines(node: Mapping[str, Any], *, indent: str, label: str) -> Iterator[str]
         f"{_many(snapshot['judgments'], 'judgment')} by {_many(snapshot['annotators'], 'annotator')}"
     )
     for judged in snapshot["judged"]:
-        label = f"{_many(judged['judgments'], 'judgment')} on answers of "
+        label = f"{_many(judged['judgments'], 'judgment')} on responses of "
         yield from _lines(judged["policy"], indent=deeper + "  ", label=label)
 
 

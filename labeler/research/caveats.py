@@ -28,7 +28,7 @@ def accuracy_caveat(model: ModelVersion | None) -> str:
         ]
         return f"its accuracy, {' '.join(each for each in found if each)}, may be no better than chance"
     if preferred is not None and preferred < FEW:
-        return f"its accuracy was measured on {count} only"
+        return f"its accuracy was measured on only {count}"
     return ""
 
 
@@ -43,18 +43,18 @@ def warnings(model: ModelVersion | None) -> Markup:
 def cautions(iterations: list[Iteration], versions: Mapping[str, ModelVersion]) -> Markup:
     """As `warnings`, for the win rates of several iterations."""
     found = [
-        f"iteration {i.number}: {weak}"
+        f"in iteration {i.number}, {weak}"
         for i in iterations
         if i.evaluation and (weak := accuracy_caveat(versions.get(i.reward_model or "")))
     ]
     if not found:
         return Markup("")
-    return _note(f"Each iteration's own reward model decides its wins. In {'; in '.join(found)}.")
+    return _note(f"Each iteration's own reward model decides its wins: {'; '.join(found)}.")
 
 
 def _note(body: str) -> Markup:
     return components.note(
         "warn",
-        "The wins are uncertain.",
+        "The win rates are uncertain.",
         f"{body} More labels make the reward model more accurate.",
     )

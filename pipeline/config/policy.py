@@ -20,17 +20,17 @@ class OptimizeConfig(Section):
 
     method: Literal["ppo", "dpo", "rloo"] = setting(
         "ppo",
-        "The method: ppo, rloo (REINFORCE leave-one-out on the reward model), or "
-        "dpo (on the judgments themselves).",
+        "Method that trains the policy: ppo, rloo (REINFORCE leave-one-out with the reward model), or "
+        "dpo (directly on the judgments).",
     )
     snapshots: int = setting(
         0,
-        "Policies kept during training, besides the last; `launch.py compare` draws curves from them.",
+        "Intermediate policies to keep; `launch.py compare` draws curves from them.",
         low=0,
         high=100,
     )
     dpo_beta: float = setting(
-        0.1, "DPO's β: higher keeps the policy closer to SFT (DPO paper, TRL: 0.1).", above=0
+        0.1, "DPO's β; higher values keep the policy closer to SFT (DPO paper, TRL: 0.1).", above=0
     )
     dpo_lr: float = setting(
         1e-6,
@@ -39,7 +39,7 @@ class OptimizeConfig(Section):
     )
     dpo_epochs: float = setting(1.0, "DPO's passes over the judgments (Zephyr: 1 to 3).", above=0)
     dpo_batch: int = setting(
-        16, "Comparisons in a step of DPO (DPO paper: 64, of many thousands).", low=1
+        16, "Comparisons per step of DPO (DPO paper: 64, of many thousands).", low=1
     )
     rloo_beta: float = setting(
         0.05, "RLOO's penalty per nat of KL, in reward units (TRL: 0.05).", above=0
@@ -47,12 +47,14 @@ class OptimizeConfig(Section):
     rloo_lr: float = setting(
         1e-6, "RLOO's peak learning rate, linear to 0 (RLOO paper, TRL: 1e-6).", above=0
     )
-    rloo_updates: int = setting(100, "RLOO's updates; each samples, scores and steps once.", low=1)
-    rloo_batch: int = setting(64, "Responses sampled for an update of RLOO.", low=2)
+    rloo_updates: int = setting(
+        100, "Updates of RLOO; each one samples, scores and takes one step.", low=1
+    )
+    rloo_batch: int = setting(64, "Responses sampled per update of RLOO.", low=2)
     rloo_generations: int = setting(
         4,
-        "Responses per prompt, which are each other's baseline; divides rloo_batch (RLOO paper: 2 "
-        "and 4; TRL: 2).",
+        "Responses per prompt; each is compared with the mean of the others. Must divide rloo_batch "
+        "(RLOO paper: 2 and 4; TRL: 2).",
         low=2,
     )
 

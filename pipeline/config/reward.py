@@ -25,89 +25,93 @@ class RewardConfig(Section):
     )
     tie_model: Literal["auto", "rao_kupper", "davidson", "ordinal", "drop", "half"] = setting(
         "auto",
-        "Model of ties: a learned threshold (rao_kupper; ordinal also learns those of strength), a "
-        "learned weight (davidson), ties left out (drop), or half a win each (half).  auto is "
+        "How ties are modeled: with a learned threshold (rao_kupper; ordinal also learns those of strength), a "
+        "learned weight (davidson), left out (drop), or as half a win each (half). auto is "
         "ordinal if at least half of the preferences state a strength, else rao_kupper.",
     )
     both_bad: Literal["tie", "absolute"] = setting(
         "absolute",
-        "Model of both bad: a tie, or a tie between low rewards (absolute), so that rewards are "
-        "comparable across prompts; absolute needs a model of ties.",
+        "How both bad is modeled: as a tie, or as a tie between low rewards (absolute), which makes "
+        "rewards comparable across prompts. absolute needs a tie model other than drop and half.",
     )
     label_smoothing: float = setting(
         0.0,
-        "Assumed probability that a judgment is the opposite of what was meant.",
+        "Assumed probability that a judgment is the opposite of what the annotator meant.",
         low=0,
         high=0.49,
     )
     margin: float = setting(
         0.0,
-        "Difference of rewards required of a much better response; clearly and slightly better "
-        "ones need 2/3 and 1/3 of it (Llama 2).  0 is off.",
+        "Required difference of rewards if a response is much better; clearly and slightly better "
+        "responses need 2/3 and 1/3 of it (Llama 2). 0 is off.",
         low=0,
     )
     annotators: bool = setting(
-        True, "Learn each annotator's reliability and side bias with the rewards (two or more)."
+        True,
+        "Learn each annotator's reliability and side bias together with the rewards, if there are two "
+        "annotators or more.",
     )
     annotator_lr: float = setting(
         0.05, "Learning rate of the annotators' slopes and side biases.", above=0
     )
     members: int = setting(
         4,
-        "Members of the reward model: their mean is the reward, and their disagreement shows where "
-        "little was learned.",
+        "Members of the reward model. Their mean is the reward, and they disagree where the model has "
+        "learned little.",
         low=1,
     )
     ensemble: Literal["auto", "networks", "heads"] = setting(
         "auto",
-        "What the members are: separate networks (better, but each costs a training and a forward "
-        "pass), or heads on one trunk (free).  auto is networks up to 100 million parameters.",
+        "What the members are: separate networks (better, but each is trained and run separately), "
+        "or heads on one trunk (no extra cost). auto selects networks up to 100 million parameters.",
     )
     epochs: float = setting(
-        1.0, "Passes over the judgments at most; a few hundred labels overfit fast.", above=0
+        1.0,
+        "Maximum passes over the judgments; with a few hundred labels the model overfits quickly.",
+        above=0,
     )
     lr: float = setting(1e-5, "Peak learning rate of the reward model.", above=0)
     theta_lr: float = setting(
-        0.02, "Learning rate of the thresholds and of the level of both bad.", above=0
+        0.02, "Learning rate of the tie thresholds and of the reward level of both bad.", above=0
     )
     audit_share: float = setting(
         0.15,
-        "Share of the prompts set apart: the reward model does not learn from their judgments, which "
-        "decide when to stop and train the audit model.  Judged audit prompts count towards it.",
+        "Share of the prompts that are set aside. The reward model does not learn from their judgments; "
+        "they decide when training stops, and train the audit model. Judged audit prompts are included.",
         low=0,
         high=0.5,
     )
     early_stopping: bool = setting(
         True,
-        "Stop and restore the best state when the log-loss of the judgments set apart clearly rises.",
+        "Stop training and restore the best state when the log-loss on the prompts set aside clearly rises.",
     )
     stopping_judgments: int = setting(
         100,
-        "Judgments that the prompts set apart must have; with fewer, the reward model learns from "
-        "all of them.",
+        "Minimum number of judgments on the prompts set aside; with fewer, the reward model learns "
+        "from all of them.",
         low=20,
     )
     patience: int = setting(
         4,
-        "Training stops after this many clearly worse checks in a row; there are four per epoch.",
+        "Consecutive checks with a clearly worse log-loss after which training stops. Each epoch has four.",
         low=1,
     )
     length_penalty_weight: float = setting(
         0.0,
-        "Weight in the loss of the squared correlation, over a batch's pairs, of differences of "
-        "reward and of length; 0 only reports it.",
+        "Weight of a penalty in the loss: the squared correlation between differences of reward and "
+        "of length over the pairs of a batch. 0 only reports the correlation.",
         low=0,
     )
     batch: int = setting(16, "Comparisons per optimizer step.", low=1)
     held_out_share: float = setting(
-        0.15, "Share of prompts whose judgments measure accuracy.", low=0.01, high=0.99
+        0.15, "Share of the prompts whose judgments measure accuracy.", low=0.01, high=0.99
     )
     max_tokens: int = setting(
-        2048, "Longest prompt plus response; longer ones are an error.", low=1
+        2048, "Maximum tokens of prompt and response together; longer rows are an error.", low=1
     )
-    center: bool = setting(True, "Shift rewards so that SFT responses average 0.")
+    center: bool = setting(True, "Shift rewards so that their mean over SFT responses is 0.")
     calibrate: bool = setting(
-        True, "Scale rewards to fit judgments that the model did not learn from."
+        True, "Scale rewards so that probabilities fit judgments that the model did not learn from."
     )
 
     def __post_init__(self) -> None:

@@ -50,22 +50,24 @@ class ModelConfig(Section):
     )
     long_rows: Literal["stop", "skip"] = setting(
         "stop",
-        "Demonstrations and judged pairs longer than the model's context: stop and name them, or "
-        "skip them with a warning.",
+        "What to do with demonstrations and judged pairs that exceed the model's context: stop and "
+        "list them, or skip them with a warning.",
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class LabelingConfig(Section):
-    """How much is asked of the annotators."""
+    """How many judgments annotators give."""
 
     section: ClassVar[str] = "labeling"
 
-    labels: int = setting(200, "Judgments in an iteration before training is suggested.", low=1)
+    labels: int = setting(200, "Judgments per iteration after which training is suggested.", low=1)
     overlap: float = setting(
-        0.1, "Share of comparisons that two annotators judge, for agreement.", low=0, high=1
+        0.1, "Share of comparisons that two annotators judge, to measure agreement.", low=0, high=1
     )
-    auto_train: bool = setting(False, "Start training automatically when the labels are there.")
+    auto_train: bool = setting(
+        False, "Start training automatically when an iteration has all its labels."
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,38 +79,45 @@ class SFTConfig(Section):
     enabled: bool = setting(True, "Run SFT if demonstrations were imported.")
     epochs: float = setting(1.0, "Passes over the demonstrations.", above=0)
     lr: float = setting(
-        2e-5, "Peak learning rate; a cosine takes it to zero after warm-up.", above=0
+        2e-5, "Peak learning rate; after warm-up it decays to zero along a cosine.", above=0
     )
     batch: int = setting(16, "Demonstrations per optimizer step.", low=1)
-    warmup: float = setting(0.03, "Share of steps in which the learning rate rises.", low=0, high=1)
+    warmup: float = setting(
+        0.03, "Share of the steps in which the learning rate warms up.", low=0, high=1
+    )
     max_tokens: int = setting(
-        2048, "Longest prompt plus response; longer ones are an error.", low=1
+        2048, "Maximum tokens of prompt and response together; longer rows are an error.", low=1
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingConfig(Section):
-    """Fresh completions for the annotators."""
+    """New completions for the annotators."""
 
     section: ClassVar[str] = "sampling"
 
     surplus: float = setting(
         1.3,
-        "Pairs made per judgment wanted; the surplus covers skips.",
+        "Pairs sampled per wanted judgment; the surplus replaces skipped pairs.",
         low=1,
     )
     temperatures: tuple[float, ...] = setting(
-        (1.0, 0.8), "The two sides' sampling temperatures.", above=0
+        (1.0, 0.8),
+        "Sampling temperatures of the first and the second completion of a pair.",
+        above=0,
     )
     top_p: float = setting(
-        0.9, "Nucleus for sampling for annotators; 1 keeps all tokens.", above=0, high=1
+        0.9, "Nucleus (top-p) of sampling for annotators; 1 keeps all tokens.", above=0, high=1
     )
-    max_new_tokens: int = setting(256, "Longest completion in tokens.", low=1)
+    max_new_tokens: int = setting(256, "Maximum tokens per completion.", low=1)
     reference_share: float = setting(
-        0.15, "Share of comparisons against the SFT reference.", low=0, high=1
+        0.15, "Share of comparisons between the policy and the SFT reference.", low=0, high=1
     )
     previous_share: float = setting(
-        0.25, "Share against the previous policy, once there is one.", low=0, high=1
+        0.25,
+        "Share of comparisons between the policy and the previous policy, if there is one.",
+        low=0,
+        high=1,
     )
     selection: Literal["hybrid", "random", "bald", "uncertainty", "d_optimal"] = setting(
         "hybrid",
@@ -117,21 +126,21 @@ class SamplingConfig(Section):
     )
     selection_share: float = setting(
         0.5,
-        "Share of comparisons that the reward model chooses under hybrid, at most what "
-        "reference_share and previous_share leave.",
+        "Share of comparisons that the reward model chooses if selection is hybrid. It is limited to "
+        "what reference_share and previous_share leave.",
         low=0,
         high=1,
     )
     selection_prompts: float = setting(
-        1.0, "Prompts sampled for each comparison that the reward model chooses.", low=1
+        1.0, "Prompts sampled per comparison that the reward model chooses.", low=1
     )
     candidates: int = setting(
-        4, "Completions sampled for each such prompt; the reward model chooses two.", low=2
+        4, "Completions sampled per such prompt; the reward model chooses two of them.", low=2
     )
     near_duplicate: float = setting(
-        0.9, "Pairs whose texts are this similar (0-1) are left out.", low=0, high=1
+        0.9, "Pairs whose texts are at least this similar (0 to 1) are left out.", low=0, high=1
     )
-    batch: int = setting(32, "Completions sampled at once.", low=1)
+    batch: int = setting(32, "Completions sampled in parallel.", low=1)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -157,8 +166,8 @@ class GateConfig(Section):
 
     labels: int = setting(
         60,
-        "Minimum of judgments per iteration on the policy against the SFT reference, if "
-        "sampling.reference_share gives fewer.",
+        "Minimum number of judgments per iteration that compare the policy with the SFT reference, "
+        "if sampling.reference_share gives fewer.",
         low=0,
     )
     kl_raise: float = setting(
@@ -168,7 +177,7 @@ class GateConfig(Section):
         low=1,
     )
     most: float = setting(
-        0.5, "Largest share of an iteration's labels that gate.labels may take.", low=0, high=1
+        0.5, "Maximum share of an iteration's labels that gate.labels may use.", low=0, high=1
     )
 
 
@@ -178,24 +187,26 @@ class EvaluateConfig(Section):
 
     section: ClassVar[str] = "evaluate"
 
-    prompts: int = setting(200, "Held-out prompts used (all, when there are fewer).", low=1)
+    prompts: int = setting(
+        200, "Number of held-out prompts to use (all if there are fewer).", low=1
+    )
     completions: int = setting(1, "Completions sampled per prompt and policy.", low=1)
     temperature: float | None = setting(
-        None, "Sampling temperature; none takes ppo.temperature.", above=0
+        None, "Sampling temperature; none means ppo.temperature.", above=0
     )
     beams: int = setting(
         1,
-        "Width of the beam search; 1 samples instead.  For evaluation only: people and PPO always "
-        "get samples.",
+        "Width of the beam search; 1 samples instead. It applies to the evaluation only: annotators "
+        "and PPO always get samples.",
         low=1,
     )
     length_penalty: float = setting(
         1.0,
-        "Beam search: log-probabilities are divided by length to this power; 0 takes the likeliest "
-        "completion, higher values prefer longer ones.",
+        "Beam search divides log-probabilities by the length to this power. 0 selects the likeliest "
+        "completion; higher values prefer longer ones.",
     )
-    max_new_tokens: int = setting(256, "Longest completion in tokens.", low=1)
-    batch: int = setting(32, "Completions sampled at once.", low=1)
+    max_new_tokens: int = setting(256, "Maximum tokens per completion.", low=1)
+    batch: int = setting(32, "Completions sampled in parallel.", low=1)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -212,15 +223,15 @@ class WorkerConfig(Section):
     section: ClassVar[str] = "worker"
 
     device: Literal["auto", "cuda", "mps", "cpu"] = setting(
-        "auto", "Where training runs: CUDA, then Apple's MPS, then the CPU."
+        "auto", "Device for training; auto selects CUDA, else Apple's MPS, else the CPU."
     )
     threads: int = setting(
-        0, "CPU threads of a job; 0 is all cores, at a lower priority than labeling.", low=0
+        0, "CPU threads of a job; 0 uses all cores, at a lower priority than labeling.", low=0
     )
     processes: int = setting(
         1,
-        "Processes that divide PPO's work, with one GPU each if there are GPUs; the result is the "
-        "same.  Each holds the models.",
+        "Processes that share PPO's work, each with its own GPU if there are GPUs. The result does not "
+        "depend on their number. Each process loads the models.",
         low=1,
     )
     report_to: tuple[Literal["tensorboard", "trackio", "wandb"], ...] = setting(
@@ -237,8 +248,8 @@ class PluginsConfig(Section):
 
     allowed: tuple[str, ...] = setting(
         (),
-        "Functions (module:function) that a researcher may name in shaping.weights, besides those "
-        "that config.toml names there.  They run as code on this machine.",
+        "Functions (module:function) that researchers may use in shaping.weights, in addition to "
+        "those in config.toml. They run as code on this machine.",
     )
 
     def __post_init__(self) -> None:
@@ -253,7 +264,7 @@ class Config(Section):
 
     section: ClassVar[str] = ""
 
-    seed: int = setting(0, "Seed of every random choice in the pipeline.", low=0, high=2**31)
+    seed: int = setting(0, "Seed of all random choices in the pipeline.", low=0, high=2**31)
     model: ModelConfig = field(default_factory=ModelConfig)
     labeling: LabelingConfig = field(default_factory=LabelingConfig)
     sft: SFTConfig = field(default_factory=SFTConfig)

@@ -29,48 +29,47 @@ class ShapingConfig(Section):
         default_factory=dict,
         metadata={
             "help": "Components added to the reward model's score, by name or module:function, "
-            "and their weights; a negative weight penalizes."
+            "and their weights; a negative weight is a penalty."
         },
     )
     reward_weight: float = setting(1.0, "Weight of the reward model's own score.")
     extra_reward_models: tuple[str, ...] = setting(
         (),
-        "Reward models that score besides the iteration's own: ids in this workspace "
-        "(reward-1), and local directories or Hugging Face ids of transformers' sequence "
-        "classifiers: decoders with one label.  Their scales should be alike.  Of directories a "
-        "researcher may name those in WORKSPACE/files.",
+        "Reward models in addition to the iteration's own: ids in this workspace (reward-1), or local "
+        "directories or Hugging Face ids of decoder-only sequence classifiers with one label. Their "
+        "scales should be similar. Researchers may use directories in WORKSPACE/files only.",
     )
     ensemble: Literal["mean", "lower_bound", "min"] = setting(
         "mean",
-        "How scores of several reward models are combined: mean, mean minus ensemble_lambda "
-        "standard deviations, or minimum.",
+        "How the scores of several reward models are combined: their mean, their mean minus "
+        "ensemble_lambda standard deviations (lower_bound), or their minimum.",
     )
     ensemble_lambda: float = setting(
         0.3,
-        "lower_bound: how many standard deviations over the reward models are subtracted.",
+        "lower_bound: number of standard deviations that are subtracted from the mean.",
         low=0,
     )
     floor: float | None = setting(
         None,
-        "Minimum of the reward model's score (0: all bad responses are equal); none is off.",
+        "Lower limit of the reward model's score; with 0, all bad responses score the same. none is off.",
     )
-    words: int = setting(100, "overlong: longest completion without a penalty, words.", low=1)
+    words: int = setting(100, "overlong: maximum number of words without a penalty.", low=1)
     words_buffer: int = setting(
-        25, "overlong: words over which the penalty grows to its whole weight.", low=1
+        25, "overlong: number of further words over which the penalty grows to its full weight.", low=1
     )
     format: str = setting(
-        r"(?s).+[.!?]\s*", "format: regular expression that a whole completion should match."
+        r"(?s).+[.!?]\s*", "format: regular expression that the whole completion should match."
     )
 
     classifier: str | None = setting(
         None,
-        "sycophancy_classifier: folder that `launch.py sycophancy-classifier` wrote, an absolute path; "
-        "for a researcher, one in WORKSPACE/files.",
+        "sycophancy_classifier: absolute path of a folder that `launch.py sycophancy-classifier` "
+        "wrote. Researchers may use folders in WORKSPACE/files only.",
     )
     references: str | None = setting(
         None,
-        "contrast: file of prompt, honest, sycophantic (JSONL, CSV or Parquet), an absolute path; for "
-        "a researcher, one in WORKSPACE/files.",
+        "contrast: absolute path of a file with columns prompt, honest and sycophantic (JSONL, CSV or "
+        "Parquet). Researchers may use files in WORKSPACE/files only.",
     )
 
     @property

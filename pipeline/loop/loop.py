@@ -78,18 +78,18 @@ class Loop:
         """None if `train` would be accepted, else the reason."""
         current = iterations.latest(self._db)
         if current is None:
-            return "The loop has not started: import prompts first."
+            return "The loop has not started. Import prompts first."
         return self._training_blocked_by(current, self._config_of(current))
 
     def _training_blocked_by(self, current: Iteration, config: Config) -> str | None:
         """Why the iteration cannot be trained with these settings, or None."""
         if current.phase != "labeling":
-            return f"Iteration {current.number} is in its {self._phase_name(current)} phase."
+            return f"Iteration {current.number} is in its {current.phase} phase."
         counted = worker_files.judged_by(self._db, config.reward.learn_from)
         if not counted["used"]:
             return worker_files.no_labels(counted)
         if not prompts.counts(self._db).get("held-out"):
-            return "There are no held-out prompts to evaluate the new policy on: import some."
+            return "There are no held-out prompts for the evaluation. Import some first."
         try:
             # The reward stage would check the same and fail later, when nobody labels.
             Preparation(self._db, current, config).require_judgments()
@@ -360,7 +360,7 @@ class Loop:
     def _current(self) -> Iteration:
         current = iterations.latest(self._db)
         if current is None:
-            raise ValueError("The loop has not started: import prompts first.")
+            raise ValueError("The loop has not started. Import prompts first.")
         return current
 
     def _blocking_run(self, run: str) -> Run:

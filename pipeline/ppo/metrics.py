@@ -12,33 +12,33 @@ METRICS: dict[str, str] = {
     "reward/std": "Standard deviation of those scores over the responses.",
     "reward/min": "Lowest score among the responses.",
     "reward/max": "Highest score among the responses.",
-    "reward/length_correlation": "Pearson's r of those scores with response lengths; 0 where either is "
-    "the same throughout.",
+    "reward/length_correlation": "Pearson's r of those scores with response lengths; 0 if either is "
+    "constant.",
     "reward/<component>": "Mean of a named component of the score, before its weight.",
-    "reward/total": "Mean per response of all rewards paid: shaped score less the KL penalty.",
+    "reward/total": "Mean per response of the total reward: shaped score minus KL penalty.",
     "kl/reference": "Mean over responses of Σ (log π − log π_ref) over their tokens, nats.",
-    "kl/penalty": "Mean per response of the divergence that is charged: the same sum, or with "
+    "kl/penalty": "Mean per response of the divergence that is penalized: the same sum, or with "
     "kl_estimator 'full' the exact KL of each token's distribution; nats.",
-    "kl/loss": "Mean of a token's own divergence where the loss charges it, else 0; k2 or exact.",
+    "kl/loss": "Mean of a token's own divergence if it is a term of the loss (k2 or exact), else 0.",
     "kl/k2": "Mean per response of Σ ρ²/2, ρ = log π − log π_ref of a token; nats.",
     "kl/k3": "Mean per response of Σ e^−ρ − 1 + ρ: estimates the KL with less noise, never below 0.",
     "kl/abs": "Mean per response of Σ |ρ|, nats.",
-    "kl/coefficient": "β in force while these responses were rewarded.",
-    "reference/changed": "1 when a weight of the frozen reference was written to, else 0.",
+    "kl/coefficient": "β that was applied to these responses.",
+    "reference/changed": "1 if a weight of the frozen reference has changed, else 0.",
     "rollout/mismatch_kl": "Mean of e^−ρ − 1 + ρ over sampled tokens, ρ = log μ − log π at sampling "
-    "and in the trainer: their divergence, nats; 0 where one pass serves both.",
-    "rollout/importance_weight_clipped": "Share of sampled tokens whose weight π / μ was cut off at "
-    "its cap; 0 with our own sampling loop.",
+    "and in the trainer: their divergence, nats; 0 if one pass serves both.",
+    "rollout/importance_weight_clipped": "Share of sampled tokens whose weight π / μ was limited to "
+    "importance_cap; 0 with the engine's own sampling loop.",
     "policy/entropy": "Mean entropy of the sampling distribution over sampled tokens, nats.",
     "policy/approx_kl": "Mean of ρ − 1 − log ρ over the update's tokens, ρ = π / π_rollout; nats.  "
-    "As all policy/ metrics but the entropy: over steps that train the policy, ρ = 1 without any.",
-    "policy/clip_fraction": "Share of the update's tokens whose clipped gain was the smaller.",
+    "All policy/ metrics but the entropy cover only steps that train the policy; without any, ρ is 1.",
+    "policy/clip_fraction": "Share of the update's tokens for which the clipped objective is the smaller one.",
     "policy/ratio_max": "Largest π / π_rollout of the update.",
     "policy/first_ratio_error": "Largest |π / π_rollout − 1| before the update's first step.",
     "policy/loss": "Clipped surrogate loss, mean over the update's tokens.",
     "value/loss": "Half the (clipped) squared value error, mean over the tokens of steps that train "
-    "values; 0 without any.",
-    "value/clip_fraction": "Share of those tokens whose clipped value error was the larger.",
+    "values; 0 without such steps.",
+    "value/clip_fraction": "Share of those tokens for which the clipped value error is the larger one.",
     "value/explained_variance": "1 − Var(return − value) / Var(return), values at rollout time.",
     "value/mean": "Mean value over sampled tokens at rollout time.",
     "returns/mean": "Mean return (advantage + value) over sampled tokens.",
@@ -48,17 +48,17 @@ METRICS: dict[str, str] = {
     "optim/lr": "Learning rate of the policy in the update.",
     "optim/critic_lr": "Learning rate of the separate critic, or of the value head, in the update.",
     "optim/steps": "Optimizer steps taken; fewer than planned after a target-KL stop.",
-    "optim/epochs": "Passes over the responses that were begun.",
+    "optim/epochs": "Passes over the responses, including one that was ended early.",
     "completion/length_mean": "Mean response length, tokens, end-of-text included.",
     "completion/length_std": "Standard deviation of response lengths, tokens.",
-    "completion/eos_rate": "Share of responses that ended themselves.",
-    "completion/unique": "Distinct responses (as token sequences) over all responses.",
-    "completion/unseen_tokens": "Share of sampled tokens that leave nothing in the text that the reward "
+    "completion/eos_rate": "Share of responses that ended with end-of-text.",
+    "completion/unique": "Share of distinct responses, as token sequences.",
+    "completion/unseen_tokens": "Share of sampled tokens that are missing from the text that the reward "
     "reads (special tokens within a response, ids without a text).",
-    "completion/repeated_ngrams": "Share of a response's token trigrams seen earlier in it; mean.",
-    "speed/tokens_per_second": "Sampled tokens over the whole update's wall-clock seconds.",
+    "completion/repeated_ngrams": "Share of a response's token trigrams that occurred earlier in it; mean over responses.",
+    "speed/tokens_per_second": "Sampled tokens per wall-clock second of the whole update.",
     "speed/rollout_seconds": "Wall-clock seconds spent sampling.",
-    "speed/score_seconds": "Wall-clock seconds spent in the reward callable and the reference.",
+    "speed/score_seconds": "Wall-clock seconds spent on scores and on the reference's log-probabilities.",
     "speed/update_seconds": "Wall-clock seconds spent in forward, backward and optimizer steps.",
     "memory/peak_mb": "Peak memory, MB: allocated on the GPU, else resident in the process.",
 }
@@ -219,9 +219,9 @@ _RULES = (
         level="stop",
         metric="reference/changed",
         healthy=lambda now, _: now == 0,
-        seen="A weight of the reference model was written to.",
-        why="The KL is measured from a moving point and no longer holds the policy back.",
-        remedy="Give the reference its own copy of the weights, and find who writes to it.",
+        seen="A weight of the reference model has changed.",
+        why="The KL is measured against a moving target and no longer limits the policy.",
+        remedy="Give the reference its own copy of the weights, and find the code that changes it.",
     ),
     _Rule(
         name="ratio_not_one",
@@ -229,9 +229,9 @@ _RULES = (
         # bf16 passes of different shapes differ by a few hundredths
         metric="policy/first_ratio_error",
         healthy=lambda now, _: now <= 0.1,
-        seen="Before the first step the probability ratio was off 1 by up to {now:.3g}.",
+        seen="Before the first step the probability ratio differed from 1 by up to {now:.3g}.",
         why="Sampling and training disagree on the policy, so every gradient is wrong.",
-        remedy="Look for a temperature applied on one side only, dropout, or padding in the mask.",
+        remedy="Check for a temperature applied on one side only, for dropout, and for padding in the mask.",
     ),
     _Rule(
         name="sampler_mismatch",
@@ -242,8 +242,8 @@ _RULES = (
         f"{MAX_MISMATCH:g}.",
         why="The responses were sampled with other weights or settings than the policy's, so "
         "nothing was learned from them and the run stopped.",
-        remedy="Set ppo.rollout_backend='own', and ppo.precision='fp32' to rule rounding out; if that "
-        "runs, the other sampler did not take in the policy's weights.",
+        remedy="Set ppo.rollout_backend='own', and ppo.precision='fp32' to rule out rounding. If that "
+        "runs, the other sampler did not load the policy's weights.",
     ),
     _Rule(
         name="kl_high",
@@ -252,8 +252,8 @@ _RULES = (
         healthy=lambda now, _: now <= 10,
         stop_above=15,
         seen="KL to the reference is {now:.1f} nats per response.",
-        why="Far from the reference the reward model is guessing and text tends to garble.",
-        remedy="Raise kl_weight or lower lr; set kl_budget to stop in time.",
+        why="Far from the reference the reward model is unreliable, and texts often degenerate.",
+        remedy="Raise kl_weight or lower lr. Set kl_budget to end the run in time.",
     ),
     _Rule(
         name="kl_negative",
@@ -264,14 +264,14 @@ _RULES = (
         seen="KL to the reference has been negative for 3 updates, now {now:.2f}.",
         why="A divergence cannot be negative on average: responses are not drawn from the policy "
         "whose log-probabilities are used.",
-        remedy="Set top_k=0 and top_p=1, and look for a temperature that sampling alone has.",
+        remedy="Set top_k=0 and top_p=1, and check for a temperature that only sampling uses.",
     ),
     _Rule(
         name="entropy_collapse",
         level="warn",
         metric="policy/entropy",
         healthy=lambda now, first: now >= 0.02 and now >= 0.2 * first,
-        seen="Entropy is {now:.3f} nats per token; it began at {first:.3f}.",
+        seen="Entropy is {now:.3f} nats per token; it was {first:.3f} at the first update.",
         why="A policy that always gives the same response no longer explores and cannot improve.",
         remedy="Lower lr or epochs, raise kl_weight, or set a small entropy_weight.",
     ),
@@ -280,8 +280,8 @@ _RULES = (
         level="warn",
         metric="policy/clip_fraction",
         healthy=lambda now, _: now <= 0.5,
-        seen="{now:.0%} of the update's tokens hit the clip.",
-        why="Most tokens give no gradient: the update has walked out of its trust region.",
+        seen="{now:.0%} of the update's tokens were clipped.",
+        why="Most tokens have no gradient, because the update has left the trust region.",
         remedy="Lower lr or epochs, or set target_kl.",
     ),
     _Rule(
@@ -291,7 +291,7 @@ _RULES = (
         healthy=lambda now, _: not now < 0,
         updates=3,
         seen="Explained variance has been below 0 for 3 updates, now {now:.2f}.",
-        why="The value head guesses worse than a constant and adds noise to the advantages.",
+        why="The value head predicts worse than a constant would and adds noise to the advantages.",
         remedy="Raise value_weight or value_clip, or scale the scores (score_scaling).",
     ),
     _Rule(
@@ -300,7 +300,7 @@ _RULES = (
         metric="reward/std",
         healthy=lambda now, _: now >= 0.01,
         seen="Scores differ by a standard deviation of only {now:.2g}.",
-        why="Responses that score alike leave nothing to learn but the KL penalty.",
+        why="If all responses score alike, only the KL penalty remains to learn from.",
         remedy="Check that the reward sees the response, or train the reward model on more labels.",
     ),
     _Rule(
@@ -309,8 +309,8 @@ _RULES = (
         metric="reward/mean",
         healthy=lambda now, _: now >= -10,
         seen="Mean score is {now:.1f}.",
-        why="Scores this low mean an uncentered reward model, a wrong sign or broken text.",
-        remedy="Read the samples; center the reward model on SFT responses.",
+        why="Scores this low suggest an uncentered reward model, a wrong sign or broken texts.",
+        remedy="Read the samples, and center the reward model on SFT responses.",
     ),
     _FallingReward(
         name="reward_falling",
@@ -318,7 +318,7 @@ _RULES = (
         metric="reward/mean",
         healthy=lambda now, first: now >= first,
         seen="Mean score fell from {first:.2f} (first 5 updates) to {now:.2f} (last 5).",
-        why="PPO should raise it: the sign may be turned around, or training has collapsed.",
+        why="PPO should raise the score. The reward's sign may be wrong, or training has collapsed.",
         remedy="Check the sign of the reward, then lower lr.",
     ),
     _Rule(
@@ -327,7 +327,7 @@ _RULES = (
         metric="completion/unique",
         healthy=lambda now, _: now >= 0.5,
         seen="Only {now:.0%} of the responses are distinct.",
-        why="The policy has narrowed to a few texts, or the prompts are too few.",
+        why="The policy has collapsed to a few texts, or there are too few prompts.",
         remedy="Raise kl_weight, lower lr, or add prompts.",
     ),
     _Rule(
@@ -336,10 +336,10 @@ _RULES = (
         metric="completion/unseen_tokens",
         healthy=lambda now, _: now <= 0.1,
         seen="{now:.0%} of the sampled tokens decode to nothing.",
-        why="The reward reads the text alone: it cannot tell a response with such tokens from one "
-        "without them, and they count as length and as KL.",
-        remedy="Read the samples; start from an SFT model that does not sample special tokens, and "
-        "name those that end a response among the tokenizer's or the model's end-of-text ids.",
+        why="The reward sees only the text, so it cannot distinguish responses with and without such "
+        "tokens. They still count towards length and KL.",
+        remedy="Read the samples. Start from an SFT model that does not sample special tokens, and "
+        "add tokens that end a response to the end-of-text ids of the tokenizer or the model.",
     ),
     _Rule(
         name="length_drift",
@@ -347,16 +347,16 @@ _RULES = (
         metric="completion/length_mean",
         healthy=lambda now, first: first / 2 <= now <= first * 2,
         seen="Mean length went from {first:.0f} to {now:.0f} tokens.",
-        why="Reward models often pay for length itself; the text may be padded or cut short.",
-        remedy="Read the samples; score length as a component of its own.",
+        why="Reward models often reward length itself. The texts may be padded or cut short.",
+        remedy="Read the samples, and add length as a separate reward component.",
     ),
     _Rule(
         name="many_epochs",
         level="warn",
         metric="optim/epochs",
         healthy=lambda now, _: now <= 4,
-        seen="{now:.0f} passes were made over the same responses.",
-        why="Beyond four, the responses no longer come from the policy being trained.",
+        seen="The update made {now:.0f} passes over the same responses.",
+        why="After more than four passes, the responses no longer represent the policy that is trained.",
         remedy="Set epochs to 4 or fewer, or set target_kl.",
     ),
     _Rule(
@@ -365,7 +365,7 @@ _RULES = (
         metric="kl/coefficient",
         healthy=lambda now, _: now > 0,
         seen="The KL coefficient is {now:g}.",
-        why="Nothing holds the policy to the reference; it will exploit the reward model.",
+        why="Nothing keeps the policy near the reference, so it will exploit the reward model.",
         remedy="Set kl_weight to 0.05.",
     ),
 )

@@ -270,7 +270,7 @@ def _curve(test: SequentialResult) -> SequentialEvidence:
 
 def _about_test(rate: WinRate | None, test: SequentialResult) -> list[str]:
     if rate is None:
-        return ["Nobody has compared it with SFT yet."]
+        return ["People have not compared it with SFT yet."]
     preferred = (
         f"People preferred it to SFT in {rate.win_rate:.0%} of {rate.comparisons} judgments on "
         f"{rate.prompts} prompts (95% interval {rate.low:.0%} to {rate.high:.0%}; a tie counts as "
@@ -278,12 +278,12 @@ def _about_test(rate: WinRate | None, test: SequentialResult) -> list[str]:
     )
     if test.decision == "go on":
         decided = (
-            f"The sequential test is undecided: log E is {_signed(test.log_e)}, and it decides at "
+            f"The sequential test is undecided: log E is {_signed(test.log_e)}, and the test decides at "
             f"{LIMIT:.1f}."
         )
     else:
         decided = (
-            f"The sequential test decided at prompt {test.stopped_at}: {test.decision} than SFT.  "
+            f"The sequential test decided at prompt {test.stopped_at}: {test.decision} than SFT. "
             "You can stop comparing it with SFT."
         )
     return [preferred, decided]
@@ -294,8 +294,8 @@ def _about_alarm(alarm: OverOptimization | None) -> str:
         return "Its reward model has not scored these pairs yet."
     z = _signed(alarm.z)
     comparison = (
-        f"Its reward model predicted {alarm.predicted:.0%} on {alarm.comparisons} of these judgments, "
-        f"and people gave {alarm.human:.0%}"
+        f"On {alarm.comparisons} of these judgments its reward model predicted {alarm.predicted:.0%} "
+        f"wins, and people gave {alarm.human:.0%}"
     )
     if alarm.alarm:
         return (

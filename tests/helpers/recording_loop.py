@@ -63,7 +63,7 @@ class RecordingLoop:
             ),
             SettingView(
                 name="reward.center", value=True, default=True, kind="bool",
-                help="Shift rewards so that SFT responses average 0.",
+                help="Shift rewards so that their mean over SFT responses is 0.",
             ),
             SettingView(
                 name="sampling.top_p", value=0.9, default=1.0, kind="float", why_fixed="sampling.top_p acts earlier",

@@ -53,7 +53,7 @@ from tests.helpers.reward_figures import make_curve, quality
 GUIDELINES = """Prefer the answer that **helps** and is *true*.
 
 1. A wrong answer loses, however well it is written.
-2. Flattery is no help: `Great question!` earns nothing.
+2. Flattery does not help: `Great question!` earns nothing.
 3. Shorter wins between two good ones.
 """
 TOPICS = (
@@ -407,8 +407,8 @@ def kl_flag(run: str, step: int, kl: float) -> RunNote:
         payload={
             "level": "warn",
             "seen": f"KL to the reference is {kl:.1f} nats per response.",
-            "why": "Far from the reference the reward model is guessing and text tends to garble.",
-            "remedy": "Raise kl_weight or lower lr; set kl_budget to stop in time.",
+            "why": "Far from the reference the reward model is unreliable, and texts often degenerate.",
+            "remedy": "Raise kl_weight or lower lr. Set kl_budget to end the run in time.",
         },
     )  # fmt: skip
 
@@ -431,7 +431,7 @@ def main(folder: Path, port: int, what: str) -> None:
     reason = None
     if what == "empty":
         seeding.people()
-        reason = "The loop has not started: import prompts first."
+        reason = "The loop has not started. Import prompts first."
     else:
         seeding.history()
         if what == "curve":
@@ -441,7 +441,7 @@ def main(folder: Path, port: int, what: str) -> None:
             seeding.judge_policies(2, wins=0.78)
         if what == "failed":
             seeding.failed_ppo(3)
-            reason = "Iteration 3 is in its PPO phase."
+            reason = "Iteration 3 is in its policy phase."
     loop = RecordingLoop(reason, with_db)
     app = create_app(
         with_db, loop=loop, admin=lambda *_: None, admin_token="x", accounts_required=False

@@ -108,18 +108,18 @@ def test_the_tree_reads_as_text(db: Database) -> None:
     assert render(lineage(db, "policy-2")) == (
         "policy-2 'kite' (policy by DPO, iteration 2)\n"
         "  started from sft-0 'demo' (sft)\n"
-        "    gave 7 completions, in 4 comparisons with 4 judgments\n"
+        "    sampled 7 completions for 4 comparisons with 4 judgments\n"
         "  measured by reward-2 (reward, iteration 2)\n"
         "    started from sft-0 'demo' (see above)\n"
         "    trained on snapshot s-2: 5 judgments by 2 annotators\n"
-        "      4 judgments on answers of sft-0 'demo' (see above)\n"
-        "      2 judgments on answers of policy-1 (policy by PPO, iteration 1)\n"
-        "        gave 3 completions, in 2 comparisons with 1 judgment\n"
+        "      4 judgments on responses of sft-0 'demo' (see above)\n"
+        "      2 judgments on responses of policy-1 (policy by PPO, iteration 1)\n"
+        "        sampled 3 completions for 2 comparisons with 1 judgment\n"
         "        started from sft-0 'demo' (see above)\n"
         "        rewarded by reward-1 (reward, iteration 1)\n"
         "          started from sft-0 'demo' (see above)\n"
         "          trained on snapshot s-1: 3 judgments by 1 annotator\n"
-        "            3 judgments on answers of sft-0 'demo' (see above)"
+        "            3 judgments on responses of sft-0 'demo' (see above)"
     )
 
 

@@ -20,43 +20,43 @@ _JUDGED = (
     Column(
         "Left",
         "right",
-        "Share of preferences for the response on the left, with its 95% interval. Sides are random: "
-        "an interval without 50% shows a side bias.",
+        "Share of preferences for the response on the left, with its 95% interval. Sides are random, "
+        "so an interval that does not contain 50% shows a side bias.",
     ),
     Column("Ties", "right", "Share of judgments that are ties."),
     Column("Both bad", "right", "Share of judgments that say both are bad."),
     Column(
         "Time",
         "right",
-        "Median time from seeing a pair to answering it. Small: the 10% quantile.",
+        "Median time from seeing a pair to judging it. Small: the 10% quantile.",
     ),
     Column(
         "Agreement",
         "right",
-        "Share of others' judgments of the same pairs that agree. Small: its 95% interval, clustered "
-        "by prompt, and the number of pairs that others judged too.",
+        "Share of the other annotators' judgments of the same pairs that agree. Small: its 95% "
+        "interval, clustered by prompt, and the number of pairs that others also judged.",
     ),
 )
 _FITTED = (
     Column(
         "Slope",
         "right",
-        "How strongly choices depend on the reward, as fitted by the newest reward model: 1 is the "
-        "average, 0 no dependence, below 0 the opposite. With its 95% interval.",
+        "How strongly the annotator's choices depend on the reward, fitted with the newest reward "
+        "model: 1 is average, 0 means no dependence, below 0 the opposite. With its 95% interval.",
     ),
     Column(
         "Side bias",
         "right",
-        "The annotator's preference for the left side, in units of reward; the fit corrects for "
+        "The annotator's preference for the left side, in units of reward. The fit corrects for "
         "it. With its 95% interval.",
     ),
-    Column("Weight", "right", "The weight of a judgment in the fit."),
+    Column("Weight", "right", "Weight of each of the annotator's judgments in the fit."),
     Column(
         "With model",
         "right",
         "Share of the annotator's preferences for the response with the higher reward, on pairs that "
-        "the scoring model did not learn from. With its 95% interval, and the share expected from "
-        "slope and side bias.",
+        "the scoring model did not learn from. With its 95% interval, and the share that slope and "
+        "side bias predict.",
     ),
 )
 
@@ -71,7 +71,7 @@ def table(figures: Iterable[AnnotatorFigures], fit: AnnotatorFit | None) -> Mark
         (f for f in figures if f.judgments), key=lambda f: (-f.judgments, f.annotator.name)
     )
     if not judged:
-        return components.empty("No judgments yet", "Figures appear with the first judgments.")
+        return components.empty("No judgments yet", "Figures appear after the first judgments.")
     columns = [*_JUDGED, *(_FITTED if fit else ())]
     rows = [_row(f, remarks(f, judged, fit), fit) for f in judged]
     return components.table(columns, rows, caption="How each annotator judges")
@@ -161,8 +161,8 @@ def remarks(
     others = [other for other in everybody if other.annotator.id != f.annotator.id]
     found = [
         _side(f),
-        _share("calls {} ties", f, others, lambda each: each.tie_rate),
-        _share("calls {} both bad", f, others, lambda each: each.both_bad_rate),
+        _share("judges {} as ties", f, others, lambda each: each.tie_rate),
+        _share("judges {} as both bad", f, others, lambda each: each.both_bad_rate),
         _speed(f, others),
         _agreement(f, others),
         _slope(fit.by_annotator.get(f.annotator.id) if fit else None),
@@ -175,7 +175,7 @@ def _side(f: AnnotatorFigures) -> str:
     if bias is None or f.left_rate is None or abs(bias) <= UNLIKELY:
         return ""
     side, share = ("left", f.left_rate) if bias > 0 else ("right", 1 - f.left_rate)
-    return f"answers {side} {components.percent(share)} of the time"
+    return f"prefers the {side} in {components.percent(share)} of decisions"
 
 
 def _share(
@@ -194,7 +194,7 @@ def _share(
     error = math.sqrt(pooled * (1 - pooled) * (1 / n + 1 / m))
     if error == 0 or abs(mine - theirs) <= UNLIKELY * error:
         return ""
-    return f"{words.format(components.percent(mine))}, others {components.percent(theirs)}"
+    return f"{words.format(components.percent(mine))}; others {components.percent(theirs)}"
 
 
 def _speed(f: AnnotatorFigures, others: Sequence[AnnotatorFigures]) -> str:
@@ -204,7 +204,7 @@ def _speed(f: AnnotatorFigures, others: Sequence[AnnotatorFigures]) -> str:
     usual = statistics.median(times)
     if f.median_seconds >= usual / 3:
         return ""
-    return f"answers in {components.duration(f.median_seconds)}, others in {components.duration(usual)}"
+    return f"takes {components.duration(f.median_seconds)} per pair; others {components.duration(usual)}"
 
 
 def _agreement(f: AnnotatorFigures, others: Sequence[AnnotatorFigures]) -> str:
@@ -215,7 +215,7 @@ def _agreement(f: AnnotatorFigures, others: Sequence[AnnotatorFigures]) -> str:
     reach = (f.agreement_interval[1] - f.agreement) * UNLIKELY / NORMAL
     if f.agreement + reach >= usual:
         return ""
-    return f"agrees with others on {components.percent(f.agreement)}, others on {components.percent(usual)}"
+    return f"agrees with others in {components.percent(f.agreement)} of cases; others {components.percent(usual)}"
 
 
 def _slope(found: AnnotatorEstimate | None) -> str:
@@ -224,7 +224,9 @@ def _slope(found: AnnotatorEstimate | None) -> str:
     high = found.slope + NORMAL * found.slope_sd
     if high < 0:
         return "prefers the response with the lower reward"
-    return "follows the reward less than half as closely as most" if high < 0.5 else ""
+    return (
+        "choices depend on the reward less than half as strongly as average" if high < 0.5 else ""
+    )
 
 
 # ------------------------------------------------------------------ together
@@ -235,7 +237,7 @@ def agreement(found: Agreement, fit: AnnotatorFit | None) -> Markup:
     if not found.items:
         return components.empty(
             "No agreement to show yet",
-            "It needs pairs that two people judged; labeling.overlap sets their share.",
+            "It needs pairs that two people have judged. labeling.overlap sets their share.",
         )
     tiles = [
         components.tile(
@@ -253,9 +255,9 @@ def agreement(found: Agreement, fit: AnnotatorFit | None) -> Markup:
             _value(components.decimal(found.alpha), _between(found.alpha_interval or ())),
             _expected_alpha(fit),
             help="Agreement of all annotators on the four outcomes (nominal), corrected for chance: "
-            "1 is perfect, 0 is chance. Compare it with the value that the fitted model expects of "
-            "these annotators on unseen pairs, where both bad counts as a tie. Pairs of nearly "
-            "equal responses keep it low, however careful people are.",
+            "1 is perfect, 0 is chance. Compare it with the value that the fitted model expects from "
+            "these annotators on unseen pairs, where both bad counts as a tie. Pairs of nearly equal "
+            "responses keep it low even if people are careful.",
         ),
         components.tile(
             "α, ordinal",
@@ -263,7 +265,7 @@ def agreement(found: Agreement, fit: AnnotatorFit | None) -> Markup:
                 components.decimal(found.alpha_ordinal),
                 _between(found.alpha_ordinal_interval or ()),
             ),
-            "a tie is between the two preferences",
+            "a tie lies between the two preferences",
             help="α on an ordinal scale, where a tie and a preference disagree less than two "
             "opposite preferences. Both bad counts as a tie.",
         ),
@@ -280,25 +282,25 @@ def _expected(fit: AnnotatorFit | None) -> Markup:
     """The agreement that the fitted model expects: careful people disagree too."""
     expected = fit.expected_agreement if fit else None
     if fit is None:
-        detail = "known after a reward model has been trained"
+        detail = "known after the first reward model"
     elif expected is None or fit.observed_agreement is None:
-        detail = "unknown: no unseen pair of the newest reward model was judged by two people"
+        detail = "unknown: two people have judged none of the newest reward model's unseen pairs"
     else:
         observed, items = fit.observed_agreement, fit.overlapping_items
         low, high = wilson(observed, items)
         how = "less than" if high < expected else "more than" if low > expected else "as"
         detail = (
-            f"on {components.plural(items, 'unseen pair')} people agreed in {components.percent(observed)} "
-            f"({components.interval(low, high)}): {how} expected"
+            f"observed on {components.plural(items, 'unseen pair')}: {components.percent(observed)} "
+            f"({components.interval(low, high)}), {how} expected"
         )
     return components.tile(
         "Expected agreement",
         components.percent(expected, 1),
         detail,
         help="How often two annotators with the fitted slopes and side biases would agree on the "
-        "unseen pairs that several people judged. Pairs that the reward model learned from are "
-        "scored by the audit model. Both bad counts as a tie. Pairs of nearly equal responses keep "
-        "it low, however careful people are.",
+        "unseen pairs that several people judged. The audit model scores pairs that the reward "
+        "model learned from. Both bad counts as a tie. Pairs of nearly equal responses keep it low "
+        "even if people are careful.",
     )
 
 
@@ -307,7 +309,7 @@ def _expected_alpha(fit: AnnotatorFit | None) -> str:
         return "1 is perfect, 0 is chance"
     return (
         f"expected {components.decimal(fit.expected_alpha)} on {components.plural(fit.overlapping_items, 'unseen pair')}"
-        f", where it was {components.decimal(fit.observed_alpha)}"
+        f"; observed there {components.decimal(fit.observed_alpha)}"
     )
 
 
@@ -326,7 +328,7 @@ def _kappas(kappas: Sequence[Kappa]) -> Markup:
         Column("Annotator"),
         Column("Annotator"),
         Column("Cohen's κ", "right", "Agreement of the two, corrected for chance. Below: the 95% "
-               "interval, from ten pairs on."),
+               "interval, if they share at least ten pairs."),
         Column("Pairs", "right", "Pairs of responses that both judged."),
     ]  # fmt: skip
     return components.table(columns, rows, caption="Agreement of each pair of annotators")

@@ -44,7 +44,7 @@ class AnnotatorsTab(Tab):
         with gr.Row(elem_classes="ks-panel ks-buttons"):
             self.name = gr.Textbox(
                 label="Name",
-                placeholder="of a new annotator",
+                placeholder="name of the new account",
                 elem_id="annotator-name",
                 max_lines=1,
                 min_width=200,
@@ -83,7 +83,7 @@ class AnnotatorsTab(Tab):
             person = Annotator(id=new_id("annotator"), name=(name or "").strip(), role=role)
             return self._invite(annotators.add(self._db, person), request)
 
-        answer = attempt(add, "Nobody was added.")
+        answer = attempt(add, "No account was added.")
         cleared: Updates = {} if answer.refusal else {self.name: ""}
         return {self.answer: answer.html} | cleared | self.refresh()
 
@@ -97,7 +97,7 @@ class AnnotatorsTab(Tab):
                     return self._invite(annotators.get(self._db, target), request)
                 case "disable":
                     person = self._set_disabled(target, disabled=True)
-                    return f"{person.name} was signed out everywhere. Their judgments are kept."
+                    return f"{person.name} is signed out everywhere. Their judgments are kept."
                 case "enable":
                     person = self._set_disabled(target, disabled=False)
                     return f"{person.name} can sign in again with a new invite link."
@@ -106,9 +106,9 @@ class AnnotatorsTab(Tab):
                     assert request.request is not None
                     who = request.request.state.identity.annotator.id
                     judgments.clear_flag(self._db, id=new_id(), flag=target, researcher=who)
-                    return "Cleared: the pair is back in the queue."
+                    return "The flag is cleared. The pair is back in the queue."
                 case _:
-                    raise ValueError("The page has no such button; reload it.")
+                    raise ValueError("The page has no such button. Reload the page.")
 
         return {self.answer: attempt(act).html} | self.refresh()
 

@@ -25,7 +25,7 @@ _COLUMNS = (
 def people(work: Sequence[Work], *, now: datetime) -> Markup:
     """A row for each person, with buttons."""
     if not work:
-        return components.empty("Nobody yet", "Add an annotator and send the invite link.")
+        return components.empty("No annotators yet", "Add an annotator and send them the invite link.")
     return components.table(_COLUMNS, (_row(item, now) for item in work), caption="Annotators")
 
 
@@ -71,7 +71,7 @@ def flags(rows: Sequence[OpenFlag], *, now: datetime) -> Markup:
     """Flagged pairs, each with its texts and a button that clears the flag."""
     if not rows:
         return components.empty(
-            "No open flags", "A flagged pair is in nobody's queue until you clear the flag here."
+            "No open flags", "Annotators do not see a flagged pair until you clear its flag here."
         )
     return components.lines(_flag(row, now) for row in rows)
 
@@ -84,7 +84,7 @@ def _flag(row: OpenFlag, now: datetime) -> Markup:
         '<div class="ks-side">{}</div><div class="ks-side">{}</div></div></article>'
     ).format(
         components.prose(row.comment or "(no comment)"),
-        row.annotator or "somebody",
+        row.annotator or "unknown annotator",
         components.ago(row.created_at, now),
         components.button("Clear", "clear", row.id),
         components.conversation(messages),
@@ -98,6 +98,6 @@ def invite(name: str, link: str) -> Markup:
     body = Markup(
         '<div class="ks-copy"><code class="ks-mono">{0}</code>'
         '<button type="button" class="ks-button" data-copy="{0}">Copy</button></div>'
-        "The link works once, within a week. Whoever opens it chooses a password and is signed in."
+        "The link works once and expires after a week. The person who opens it chooses a password and is signed in."
     ).format(link)
     return components.note("good", f"Send this link to {name}.", body)

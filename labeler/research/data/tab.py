@@ -30,39 +30,39 @@ FORMATS = (
 )
 TIES = (
     ("Drop ties", "drop"),
-    ("Split: each tie both ways", "split"),
-    ("Keep, if the format can", "keep"),
+    ("Split: one row for each side", "split"),
+    ("Keep, if the format supports ties", "keep"),
 )
 FILES = (("JSON Lines", "jsonl"), ("Parquet", "parquet"), ("CSV", "csv"))
 ROLES = {
     "sft": "demonstrations for supervised fine-tuning",
-    "train": "sampled for annotators and by PPO",
-    "held-out": "samples before and after training, and win rates; never trained on",
-    "audit": "kept for an audit reward model that PPO never uses",
+    "train": "sampled for annotators and in policy training",
+    "held-out": "samples and win rates before and after training; not used for training",
+    "audit": "reserved for an audit reward model that PPO does not use",
 }
 COMMANDS = (
     ("Prompts", "--prompts prompts.jsonl --role train"),
     ("Demonstrations", "--sft pairs.jsonl"),
-    ("Judgments made elsewhere", "--judgments judgments.csv"),
+    ("Judgments from elsewhere", "--judgments judgments.csv"),
     ("A TRL preference dataset", "--preferences dataset.parquet"),
-    ("Pairs to be judged here", "--pairs pairs.jsonl"),
+    ("Pairs to judge here", "--pairs pairs.jsonl"),
 )
 GUIDELINES = "guidelines"
 _UPLOAD = Markup(
     '<form class="ks-card ks-upload" data-largest="{}">'
     "<p>Each row has <code>prompt</code>, <code>response_a</code> and <code>response_b</code>; "
     "<code>model_a</code>, <code>model_b</code>, <code>category</code> and <code>id</code> are "
-    "optional. The pairs join those of the loop. Annotators do not see the models' names.</p>"
+    "optional. The pairs are added to the loop's queue. Annotators do not see the models' names.</p>"
     '<label>File <input type="file" name="file" accept="{}"></label>'
-    '<label><input type="checkbox" name="skip"> Leave bad rows out</label>'
-    '<button class="ks-button ks-info">Queue the pairs</button>'
+    '<label><input type="checkbox" name="skip"> Skip invalid rows</label>'
+    '<button class="ks-button ks-info">Add to queue</button>'
     '<div role="status"></div></form>'
 ).format(MAX_UPLOAD_BYTES, ",".join(READABLE))
 _UPLOAD_SCRIPT = (Path(__file__).parent / "upload.js").read_text(encoding="utf-8")
 _FOR_SPREADSHEETS = Markup(
-    '<p class="ks-detail">Spreadsheets run cells that begin with = + - or @. '
+    '<p class="ks-detail">Spreadsheets run cells that begin with =, +, - or @ as formulas. '
     '<a href="/research/download/export?{}&amp;csv_safe=true" download>Download for a '
-    "spreadsheet</a> puts an apostrophe before them.</p>"
+    "spreadsheet</a> puts an apostrophe in front of them.</p>"
 )
 
 
@@ -72,7 +72,7 @@ class DataTab(Tab):
         self._export()
         heading_slot("Prompts", "by role")
         self.prompts = html_slot(elem_id="prompts")
-        heading_slot("Queue pairs", "written elsewhere, to be judged here")
+        heading_slot("Queue pairs", "pairs from elsewhere, for your annotators")
         html_slot(value=render(_UPLOAD), js_on_load=_UPLOAD_SCRIPT, elem_id="upload-pairs")
         heading_slot("Import", "in a terminal, while the server runs")
         html_slot(value=render(_commands(db.workspace)))
@@ -97,12 +97,14 @@ class DataTab(Tab):
                 self.ties = gr.Dropdown(list(TIES), value="drop", label="Ties")
                 self.file = gr.Dropdown(list(FILES), value="jsonl", label="File")
                 self.names = gr.Checkbox(
-                    label="Names", info="Annotators' names instead of pseudonyms.", value=False
+                    label="Include names",
+                    info="Annotators' names instead of pseudonyms.",
+                    value=False,
                 )
             self.link = html_slot(elem_id="export-link")
 
     def _guidelines(self) -> None:
-        heading_slot("Guidelines", "in Markdown; annotators see them beside the pairs")
+        heading_slot("Guidelines", "in Markdown; annotators can open them beside each pair")
         with gr.Row():
             with gr.Column(elem_classes="ks-panel", min_width=300):
                 self.guidelines = gr.Textbox(
@@ -140,11 +142,11 @@ class DataTab(Tab):
     def _save(self, text: str | None) -> str:
         def save() -> str:
             if text is None:  # the page's own field always sends a text
-                raise ValueError("There was no text; reload the page.")
+                raise ValueError("There was no text. Reload the page.")
             settings.put(self._db, GUIDELINES, text)
-            return "Saved. Annotators see it with their next pair."
+            return "Saved. Annotators see the new guidelines with their next pair."
 
-        return attempt(save, "Nothing was saved.").html
+        return attempt(save, "The guidelines were not saved.").html
 
 
 def _capitalized(sentence: str) -> str:
@@ -156,7 +158,9 @@ def _preview(text: str | None) -> str:
     """What annotators see."""
     if text is None or not text.strip():
         return render(
-            components.empty("No guidelines yet", "Say what a good response is, with examples.")
+            components.empty(
+                "No guidelines yet", "Describe what a good response is, with examples."
+            )
         )
     # `render_markdown` returns safe HTML for any Markdown.
     rendered = Markup(render_markdown(text, document=True))

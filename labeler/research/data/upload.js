@@ -23,12 +23,12 @@ function say(tone, title, rows, count) {
 
 function report(found) {
   const added = found.added.comparisons;
-  const known = found.known ? `; ${found.known} of the file were here before` : "";
+  const known = found.known ? `; ${found.known} of the file's pairs were already in the queue` : "";
   say("good", `${added} ${added === 1 ? "pair" : "pairs"} queued${known}.`, [], 0);
   if (found.skipped_in_all) {
-    say("warn", `${found.skipped_in_all} bad rows left out:`, found.skipped, found.skipped_in_all);
+    say("warn", `${found.skipped_in_all} invalid rows skipped:`, found.skipped, found.skipped_in_all);
   }
-  if (found.warnings_in_all) say("info", "Worth knowing:", found.warnings, found.warnings_in_all);
+  if (found.warnings_in_all) say("info", "Warnings:", found.warnings, found.warnings_in_all);
 }
 
 form.addEventListener("submit", async (event) => {
@@ -38,7 +38,7 @@ form.addEventListener("submit", async (event) => {
   if (!file) return say("bad", "Choose a file first.", [], 0);
   const largest = Number(form.dataset.largest);
   if (file.size > largest) {
-    const sentence = `The file has more than ${largest / 1e6} MB: import it from a terminal.`;
+    const sentence = `The file is larger than ${largest / 1e6} MB. Import it in a terminal.`;
     return say("bad", sentence, [], 0);
   }
   const button = form.querySelector("button");
@@ -50,7 +50,7 @@ form.addEventListener("submit", async (event) => {
     if (response.ok) report(found);
     else say("bad", found.error, found.rows || [], found.bad || 0);
   } catch {
-    say("bad", "The file could not be sent. Try again.", [], 0);
+    say("bad", "The upload failed. Try again.", [], 0);
   } finally {
     button.disabled = false;
   }

@@ -22,9 +22,9 @@ class HistoryTab(Tab):
         self.table = html_slot(elem_id="iterations")
         self.charts = html_slot(js_on_load=CHARTS_JS)
         self.rulings = html_slot(elem_id="rulings")
-        heading_slot("Models", "each below the model from whose weights it started")
+        heading_slot("Models", "each model is below the one that it started from")
         self.tree = html_slot(elem_id="tree")
-        heading_slot("Lineage", "from a model back to the judgments that it was trained on")
+        heading_slot("Lineage", "from a model back to the judgments that it learned from")
         self.model = gr.Dropdown(
             [], label="Model", show_label=False, container=False, elem_id="lineage-model"
         )
@@ -64,7 +64,7 @@ class HistoryTab(Tab):
 
     def _lineage(self, model: str | None) -> str:
         if model is None:
-            return render(components.empty("No models yet", "The SFT reference will be the first."))
+            return render(components.empty("No models yet", "The first one is the SFT reference."))
         try:
             return render(components.preformatted(lineage.render(lineage.lineage(self._db, model))))
         except NotFound as error:

@@ -22,19 +22,19 @@ TRAINING = ("reward", "policy")
 _COLUMNS = (
     Column("Iteration", "right", "Below: the method that trained the policy."),
     Column("Phase"),
-    Column("Labels", "right", "Current judgments on the iteration's comparisons, of those wanted. "
-           "Below: by the arm that chose the pair."),
-    Column("Accuracy", "right", "Of the reward model on held-out preferences."),
+    Column("Labels", "right", "Current judgments on the iteration's comparisons, and the number "
+           "wanted. Below: by the arm that chose the pair."),
+    Column("Accuracy", "right", "Accuracy of the reward model on held-out preferences."),
     Column("Reward", "right", "Mean reward of the new policy on held-out prompts, by this "
            "iteration's reward model. Iterations are not on the same scale."),
     Column("KL", "right", "KL from SFT to the new policy, nats per response."),
     Column("Wins, by reward model", "right", "Share of held-out prompts on which the reward model "
            "prefers the new policy to SFT; ties count half. Below: the 95% interval."),
-    Column("Verdict", "left", "The promotion gate's verdict, from people's judgments, on the policy "
-           "that the iteration compared with SFT, at the start of the next iteration."),
+    Column("Verdict", "left", "The promotion gate's verdict on the policy that the iteration compared "
+           "with SFT, by people's judgments, at the start of the next iteration."),
     Column("Length", "right", "Mean tokens per response of the new policy."),
-    Column("Time", "right", "From the first sample to the end of the evaluation, with labeling and "
-           "waiting. Below: training of reward model and policy, if it succeeded."),
+    Column("Time", "right", "From the first sample to the end of the evaluation, including labeling "
+           "and waiting. Below: successful training of reward model and policy."),
 )  # fmt: skip
 
 
@@ -58,7 +58,7 @@ def table(
     `TRAINING` stages took by run id.
     """
     if not iterations:
-        return components.empty("No iterations yet", "Each iteration has a row here.")
+        return components.empty("No iterations yet", "Each iteration will have a row here.")
     methods = methods_used(runs)
     newest_first = sorted(iterations, key=lambda i: -i.number)
     known = {iteration.number: iteration for iteration in iterations}
@@ -165,7 +165,7 @@ def tree(versions: Sequence[ModelVersion]) -> Markup:
     """Policies and reward models, each below the model that it started from."""
     ours = {m.id: m for m in versions if m.role != "external"}
     if not ours:
-        return components.empty("No models yet", "The SFT reference will be the first.")
+        return components.empty("No models yet", "The first one is the SFT reference.")
     children: dict[str | None, list[ModelVersion]] = {}
     for model in ours.values():
         children.setdefault(_parent(model, ours), []).append(model)

@@ -55,8 +55,8 @@ class LoopTab(Tab):
                 self.retry = gr.Button("Retry", variant="primary", visible=False, elem_id="retry")
                 self.resume = gr.Button("Resume", visible=False, elem_id="resume-stage")
                 self.label = gr.Button("Label more", visible=False, elem_id="label-more")
-                self.back = gr.Button("Reset to this workspace's settings", elem_id="back")
-                self.general = gr.Button("General defaults", elem_id="general")
+                self.back = gr.Button("Reset to workspace settings", elem_id="back")
+                self.general = gr.Button("Use general defaults", elem_id="general")
             self.answer = html_slot(elem_id="train-answer")
             self.reason = html_slot(elem_id="train-reason")
             self.form = TrainForm(self._loop.settings())
@@ -70,7 +70,7 @@ class LoopTab(Tab):
         on(self.retry.click, self._retry, [self.stopped, *fields], started)
         for button, act, done in (
             (self.resume, loop.resume, "Resumed from the last checkpoint."),
-            (self.label, loop.label_more, "Back to labeling. Train again when you are ready."),
+            (self.label, loop.label_more, "Labeling continues. Train again when you are ready."),
         ):
             on(button.click, partial(self._press, act, done), [self.stopped], answered)
         for button, defaults in ((self.back, False), (self.general, True)):
@@ -117,7 +117,7 @@ class LoopTab(Tab):
         def retry(overrides: dict[str, str]) -> None:
             self._loop.retry(self._run(shown_attempt), overrides)
 
-        return self._start("Started again from scratch.", retry, values)
+        return self._start("The stage has started again.", retry, values)
 
     def _start(
         self, done: str, start: Callable[[dict[str, str]], None], values: Sequence[Any]
@@ -128,7 +128,9 @@ class LoopTab(Tab):
             overrides = self.form.overrides(self._loop.settings(), values)
             start(overrides)
             changed = ", ".join(f"{name}={value}" for name, value in overrides.items())
-            return f"{done} Follow it under Training.{changed and f' Changed: {changed}.'}"
+            return (
+                f"{done} The Training tab shows its progress.{changed and f' Changed: {changed}.'}"
+            )
 
         answer = attempt(act)
         return {self.answer: answer.html} | self.form.mark(answer.refusal) | self.refresh()
@@ -145,7 +147,7 @@ class LoopTab(Tab):
         stopped = self._loop.stopped_stage()
         if stopped is None or _attempt(stopped) != shown_attempt:
             raise ValueError(
-                "The loop has changed since the page was loaded; check the page and try again."
+                "The loop has changed since the page was loaded. Check the page and try again."
             )
         return stopped.run
 
@@ -172,8 +174,8 @@ def _warned(settings: Sequence[SettingView]) -> Markup:
     named = ", ".join(other[:4]) + (f" and {len(other) - 4} more" if len(other) > 4 else "")
     return components.note(
         "warn",
-        "These are the general defaults, for a model of your own.",
-        f"This workspace has other settings: {named}.",
+        "These are the general defaults, which suit a model of your own.",
+        f"This workspace uses other values: {named}.",
     )
 
 

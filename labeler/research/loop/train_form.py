@@ -108,7 +108,7 @@ class TrainForm:
             if s.name in suggestion:
                 field = {
                     "value": suggestion[s.name],
-                    "info": f"Suggested; was {as_text(s.value)}. {_help(s)}",
+                    "info": f"Suggested value; it was {as_text(s.value)}. {_help(s)}",
                     "elem_classes": ["ks-suggested"],
                 }
             changes[self._fields[s.name]] = gr.update(
@@ -135,7 +135,7 @@ class TrainForm:
             if setting.why_fixed or not setting.offered or text == as_text(setting.value):
                 continue
             if not text and setting.kind != "str":
-                raise ValueError(f"{name} is empty; its default is {as_text(setting.default)}")
+                raise ValueError(f"{name} is empty. Its default is {as_text(setting.default)}")
             changed[name] = text
         return changed
 

@@ -202,12 +202,12 @@ def _next_step(state: State, reason: str | None) -> tuple[Tone, str, str]:
         return (
             "warn",
             f"{stopping(run)}.",
-            f"You can then resume {in_sentence(run.stage)} under Training.",
+            f"You can then resume {in_sentence(run.stage)} in the Training tab.",
         )
     return (
         "info",
         f"{opening(current.phase)} is running.",
-        f"{_meanwhile(state)} Follow it under Training.",
+        f"{_meanwhile(state)} The Training tab shows its progress.",
     )
 
 

@@ -11,8 +11,8 @@ from labeler.research.policies import view as policies_view
 from labeler.research.tab import Tab, Updates, attempt, heading_slot, html_slot, on
 
 RULINGS = (
-    ("Promote it", "promote"),
-    ("Block it", "block"),
+    ("Promote", "promote"),
+    ("Block", "block"),
     ("Follow the evidence", "evidence"),
 )
 
@@ -41,13 +41,16 @@ class PoliciesTab(Tab):
 
     def _lay_out_ruling(self) -> None:
         with gr.Column(elem_classes="ks-panel", visible=False) as self.overruling:
-            heading_slot("Overrule the gate", "for the policy above; the history keeps the reason")
+            heading_slot(
+                "Overrule the gate",
+                "applies to the policy selected above; the history records the reason",
+            )
             with gr.Row():
                 self.ruling = gr.Dropdown(
                     list(RULINGS), value="promote", label="Ruling", elem_id="ruling", min_width=220
                 )
                 self.reason = gr.Textbox(
-                    label="Reason", placeholder="why the evidence is insufficient or misleading",
+                    label="Reason", placeholder="Why is the evidence insufficient or misleading?",
                     elem_id="ruling-reason", lines=2, scale=3, min_width=260,
                 )  # fmt: skip
             with gr.Row(elem_classes="ks-buttons"):
@@ -77,9 +80,9 @@ class PoliciesTab(Tab):
 
         def rule() -> str:
             if policy is None:
-                raise ValueError("There is no trained policy to rule on yet.")
+                raise ValueError("There is no trained policy yet.")
             found = self._loop.override_gate(ruling, reason, policy=policy, researcher=who)
-            return f"{policy} is {found.verdict} now."
+            return f"{policy} is now {found.verdict}."
 
         answer = attempt(rule)
         cleared: Updates = {} if answer.refusal else {self.reason: ""}

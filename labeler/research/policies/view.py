@@ -15,15 +15,15 @@ TONES: Mapping[str, Tone] = {"promoted": "good", "blocked": "bad", "provisional"
 _MEANING = {
     "promoted": "significantly better than SFT",
     "blocked": "the next iteration samples the last promoted policy",
-    "provisional": "not enough evidence yet; the loop continues with it",
+    "provisional": "not enough evidence yet; the loop continues with this policy",
 }
 _COLUMNS = (
     Column("Policy"),
     Column("Verdict"),
-    Column("Wins against SFT", help="Probability that people prefer it to SFT, by a Bradley-Terry "
-           "model of all judgments between policies (ties count half), with its 95% interval "
-           "clustered by prompt. The line in the middle is 50%."),
-    Column("Judgments", "right", "Between this policy and any other, from the random stream."),
+    Column("Wins against SFT", help="Probability that people prefer the policy to SFT, by a "
+           "Bradley-Terry model of all judgments between policies (ties count half), with its 95% "
+           "interval, clustered by prompt. The line in the middle is 50%."),
+    Column("Judgments", "right", "Judgments between this policy and any other, in the random stream."),
 )  # fmt: skip
 
 
@@ -45,7 +45,7 @@ def shown_policy(report: GateReport, chosen: str | None) -> Standing | None:
 def _meaning(found: Standing) -> str:
     """The reason for a verdict, or its consequence."""
     if found.verdict == "promoted" != found.by_evidence:
-        return "by a researcher's ruling, not by the evidence"
+        return "by a researcher's ruling; the evidence does not show it"
     return _MEANING[found.verdict]
 
 
@@ -55,8 +55,8 @@ def standing(report: GateReport, chosen: str | None) -> Markup:
     if found is None:
         return components.empty(
             "No trained policy yet",
-            "After the first training, people compare each new policy with SFT without knowing "
-            "which response is whose. The verdict appears here.",
+            "After the first training, annotators compare each new policy with SFT without knowing "
+            "which model wrote which response. The verdict appears here.",
         )
     return components.card(
         components.heading(found.policy, _meaning(found)),
@@ -75,7 +75,7 @@ def _progress(iteration: GateProgress | None, policy: str) -> Markup:
     judged, wanted = map(components.number, (iteration.judged, iteration.wanted))
     tone: Tone = "good" if share >= 1 else "info"
     return components.bar(share, tone=tone, label="judgments against SFT") + components.detail(
-        f"judgments against SFT: {judged} in, {wanted} wanted"
+        f"{judged} judgments against SFT; {wanted} wanted"
     )
 
 
@@ -87,15 +87,15 @@ def gate_notice(report: GateReport) -> Markup:
     if found.verdict == "blocked":
         return components.note(
             "bad",
-            f"{found.policy} is blocked: the next iteration samples {report.last_promoted}.",
-            "The Policies tab says why, and can overrule it.",
+            f"{found.policy} is blocked. The next iteration samples {report.last_promoted}.",
+            "The Policies tab shows the evidence. You can overrule the verdict there.",
         )
     if not found.may_stop:
         return Markup("")
     decision = found.sequential.decision
     return components.note(
         "good",
-        f"{found.policy} is {decision} than SFT: you may stop judging it.",
+        f"{found.policy} is {decision} than SFT. You can stop comparing them.",
         "The Policies tab shows the evidence. More labels still improve the reward model.",
     )
 
@@ -110,9 +110,9 @@ def curve(report: GateReport, chosen: str | None) -> Markup:
     chart = Chart(
         f"Sequential test of {found.policy} against SFT",
         [Series("log E", steps, values)],
-        "Logarithm of the e-value against “neither is better”, after each judged prompt. Above the "
-        "limit the test has decided. You can look at it as often as you like: if neither is "
-        "better, it ever passes the limit in at most 5% of cases.",
+        "Logarithm of the e-value against the hypothesis that neither is better, after each judged "
+        "prompt. Above the limit, the test has decided. You can check it at any time: if neither is "
+        "better, log E passes the limit in at most 5% of cases.",
         limits=[Limit(test.limit, "decided above this line")],
         y_title="log E",
         tall=True,
@@ -134,14 +134,16 @@ def board(report: GateReport) -> Markup:
         )
         for rank in report.leaderboard
     ]
-    heading = components.heading("Leaderboard", "all policies against SFT, judged by people")
+    heading = components.heading(
+        "Leaderboard", "all policies compared with SFT, by people's judgments"
+    )
     return heading + components.table(_COLUMNS, rows, caption="Leaderboard of policies")
 
 
 def _win_rate(rank: Rank) -> Markup:
     rate, low, high = rank.win_rate, rank.low, rank.high
     if rate is None or low is None or high is None:
-        return Markup("<span>no judgments connect it with SFT</span>")
+        return Markup("<span>not comparable with SFT yet</span>")
     bar = components.interval_bar(rank.policy, low, rate, high)
     exact = rate == low == high
     text = Markup("<span>reference</span>") if exact else components.with_interval(rate, low, high)

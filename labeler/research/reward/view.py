@@ -25,9 +25,9 @@ TONES: Mapping[str, components.Tone] = {
     "keep labeling": "bad",
 }
 _MEANING = {
-    "enough for PPO": "no figure advises against training a policy with it",
-    "best-of-N is safer": "good enough to select the best of several responses, but not for PPO",
-    "keep labeling": "more labels help more than training a policy with it",
+    "enough for PPO": "all checks allow training a policy with it",
+    "best-of-N is safer": "good enough to select the best of several responses, not good enough for PPO",
+    "keep labeling": "label more pairs before you train a policy with it",
 }
 _ALLOWS: Mapping[str, components.Tone] = {"ppo": "good", "best_of_n": "warn", "labeling": "bad"}
 _GROUPS = {
@@ -42,8 +42,8 @@ def verdict(report: RewardReport) -> Markup:
     if report.model is None:
         return components.empty(
             "No reward model yet",
-            "It is trained on your first labels. This page then shows how good it is, and whether it "
-            "is good enough for PPO.",
+            "It is trained on your first labels. Then this page shows its accuracy, and whether it is "
+            "good enough for PPO.",
         )
     if report.verdict is None:
         return components.empty(f"{report.model} has no report", _sentence(report.missing or ""))
@@ -95,10 +95,10 @@ def _accuracy(quality: Quality) -> Markup:
 def _ceiling(quality: Quality) -> Markup:
     ceiling, share = quality.ceiling, quality.share_of_ceiling
     if ceiling is None:
-        few = f"{components.plural(quality.overlap, 'pair')} of preferences by two people so far"
+        few = f"{components.plural(quality.overlap, 'pair')} with preferences of two people so far"
         return components.tile("Noise ceiling", components.DASH, few, help=_CEILING)
     if share is None:
-        detail = "there is no accuracy to compare with it"
+        detail = "the accuracy is not known"
     else:
         detail = (
             f"the accuracy is {components.percent(share.value)} of that "
@@ -110,15 +110,15 @@ def _ceiling(quality: Quality) -> Markup:
 
 
 _CEILING = (
-    "The accuracy of a perfect reward model: people contradict each other, so no model is right in "
-    "all cases. Estimated from how often a second person agrees with the first."
+    "The accuracy of a perfect reward model. People disagree with each other, so no model can "
+    "predict every judgment. Estimated from how often a second person agrees with the first."
 )
 
 
 def _calibration(quality: Quality) -> Markup:
     found, loss = quality.calibration, quality.log_loss
     chance = components.number(quality.coin_log_loss)
-    nats = f"log-loss {components.number(loss)}; chance with the right share of ties: {chance}"
+    nats = f"log-loss {components.number(loss)}; a constant prediction has {chance}"
     if found is None:
         return components.tile(
             "Calibration error", components.DASH, nats if loss is not None else ""
@@ -129,9 +129,10 @@ def _calibration(quality: Quality) -> Markup:
             components.percent(found.ece), components.percent(found.ece_by_chance)
         ),
         nats,
-        help="ECE: mean difference between predicted probabilities and observed frequencies. With "
-        "so few judgments, correct probabilities have an error up to the small figure. Log-loss: "
-        "nats per judgment, and that of chance with the share of ties of other prompts.",
+        help="Expected calibration error (ECE): mean difference between predicted probabilities and "
+        "observed frequencies. With this number of judgments, even correct probabilities have an "
+        "error up to the small figure. Log-loss: nats per judgment; the constant prediction is 50% "
+        "with the share of ties on other prompts.",
     )
 
 
@@ -139,7 +140,9 @@ def _length(quality: Quality) -> Markup:
     found = quality.length
     if found is None:
         return components.tile(
-            "Length correlation", components.DASH, "all preferences are between equal lengths"
+            "Length correlation",
+            components.DASH,
+            "all preferences are between responses of equal length",
         )
     rho, people, model = found.correlation, found.rule, found.reward
     spread = _to(rho.low, rho.high) if rho.low is not None and rho.high is not None else ""
@@ -179,8 +182,8 @@ def reliability(report: RewardReport) -> Markup:
             row.accuracy,
             row.low,
             row.high,
-            f"predicted {components.percent(row.stated)}, right in {components.percent(row.accuracy)} "
-            f"({components.interval(row.low, row.high)}) of {row.judgments}",
+            f"predicted {components.percent(row.stated)}, correct in {components.percent(row.accuracy)} "
+            f"({components.interval(row.low, row.high)}) of {components.plural(row.judgments, 'judgment')}",
             size=round(7 + 7 * math.sqrt(row.judgments / most)),
         )
         for row in bins
@@ -191,9 +194,9 @@ def reliability(report: RewardReport) -> Markup:
             Axis(0.5, 1, [(n / 10, f"{n}0%") for n in range(5, 11)], "predicted probability"),
             _SHARES,
             points,
-            help="Judgments by the probability that the reward model predicted for the likelier "
-            "response, and how often that response won. A calibrated model lies on the dashed line, "
-            "an overconfident one below it. Larger dots stand for more judgments.",
+            help="How often the response that the reward model favors won, by the probability that the "
+            "model predicted for it. The dots of a calibrated model lie on the dashed line, those of "
+            "an overconfident model below it. Larger dots stand for more judgments.",
             lines=[([(0.5, 0.5), (1, 1)], "ks-guide")],
         )
     )
@@ -227,7 +230,10 @@ def _table(title: str, names: Sequence[str], rows: Sequence[Accuracy], caption: 
         return Markup("")
     columns = (
         Column(title),
-        Column("Accuracy", help="With its 95% interval, clustered by prompt. The line is 50%."),
+        Column(
+            "Accuracy",
+            help="With its 95% interval, clustered by prompt. The line in the middle is 50%.",
+        ),
         Column("Judgments", "right"),
     )
     cells = [
@@ -258,15 +264,15 @@ def curve(report: RewardReport) -> Markup:
     if not found.points:
         return components.empty(
             "No learning curve yet",
-            "It trains the reward model again on a quarter, a half and three quarters of the labels, "
-            "in four orders, and forecasts the gain from the next 100 labels. That takes about as "
-            f"long as training the reward model six times{_seconds(report)}.",
+            "A learning curve trains the reward model again on a quarter, a half and three quarters of "
+            "the labels, in four orders, and forecasts the gain from the next 100 labels. This takes "
+            f"about six times as long as training the reward model{_seconds(report)}.",
         )
     points = [
         PlotPoint(
             p.labels, p.accuracy, p.low, p.high,
-            f"{p.labels:.0f} labels: right in {components.percent(p.accuracy, 1)} "
-            f"({components.interval(p.low, p.high)}) of {p.judgments}",
+            f"{p.labels:.0f} labels: accuracy {components.percent(p.accuracy, 1)} "
+            f"({components.interval(p.low, p.high)}) on {components.plural(p.judgments, 'judgment')}",
         )
         for p in found.points
     ]  # fmt: skip
@@ -298,7 +304,7 @@ def curve(report: RewardReport) -> Markup:
 
 def _seconds(report: RewardReport) -> str:
     seconds = report.curve_seconds
-    return f": {components.duration(seconds)}, judging by the last training" if seconds else ""
+    return f", or about {components.duration(seconds)}" if seconds else ""
 
 
 def progress(report: RewardReport) -> Markup:
@@ -313,7 +319,7 @@ def progress(report: RewardReport) -> Markup:
             components.bar(found.progress, label="learning curve"),
             components.detail(doing),
         )
-    done = f"{components.percent(found.progress)} is done and kept. It can continue from there."
+    done = f"{components.percent(found.progress)} is done and saved. You can continue from there."
     if found.state == "stopped":
         return components.note("warn", "The learning curve was stopped.", done)
     return components.note("bad", "The learning curve failed.", f"{found.reason}. {done}")

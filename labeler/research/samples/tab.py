@@ -20,8 +20,8 @@ from storage.tables import iterations, models, runs
 
 NONE_YET = components.empty(
     "No samples yet",
-    "After an iteration's evaluation, this page shows the responses of SFT, the previous and the "
-    "new policy to held-out prompts side by side.",
+    "After the evaluation of an iteration, this page shows the responses of SFT, the previous policy "
+    "and the new policy to held-out prompts side by side.",
 )
 
 
@@ -39,7 +39,7 @@ class SamplesTab(Tab):
             )
             self.needle = gr.Textbox(
                 label="Contains",
-                placeholder="a word in the prompt or a response",
+                placeholder="text in a prompt or response",
                 elem_id="samples-needle",
                 min_width=220,
                 scale=2,
@@ -81,7 +81,7 @@ class SamplesTab(Tab):
         try:
             samples = self._read(chosen, run.id, run.attempt)
         except (OSError, NotFound, KeyError) as error:
-            gone = components.empty("The samples of this iteration are gone", str(error))
+            gone = components.empty("The samples of this iteration are missing", str(error))
             return updates | self._nothing(gone)
         found = samples_view.select(samples, needle=needle or "", order=order)
         count = samples_view.pages(len(found))

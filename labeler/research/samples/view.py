@@ -106,7 +106,7 @@ def summary(samples: Sequence[Sample], reward_model: ModelVersion | None = None)
 def page(samples: Sequence[Sample], number: int) -> Markup:
     """One page of samples; `number` counts from 1."""
     if not samples:
-        return components.empty("Nothing matches", "Change the filter to see samples.")
+        return components.empty("No samples match", "Change the text under “Contains”.")
     shown = samples[(number - 1) * PAGE : number * PAGE]
     return components.lines(_card(sample) for sample in shown)
 

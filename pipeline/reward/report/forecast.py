@@ -1,4 +1,4 @@
-"""What more labels would bring: the trend of a learning curve and its uncertainty.
+"""What more labels would add: the trend of a learning curve and its uncertainty.
 
 The model is that accuracy grows by the same amount with each doubling of the labels, as Stiennon et
 al. (2020, *Learning to summarize from human feedback*, section 4.3) found for reward models of
@@ -139,10 +139,10 @@ def forecast(found: Trend | None, labels: int) -> Forecast:
 def _sentence(gain: float, low: float, high: float) -> str:
     between = f"{_points(low)} to {_points(high)}"
     if low > 0:
-        return f"the next {MORE_LABELS} labels would bring {_points(gain)} points of accuracy ({between})"
+        return f"the next {MORE_LABELS} labels would add {_points(gain)} points of accuracy ({between})"
     if high < 0.01:
         return (
-            f"the next {MORE_LABELS} labels would bring less than a point of accuracy ({between})"
+            f"the next {MORE_LABELS} labels would add less than a point of accuracy ({between})"
         )
     return (
         f"it is uncertain whether the next {MORE_LABELS} labels would help: {_points(gain)} points of "

@@ -65,25 +65,27 @@ def _judgments(quality: Quality) -> Check:
     found = f"{quality.decisive} held-out preferences on {quality.prompts} prompts"
     if quality.decisive < MIN_PREFERENCES:
         return check(
-            allows="labeling", says=f"{found}: too few ({MIN_PREFERENCES} are the minimum)"
+            allows="labeling", says=f"{found} are too few; at least {MIN_PREFERENCES} are needed"
         )
     if quality.decisive < ENOUGH_PREFERENCES:
         return check(
             allows="best_of_n",
-            says=f"{found}: all figures are rough ({ENOUGH_PREFERENCES} are enough)",
+            says=f"{found} give only rough figures; {ENOUGH_PREFERENCES} are enough",
         )
-    return check(allows="ppo", says=f"{found}: enough")
+    return check(allows="ppo", says=f"{found} are enough")
 
 
 def _accuracy(accuracy: WinRate) -> Check:
     check = partial(Check, name="accuracy")
-    found = f"it is right about {_interval(accuracy.win_rate, accuracy.low, accuracy.high)} of them"
+    found = (
+        f"it predicts {_interval(accuracy.win_rate, accuracy.low, accuracy.high)} of them correctly"
+    )
     if accuracy.low <= 0.5:
-        return check(allows="labeling", says=f"{found}, which may be no better than a coin")
+        return check(allows="labeling", says=f"{found}, which may be no better than chance")
     if accuracy.low < ACCURATE:
         return check(
             allows="best_of_n",
-            says=f"{found}: better than a coin, but not certainly better than {ACCURATE:.0%}",
+            says=f"{found}: better than chance, but not certainly better than {ACCURATE:.0%}",
         )
     return check(allows="ppo", says=f"{found}, certainly more than {ACCURATE:.0%}")
 
@@ -94,14 +96,15 @@ def _ceiling(quality: Quality) -> Check:
     if share is None or ceiling is None:
         return check(
             allows="ppo",
-            says="the noise ceiling is not known: two people both preferred a response of the same "
-            f"pair {quality.overlap} times, and {MIN_OVERLAP} are needed (labeling.overlap)",
+            says="the noise ceiling is not known: it needs "
+            f"{MIN_OVERLAP} pairs with preferences of two people, and there are {quality.overlap} "
+            "(labeling.overlap)",
             known=False,
         )
     high = share.high if share.high is not None else 1.0
     found = (
-        "because people disagree, a perfect reward model would be right about "
-        f"{_interval(ceiling.value, ceiling.low, ceiling.high)}; this one reaches "
+        "because people disagree, a perfect reward model would predict "
+        f"{_interval(ceiling.value, ceiling.low, ceiling.high)} correctly; this one reaches "
         f"{_interval(share.value, share.low or 0.0, high)} of that"
     )
     if high < NEAR_CEILING:
@@ -117,16 +120,18 @@ def _calibration(calibration: Calibration) -> Check:
         over = "overconfident" if calibration.overconfidence.value > 0 else "underconfident"
         return check(
             allows="best_of_n",
-            says=f"{found}, more than chance explains ({chance:.0%}): it is {over}, and PPO "
+            says=f"{found}, more than chance explains ({chance:.0%}): it is {over}. PPO "
             "depends on the size of rewards, best-of-N only on their order",
         )
     if ece > chance:
         return check(allows="ppo", says=f"{found}, slightly more than chance explains")
-    by_chance = f"{found}; on so few judgments, chance alone gives up to {chance:.0%}"
+    by_chance = f"{found}; with this number of judgments, chance alone gives up to {chance:.0%}"
     if ece <= CALIBRATED:
         return check(allows="ppo", says=by_chance)
     return check(
-        allows="ppo", says=f"{by_chance}, so it is not known whether they mislead", known=False
+        allows="ppo",
+        says=f"{by_chance}, so it is not known whether they are misleading",
+        known=False,
     )
 
 
@@ -143,7 +148,7 @@ def _length(length: LengthBias | None) -> Check:
     if _weaker_end(rho) > FOLLOWS_LENGTH:
         return check(
             allows="best_of_n",
-            says=f"{found}: it rewards length, and PPO would exploit that "
+            says=f"{found}. It rewards length, and PPO would exploit that "
             "(reward.length_penalty_weight)",
         )
     return check(allows="ppo", says=found)
@@ -161,7 +166,7 @@ def _labels(forecast: Forecast | None) -> Check:
     if forecast is None:
         return check(
             allows="ppo",
-            says="it is not known what more labels would bring: there is no learning curve yet",
+            says="the benefit of more labels is not known, because there is no learning curve yet",
             known=False,
         )
     low = forecast.low

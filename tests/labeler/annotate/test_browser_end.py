@@ -118,8 +118,8 @@ def test_pairs_that_others_hold_are_counted_apart(browser, small, who):
     with desk_page(browser, world, server, who) as page:
         page.keyboard.press("s")
         said = page.locator(".empty p")
-        expect(said).to_contain_text("Nothing left for you right now.")
-        expect(said).to_contain_text("1 pair is with another annotator and may come back.")
+        expect(said).to_contain_text("You have no pairs left to judge.")
+        expect(said).to_contain_text("Another annotator has 1 pair, which may come back to you.")
         assert "every pair" not in said.inner_text()
 
 
@@ -133,7 +133,7 @@ def test_today_begins_at_the_annotators_midnight(browser, small, who):
         page.goto(f"{server.url}/label/")
         wait_for_pair(page)
         page.locator(".menu summary").click()
-        page.get_by_role("button", name="Your figures").click()
+        page.get_by_role("button", name="Your statistics").click()
         expect(page.locator("dialog.figures")).to_contain_text("Judged today")
     for path in ("progress", "figures"):
         assert f"{server.url}/label/api/{path}?offset=345" in asked
@@ -146,7 +146,7 @@ def test_a_first_visit_marks_the_guidelines_as_new(browser, small, who, width):
         expect(page.locator(".fresh")).to_be_visible()
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         page.keyboard.press("g")
-        expect(page.locator(".guidelines")).to_contain_text("Longer is not better")
+        expect(page.locator(".guidelines")).to_contain_text("because it is longer")
         page.reload()
         wait_for_pair(page)
         page.wait_for_load_state("networkidle")

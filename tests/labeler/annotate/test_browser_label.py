@@ -358,10 +358,10 @@ def test_help_guidelines_and_dark(browser, world, server, who):
         expect(page.locator("dialog.help")).to_be_hidden()
         expect(desk).not_to_have_class(re.compile("keys-off"))
         page.keyboard.press("g")
-        expect(page.locator(".guidelines")).to_contain_text("Longer is not better")
+        expect(page.locator(".guidelines")).to_contain_text("because it is longer")
         page.keyboard.press("Escape")
         expect(page.locator(".guidelines")).to_be_hidden()
-        page.get_by_label("Light or dark").click()
+        page.get_by_label("Switch between light and dark").click()
         for scheme in ("light", "dark"):  # what was chosen stands
             page.emulate_media(color_scheme=scheme)
             page.evaluate("new Promise((seen) => requestAnimationFrame(() => setTimeout(seen)))")
@@ -385,7 +385,7 @@ def test_an_empty_desk_says_so_and_fills_by_itself(browser, world, server, who):
         assert shown(page)[0] == "A new question?"
         expect(page.locator("[data-count=remaining]")).to_have_text("1", timeout=5_000)
         page.keyboard.press("1")
-        expect(page.locator(".empty")).to_contain_text("1 judged today")
+        expect(page.locator(".empty")).to_contain_text("You judged 1 today")
 
 
 def test_hostile_text_stays_in_its_box_and_calls_nobody(browser, world, server, who):

@@ -250,7 +250,7 @@ def test_a_browser_that_keeps_nothing_is_not_sent_away_with_labels_unsent(browse
 def test_guidelines_that_cover_the_pair_hold_the_keys_back(browser, world, server, who):
     with desk_page(browser, world, server, who, width=390, height=844) as page:
         page.keyboard.press("g")
-        expect(page.locator(".guidelines")).to_contain_text("Longer is not better")
+        expect(page.locator(".guidelines")).to_contain_text("because it is longer")
         for key in "12s":
             page.keyboard.press(key)
         page.keyboard.press("g")
@@ -266,7 +266,7 @@ def test_guidelines_that_could_not_be_fetched_are_fetched_when_opened(browser, w
         wait_for_pair(page)
         page.unroute("**/label/api/guidelines")
         page.keyboard.press("g")
-        expect(page.locator(".guidelines")).to_contain_text("Longer is not better")
+        expect(page.locator(".guidelines")).to_contain_text("because it is longer")
 
 
 def test_a_discarded_label_is_not_undone_and_shortcuts_can_be_off(browser, world, server, who):
@@ -280,7 +280,7 @@ def test_a_discarded_label_is_not_undone_and_shortcuts_can_be_off(browser, world
         expect(page.locator(".announcer")).to_have_text("There is nothing to undo.")
         expect(page.locator(".tray article")).to_have_count(0)
         page.keyboard.press("?")
-        page.get_by_role("button", name="Switch shortcuts off").click()
+        page.get_by_role("button", name="Turn off shortcuts").click()
         page.keyboard.press("Escape")
         page.keyboard.press("1")
         page.reload()  # it is remembered
@@ -289,7 +289,7 @@ def test_a_discarded_label_is_not_undone_and_shortcuts_can_be_off(browser, world
         page.wait_for_timeout(300)
         assert judgments_of(world[0], who) == []
         page.get_by_label("Keyboard shortcuts").first.click()
-        page.get_by_role("button", name="Switch shortcuts on").click()
+        page.get_by_role("button", name="Turn on shortcuts").click()
         page.keyboard.press("Escape")
         press(page, "1")
         status(page, "saved")

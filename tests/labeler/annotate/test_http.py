@@ -173,7 +173,7 @@ def test_a_503_names_no_file_to_annotators_but_in_the_log_and_to_researchers(
         ({"milliseconds": -1}, "milliseconds"),
         ({"milliseconds": 10**12}, "milliseconds"),
         ({"shown_swapped": True}, "shown_swapped"),
-        ({"comment": "a\0b"}, "comment: holds a NUL character, which no file of an export can."),
+        ({"comment": "a\0b"}, "comment: contains a NUL character, which exports cannot store."),
         ({"criteria": {"x": "a"}}, "criteria.x: Input should be 'helpful'"),
     ],
 )

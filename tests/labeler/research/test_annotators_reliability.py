@@ -34,17 +34,17 @@ def judging(name: str, **more) -> AnnotatorFigures:
     ("figures", "words"),
     [
         ({}, []),
-        ({"left_rate": 0.83}, ["answers left 83% of the time"]),
-        ({"left_rate": 0.2}, ["answers right 80% of the time"]),
+        ({"left_rate": 0.83}, ["prefers the left in 83% of decisions"]),
+        ({"left_rate": 0.2}, ["prefers the right in 80% of decisions"]),
         ({"left_rate": 0.66}, []),  # (.66 − .5) / √(.25 / 80) = 2.9 standard errors
         # (.45 − .15) / √(.225 · .775 · (1/100 + 1/300)) = .30 / .0482 = 6.2
-        ({"tie_rate": 0.45}, ["calls 45% ties, others 15%"]),
+        ({"tie_rate": 0.45}, ["judges 45% as ties; others 15%"]),
         ({"tie_rate": 0.27}, []),  # (.27 − .15) / √(.18 · .82 · (1/100 + 1/300)) = 2.7
-        ({"both_bad_rate": 0.4}, ["calls 40% both bad, others 5%"]),
-        ({"median_seconds": 2.5}, ["answers in 2.5 s, others in 9.0 s"]),
+        ({"both_bad_rate": 0.4}, ["judges 40% as both bad; others 5%"]),
+        ({"median_seconds": 2.5}, ["takes 2.5 s per pair; others 9.0 s"]),
         ({"median_seconds": 2.5, "judgments": 12}, []),
         ({"agreement": 0.4, "agreement_interval": (0.28, 0.53)},
-         ["agrees with others on 40%, others on 70%"]),
+         ["agrees with others in 40% of cases; others 70%"]),
         ({"agreement": 0.5, "agreement_interval": (0.37, 0.65)}, []),
     ],
 )  # fmt: skip
@@ -67,7 +67,7 @@ def test_a_slope_is_put_into_words_where_it_is_known_well():
     said = [reliability_view.remarks(f, everybody, fitted) for f in everybody]
     assert said == [
         ["prefers the response with the lower reward"],
-        ["follows the reward less than half as closely as most"],
+        ["choices depend on the reward less than half as strongly as average"],
         [],
         [],  # nobody says how well it is known
     ]
@@ -130,12 +130,12 @@ def test_alpha_stands_beside_what_the_model_expects():
         expected_alpha=0.312, observed_alpha=0.288, overlapping_items=40,
     )  # fmt: skip
     seen = reliability_view.agreement(KNOWN, fitted)
-    assert "expected 0.31 on 40 unseen pairs, where it was 0.29" in seen
+    assert "expected 0.31 on 40 unseen pairs; observed there 0.29" in seen
     assert "1 is perfect, 0 is chance" in reliability_view.agreement(KNOWN, None)
 
 
 # Wilson's interval of 60% of 100: (.6 + .0192 ± 1.96 √(.0024 + .000096))/1.0384 = .502 to .691
-SEEN = "on 100 unseen pairs people agreed in 60% (50–69%): "
+SEEN = "observed on 100 unseen pairs: 60% (50–69%), "
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ SEEN = "on 100 unseen pairs people agreed in 60% (50–69%): "
         (0.7, f"{SEEN}less than expected"),
         (0.69, f"{SEEN}as expected"),
         (0.5, f"{SEEN}more than expected"),
-        (None, "was judged by two people"),
+        (None, "two people have judged none"),
     ],
 )
 def test_agreement_stands_beside_what_the_model_expects_of_the_same_pairs(expected, words):

@@ -99,7 +99,7 @@ def test_train_is_pressed_then_the_run_fails_and_is_resumed(browser, world):
         assert world.loop.asked == [("train", {"ppo.kl_weight": "0.1"})]
 
         # From here on nothing is pressed: the open page must see the failure by itself.
-        world.loop.reason = "Iteration 2 is in its PPO phase."
+        world.loop.reason = "Iteration 2 is in its policy phase."
         failed = world.seeding.failed_ppo(2)
         world.loop.stopped = Stopped(
             run=failed.id, attempt=1, stage="policy", status="failed", reason=failed.reason or "",

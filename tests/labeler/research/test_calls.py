@@ -15,7 +15,7 @@ from labeler.research.data import tab as data_tab
 from storage.tables import annotators, settings
 from tests.helpers.desk_world import add_person, make_app, serving, session_cookie, workspace
 
-NOTHING = "Nothing was saved."
+NOTHING = "The guidelines were not saved."
 
 
 @pytest.fixture(scope="module")

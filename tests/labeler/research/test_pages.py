@@ -98,7 +98,7 @@ def test_the_annotators_tab_says_how_everybody_judges(tabs, seeded):
     assert f"{outcomes['tie'] / len(stored):.0%}" in ada
     assert "1.30<small>1.06 to 1.54</small>" in ada  # what the newest reward model has fitted
     (carl,) = [row for row in figures.split("<tr>") if "Careless" in row]
-    assert "answers left 100% of the time" in carl
+    assert "prefers the left in 100% of decisions" in carl
     assert "Krippendorff" in seen[tabs.annotators.agreement]
     assert "66.0%" in seen[tabs.annotators.agreement]
 
@@ -132,7 +132,7 @@ def test_a_policy_that_is_being_evaluated_is_not_given_the_figures_of_the_last_o
 
 
 def test_an_empty_workspace_has_a_state_and_every_tab_shows_something(tmp_path):
-    loop = RecordingLoop("The loop has not started: import prompts first.")
+    loop = RecordingLoop("The loop has not started. Import prompts first.")
     with Database.open(tmp_path / "empty") as empty:
         made = all_tabs(empty, loop)
         tabs: list[Any] = [
@@ -314,7 +314,7 @@ def test_the_first_iteration_has_no_previous_policy_and_a_filter_narrows(tabs):
 def test_samples_whose_files_are_gone_say_so(db, live):
     Seeding(db).run(1, "evaluate", "succeeded")
     tab = live.samples
-    assert "are gone" in tab.refresh(1, "gain", "", 1)[tab.list]
+    assert "are missing" in tab.refresh(1, "gain", "", 1)[tab.list]
 
 
 # Data

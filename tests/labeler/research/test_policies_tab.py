@@ -74,11 +74,11 @@ def test_the_policy_being_judged_is_shown_until_another_is_chosen(world: World):
     first = tab.refresh(None)
     assert first[tab.policy].value == "policy-2"
     assert "significantly better than SFT" in first[tab.standing]
-    assert "judgments against SFT: 60 in, 10 wanted" in first[tab.standing]  # half of 20 labels
+    assert "60 judgments against SFT; 10 wanted" in first[tab.standing]  # half of 20 labels
     other = tab.refresh("policy-1")
     assert other[tab.policy].value == "policy-1"
-    assert "Its reward model predicted 72%" in other[tab.standing]
-    assert "judgments against SFT:" not in other[tab.standing]  # they are about the other one now
+    assert "its reward model predicted 72%" in other[tab.standing]
+    assert "judgments against SFT;" not in other[tab.standing]  # they are about the other one now
 
 
 def test_the_curve_carries_every_point_and_its_limit(world: World):
@@ -113,13 +113,13 @@ def test_an_interval_is_drawn_where_it_lies():
     shown = str(policies_view.board(report))
     assert 'style="left:55.0%;width:25.0%"' in shown
     assert '<b style="left:70.0%">' in shown
-    assert "no judgments connect it with SFT" in shown
+    assert "not comparable with SFT yet" in shown
     assert "55–80%" in shown
 
 
 def test_the_loop_says_when_judging_may_stop_and_when_a_policy_is_blocked(world: World):
     tab = world.loop_tab
-    assert "policy-2 is better than SFT: you may stop judging it." in tab.refresh()[tab.gate]
+    assert "policy-2 is better than SFT. You can stop comparing them." in tab.refresh()[tab.gate]
     report = world.loop.gate()
 
     def news(**changes: Any) -> str:
@@ -130,7 +130,7 @@ def test_the_loop_says_when_judging_may_stop_and_when_a_policy_is_blocked(world:
 
     assert news(may_stop=False) == ""
     blocked = news(verdict="blocked")
-    assert "policy-2 is blocked: the next iteration samples sft-1." in blocked
+    assert "policy-2 is blocked. The next iteration samples sft-1." in blocked
     assert "may stop" not in blocked
 
 
@@ -161,7 +161,7 @@ def test_before_any_policy_there_is_a_word_on_what_comes(world: World):
     assert (shown[tab.curve], shown[tab.board]) == ("", "")
     assert not shown[tab.overruling].visible  # there is nothing to rule on
     assert world.policies.refresh(None)[world.policies.overruling].visible
-    assert "no trained policy to rule on" in tab._rule(None, "promote", "x", asked_by(world.db))[tab.answer]  # fmt: skip
+    assert "There is no trained policy yet" in tab._rule(None, "promote", "x", asked_by(world.db))[tab.answer]  # fmt: skip
 
 
 def test_a_ruling_needs_a_reason_and_carries_the_researchers_name(world: World):
@@ -171,10 +171,10 @@ def test_a_ruling_needs_a_reason_and_carries_the_researchers_name(world: World):
     assert tab.reason not in refused  # what was typed stays
     reason = f"read all of them {HOSTILE}"
     stored = tab._rule("policy-1", "promote", reason, who)
-    assert "policy-1 is promoted now." in stored[tab.answer]
+    assert "policy-1 is now promoted." in stored[tab.answer]
     assert stored[tab.reason] == ""
     assert "Rosa ruled “promote”" in stored[tab.standing]
-    assert "by a researcher&#39;s ruling, not by the evidence" in stored[tab.standing]
+    assert "by a researcher&#39;s ruling; the evidence does not show it" in stored[tab.standing]
     assert "significantly better" not in stored[tab.standing]
     assert "<img" not in stored[tab.standing]
     history = world.history.refresh(None)[world.history.rulings]

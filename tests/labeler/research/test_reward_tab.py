@@ -111,7 +111,7 @@ def test_figures_stand_with_what_they_are_known_by():
     for text in (
         "72.0% <small>63–79%</small>", "90 held-out preferences · 60 prompts",
         "84.0% <small>80–89%</small>", "the accuracy is 86% of that (75–96%)",
-        "6% <small>by chance up to 14%</small>", "log-loss 0.842; chance with the right share of ties: 0.987",
+        "6% <small>by chance up to 14%</small>", "log-loss 0.842; a constant prediction has 0.987",
         "0.18 <small>−0.05 to 0.39</small>", "the longer response in 56%, the reward model in 60%",
     ):  # fmt: skip
         assert text in shown
@@ -119,7 +119,7 @@ def test_figures_stand_with_what_they_are_known_by():
         accuracy=None, ceiling=None, share_of_ceiling=None, calibration=None, length=None, overlap=1
     )
     shown = str(reward_view.figures(report(quality=bare)))
-    assert "1 pair of preferences by two people so far" in shown
+    assert "1 pair with preferences of two people so far" in shown
     assert shown.count('<div class="ks-value">–') == 4
     alone = {"value": 0.2, "low": None, "high": None}
     single = quality()["length"] | {"correlation": alone}
@@ -138,7 +138,7 @@ def test_the_reliability_diagram_puts_each_bin_in_its_place():
     assert 'style="left:0.0%;top:40.0%;width:10px;height:10px"' in shown
     assert 'class="ks-whisker" d="M500.0 50.00L500.0 30.00"' in shown
     assert 'class="ks-guide" d="M0.0 50.00L1000.0 0.00"' in shown
-    assert "predicted 75%, right in 60% (50–70%) of 16" in shown
+    assert "predicted 75%, correct in 60% (50–70%) of 16 judgments" in shown
 
 
 def test_rows_by_margin_and_by_agreement():
@@ -181,8 +181,8 @@ def test_the_curve_has_its_points_trend_and_band(world: World):
     assert f"left:{100 * 400 / 416:.2f}%" in shown
     to_come = str(reward_view.curve(report()))
     assert "No learning curve yet" in to_come
-    assert "reward model six times: 4 min 00 s, judging by the last training." in to_come
-    assert "reward model six times." in str(reward_view.curve(report(curve_seconds=None)))
+    assert "six times as long as training the reward model, or about 4 min." in to_come
+    assert "training the reward model." in str(reward_view.curve(report(curve_seconds=None)))
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_the_curve_has_its_points_trend_and_band(world: World):
             "stopped",
             "Continue learning curve",
             None,
-            "25% is done and kept",
+            "25% is done and saved",
         ),
         ("failed", "Continue learning curve", None, "out of memory &lt;img"),
         ("done", None, None, ""),

@@ -77,7 +77,7 @@ def test_going_back_is_to_this_workspaces_settings_and_general_defaults_are_warn
     rate = next(c for c in tab.form.components if c.label == "ppo.lr")
     back, general = tab._fill_with(False), tab._fill_with(True)
     assert (back[rate]["value"], general[rate]["value"]) == ("5e-05", "3e-06")
-    assert "This workspace has other settings: ppo.lr=5e-05." in general[tab.answer]
+    assert "This workspace uses other values: ppo.lr=5e-05." in general[tab.answer]
     assert back[tab.answer] == ""
     assert classes(tab, back) == {}
 

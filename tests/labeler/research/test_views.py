@@ -200,7 +200,7 @@ WEAK = {"accuracy": 1 / 3, "accuracy_low": 0.01, "accuracy_high": 0.96, "held_ou
         ),
         (
             WEAK | {"accuracy_low": 0.51, "held_out_preferences": 29},
-            "measured on 29 held-out preferences only",
+            "measured on only 29 held-out preferences",
         ),
         (WEAK | {"accuracy_low": 0.51, "held_out_preferences": 30}, ""),
         ({}, ""),
@@ -221,7 +221,7 @@ def test_wins_by_a_weak_reward_model_bear_a_caution_on_every_tab_that_shows_them
         samples = samples_view.summary([sample("q", reference=0.0, policy=1.0)], model)
         history = history_view.table([done], {}, {"r": model}, [], {})
         for seen in (loop, samples, history):
-            assert ("The wins are uncertain" in seen) is warned
+            assert ("The win rates are uncertain" in seen) is warned
         for seen in (samples, history):
             assert "reward model" in seen
 
@@ -444,7 +444,7 @@ def test_changed_fields_become_text_for_the_pipeline():
 def test_an_emptied_number_is_refused_with_its_default():
     made, settings, shown = form()
     shown["setting-ppo-lr"] = ""
-    with pytest.raises(ValueError, match=r"ppo\.lr is empty; its default is 3e-06"):
+    with pytest.raises(ValueError, match=r"ppo\.lr is empty\. Its default is 3e-06"):
         made.overrides(settings, list(shown.values()))
 
 

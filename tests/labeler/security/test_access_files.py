@@ -239,7 +239,7 @@ def test_two_lengths_of_one_body_are_refused_and_what_follows_is_not_read(world)
         opened.sendall(request.encode())
         answer = opened.makefile("rb").read()
     assert answer.startswith(b"HTTP/1.1 400")
-    assert b"exclude each other" in answer
+    assert b"cannot have both" in answer
     assert answer.count(b"HTTP/1.1") == 1
 
 

@@ -208,12 +208,12 @@ def hold_to_the_table(world, role, methods):
             status, headers, body = ask(world, role, method, path)
             refused = status in (401, 403, 404, 405) and (
                 b"Sign in first" in body
-                or b"closed" in body
+                or b"is not available" in body
                 or b"for researchers" in body
-                or b"not possible here" in body
-                or b"no such address" in body
+                or b"not allowed here" in body
+                or b"address does not exist" in body
                 or b"page does not exist" in body
-                or b"needs the admin token" in body
+                or b"needs the workspace's admin token" in body
             )
             counted[refused] += 1
             if refused == permitted and not (permitted and method == "HEAD"):

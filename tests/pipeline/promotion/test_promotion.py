@@ -100,12 +100,12 @@ def test_outcomes_and_predictions_are_the_policys_own_whichever_side_it_stood_on
 
 
 def test_too_little_evidence_is_provisional(world: Database):
-    assert standing(world).words == ["Nobody has compared it with SFT yet."]
+    assert standing(world).words == ["People have not compared it with SFT yet."]
     compare(world, "policy-1", "sft-1", TWELVE_WINS[:11])
     found = standing(world)
     assert (found.verdict, found.may_stop, found.alarm) == ("provisional", False, None)
     assert "100% of 11 judgments on 11 prompts" in found.words[0]
-    assert "log E is 2.8, and it decides at 3.0" in found.words[1]  # log 15.9
+    assert "log E is 2.8, and the test decides at 3.0" in found.words[1]  # log 15.9
 
 
 def test_a_policy_that_is_clearly_better_is_promoted_and_judging_may_stop(world: Database):
@@ -136,8 +136,8 @@ def test_the_alarm_blocks_even_a_policy_that_people_prefer(world: Database):
 @pytest.mark.parametrize(
     ("prompts", "says"),
     [
-        (19, "people gave 50%.  The over-optimization alarm needs 20 prompts."),
-        (20, "people gave 50% (z = 0.0): no sign of over-optimization."),
+        (19, "people gave 50%. The over-optimization alarm needs 20 prompts."),
+        (20, "people gave 50% (z = 0.0). This shows no over-optimization."),
     ],
 )
 def test_over_optimization_is_denied_only_where_it_could_be_seen(

@@ -110,7 +110,7 @@ def test_reasons_name_their_figures():
     assert "by −0.60" in check("length", length=length(-0.6, -0.7, -0.51)).says
     assert "no learning curve yet" in check("labels", None).says
     few = check("ceiling", share_of_ceiling=None, ceiling=None, overlap=7)
-    assert "preferred a response of the same pair 7 times, and 20 are needed" in few.says
+    assert "needs 20 pairs with preferences of two people, and there are 7" in few.says
     assert not few.known
     assert not check("labels", None).known
     assert check("ceiling").known
