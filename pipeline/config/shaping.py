@@ -55,7 +55,9 @@ class ShapingConfig(Section):
     )
     words: int = setting(100, "overlong: maximum number of words without a penalty.", low=1)
     words_buffer: int = setting(
-        25, "overlong: number of further words over which the penalty grows to its full weight.", low=1
+        25,
+        "overlong: number of further words over which the penalty grows to its full weight.",
+        low=1,
     )
     format: str = setting(
         r"(?s).+[.!?]\s*", "format: regular expression that the whole completion should match."

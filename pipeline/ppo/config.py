@@ -128,7 +128,11 @@ class PPOConfig(Section):
     )
     gamma: float = setting(1.0, "Discount per token.", source="InstructGPT", above=0, high=1)
     lam: float = setting(
-        0.95, "GAE's λ: 0 relies on the values, 1 on the sampled returns.", source="GAE", low=0, high=1
+        0.95,
+        "GAE's λ: 0 relies on the values, 1 on the sampled returns.",
+        source="GAE",
+        low=0,
+        high=1,
     )
     whiten_advantages: bool = setting(
         True, "Shift and scale advantages to mean 0 and variance 1 over all sampled tokens."
@@ -253,7 +257,9 @@ class PPOConfig(Section):
         above=0,
     )
     top_k: int = setting(
-        0, "Sample from this many of the likeliest tokens; 0 is off. Log-probabilities ignore it.", low=0
+        0,
+        "Sample from this many of the likeliest tokens; 0 is off. Log-probabilities ignore it.",
+        low=0,
     )
     top_p: float = setting(
         1.0,
@@ -279,8 +285,12 @@ class PPOConfig(Section):
         0.3, "Share of the GPU's memory that vLLM uses while it samples.", above=0, high=1
     )
     max_new_tokens: int = setting(64, "Maximum tokens per response, end-of-text included.", low=1)
-    min_new_tokens: int = setting(0, "Minimum tokens per response; end-of-text is not sampled earlier.", low=0)
-    max_prompt_tokens: int = setting(512, "Maximum tokens per prompt; a longer prompt is an error and is not truncated.", low=1)
+    min_new_tokens: int = setting(
+        0, "Minimum tokens per response; end-of-text is not sampled earlier.", low=0
+    )
+    max_prompt_tokens: int = setting(
+        512, "Maximum tokens per prompt; a longer prompt is an error and is not truncated.", low=1
+    )
 
     # The run.
     seed: int = setting(0, "Seed of prompt order, sampling and minibatches.", low=0, high=2**32 - 1)

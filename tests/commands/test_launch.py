@@ -453,7 +453,7 @@ def test_settings_stand_with_value_default_and_meaning(workspace: Path):
     assert {s["name"] for s in general} == {s.name for s in Config().settings()}
     lines = run("settings").splitlines()
     assert len(lines) == 2 * len(general)
-    assert "    Seed of every random choice in the pipeline." in lines
+    assert "    Seed of all random choices in the pipeline." in lines
     here = run("settings", "--workspace", workspace).splitlines()
     assert (
         "ppo.max_new_tokens=256  (default: 64)" in here

@@ -46,11 +46,11 @@ class RecordingLoop:
         return [
             SettingView(
                 name="ppo.updates", value=100, default=100, kind="int", basic=True,
-                help="Policy updates in the run; each samples, scores and trains once.",
+                help="Policy updates in the run. Each one samples, scores and trains once.",
             ),
             SettingView(
                 name="ppo.kl_weight", value=0.05, default=0.05, kind="float", basic=True,
-                help="β: reward paid per nat of divergence from the reference.",
+                help="β: penalty per nat of KL from the reference, in reward units.",
             ),
             SettingView(
                 name="ppo.lr", value=5e-05, default=3e-06, kind="float", basic=True,
@@ -59,7 +59,7 @@ class RecordingLoop:
             SettingView(
                 name="reward.tie_model", value="rao_kupper", default="rao_kupper", kind="str",
                 choices=("rao_kupper", "drop", "half"), basic=True,
-                help="What ties teach: a learned tie threshold, nothing, or half a win each.",
+                help="How ties are modeled.",
             ),
             SettingView(
                 name="reward.center", value=True, default=True, kind="bool",

@@ -25,7 +25,9 @@ _COLUMNS = (
 def people(work: Sequence[Work], *, now: datetime) -> Markup:
     """A row for each person, with buttons."""
     if not work:
-        return components.empty("No annotators yet", "Add an annotator and send them the invite link.")
+        return components.empty(
+            "No annotators yet", "Add an annotator and send them the invite link."
+        )
     return components.table(_COLUMNS, (_row(item, now) for item in work), caption="Annotators")
 
 

@@ -141,9 +141,7 @@ def _sentence(gain: float, low: float, high: float) -> str:
     if low > 0:
         return f"the next {MORE_LABELS} labels would add {_points(gain)} points of accuracy ({between})"
     if high < 0.01:
-        return (
-            f"the next {MORE_LABELS} labels would add less than a point of accuracy ({between})"
-        )
+        return f"the next {MORE_LABELS} labels would add less than a point of accuracy ({between})"
     return (
         f"it is uncertain whether the next {MORE_LABELS} labels would help: {_points(gain)} points of "
         f"accuracy ({between})"

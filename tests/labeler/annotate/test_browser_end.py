@@ -108,7 +108,7 @@ def test_while_a_policy_trains_pairs_come_with_the_next_round(browser, small, wh
     with desk_page(browser, world, server, who) as page:
         press(page, "1")
         page.keyboard.press("1")
-        expect(page.locator(".empty p")).to_contain_text("here when the next round starts.")
+        expect(page.locator(".empty p")).to_contain_text("here when the next iteration starts.")
 
 
 def test_pairs_that_others_hold_are_counted_apart(browser, small, who):

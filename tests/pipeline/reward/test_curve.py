@@ -259,7 +259,7 @@ def test_a_report_has_figures_verdict_and_no_curve_yet(world: World):
     # 3 trainings on a quarter, a half and three quarters in each of 4 orders: 4 · 1.5.
     assert found.curve_seconds == 6 * world.found.summary["seconds"] > 0
     assert "no learning curve yet: --curve makes one" in format_report(found)
-    assert "\n  ? it is not known what more labels would bring" in format_report(found)
+    assert "\n  ? the benefit of more labels is not known" in format_report(found)
     assert from_json(RewardReport, json.loads(json.dumps(to_json(found)))) == found
     with pytest.raises(ValueError, match="no reward model reward-7; there are: reward-1"):
         world.reports.report("reward-7")
