@@ -298,7 +298,7 @@ def test_pairs_are_queued_from_the_data_page_and_bad_rows_are_told(browser, worl
     with research_page(browser, world) as page:
         open_tab(page, "Data")
         form = page.locator("#upload-pairs form")
-        queue_them = form.get_by_role("button", name="Queue the pairs")
+        queue_them = form.get_by_role("button", name="Add to queue")
         queue_them.click()
         expect(form.get_by_role("status")).to_contain_text("Choose a file first")
         form.locator("input[type=file]").set_input_files(pairs)
