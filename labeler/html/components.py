@@ -148,6 +148,15 @@ def moment(value: datetime | None) -> Markup:
     )
 
 
+def sentence(text: str) -> str:
+    """Text with a capital letter and a period; a name such as ``ppo.lr`` at its start stays."""
+    text = text.strip()
+    first = text.split(" ", 1)[0]
+    if first.isalpha():
+        text = text[:1].upper() + text[1:]
+    return text if not text or text.endswith((".", "!", "?", "…")) else f"{text}."
+
+
 def plural(count: int, noun: str, nouns: str = "") -> str:
     """``1 label``, ``2 labels``."""
     return f"{count:,} {noun if count == 1 else nouns or noun + 's'}"

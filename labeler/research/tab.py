@@ -12,7 +12,7 @@ import gradio as gr
 from gradio.blocks import Block
 from gradio.components import Component
 
-from labeler.html.components import Markup, Tone, heading, note, render
+from labeler.html.components import Markup, Tone, heading, note, render, sentence
 
 T = TypeVar("T")
 
@@ -82,7 +82,7 @@ class Answer:
     refusal: str = ""
 
 
-def attempt(action: Callable[[], str | Markup], refused: str = "Refused.") -> Answer:
+def attempt(action: Callable[[], str | Markup], refused: str = "This was refused.") -> Answer:
     """Run what a button asks for.
 
     `action` returns the sentence or the piece of HTML to show, or "" if the rest of the page shows
@@ -92,7 +92,7 @@ def attempt(action: Callable[[], str | Markup], refused: str = "Refused.") -> An
     try:
         done = action()
     except (ValueError, LookupError) as error:
-        return Answer(alert("bad", refused, str(error)), str(error))
+        return Answer(alert("bad", refused, sentence(str(error))), str(error))
     if isinstance(done, Markup):
         return Answer(render(done))
     return Answer(alert("good", done) if done else "")

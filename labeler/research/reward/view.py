@@ -46,11 +46,13 @@ def verdict(report: RewardReport) -> Markup:
             "good enough for PPO.",
         )
     if report.verdict is None:
-        return components.empty(f"{report.model} has no report", _sentence(report.missing or ""))
+        return components.empty(
+            f"{report.model} has no report", components.sentence(report.missing or "")
+        )
     found = report.verdict
     reasons = [
         Markup('<li class="ks-{}">{}</li>').format(
-            _ALLOWS[check.allows] if check.known else "neutral", _sentence(check.says)
+            _ALLOWS[check.allows] if check.known else "neutral", components.sentence(check.says)
         )
         for check in found.checks
     ]
@@ -60,10 +62,6 @@ def verdict(report: RewardReport) -> Markup:
         Markup('<ul class="ks-reasons">{}</ul>').format(components.lines(reasons)),
         css="ks-verdict",
     )
-
-
-def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}."
 
 
 # ------------------------------------------------------------------ figures

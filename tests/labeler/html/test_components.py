@@ -78,6 +78,20 @@ def test_duration(seconds, text):
 
 
 @pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("there is no run yet", "There is no run yet."),
+        ("ppo.lr is empty", "ppo.lr is empty."),
+        ("reward-1 has no report", "reward-1 has no report."),
+        ("Choose a role.", "Choose a role."),
+        ("", ""),
+    ],
+)
+def test_sentences_begin_with_a_capital_and_end_with_a_period(text, sentence):
+    assert components.sentence(text) == sentence
+
+
+@pytest.mark.parametrize(
     ("before", "text"),
     [
         (timedelta(seconds=59), "just now"),

@@ -85,7 +85,7 @@ def test_a_researcher_overrules_the_gate(browser, world):
         expect(page.locator("#ruling-answer")).to_contain_text("needs a written reason")
         page.locator("#ruling-reason textarea").fill("read all five")
         page.locator("#rule").click()
-        expect(page.locator("#ruling-answer")).to_contain_text("policy-1 is promoted now.")
+        expect(page.locator("#ruling-answer")).to_contain_text("policy-1 is now promoted.")
         expect(page.locator("#standing")).to_contain_text("Rosa ruled “promote”: read all five")
         expect(page.locator("#leaderboard .ks-range").first).to_be_visible()
 

@@ -68,7 +68,7 @@ def test_nobody_without_a_name_is_added(world, name):
     db, page = world
     before = len(annotators.listing(db))
     done = page.call(page.of("annotator-add", "click"), [name, "annotator"])
-    assert "an annotator needs a name" in json.dumps(done["output"]["data"])
+    assert "An annotator needs a name" in json.dumps(done["output"]["data"])
     assert len(annotators.listing(db)) == before
 
 
@@ -84,9 +84,9 @@ def test_nobody_without_a_role_is_added(world):
         *((event, "no such button") for event in (None, 5, [], "action", {}, {"action": "clear"})),
         ({"action": 1, "id": 2}, "no such button"),
         ({"action": "drop", "id": "x"}, "no such button"),
-        ({"action": "invite", "id": "x"}, "there is no annotator"),
-        ({"action": "disable", "id": "x"}, "there is no annotator"),
-        ({"action": "clear", "id": "x"}, "there is no flag"),
+        ({"action": "invite", "id": "x"}, "There is no annotator"),
+        ({"action": "disable", "id": "x"}, "There is no annotator"),
+        ({"action": "clear", "id": "x"}, "There is no flag"),
     ],
 )
 @pytest.mark.parametrize("table", ["people", "flags"])
