@@ -299,12 +299,12 @@ def _about_alarm(alarm: OverOptimization | None) -> str:
     )
     if alarm.alarm:
         return (
-            f"Over-optimization alarm.  {comparison} (z = {z}, the limit is {ALARM:g}).  Raise "
-            "ppo.kl_weight, or label more before you train again."
+            f"Over-optimization alarm. {comparison} (z = {z}, the limit is {ALARM:g}). Raise "
+            "ppo.kl_weight, or label more pairs before you train again."
         )
     if alarm.prompts < MIN_PROMPTS:
-        return f"{comparison}.  The over-optimization alarm needs {MIN_PROMPTS} prompts."
-    return f"{comparison} (z = {z}): no sign of over-optimization."
+        return f"{comparison}. The over-optimization alarm needs {MIN_PROMPTS} prompts."
+    return f"{comparison} (z = {z}). This shows no over-optimization."
 
 
 def _about_opponent(found: Versus) -> str:
