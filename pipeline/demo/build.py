@@ -31,7 +31,7 @@ from pipeline.demo.judge import figures
 from pipeline.demo.tokenizer import END, PAD, train_tokenizer
 from pipeline.models.text import ChatTokenizer
 from pipeline.runs.rundir import Report, RunDirectory
-from pipeline.stages.sft import train_sft
+from pipeline.stages.sft import SFTSummary, train_sft
 
 MANIFEST = "manifest.json"
 
@@ -77,7 +77,7 @@ def build(config: BuildConfig, out: Path, run: Path) -> dict[str, Any]:
         "rows_digest": rows_digest(config.seed),
         "artefacts": artifact_hashes(out),
         "minutes": minutes,
-        "held_out_loss": round(summary["held_out_loss"], 4),
+        "held_out_loss": summary.held_out_loss and round(summary.held_out_loss, 4),
         "figures": figures(out),
     }
     (out / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
@@ -139,7 +139,7 @@ def fine_tune(
     rows: list[tuple[Messages, str]],
     config: BuildConfig,
     run: Path,
-) -> dict[str, Any]:
+) -> SFTSummary:
     """One pass over `rows` with the SFT stage; events and checkpoints go to `run`."""
     directory = RunDirectory(run)
     resume = directory.checkpoint.exists()

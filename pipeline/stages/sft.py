@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
 from statistics import fmean
@@ -67,7 +68,20 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
         skip_long=job.config.model.long_rows == "skip",
     )
     save_policy(model, chat.tokenizer, directory.model)
-    return summary
+    return asdict(summary)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SFTSummary:
+    """The summary of an SFT stage; losses are nats per response token."""
+
+    examples: int
+    """Demonstrations that the model learned from."""
+    held_out_examples: int
+    loss: float
+    """Mean over the run."""
+    held_out_loss: float | None
+    """None without held-out examples."""
 
 
 def train_sft(
@@ -83,8 +97,8 @@ def train_sft(
     device: torch.device | str = "cpu",
     prompts: Sequence[str] | None = None,
     skip_long: bool = False,
-) -> dict[str, Any]:
-    """Train `model` in place on (conversation, response) pairs; return the summary.
+) -> SFTSummary:
+    """Train `model` in place on (conversation, response) pairs.
 
     `tokenizer` is a transformers tokenizer or a `ChatTokenizer`.  Only response tokens count in
     the loss, including the end of the turn.  Checkpoints go to `directory`.  Five percent of the
@@ -122,12 +136,12 @@ def train_sft(
     held_out_loss = cross_entropy(model, held_out, pad_id=chat.pad_id) if held_out else None
     if held_out_loss is not None:
         report.metrics(trainer.state.global_step, {"held_out/loss": held_out_loss})
-    return {
-        "examples": len(training),
-        "held_out_examples": len(held_out),
-        "loss": loss,
-        "held_out_loss": held_out_loss,
-    }
+    return SFTSummary(
+        examples=len(training),
+        held_out_examples=len(held_out),
+        loss=loss,
+        held_out_loss=held_out_loss,
+    )
 
 
 def _trainer(

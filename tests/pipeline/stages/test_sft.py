@@ -38,8 +38,8 @@ def test_only_the_response_is_learned(tmp_path: Path, report: Report):
     before = cross_entropy(model, prompts, pad_id=chat.pad_id)
     summary = train_sft(model, chat, EXAMPLES, CONFIG, tmp_path / "checkpoint", report)
     after = cross_entropy(model, prompts, pad_id=chat.pad_id)
-    assert (summary["examples"], summary["held_out_examples"]) == (57, 3)
-    assert summary["held_out_loss"] < 3.0  # from log 261 = 5.6
+    assert (summary.examples, summary.held_out_examples) == (57, 3)
+    assert summary.held_out_loss < 3.0  # from log 261 = 5.6
     # "Say 12" was never a target: it has not become likelier, let alone as likely as "yes".
     assert after > before - 0.5
     assert model.config.use_cache
