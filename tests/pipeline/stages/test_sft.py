@@ -51,7 +51,7 @@ def test_a_tokenizer_does_as_well_as_a_chat_tokenizer(tmp_path: Path, report: Re
         for i, t in enumerate((tiny_tokenizer(), ChatTokenizer(tiny_tokenizer())))
     ]
     assert summaries[0] == summaries[1]
-    assert summaries[0]["held_out_loss"] is None  # eight prompts are too few to hold any out
+    assert summaries[0].held_out_loss is None  # eight prompts are too few to hold any out
 
 
 def test_cross_entropy_by_hand():
