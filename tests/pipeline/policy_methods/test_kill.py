@@ -309,7 +309,10 @@ def test_killed_and_resumed_by_jobs_the_stored_run_is_whole(db, models):
             time.sleep(chance.uniform(0, 0.1))
             os.kill(int((directory.path / "pid").read_text()), signal.SIGKILL)
             assert ended(jobs).status == "failed"
-            (jobs.resume if directory.has_checkpoint() else jobs.retry)(name)
+            if directory.has_checkpoint():
+                jobs.resume(name)
+            else:
+                jobs.retry(name, replace(job, run=name), fill=fill)
         assert ended(jobs).status == "succeeded", directory.failure()
     broken, whole = (jobs.directory(runs.get(db, name)) for name in ("broken", "whole"))
     assert broken.job().attempt == 6
