@@ -64,11 +64,12 @@ def draw(plot: Plot) -> Markup:
     """The plot as a figure."""
     return Markup(
         '<figure class="ks-chart ks-dotted"><figcaption><b>{}</b>{}</figcaption>'
-        '<div class="ks-plot"><div class="ks-axis">{}</div><div class="ks-canvas">{}{}{}</div></div>'
+        '<div class="ks-y-title">{}</div><div class="ks-plot"><div class="ks-axis">{}</div><div class="ks-canvas">{}{}{}</div></div>'
         '<div class="ks-steps">{}</div><div class="ks-axis-title">{}</div></figure>'
     ).format(
         plot.title,
         info(plot.help),
+        plot.y.title,
         _labels(plot.y, "top"),
         _svg(plot),
         Markup("").join(

@@ -113,7 +113,7 @@ def curve(report: GateReport, chosen: str | None) -> Markup:
         "Logarithm of the e-value against the hypothesis that neither is better, after each judged "
         "prompt. Above the limit, the test has decided. You can check it at any time: if neither is "
         "better, log E passes the limit in at most 5% of cases.",
-        limits=[Limit(test.limit, "decided above this line")],
+        limits=[Limit(test.limit, "decided above")],
         y_title="log E",
         tall=True,
     )

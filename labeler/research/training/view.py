@@ -238,12 +238,18 @@ def _where(run: Run, seconds_left: float | None, cancelling: bool) -> str:
         left = (
             "estimating the time left"
             if seconds_left is None
-            else f"about {components.duration(seconds_left)} left"
-            if seconds_left >= 1
+            else f"about {components.duration(_rounded(seconds_left))} left"
+            if seconds_left >= 10
             else "finishing"
         )
         parts.append(left)
     return " · ".join(parts)
+
+
+def _rounded(seconds: float) -> float:
+    """Seconds as precise as an estimate is: to a minute, ten seconds or five seconds."""
+    step = 60 if seconds >= 300 else 10 if seconds >= 60 else 5
+    return step * round(seconds / step)
 
 
 def flags(notes: Sequence[RunNote], *, unit: str) -> Markup:

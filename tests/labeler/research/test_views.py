@@ -354,6 +354,8 @@ def test_the_card_of_a_failed_run_gives_the_reason_as_text():
 def test_the_card_of_a_running_run_says_how_long_it_still_takes():
     seen = training_view.card(run(progress=0.25), now=NOON, seconds_left=90)
     assert "about 1 min 30 s left" in seen
+    seen = training_view.card(run(progress=0.25), now=NOON, seconds_left=782)
+    assert "about 13 min left" in seen
 
 
 def watched(*sights: tuple[float, float], attempt: int = 1) -> float | None:
