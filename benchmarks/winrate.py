@@ -30,7 +30,7 @@ from benchmarks.common import exit_status, markdown
 from pipeline.promotion.leaderboard import Match, leaderboard
 from pipeline.promotion.overoptimization import over_optimization
 from pipeline.promotion.power import Scenario, fixed_size, stopping_times
-from pipeline.statistics.sequential_test import LIMIT, log_e, log_wealth
+from pipeline.statistics.sequential_test import LOG_E_THRESHOLD, log_e, log_wealth
 from pipeline.statistics.winrate import win_rate
 
 COVERAGE = (0.93, 0.96)
@@ -134,7 +134,7 @@ def type_one_error(generator: np.random.Generator, trials: int) -> Iterator[Row]
 
 def _ever_passed(table: np.ndarray) -> bool:
     """Whether log E passes its limit at any judgment."""
-    return bool((log_e(log_wealth(table[:, 0])) > LIMIT).any())
+    return bool((log_e(log_wealth(table[:, 0])) > LOG_E_THRESHOLD).any())
 
 
 def _ever_outside(table: np.ndarray) -> bool:

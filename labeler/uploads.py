@@ -1,4 +1,8 @@
-"""Uploads by researchers. A separate route, because Gradio's uploads work on every page for everybody."""
+"""Uploads by researchers. A separate route, because Gradio's uploads work on every page for everybody.
+
+`labeler/security/access.py` limits a file to `MAX_UPLOAD_BYTES` (32 MB) and refuses annotators; this
+module limits it to `MAX_ROWS`.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +22,10 @@ from storage.importing.filetypes import READABLE
 from storage.importing.imports import import_pairs
 from storage.importing.row_notes import BadFile
 
-MAX_UPLOAD_BYTES = 32_000_000
-"""Bytes of an uploaded file; larger files are imported in a terminal."""
 MAX_ROWS = 100_000
 """Rows of an uploaded file: the web process holds all of them while it checks them."""
-_ROWS_TOLD = 20
+MAX_REPORTED_ROWS = 20
+"""Bad rows, skipped rows and warnings in an answer, at most, of each."""
 
 
 def upload_routes(db: Database) -> APIRouter:
@@ -65,14 +68,16 @@ def _file_name(name: str) -> str:
 
 def _imported(db: Database, file: Path, skip_bad: bool) -> JSONResponse:
     try:
-        report = import_pairs(db, file, skip_bad=skip_bad, most=MAX_ROWS)
+        report = import_pairs(db, file, skip_bad=skip_bad, max_rows=MAX_ROWS)
     except BadFile as bad:
         answer: dict[str, Any] = {
             "error": f"{bad.summary[:1].upper()}{bad.summary[1:]}.",
             "bad": bad.count,
         }
-        return JSONResponse(answer | {"rows": [asdict(row) for row in bad.rows[:_ROWS_TOLD]]}, 422)
+        return JSONResponse(
+            answer | {"rows": [asdict(row) for row in bad.rows[:MAX_REPORTED_ROWS]]}, 422
+        )
     found = asdict(report)
     for kind in ("skipped", "warnings"):
-        found[kind] = found[kind][:_ROWS_TOLD]
+        found[kind] = found[kind][:MAX_REPORTED_ROWS]
     return JSONResponse(found)

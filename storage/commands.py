@@ -1,19 +1,19 @@
 """The commands that the command line and the administrator's route can run on an open database.
 
 Arguments and results are JSON values, so a command does the same in the process that opened the
-workspace and in a live server.  Paths are absolute, because both run on the same machine.
+workspace and in a live server.  `Studio` (commands/studio.py) registers the commands that need the
+loop: train, advance, resume, retry, settings, gate and status.  Paths are absolute, because both run on the same machine.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from storage import lineage, status, worker_files
+from storage import lineage, worker_files
 from storage.arguments import check_arguments
 from storage.engine import backup
 from storage.engine.database import Database
@@ -21,11 +21,9 @@ from storage.exporting import exports
 from storage.importing import imports
 from storage.importing.long_rows import LengthCheck, TooLong
 from storage.labeling import model_judges
-from storage.records import Annotator, AnnotatorKind, AnnotatorRole, new_id
-from storage.reports import to_json
+from storage.records import INVITE_LIFETIME, Annotator, AnnotatorKind, AnnotatorRole, new_id
 from storage.tables import annotators, iterations, models, runs, tokens
 
-INVITE_LIFETIME = timedelta(days=7)
 _IMPORTERS: dict[str, Callable[..., imports.ImportReport]] = {
     "prompts": imports.import_prompts,
     "sft": imports.import_sft,
@@ -47,7 +45,6 @@ class Commands:
     def __init__(self, db: Database) -> None:
         self._db = db
         self._table: dict[str, Callable[..., Any]] = {
-            "status": lambda: to_json(status.status(db)),
             "lineage": self._lineage,
             "import": self._import,
             "export": partial(exports.export, db),

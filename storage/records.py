@@ -23,6 +23,8 @@ from typing import Any, Literal, get_args
 
 LEASE_LIFETIME = timedelta(minutes=30)
 """How long a pair is reserved for the annotator who received it."""
+INVITE_LIFETIME = timedelta(days=7)
+"""How long an invite link is valid."""
 PromptRole = Literal["sft", "train", "held-out", "audit"]
 Outcome = Literal["first", "second", "tie", "both_bad"]
 ScreenOutcome = Literal["a", "b", "tie", "both_bad"]
@@ -51,7 +53,8 @@ LEARNED_FROM: tuple[AnnotatorKind, ...] = ("person", "simulated")
 """The kinds of annotators whose judgments are learned from by default."""
 
 KEPT_APART: tuple[PromptRole, ...] = ("held-out", "audit")
-"""Roles of prompts on which only the audit model is trained."""
+"""Roles of prompts whose judgments the reward model and the policy never learn from.  Judgments on
+`audit` prompts train the audit model; those on `held-out` prompts train nothing."""
 
 CRITERIA = ("helpful", "truthful", "harmless", "clear")
 STRENGTHS = {1: "slightly", 2: "clearly", 3: "much"}

@@ -1,4 +1,8 @@
-"""The status of a workspace, which `launch.py status` prints."""
+"""The status of a workspace, which `launch.py status` prints; `--json` prints every field of `Status`.
+
+The command is `Studio._status` in commands/studio.py: it polls the workers first, and adds `trouble`,
+the sentence on what keeps the loop from going on.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +86,7 @@ class Status:
     """Current judgments."""
     comparisons: int
     annotators: int
-    """People who gave the judgments."""
+    """Annotators of any kind who gave the judgments."""
     judgments_by_kind: Mapping[str, int]
     """By kind of annotator."""
     agreement: Agreement

@@ -151,7 +151,8 @@ def import_comparisons_output(
 
     ValueError, with nothing stored, if there are none.
 
-    A share `overlap` of them wants two judgments.  Which ones, and the order in the queue, follow
+    A share `overlap` (`labeling.overlap`, default 0.1) of them wants the judgments of two people.  Both
+    count and are learned from; nobody adjudicates a disagreement.  Which ones, and the order in the queue, follow
     from the seed, the run and the comparison.  Annotators never see the id of a run; without it,
     somebody who knows the seed could tell which of their judgments are compared with others'.
     """
@@ -186,7 +187,9 @@ def import_completions_output(db: Database, outputs: Path) -> int:
     return completions.add(db, [Completion(**row) for row in rows])
 
 
-def judged_by(db: Database, kinds: Sequence[AnnotatorKind]) -> dict[str, dict[str, int]]:
+def judgment_counts_by_kind(
+    db: Database, kinds: Sequence[AnnotatorKind]
+) -> dict[str, dict[str, int]]:
     """Numbers of current judgments by kind of annotator: of `kinds` (``used``) and of other kinds
     (``left_out``), without those on held-out prompts."""
     found = {row["kind"]: row["n"] for row in db.read(_KINDS)}
@@ -216,13 +219,13 @@ def write_judgments_input(
     db: Database, inputs: Path, *, iteration: int, kinds: Sequence[AnnotatorKind] = LEARNED_FROM
 ) -> tuple[str, list[str]]:
     """Write the current judgments by these kinds of annotators, without those on held-out prompts,
-    to judgments.parquet and the counts of `judged_by` to judged_by.json.
+    to judgments.parquet and the counts of `judgment_counts_by_kind` to judged_by.json.
 
     Returns the snapshot's hash (of the sorted judgment ids) and the ids.  ValueError without any.
     """
     path = inputs / "judgments.parquet"
     with db.snapshot():  # people continue to judge
-        counted = judged_by(db, kinds)
+        counted = judgment_counts_by_kind(db, kinds)
         if not db.copy_to_parquet(_JUDGMENTS, path, kinds=list(kinds)):
             raise ValueError(no_labels(counted))
     (inputs / "judged_by.json").write_text(json.dumps(counted))
@@ -263,7 +266,7 @@ def evaluated(db: Database, iteration: int) -> list[EvaluatedCompletion]:
 
 
 def no_labels(counted: dict[str, dict[str, int]]) -> str:
-    """Why there is nothing to learn from, if `judged_by` counts none as used."""
+    """Why there is nothing to learn from, if `judgment_counts_by_kind` counts none as used."""
     others = counted["left_out"]
     if not others:
         return "There are no labels yet."

@@ -1,5 +1,10 @@
 """The access check before every route: `rules` lists who may call what.
 
+`AccessMiddleware` refuses a request in this order: an unknown Host (400), a body longer than
+`_largest_body` allows (413), no sign-in (401), a missing right (403), and a POST from another
+site (403, CSRF: `_origin_allowed`). `Auth.identify` (labeler/security/auth.py) finds the person; a
+route needs no check of its own.
+
 It is in front of both Gradio mounts, because Gradio does not separate roles: hidden functions can be
 called by their index, the mounts share a file cache, pages without an upload component accept
 uploads, and some routes need no sign-in. So the check lists what is allowed and refuses everything
@@ -25,7 +30,6 @@ from labeler.security.auth import Auth, Identity
 from labeler.security.filedata import BadCall, checked_call
 from labeler.security.headers import GRADIO_POLICY, STRICT_POLICY, Hardening
 from labeler.security.streams import Streams
-from labeler.uploads import MAX_UPLOAD_BYTES
 
 Access = Literal["public", "signed-in", "researcher", "admin"]
 Kind = Literal["plain", "page", "call", "stream"]
@@ -35,6 +39,8 @@ MAX_BODY_BYTES = 1_000_000
 """Bytes of the body of a request by a researcher or the command line, except for files."""
 MAX_ACT_BYTES = 100_000
 """The same for annotators and strangers: a comment takes at most 60 kB, and reading costs time."""
+MAX_UPLOAD_BYTES = 32_000_000
+"""Bytes of a file that a researcher uploads; larger files are imported in a terminal."""
 MAX_PATH_LENGTH = 255
 """Bytes; the longest file name that file systems allow."""
 
@@ -156,7 +162,7 @@ class AccessMiddleware:
                 receive = await checked_call(receive, self.functions)
             except (BadCall, HTTPException) as refused:
                 status = refused.status_code if isinstance(refused, HTTPException) else 422
-                await _say(status, _sentence(refused))(scope, receive, send)
+                await _json_error(status, _sentence(refused))(scope, receive, send)
                 return
         if rule.kind == "stream" and identity is not None:
             who = identity.annotator.id
@@ -174,21 +180,21 @@ class AccessMiddleware:
         except Exception:
             # Starlette's own answer would bypass this middleware and its headers.
             if not started:
-                await _say(500, _DEFECT)(scope, receive, send)
+                await _json_error(500, _DEFECT)(scope, receive, send)
             raise
 
     def _malformed(self, headers: Headers, path: str) -> Response | None:
         """The refusal of requests that no browser sends."""
         if not self.addresses.knows(headers.get("host", "")):
-            return _say(400, _unknown_host(headers.get("host", ""), self.addresses))
+            return _json_error(400, _unknown_host(headers.get("host", ""), self.addresses))
         length = headers.get("content-length")
         if length is not None:
             if "transfer-encoding" in headers:
                 # A proxy may use one and we the other, and see different ends of the body.
                 sentence = "A request cannot have both Content-Length and Transfer-Encoding."
-                return _say(400, sentence, {"Connection": "close"})
+                return _json_error(400, sentence, {"Connection": "close"})
             if int(length) > _largest_body(path):
-                return _say(413, "The request is too large.")
+                return _json_error(413, "The request is too large.")
         return None
 
     def _forget_other_addresses(self, scope: Scope) -> None:
@@ -215,11 +221,12 @@ class AccessMiddleware:
             return self._refuse(scope, headers, identity, matching)
         changes = method not in ("GET", "HEAD")
         by_script = allowed[0].access == "admin" or (identity is not None and identity.bearer)
-        if changes and not self._origin_is_fine(headers, by_script=by_script):
-            return _say(403, "This request came from another site, so it was refused.")
+        if changes and not self._origin_allowed(headers, by_script=by_script):
+            return _json_error(403, "This request came from another site, so it was refused.")
         return allowed[0]
 
-    def _origin_is_fine(self, headers: Headers, *, by_script: bool) -> bool:
+    def _origin_allowed(self, headers: Headers, *, by_script: bool) -> bool:
+        """The protection against CSRF: a browser's POST must come from a page of this site."""
         # Browsers send Origin with every POST, so a missing one is refused too.
         origin = headers.get("origin")
         if origin is None:
@@ -248,32 +255,33 @@ class AccessMiddleware:
         if guarded and identity is None:
             if page:
                 return HTMLResponse(self.sign_in_page(path), status_code=401)
-            return _say(401, "Sign in first.", {"WWW-Authenticate": "Bearer"})
+            return _json_error(401, "Sign in first.", {"WWW-Authenticate": "Bearer"})
         if guarded and matching and all(rule.access == "researcher" for rule in matching):
             reason = "This page is for researchers."
         elif guarded:
             reason = "This address is not available."
         elif matching and scope["method"] in matching[0].methods:
-            return _say(401, "This request needs the workspace's admin token.")
+            return _json_error(401, "This request needs the workspace's admin token.")
         elif matching:
-            return _say(405, f"{scope['method']} is not allowed here.")
+            return _json_error(405, f"{scope['method']} is not allowed here.")
         elif page:
             return HTMLResponse(self.missing_page(), status_code=404)
         else:
-            return _say(404, "This address does not exist.")
+            return _json_error(404, "This address does not exist.")
         if page:
             return HTMLResponse(self.refusal_page(reason), status_code=403)
-        return _say(403, reason)
+        return _json_error(403, reason)
 
 
 _DEFECT = "The server failed. Its log has the details."
 
 
-def _say(status: int, sentence: str, headers: dict[str, str] | None = None) -> JSONResponse:
+def _json_error(status: int, sentence: str, headers: dict[str, str] | None = None) -> JSONResponse:
     return JSONResponse({"error": sentence}, status_code=status, headers=headers)
 
 
 def _largest_body(path: str) -> int:
+    """Bytes that a request's body may have; a longer one is answered with 413."""
     if path.startswith("/research/upload/"):
         return MAX_UPLOAD_BYTES
     return MAX_BODY_BYTES if path.startswith(("/research/", "/admin/")) else MAX_ACT_BYTES

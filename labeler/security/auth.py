@@ -1,5 +1,9 @@
 """Authentication: session cookies, bearer tokens, sign-in links, invites and passwords.
 
+`Auth.identify` decides whose request it is; `AccessMiddleware` (access.py) calls it before every route
+and decides what the person may do. `sign_in_with_password` applies the limits on wrong passwords:
+`Lockout` by name (5, then a minute and longer) and `Allowance` by address (20), in passwords.py.
+
 `storage.tables.tokens` stores the hashes of secrets. Sign-in links are kept in memory, because they
 end with the process.
 """
@@ -24,12 +28,11 @@ from labeler.security.passwords import (
     rehash_password,
 )
 from storage.engine.database import Database
-from storage.records import Annotator, digest
+from storage.records import INVITE_LIFETIME, Annotator, digest
 from storage.tables import annotators, tokens
 from storage.tables.tokens import TokenKind, hash_secret
 
 SESSION_LIFETIME = timedelta(days=30)
-INVITE_LIFETIME = timedelta(days=7)
 REMEMBERED = 60.0
 """Seconds for which a valid secret is not looked up again; a lookup takes 2 ms of a core.
 

@@ -46,7 +46,8 @@ class ModelConfig(Section):
 
     name: str = setting("demo", "A Hugging Face id, a local directory, or demo (embedded).")
     dtype: Literal["auto", "float32", "bfloat16"] = setting(
-        "auto", "Precision of loaded weights; training always keeps float32 master weights."
+        "auto",
+        "Precision of loaded weights; training always keeps float32 master weights (ppo.precision sets that of its computation).",
     )
     long_rows: Literal["stop", "skip"] = setting(
         "stop",

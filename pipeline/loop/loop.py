@@ -53,7 +53,7 @@ class Loop:
             db.workspace, lambda: models.reward_models(db), lambda: self.state().message
         )
         # Storage counts the labels of these kinds of annotators.
-        settings.set_learn_from(db, self._now().reward.learn_from)
+        settings.set_learn_from(db, self._current_config().reward.learn_from)
 
     # --- what the researcher's page asks -----------------------------------------------------
 
@@ -63,7 +63,7 @@ class Loop:
         A setting is fixed if neither training nor the stopped stage reads it any more.
         """
         stopped = self.blocked_by()
-        return form(self._now(), again=stopped.stage if stopped else None)
+        return form(self._current_config(), again=stopped.stage if stopped else None)
 
     def stopped_stage(self) -> Stopped | None:
         """The stopped stage that the loop waits for, and what may help; None if there is none."""
@@ -71,7 +71,7 @@ class Loop:
             return None
         flags = runs.notes(self._db, run.id, kind="flag")
         return describe_stopped(
-            run, flags, resumable=runs.has_checkpoint(self._db, run), now=self._now()
+            run, flags, resumable=runs.has_checkpoint(self._db, run), now=self._current_config()
         )
 
     def can_train(self) -> str | None:
@@ -85,7 +85,7 @@ class Loop:
         """Why the iteration cannot be trained with these settings, or None."""
         if current.phase != "labeling":
             return f"Iteration {current.number} is in its {current.phase} phase."
-        counted = worker_files.judged_by(self._db, config.reward.learn_from)
+        counted = worker_files.judgment_counts_by_kind(self._db, config.reward.learn_from)
         if not counted["used"]:
             return worker_files.no_labels(counted)
         if not prompts.counts(self._db).get("held-out"):
@@ -173,7 +173,7 @@ class Loop:
 
     def gate(self) -> GateReport:
         """Every policy's verdict with its evidence, and the leaderboard."""
-        return gate.report(policy_judgments.evidence(self._db), self._now())
+        return gate.report(policy_judgments.evidence(self._db), self._current_config())
 
     def override_gate(
         self, ruling: str, reason: str, *, policy: str | None = None, researcher: str = ""
@@ -299,7 +299,10 @@ class Loop:
         return "reward"
 
     def _fine_tunes(self, current: Iteration) -> bool:
-        """Whether the reference is fine-tuned; otherwise it is the base model."""
+        """Whether SFT runs: `sft.enabled` is set and demonstrations were imported.
+
+        Otherwise the base model is the reference.
+        """
         return self._config_of(current).sft.enabled and worker_files.has_demonstrations(self._db)
 
     def _register_base_model(self, current: Iteration) -> None:
@@ -395,7 +398,7 @@ class Loop:
     def _config_of(self, current: Iteration) -> Config:
         return self._config.override(current.settings)
 
-    def _now(self) -> Config:
+    def _current_config(self) -> Config:
         """The current settings."""
         current = iterations.latest(self._db)
         return self._config_of(current) if current else self._config

@@ -170,7 +170,7 @@ class Preparation:
     def require_judgments(self) -> None:
         """ValueError unless there are enough judgments to learn from and to measure on."""
         reward = self.config.reward
-        counted = worker_files.judged_by(self.db, reward.learn_from)
+        counted = worker_files.judgment_counts_by_kind(self.db, reward.learn_from)
         if not counted["used"]:
             raise ValueError(worker_files.no_labels(counted))
         judged = {

@@ -274,7 +274,10 @@ def value_loss(
     tokens: int,
     config: PPOConfig,
 ) -> PPOLoss:
-    """Clipped value error times its weight; `old_values` are from rollout time."""
+    """The value loss: squared error times `value_weight` (0.1); `old_values` are from rollout time.
+
+    It is clipped if `value_clip` is above 0 (default 0.2), and linear beyond `value_huber` (off).
+    """
     error, clipped = value_error(
         values=values,
         old_values=old_values,

@@ -53,7 +53,8 @@ def writable(directory: Path) -> Path:
 def save_checkpoint(directory: Path, step: int, state: dict[str, Any]) -> Path:
     """Write `directory/step-000042/state.pt`, then remove all but the newest two.
 
-    A checkpoint is renamed after it is written and before it is removed, so a visible one is
+    `state` is `PPOTrainer.state_dict`: weights that training changes, optimizer, β, moments, prompt
+    order, random states, history, and the fingerprint of the run.  A checkpoint is renamed after it is written and before it is removed, so a visible one is
     always complete.
     """
     final = checkpoint_path(directory, step)

@@ -302,7 +302,8 @@ class PPOConfig(Section):
     )
     precision: Literal["auto", "bf16", "fp32"] = setting(
         "auto",
-        "bf16 means autocast with fp32 weights. auto selects bf16 on a GPU that supports it, else fp32.",
+        "Precision of training: bf16 means autocast with fp32 weights. auto selects bf16 on a GPU that "
+        "supports it, else fp32. model.dtype sets the precision of sampling in other stages.",
     )
     sharding: Literal["none", "fsdp2"] = setting(
         "none",

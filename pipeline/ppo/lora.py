@@ -45,7 +45,11 @@ def with_lora(policy: Any, *, rank: int, alpha: float) -> Any:
 
 
 class AdapterOff(nn.Module):
-    """A LoRA policy without its adapters: the initial model, in the policy's memory."""
+    """The reference of a LoRA policy: the policy without its adapters, so no second model is loaded.
+
+    `assemble` (model.py) uses it when the trainer is given no reference; the policy stage gives none
+    when policy and reference start from the same weights.
+    """
 
     def __init__(self, policy: nn.Module) -> None:
         super().__init__()

@@ -1,6 +1,10 @@
 """From texts to per-token rewards: the reward callable's scores, scaled, less all penalties.
 
-The formula is `shape_rewards` in algorithm.py; kl_controller.py adapts the weight of the KL penalty.
+`Rewarder.score` calls the reward.  `Rewarder.shape` decides everything after it, in this order: scale
+the scores (`ppo.score_scaling`, default none), clip them (`ppo.score_clip`, off), subtract the
+missing-EOS penalty (1), charge the KL (`ppo.kl_weight`), and whiten the per-token rewards
+(`ppo.whiten_rewards`, off).  The formula is `shape_rewards` in algorithm.py; kl_controller.py adapts the
+weight of the KL penalty.  Advantages are whitened later (`compute_advantages`, on by default).
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -152,7 +156,7 @@ class Rewarder:
         return RewardScores(total=total.float().to(self.device), components=components)
 
     def shape(self, batch: Batch) -> None:
-        """Add per-token rewards to a batch that has scores and log-probabilities."""
+        """Normalize the scores and charge the penalties: add per-token rewards to a batch that has scores and log-probabilities."""
         config, mask, scores = self.config, batch.mask, batch.scores
         batch.log_ratio = torch.where(mask, batch.old_logprobs - batch.ref_logprobs, 0)
         # With estimator k2 the reward charges k1, which is unbiased; k2 itself is in the loss.

@@ -7,9 +7,13 @@ Three verdicts:
   last promoted policy, and PPO uses a larger KL weight;
 * *provisional*: too little evidence; the loop continues with the policy.
 
-The limits are constants: `LIMIT` in pipeline/statistics/sequential_test.py for the test, `ALARM` in
-pipeline/promotion/overoptimization.py for the alarm.  pipeline/statistics/winrate.py computes the win
-rate.
+The limits are constants: `LOG_E_THRESHOLD` in pipeline/statistics/sequential_test.py for the test,
+`ALARM_Z` in pipeline/promotion/overoptimization.py for the alarm.  pipeline/statistics/winrate.py
+computes the win rate.
+
+The loop (`Loop._with_verdict`) asks for a verdict when the reward stage has succeeded and when the next
+iteration begins.  A blocked policy stays stored; `next_sampled` says which policy is sampled instead,
+and `with_raised_kl_weight` changes the settings of the policy stage.
 
 A researcher's ruling takes precedence over the evidence.  Verdicts are pure functions of
 `storage.gate_records.Evidence`, so they can be computed again at any time.
@@ -23,8 +27,8 @@ from dataclasses import asdict, replace
 from pipeline.config.sections import Config
 from pipeline.ppo.config import MAX_KL_WEIGHT
 from pipeline.promotion.leaderboard import Match, leaderboard
-from pipeline.promotion.overoptimization import ALARM, MIN_PROMPTS, over_optimization
-from pipeline.statistics.sequential_test import LIMIT, SequentialResult, sequential_test
+from pipeline.promotion.overoptimization import ALARM_Z, MIN_PROMPTS, over_optimization
+from pipeline.statistics.sequential_test import LOG_E_THRESHOLD, SequentialResult, sequential_test
 from pipeline.statistics.winrate import win_rate
 from storage.analysis.intervals import WinRate
 from storage.gate_records import Evidence, PolicyJudgment, StandingRuling
@@ -262,7 +266,7 @@ def _curve(test: SequentialResult) -> SequentialEvidence:
     step = max(1, -(-len(test.path) // _POINTS))
     kept = sorted({*range(step - 1, len(test.path), step), *range(len(test.path))[-1:]})
     path = [(i + 1, round(test.path[i], 4)) for i in kept]
-    return SequentialEvidence(**asdict(test) | {"path": path, "limit": LIMIT})
+    return SequentialEvidence(**asdict(test) | {"path": path, "limit": LOG_E_THRESHOLD})
 
 
 # --- sentences ----------------------------------------------------------------------------------
@@ -279,7 +283,7 @@ def _about_test(rate: WinRate | None, test: SequentialResult) -> list[str]:
     if test.decision == "go on":
         decided = (
             f"The sequential test is undecided: log E is {_signed(test.log_e)}, and the test decides at "
-            f"{LIMIT:.1f}."
+            f"{LOG_E_THRESHOLD:.1f}."
         )
     else:
         decided = (
@@ -299,7 +303,7 @@ def _about_alarm(alarm: OverOptimization | None) -> str:
     )
     if alarm.alarm:
         return (
-            f"Over-optimization alarm. {comparison} (z = {z}, the limit is {ALARM:g}). Raise "
+            f"Over-optimization alarm. {comparison} (z = {z}, the limit is {ALARM_Z:g}). Raise "
             "ppo.kl_weight, or label more pairs before you train again."
         )
     if alarm.prompts < MIN_PROMPTS:

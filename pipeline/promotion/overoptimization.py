@@ -14,7 +14,7 @@ import numpy as np
 from pipeline.statistics.winrate import clustered_mean
 from storage.gate_report import OverOptimization
 
-ALARM = 2.0
+ALARM_Z = 2.0
 """The alarm is raised above this many standard errors: 2.3% of the time by chance if the reward
 model is right."""
 
@@ -47,7 +47,7 @@ def over_optimization(
         human=float(x.mean()),
         error=error,
         z=z,
-        alarm=z > ALARM and clusters >= MIN_PROMPTS,
+        alarm=z > ALARM_Z and clusters >= MIN_PROMPTS,
         comparisons=p.size,
         prompts=clusters,
     )

@@ -12,7 +12,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from pipeline.statistics.sequential_test import LAMBDAS, LIMIT, favors_better, log_e
+from pipeline.statistics.sequential_test import LAMBDAS, LOG_E_THRESHOLD, favors_better, log_e
 
 ALPHA = 0.05
 CORRELATION = 0.3
@@ -112,7 +112,7 @@ def stopping_times(
         size = min(_BLOCK, most_prompts - done)
         gains = np.log1p((scenario.outcomes(generator, (going.size, size)) - 0.5) * LAMBDAS)
         wealth = wealth[:, -1:] + np.cumsum(gains, axis=1)
-        passed = log_e(wealth) > LIMIT
+        passed = log_e(wealth) > LOG_E_THRESHOLD
         first = np.argmax(passed, axis=1)
         stopped = passed[np.arange(going.size), first]
         times[going[stopped]] = done + first[stopped] + 1

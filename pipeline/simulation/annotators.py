@@ -25,6 +25,9 @@ import numpy as np
 from storage.records import ScreenOutcome
 
 AnnotatorProfile = Literal["careful", "careless", "side-biased", "noisy", "inverted"]
+"""careful: agrees with the gold in 3 of 4 decisive judgments.  careless: guesses, in a tenth of the time,
+and never presses both bad.  side-biased: prefers the left, at 0.4 of the careful slope.  noisy: 0.2 of
+the careful slope.  inverted: prefers the worse response."""
 
 BAD_PROFILES: tuple[AnnotatorProfile, ...] = ("careless", "side-biased", "noisy", "inverted")
 """Profiles of bad annotators, in the order in which they are assigned."""

@@ -38,7 +38,7 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
     """Sample, score and compare; writes completions.parquet and scores.parquet."""
     config = job.config.evaluate
     prompts = [
-        pair for pair in held_out_prompts(directory, config) for _ in range(config.completions)
+        pair for pair in evaluation_prompts(directory, config) for _ in range(config.completions)
     ]
     device = pick_device(job.config.worker.device)
     evaluation = _Evaluation(job, report, prompts, device)
@@ -64,7 +64,7 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
     return summary
 
 
-def held_out_prompts(
+def evaluation_prompts(
     directory: RunDirectory, config: EvaluateConfig
 ) -> list[tuple[str, tuple[Message, ...]]]:
     """(id, messages) of inputs/prompts.parquet, `evaluate.prompts` of them at most."""

@@ -1,4 +1,9 @@
-"""Supervised fine-tuning on demonstrations, which makes the frozen reference."""
+"""Supervised fine-tuning on demonstrations, which makes the frozen reference.
+
+The loop decides whether it runs (`Loop._stage_due`, `Loop._fine_tunes` in pipeline/loop/loop.py): once,
+before the first sampling, if `sft.enabled` is set (the default) and demonstrations were imported.
+Otherwise the base model is the reference.
+"""
 
 from __future__ import annotations
 

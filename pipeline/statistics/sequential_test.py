@@ -20,8 +20,10 @@ _SIZES = (0.1, 0.2, 0.35, 0.55, 0.8, 1.1)
 LAMBDAS = np.array([*_SIZES, *(-size for size in _SIZES)])
 """The bets: the first half gains when the policy wins, the second when it loses."""
 
-LIMIT = math.log(20)
-"""log E at which the test stops: 1/α for α = .05, nats."""
+ALPHA = 0.05
+"""Chance of a false decision, whenever and however often the test is read."""
+LOG_E_THRESHOLD = -math.log(ALPHA)
+"""log E above which the test decides: log(1/α) = log 20, nats."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +31,7 @@ class SequentialResult:
     """The state of the test.
 
     `log_e` (nats) is after the last prompt, `path` after each prompt.  `stopped_at` is the number of
-    prompts at which log E first exceeded `LIMIT`, or None.  The decision is made there and stays.
+    prompts at which log E first exceeded `LOG_E_THRESHOLD`, or None.  The decision is made there and stays.
     """
 
     decision: Decision
@@ -86,7 +88,7 @@ def sequential_test(outcomes: Sequence[float], prompts: Sequence[Hashable]) -> S
         return SequentialResult(decision="go on", log_e=0.0, prompts=0, stopped_at=None, path=())
     wealth = log_wealth(x)
     path = log_e(wealth)
-    passed = np.flatnonzero(path > LIMIT)
+    passed = np.flatnonzero(path > LOG_E_THRESHOLD)
     decision: Decision = "go on"
     if passed.size:
         decision = "better" if favors_better(wealth[passed[0]]) else "worse"

@@ -17,7 +17,7 @@ from pipeline.models.likelihoods import sequence_kl
 from pipeline.reward.ensemble import Ensemble
 from pipeline.runs.parquet import write_rows
 from pipeline.runs.rundir import Job, Report, RunDirectory
-from pipeline.stages.evaluate import held_out_prompts, require_room
+from pipeline.stages.evaluate import evaluation_prompts, require_room
 from storage.records import derive_seed, messages_json
 
 COLUMNS = ("prompt", "messages", "sample", "text", "reward", "kl", "length")
@@ -47,7 +47,7 @@ class _Bench:
         # All policies use the same random numbers, so differences come from training.
         self._seed = derive_seed("compare", str(job.seed), str(samples))
         self._device = pick_device(job.config.worker.device)
-        prompts = held_out_prompts(directory, self._config)
+        prompts = evaluation_prompts(directory, self._config)
         self._asked = [(*prompt, n) for prompt in prompts for n in range(samples)]
         self._reference = Sampler.of_job(job, job.model("reference"), self._device)
         self._reward = Ensemble.load(

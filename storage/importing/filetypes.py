@@ -36,28 +36,28 @@ class Row:
     values: Mapping[str, Any]
 
 
-def read_rows(path: Path, *, most: int | None = None) -> tuple[list[Row], RowNotes]:
+def read_rows(path: Path, *, max_rows: int | None = None) -> tuple[list[Row], RowNotes]:
     """The rows of a file (or of the parquet files in a directory), and notes on the bad ones.
 
     Raises ``ValueError`` for an unknown type, for content that does not match the file's ending,
-    and for more than `most` rows, good or bad.
+    and for more than `max_rows` rows, good or bad.
     """
     path = Path(path)
     rows: list[Row] = []
     bad = RowNotes()
-    for each in _all_rows(path, most):
+    for each in _all_rows(path, max_rows):
         if isinstance(each, Row):
             rows.append(each)
         else:
             bad.append(each)
-        _require_few(path, len(rows) + bad.count, most)
+        _require_few(path, len(rows) + bad.count, max_rows)
     return rows, bad
 
 
-def _require_few(path: Path, rows: int, most: int | None) -> None:
-    if most is not None and rows > most:
+def _require_few(path: Path, rows: int, max_rows: int | None) -> None:
+    if max_rows is not None and rows > max_rows:
         raise ValueError(
-            f"{path.name} has more than {most:,} rows, the limit for uploads; split it, or import it "
+            f"{path.name} has more than {max_rows:,} rows, the limit for uploads; split it, or import it "
             "from a terminal with `python launch.py import`"
         )
 
@@ -76,7 +76,7 @@ def _require_few_marks(path: Path) -> None:
         )
 
 
-def _all_rows(path: Path, most: int | None) -> Iterator[Row | BadRow]:
+def _all_rows(path: Path, max_rows: int | None) -> Iterator[Row | BadRow]:
     """The rows one by one; text is read line by line, except for a JSON array."""
     if path.is_dir():
         return _parquet_rows(sorted(path.rglob("*.parquet")), path)
@@ -96,7 +96,7 @@ def _all_rows(path: Path, most: int | None) -> Iterator[Row | BadRow]:
         )
     if (line := _undecodable(path)) is not None:
         raise ValueError(f"{path.name} is not UTF-8 (see line {line}); save it as UTF-8")
-    if most is not None:
+    if max_rows is not None:
         _require_few_marks(path)
     if kind == ".csv":
         return _csv_rows(path)

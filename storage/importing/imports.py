@@ -200,15 +200,15 @@ def import_pairs(
     role: PromptRole | None = None,
     skip_bad: bool = False,
     length: LengthCheck = ANY_LENGTH,
-    most: int | None = None,
+    max_rows: int | None = None,
 ) -> ImportReport:
     """Import pairs to be judged here: `prompt, response_a, response_b` in each row.
 
     They are in the queue in every phase; new prompts get `role` (default train).  Empty texts,
     texts over `cells.LONG` characters, values other than text and equal responses make a row bad.
-    Raises `BadFile`, and ``ValueError`` for more than `most` rows.
+    Raises `BadFile`, and ``ValueError`` for more than `max_rows` rows.
     """
-    sheet = Sheet(file, length, most=most)
+    sheet = Sheet(file, length, max_rows=max_rows)
     sheet.expect([_PROMPT, ("response_a",), ("response_b",)], known=PAIR_COLUMNS)
     source = Path(file).name
 

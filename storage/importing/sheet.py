@@ -51,11 +51,11 @@ class ImportReport:
 class Sheet:
     """A file during its import: its rows, and the notes on them so far."""
 
-    def __init__(self, file: Path, length: LengthCheck, *, most: int | None = None) -> None:
+    def __init__(self, file: Path, length: LengthCheck, *, max_rows: int | None = None) -> None:
         self._path = Path(file)
         self._length = length
         self._skipped = RowNotes()
-        rows, self.bad = read_rows(self._path, most=most)
+        rows, self.bad = read_rows(self._path, max_rows=max_rows)
         self._rows = deque(rows)
         self._warnings = RowNotes()
         self._count = len(self._rows) + self.bad.count

@@ -1,6 +1,9 @@
 """Which comparison comes next: leases keep two annotators off one pair, and survive a restart.
 
-`storage/labeling/queue_cache.py` has the order; `storage/sides.py` decides which response is A.
+`lease_next` decides.  A lease lasts `LEASE_LIFETIME` (30 minutes, storage/records.py).  Nothing runs
+when it expires: the next call that looks for a pair sees an expired lease as none and may give the
+pair to somebody else.  A judgment that arrives later still counts.  `storage/labeling/queue_cache.py`
+has the order; `storage/sides.py` decides which response is A.
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ class QueueItem:
         self.flags = {a.id for a in standing if isinstance(a, Flag)}
 
     @property
-    def wanted(self) -> int:
+    def missing(self) -> int:
         """How many judgments by people are missing."""
         return self.comparison.wanted - len(self.judged.keys() - self.models)
 
@@ -120,7 +120,7 @@ class QueueItem:
                 and holder not in self.past
                 and holder not in self.models
             )
-        return self.wanted > leased
+        return self.missing > leased
 
 
 class QueueCache:
@@ -286,7 +286,7 @@ class QueueCache:
         return comparison.iteration == self.iteration and comparison.arm != "imported"
 
     def _is_queued(self, item: QueueItem) -> bool:
-        return self._serves(item.comparison) and not item.flags and item.wanted > 0
+        return self._serves(item.comparison) and not item.flags and item.missing > 0
 
     # -- reading the tables ------------------------------------------------------------------
 

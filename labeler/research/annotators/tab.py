@@ -14,12 +14,11 @@ from labeler.research.annotators import reliability_view
 from labeler.research.annotators import view as annotators_view
 from labeler.research.tab import Cached, Tab, Updates, attempt, heading_slot, html_slot, on
 from labeler.research.top import midnight
-from labeler.security.auth import INVITE_LIFETIME
 from storage.analysis import reliability
 from storage.analysis.agreement import agreement
 from storage.engine.database import Database
 from storage.labeling import judgments
-from storage.records import Annotator, AnnotatorRole, new_id, now
+from storage.records import INVITE_LIFETIME, Annotator, AnnotatorRole, new_id, now
 from storage.tables import annotators, tokens
 
 ACTIONS_JS = (Path(__file__).parent / "actions.js").read_text(encoding="utf-8")

@@ -14,7 +14,7 @@ from labeler.html import components
 from labeler.html.components import Column, Markup, render
 from labeler.html.markdown import render as render_markdown
 from labeler.research.tab import Tab, Updates, attempt, heading_slot, html_slot, on
-from labeler.uploads import MAX_UPLOAD_BYTES
+from labeler.security.access import MAX_UPLOAD_BYTES
 from storage.engine.database import Database
 from storage.exporting.exports import why_empty
 from storage.exporting.formats import Format, Ties

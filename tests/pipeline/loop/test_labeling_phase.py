@@ -148,7 +148,10 @@ def test_the_reward_stage_is_given_no_held_out_prompts_and_told_which_are_for_au
         roles = pd.read_parquet(given).set_index("judgment")["prompt_role"]
         assert roles.pop(audit) == "audit"
         assert list(roles) == ["train", "train"]
-    assert worker_files.judged_by(world, ["person"]) == {"used": {"person": 3}, "left_out": {}}
+    assert worker_files.judgment_counts_by_kind(world, ["person"]) == {
+        "used": {"person": 3},
+        "left_out": {},
+    }
 
 
 def seed_of(db: Database, number: int, **settings: object) -> int:

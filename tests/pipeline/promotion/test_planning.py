@@ -18,7 +18,7 @@ from pipeline.promotion.power import (
     plan,
     stopping_times,
 )
-from pipeline.statistics.sequential_test import LIMIT, log_e, log_wealth
+from pipeline.statistics.sequential_test import LOG_E_THRESHOLD, log_e, log_wealth
 from storage.reports import from_json
 
 
@@ -78,7 +78,8 @@ def test_stopping_times_are_those_of_whole_paths():
     scenario = Scenario(win_rate=0.6, ties=0.2)
     times = stopping_times(scenario, most_prompts=300, runs=4000)[0]
     paths = (
-        log_e(log_wealth(scenario.outcomes(np.random.default_rng(8), (4000, 300))[..., 0])) > LIMIT
+        log_e(log_wealth(scenario.outcomes(np.random.default_rng(8), (4000, 300))[..., 0]))
+        > LOG_E_THRESHOLD
     )
     expected = np.where(paths.any(1), paths.argmax(1) + 1, -1)
     for by in (60, 120, 200, 300):

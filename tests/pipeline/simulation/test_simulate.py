@@ -36,6 +36,7 @@ from storage.records import (
     new_id,
 )
 from storage.reports import to_json
+from storage.status import status
 from storage.tables import annotators, comparisons, completions, iterations, models, tokens
 from storage.tables import prompts as prompt_store
 
@@ -57,6 +58,7 @@ class ScriptedStudio:
     ) -> None:
         self.db, self.pairs, self.fails, self.trains_at = db, pairs, fails, trains_at
         self.commands = Commands(db)
+        self.commands.register("status", lambda: to_json(status(db)))
         self.commands.register("train", self.train)
         self.commands.register("advance", self.advance)
         self.commands.register("evaluation.completions", self.evaluated)

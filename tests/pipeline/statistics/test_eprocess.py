@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pipeline.statistics.sequential_test import (
-    LIMIT,
+    LOG_E_THRESHOLD,
     first_outcomes,
     log_e,
     log_wealth,
@@ -43,10 +43,10 @@ def test_twelve_wins_in_a_row_settle_it_and_eleven_do_not():
 def test_what_was_decided_stays_decided():
     found = sequential_test([1] * 14 + [0] * 30, names(44))
     assert (found.decision, found.stopped_at) == ("better", 12)
-    assert found.log_e < LIMIT
+    assert found.log_e < LOG_E_THRESHOLD
     # Losses enough to decide the other way; the first decision holds.
     turned = sequential_test([1] * 14 + [0] * 200, names(214))
-    assert turned.log_e > LIMIT
+    assert turned.log_e > LOG_E_THRESHOLD
     assert (turned.decision, turned.stopped_at) == ("better", 12)
 
 
@@ -103,7 +103,7 @@ def test_nothing_judged_yet_means_going_on():
 
 
 def test_the_limit_is_one_false_decision_in_twenty():
-    assert math.exp(-LIMIT) == pytest.approx(0.05)  # Ville: P(sup E ≥ 1/α) ≤ α
+    assert math.exp(-LOG_E_THRESHOLD) == pytest.approx(0.05)  # Ville: P(sup E ≥ 1/α) ≤ α
 
 
 @pytest.mark.parametrize("outcomes", [[1.5], [-0.1], [math.nan], [1, 1], []])
@@ -115,7 +115,7 @@ def test_bad_input_is_refused(outcomes):
 def test_looking_after_every_judgment_is_wrong_in_at_most_one_of_twenty():
     # Ties in a fifth of prompts; ½ on average: neither is better.
     x = np.random.default_rng(11).choice([1.0, 0.5, 0.0], size=(1500, 300), p=[0.4, 0.2, 0.4])
-    wrong = (log_e(log_wealth(x)) > LIMIT).any(axis=1).mean()
+    wrong = (log_e(log_wealth(x)) > LOG_E_THRESHOLD).any(axis=1).mean()
     assert wrong < 0.05 + 2 * math.sqrt(0.05 * 0.95 / 1500)
     assert wrong > 0.005  # it does bet
 

@@ -89,7 +89,7 @@ def test_text_is_read_no_further_than_the_rows_that_are_taken(tmp_path: Path) ->
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(filetypes, "_checked", lambda *a: seen.append(a[0]) or checked(*a))
         with pytest.raises(ValueError, match="more than 10 rows"):
-            read_rows(path, most=10)
+            read_rows(path, max_rows=10)
     assert seen == list(range(1, 12))
 
 
@@ -97,8 +97,8 @@ def test_a_parquet_file_of_too_many_rows_is_refused_unread(tmp_path: Path) -> No
     path = tmp_path / "rows.parquet"
     parquet.write_table(pa.table({"prompt": ["p"] * 11}), path)
     with pytest.raises(ValueError, match="more than 10 rows"):
-        read_rows(path, most=10)
-    assert len(read_rows(path, most=11)[0]) == 11
+        read_rows(path, max_rows=10)
+    assert len(read_rows(path, max_rows=11)[0]) == 11
 
 
 def test_a_column_of_its_own_in_every_row_is_not_told_of_each(db: Database, tmp_path: Path) -> None:
