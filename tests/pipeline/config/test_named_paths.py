@@ -110,7 +110,7 @@ def test_a_model_of_the_hub_is_no_file_here(
     (tmp_path / "taken" / "here").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     asked = Config().override({setting: name})
-    options = {"workspace": tmp_path / "w", "models": ["reward-1"], "held": [Config()]}
+    options = {"workspace": tmp_path / "w", "models": ["reward-1"], "operator_configs": [Config()]}
     if open_:
         paths.require_open(asked, **options)
     else:
