@@ -9,7 +9,7 @@
             events.jsonl     progress, metrics and notes; one line each, numbered by `seq`
             log.txt          everything the worker prints
             trackers/        files of TensorBoard, trackio and wandb (worker.report_to)
-            checkpoint/      what a resume starts from
+            checkpoint/      what a resume starts from; of PPO: checkpoint/checkpoints/step-000042/state.pt
             snapshots/       policies kept during training (optimize.snapshots)
             outputs/*.parquet, model/
             cancel           time at which the researcher asked the stage to stop
