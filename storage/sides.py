@@ -1,4 +1,9 @@
-"""Which side of the screen a response is on, and outcomes in the stored order.  Pure functions."""
+"""Which side of the screen a response is on, and outcomes in the stored order.  Pure functions.
+
+`shown_swapped` decides the side when a pair is shown and again when its judgment is stored, so no
+side is kept between the two.  Judgments store the outcome in the order `first`, `second`, and
+`shown_swapped` beside it; the reward model learns each annotator's side bias from that.
+"""
 
 from storage.records import Outcome, ScreenOutcome, check_choice, digest
 

@@ -27,7 +27,8 @@ def listen(host: str, port: int) -> socket.socket:
 def is_exposed(host: str, public_url: str | None) -> bool:
     """Whether other machines can reach a studio that listens on `host`.
 
-    With a `public_url` they can, through a proxy, even if the studio listens on loopback only.
+    If so, people sign in with accounts (`Auth.accounts_required`); otherwise a link is enough.  With
+    a `public_url` they can, through a proxy, even if the studio listens on loopback only.
     """
     return public_url is not None or host not in ("127.0.0.1", "localhost", "::1")
 

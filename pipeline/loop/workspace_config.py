@@ -1,4 +1,9 @@
-"""The settings of a workspace: made once from a preset, read by every command."""
+"""The settings of a workspace: made once from a preset, read by every command.
+
+Later ones win: defaults of the classes, the preset (demo.toml for the demo, default.toml for other
+models; copied into config.toml when the workspace is made), config.toml, `--config` files, `--set`, and
+the *Train* form or `retry --set` for one iteration (`overridden` in settings_view.py).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""The device, precision and CPU threads of a job."""
+"""The device, precision and CPU threads of a job.
+
+Every stage calls `pick_device` at its start (`worker.device`, auto) and fails if the device is
+missing.  `inference_dtype` is for sampling in all stages but PPO; training has fp32 weights, and PPO's
+`resolve_precision` (pipeline/ppo/model.py) adds bf16 autocast on a GPU.
+"""
 
 from __future__ import annotations
 

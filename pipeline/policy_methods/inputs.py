@@ -1,4 +1,9 @@
-"""What PPO and RLOO share: prompts, the shaped reward, reported samples."""
+"""What PPO and RLOO share: prompts, the shaped reward, reported samples.
+
+`read_prompts` leaves out prompts that are too long, with a warning in the run.  `job_reward` is the
+reward: the reward models' score, combined (`shaping.ensemble`) and limited below (`shaping.floor`),
+plus the weighted components of pipeline/shaping.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The coefficient of the KL penalty, fixed or adaptive."""
+"""The coefficient β of the KL penalty: fixed (the default, `ppo.kl_weight` = 0.05) or adaptive.
+
+`Rewarder.shape` charges it; the trainer calls `update` after each update.  A checkpoint keeps it.
+"""
 
 from __future__ import annotations
 

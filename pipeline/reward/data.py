@@ -1,4 +1,8 @@
-"""Judgments as token ids: read, encoded, split by prompt, padded into batches."""
+"""Judgments as token ids: read, encoded, split by prompt, padded into batches.
+
+`split_judgments` divides the prompts in three: those that the reward model learns from, the audit set
+(`reward.audit_share`), and the validation split that measures it (`reward.held_out_share`).
+"""
 
 from __future__ import annotations
 

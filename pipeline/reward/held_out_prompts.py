@@ -1,6 +1,9 @@
 """Which prompts are held out, and whether there are enough judgments.  Loads no torch.
 
-The reward stage and the checks before training both use it.
+They are the reward model's validation split: a share `reward.held_out_share` (15%) of the judged
+prompts.  Prompts with the role `held-out` are for the evaluation and are not among them.  The reward
+stage (`split_by_prompt` in data.py) and the check before training (`Preparation.require_judgments`)
+both use it; its ValueError is what the page says when *Train* is refused.
 """
 
 from __future__ import annotations

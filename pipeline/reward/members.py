@@ -1,5 +1,8 @@
 """The members of a reward model: separate networks, or heads on one trunk.
 
+There are `reward.members` (4).  With `reward.ensemble` = auto they are networks up to 100 million
+parameters (`is_large`), else heads.
+
 Networks that learn the same judgments from the same initial weights differ, because each sees the
 judgments in another order (Lakshminarayanan et al. 2017, *Simple and Scalable Predictive
 Uncertainty Estimation using Deep Ensembles*, who find that bootstrap samples on top do harm).

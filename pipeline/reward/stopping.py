@@ -1,5 +1,9 @@
 """Early stopping on judgments of prompts that the network does not learn from.
 
+On by default (`reward.early_stopping`), with four checks per epoch and `reward.patience` = 4.  It runs
+only if the audit set (`split_for_stopping` in data.py) has `reward.stopping_judgments` (100) or more;
+otherwise all `reward.epochs` are trained.
+
 Out-of-bag judgments of a bootstrap would not do: all heads share a trunk, which has learned from
 them, so their log-loss keeps falling while that of new prompts rises.
 """

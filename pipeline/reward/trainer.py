@@ -1,4 +1,9 @@
-"""Training on judgments, on TRL's trainer."""
+"""Training of one reward network on judgments, on TRL's trainer.
+
+`RewardTrainer.compute_loss` is the loss: the negative log-likelihood of the judgments
+(likelihood.py), weighted by annotators, plus `reward.length_penalty_weight` (default 0) times the
+squared correlation of reward and length.  members.py calls `train_network` for each member.
+"""
 
 from __future__ import annotations
 

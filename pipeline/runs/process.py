@@ -1,4 +1,9 @@
-"""Worker processes: start one, and stop one, whoever started it."""
+"""Worker processes: start one, and stop one, whoever started it.
+
+A worker that was asked to stop ends its step and writes a checkpoint.  `Jobs.poll` (jobs.py) calls
+`kill_if_late`, which kills it after `CANCEL_GRACE` seconds without progress, or twice its slowest
+recent step if that is longer.
+"""
 
 from __future__ import annotations
 

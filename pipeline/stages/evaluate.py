@@ -1,6 +1,6 @@
 """The evaluation stage: the new policy, the SFT reference and the previous policy.
 
-All three answer the same held-out prompts, sampled at `evaluate.temperature` (by default PPO's) or
+All three answer the same prompts with the role `held-out` (`evaluation_prompts`: 200 by default), sampled at `evaluate.temperature` (by default PPO's) or
 found by beam search (`evaluate.beams`).  PPO has exploited the reward model, so these rewards are
 optimistic; people judge the policy in the next iteration.
 """

@@ -1,6 +1,6 @@
 """Sends metrics to the trackers in `worker.report_to`: TensorBoard, trackio, wandb.
 
-They are accelerate's.  Kitestring itself reads the events only.
+The default is none.  They are accelerate's; the worker fails at its start if one is not installed.  Kitestring itself reads the events only.
 """
 
 from __future__ import annotations

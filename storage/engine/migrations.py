@@ -1,4 +1,8 @@
-"""The schema, as numbered migrations.  Each runs once, in one transaction with its record."""
+"""The schema, as numbered migrations.  Each runs once, in one transaction with its record.
+
+`Database._connect` calls `migrate` whenever a workspace is opened.  A failed migration is rolled back
+and the workspace stays closed; a database of a newer version is refused (`applied_to`).
+"""
 
 from __future__ import annotations
 

@@ -70,7 +70,8 @@ _JUDGMENT_COLUMNS = (
 def default_role(prompt: str) -> PromptRole:
     """The role of an imported prompt without one: 80% train, 15% held-out, 5% audit.
 
-    It is a function of the prompt's id, so a prompt always gets the same role.
+    It is a function of the prompt's id, a digest of its messages (`Prompt.make`), so an identical
+    prompt always gets the same role.  Near-duplicates are not detected and may get different ones.
     """
     percentile = int(digest("role", prompt), 16) % 100
     return next(role for role, below in _SHARES if percentile < below)

@@ -1,6 +1,8 @@
 """Snapshots: the judgments that a reward model was trained on.
 
-A judgment that is undone later stays in its snapshots.
+"Train" freezes the judgments (`Preparation._give_judgments` in pipeline/loop/stage_inputs.py).  A
+judgment that arrives later is `waiting` for the next snapshot.  A judgment that is undone later stays
+in its snapshots, and the model is not trained again; the next snapshot lacks it.
 """
 
 from __future__ import annotations
