@@ -37,7 +37,7 @@ class LoopTab(Tab):
             top, self.head, self.glance, self.next, self.gate, self.stopped, self.title,
             self.train, self.retry, self.resume, self.label, self.back, self.general, self.reason,
         ]  # fmt: skip
-        self.loaded = self.form.components
+        self.loaded = self.form.outputs
         self._wire()
 
     def _lay_out(self) -> None:
@@ -80,7 +80,8 @@ class LoopTab(Tab):
         on(self.stopped.change, self._switch, outputs=self.form.outputs)
 
     def load(self) -> Updates:
-        return self.form.show(self._loop.settings())
+        # With the suggestions for a stopped stage: `_switch` may have shown them already.
+        return self._switch()
 
     def refresh(self) -> Updates:
         moment = now()

@@ -110,7 +110,7 @@ def test_guidelines_that_are_no_text_are_neither_shown_nor_saved(world):
 @pytest.fixture
 def fresh_log(monkeypatch: pytest.MonkeyPatch) -> None:
     """The minutes of the log begin anew: other tests share the process."""
-    monkeypatch.setattr(serving_module._QUIET, "_told", {})
+    monkeypatch.setattr(serving_module._QUIET, "_last_logged", {})
 
 
 @pytest.mark.usefixtures("fresh_log")

@@ -125,6 +125,7 @@ def test_the_form_turns_to_the_stage_that_stopped_with_the_suggestion_filled_in(
     assert [seen[b].visible for b in (tab.train, tab.retry, tab.resume, tab.label)] == [
         False, True, True, False,
     ]  # fmt: skip
+    assert tab.load()[field(tab, "ppo.kl_weight")]["value"] == "0.1"  # however late it arrives
     changes = tab._switch()
     weight, rate = changes[field(tab, "ppo.kl_weight")], changes[field(tab, "ppo.lr")]
     assert (weight["value"], weight["elem_classes"]) == ("0.1", ["ks-suggested"])

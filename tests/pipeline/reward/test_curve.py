@@ -271,7 +271,7 @@ def test_a_report_for_people(tmp_path: Path):
     text = format_report(RewardReports(tmp_path, lambda: made, str).report())
     lines = text.splitlines()
     assert lines[0] == "r: enough for PPO"
-    assert "  + 90 held-out preferences on 60 prompts: enough" in lines
+    assert "  + 90 held-out preferences on 60 prompts are enough" in lines
     assert (
         "log-loss 0.842 nats per judgment; chance that knows how often people tie: 0.987" in lines
     )
