@@ -1,4 +1,8 @@
-"""The security headers of every response."""
+"""The security headers of every response.
+
+`AccessMiddleware` (access.py) wraps each answer, refusals and errors included: `GRADIO_POLICY` for the
+two Gradio pages, `STRICT_POLICY` for the rest. HSTS is sent only if `--public-url` is https.
+"""
 
 from __future__ import annotations
 

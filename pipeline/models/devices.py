@@ -1,8 +1,9 @@
 """The device, precision and CPU threads of a job.
 
 Every stage calls `pick_device` at its start (`worker.device`, auto) and fails if the device is
-missing.  `inference_dtype` is for sampling in all stages but PPO; training has fp32 weights, and PPO's
-`resolve_precision` (pipeline/ppo/model.py) adds bf16 autocast on a GPU.
+missing.  `inference_dtype` is for sampling in all stages but PPO; training has fp32 weights, to
+which `resolve_precision` (pipeline/ppo/model.py) adds bf16 autocast on a GPU: in PPO as
+`ppo.precision` says, in other stages always (`trainer_arguments` in hf_trainer.py).
 """
 
 from __future__ import annotations

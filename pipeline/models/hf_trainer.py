@@ -1,4 +1,8 @@
-"""What all stages that use a transformers `Trainer` share: reports, checkpoints, cancelling, resume."""
+"""What all stages that use a transformers `Trainer` share: reports, checkpoints, cancelling, resume.
+
+These are SFT, the reward model, DPO and RLOO.  `trainer_arguments` decides precision, batches and how
+often a checkpoint is written (the newest two are kept); `train` resumes from the newest readable one.
+"""
 
 from __future__ import annotations
 

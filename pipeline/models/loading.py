@@ -1,4 +1,8 @@
-"""Loading causal language models, from a local directory or the Hugging Face hub."""
+"""Loading causal language models, from a local directory or the Hugging Face hub.
+
+Every stage loads its models here: `load_causal_lm` runs no code of the model's author
+(`trust_remote_code=False`) and removes dropout.  hub.py explains a model that cannot be loaded.
+"""
 
 from __future__ import annotations
 

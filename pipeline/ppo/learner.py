@@ -1,4 +1,10 @@
-"""Forward passes over prompts with their responses, and the optimizer steps of an update."""
+"""Forward passes over prompts with their responses, and the optimizer steps of an update.
+
+`Learner.update` runs `ppo.epochs` passes over the minibatches and ends early at `ppo.target_kl` (off).
+`learning_rates` decides the rates of an update, `planned_steps` whether it trains policy, values or
+both.  A gradient that is not finite raises `NonFiniteError` before a step; the trainer then returns
+to the newest checkpoint and ends the run.
+"""
 
 import math
 from collections.abc import Iterator

@@ -1,6 +1,6 @@
 """The samplers of rollouts: this engine's own loop, transformers' `generate`, or vLLM.
 
-The last two return only tokens and log-probabilities.  The trainer computes everything else, with
+`make_backend` selects one by `ppo.rollout_backend` (default own).  The last two return only tokens and log-probabilities.  The trainer computes everything else, with
 arithmetic that may differ: `importance_weights` measures the difference and corrects for it.
 """
 

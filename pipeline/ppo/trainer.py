@@ -1,6 +1,8 @@
 """PPO: rollout → score → shape → advantages → update, repeated.
 
-Start with `PPOTrainer._update`, which reads as the algorithm.
+Start with `PPOTrainer._update`, which reads as the algorithm.  `run` repeats it, writes checkpoints
+and decides when the run ends: after `ppo.updates`, at a KL budget or a reward collapse, or by an error
+(a number that is not finite, a sampler with other weights, a changed reference).
 """
 
 import hashlib

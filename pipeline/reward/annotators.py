@@ -1,5 +1,9 @@
 """How annotators differ: a slope on the rewards and a bias to one side.
 
+Learned with the reward model if `reward.annotators` is set (the default) and two people or more
+judged.  An unreliable annotator gets a small slope, so their judgments move the rewards less; nobody
+is excluded.
+
 For a difference of rewards d, annotator w judges by (1 + δ_w) · d + s · b_w, which replaces d in the
 tie model.  s is +1 if the first response was on the left and −1 if it was on the right, so b_w > 0
 prefers the left.

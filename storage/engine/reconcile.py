@@ -1,4 +1,9 @@
-"""Reconciles the tables and the journal at start-up, whichever of them is behind."""
+"""Reconciles the tables and the journal at start-up, whichever of them is behind.
+
+`Database._connect` calls `reconcile`.  What only the journal has is applied to the tables; what only
+the tables have is appended to the journal.  If the two contradict each other, the workspace stays
+closed and the error says how to repair it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Accounts of annotators and researchers."""
+"""Accounts of annotators and researchers.
+
+Names are unique.  Disabling an account (`set_disabled`) revokes its sessions, invites and API tokens
+at once and keeps its judgments; the only researcher cannot be disabled.
+"""
 
 from __future__ import annotations
 
