@@ -112,7 +112,7 @@ LENGTHS = [4, 10, 9, 3, 10, 2]
         (30, 1000, [[1, 4, 2], [0, 3, 5]]),
         (29, 1000, [[1, 4], [2, 0, 3], [5]]),
         (12, 1000, [[1], [4], [2], [0, 3, 5]]),
-        (9, 1000, [[1], [4], [2], [0, 3]] + [[5]]),  # a longer row than the budget goes alone
+        (9, 1000, [[1], [4], [2], [0, 3], [5]]),  # a longer row than the budget goes alone
     ],
 )
 def test_rows_of_similar_length_share_a_micro_batch(budget, slack, groups):
