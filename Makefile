@@ -25,7 +25,8 @@ run: install
 
 # Three processes per two cores (tests/conftest.py), one thread each: small models gain nothing from threads.
 # A file stays in one process, so that its server or browser is started once.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --dist loadfile --no-loadscope-reorder
+# Compiled modules are kept, whatever the environment says: tests start hundreds of interpreters.
+PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --dist loadfile --no-loadscope-reorder
 
 test: install
 	$(PYTEST)

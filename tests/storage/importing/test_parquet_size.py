@@ -24,25 +24,26 @@ def write(path: Path, columns: dict[str, pa.Array], **options) -> Path:
 
 
 BOMBS = {
-    "one text in every row": {"prompt": pa.array(["word " * 200] * 400_000)},
-    "one long text": {"prompt": pa.array(["a" * (300 * MIB)])},
-    "one long text in every row": {"prompt": pa.array(["a" * (20 * MIB)] * 60)},
-    "rows of nothing": {"prompt": pa.nulls(3_000_000, pa.string())},
-    "long lists": {"messages": pa.array([[True] * 100_000] * 100)},
-    "one list of nothing": {
+    "one text in every row": lambda: {"prompt": pa.array(["word " * 200] * 400_000)},
+    "one long text": lambda: {"prompt": pa.array(["a" * (300 * MIB)])},
+    "one long text in every row": lambda: {"prompt": pa.array(["a" * (20 * MIB)] * 60)},
+    "rows of nothing": lambda: {"prompt": pa.nulls(3_000_000, pa.string())},
+    "long lists": lambda: {"messages": pa.array([[True] * 100_000] * 100)},
+    "one list of nothing": lambda: {
         "messages": pa.ListArray.from_arrays([0, 10**8], pa.nulls(10**8, pa.int8()))
     },
-    "one long text by reference": {
+    "one long text by reference": lambda: {
         "prompt": pa.DictionaryArray.from_arrays(
             pa.array([0] * 6_400, pa.int32()), pa.array(["a" * (MIB // 8)])
         )
     },
-    "one map of nothing": {
+    "one map of nothing": lambda: {
         "messages": pa.MapArray.from_arrays(
             [0, 8 * 10**6], pa.array([True] * (8 * 10**6)), pa.nulls(8 * 10**6, pa.bool_())
         )
     },
 }
+"""Made by the test: a gigabyte at import would be in every process that collects tests."""
 
 # Not ru_maxrss, which a child has from the process that started it.
 MEASURE = """
@@ -64,7 +65,7 @@ print((most() - before) // 1024)
 
 @pytest.mark.parametrize("bomb", BOMBS)
 def test_a_file_that_becomes_far_larger_in_memory_is_refused_before_it_does(tmp_path, bomb):
-    path = write(tmp_path / "bomb.parquet", BOMBS[bomb])
+    path = write(tmp_path / "bomb.parquet", BOMBS[bomb]())
     assert path.stat().st_size < MIB
     status, said = outcome_of(child(MEASURE, str(path)))
     verdict, grown = said.split()
@@ -208,7 +209,7 @@ def test_ordinary_files_are_read_whole_and_in_order(tmp_path):
 
 
 def test_a_refused_file_leaves_nothing_in_the_workspace(tmp_path):
-    path = write(tmp_path / "bomb.parquet", BOMBS["rows of nothing"])
+    path = write(tmp_path / "bomb.parquet", BOMBS["rows of nothing"]())
     with Database.open(tmp_path / "w") as db:
         with pytest.raises(ValueError, match="split it into smaller files"):
             import_prompts(db, path)
