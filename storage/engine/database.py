@@ -310,6 +310,10 @@ class Database:
     # -- the connection --------------------------------------------------------------------
 
     def _connect(self) -> None:
+        """Open the file: check its schema, migrate an old workspace, reconcile with the journal.
+
+        Raises StorageDamaged or StorageUnavailable, and then leaves the workspace closed.
+        """
         path = self.workspace / DATABASE
         unclean = keep_wal_aside(self.workspace)
         connection = _open_file(path)

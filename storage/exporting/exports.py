@@ -1,8 +1,8 @@
 """Judgments as datasets: a file, a directory that `datasets.load_dataset` reads, or the hub.
 
 `export` is the entry; the command line and the download on the Data page both call it.  It takes
-current judgments (`history`: revised and withdrawn ones too).  storage/exporting/formats.py says what each format does with ties and
-both-bad; docs/data.md has examples.  writing.py writes the files, and dataset_card.py the dataset
+current judgments (`history`: revised and withdrawn ones too).  storage/exporting/formats.py says
+what each format does with ties and both-bad; docs/data.md has examples.  writing.py writes the files, and dataset_card.py the dataset
 card of every export.
 """
 
