@@ -3,10 +3,10 @@
 process.py starts, cancels and kills the processes; rundir.py defines the files.  `Loop.retry` and
 `Loop.resume` (pipeline/loop/loop.py) decide what may be continued.
 
-The loop calls `poll` every second: a run whose worker has released its lock has succeeded if there is a
-result.json, was cancelled if somebody asked for it, and has failed otherwise (`_conclude`).  Nothing
-is retried by itself.  A worker survives a restart of the web process: `poll` reads the run directory of every run that is
-stored as running.
+The loop calls `poll` every second.  A run whose worker has released its lock has succeeded if there is
+a result.json, was cancelled if somebody asked for it, and has failed otherwise (`_conclude`).  No run
+is retried by itself.  A worker survives a restart of the web process: `poll` reads the run directory
+of every run that is stored as running.
 """
 
 from __future__ import annotations

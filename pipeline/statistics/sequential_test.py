@@ -4,6 +4,9 @@ Checking a 95% interval after each judgment until it excludes ½ is wrong in two
 e-process is a bet against the null hypothesis whose expected wealth E does not grow under the null.
 By Ville's inequality (1939) E ever reaches 1/α with probability at most α (Ramdas et al. 2023,
 "Game-theoretic statistics and safe anytime-valid inference", Stat. Sci. 38).
+
+The gate (pipeline/promotion/gate.py) reads the test.  A decision stays, whatever is judged later.
+There is no stop for futility: without a decision the result is "go on".
 """
 
 from __future__ import annotations
