@@ -20,7 +20,6 @@ from tests.helpers.import_files import write_rows
 from tests.helpers.policy_world import add_iteration, add_models, compare
 
 LONGEST = (
-    "pipeline/policy_methods/test_kill.py",
     "pipeline/loop/test_loop.py",
     "pipeline/reward/test_curve.py",
     "storage/engine/test_restore.py",

@@ -71,7 +71,7 @@ def test_every_page_is_in_the_navigation_once():
         "How-to guides",
         "Reference",
         "Explanation",
-        "Decisions",
+        "Design",
     ]
 
 

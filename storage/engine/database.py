@@ -36,6 +36,7 @@ from storage.engine.transaction import Clock, Observer, Tables, Transaction, fet
 from storage.engine.workspace import (
     DATABASE,
     JOURNAL,
+    WAL,
     keep_wal_aside,
     lock_workspace,
     make_workspace,
@@ -316,10 +317,12 @@ class Database:
         """
         path = self.workspace / DATABASE
         unclean = keep_wal_aside(self.workspace)
+        is_new = not path.exists() and not (self.workspace / WAL).exists()
         connection = _open_file(path)
         try:
             try:
-                require_known(connection)
+                if not is_new:
+                    require_known(connection)
                 migrate(connection)
                 Tables(connection).journal_bytes()
             except StorageDamaged as error:

@@ -229,7 +229,8 @@ def undisturbed(forks: Forks, models: dict[str, str], tmp_path_factory: Any) -> 
     return directory
 
 
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1])
 def test_killed_five_times_it_equals_the_run_nobody_disturbed(forks, undisturbed, tmp_path, seed):
     chance = random.Random(seed)
     directory = make_run(tmp_path / "run", undisturbed.job())
@@ -249,6 +250,7 @@ def test_killed_five_times_it_equals_the_run_nobody_disturbed(forks, undisturbed
     assert told == list(range(1, UPDATES + 1))
 
 
+@pytest.mark.slow
 def test_killed_after_its_last_update_it_has_only_the_rest_to_do(forks, models, tmp_path):
     job = make_job("policy", models, **STATEFUL, ppo__kl_budget=1e-6)
     whole = make_run(tmp_path / "whole", replace(job, notes={"kl_raise": "It is held closer."}))

@@ -325,7 +325,14 @@ def test_the_members_of_one_reward_model_reach_ppo(
         assert found["reward/score"] == pytest.approx(expected, abs=1e-5)
 
 
-@pytest.mark.parametrize(("network", "step"), [(1, 17), (3, 5), (3, 17)])
+@pytest.mark.parametrize(
+    ("network", "step"),
+    [
+        pytest.param(1, 17, marks=pytest.mark.slow),
+        pytest.param(3, 5, marks=pytest.mark.slow),
+        (3, 17),
+    ],
+)
 def test_a_resumed_stage_ends_as_the_uninterrupted_one(
     audited: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, network: int, step: int
 ):

@@ -267,7 +267,7 @@ ALL = settings(deadline=None, suppress_health_check=list(HealthCheck), database=
 
 
 def test_histories_agree_with_the_model():
-    run(Studio, settings=settings(ALL, max_examples=8, stateful_step_count=16, derandomize=True))
+    run(Studio, settings=settings(ALL, max_examples=5, stateful_step_count=16, derandomize=True))
 
 
 @pytest.mark.slow

@@ -699,7 +699,10 @@ def test_a_workspace_whose_restore_lost_its_marker_does_not_begin_empty(place, t
         assert says(workspace) == "old"
 
 
-@pytest.mark.parametrize("lost", FILES)
+@pytest.mark.parametrize(
+    "lost",
+    [name if name == DATABASE else pytest.param(name, marks=pytest.mark.slow) for name in FILES],
+)
 def test_the_way_that_is_left_is_named_when_a_file_of_the_other_is_gone(place, tmp_path, lost):
     for workspace in restores_by_files_in_place(place, tmp_path).values():
         (aside,) = (workspace / "backups").iterdir()
