@@ -150,8 +150,8 @@ def test_the_size_is_bounded_with_and_without_a_length(researcher, monkeypatch):
         "too many for a judgment" in told.json()["rows"][0]["reason"]
     )  # it came through to the import
 
-    monkeypatch.setattr(access, "MAX_UPLOAD_BYTES", 1_500)
     assert access.MAX_UPLOAD_BYTES > access.MAX_BODY_BYTES
+    monkeypatch.setattr(access, "MAX_UPLOAD_BYTES", 1_500)
     many = b"x" * 1_000
     for content in (many * 2, iter([many, many])):
         answer = researcher.post(URL, params={"name": "x.jsonl"}, content=content)
