@@ -42,7 +42,7 @@ MODULES = {
     "pipeline/statistics/sequential_test.py": [f"{T}/pipeline/statistics"],
     "pipeline/promotion/gate.py": [f"{T}/pipeline/promotion"],
     "pipeline/sampling/acquisition.py": [f"{T}/pipeline/sampling"],
-    "storage/engine/journal.py": [f"{T}/storage/engine/test_journal.py", f"{T}/storage/engine/test_database.py", f"{T}/storage/engine/test_faults.py"],
+    "storage/engine/journal.py": [f"{T}/storage/engine/test_journal.py", f"{T}/storage/engine/test_database.py", f"{T}/storage/engine/test_health.py"],
     "storage/labeling/queue_cache.py": [f"{T}/storage/labeling", f"{T}/labeler/annotate/test_http.py"],
     "storage/labeling/judgments.py": [f"{T}/storage/labeling", f"{T}/labeler/annotate/test_http.py"],
     "storage/importing/plan.py": [
