@@ -17,8 +17,9 @@ METRICS: dict[str, str] = {
     "held_out/accuracy": "Share of decisive held-out judgments whose winner has the higher reward "
     "(DPO: the higher log π/π_ref); equal ones count half.",
     "held_out/log_loss": "Negative log-likelihood per held-out judgment under the tie model, nats.",
-    "out_of_bag/log_loss": "The same on the prompts set aside, with the annotators' slopes and side "
-    "biases and the best scale of rewards. Training stops when it has clearly risen.",
+    "out_of_bag/log_loss": "The same on the audit set (whole prompts, not the out-of-bag judgments of "
+    "a bootstrap), with the annotators' slopes and side biases and the best scale of rewards. Training "
+    "stops when it stays clearly above its lowest value.",
     "held_out/ece": "Expected calibration error on decisive held-out judgments: mean difference "
     "between predicted probability and accuracy, over ten bins of probability.",
     "sampling/tokens_per_second": "Sampled tokens per wall-clock second of sampling.",

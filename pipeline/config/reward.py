@@ -76,19 +76,21 @@ class RewardConfig(Section):
     )
     audit_share: float = setting(
         0.15,
-        "Share of the prompts that are set aside. The reward model does not learn from their judgments; "
-        "they decide when training stops, and train the audit model. Judged audit prompts are included.",
+        "Share of the prompts that are set aside, judged audit prompts included. Their judgments decide "
+        "when training stops, and train the audit model. The reward model learns from none of them if "
+        "there are at least stopping_judgments.",
         low=0,
         high=0.5,
     )
     early_stopping: bool = setting(
         True,
-        "Stop training and restore the best state when the log-loss on the prompts set aside clearly rises.",
+        "Stop training when the log-loss on the prompts set aside stays clearly worse than its best. The "
+        "last state is kept, or the best one if the last check was clearly worse.",
     )
     stopping_judgments: int = setting(
         100,
         "Minimum number of judgments on the prompts set aside; with fewer, the reward model learns "
-        "from all of them.",
+        "from all of them but those on prompts with the role audit.",
         low=20,
     )
     patience: int = setting(

@@ -104,7 +104,8 @@ class SamplingConfig(Section):
     )
     temperatures: tuple[float, ...] = setting(
         (1.0, 0.8),
-        "Sampling temperatures of the first and the second completion of a pair.",
+        "Sampling temperatures of the first and the second completion of a pair by one policy. "
+        "Comparisons of two policies use the first for both.",
         above=0,
     )
     top_p: float = setting(

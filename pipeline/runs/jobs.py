@@ -304,7 +304,9 @@ class Jobs:
             events = directory.progress_events(run.attempt)
             run = replace(run, message=events[-1]["message"] if events else STARTING)
             return self._finish(run, "cancelled", f"cancelled by the researcher{problem}")
-        return self._finish(run, "failed", directory.failure())
+        # None if an earlier server started the worker.
+        exit_status = None if child is None else child.returncode
+        return self._finish(run, "failed", directory.failure(exit_status))
 
     def _finish(self, run: Run, status: Any, reason: str | None) -> Run:
         run = replace(run, status=status, reason=reason, finished_at=now())

@@ -28,6 +28,7 @@ import fcntl
 import io
 import json
 import os
+import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -132,7 +133,7 @@ class RunDirectory:
 
     def job(self) -> Job:
         data = json.loads((self.path / "job.json").read_text())
-        if data.get("stage") == "ppo":  # its name until version 0.2
+        if data.get("stage") == "ppo":  # its name in older workspaces
             data["stage"] = "policy"
         return Job(**(data | {"config": Config.from_dict(data["config"])}))
 
@@ -175,11 +176,22 @@ class RunDirectory:
         text = json.dumps({"reason": reason, "traceback": traceback}, indent=2)
         write_atomically(self.path / "error.json", text)
 
-    def failure(self) -> str:
-        """Why a run with neither a lock nor a result ended."""
+    def failure(self, exit_status: int | None = None) -> str:
+        """Why a run with neither a lock nor a result ended.
+
+        `exit_status` is the worker's, as in `Popen.returncode`; None if another process started it.
+        """
         if not self.path.exists():
             return "its run directory is gone: it was running when the backup was made"
-        return self.error() or "the worker was killed or crashed; its log may say more"
+        if error := self.error():
+            return error
+        if exit_status == -signal.SIGKILL:
+            return (
+                "the worker was killed by the operating system (SIGKILL), usually because memory ran "
+                "out; lower the stage's batch (ppo.micro_batch_tokens, ppo.rollout_batch, "
+                "sampling.batch) or max_new_tokens, or use a smaller model"
+            )
+        return "the worker was killed or crashed; its log may say more"
 
     def error(self) -> str | None:
         """The reason that the worker stored, if any."""

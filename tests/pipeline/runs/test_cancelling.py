@@ -65,6 +65,21 @@ def until(condition: Callable[[], Any], *, seconds: float = 120) -> None:
         time.sleep(0.02)
 
 
+def test_a_worker_that_the_operating_system_kills_names_memory(
+    db: Database, updating: tuple[Jobs, Run, RunDirectory]
+) -> None:
+    jobs, run, directory = updating
+    os.killpg(int((directory.path / "pid").read_text()), signal.SIGKILL)
+    until(lambda: not directory.is_running())
+    [ended] = jobs.poll()
+    assert (ended.id, ended.status) == (run.id, "failed")
+    assert ended.reason is not None
+    assert ended.reason.startswith(
+        "the worker was killed by the operating system (SIGKILL), usually because memory ran out; "
+    )
+    assert runs.get(db, run.id).reason == ended.reason
+
+
 def test_an_update_that_takes_longer_than_the_floor_is_waited_for(
     db: Database, updating: tuple[Jobs, Run, RunDirectory]
 ) -> None:

@@ -141,9 +141,10 @@ def test_running_is_told_by_the_lock_and_ends_with_its_holder(directory: RunDire
 
 def test_why_a_run_failed(directory: RunDirectory) -> None:
     killed = "the worker was killed or crashed; its log may say more"
-    assert directory.failure() == killed
+    assert directory.failure() == directory.failure(1) == killed
+    assert "memory ran out" in directory.failure(-9)
     directory.write_error("the tokenizer has no end-of-text token")
-    assert directory.failure() == "the tokenizer has no end-of-text token"
+    assert directory.failure(-9) == "the tokenizer has no end-of-text token"
     directory.clear_outcome()
     assert directory.failure() == killed
 
