@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pipeline.ppo.batch import Batch, gather_shares, micro_batches
+from pipeline.ppo.batch import Batch, gather_shares, micro_batches, samples_of
 from pipeline.ppo.distributed import Processes
 from pipeline.ppo.rollout import Rollout
 
@@ -131,3 +131,13 @@ def test_rows_of_similar_length_share_a_micro_batch(budget, slack, groups):
 )
 def test_packed_rows_share_a_pass_up_to_the_budget_in_their_order(budget, groups):
     assert micro_batches(range(6), LENGTHS, token_budget=budget, slack=None) == groups
+
+
+def test_samples_have_the_sums_of_their_own_tokens():
+    batch = batch_of([[5], [5, 6]], [[1, 9], [2]], first=4, step=3)
+    batch.log_ratio = torch.tensor([[0.5, -0.25], [0.125, 0.0]])
+    first, second = samples_of(batch)
+    assert (first.prompt_index, first.text, first.score) == (4, "text 4", 10)
+    assert (first.kl, first.length, first.finish_reason) == (0.25, 2, "stop")
+    assert (second.prompt_index, second.text, second.score) == (7, "text 7", 2)
+    assert (second.kl, second.length, second.finish_reason) == (0.125, 1, "length")
