@@ -3,6 +3,7 @@
 import ast
 import inspect
 import re
+import tomllib
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import fields
@@ -79,13 +80,17 @@ def test_every_red_flag_stands_with_what_raises_it():
     assert ends == {metrics.SAMPLER_MISMATCH, "reference_changed", "diverged"}
 
 
-def test_the_code_map_names_functions_of_the_files_beside_them():
+def code_map_rows() -> list[list[str]]:
     text = (DOCS / "code_map.md").read_text(encoding="utf-8")
     titles = re.findall(r"^## (.+)$", text, re.MULTILINE)
-    listed = [row for title in titles for row in rows(title, text)]
+    return [row for title in titles for row in rows(title, text)]
+
+
+def test_the_code_map_names_functions_of_the_files_beside_them():
+    listed = code_map_rows()
     assert len(listed) > 150
     missing = []
-    for subject, cell in listed:
+    for subject, *_, cell in listed:
         spans = re.findall(r"`([^`]+)`", cell)
         assert spans, subject
         source, before = "", []
@@ -100,6 +105,55 @@ def test_the_code_map_names_functions_of_the_files_beside_them():
             elif not re.search(rf"\b{re.escape(span)}\b", source):
                 missing.append((subject, span))
     assert missing == []
+
+
+def test_the_code_map_answers_in_fifteen_words():
+    answers = [row[1] for row in code_map_rows() if len(row) == 3]
+    assert len(answers) > 150
+    assert [answer for answer in answers if not 0 < len(answer.split()) <= 15] == []
+
+
+def stated_defaults(text: str) -> list[tuple[str, str]]:
+    """(setting, value) of each `section.name=value` and each `section.name` (default value)."""
+    spans = re.findall(r"`([a-z]+\.[a-z_]+)=([^`]+)`", text)
+    return spans + re.findall(r"`([a-z]+\.[a-z_]+)` \(default ([^),]+)", text)
+
+
+def is_default(name: str, value: str) -> bool:
+    section, _, key = name.partition(".")
+    default = Config().to_dict()[section][key]
+    try:
+        stated = tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        stated = None if value == "none" and default is None else value
+    default = list(default) if isinstance(default, tuple) else default
+    return type(stated) is type(default) and stated == default
+
+
+def test_the_defaults_on_the_code_map_are_those_of_the_code():
+    stated = stated_defaults((DOCS / "code_map.md").read_text(encoding="utf-8"))
+    assert len(stated) > 80
+    assert [pair for pair in stated if not is_default(*pair)] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "right"),
+    [
+        ("`ppo.lr=3e-6`", True),
+        ("`ppo.lr=3e-5`", False),
+        ("`ppo.schedule=linear`", True),
+        ("`ppo.schedule=constant`", False),
+        ("`sampling.temperatures=[1.0, 0.8]`", True),
+        ("`sampling.temperatures=[1.0, 1.0]`", False),
+        ("`shaping.floor=none`", True),
+        ("`shaping.floor=0`", False),
+        ("`labeling.auto_train` (default false)", True),
+        ("`labeling.auto_train` (default true)", False),
+    ],
+)
+def test_a_stated_default_is_compared_with_the_code(text: str, right: bool):
+    [pair] = stated_defaults(text)
+    assert is_default(*pair) is right
 
 
 def test_every_shaping_component_is_described():
