@@ -90,5 +90,5 @@ def forked_workers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def dying_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers that end at once, without a word."""
+    """Workers that end at once and write nothing."""
     monkeypatch.setattr(process, "spawn", lambda *_: subprocess.Popen(["true"]))

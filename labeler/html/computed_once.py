@@ -1,4 +1,4 @@
-"""A cache that is limited in bytes, because texts of strangers and their HTML may be large."""
+"""A cache that is limited in bytes, because users' texts and their HTML may be large."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ def rendered(text: str, style: Style) -> Rendered | None:
     made: list[str] = []
     for piece in pieces:
         tokens = markdown.parse(piece, env)
-        # Beyond maxNesting the parser drops text without a word; nothing may be hidden here.
+        # Beyond maxNesting the parser silently drops text; nothing may be hidden here.
         if any(token.level >= MAX_DEPTH - 1 for token in tokens):
             return None
         made.append(markdown.renderer.render(tokens, markdown.options, env))

@@ -23,7 +23,7 @@ from tests.helpers.desk_world import add_person, serving
 
 
 def standing(db, who):
-    """His judgments that were not undone."""
+    """The annotator's judgments that were not undone."""
     undone = {row["replaces"] for row in db.read("SELECT replaces FROM withdrawals")}
     return [row for row in judgments_of(db, who) if row["id"] not in undone]
 

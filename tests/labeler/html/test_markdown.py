@@ -1,4 +1,4 @@
-"""Markdown of strangers: nothing leaves its box, nothing is hidden, nothing takes for ever."""
+"""Untrusted Markdown: nothing leaves its box, nothing is hidden, and rendering time is bounded."""
 
 from __future__ import annotations
 

@@ -373,7 +373,7 @@ def watched(*sights: tuple[float, float], attempt: int = 1) -> float | None:
 def test_time_left_goes_by_the_steps_and_not_by_the_start_up_before_the_first():
     start_up, first = (0, 0.0), (70, 1 / 12)
     assert watched(start_up) is None
-    assert watched(start_up, first) is None  # one step's end says nothing of its length
+    assert watched(start_up, first) is None  # one step's end does not tell its length
     # update 2 took 5 s: ten more take 50 s
     assert watched(start_up, first, (75, 2 / 12)) == pytest.approx(50)
 

@@ -167,7 +167,7 @@ def test_clearly_worse_is_by_a_standard_error_of_prompts():
     # Two prompts with sums of 2 and −2: 2/1 · 8/16, a standard error of 1.
     assert not clearly_worse(more - 0.1, best, list("abab"))
     assert clearly_worse(more + 0.1, best, list("abab"))
-    # One prompt says nothing of how prompts differ.
+    # One prompt does not tell how prompts differ.
     assert not clearly_worse(more + 100, best, list("aaaa"))
     assert not clearly_worse(best, best, list("abcd"))
 
