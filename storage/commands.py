@@ -21,7 +21,7 @@ from storage.exporting import exports
 from storage.importing import imports
 from storage.importing.long_rows import LengthCheck, TooLong
 from storage.labeling import model_judges
-from storage.records import INVITE_LIFETIME, Annotator, AnnotatorKind, AnnotatorRole, new_id
+from storage.records import Annotator, AnnotatorKind, AnnotatorRole, new_id
 from storage.tables import annotators, iterations, models, runs, tokens
 
 _IMPORTERS: dict[str, Callable[..., imports.ImportReport]] = {
@@ -152,8 +152,7 @@ class Commands:
         account = _public(user) | {"added": added}
         if token:
             return account | {"token": tokens.issue(self._db, user.id, "api", lifetime=None)}
-        secret = tokens.issue(self._db, user.id, "invite", lifetime=INVITE_LIFETIME)
-        return account | {"invite": f"{self.address}/invite?token={secret}"}
+        return account | {"invite": tokens.issue_invite(self._db, user.id, address=self.address)}
 
     def _set_disabled(self, name: str, *, disabled: bool) -> dict[str, Any]:
         user = annotators.by_name(self._db, name)

@@ -28,7 +28,7 @@ from labeler.security.passwords import (
     rehash_password,
 )
 from storage.engine.database import Database
-from storage.records import INVITE_LIFETIME, Annotator, digest
+from storage.records import Annotator, digest
 from storage.tables import annotators, tokens
 from storage.tables.tokens import TokenKind, hash_secret
 
@@ -159,8 +159,7 @@ class Auth:
 
     def invite_url(self, annotator: Annotator) -> str:
         """A link with which `annotator` sets a new password; valid once, for a week."""
-        secret = tokens.issue(self.db, annotator.id, "invite", lifetime=INVITE_LIFETIME)
-        return f"{self.public_url or ''}/invite?token={quote(secret)}"
+        return tokens.issue_invite(self.db, annotator.id, address=self.public_url or "")
 
     def link_owner(self, secret: str) -> Annotator | None:
         """The person whom a sign-in link is for; None if it is wrong or was used."""

@@ -8,13 +8,14 @@ from collections.abc import Collection
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
+from urllib.parse import quote
 
 from storage.engine import lookup
 from storage.engine.codec import from_row
 from storage.engine.database import Database
 from storage.engine.transaction import Transaction
 from storage.errors import Conflict, NotFound
-from storage.records import Annotator, Token, TokenKind, now
+from storage.records import INVITE_LIFETIME, Annotator, Token, TokenKind, now
 
 _CHECK = """
     SELECT a.* FROM tokens AS t JOIN annotators AS a ON a.id = t.annotator
@@ -52,6 +53,16 @@ def issue(db: Database, annotator: str, kind: TokenKind, *, lifetime: timedelta 
 
     db.write(operation)
     return secret
+
+
+def issue_invite(db: Database, annotator: str, *, address: str) -> str:
+    """A link with which this annotator sets a new password; valid once, for `INVITE_LIFETIME`.
+
+    `address` is the studio's URL without a final slash; empty for a link that starts with "/".
+    Errors as for `issue`.
+    """
+    secret = issue(db, annotator, "invite", lifetime=INVITE_LIFETIME)
+    return f"{address}/invite?token={quote(secret)}"
 
 
 def check(db: Database, secret: str, kinds: Collection[TokenKind]) -> Annotator | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from urllib.parse import quote
 
 import gradio as gr
 
@@ -18,7 +17,7 @@ from storage.analysis import reliability
 from storage.analysis.agreement import agreement
 from storage.engine.database import Database
 from storage.labeling import judgments
-from storage.records import INVITE_LIFETIME, Annotator, AnnotatorRole, new_id, now
+from storage.records import Annotator, AnnotatorRole, new_id, now
 from storage.tables import annotators, tokens
 
 ACTIONS_JS = (Path(__file__).parent / "actions.js").read_text(encoding="utf-8")
@@ -112,10 +111,10 @@ class AnnotatorsTab(Tab):
         return {self.answer: attempt(act).html} | self.refresh()
 
     def _invite(self, person: Annotator, request: gr.Request) -> Markup:
-        secret = tokens.issue(self._db, person.id, "invite", lifetime=INVITE_LIFETIME)
         # The page's own address is the one that people can reach, also behind a proxy.
         origin = request.headers.get("origin", "")
-        return annotators_view.invite(person.name, f"{origin}/invite?token={quote(secret)}")
+        link = tokens.issue_invite(self._db, person.id, address=origin)
+        return annotators_view.invite(person.name, link)
 
     def _set_disabled(self, target: str, *, disabled: bool) -> Annotator:
         person = annotators.set_disabled(self._db, target, disabled=disabled)
