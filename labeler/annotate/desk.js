@@ -10,7 +10,7 @@ class Desk {
     this.progress = progress;
     this.history = [];
     this.shown = null;
-    this.judging = false; // until it is said that nothing is left
+    this.judging = false; // whether a pair was shown since the page last said that none is left
     this.known = new WeakSet(); // pairs that were on the screen before
     this.fresh = false; // is this the first time that the one on the screen is there?
     this.keysOff = recall("keys") === "off"; // single-letter shortcuts, which speech input can trip over

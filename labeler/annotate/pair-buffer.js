@@ -69,7 +69,7 @@ class PairBuffer {
     const query = new URLSearchParams({ n: wanted, holding: inHand.join(",") });
     let answer;
     try {
-      // The other person's pairs stand on other sides.
+      // Another person's pairs have their own sides.
       answer = await request("GET", `/label/api/next?${query}`, null, this.annotator);
     } catch (problem) {
       if (!(problem instanceof Unreachable)) throw problem;

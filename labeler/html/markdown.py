@@ -37,7 +37,7 @@ from labeler.html.mathml import mathml
 MAX_CODE_LENGTH = 8_000
 """Characters of one code block that are colored; a longer one is shown without colors."""
 MAX_BLANK_LENGTH = 500
-"""Characters of white space on end in such a block: Python's lexer is quadratic in them."""
+"""Characters of consecutive white space in such a block: Python's lexer is quadratic in them."""
 MAX_TOTAL_CODE = 20_000
 """Characters of code that are colored in one text."""
 MAX_SLOW_CODE = 2_000
@@ -198,7 +198,7 @@ def _budgets() -> dict[str, int]:
 
 
 def _spend(env: dict[str, Any], costs: Mapping[str, int]) -> bool:
-    """Take what something costs from the budgets; False, with nothing taken, where one has too little."""
+    """Take what something costs from the budgets; False, with nothing taken, if one has too little."""
     budgets: dict[str, int] = env["budgets"]
     if any(budgets[name] < cost for name, cost in costs.items()):
         return False

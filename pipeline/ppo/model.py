@@ -101,7 +101,7 @@ class ActorCritic(nn.Module):
         if separate_values or (self.critic is not None and inputs.get("use_cache", False)):
             values = None
         elif self.critic is None:
-            values = self._valued(hidden)
+            values = self._values_from_hidden(hidden)
         else:
             values = self.values(input_ids, positions, **inputs)
         return ModelOutput(logits, values, cache)
@@ -117,9 +117,9 @@ class ActorCritic(nn.Module):
                 _, hidden, _ = forward_at(
                     self.policy, input_ids, positions, makes_logits=False, **inputs
                 )
-        return self._valued(hidden)
+        return self._values_from_hidden(hidden)
 
-    def _valued(self, hidden: Tensor) -> Tensor:
+    def _values_from_hidden(self, hidden: Tensor) -> Tensor:
         # Values are regression targets; bf16 would round them to three digits.
         with torch.autocast(hidden.device.type, enabled=False):
             return self.value_head(hidden.float()).squeeze(-1)

@@ -334,7 +334,7 @@ def _with_more_updates(job: Job, overrides: Mapping[str, str]) -> Job:
     is_ppo = job.stage == "policy" and job.config.optimize.method == "ppo"
     if set(overrides) != {"ppo.updates"} or not is_ppo:
         raise ValueError(
-            "a resumed stage keeps its settings, but for ppo.updates of a PPO stage, which may be "
+            "a resumed stage keeps its settings, except ppo.updates of a PPO stage, which may be "
             "raised; retry the stage to change others"
         )
     config, planned = job.config.override(overrides), job.config.ppo.updates

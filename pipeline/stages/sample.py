@@ -122,7 +122,7 @@ def read_plan(rows: Sequence[dict[str, Any]], job: Job) -> tuple[list[Draft], li
     drafts: list[Draft] = []
     pools: list[Pool] = []
     numbers: dict[str, int] = defaultdict(int)
-    warm, other = job.config.sampling.temperatures
+    first_temperature, second_temperature = job.config.sampling.temperatures
     candidate = job.names.get("on_trial")
     waits = candidate is not None and candidate == job.names.get("previous")
     judged = "previous" if waits else "policy"
@@ -137,14 +137,17 @@ def read_plan(rows: Sequence[dict[str, Any]], job: Job) -> tuple[list[Draft], li
     for row in rows:
         prompt, messages, arm = row["id"], read_messages(row["messages"]), row["arm"]
         if arm in CHOOSING_ARMS:
-            heats = [(warm, other)[n % 2] for n in range(job.config.sampling.candidates)]
-            sides = tuple(side(prompt, "policy", heat) for heat in heats)
+            both = (first_temperature, second_temperature)
+            temperatures = [both[n % 2] for n in range(job.config.sampling.candidates)]
+            sides = tuple(side(prompt, "policy", each) for each in temperatures)
             pools.append(Pool(prompt, messages, arm, sides, row["pairs"]))
             continue
         opponent = OPPONENT[arm]
         for _ in range(row["pairs"]):
-            ours = side(prompt, judged if arm == "reference" else "policy", warm)
-            theirs = side(prompt, opponent, other if opponent == "policy" else warm)
+            ours = side(prompt, judged if arm == "reference" else "policy", first_temperature)
+            # Sides of two models differ in the model only.
+            opposite = second_temperature if opponent == "policy" else first_temperature
+            theirs = side(prompt, opponent, opposite)
             drafts.append(Draft(prompt, messages, arm, (ours, theirs)))
     return drafts, pools
 

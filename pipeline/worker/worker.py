@@ -3,7 +3,8 @@
 It reads job.json and calls the module of the job's kind (`JOB_MODULES`).  Progress, metrics and notes
 go to events.jsonl (`pipeline.runs.rundir.Report`), which the web process reads
 (`pipeline/runs/jobs.py`).  It holds the run directory's lock while it lives and writes its output to
-log.txt.  It ends with result.json (it succeeded), error.json (it failed or was asked to stop) or neither (it was killed).
+log.txt.  It ends with result.json (it succeeded), error.json (it failed or was asked to stop) or
+neither (it was killed).
 """
 
 from __future__ import annotations

@@ -364,8 +364,8 @@ def test_what_a_retry_deletes_counts_as_free(
 @pytest.mark.parametrize(
     ("refused", "message"),
     [
-        ({"ppo.lr": "1e-5"}, "keeps its settings, but for ppo.updates"),
-        ({"ppo.updates": "200", "ppo.lr": "1e-5"}, "keeps its settings, but for ppo.updates"),
+        ({"ppo.lr": "1e-5"}, "keeps its settings, except ppo.updates"),
+        ({"ppo.updates": "200", "ppo.lr": "1e-5"}, "keeps its settings, except ppo.updates"),
         ({"ppo.updates": "99"}, "ppo.updates=99 is less than the 100"),
     ],
 )
