@@ -49,6 +49,9 @@ def whiten(x: Tensor, mask: Tensor, *, shift_mean: bool = True) -> Tensor:
 def kl_estimate(log_ratio: Tensor, estimator: str) -> Tensor:
     """Estimate of KL(π‖π_ref) from each sampled token's ρ = log π − log π_ref, nats, any shape.
 
+    `ppo.kl_estimator` selects the one that is charged: k1 (default), k2 or `full_kl`.  k3 and abs are
+    metrics only.
+
     k1 = ρ, k2 = ρ²/2, k3 = e^−ρ − 1 + ρ, abs = |ρ|.  k1 and k3 are unbiased; only k2 has, on average,
     the gradient of the KL.  k1 may be negative and must not be clamped.
     (J. Schulman, "Approximating KL divergence", 2020; Liu et al., arXiv:2510.01555.)

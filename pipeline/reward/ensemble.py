@@ -83,8 +83,8 @@ class Ensemble:
         self.members = sum(scorer.members for scorer in scorers)
         if self.members == 1 and config.ensemble != "mean":
             raise ValueError(
-                f"shaping.ensemble={config.ensemble!r} needs several reward models; name more in "
-                "shaping.extra_reward_models"
+                f"shaping.ensemble={config.ensemble!r} needs several members; train the reward model "
+                "with reward.members above 1, or name more in shaping.extra_reward_models"
             )
         self.figures: list[str] = []
         if self.members > 1:
