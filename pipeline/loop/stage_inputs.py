@@ -15,7 +15,7 @@ from pipeline.config.sections import Config
 from pipeline.demo.pairs import shipped_pairs
 from pipeline.models.hub import ModelUnavailable, base_model_path, is_local, require_reward_model
 from pipeline.promotion import gate
-from pipeline.reward.held_out_prompts import PromptJudgments, held_out_prompts
+from pipeline.reward.validation_split import PromptJudgments, validation_prompts
 from pipeline.runs.rundir import Job
 from pipeline.shaping import require_available
 from storage import worker_files
@@ -179,7 +179,7 @@ class Preparation:
             )
             for each in worker_files.judged_prompts(self.db, reward.learn_from)
         }
-        held_out_prompts(judged, share=reward.held_out_share, seed=self.config.seed)
+        validation_prompts(judged, share=reward.held_out_share, seed=self.config.seed)
 
     def shipped_pairs(self) -> Path | None:
         """The pairs shipped with the demo, if they fit the settings; None otherwise."""

@@ -22,8 +22,8 @@ from pipeline.config.reward import RewardConfig
 from pipeline.models.loading import context_of
 from pipeline.models.padding import pad_right
 from pipeline.models.text import CONTEXT, ChatTokenizer, LengthLimits, read_messages
-from pipeline.reward.held_out_prompts import PromptJudgments, held_out_prompts
 from pipeline.reward.likelihood import OUTCOME_CODES, TIE, UNSTATED, TieModel
+from pipeline.reward.validation_split import PromptJudgments, validation_prompts
 from pipeline.runs.rundir import Job, Note, Report, RunDirectory
 from storage.records import RANDOM_STREAM, Arm, digest
 
@@ -159,10 +159,10 @@ def split_by_prompt(
     """Training and held-out pairs with no prompt in both.
 
     Judgments of one prompt resemble each other; splitting by judgment overstates accuracy by ten
-    points or more.  `held_out_prompts` selects the prompts and raises ValueError if there is
+    points or more.  `validation_prompts` selects the prompts and raises ValueError if there is
     nothing to learn or measure.
     """
-    held_out = held_out_prompts(by_prompt(pairs), share=held_out_share, seed=seed)
+    held_out = validation_prompts(by_prompt(pairs), share=held_out_share, seed=seed)
     train = [pair for pair in pairs if pair.prompt not in held_out]
     return train, [pair for pair in pairs if pair.prompt in held_out]
 

@@ -107,7 +107,7 @@ _PLANS: Mapping[str, tuple[Sequence[Plan], Sequence[Plan]]] = {
 }
 """The main charts and the smaller ones, by method."""
 _BY_UPDATES = ("ppo", "rloo")
-"""Methods whose metrics are courses even if there was one update only."""
+"""Methods whose metrics are time series even if there was one update only."""
 
 
 def unit(kind: str) -> str:
@@ -141,14 +141,16 @@ def charts(
 
     A metric with a single step is a result, which `results` shows.
     """
-    courses = {name: s for name, s in found.items() if len(s.steps) > 1 or kind in _BY_UPDATES}
+    time_series = {name: s for name, s in found.items() if len(s.steps) > 1 or kind in _BY_UPDATES}
     if kind not in _PLANS:
-        return [], [_chart_of(name, s, known) for name, s in courses.items()], []
-    mains, rests = _PLANS[kind]
-    main = [_planned(plan, courses, known, tall=True) for plan in _reported(mains, courses)]
-    rest = [_planned(plan, courses, known) for plan in _reported(rests, courses)]
-    planned = {metric for plan in (*mains, *rests) for metric, _ in plan.lines}
-    others = [_chart_of(name, s, known) for name, s in courses.items() if name not in planned]
+        return [], [_chart_of(name, s, known) for name, s in time_series.items()], []
+    main_plans, other_plans = _PLANS[kind]
+    main = [
+        _planned(plan, time_series, known, tall=True) for plan in _reported(main_plans, time_series)
+    ]
+    rest = [_planned(plan, time_series, known) for plan in _reported(other_plans, time_series)]
+    planned = {metric for plan in (*main_plans, *other_plans) for metric, _ in plan.lines}
+    others = [_chart_of(name, s, known) for name, s in time_series.items() if name not in planned]
     return main, rest, others
 
 

@@ -1,9 +1,10 @@
-"""Which prompts are held out, and whether there are enough judgments.  Loads no torch.
+"""The prompts of the validation split, and whether there are enough judgments.  Loads no torch.
 
-They are the reward model's validation split: a share `reward.held_out_share` (15%) of the judged
-prompts.  Prompts with the role `held-out` are for the evaluation and are not among them.  The reward
-stage (`split_by_prompt` in data.py) and the check before training (`Preparation.require_judgments`)
-both use it; its ValueError is what the page says when *Train* is refused.
+The validation split is a share `reward.held_out_share` (15%) of the judged prompts; the reward model
+is measured on it.  Prompts with the role `held-out` are for the evaluation and are not among them.
+The reward stage (`split_by_prompt` in data.py) and the check before training
+(`Preparation.require_judgments`) both call `validation_prompts`; its ValueError is what the page says
+when *Train* is refused.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ class PromptJudgments:
     random_stream: bool
 
 
-def held_out_prompts(judged: Mapping[str, PromptJudgments], *, share: float, seed: int) -> set[str]:
+def validation_prompts(
+    judged: Mapping[str, PromptJudgments], *, share: float, seed: int
+) -> set[str]:
     """The prompts that are held out for measuring.
 
     The choice depends on the ids, so that most stay held out when labels are added.  Only prompts
