@@ -169,6 +169,17 @@ def test_every_benchmark_is_documented():
     }  # its figures stand in the changelog
 
 
+def test_every_test_file_that_a_command_names_exists():
+    named = []
+    for command in documented():
+        for path in re.findall(r"tests/\S+\.py", command):
+            head, _, tail = path.partition("{")
+            middle, _, end = tail.partition("}")
+            named += [f"{head}{name}{end}" for name in middle.split(",")] if tail else [path]
+    assert len(named) > 5
+    assert [path for path in named if not (ROOT / path).is_file()] == []
+
+
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Made-up files of the schemas of PandaLM's test set and of rasbt's instructions."""
