@@ -103,7 +103,9 @@ def test_one_member_is_itself_and_no_ensemble():
     alone = Ensemble([Fixed([1.0, 5.0])], ShapingConfig())
     assert alone([[], []], ["", ""]).scores == [1, 5]
     assert alone([[], []], ["", ""]).figures == {}
-    with pytest.raises(ValueError, match="'min' needs several members; train the reward model with"):
+    with pytest.raises(
+        ValueError, match="'min' needs several members; train the reward model with"
+    ):
         Ensemble([Fixed([1.0])], ShapingConfig(ensemble="min"))
 
 
