@@ -17,12 +17,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pipeline.ppo.batch import Sample, SamplerMismatch, TrainingDiverged, UpdateResult
     from pipeline.ppo.config import PPOConfig
     from pipeline.ppo.metrics import METRICS, Flag, red_flags
     from pipeline.ppo.model import ActorCritic
     from pipeline.ppo.rollout import Rollout, generate
     from pipeline.ppo.trainer import PPOTrainer
+    from pipeline.ppo.update_result import (
+        Sample,
+        SamplerMismatch,
+        TrainingDiverged,
+        UpdateResult,
+    )
 
 _MODULES = {
     "METRICS": "metrics",
@@ -31,10 +36,10 @@ _MODULES = {
     "PPOConfig": "config",
     "PPOTrainer": "trainer",
     "Rollout": "rollout",
-    "Sample": "batch",
-    "SamplerMismatch": "batch",
-    "TrainingDiverged": "batch",
-    "UpdateResult": "batch",
+    "Sample": "update_result",
+    "SamplerMismatch": "update_result",
+    "TrainingDiverged": "update_result",
+    "UpdateResult": "update_result",
     "generate": "rollout",
     "red_flags": "metrics",
 }

@@ -18,14 +18,7 @@ from transformers import PreTrainedTokenizerBase
 
 from pipeline.ppo.algorithm import compute_advantages
 from pipeline.ppo.baselines import Baseline
-from pipeline.ppo.batch import (
-    Batch,
-    SamplerMismatch,
-    TrainingDiverged,
-    UpdateResult,
-    gather_shares,
-    samples_of,
-)
+from pipeline.ppo.batch import Batch, gather_shares
 from pipeline.ppo.checkpoint import (
     DamagedCheckpoint,
     NoReadableCheckpoint,
@@ -77,6 +70,7 @@ from pipeline.ppo.rewards import Decoder, Rewarder
 from pipeline.ppo.rollout import PromptSampler
 from pipeline.ppo.samplers import importance_weights, make_backend
 from pipeline.ppo.summary import Stopwatch, summarize
+from pipeline.ppo.update_result import SamplerMismatch, TrainingDiverged, UpdateResult, samples_of
 
 _FORMAT = 2
 """Format of a checkpoint's state; format 1, without a number, also held frozen weights."""

@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from pipeline.ppo.batch import Batch, gather_shares, micro_batches, samples_of
+from pipeline.ppo.batch import Batch, gather_shares, micro_batches
 from pipeline.ppo.distributed import Processes
 from pipeline.ppo.rollout import Rollout
+from pipeline.ppo.update_result import samples_of
 
 PAD = 0
 
