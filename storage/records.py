@@ -46,8 +46,9 @@ WRITTEN: Arm = "written"
 is 0), are in the queue in every phase, and are not used to measure policies or reward models."""
 
 RANDOM_STREAM: tuple[Arm, ...] = ("random", "previous", "reference", "repeated", "imported")
-"""Arms whose pairs no reward model chose.  Accuracy, calibration and win rates are measured on
-their judgments alone, because pairs on which a model is uncertain do not represent the others."""
+"""Arms of the pairs that the loop sampled without a reward model's choice, and of imported pairs.
+Accuracy, calibration and win rates are measured on their judgments alone, because pairs on which a
+model is uncertain do not represent the others."""
 
 LEARNED_FROM: tuple[AnnotatorKind, ...] = ("person", "simulated")
 """The kinds of annotators whose judgments are learned from by default."""
@@ -56,7 +57,8 @@ KEPT_APART: tuple[PromptRole, ...] = ("held-out", "audit")
 """Roles of prompts whose judgments the reward model and the policy never learn from.  Judgments on
 `audit` prompts train the audit model; those on `held-out` prompts train nothing."""
 
-CRITERIA = ("helpful", "truthful", "harmless", "clear")
+Criterion = Literal["helpful", "truthful", "harmless", "clear"]
+CRITERIA: tuple[Criterion, ...] = get_args(Criterion)
 STRENGTHS = {1: "slightly", 2: "clearly", 3: "much"}
 
 
@@ -214,7 +216,8 @@ class Comparison:
     """Two completions of one prompt for annotators to compare.
 
     `first` and `second` do not say which side of the screen shows them.  `wanted` is the number of
-    annotators who should judge it.  `position` is random; the queue is in its order.
+    annotators who should judge it.  `position` is random; among pairs that nobody has judged, the
+    queue is in its order.
     """
 
     id: str

@@ -1,8 +1,8 @@
 // The desk: what buttons and keys do; `wire` has both maps.
 
-const HISTORY = 50; // acts that can be undone without asking the server which was the last
-const REFRESH = 60000; // milliseconds between looks at the true counts
-const UNREAD = 250; // milliseconds in which nobody reads a pair: a verdict on it is a slip
+const HISTORY = 50; // latest acts of this page, which it can undo without asking the server
+const REFRESH = 60000; // milliseconds between requests for the counts and the guidelines
+const UNREAD = 250; // milliseconds in which nobody can read a pair: a judgment within them is a slip
 
 class Desk {
   constructor(person, progress) {
@@ -12,8 +12,8 @@ class Desk {
     this.shown = null;
     this.judging = false; // whether a pair was shown since the page last said that none is left
     this.known = new WeakSet(); // pairs that were on the screen before
-    this.fresh = false; // is this the first time that the one on the screen is there?
-    this.keysOff = recall("keys") === "off"; // single-letter shortcuts, which speech input can trip over
+    this.fresh = false; // whether the pair on the screen is there for the first time
+    this.keysOff = recall("keys") === "off"; // single-letter shortcuts: speech input can trigger them
     this.plain = false;
     this.everSaved = false;
     this.stopwatch = new Stopwatch();
@@ -48,9 +48,9 @@ class Desk {
   show() {
     const pair = this.buffer.current;
     if (!pair) {
-      // What lives only as long as the page must not end with it.
+      // Acts that only this page keeps would be lost with it.
       if (this.buffer.reason === "signed-out" && !this.outbox.hasVolatileActs) return location.assign("/sign-in?next=/label/");
-      // The last answer is from before these pairs were judged; the next is under way.
+      // The last answer is older than these judgments; the next one has been requested.
       const reason = this.buffer.reason === "labeling" && this.buffer.fetching ? "loading" : this.buffer.reason;
       const state = reason === "loading" ? "loading" : "idle";
       if (state === "idle" && this.judging) announce(IDLE[reason]?.[0] || IDLE.labeling[0]);
@@ -59,7 +59,7 @@ class Desk {
       showIdle(reason, this.progress.today, this.buffer.withOthers);
       this.shown = null;
     } else if (pair !== this.shown) {
-      if (!this.shown) this.refresh(); // pairs have come, and were not counted yet
+      if (!this.shown) this.refresh(); // new pairs have come, which the counts lack
       this.shown = pair;
       this.judging = true;
       this.fresh = !this.known.has(pair);
@@ -75,7 +75,7 @@ class Desk {
     this.showVerdict();
   }
 
-  // Whoever signed in since must not be offered to undo what was done before.
+  // Somebody who has signed in since must not undo the acts of the person before.
   showVerdict() {
     const undoable = (this.history.length || this.latest) && this.buffer?.reason !== "somebody-else";
     showVerdict(Boolean(this.shown || undoable));
@@ -104,7 +104,7 @@ class Desk {
     const back = data.undone ? (data.undone.kind === "judgment" ? -1 : 0) : judged;
     const { judged: all, today, remaining } = this.progress;
     const less = data.undone ? -1 : 1;
-    // What is the latest after an undo only the server knows.
+    // After an undo, only the server knows which act is the latest.
     const latest = data.undone ? null : act.id;
     this.count({ judged: all + back, today: Math.max(0, today + back), remaining: Math.max(0, remaining - less), latest });
     if (data.undone) this.refresh();
@@ -129,13 +129,13 @@ class Desk {
     this.draft.clear();
     this.outbox.add(path, { id, comparison: pair.id, ...more }, { what, prompt: snippet(pair) });
     this.buffer.fill();
-    this.show(); // last: where no pair is left, it matters that more were asked for
+    this.show(); // last: without a pair, it shows whether more have been requested
   }
 
   judge(outcome) {
     const { strength, criteria, comment } = this.draft.read();
     const body = { outcome, milliseconds: this.stopwatch.read() };
-    // A tie has no strength; the server refuses one that claims to.
+    // The server refuses a tie with a strength.
     if (strength && (outcome === "a" || outcome === "b")) body.strength = strength;
     if (Object.keys(criteria).length) body.criteria = criteria;
     if (comment) body.comment = comment;
@@ -159,7 +159,7 @@ class Desk {
     dialog.showModal();
   }
 
-  // The last act of this page is undone at once; an older one only the server knows.
+  // The page undoes its own last act at once; only the server knows an older one.
   undo() {
     const last = this.history.pop();
     if (last && this.outbox.refused.some((act) => act.id === last.id)) {
@@ -177,8 +177,8 @@ class Desk {
     }
   }
 
-  // The latest act that is not of this page: one that waits since before a reload, or the server's.
-  // It is named, so that an undo that arrives late takes back nothing that was done since.
+  // The latest act from before this page was loaded: one that still waits to be sent, or the server's.
+  // The undo names it, so that a late undo takes back nothing that was done since.
   get latest() {
     const undone = this.outbox.waiting.map((act) => act.body.replaces);
     const acts = this.outbox.waiting.filter((act) => !act.path.endsWith("/undo") && !undone.includes(act.id));
@@ -192,7 +192,7 @@ class Desk {
     announce("Undone. The pair is back.");
   }
 
-  // The server's answer may be late: whoever writes by then goes on writing about the same pair.
+  // The server's answer may be late. If the annotator is writing by then, the pair on the screen stays.
   cameBack(pair) {
     const writing = $("dialog[open]") || document.activeElement?.closest?.(".desk textarea");
     if (!writing) return this.comeBack(pair, EMPTY);
@@ -228,7 +228,7 @@ class Desk {
     else this.loadGuidelines();
   }
 
-  // On a narrow screen the guidelines lie over the pair.
+  // On a narrow screen the guidelines cover the pair.
   get covered() {
     return !$(".guidelines").hidden && matchMedia("(max-width: 800px)").matches;
   }
@@ -257,7 +257,7 @@ class Desk {
     $(".figures").showModal();
   }
 
-  // Nothing changes where they are what is shown already; without an answer, until the next time.
+  // The page stays as it is if the guidelines are unchanged or the server does not answer.
   async loadGuidelines() {
     let answer;
     try {
@@ -274,7 +274,7 @@ class Desk {
     if (!panel.hidden) return remember(this.readGuidelines, data.version);
     const read = recall(this.readGuidelines);
     $(".fresh").hidden = read === data.version;
-    // The first time, whoever has room for them sees them without asking.
+    // The first time, they open by themselves if the window is wide enough.
     if (read === null && window.innerWidth > 1300) this.toggleGuidelines();
   }
 
@@ -305,7 +305,7 @@ class Desk {
     for (const button of $$("[data-outcome]")) {
       button.onclick = (event) => {
         if (this.slipped(event)) return;
-        // Left in focus by the mouse, it would be ringed from the next key on, like an answer given.
+        // A clicked button keeps the focus: at the next key it would get a ring, as if it were chosen.
         if (event.detail) button.blur();
         this.judge(button.dataset.outcome);
       };
@@ -346,7 +346,7 @@ class Desk {
     window.addEventListener("online", () => this.wake());
     window.addEventListener("focus", () => this.wake());
     this.toggleDetails(recall("details") === "true");
-    // The guidelines end where the judgment begins, which Details makes taller.
+    // The guidelines end above the bar of buttons, whose height changes with Details.
     new ResizeObserver(([{ target }]) => {
       $(".desk").style.setProperty("--verdict", `${target.offsetHeight}px`);
     }).observe($(".verdict"));
@@ -367,11 +367,11 @@ class Desk {
     const action = keys[event.key.toLowerCase()];
     if (!action) return;
     event.preventDefault();
-    $(".desk").classList.remove("pointing"); // a pointer at rest marks nothing
+    $(".desk").classList.remove("pointing"); // a resting pointer must not highlight a button
     action();
   }
 
-  // Ctrl+Enter sends what is written in the dialog, as it does elsewhere.
+  // Ctrl+Enter sends the text of the dialog.
   send(event) {
     const writing = event.target.closest("dialog textarea");
     if (!writing || event.repeat) return;

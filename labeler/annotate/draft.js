@@ -1,10 +1,11 @@
-// What is said of the pair on the screen besides the verdict: strength, criteria, comment.
+// What the annotator enters about the pair on the screen besides the outcome: strength, criteria and
+// comment.
 
 const EMPTY = { strength: null, criteria: {}, comment: "" };
 const FORGET = 7 * 24 * 3600 * 1000; // milliseconds after which nobody comes back to a draft
 
-// What was said of each pair and not sent yet.  It outlives a reload, like the outbox, and belongs to
-// one annotator and one pair.
+// Drafts that were not sent yet, one for each annotator and pair.  Like the outbox, they survive a
+// reload.
 class Drafts {
   constructor(annotator) {
     this.prefix = `kitestring.draft.${annotator}.`;
@@ -33,7 +34,7 @@ class Drafts {
     try {
       return JSON.parse(localStorage.getItem(key)) || EMPTY;
     } catch {
-      return EMPTY; // no storage, or not written by us: a draft is no label
+      return EMPTY; // no storage, or not written by us: a draft is not a label
     }
   }
 
@@ -86,7 +87,7 @@ class Draft {
     this.restore(EMPTY);
   }
 
-  // Pressing what is pressed takes it back.
+  // Pressing a selected button again clears it.
   setStrength(strength) {
     this.strength = this.strength === strength ? null : strength;
     this.show();

@@ -1,8 +1,8 @@
-// What has been done and is not yet saved.  Each act lies in localStorage under a key of its own,
-// so two tabs cannot overwrite each other's, and belongs to one annotator: browsers are shared.
+// Acts that are not saved yet.  Each act is in localStorage under a key of its own, so two tabs cannot
+// overwrite each other's, and belongs to one annotator, because people share browsers.
 // Acts are sent one after the other, in order: an undo must not overtake the label it undoes.
-// Without a connection, and after a 503 (the server's disk refused the write), an act stays and is
-// sent again.
+// An act stays and is sent again without a connection, and after any 5xx (503: the server's disk
+// refused the write), 401, 403, 408 and 429.  After any other 4xx it is shown as not saved.
 
 const RETRY = { first: 500, longest: 15000 }; // milliseconds
 const TIMEOUT = 20000;
@@ -38,7 +38,7 @@ async function request(method, path, body, annotator) {
   return { status: response.status, data };
 }
 
-// A path whose answer counts "today", with what this browser's clock is ahead of UTC, in minutes.
+// A path whose answer counts "today", with the minutes that this browser's clock is ahead of UTC.
 const byOwnDay = (path) => `${path}?offset=${-Math.round(new Date().getTimezoneOffset())}`;
 
 // crypto.randomUUID exists only behind TLS or on localhost; a lab's http://host:7860 is neither.
@@ -79,7 +79,7 @@ class Outbox {
     }
   }
 
-  // What cannot be read stays where it is, and is shown beside what was refused.
+  // An act that cannot be read stays in localStorage and is shown among the refused ones.
   parse(key) {
     const kept = localStorage.getItem(key);
     try {
@@ -106,7 +106,7 @@ class Outbox {
     return this.acts.filter((act) => act.refused !== null);
   }
 
-  // Comparisons that must not be handed out again while their acts are here.
+  // Comparisons that the server must not send again while their acts are here.
   get comparisons() {
     return this.acts.map((act) => act.body.comparison).filter(Boolean);
   }
@@ -151,7 +151,7 @@ class Outbox {
     this.send();
   }
 
-  // Send what waits.  One loop at a time; a failure leaves the act where it is and waits longer.
+  // Send the waiting acts, in one loop at a time.  After a failure the act stays, and the pause doubles.
   async send() {
     if (this.sending) return;
     this.sending = true;
@@ -205,7 +205,7 @@ class Outbox {
   refuse(act, sentence) {
     const undo = this.waiting.find((each) => each.body.replaces === act.id && each.path.endsWith("/undo"));
     if (undo) {
-      // It was to be taken back anyway.
+      // The annotator has already undone it.
       this.remove(undo.id);
       this.remove(act.id);
       return;

@@ -6,7 +6,8 @@ const POLL = { first: 500, longest: 15000 }; // milliseconds, while there is not
 class PairBuffer {
   // `held()` names further comparisons that must not come again; `changed()` when the first pair,
   // or the reason why there is none, may have changed.
-  // `shown` is the id of the pair to begin with, if it is still theirs: the one before a reload.
+  // `shown` is the id of the pair that was on the screen before a reload; it comes first if the
+  // annotator still has it.
   constructor(annotator, { held, changed, shown }) {
     this.annotator = annotator;
     this.shown = shown;
@@ -24,8 +25,8 @@ class PairBuffer {
     return this.pairs[0] || null;
   }
 
-  // The first pair is dealt with.  Call `fill` only once its act is in `held`: the server gives
-  // out a leased pair again until the act has arrived.
+  // Remove the first pair.  Call `fill` only after its act is in `held`: until the act has arrived,
+  // the server sends a leased pair again.
   advance() {
     this.pairs.shift();
   }
@@ -35,7 +36,7 @@ class PairBuffer {
     this.changed();
   }
 
-  // It comes after the one on the screen.
+  // The pair comes after the one on the screen.
   putNext(pair) {
     const [current, ...rest] = this.pairs.filter((each) => each.id !== pair.id);
     this.pairs = current ? [current, pair, ...rest] : [pair];
@@ -57,7 +58,7 @@ class PairBuffer {
     if (found) {
       this.pause = POLL.first;
     } else if (this.pairs.length < KEEP) {
-      // Nothing there, or no connection: look again, less and less often.
+      // No pair or no connection: ask again, less and less often.
       this.timer = setTimeout(() => this.fill(), this.pause);
       this.pause = Math.min(this.pause * 1.5, POLL.longest);
     }
@@ -84,7 +85,7 @@ class PairBuffer {
       this.reason = "unreachable";
       return false;
     }
-    // A label given while this was under way may have come back in it.
+    // The answer may contain a pair that was judged after the request.
     const known = new Set([...this.pairs.map((pair) => pair.id), ...this.held()]);
     const fresh = answer.data.pairs.filter((pair) => !known.has(pair.id));
     const before = fresh.findIndex((pair) => pair.id === this.shown);

@@ -30,7 +30,7 @@ from labeler.security.auth import Identity
 from storage.engine.database import Database
 from storage.errors import Conflict, NotFound, NotLeased, StorageUnavailable
 from storage.labeling import judgments
-from storage.records import MAX_VIEW_MS, Annotator, ScreenOutcome
+from storage.records import MAX_VIEW_MS, Annotator, Criterion, ScreenOutcome
 
 _LOG = logging.getLogger(__name__)
 MAX_COMMENT_LENGTH = 5_000
@@ -78,7 +78,7 @@ class JudgmentBody(ActBody):
     outcome: ScreenOutcome
     strength: Literal[1, 2, 3] | None = None
     criteria: Annotated[
-        dict[Literal["helpful", "truthful", "harmless", "clear"], Literal["a", "b", "tie"]],
+        dict[Criterion, Literal["a", "b", "tie"]],
         BeforeValidator(_with_few_names),
     ] = {}
     comment: Comment = ""
@@ -185,7 +185,8 @@ def label_routes(db: Database) -> APIRouter:
 def explain_errors(app: FastAPI) -> None:
     """Every refusal is ``{"error": "a sentence"}``.
 
-    4xx: the same request will fail again. 503: nothing was stored; try again later.
+    Most 4xx: the same request will fail again; after 401, 408 and 429 it can succeed later. 5xx: send
+    the same request again later; with 503, nothing was stored.
     """
 
     def answer(status: int) -> Any:

@@ -65,7 +65,7 @@ class ShownMessage(ShownText):
 
 @dataclass(frozen=True, kw_only=True)
 class ShownPair:
-    """A comparison as one annotator sees it; `a` stands left or above, `b` right or below.
+    """A comparison as one annotator sees it: `a` is shown on the left or above, `b` on the right or below.
 
     `notice` says what holds for the looks of both responses where it is not the usual; mostly "".
     """
@@ -103,7 +103,7 @@ class LabelSession:
     def next(self, annotator: Annotator, n: int, holding: Sequence[str] = ()) -> list[ShownPair]:
         """Up to `n` pairs to judge, leased to `annotator`, without those they are `holding`.
 
-        Fewer where they are large: the others stay leased to them and come with the next request.
+        Fewer if they are large: the others stay leased to the annotator and come with the next request.
         """
         if not 1 <= n <= MAX_AT_ONCE:
             raise ValueError(f"n={n} must be between 1 and {MAX_AT_ONCE}.")
@@ -121,8 +121,8 @@ class LabelSession:
     def waiting_for(self) -> str:
         """The phase of the current iteration, or "nothing" before the first.
 
-        It says what is awaited where nothing is left for an annotator: in every phase they go on
-        with the pairs of the newest iteration that has any.
+        The page shows it if no pair is left for an annotator. In every phase, annotators receive the
+        pairs of the newest iteration that has any.
         """
         latest = iterations.latest(self._db)
         return latest.phase if latest else "nothing"
@@ -134,11 +134,11 @@ class LabelSession:
         return Undone(id=undone.id, kind=_kind(undone), pair=_render_pair(pair))
 
     def with_others(self, annotator: Annotator) -> int:
-        """How many pairs they might judge that others hold now; they may come back."""
+        """How many pairs that they could judge are held by others now; they may receive them later."""
         return queue.leased_to_others(self._db, annotator.id)
 
     def progress(self, annotator: Annotator, *, offset: int = 0) -> dict[str, Any]:
-        """The fields of `queue.Progress`, and the id of their ``latest`` act that stands.
+        """The fields of `queue.Progress`, and the id of their ``latest`` act that is not undone or revised.
 
         `offset`: minutes that their clock is ahead of UTC.
         """
@@ -148,7 +148,7 @@ class LabelSession:
     def figures(self, annotator: Annotator, *, offset: int = 0) -> OwnFigures:
         """Their own work in figures, see `own_figures`; nobody else's can be asked for.
 
-        Only ``today`` follows their clock: a midnight of their choice would tell what others said today.
+        Only ``today`` follows their clock: a midnight of their choice would reveal today's answers of others.
         """
         moment = now()
         found = queue.progress(self._db, annotator.id, since=queue.midnight(moment, offset))

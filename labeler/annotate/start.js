@@ -22,7 +22,7 @@ function followTheSystem() {
   $(".desk").dataset.theme = systemDark.matches ? "dark" : "light";
 }
 
-// A choice made on this page stands, whatever the system changes to.
+// A choice made on this page stays when the system's theme changes.
 function setTheme(theme) {
   systemDark.removeEventListener("change", followTheSystem);
   $(".desk").dataset.theme = theme;
@@ -31,7 +31,7 @@ function setTheme(theme) {
   remember("theme", theme);
 }
 
-// Who sits here, before anything else: the outbox is theirs.
+// Who is signed in comes first, because each annotator has their own outbox.
 async function start() {
   let pause = 500;
   for (;;) {

@@ -7,7 +7,7 @@ const ROLES = { system: "System", user: "User", assistant: "Assistant" };
 const OUTCOMES = { a: "A is better", b: "B is better", tie: "Tie", both_bad: "Both bad" };
 const CRITERIA = { helpful: "More helpful", truthful: "More truthful", harmless: "More harmless", clear: "Clearer" };
 // Title and sentence while no pair is left to judge: by phase of the loop, or what prevents one.
-const NEXT_ITERATION = ["All caught up", "You have no pairs left to judge. New pairs will appear here when the next iteration starts."];
+const NEXT_ITERATION = ["All caught up", "You have no pairs left to judge. New pairs will appear here after the next sampling."];
 const IDLE = {
   loading: ["Loading", "The next pairs are being loaded."],
   sampling: ["New pairs are being sampled", "The model is responding to new prompts. The pairs will appear here automatically."],
@@ -16,7 +16,7 @@ const IDLE = {
   policy: NEXT_ITERATION,
   evaluating: NEXT_ITERATION,
   done: NEXT_ITERATION,
-  nothing: ["Nothing to judge yet", "Pairs will appear here when the first iteration starts."],
+  nothing: ["Nothing to judge yet", "Pairs will appear here after the first sampling."],
   "somebody-else": ["Someone else has signed in", "Reload the page to continue with the account that is signed in now."],
   unreachable: ["No connection", "Kitestring cannot be reached. This page keeps your labels and tries again."],
 };
@@ -52,13 +52,13 @@ function showPair(pair, plain) {
 }
 
 function heldByOthers(count) {
-  if (count === 1) return " Another annotator has 1 pair, which may come back to you.";
-  return count ? ` Other annotators have ${count} pairs, which may come back to you.` : "";
+  if (count === 1) return " Another annotator has 1 pair that you may receive later.";
+  return count ? ` Other annotators have ${count} pairs that you may receive later.` : "";
 }
 
 function showIdle(reason, today, withOthers = 0) {
   const [title, sentence] = IDLE[reason] || IDLE.labeling;
-  // While pairs or a connection are awaited, labels may still be on their way: no count.
+  // While the page waits for pairs or a connection, labels may be unsent, so it shows no count.
   const known = !["unreachable", "loading", "somebody-else"].includes(reason);
   const thanks = known && today > 0 ? ` You judged ${today} today.` : "";
   $(".empty h1").textContent = title;
@@ -72,7 +72,7 @@ function showState(state) {
   $(".empty").hidden = state === "judging";
 }
 
-// Without a pair the bar holds Undo alone (see the styles), where there is anything to undo.
+// Without a pair, the bar has only Undo (see the styles), if there is anything to undo.
 function showVerdict(shown) {
   $(".verdict").hidden = !shown;
 }
@@ -94,15 +94,15 @@ function showPerson(person) {
 
 const percent = (share) => (share === null ? "–" : `${Math.round(share * 100)}%`);
 
-// The server says no more than this at either end: see storage/labeling/own_figures.py.
+// The server reports no agreement below 5% or above 95%: see storage/labeling/own_figures.py.
 function agreementInWords({ agreement, shared_pairs: pairs }) {
-  if (agreement === null) return ["–", "Shown when others have judged at least 20 of your pairs."];
+  if (agreement === null) return ["–", "Shown the day after others have judged 20 of your pairs."];
   const share = percent(agreement);
   const value = agreement >= 0.95 ? `${share} or more` : agreement <= 0.05 ? `${share} or less` : share;
   return [value, `On ${pairs} pairs that others also judged, up to yesterday. Careful annotators disagree too.`];
 }
 
-// Each figure: its name, its value, and in small print what to make of it; null without an answer.
+// Each figure has a name, a value and an explanation.  `figures` is null if the server did not answer.
 function fillFigures(figures) {
   if (!figures) {
     $(".figures dl").replaceChildren(make("p", "", "Your statistics could not be loaded. Try again in a moment."));
@@ -141,13 +141,13 @@ function setStatus(kind, sentence, link) {
   }
 }
 
-// Skips, flags and undos are no labels.
+// Skips, flags and undos are not labels.
 function labels(acts) {
   const noun = acts.every(({ path }) => !path || path.endsWith("/judgments")) ? "label" : "action";
   return acts.length === 1 ? `1 ${noun}` : `${acts.length} ${noun}s`;
 }
 
-// "Saved" is said only when the server has said so of every act.
+// The page shows "Saved" only when the server has stored every act.
 function showOutbox(outbox, everSaved) {
   const kept = outbox.waiting;
   const sendError = kept.length ? outbox.sendError : null;

@@ -28,24 +28,19 @@ STAGE_LABELS = {
 }
 
 
-_IN_SENTENCES = {
-    "sft": "the SFT stage",
-    "sampling": "the sampling stage",
-    "reward": "the reward stage",
-    "policy": "the policy stage",
-    "evaluate": "the evaluation stage",
-    "evaluating": "the evaluation stage",
+_OPENINGS = {
+    "sft": "The SFT stage",
+    "sampling": "The sampling stage",
+    "reward": "The reward stage",
+    "policy": "The policy stage",
+    "evaluate": "The evaluation stage",
+    "evaluating": "The evaluation stage",
 }
 
 
-def in_sentence(stage_or_phase: str) -> str:
-    """``the policy stage``, for a stage or for the phase of that stage."""
-    return _IN_SENTENCES[stage_or_phase]
-
-
 def opening(stage_or_phase: str) -> str:
-    """As `in_sentence`, at the beginning of a sentence."""
-    return f"T{in_sentence(stage_or_phase)[1:]}"
+    """``The policy stage``, for a stage or for the phase of that stage, at the start of a sentence."""
+    return _OPENINGS[stage_or_phase]
 
 
 def phase_title(phase: Phase) -> str:

@@ -53,7 +53,7 @@ _FLAGS = """
 _JUDGMENTS = "SELECT count(*) AS n FROM current_judgments"
 _OPEN_FLAGS = "SELECT count(*) AS n FROM open_flags"
 _RULINGS = "SELECT count(*) AS n FROM gate_overrides"
-_ACTS = "SELECT (SELECT count(*) FROM judgments) + (SELECT count(*) FROM withdrawals) AS n"
+_VERSION = "SELECT (SELECT count(*) FROM judgments) + (SELECT count(*) FROM withdrawals) AS n"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,9 +172,9 @@ def _reward_model(
     return max(made, key=lambda m: m.created_at, default=None)
 
 
-def acts(db: Database) -> int:
-    """A number that changes with every act of an annotator."""
-    return _count(db, _ACTS)
+def judging_version(db: Database) -> int:
+    """A number that changes with every judgment, every undo and every flag that is cleared."""
+    return _count(db, _VERSION)
 
 
 @dataclass(frozen=True, kw_only=True)

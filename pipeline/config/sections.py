@@ -140,7 +140,11 @@ class SamplingConfig(Section):
         4, "Completions sampled per such prompt; the reward model chooses two of them.", low=2
     )
     near_duplicate: float = setting(
-        0.9, "Pairs whose texts are at least this similar (0 to 1) are left out.", low=0, high=1
+        0.9,
+        "Pairs whose texts are at least this similar (0 to 1) are sampled again, then compared with the "
+        "reference, and otherwise left out.",
+        low=0,
+        high=1,
     )
     batch: int = setting(32, "Completions sampled in parallel.", low=1)
 

@@ -5,7 +5,7 @@ Three verdicts:
 * *promoted*: the sequential test says better;
 * *blocked*: it says worse, or the over-optimization alarm is raised.  The next iteration samples the
   last promoted policy, and PPO uses a larger KL weight;
-* *provisional*: too little evidence; the loop continues with the policy.
+* *provisional*: too little evidence; the loop continues with the next policy.
 
 The limits are constants: `LOG_E_THRESHOLD` in pipeline/statistics/sequential_test.py for the test,
 `ALARM_Z` in pipeline/promotion/overoptimization.py for the alarm.  pipeline/statistics/winrate.py
@@ -55,7 +55,7 @@ def labels_wanted(config: Config, labels: int) -> int:
     """Judgments of an iteration of `labels` that compare its candidate with SFT.
 
     The larger of gate.labels and sampling.reference_share, but at most the share gate.most: a small
-    iteration must also teach the reward model, and its verdict may take two iterations.
+    iteration must also teach the reward model, and its verdict may stay provisional.
     """
     wanted = max(config.gate.labels, round(config.sampling.reference_share * labels))
     most = max(config.gate.most, config.sampling.reference_share)

@@ -8,9 +8,9 @@ one was preferred    chosen, rejected         chosen true,           outcome a o
 tie, ``drop``        left out                 left out               outcome tie
 tie, ``split``       two rows, one each way   each response twice,   outcome tie
                                               true and false
-tie, ``keep``        one row, the way by a    both true              outcome tie
-                     fair coin, and a column
-                     ``outcome`` = tie
+tie, ``keep``        one row; a fair coin     both true              outcome tie
+                     decides which is chosen;
+                     column ``outcome`` = tie
 both bad             as a tie                 both false             outcome both_bad
                      (``outcome``=both_bad)   (with any ``ties``)
 ===================  =======================  =====================  =========================
@@ -221,7 +221,7 @@ def _chat(messages: Iterable[Message]) -> list[dict[str, str]]:
 
 
 def judged_from(row: Mapping[str, Any], *, annotator: str) -> ExportedJudgment:
-    """A `ExportedJudgment` from a row of the export query; `annotator` is the name to publish."""
+    """An `ExportedJudgment` from a row of the export query; `annotator` is the name to publish."""
     values = dict(row)
     values["messages"] = as_messages(json.loads(values["messages"]))
     values["criteria"] = json.loads(values["criteria"] or "{}")

@@ -61,7 +61,8 @@ _FITTED = (
 )
 
 UNLIKELY = 3.0
-"""Standard errors from which a figure is remarked on: by chance, one annotator in 370."""
+"""A figure gets a remark beyond this many standard errors: by chance, for one annotator in 370.
+`_speed` and `_slope` have limits of their own."""
 _MIN_JUDGMENTS = 20  # judgments below which speed is not remarked on
 
 

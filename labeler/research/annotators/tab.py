@@ -64,8 +64,8 @@ class AnnotatorsTab(Tab):
     def refresh(self) -> Updates:
         moment = now()
         work = reading.work(self._db, midnight=midnight(moment))
-        acts = reading.acts(self._db)
-        figures, agreed = self._figures.get(acts), self._agreement.get(acts)
+        version = reading.judging_version(self._db)
+        figures, agreed = self._figures.get(version), self._agreement.get(version)
         fit = reliability.annotator_fit(self._db)
         return {
             self.people: render(annotators_view.people(work, now=moment)),
@@ -98,13 +98,13 @@ class AnnotatorsTab(Tab):
                     return f"{person.name} is signed out everywhere. Their judgments are kept."
                 case "enable":
                     person = self._set_disabled(target, disabled=False)
-                    return f"{person.name} can sign in again with a new invite link."
+                    return f"{person.name} can sign in again. Without a password, they need an invite link."
                 case "clear":
                     # The access check before every route puts the person into the request.
                     assert request.request is not None
                     who = request.request.state.identity.annotator.id
                     judgments.clear_flag(self._db, id=new_id(), flag=target, researcher=who)
-                    return "The flag is cleared. The pair is back in the queue."
+                    return "The flag is cleared. If the pair is still to be judged, it is back in the queue."
                 case _:
                     raise ValueError("The page has no such button. Reload the page.")
 

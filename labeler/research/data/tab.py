@@ -30,7 +30,7 @@ FORMATS = (
 )
 TIES = (
     ("Drop ties", "drop"),
-    ("Split: one row for each side", "split"),
+    ("Split: two rows, one each way", "split"),
     ("Keep, if the format supports ties", "keep"),
 )
 FILES = (("JSON Lines", "jsonl"), ("Parquet", "parquet"), ("CSV", "csv"))
@@ -42,7 +42,7 @@ ROLES = {
 }
 COMMANDS = (
     ("Prompts", "--prompts prompts.jsonl --role train"),
-    ("Demonstrations", "--sft pairs.jsonl"),
+    ("Demonstrations", "--sft demonstrations.jsonl"),
     ("Judgments from elsewhere", "--judgments judgments.csv"),
     ("A TRL preference dataset", "--preferences dataset.parquet"),
     ("Pairs to judge here", "--pairs pairs.jsonl"),
@@ -74,7 +74,7 @@ class DataTab(Tab):
         self.prompts = html_slot(elem_id="prompts")
         heading_slot("Queue pairs", "pairs from elsewhere, for your annotators")
         html_slot(value=render(_UPLOAD), js_on_load=_UPLOAD_SCRIPT, elem_id="upload-pairs")
-        heading_slot("Import", "in a terminal, while the server runs")
+        heading_slot("Import", "in a terminal; also while the server runs")
         html_slot(value=render(_commands(db.workspace)))
         self._guidelines()
         self.inputs = [self.format, self.ties, self.file, self.names]
@@ -144,7 +144,10 @@ class DataTab(Tab):
             if text is None:  # the page's own field always sends a text
                 raise ValueError("There was no text. Reload the page.")
             settings.put(self._db, GUIDELINES, text)
-            return "Saved. Annotators see the new guidelines with their next pair."
+            return (
+                "Saved. Within about a minute, the annotators' pages show the new guidelines or mark "
+                "them as new."
+            )
 
         return attempt(save, "The guidelines were not saved.").html
 

@@ -31,7 +31,8 @@ _COLUMNS = (
     Column("Wins, by reward model", "right", "Share of held-out prompts on which the reward model "
            "prefers the new policy to SFT; ties count half. Below: the 95% interval."),
     Column("Verdict", "left", "The promotion gate's verdict on the policy that the iteration compared "
-           "with SFT, by people's judgments, at the start of the next iteration."),
+           "with SFT, by people's judgments, as last stored: after the reward stage, and when the next "
+           "iteration begins."),
     Column("Length", "right", "Mean tokens per response of the new policy."),
     Column("Time", "right", "From the first sample to the end of the evaluation, including labeling "
            "and waiting. Below: successful training of reward model and policy."),

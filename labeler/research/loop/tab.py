@@ -87,10 +87,10 @@ class LoopTab(Tab):
         moment = now()
         state = reading.state(self._db, midnight=midnight(moment))
         reason = self._loop.can_train()
-        acts = reading.acts(self._db)
-        agreed = self._agreement.get(acts)
+        version = reading.judging_version(self._db)
+        agreed = self._agreement.get(version)
         stopped = self._loop.stopped_stage()
-        gate = self._gate_report.get(acts, occasion=state.turn)
+        gate = self._gate_report.get(version, occasion=state.turn)
         return {
             self._top: headline(self._db, state),
             self.head: render(loop_view.headline(state)),

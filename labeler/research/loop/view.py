@@ -15,7 +15,6 @@ from labeler.research.phases import (
     STAGE_LABELS,
     STATUS_TONES,
     has_stopped,
-    in_sentence,
     nothing_new,
     opening,
     reading_name,
@@ -92,7 +91,7 @@ def _labels_tile(state: State, now: datetime) -> Markup:
         "Labels",
         value,
         detail,
-        help="Current judgments of this iteration, and how many are wanted before training. "
+        help="Current judgments of this iteration, and how many it asks for. Training works with fewer. "
         "The reward model also learns from the judgments of earlier iterations.",
         extra=components.bar(share, tone="good" if share >= 1 else "info", label="labels"),
     )
@@ -155,7 +154,7 @@ def _agreement_tile(agreement: Agreement) -> Markup:
         "Agreement",
         components.percent(agreement.percent, 1),
         f"Krippendorff's α {components.number(agreement.alpha)} · "
-        f"{components.plural(agreement.items, 'pair')} judged twice or more",
+        f"{components.plural(agreement.items, 'pair')} judged by two or more",
         help="How often two judgments of the same pair agree. Krippendorff's α corrects for chance: "
         "1 is perfect agreement, 0 is chance agreement.",
     )
@@ -202,7 +201,7 @@ def _next_step(state: State, reason: str | None) -> tuple[Tone, str, str]:
         return (
             "warn",
             f"{stopping(run)}.",
-            f"You can then resume {in_sentence(run.stage)} in the Training tab.",
+            "When it has stopped, this page says how to continue.",
         )
     return (
         "info",
@@ -255,7 +254,7 @@ def _while_labeling(state: State, reason: str | None) -> tuple[Tone, str, str]:
         return (
             "info",
             f"Label pairs. {reason}",
-            f"Training needs {wanted}. Annotators find pairs at /label.",
+            f"The iteration asks for {wanted}; you can train with fewer. Annotators find pairs at /label.",
         )
     if missing <= 0:
         return "good", "All labels are in. Press Train.", "Training uses all judgments so far."

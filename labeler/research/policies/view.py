@@ -15,7 +15,7 @@ TONES: Mapping[str, Tone] = {"promoted": "good", "blocked": "bad", "provisional"
 _MEANING = {
     "promoted": "significantly better than SFT",
     "blocked": "the next iteration samples the last promoted policy",
-    "provisional": "not enough evidence yet; the loop continues with this policy",
+    "provisional": "not enough evidence yet; the loop continues with the next policy",
 }
 _COLUMNS = (
     Column("Policy"),
@@ -23,7 +23,7 @@ _COLUMNS = (
     Column("Wins against SFT", help="Probability that people prefer the policy to SFT, by a "
            "Bradley-Terry model of all judgments between policies (ties count half), with its 95% "
            "interval, clustered by prompt. The line in the middle is 50%."),
-    Column("Judgments", "right", "Judgments between this policy and any other, in the random stream."),
+    Column("Judgments", "right", "Judgments of this policy against any other that the gate counts."),
 )  # fmt: skip
 
 
@@ -80,7 +80,7 @@ def _progress(iteration: GateProgress | None, policy: str) -> Markup:
 
 
 def gate_notice(report: GateReport) -> Markup:
-    """The "Loop" tab's notice that a policy is blocked, or that judging it may stop."""
+    """The "Loop" tab's notice that a policy is blocked, or that it need not be compared with SFT any more."""
     found = shown_policy(report, None)
     if report.iteration is None or found is None:
         return Markup("")

@@ -108,7 +108,7 @@ def test_while_a_policy_trains_pairs_come_with_the_next_round(browser, small, wh
     with desk_page(browser, world, server, who) as page:
         press(page, "1")
         page.keyboard.press("1")
-        expect(page.locator(".empty p")).to_contain_text("here when the next iteration starts.")
+        expect(page.locator(".empty p")).to_contain_text("here after the next sampling.")
 
 
 def test_pairs_that_others_hold_are_counted_apart(browser, small, who):
@@ -119,7 +119,7 @@ def test_pairs_that_others_hold_are_counted_apart(browser, small, who):
         page.keyboard.press("s")
         said = page.locator(".empty p")
         expect(said).to_contain_text("You have no pairs left to judge.")
-        expect(said).to_contain_text("Another annotator has 1 pair, which may come back to you.")
+        expect(said).to_contain_text("Another annotator has 1 pair that you may receive later.")
         assert "every pair" not in said.inner_text()
 
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import uuid
+from pathlib import Path
+from typing import get_args
 
 import pytest
 
+from labeler.annotate import page as label_page
 from labeler.annotate.session import MAX_RESPONSE_LENGTH, LabelSession
 from storage.errors import Conflict, NotFound, NotLeased
 from storage.labeling import judgments
-from storage.records import Iteration, Message
+from storage.records import CRITERIA, STRENGTHS, Iteration, Message, ScreenOutcome
 from storage.tables import iterations, settings
 from tests.helpers.desk_world import add_pairs, add_person, workspace
 
@@ -263,3 +267,19 @@ def test_one_pair_is_handed_out_whatever_its_size(tmp_path, monkeypatch):
         assert len(first) == 1
         assert [pair.id for pair in desk.next(ben, 3)] == [first[0].id]
         assert len(desk.next(ben, 3, [first[0].id])) == 1
+
+
+def test_the_page_offers_the_outcomes_criteria_and_strengths_that_are_stored():
+    folder = Path(label_page.__file__).parent
+    view, markup = (folder / name for name in ("view.js", "page.html"))
+
+    def keys(name: str) -> list[str]:
+        [body] = re.findall(rf"^const {name} = {{(.*)}};$", view.read_text(), re.MULTILINE)
+        return re.findall(r"(\w+): \"", body)
+
+    assert keys("CRITERIA") == list(CRITERIA)
+    assert keys("OUTCOMES") == list(get_args(ScreenOutcome))
+    html = markup.read_text()
+    assert sorted(re.findall(r'data-outcome="(\w+)"', html)) == sorted(get_args(ScreenOutcome))
+    buttons = re.findall(r'data-strength="(\d)"[^>]*>(\w+)<', html)
+    assert {int(number): word for number, word in buttons} == STRENGTHS

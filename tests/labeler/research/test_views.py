@@ -100,6 +100,16 @@ def test_a_stopped_run_stops_its_phase_but_not_labeling():
         ({"labels": 99}, None, "1 more label to go."),
         ({"labels": 100}, None, "Press Train"),
         ({"labels": 0}, "There are no labels.", "There are no labels."),
+        ({"labels": 0}, "There are no labels.", "you can train with fewer."),
+        (
+            {
+                "iteration": Iteration(number=2, phase="sampling"),
+                "run": run(stage="sampling"),
+                "cancelling": True,
+            },
+            "x",
+            "this page says how to continue.",
+        ),
         (
             {"iteration": Iteration(number=2, phase="policy"), "run": run(status="failed")},
             "x",
