@@ -111,7 +111,7 @@ async def _current_annotator(
     identity: Identity | None = request.state.identity
     if identity is None:
         raise HTTPException(401, "Sign in first.")
-    # A shared browser: the page still belongs to the one who opened it, the cookie no longer.
+    # In a shared browser, the cookie may belong to somebody else than the person who opened the page.
     if x_kitestring_annotator not in (None, identity.annotator.id):
         raise HTTPException(403, "Someone else has signed in with this browser. Reload the page.")
     return identity.annotator
@@ -145,8 +145,8 @@ def label_routes(db: Database) -> APIRouter:
 
     @routes.post("/judgments")
     async def judge(body: JudgmentBody, annotator: CurrentAnnotator) -> JSONResponse:
-        # Answers only after the commit: "saved" on the screen must be true.  Awaited and not
-        # waited for in a thread: a group may be larger than there are threads.
+        # Answers only after the commit, because "Saved" on the screen must be true.  It does not block
+        # a thread: a group of writes may be larger than the number of threads.
         operation = judgments.judgment_operation(annotator=annotator.id, **body.fields())
         stored = await asyncio.wrap_future(db.submit(operation))
         return JSONResponse({"id": stored.id, "saved": True})

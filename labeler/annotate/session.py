@@ -94,7 +94,7 @@ class Undone:
 class LabelSession:
     """What annotators are shown; one object serves all of them.  Thread-safe.
 
-    What they do (judge, skip, flag) goes to `storage.labeling.judgments` as it comes.
+    Their acts (judge, skip, flag) go to `storage.labeling.judgments` unchanged.
     """
 
     def __init__(self, db: Database) -> None:

@@ -26,13 +26,13 @@ class Axis:
     title: str
 
     def share(self, value: float) -> float:
-        """How far along the axis, 0 to 1; what lies beyond stands at its end."""
+        """The place on the axis, 0 to 1; values beyond an end are placed at that end."""
         return min(max((value - self.low) / (self.high - self.low), 0.0), 1.0)
 
 
 @dataclass(frozen=True)
 class PlotPoint:
-    """A dot with the ends of its interval and what it says when pointed at; `size` in pixels."""
+    """A dot with the ends of its interval; `says` is its tooltip, `size` is in pixels."""
 
     x: float
     y: float

@@ -23,7 +23,7 @@ function say(tone, title, rows, count) {
 
 function report(found) {
   const added = found.added.comparisons;
-  const known = found.known ? `; ${found.known} of the file's pairs were already in the queue` : "";
+  const known = found.known ? `; ${found.known} of the file's pairs were imported before` : "";
   say("good", `${added} ${added === 1 ? "pair" : "pairs"} queued${known}.`, [], 0);
   if (found.skipped_in_all) {
     say("warn", `${found.skipped_in_all} invalid rows skipped:`, found.skipped, found.skipped_in_all);

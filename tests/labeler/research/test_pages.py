@@ -16,6 +16,7 @@ import pytest
 
 from labeler.app import create_app
 from labeler.research import pages, reading
+from labeler.research.charts import CHARTS_JS
 from labeler.research.loop import view as loop_view
 from labeler.research.training.tab import LATEST
 from storage.analysis.agreement import Agreement
@@ -159,6 +160,17 @@ def test_the_page_reads_for_every_tab_what_its_handlers_take(page):
         updates = fn.fn(*values)
         assert set(updates) <= set(fn.outputs)
         assert updates
+
+
+def test_every_place_of_a_chart_has_the_script_that_draws_it(page):
+    opening = [fn for fn in page.fns.values() if fn.targets[0][1] == "select"]
+    drawn = 0
+    for fn in opening:
+        updates = fn.fn(*[getattr(component, "value", None) for component in fn.inputs])
+        places = [place for place, html in updates.items() if "ks-uplot" in str(html)]
+        assert all(place.js_on_load == CHARTS_JS for place in places)
+        drawn += len(places)
+    assert drawn >= 2
 
 
 def test_opening_a_tab_stops_every_timer_but_its_own(page):
