@@ -4,7 +4,8 @@ Safe: model output has no raw HTML, no images, only web links that show their ta
 that leaves its box or takes unbounded time. Guidelines are rendered in the same way.
 
 Fair: both responses of a pair are rendered alike. What cannot be done for one of them (Markdown,
-formulas, colors of code) is done for neither, and the page says so.
+formulas, colors of code) is done for neither. If Markdown or formulas are not rendered, the page
+says so.
 
 Each block has its own text direction.
 """
@@ -106,7 +107,7 @@ def render(text: str, *, document: bool = False) -> str:
 
 
 def render_pair(one: str, other: str) -> tuple[str, str, str]:
-    """The two responses of a pair as HTML, in the same style, and what to say of it ("" if nothing)."""
+    """The two responses of a pair as HTML, in the same style, and a notice about it, or ""."""
     both = [rendered(text, Style()) for text in (one, other)]
     found = [each for each in both if each is not None]
     if len(found) < 2:
