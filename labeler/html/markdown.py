@@ -87,10 +87,10 @@ class Rendered:
 
 
 NOTICES = {
-    "markdown": "Both responses are shown as plain text: one of them is too long, too deeply "
-    "nested or too full of formulas to be formatted.",
-    "math": "The formulas of both responses are shown as LaTeX: one of them holds a formula that "
-    "cannot be typeset, or too many.",
+    "markdown": "Both responses are shown as plain text: one of them is too long, is too deeply "
+    "nested or has too many formulas to be formatted.",
+    "math": "The formulas of both responses are shown as LaTeX: one of them has a formula that "
+    "cannot be typeset, or too many formulas.",
 }
 """The page's notice for a pair that is not rendered in full; uncolored code needs none."""
 
