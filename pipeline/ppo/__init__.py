@@ -21,13 +21,8 @@ if TYPE_CHECKING:
     from pipeline.ppo.metrics import METRICS, Flag, red_flags
     from pipeline.ppo.model import ActorCritic
     from pipeline.ppo.rollout import Rollout, generate
+    from pipeline.ppo.summary import Sample, SamplerMismatch, TrainingDiverged, UpdateResult
     from pipeline.ppo.trainer import PPOTrainer
-    from pipeline.ppo.update_result import (
-        Sample,
-        SamplerMismatch,
-        TrainingDiverged,
-        UpdateResult,
-    )
 
 _MODULES = {
     "METRICS": "metrics",
@@ -36,10 +31,10 @@ _MODULES = {
     "PPOConfig": "config",
     "PPOTrainer": "trainer",
     "Rollout": "rollout",
-    "Sample": "update_result",
-    "SamplerMismatch": "update_result",
-    "TrainingDiverged": "update_result",
-    "UpdateResult": "update_result",
+    "Sample": "summary",
+    "SamplerMismatch": "summary",
+    "TrainingDiverged": "summary",
+    "UpdateResult": "summary",
     "generate": "rollout",
     "red_flags": "metrics",
 }

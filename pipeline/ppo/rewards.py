@@ -3,8 +3,8 @@
 `Rewarder.score` calls the reward.  `Rewarder.shape` decides everything after it, in this order: scale
 the scores (`ppo.score_scaling`, default none), clip them (`ppo.score_clip`, off), subtract the
 missing-EOS penalty (1), charge the KL (`ppo.kl_weight`), and whiten the per-token rewards
-(`ppo.whiten_rewards`, off).  The formula is `shape_rewards` in algorithm.py; kl_controller.py adapts the
-weight of the KL penalty.  Advantages are whitened later (`compute_advantages`, on by default).
+(`ppo.whiten_rewards`, off).  The formula is `shape_rewards` in algorithm.py; `KLController` adapts the
+weight of the KL penalty, β.  Advantages are whitened later (`compute_advantages`, on by default).
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -25,7 +25,6 @@ from pipeline.ppo.checks import (
     named_scores,
 )
 from pipeline.ppo.config import PPOConfig
-from pipeline.ppo.kl_controller import KLController
 
 
 class Decoder:
@@ -111,6 +110,26 @@ class RewardScores:
 
     total: Tensor
     components: dict[str, list[float]]
+
+
+class KLController:
+    """β, fixed or adapted so that the KL to the reference approaches a target.
+
+    After n responses with KL k: β ← β · (1 + clip(k / target − 1, ±.2) · n / horizon), within its
+    bounds.  (Ziegler et al. 2019, "Fine-tuning language models from human preferences", 2.2.)
+    """
+
+    def __init__(self, config: PPOConfig) -> None:
+        self.config = config
+        self.kl_coef = config.kl_weight
+
+    def update(self, kl: float, responses: int) -> None:
+        config = self.config
+        if config.kl_control == "fixed":
+            return
+        error = min(max(kl / config.kl_target - 1, -0.2), 0.2)
+        kl_coef = self.kl_coef * (1 + error * responses / config.kl_horizon)
+        self.kl_coef = min(max(kl_coef, config.kl_weight_min), config.kl_weight_max)
 
 
 class Rewarder:

@@ -69,8 +69,14 @@ from pipeline.ppo.packing import use_packing
 from pipeline.ppo.rewards import Decoder, Rewarder
 from pipeline.ppo.rollout import PromptSampler
 from pipeline.ppo.samplers import importance_weights, make_backend
-from pipeline.ppo.summary import Stopwatch, summarize
-from pipeline.ppo.update_result import SamplerMismatch, TrainingDiverged, UpdateResult, samples_of
+from pipeline.ppo.summary import (
+    SamplerMismatch,
+    Stopwatch,
+    TrainingDiverged,
+    UpdateResult,
+    samples_of,
+    summarize,
+)
 
 _FORMAT = 2
 """Format of a checkpoint's state; format 1, without a number, also held frozen weights."""

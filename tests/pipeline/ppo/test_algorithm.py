@@ -18,9 +18,8 @@ from pipeline.ppo.algorithm import (
     whiten,
 )
 from pipeline.ppo.config import PPOConfig
-from pipeline.ppo.kl_controller import KLController
 from pipeline.ppo.learner import learning_rates
-from pipeline.ppo.rewards import RunningMoments, scale_scores
+from pipeline.ppo.rewards import KLController, RunningMoments, scale_scores
 from tests.helpers.ppo_helpers import tiny_config
 
 

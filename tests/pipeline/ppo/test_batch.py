@@ -9,7 +9,7 @@ from torch import Tensor
 from pipeline.ppo.batch import Batch, gather_shares, micro_batches
 from pipeline.ppo.distributed import Processes
 from pipeline.ppo.rollout import Rollout
-from pipeline.ppo.update_result import samples_of
+from pipeline.ppo.summary import samples_of
 
 PAD = 0
 
