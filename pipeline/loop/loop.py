@@ -310,7 +310,7 @@ class Loop:
         # `demo` is not resolved to a path, so that the installation can move.
         path = "demo" if name == "demo" else base_model_path(name)
         base = ModelVersion(
-            id="sft-1", role="sft", name=f"{name} (as it is)", path=path, iteration=0
+            id="sft-1", role="sft", name=f"{name} (base model)", path=path, iteration=0
         )
         models.add(self._db, base)
 
