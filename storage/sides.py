@@ -3,6 +3,12 @@
 `shown_swapped` decides the side when a pair is shown and again when its judgment is stored, so no
 side is kept between the two.  Judgments store the outcome in the order `first`, `second`, and
 `shown_swapped` beside it; the reward model learns each annotator's side bias from that.
+
+The side is a hash without a key: whoever knows the ids of annotator and comparison can compute it.
+It does not reveal which model wrote a response, because the order of `first` and `second` does not
+depend on the models.  Sampled pairs are in the order of the completions' ids (`Draft.canonical` in
+pipeline/sampling/pairs.py), written pairs in an order that depends on the workspace's secret key
+(`_order` in storage/importing/written_pairs.py).
 """
 
 from storage.records import Outcome, ScreenOutcome, check_choice, digest
