@@ -1,11 +1,11 @@
-"""Time of agreement and of the annotators' figures on many judgments.
+"""Times the computation of agreement and of the annotators' figures on many judgments.
 
     python -m benchmarks.agreement --judgments 1000000
 
 Fills two temporary workspaces with random judgments, without the journal: in `overlap` two people
-judge every ninth pair, in `every pair` three judge each.  Prints one JSON object with the best and
-median wall-clock seconds of `--repeat` runs, the median CPU seconds (more reliable on a busy
-machine), and the load average before.
+judge every ninth pair, in `every pair` three people judge each pair.  Prints one JSON object with
+the best and median wall-clock seconds of `--repeat` runs, the median CPU seconds (more reliable on a
+busy machine), and the load average before the runs.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _FILL = (
               'k-' || i || 'x' AS first, 'k-' || i || 'y' AS second, i // 5000 AS iteration,
               'random' AS arm, 1 AS wanted, i AS position
        FROM range($pairs) AS t(i)""",
-    # Six in ten agree on what suits the pair, the rest guess.
+    # Six in ten judgments are the pair's consensus; the rest are random.
     """INSERT INTO judgments BY NAME
        SELECT uuid()::VARCHAR AS id, 'c-' || left(md5(i::VARCHAR), 16) AS comparison,
               'a-' || (hash(i) % $people + k) % $people AS annotator,
@@ -54,7 +54,7 @@ _FILL = (
 
 
 def fill(db: Database, *, judgments: int, people: int, most: int, every: int) -> None:
-    """Random judgments of pairs of which every n-th is judged by `most` people."""
+    """Store random judgments of pairs; `most` people judge every n-th pair (n = `every`)."""
     pairs = round(judgments / (1 + (most - 1) / every))
     options = {"pairs": pairs, "people": people, "most": most, "every": every, "text": TEXT * 3}
     db.write(lambda tx: tx.store(*(Annotator(id=f"a-{n}", name=f"A{n}") for n in range(people))))
@@ -64,7 +64,7 @@ def fill(db: Database, *, judgments: int, people: int, most: int, every: int) ->
 
 
 def measure(action: Callable[[], object], repeat: int) -> dict[str, float]:
-    """Seconds of `action`, by the clock and of the processor."""
+    """Wall-clock and CPU seconds of `action`."""
     clock, processor = [], []
     for _ in range(repeat):
         began, spent = time.perf_counter(), time.process_time()
@@ -79,8 +79,8 @@ def measure(action: Callable[[], object], repeat: int) -> dict[str, float]:
 
 
 def case(options: argparse.Namespace, *, most: int, every: int) -> dict[str, Any]:
-    """One workspace, filled and measured."""
-    from storage.engine import items  # noqa: PLC0415  (what only this benchmark does by hand)
+    """Fill and measure one workspace."""
+    from storage.engine import items  # noqa: PLC0415  (only this benchmark calls it directly)
 
     with (
         tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder,
@@ -88,7 +88,7 @@ def case(options: argparse.Namespace, *, most: int, every: int) -> dict[str, Any
     ):
         fill(db, judgments=options.judgments, people=options.people, most=most, every=every)
         began = time.perf_counter()
-        items.note(db.cursor())
+        items.add(db.cursor())
         noting = time.perf_counter() - began
         found = agreement(db)
         return {

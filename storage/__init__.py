@@ -1,10 +1,10 @@
 """The workspace on disk: records, the database with its journal, imports and exports.
 
-records.py         the nouns; what every other module speaks in
-engine/            one writer thread, journal before commit, backup and restore; knows no labeling
-tables/            reading and writing records, one module per noun
+records.py         the record types that all other modules use
+engine/            one writer thread, journal before commit, backup and restore; no labeling logic
+tables/            reading and writing records, one module per record type
 labeling/          the queue, leases, judgments
-importing/, exporting/    files into records and back
+importing/, exporting/    import and export of files
 analysis/          agreement and reliability of annotators
 sides.py           which side of the screen a response is on
 worker_files.py    the inputs and outputs of a worker

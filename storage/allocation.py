@@ -41,11 +41,11 @@ def allocate_prompts(
 ) -> list[Allocation]:
     """Allocate `pairs` pairs to prompts and arms.
 
-    `shares` are the shares of the arms of the random stream other than `random`, which gets the
-    rest.  `chosen` is the arm whose pairs a reward model chooses, with its share: at most one pair
-    of a prompt, chosen from `prompts_per_pair` prompts for each pair if there are enough.  Prompts
-    are in a random order, those with the fewest comparisons first.  The stream counts only its own
-    comparisons; otherwise the reward model would decide which prompts are left to measure it on.
+    `shares` maps each arm of the random stream except `random` to its share; `random` gets the
+    rest.  `chosen` is the arm whose pairs a reward model chooses, with its share.  It gets at most
+    one pair per prompt, and `prompts_per_pair` candidate prompts per pair if there are enough.
+    Prompts with the fewest comparisons come first, in random order.  The stream counts only its own
+    comparisons; otherwise the reward model would influence which prompts measure it.
     With fewer prompts than pairs, `chosen` gets its share of the prompts, at most half, and the
     stream uses the others repeatedly.
     """

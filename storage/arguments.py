@@ -18,7 +18,7 @@ def check_arguments(
     *,
     own: Collection[str] = (),
 ) -> None:
-    """``ValueError`` with a sentence unless the function takes these arguments.
+    """Raise ``ValueError`` unless the function accepts these arguments.
 
     `own` names the parameters that the caller fills in itself, such as a database.  A function
     that takes `**options` checks those itself.
@@ -43,7 +43,7 @@ def check_arguments(
             continue
         value = arguments[name]
         try:
-            # As JSON, so that a list is taken for a tuple and a text for a path, and nothing else.
+            # Strict JSON converts a list to a tuple and a string to a path, but nothing else.
             _validator(annotation).validate_json(json.dumps(value), strict=True)
         except ValidationError as error:
             wrong = " or ".join(dict.fromkeys(each["msg"] for each in error.errors()))

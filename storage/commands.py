@@ -1,8 +1,8 @@
 """The commands that the command line and the administrator's route can run on an open database.
 
-Arguments and results are JSON values, so a command does the same in the process that opened the
-workspace and in a live server.  `Studio` (commands/studio.py) registers the commands that need the
-loop: train, advance, resume, retry, settings, gate and status.  Paths are absolute, because both run on the same machine.
+Arguments and results are JSON values, so that a live server can run a command for another process
+on the same machine; paths are therefore absolute.  `Studio` (commands/studio.py) registers the
+commands that need the loop: train, advance, resume, retry, settings, gate and status.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from storage.importing import imports
 from storage.importing.long_rows import LengthCheck, TooLong
 from storage.labeling import model_judges
 from storage.records import Annotator, AnnotatorKind, AnnotatorRole, new_id
+from storage.reports import to_json
 from storage.tables import annotators, iterations, models, runs, tokens
 
 _IMPORTERS: dict[str, Callable[..., imports.ImportReport]] = {
@@ -40,7 +41,7 @@ class Commands:
     """The URL of the studio, which a server sets; invite links begin with it."""
 
     too_long: Callable[[], TooLong | None] = staticmethod(lambda: None)
-    """Makes the check for rows that are too long for the model."""
+    """Returns the check for rows that are too long for the model."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
@@ -65,16 +66,16 @@ class Commands:
         self._table[name] = command
 
     def call(self, name: str, arguments: dict[str, Any]) -> Any:
-        """Run a command; a record that it returns becomes a JSON object.
+        """Run a command; a report that it returns becomes a JSON object.
 
-        ``ValueError`` with a sentence for an unknown command or wrong arguments.
+        Raises ``ValueError`` for an unknown command or wrong arguments.
         """
         if name not in self._table:
             raise ValueError(f"there is no command {name!r}; known: {', '.join(self._table)}")
         command = self._table[name]
         check_arguments(name, command, arguments)
         result = command(**arguments)
-        return _as_json(result) if dataclasses.is_dataclass(result) else result
+        return to_json(result) if dataclasses.is_dataclass(result) else result
 
     def _lineage(self, policy: str) -> dict[str, Any]:
         found = lineage.lineage(self._db, policy)

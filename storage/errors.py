@@ -1,4 +1,4 @@
-"""Errors of a workspace.  Every message is a sentence that the user sees."""
+"""Errors of a workspace.  The user sees every message."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import duckdb
 
 
 class Conflict(ValueError):
-    """The request contradicts what is stored."""
+    """The request contradicts a stored record."""
 
 
 class NotFound(LookupError):
@@ -27,11 +27,11 @@ class WorkspaceLocked(RuntimeError):
 
 
 class StorageUnavailable(RuntimeError):
-    """The disk refused a write.  Nothing was acknowledged; the same request may be repeated."""
+    """The disk refused a write.  Nothing was stored; the caller may retry."""
 
 
 class JournalLost(StorageUnavailable):
-    """The journal was moved, replaced or cut while it was open, so appending to it is not safe."""
+    """The journal was moved, replaced or truncated while it was open."""
 
 
 class StorageDamaged(RuntimeError):
@@ -52,7 +52,7 @@ _CAUSES = {
     errno.EFBIG: "the file has reached its size limit (`ulimit -f`). Raise the limit and try again",
     errno.EIO: "the disk reports an error. Make a backup on another disk and replace this one",
     errno.EROFS: "the disk is read-only. Make it writable and try again",
-    errno.EACCES: "permission denied. Change the owner or the rights of the file",
+    errno.EACCES: "permission denied. Change the owner or the permissions of the file",
     errno.EMFILE: "too many files are open. Raise the limit (`ulimit -n 4096`) and start again",
 }
 _PATHS = {
@@ -67,7 +67,7 @@ _PATHS = {
 _CAUSES[errno.EPERM] = _CAUSES[errno.EACCES]
 _CAUSES[errno.ENFILE] = _CAUSES[errno.EMFILE]
 # DuckDB reports errors of the operating system as text.
-_SIGNS = {
+_MESSAGES = {
     "no space left": errno.ENOSPC,
     "quota exceeded": errno.EDQUOT,
     "file too large": errno.EFBIG,
@@ -79,8 +79,8 @@ _SIGNS = {
 
 
 def explain(error: BaseException) -> str:
-    """A sentence that names the file and what to do, for an error of the operating system; the
-    text of any other error."""
+    """A sentence with the file and what to do for an error of the operating system; the text of any
+    other error."""
     number = cause_of(error)
     file = getattr(error, "filename", None)
     if number is not None:
@@ -94,7 +94,7 @@ def explain(error: BaseException) -> str:
 def writing_to(place: Path, instead: str) -> Iterator[None]:
     """Turn a mistake in the path `place` into a ValueError that ends with the advice `instead`.
 
-    Other errors of the operating system stay an OSError.
+    Other errors of the operating system are raised unchanged.
     """
     try:
         yield
@@ -114,13 +114,13 @@ def _mistake(place: Path, error: OSError) -> str:
 
 
 def cause_of(error: BaseException) -> int | None:
-    """The errno of an error of Python or DuckDB that a repeated write may not meet again."""
+    """The errno of an error of Python or DuckDB after which a retry may succeed, otherwise None."""
     if isinstance(error, OSError):
         return error.errno if error.errno in _CAUSES else None
     if not isinstance(error, duckdb.Error):
         return None
     text = str(error).lower()
-    return next((number for sign, number in _SIGNS.items() if sign in text), None)
+    return next((number for sign, number in _MESSAGES.items() if sign in text), None)
 
 
 def first_few(items: Sequence[str], separator: str) -> str:

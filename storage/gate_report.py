@@ -1,4 +1,4 @@
-"""What the promotion gate reports: computed by `pipeline.promotion`, shown by pages and commands.
+"""The report of the promotion gate: computed by `pipeline.promotion`, shown by pages and commands.
 
 `dataclasses.asdict` turns a report into JSON; `storage.reports.from_json` reads it back.
 """
@@ -62,7 +62,7 @@ class Standing:
 
     `by_evidence` is the verdict without the researcher's `ruling`.  `win_rate` and `sequential` are
     against SFT, `versus` against other policies, the newest first.  `alarm` covers the judgments
-    that the policy's own reward model predicted.  `words` has the same in sentences.  `may_stop`
+    that the policy's own reward model predicted.  `words` has all this as sentences.  `may_stop`
     says that further judgments against SFT cannot change the decision of the test.
     """
 

@@ -1,5 +1,5 @@
-"""The lineage of a model: a policy, its reward model, the snapshot of that, the policies whose
-responses were judged, and so on to the SFT reference."""
+"""The lineage of a model: from a policy to its reward model, that model's snapshot, the policies
+whose responses were judged, and so on to the SFT reference."""
 
 from __future__ import annotations
 
@@ -50,12 +50,11 @@ def lineage(db: Database, model: str) -> dict[str, Any]:
 
     * ``parent``: the node of the model that its training started from, or None;
     * ``method``: for a policy, ppo, rloo or dpo;
-    * ``reward_model``: for a policy, the node of the model that rewarded it, or measured it (dpo);
-    * ``snapshot``: for a reward model, ``hash, judgments, annotators`` and ``judged``: for each
-      policy whose responses the judgments compare, their number and the policy's node.
+    * ``reward_model``: for a policy, the node of the model that rewarded it (dpo: measured it);
+    * ``snapshot``: for a reward model, ``hash, judgments, annotators`` and ``judged``: each policy
+      whose responses were judged, with its node and the number of judgments.
 
-    A model that occurs again is only named, with ``"above": true``.  Raises `NotFound` with similar
-    names.
+    A repeated model has only its name and ``"above": true``.  Raises `NotFound` with similar names.
     """
     versions = {version.id: version for version in models.listing(db)}
     return _Tree(db, versions).node(_find(versions, model))
@@ -131,7 +130,7 @@ def _lines(node: Mapping[str, Any], *, indent: str, label: str) -> Iterator[str]
     if node.get("parent"):
         yield from _lines(node["parent"], indent=deeper, label="started from ")
     if node.get("reward_model"):
-        learned = node.get("method") != "dpo"  # which learns from the judgments themselves
+        learned = node.get("method") != "dpo"  # DPO learns directly from the judgments
         label = "rewarded by " if learned else "measured by "
         yield from _lines(node["reward_model"], indent=deeper, label=label)
     snapshot = node.get("snapshot")

@@ -1,6 +1,6 @@
-"""The files of a worker: `give_*` writes `inputs/`, `take_*` stores `outputs/`.
+"""The files of a worker: `write_*_input` writes `inputs/`, `import_*_output` stores `outputs/`.
 
-Every `take_*` function may be called again after a crash: records that are stored are skipped.
+Every `import_*_output` function may be called again after a crash: stored records are skipped.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ _DEMONSTRATIONS = """
 
 
 def has_demonstrations(db: Database) -> bool:
-    """Whether there is anything to fine-tune the model on."""
+    """Whether there are demonstrations for SFT."""
     return bool(db.read(f"FROM ({_DEMONSTRATIONS}) LIMIT 1", kept_apart=list(KEPT_APART)))
 
 
@@ -149,12 +149,13 @@ def import_comparisons_output(
 ) -> int:
     """Store the output of the sampling stage `run`; return the number of new comparisons.
 
-    ValueError, with nothing stored, if there are none.
+    Raises ValueError, with nothing stored, if there are none.
 
-    A share `overlap` (`labeling.overlap`, default 0.1) of them wants the judgments of two people.  Both
-    count and are learned from; nobody adjudicates a disagreement.  Which ones, and the order in the queue, follow
-    from the seed, the run and the comparison.  Annotators never see the id of a run; without it,
-    somebody who knows the seed could tell which of their judgments are compared with others'.
+    A share `overlap` (`labeling.overlap`, default 0.1) of the pairs wants judgments of two people.
+    Both judgments count and are learned from; disagreements are not adjudicated.  The choice of
+    these pairs and the order of the queue depend on the seed, the run and the comparison.
+    Annotators never see the id of a run; without it, an annotator who knows the seed could compute
+    which of their judgments are compared with others'.
     """
     new = [
         Comparison(
@@ -170,7 +171,7 @@ def import_comparisons_output(
         for row in _rows(outputs / "comparisons.parquet")
     ]
     if not new:
-        raise ValueError("sampling made no comparisons")
+        raise ValueError("sampling produced no comparisons")
     import_completions_output(db, outputs)
     return comparisons.add(db, new)
 
@@ -190,8 +191,8 @@ def import_completions_output(db: Database, outputs: Path) -> int:
 def judgment_counts_by_kind(
     db: Database, kinds: Sequence[AnnotatorKind]
 ) -> dict[str, dict[str, int]]:
-    """Numbers of current judgments by kind of annotator: of `kinds` (``used``) and of other kinds
-    (``left_out``), without those on held-out prompts."""
+    """Current judgments by kind of annotator, without held-out prompts: those of `kinds`
+    (``used``) and of other kinds (``left_out``)."""
     found = {row["kind"]: row["n"] for row in db.read(_KINDS)}
     used = {kind: n for kind, n in found.items() if kind in kinds}
     return {"used": used, "left_out": {k: n for k, n in found.items() if k not in kinds}}
@@ -199,18 +200,18 @@ def judgment_counts_by_kind(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class JudgedPrompt:
-    """The judgments of one prompt, counted."""
+    """Counts of the judgments on one prompt."""
 
     prompt: str
     judgments: int
     decisive: int
     """Those that prefer a response."""
     random_stream: bool
-    """Whether any of its pairs is of the random stream."""
+    """Whether any of its pairs belongs to the random stream."""
 
 
 def judged_prompts(db: Database, kinds: Sequence[AnnotatorKind]) -> list[JudgedPrompt]:
-    """What `write_judgments_input` would write, by prompt."""
+    """Counts, by prompt, of the judgments that `write_judgments_input` would write."""
     rows = db.read(_BY_PROMPT, kinds=list(kinds), stream=list(RANDOM_STREAM))
     return [JudgedPrompt(**row) for row in rows]
 
@@ -218,13 +219,14 @@ def judged_prompts(db: Database, kinds: Sequence[AnnotatorKind]) -> list[JudgedP
 def write_judgments_input(
     db: Database, inputs: Path, *, iteration: int, kinds: Sequence[AnnotatorKind] = LEARNED_FROM
 ) -> tuple[str, list[str]]:
-    """Write the current judgments by these kinds of annotators, without those on held-out prompts,
-    to judgments.parquet and the counts of `judgment_counts_by_kind` to judged_by.json.
+    """Write judgments.parquet, the current judgments by these kinds of annotators without those on
+    held-out prompts, and judged_by.json, the result of `judgment_counts_by_kind`.
 
-    Returns the snapshot's hash (of the sorted judgment ids) and the ids.  ValueError without any.
+    Returns the snapshot's hash (of the sorted judgment ids) and the ids.  Raises ValueError if
+    there are no judgments.
     """
     path = inputs / "judgments.parquet"
-    with db.snapshot():  # people continue to judge
+    with db.snapshot():  # labeling continues meanwhile
         counted = judgment_counts_by_kind(db, kinds)
         if not db.copy_to_parquet(_JUDGMENTS, path, kinds=list(kinds)):
             raise ValueError(no_labels(counted))
@@ -235,7 +237,7 @@ def write_judgments_input(
 
 
 def evaluated(db: Database, iteration: int) -> list[EvaluatedCompletion]:
-    """Held-out completions of an iteration's evaluation; ValueError if there was none."""
+    """Held-out completions of an iteration's evaluation; ValueError if it was not evaluated."""
     run = runs.newest(db, iteration, "evaluate")
     if run is None or run.status != "succeeded":
         raise ValueError(f"iteration {iteration} has not been evaluated")
@@ -266,7 +268,7 @@ def evaluated(db: Database, iteration: int) -> list[EvaluatedCompletion]:
 
 
 def no_labels(counted: dict[str, dict[str, int]]) -> str:
-    """Why there is nothing to learn from, if `judgment_counts_by_kind` counts none as used."""
+    """Why there are no labels to learn from; `counted` is from `judgment_counts_by_kind`."""
     others = counted["left_out"]
     if not others:
         return "There are no labels yet."
@@ -275,8 +277,8 @@ def no_labels(counted: dict[str, dict[str, int]]) -> str:
 
 
 def labels_by_arm(db: Database) -> dict[int, dict[str, int]]:
-    """Numbers of current judgments by iteration and arm of the comparison, for the kinds of
-    annotators that are learned from.  Arms without any are left out."""
+    """Current judgments by iteration and arm, by the kinds of annotators that the models learn
+    from.  Arms without judgments are left out."""
     found: dict[int, dict[str, int]] = {}
     for row in db.read(_LABELS, kinds=list(learn_from(db))):
         found.setdefault(row["iteration"], {})[row["arm"]] = row["labels"]
@@ -284,7 +286,7 @@ def labels_by_arm(db: Database) -> dict[int, dict[str, int]]:
 
 
 def labels_in(db: Database, iteration: Iteration) -> int:
-    """The same number for one iteration and all its arms."""
+    """The number of labels of one iteration, over all arms."""
     return sum(labels_by_arm(db).get(iteration.number, {}).values())
 
 
@@ -294,7 +296,7 @@ def _row(prompt: Prompt) -> dict[str, Any]:
 
 
 def _uniform(name: str, seed: int, *ids: str) -> float:
-    """A uniform number in [0, 1) that depends on its arguments alone."""
+    """A uniform number in [0, 1) that depends only on its arguments."""
     return int(digest(name, str(seed), *ids), 16) / 2**64
 
 

@@ -53,7 +53,7 @@ _AGREEMENT = """
 class Kappa:
     """Cohen's kappa of two annotators on the `items` that both judged, with its 95% interval.
 
-    None if both only ever used one and the same category.
+    None if both always used the same category.
     """
 
     annotators: list[str]
@@ -64,13 +64,13 @@ class Kappa:
 
 @dataclass(frozen=True, kw_only=True)
 class Agreement:
-    """Agreement of people (or simulated ones) on the `items` that two or more of them judged.
+    """Agreement of people (or simulated annotators) on `items` that at least two of them judged.
 
     `percent` is the share of pairs of judgments that agree, 0 to 1.  `alpha` is Krippendorff's
     nominal alpha, `alpha_ordinal` the ordinal one.  Each is None if undefined, and has an interval
     from bootstrap samples of the items (`agreement_statistics.intervals` says when it is None).
-    `kappas` has every pair of annotators with an item in common, in alphabetical order, models that
-    judge included.
+    `kappas` has every pair of annotators (model judges included) with an item in common, in
+    alphabetical order.
     """
 
     items: int
@@ -88,7 +88,7 @@ def agreement(
 ) -> Agreement:
     """Agreement on all current judgments, or on those of one iteration.
 
-    `names` maps annotators' ids to the names to use; by default their own.
+    `names` maps annotators' ids to the names to show; by default, their stored names.
     """
     if names is None:
         names = {row["id"]: row["name"] for row in db.read("SELECT id, name FROM annotators")}

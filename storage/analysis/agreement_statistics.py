@@ -19,20 +19,20 @@ Floats = NDArray[np.float64]
 
 FIGURES = ("percent", "alpha", "alpha_ordinal")
 MIN_ITEMS = 10
-"""Items that an interval needs: fewer do not show how items differ."""
+"""The minimum number of items for an interval."""
 _DRAWS = 2000
 _SEED = 20
 
 
 def agreement(counts: Counts, items: Counts) -> dict[str, float | None]:
-    """The figures of `FIGURES`, None for an undefined one.
+    """The figures of `FIGURES`; None if undefined.
 
     `counts` is (patterns, 4): how many annotators said second, tie, first and both_bad, at least
     two in each row.  `items` is (patterns,): how many items have the pattern.
 
     Percent agreement and alpha weigh all ratings equally, so an item with many ratings weighs more.
     Krippendorff (2011), "Computing Krippendorff's Alpha-Reliability": nominal with four
-    categories, ordinal with three levels, both_bad among the ties.
+    categories, ordinal with three levels, where both_bad counts as tie.
     """
     values = _figures(items[None, :] @ _contributions(counts))[0]
     return {
@@ -46,8 +46,9 @@ def intervals(
 ) -> dict[str, list[float] | None]:
     """95% percentile intervals of the figures, from `draws` bootstrap samples of the items.
 
-    None if the figure is None, below `MIN_ITEMS` items, and if all samples give the same value
-    (every item agreed): the bootstrap then sees no spread.  Recent tables are not sampled again.
+    None if the figure is None, if there are fewer than `MIN_ITEMS` items, and if all samples give
+    the same value (every item agreed), so that the bootstrap has no spread.  Recent results are
+    cached.
     """
     return dict(_intervals(counts.tobytes(), items.tobytes(), draws, seed))
 
@@ -73,8 +74,8 @@ def _intervals(
 def kappas(confusions: Counts) -> tuple[list[float | None], list[list[float] | None]]:
     """Cohen's kappa of each of (pairs, 4, 4) confusion matrices, and its 95% interval.
 
-    Cohen (1960), "A Coefficient of Agreement for Nominal Scales".  Kappa is None if both used only
-    one and the same category.  The interval uses the large-sample standard error (Fleiss, Cohen and
+    Cohen (1960), "A Coefficient of Agreement for Nominal Scales".  Kappa is None if both always
+    used the same category.  The interval uses the large-sample standard error (Fleiss, Cohen and
     Everitt 1969) instead of one bootstrap per pair; it is None as in `intervals`.
     """
     totals = confusions.sum(axis=(1, 2))
@@ -99,13 +100,13 @@ def kappas(confusions: Counts) -> tuple[list[float | None], list[list[float] | N
 
 
 def _percentiles(values: Floats) -> list[float] | None:
-    # Alpha is NaN in samples in which everybody said the same.
+    # Alpha is NaN in samples whose ratings are all equal.
     low, high = np.nanquantile(values, [0.025, 0.975])
     return None if high - low < 1e-12 else [float(low), float(high)]
 
 
 def _contributions(counts: Counts) -> Floats:
-    """(patterns, 9) what one item of each pattern adds to the sums.
+    """What one item of each pattern adds to the sums, (patterns, 9).
 
     Ratings, agreement, ratings of each of the four outcomes, and the disagreement second-tie,
     tie-first and second-first.  A pair of ratings counts 1 / (m − 1) in an item of m ratings.
@@ -138,7 +139,7 @@ def krippendorff_alpha(sums: Floats) -> tuple[Floats, Floats]:
         by_chance = 1 - (outcomes * (outcomes - 1)).sum(axis=0) / (n * (n - 1))
         nominal = 1 - (1 - agreed / n) / by_chance
         neither = tie + both_bad
-        # Squared ordinal distances: the ratings between two levels, half of each end counted.
+        # Squared ordinal distances: the ratings between two levels, plus half of those at each end.
         distances = (
             ((second + neither) / 2) ** 2,
             ((neither + first) / 2) ** 2,

@@ -1,4 +1,4 @@
-"""What a reward model learned about annotators, as the reward stage stores it and pages show it."""
+"""A reward model's estimates about annotators: stored by the reward stage, shown on the pages."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from pydantic import TypeAdapter
 
 @dataclass(frozen=True, kw_only=True)
 class AnnotatorEstimate:
-    """One annotator; None for a figure that an earlier version did not store.  See
-    docs/reward.md."""
+    """One annotator (docs/reward.md); None for a figure that an earlier version did not store."""
 
     annotator: str
     slope: float
@@ -29,9 +28,9 @@ class AnnotatorEstimate:
     """Weight of their judgments in the fit."""
     judgments: int | None = None
     measured: int | None = None
-    """Judgments that the estimates are from."""
+    """Judgments on which the estimates are based."""
     decided: int = 0
-    """Those of them that prefer a response."""
+    """Those that prefer one response."""
     with_model: float | None = None
     """Share of `decided` for the response with the higher reward; None without any."""
     with_model_expected: float | None = None
@@ -42,8 +41,8 @@ class AnnotatorEstimate:
 class AnnotatorFit:
     """All annotators, and how often two of them agree.
 
-    Agreement is on the `overlapping_items`, which several annotators judged and the model did not
-    learn from; both bad counts as a tie.  None without such an item.
+    Agreement is measured on `overlapping_items`: several annotators judged them, and the model was
+    not trained on them.  Both bad counts as a tie.  None without such an item.
     """
 
     annotators: tuple[AnnotatorEstimate, ...]

@@ -9,7 +9,7 @@ from scipy.special import stdtrit
 
 NORMAL = 1.959963984540054
 """The 97.5% point of the normal distribution."""
-_NO_VARIANCE = 1e-12  # what rounding leaves of a sum that is zero
+_NO_VARIANCE = 1e-12  # a sum below this is a rounding error of zero
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,10 +36,10 @@ def wilson(share: float, n: float, z: float = NORMAL) -> tuple[float, float]:
 
 
 def cluster_variance(squares: float, *, n: float, clusters: int) -> float:
-    """Variance of the mean of `n` values that resemble each other within clusters.
+    """Variance of the mean of `n` values that are correlated within clusters.
 
     `squares` is Σ_c (Σ_{i∈c} (x_i − mean))².  The estimator is C/(C−1) · squares / n² (Liang and
-    Zeger 1986, Biometrika 73).  Infinite for one cluster, which does not show how clusters differ.
+    Zeger 1986, Biometrika 73).  Infinite for one cluster: the variance between clusters is unknown.
     """
     return clusters / (clusters - 1) * squares / n**2 if clusters > 1 else math.inf
 

@@ -1,4 +1,4 @@
-"""Figures on each annotator: from the judgments, in SQL, and from the newest reward model."""
+"""Figures on each annotator, from the judgments (in SQL) and from the newest reward model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Interval = tuple[float, float]
 
 @dataclass(frozen=True, kw_only=True)
 class JudgingStatistics:
-    """One annotator's current judgments, without comparison with others; None without data.
+    """Statistics of one annotator's current judgments, independent of others; None without data.
 
     `left_rate` is the share of `decided` judgments (not tie, not both bad) for the response on the
     left, with its 95% interval; sides are random, so about one half is expected.  `quick_seconds`
@@ -55,7 +55,7 @@ class AnnotatorFigures(JudgingStatistics, AgreementWithOthers):
     annotator: Annotator
 
 
-_WORK = """
+_JUDGING = """
     SELECT annotator, count(*) AS judgments,
            count(*) FILTER (outcome IN ('first', 'second')) AS decided,
            count(*) FILTER ((outcome = 'first') <> shown_swapped
@@ -69,8 +69,8 @@ _WORK = """
     GROUP BY annotator
 """
 
-# x is the share of the others' ratings of an item that equal theirs.  Sums by prompt make the
-# variance: squares = Σ (s − x̄·n)² = Σ s² − 2 x̄ Σ s·n + x̄² Σ n², over prompts.
+# x is the share of the others' ratings of an item that equal the annotator's.  The variance follows
+# from sums by prompt: squares = Σ (s − x̄·n)² = Σ s² − 2 x̄ Σ s·n + x̄² Σ n².
 _AGREEMENT = f"""
     WITH {PEOPLE},
     {shared_ratings()},
@@ -103,11 +103,11 @@ _AGREEMENT = f"""
 def annotator_figures(
     db: Database, *, kinds: Sequence[AnnotatorKind] | None = None
 ) -> dict[str, AnnotatorFigures]:
-    """Everybody's figures by annotator id, also of annotators without judgments.
+    """Figures of every annotator by id, including those without judgments.
 
-    Agreement is with others of `kinds`, by default those that are learned from.
+    Agreement is with others of `kinds`, by default the kinds that reward models learn from.
     """
-    work = _work(db)
+    work = _judging_by_annotator(db)
     chosen = list(kinds or settings.learn_from(db))
     agreed = {row["annotator"]: row for row in db.read(_AGREEMENT, kinds=chosen)}
     return {
@@ -122,12 +122,14 @@ def annotator_figures(
 
 def judging_statistics(db: Database, annotator: str) -> JudgingStatistics:
     """One annotator's figures that do not depend on others."""
-    return _work(db, annotator).get(annotator, JudgingStatistics())
+    return _judging_by_annotator(db, annotator).get(annotator, JudgingStatistics())
 
 
-def _work(db: Database, annotator: str | None = None) -> dict[str, JudgingStatistics]:
+def _judging_by_annotator(
+    db: Database, annotator: str | None = None
+) -> dict[str, JudgingStatistics]:
     found: dict[str, JudgingStatistics] = {}
-    for row in db.read(_WORK, annotator=annotator):
+    for row in db.read(_JUDGING, annotator=annotator):
         name, left = row.pop("annotator"), row["left_rate"]
         interval = None if left is None else wilson(left, row["decided"])
         found[name] = JudgingStatistics(**row, left_interval=interval)
@@ -142,7 +144,7 @@ def _agreement(row: Mapping[str, Any]) -> AgreementWithOthers:
     return AgreementWithOthers(
         shared_items=items,
         agreement=share,
-        # The others' answers are all the evidence on this share.
+        # The effective sample size cannot exceed the number of the others' answers.
         agreement_interval=clustered(share, variance, clusters=prompts, most=row["answers"]),
     )
 

@@ -1,2 +1,1 @@
-"""The database engine: transactions, journal, migrations, backup.  It knows records, and no
-labeling."""
+"""The database engine: transactions, journal, migrations, backup.  No labeling logic."""

@@ -31,7 +31,7 @@ from storage.engine.journal import Journal, read_lines
 from storage.engine.migrations import migrate
 from storage.engine.reconcile import GO_BACK, REWRITE, reconcile, replay, require_own_runs
 from storage.engine.schema_check import require_known
-from storage.engine.transaction import Tables, bytes_noted
+from storage.engine.transaction import Tables, parse_journal_bytes
 from storage.engine.workspace import (
     DATABASE,
     JOURNAL,
@@ -57,15 +57,15 @@ _FORMAT = 2
 _MAX_MANIFEST_BYTES = 1 << 20
 _COPY = "COPY FROM DATABASE {source} TO {target}"
 _COMMITTED = "SELECT value FROM {database}.meta WHERE key = 'journal_bytes'"
-# The times in the file may be anything, infinity included, and nobody else gets a leased pair.
+# A backup may contain any time, even infinity, and a lease without an end would block its pair.
 _BOUND_LEASES = """
     UPDATE leases SET granted_at = greatest(least(granted_at, $now), $earliest),
                       expires_at = greatest(least(expires_at, $latest), $earliest)
 """
 _EARLIEST = datetime(2000, 1, 1, tzinfo=UTC)
-_OTHERWISE = (
-    f"Use another backup; to keep what the journal says, copy {JOURNAL} alone into a new directory "
-    "and run `rebuild` there"
+_ALTERNATIVE = (
+    f"Use another backup; to keep the records of the journal, copy {JOURNAL} alone into a new "
+    "directory and run `rebuild` there"
 )
 _Count = Annotated[int, Field(strict=True, ge=0)]
 
@@ -91,10 +91,10 @@ _JSON_OBJECT = TypeAdapter(dict[str, Any])
 def backup(db: Database, target: Path) -> Path:
     """Copy database, journal and settings into the new directory `target`; returns it.
 
-    Writes continue meanwhile: database and journal are copied as of one transaction.  `target` gets
-    its name when everything is on the disk.  Models and the files of runs are not included.  Raises
-    ValueError if `target` exists, and StorageDamaged if a line of the journal cannot be read: the
-    backup is then complete, with a journal that was written from the database.
+    Writes continue meanwhile: database and journal are copied as of one transaction.  `target`
+    appears only when the backup is complete.  Models and the files of runs are not included.
+    Raises ValueError if `target` exists.  Raises StorageDamaged if a line of the journal cannot be
+    read; the backup is complete in this case too, with a journal written from the database.
     """
     target = Path(target).absolute()
     if target.exists():
@@ -147,7 +147,7 @@ def _copy_database(db: Database, file: Path) -> int:
     finally:
         cursor.execute(f"DETACH {attached}")
     file.chmod(0o600)
-    return bytes_noted(committed)
+    return parse_journal_bytes(committed)
 
 
 def _manifest(workspace: Path, folder: Path) -> Manifest:
@@ -193,7 +193,7 @@ def _require_intact(backup: Path) -> Manifest:
     manifest = _read_manifest(backup)
     for name in (DATABASE, JOURNAL, *manifest.files):
         if name not in (DATABASE, JOURNAL, SETTINGS):
-            raise StorageDamaged(f"{backup / _MANIFEST} names {name!r}, which no backup has")
+            raise StorageDamaged(f"{backup / _MANIFEST} names {name!r}, which is no backup file")
         if name not in manifest.files or not os.path.lexists(backup / name):
             raise StorageDamaged(f"{backup} is incomplete: {name} is missing; use another backup")
     for name, (size, digest) in manifest.files.items():
@@ -208,7 +208,7 @@ def _require_intact(backup: Path) -> Manifest:
 
 
 def _read_manifest(backup: Path) -> Manifest:
-    """The manifest.  Early backups have none; theirs is made from their files."""
+    """The manifest; for a backup of format 1, computed from its files."""
     try:
         with open_file(backup / _MANIFEST) as file:
             about = _JSON_OBJECT.validate_json(file.read(_MAX_MANIFEST_BYTES))
@@ -234,8 +234,8 @@ def restore(backup: Path, workspace: Path) -> Path | None:
     which is returned (None in a new workspace).  A restore that is killed leaves the old workspace,
     the new one, or one that `Database.open` refuses until `finish_restore` or `undo_restore`.
 
-    Raises NotFound if `backup` is no backup, StorageDamaged if it is incomplete or damaged or
-    contradicts itself, WorkspaceLocked while another process has the workspace open.
+    Raises NotFound if `backup` is no backup, StorageDamaged if it is incomplete, damaged or
+    inconsistent, and WorkspaceLocked while another process has the workspace open.
     """
     backup, workspace = Path(backup).absolute(), Path(workspace).absolute()
     manifest = _require_intact(backup)
@@ -258,8 +258,7 @@ def finish_restore(workspace: Path) -> None:
 
 
 def undo_restore(workspace: Path) -> None:
-    """Put back the files that an interrupted restore or rebuild was replacing; NotFound as
-    above."""
+    """Put back the files of before an interrupted restore or rebuild; NotFound if there is none."""
     with _interrupted(workspace) as place:
         replacing.undo(place)
 
@@ -275,7 +274,7 @@ def _interrupted(workspace: Path) -> Iterator[Path]:
 
 @contextmanager
 def _preparing(workspace: Path) -> Iterator[None]:
-    """A context that writes the files NAME.new; an error removes them again."""
+    """A context in which files NAME.new are written; an error removes them."""
     replacing.refuse_pending_replacement(workspace)
     _discard_new(workspace)  # DuckDB would replay the log of an incomplete copy
     try:
@@ -304,7 +303,7 @@ def _require_consistent(backup: Path, workspace: Path, manifest: Manifest) -> No
                 tables = Tables(connection)
                 committed = tables.journal_bytes()
             except StorageDamaged as error:
-                raise StorageDamaged(f"{backup / DATABASE}: {error}. {_OTHERWISE}") from None
+                raise StorageDamaged(f"{backup / DATABASE}: {error}. {_ALTERNATIVE}") from None
             _require_readable(journal, journal.stat().st_size)
             live = {name: tables.stored(kind) for name, kind in KINDS.items()}
             differences = _differences(live, journal, committed)
@@ -317,19 +316,19 @@ def _require_consistent(backup: Path, workspace: Path, manifest: Manifest) -> No
     except duckdb.Error as error:
         raise StorageDamaged(f"{backup / DATABASE} cannot be read: {error}") from error
     differences += [
-        f"{manifest.records[name]} {name} records were copied, {n} are there"
+        f"{_MANIFEST} lists {manifest.records[name]} {name} records, the database has {n}"
         for name, n in counted.items()
         if manifest.records.get(name, n) != n
     ]
     if differences:
         raise StorageDamaged(
             f"the database and the journal of {backup} contradict each other "
-            f"({first_few(differences, '; ')}). {_OTHERWISE}"
+            f"({first_few(differences, '; ')}). {_ALTERNATIVE}"
         )
 
 
 def _bound_leases(connection: duckdb.DuckDBPyConnection) -> None:
-    """End every lease no later than one that is granted now."""
+    """Limit every lease to the end of a lease that is granted now."""
     moment = now()
     bounds = {"now": moment, "latest": moment + LEASE_LIFETIME, "earliest": _EARLIEST}
     connection.execute(_BOUND_LEASES, bounds)
@@ -337,8 +336,8 @@ def _bound_leases(connection: duckdb.DuckDBPyConnection) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Rebuilt:
-    """A new database: its number of records by kind, the lines of the journal, the bytes of an
-    incomplete last line, and the folder of the old database."""
+    """The result of `rebuild`: records by kind, lines of the journal, bytes of an incomplete last
+    line, and the folder of the old database."""
 
     records: dict[str, int]
     lines: int
@@ -349,9 +348,9 @@ class Rebuilt:
 def rebuild(workspace: Path) -> Rebuilt:
     """Make a new database from the journal alone; the old one is moved to a folder in `backups/`.
 
-    What is not journaled (leases, metrics, notes and progress of runs) is lost.  Raises NotFound
-    without a journal, WorkspaceLocked, or StorageDamaged naming the first line that cannot be read;
-    the old database then stays in place.
+    Data that is not journaled (leases; metrics, notes and progress of runs) is lost.  Raises
+    NotFound without a journal, WorkspaceLocked, or StorageDamaged naming the first line that cannot
+    be read; on an error the old database stays in place.
     """
     workspace = Path(workspace).absolute()
     if not (workspace / JOURNAL).exists() and not replacing.replacement_pending(workspace):
@@ -378,7 +377,7 @@ def _rebuild(workspace: Path) -> tuple[dict[str, int], int, int]:
             tables = Tables(connection)
             connection.execute("BEGIN")
             lines = replay(tables, journal.lines())
-            tables.note_journal_bytes(journal.size)
+            tables.store_journal_bytes(journal.size)
             connection.execute("COMMIT")
             require_own_runs(tables)
             records = _counts(tables)
@@ -396,8 +395,7 @@ def _rebuild(workspace: Path) -> tuple[dict[str, int], int, int]:
 
 @dataclass(frozen=True, kw_only=True)
 class Verification:
-    """Whether database and journal agree, on how many records, and each difference in a
-    sentence."""
+    """The result of `verify`; `differences` has a sentence for each difference."""
 
     same: bool
     records: int
@@ -405,7 +403,7 @@ class Verification:
 
 
 def verify(db: Database) -> Verification:
-    """Compare the live database, record by record, with one that is made from its journal.
+    """Compare the live database, record by record, with one made from its journal.
 
     Writes continue meanwhile: the database is read in one snapshot, which includes the length of
     the journal.

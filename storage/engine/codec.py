@@ -1,4 +1,4 @@
-"""Conversion between records, journal entries and table rows, by one table of kinds.
+"""Conversion between records, journal entries and table rows, as `KINDS` defines it.
 
 An *entry* is a dict of JSON values with the field names of the record.  The journal line and the
 table row are both made from the same entry, so they cannot differ.
@@ -50,26 +50,26 @@ class Kind:
     record: type
     table: str
     key: str = "id"
-    once: bool = True
-    """Never changes: a stored id with the same content is skipped, with other content a Conflict.
-    Records of other kinds replace the stored one."""
+    immutable: bool = True
+    """Records never change: storing equal content again has no effect, other content is a Conflict.
+    A record of a mutable kind replaces the stored one."""
     ignored: frozenset[str] = frozenset()
-    """Fields that may differ without a conflict; the first value stays."""
+    """Fields that may differ without a conflict; the first value is kept."""
     volatile: frozenset[str] = frozenset()
     """Fields that change without a journal entry."""
     ordered: bool = False
     """The table has a column `seq`, which is not in the entry: the order of the lines in the
     journal, counted over all ordered kinds."""
-    people: bool = False
-    """Decides who may sign in."""
+    accounts: bool = False
+    """Determines who can sign in."""
     upgrade: Callable[[Entry], Entry] | None = None
-    """Makes a current entry of one that an earlier version wrote."""
+    """Converts an entry that an earlier version wrote."""
     expand: Callable[[TableAccess, Sequence[Entry]], list[Entry]] | None = None
     """Writes the part of the entries that is in other tables; returns the rows of `table`."""
     gather: Callable[[TableAccess, list[dict[str, Any]]], None] | None = None
     """Puts that part back into rows that were read."""
     stored: Callable[[TableAccess, Sequence[Entry]], None] | None = None
-    """Is called with entries that have just been stored."""
+    """Called with entries that have just been stored."""
 
     def same(self, one: Entry, other: Entry) -> bool:
         """Whether two entries of one key are equal, apart from `ignored` and `volatile` fields."""
@@ -98,8 +98,8 @@ def _gather_snapshots(tables: TableAccess, rows: list[dict[str, Any]]) -> None:
         row["judgments"] = tuple(member["judgment"] for member in members)
 
 
-def _note_items(tables: TableAccess, comparisons: Sequence[Entry]) -> None:
-    items.note(tables.connection, [entry["id"] for entry in comparisons])
+def _add_items(tables: TableAccess, comparisons: Sequence[Entry]) -> None:
+    items.add(tables.connection, [entry["id"] for entry in comparisons])
 
 
 def _renamed(field: str) -> Callable[[Entry], Entry]:
@@ -113,7 +113,7 @@ def _renamed(field: str) -> Callable[[Entry], Entry]:
 
 _TIME = frozenset({"created_at"})
 _ACT = frozenset({"created_at", "seq"})
-# A stage that runs again may score slightly differently; the first prediction stays.
+# A repeated stage may compute slightly different scores; the first prediction is kept.
 _ANY_SCORE = frozenset({"created_at", "reward_model", "first", "first_score", "second_score"})
 _PROGRESS = frozenset({"progress", "message", "ingested_seq"})
 _ALL = (
@@ -124,7 +124,7 @@ _ALL = (
         records.Comparison,
         "comparisons",
         ignored=_TIME | {"position"},
-        stored=_note_items,
+        stored=_add_items,
     ),
     Kind("judgment", records.Judgment, "judgments", ignored=_ACT, ordered=True),
     Kind("withdrawal", records.Withdrawal, "withdrawals", ignored=_TIME),
@@ -139,28 +139,28 @@ _ALL = (
         expand=_expand_snapshots,
         gather=_gather_snapshots,
     ),
-    Kind("annotator", records.Annotator, "annotators", once=False, people=True),
-    Kind("token", records.Token, "tokens", "hash", once=False, people=True),
-    Kind("model", records.ModelVersion, "models", once=False),
+    Kind("annotator", records.Annotator, "annotators", immutable=False, accounts=True),
+    Kind("token", records.Token, "tokens", "hash", immutable=False, accounts=True),
+    Kind("model", records.ModelVersion, "models", immutable=False),
     Kind(
         "iteration",
         records.Iteration,
         "iterations",
         "number",
-        once=False,
+        immutable=False,
         upgrade=_renamed("phase"),
     ),
     Kind(
         "run",
         records.Run,
         "runs",
-        once=False,
+        immutable=False,
         volatile=_PROGRESS,
         upgrade=_renamed("stage"),
     ),
     Kind("prediction", gate_records.Prediction, "predictions", "comparison", ignored=_ANY_SCORE),
     Kind("override", gate_records.GateOverride, "gate_overrides", ignored=_TIME),
-    Kind("setting", StoredSetting, "settings", "key", once=False),
+    Kind("setting", StoredSetting, "settings", "key", immutable=False),
 )
 KINDS: dict[str, Kind] = {kind.name: kind for kind in _ALL}
 _BY_TYPE: dict[type, Kind] = {kind.record: kind for kind in _ALL}
@@ -171,7 +171,7 @@ def kind_of(record_type: type) -> Kind:
     try:
         return _BY_TYPE[record_type]
     except KeyError:
-        raise TypeError(f"{record_type.__name__} is not a type of record that is stored") from None
+        raise TypeError(f"{record_type.__name__} is not a stored record type") from None
 
 
 @cache
@@ -218,10 +218,10 @@ def from_row(record_type: type[T], row: Mapping[str, Any]) -> T:
 
 
 def columns_of(entries: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """Entries as one list a column, JSON fields as text, for a bulk insert.
+    """One list per column for a bulk insert, with JSON fields as text.
 
-    A field that no entry has is left out, and its column takes its default: journals written
-    before a column existed stay readable.
+    A field that no entry has is left out, so its column gets the default: journals written before
+    the column existed remain readable.
     """
     names = dict.fromkeys(name for entry in entries for name in entry)
     columns = {name: [entry.get(name) for entry in entries] for name in names}

@@ -7,10 +7,10 @@ from pathlib import Path
 import duckdb
 
 _MEMORY = "2GiB"
-"""By default DuckDB uses 80% of the memory, but training and the web process need some too."""
+"""DuckDB's default is 80% of the memory, but training and the web process need some too."""
 _MEMORY_LIMIT = "SELECT value FROM system.main.duckdb_settings() WHERE name = 'memory_limit'"
 _UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
-# A progress bar would be mixed with what `--json` prints.
+# A progress bar would corrupt the output of `--json`.
 _QUIET = "SET enable_progress_bar = false"
 
 
@@ -20,7 +20,7 @@ def connect(
     """Open a database file (None: in memory), in UTC and without downloads of extensions.
 
     With `sealed`, SQL cannot access other files.  An open workspace is not sealed, because a backup
-    attaches a file and stages get parquet files.
+    attaches a file and the inputs of stages are exported as parquet files.
     """
     connection = duckdb.connect(
         ":memory:" if path is None else str(path),

@@ -1,12 +1,12 @@
 """The workspace's database: one writer thread, a journal, and a cursor for each reading thread.
 
-A write is an operation: a function of a `Transaction`.  The writer thread takes all operations that
-wait, runs them in one DuckDB transaction and finishes the group in this order::
+A write is an operation: a function of a `Transaction`.  The writer thread takes all waiting
+operations, runs them in one DuckDB transaction and finishes the group in this order::
 
     validate ─▶ tables ─▶ journal + fsync ─▶ COMMIT ─▶ acknowledge
 
-So what was acknowledged is in both.  If the disk refuses a write, `_attempt` stores nothing and
-raises StorageUnavailable: routes answer 503, and the annotator's page keeps the act and repeats it.
+An acknowledged write is therefore in both.  If the disk refuses a write, `_attempt` stores nothing
+and raises StorageUnavailable: routes answer 503, and the annotator's page retries the request.
 `storage/engine/watch.py` notices when the disk accepts writes again.  Nothing here opens, copies or
 hashes the .duckdb file: closing a handle to it in this process would drop DuckDB's lock on it.
 """
@@ -47,7 +47,7 @@ T = TypeVar("T")
 C = TypeVar("C")
 Operation = Callable[[Transaction], Any]
 _Answer = tuple[Any, BaseException | None]
-"""What an operation returned, and what it raised if it did."""
+"""An operation's result, and the exception that it raised, if any."""
 _GROUP = 256
 _REBUILD = ". If the file is damaged, `python launch.py rebuild` rebuilds it from the journal"
 
@@ -58,7 +58,7 @@ class Database:
     def __init__(self, workspace: Path, *, lock: Any) -> None:
         self.workspace = workspace
         self.clock: Callable[[], datetime] = Clock()
-        self.people_version = 0
+        self.accounts_version = 0
         """The number of commits that changed an annotator or a token."""
         self.health = Health()
         self.committed = 0
@@ -125,11 +125,11 @@ class Database:
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
-        """All reads of this thread see the state of one moment, while writes continue."""
+        """All reads of this thread see one consistent state, while writes continue."""
         cursor = self.cursor()
         cursor.execute("BEGIN TRANSACTION READ ONLY")
         try:
-            cursor.execute("SELECT key FROM meta LIMIT 1").fetchall()  # the moment of the snapshot
+            cursor.execute("SELECT key FROM meta LIMIT 1").fetchall()  # fixes the snapshot
             yield
         finally:
             # The cursor is gone if the database was closed or reconnected meanwhile.
@@ -143,9 +143,9 @@ class Database:
         return int(self.cursor().execute(statement, parameters).fetchall()[0][0])
 
     def cache(self, kind: type[C]) -> C:
-        """The object of this class that lives as long as the database is open.
+        """The database's only instance of this class, created at the first call.
 
-        It is created at the first call, and may cache only what never changes once stored.
+        It lives until the database is closed, and may cache only immutable records.
         """
         with self._state_lock:
             if kind not in self._caches:
@@ -159,13 +159,12 @@ class Database:
 
         If it raises, nothing of it is stored, and the exception is raised here.  It may run again
         if another operation of its group fails, so it must not change anything outside the
-        transaction.  Raises StorageUnavailable if the disk refuses the write; it may then be
-        repeated.
+        transaction.  Raises StorageUnavailable if the disk refuses the write; the caller may retry.
         """
         return self.submit(operation).result()
 
     def submit(self, operation: Callable[[Transaction], T]) -> Future[T]:
-        """The same without waiting: the result is in the future."""
+        """Like `write`, without waiting for the result."""
         if threading.current_thread() is self._writer:
             raise RuntimeError("an operation must use its own transaction, not db.write")
         future: Future[T] = Future()
@@ -209,7 +208,7 @@ class Database:
             self._run_group(group)
 
     def _run_group(self, group: list[tuple[Operation, Future[Any]]]) -> None:
-        """Answer every operation of a group: together, or one by one if one of them fails."""
+        """Run a group of operations in one transaction, or one by one if one of them fails."""
         answers: list[_Answer]
         try:
             answers = self._attempt([operation for operation, _ in group], careful=False)
@@ -227,7 +226,7 @@ class Database:
     def _attempt_alone(self, operation: Operation) -> _Answer:
         try:
             return self._attempt([operation], careful=True)[0]
-        except BaseException as error:  # for the caller; this thread goes on
+        except BaseException as error:  # raised in the caller; this thread continues
             return None, error
 
     def _attempt(self, operations: list[Operation], *, careful: bool) -> list[_Answer]:
@@ -252,7 +251,7 @@ class Database:
                     answers.append((None, error))
                 wrote = wrote or transaction.wrote
                 if transaction.broken:
-                    raise RuntimeError("an operation went on after its SQL had failed")
+                    raise RuntimeError("an operation continued after its SQL had failed")
             transaction.flush()
             self._finish(tables, transaction, wrote=wrote)
         except BaseException as error:
@@ -270,13 +269,13 @@ class Database:
             return
         if transaction.lines:
             length = sum(map(len, transaction.lines))
-            tables.note_journal_bytes(self.journal.size + length)
+            tables.store_journal_bytes(self.journal.size + length)
             self.journal.append(transaction.lines)
         else:
             self.journal.require_in_place()
         self._commit(tables.connection)
-        if transaction.people_changed:
-            self.people_version += 1
+        if transaction.accounts_changed:
+            self.accounts_version += 1
         self.committed = self.journal.size
         self.health.refused = None
 
@@ -354,9 +353,9 @@ class Database:
                 connection.close()
 
     def _restart(self) -> None:
-        """Reconnect: after a fatal error DuckDB refuses everything.
+        """Reconnect, because DuckDB refuses all queries after a fatal error.
 
-        If the disk does not allow that either, the next write tries again.
+        If that fails too, the next write tries again.
         """
         self._disconnect()
         with suppress(StorageUnavailable):

@@ -1,4 +1,4 @@
-"""Durable file operations: what is written, renamed or removed is on the disk when they return.
+"""Durable file operations: each returns only when its change is on the disk.
 
 A rename is durable only if the file's content was synced before it and its directory after it.
 """
@@ -29,7 +29,7 @@ def sync(path: Path) -> None:
 
 
 def copy_file(source: Path, target: Path, size: int | None = None) -> tuple[int, str]:
-    """Copy the first `size` bytes (None: all) into a file for its owner alone.
+    """Copy the first `size` bytes (None: all) into a file that only its owner can access.
 
     Returns the number of bytes copied and their SHA-256 in hexadecimal digits.  Errors as for
     `open_file`.
@@ -44,7 +44,7 @@ def copy_file(source: Path, target: Path, size: int | None = None) -> tuple[int,
 
 
 def open_file(path: Path) -> BufferedReader:
-    """Open a file for reading; StorageDamaged for a link, or for a pipe or device (no end)."""
+    """Open a file for reading; StorageDamaged for a symbolic link, a pipe or a device."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
@@ -64,7 +64,7 @@ def digest_file(path: Path) -> tuple[int, str]:
 
 
 def write_file(path: Path, text: str) -> None:
-    """Write a file atomically, readable by its owner alone."""
+    """Write a file atomically; only its owner can access it."""
     temporary = path.with_name(f"{path.name}.tmp")
     with _created(temporary) as handle:
         _write_all(handle, text.encode())
@@ -81,7 +81,7 @@ def probe(path: Path) -> None:
 
 
 def move(source: Path, target: Path) -> None:
-    """Rename within a filesystem; a file that was called `target` is replaced."""
+    """Rename within a filesystem; replaces `target`."""
     source.rename(target)
     sync(target.parent)
     if source.parent != target.parent:
@@ -89,7 +89,7 @@ def move(source: Path, target: Path) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Make a new directory for its owner alone, with its parents."""
+    """Make a directory and its missing parents, accessible to the owner only."""
     if not path.parent.exists():
         make_folder(path.parent)
     path.mkdir(mode=0o700)
@@ -97,15 +97,15 @@ def make_folder(path: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a file if it is there."""
+    """Remove a file if it exists."""
     path.unlink(missing_ok=True)
     sync(path.parent)
 
 
 @contextmanager
 def _created(path: Path) -> Iterator[int]:
-    """The descriptor of a new file for its owner alone, synced when the context ends well."""
-    path.unlink(missing_ok=True)  # what a crash left behind may have other rights
+    """The descriptor of a new file for its owner only, synced if the context ends without error."""
+    path.unlink(missing_ok=True)  # a file left by a crash may have other permissions
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         yield handle

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class Health:
-    """What is wrong, in sentences or None.  Any thread may read and assign them."""
+    """Each attribute is a sentence about a problem, or None.  Any thread may read and assign it."""
 
     def __init__(self) -> None:
         self.refused: str | None = None
@@ -16,7 +16,7 @@ class Health:
 
     @property
     def trouble(self) -> str | None:
-        """The sentence to show."""
+        """The most serious problem."""
         return self.refused or self.damaged or self.loop_error
 
     def public(self) -> tuple[str, int]:

@@ -1,9 +1,9 @@
 """Items, on which agreement is measured: the same two responses in either order are one item.
 
 Several comparisons have equal texts if a policy repeats itself, or samples the same two responses
-in the other order.  As different items they would hide that two people judged the same texts; as
-one item without reversing one of them they would turn agreement into disagreement.  An imported
-`item` keeps equal texts apart (docs/data.md).
+in the other order.  As different items, they would not count as judged by two people.  As one item
+without reversal, agreement would count as disagreement.  An imported `item` keeps equal texts apart
+(docs/data.md).
 
 The table `items` depends on prompts, completions and comparisons alone, so it is not in the
 journal.  Storing a comparison adds its item in the same transaction.
@@ -23,9 +23,9 @@ TABLE = """
         twin BOOLEAN NOT NULL)
 """
 
-# Lengths make the hashed text unambiguous.  The id stands for a completion that is not stored;
-# storage.tables.comparisons refuses such a comparison.
-_NOTE = """
+# Lengths make the hashed text unambiguous.  The id replaces the text of a completion that is not
+# stored; storage.tables.comparisons refuses such a comparison.
+_ADD = """
     INSERT INTO items BY NAME
     WITH texts AS (
         SELECT c.id, c.prompt, c.item, coalesce(f.text, c.first) AS x,
@@ -52,10 +52,10 @@ _MARK_TWINS = """
 """
 
 
-def note(connection: duckdb.DuckDBPyConnection, comparisons: Sequence[str] | None = None) -> None:
-    """Add the items of these stored comparisons (None: all) that the table does not have yet."""
+def add(connection: duckdb.DuckDBPyConnection, comparisons: Sequence[str] | None = None) -> None:
+    """Add the missing items of these stored comparisons (None: all)."""
     ids = None if comparisons is None else list(comparisons)
-    connection.execute(_NOTE, {"ids": ids})
+    connection.execute(_ADD, {"ids": ids})
     connection.execute(_MARK_TWINS, {"ids": ids})
 
 

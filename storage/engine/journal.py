@@ -78,15 +78,15 @@ class Journal:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        # The file's name must survive a power cut as well as its content.
+        # The file's directory entry must survive a power cut too.
         sync(path.parent)
         self.size = os.fstat(self._file).st_size
         self.torn_bytes = self._drop_torn_line()
 
     def append(self, lines: list[bytes]) -> None:
-        """Write the lines and wait for the disk; on OSError the file is as long as before.
+        """Write the lines and wait for the disk; on OSError the file keeps its length.
 
-        Raises JournalLost, with nothing written, when the file was moved, replaced or cut.
+        Raises JournalLost, with nothing written, if the file was moved, replaced or truncated.
         """
         data = memoryview(b"".join(lines))
         self.require_in_place()
@@ -104,7 +104,7 @@ class Journal:
     def require_in_place(self) -> None:
         """Raise JournalLost unless the path still names the open file, at its full length.
 
-        What is appended to an unlinked file disappears when the process ends.
+        Data appended to an unlinked file would disappear when the process ends.
         """
         open_file = os.fstat(self._file)
         try:
@@ -115,19 +115,19 @@ class Journal:
             if (found.st_dev, found.st_ino) != (open_file.st_dev, open_file.st_ino):
                 what = "was replaced by another file"
             elif open_file.st_size < self.size:
-                what = f"was cut from {self.size} to {open_file.st_size} bytes"
+                what = f"was truncated from {self.size} to {open_file.st_size} bytes"
             else:
                 return
         raise JournalLost(
-            f"{self.path} {what}; nothing was stored. Put the file back, or restart: the journal is "
-            "then written again from the database"
+            f"{self.path} {what}; nothing was stored. Put the file back, or restart to rewrite the "
+            "journal from the database"
         )
 
     def truncate(self, size: int) -> None:
         """Remove the lines after `size`, whose transaction failed.
 
-        If the disk refuses, they stay until the next append, which tries again, or until the next
-        start, which stores them: storing what was not acknowledged is allowed.
+        If the disk refuses, the next append tries again, or the next start stores them: storing a
+        write that was not acknowledged is allowed.
         """
         self.size = size
         with suppress(OSError):
@@ -155,9 +155,9 @@ class Journal:
             self.sync()
 
     def _drop_torn_line(self) -> int:
-        """Set aside what a crash left half-written at the end; returns its number of bytes.
+        """Set aside an incomplete write at the end of the file; returns its number of bytes.
 
-        That is what follows the last newline, or else a last line whose checksum fails: a power
+        It is the text after the last newline, or else a last line whose checksum fails: a power
         cut can keep a file's length and lose its content.
         """
         end = self._after_newline(self.size)
@@ -167,11 +167,11 @@ class Journal:
         return self._set_aside(end)
 
     def set_aside_damage(self, start: int) -> int:
-        """Set aside the first damaged line after byte `start` and all that follows it; returns the
+        """Set aside the first damaged line after byte `start` and all lines after it; returns the
         number of bytes.
 
-        For what the database never committed: a power cut can keep a file's length and lose pages
-        in the middle of a group, none of which was acknowledged.
+        Only for lines that the database never committed: a power cut can keep a file's length and
+        lose pages in the middle of a group, none of which was acknowledged.
         """
         end = start
         for after, raw in raw_lines(self.path, start):
@@ -181,8 +181,7 @@ class Journal:
         return self._set_aside(end)
 
     def _set_aside(self, end: int) -> int:
-        """Move what follows byte `end` into a file beside the journal; returns the number of
-        bytes."""
+        """Move the content after byte `end` to a file beside the journal; returns its size."""
         torn = os.pread(self._file, self.size - end, end)
         if torn:
             kept = self.path.with_suffix(".torn")

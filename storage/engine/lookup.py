@@ -37,7 +37,7 @@ _MODELS = "SELECT id FROM models WHERE id IN (SELECT unnest($ids))"
 
 
 def known_models(reader: Reader, ids: set[str]) -> set[str]:
-    """Those of `ids` that are ids of stored models."""
+    """The members of `ids` that are ids of stored models."""
     return {row["id"] for row in reader.rows(_MODELS, ids=list(ids))}
 
 

@@ -1,7 +1,7 @@
 """The schema, as numbered migrations.  Each runs once, in one transaction with its record.
 
-`Database._connect` calls `migrate` whenever a workspace is opened.  A failed migration is rolled back
-and the workspace stays closed; a database of a newer version is refused (`applied_to`).
+`Database._connect` calls `migrate` whenever a workspace is opened.  A failed migration is rolled
+back and the workspace stays closed; a database of a newer version is refused (`applied_to`).
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ CREATE TABLE gate_overrides (
 
 
 def m001_initial(connection: Connection) -> None:
-    """The tables of the records, and views of what was not undone."""
+    """The tables of the records, and views without revised and withdrawn records."""
     connection.execute(_TABLES)
     connection.execute(_VIEWS)
 
@@ -109,7 +109,7 @@ def m001_initial(connection: Connection) -> None:
 def m002_items(connection: Connection) -> None:
     """Which comparisons show the same two texts."""
     connection.execute(items.TABLE)
-    items.note(connection)
+    items.add(connection)
 
 
 def m003_gate(connection: Connection) -> None:
@@ -118,7 +118,7 @@ def m003_gate(connection: Connection) -> None:
 
 
 def m004_order(connection: Connection) -> None:
-    """The order in which acts were stored; for earlier acts, by the clock."""
+    """The order in which judgments, skips and flags were stored; earlier ones by their time."""
     for table in ("judgments", "skips", "flags"):
         connection.execute(f"ALTER TABLE {table} ADD COLUMN seq BIGINT")
     for table in ("judgments", "skips", "flags"):
@@ -169,7 +169,7 @@ def migrate(connection: Connection, migrations: Sequence[Migration] = MIGRATIONS
 
 
 def applied_to(connection: Connection, migrations: Sequence[Migration] = MIGRATIONS) -> list[str]:
-    """The names of the migrations that the database has; StorageDamaged as above."""
+    """The names of the applied migrations; StorageDamaged as in `migrate`."""
     names = [migration.__name__ for migration in migrations]
     rows = connection.execute("SELECT name FROM main.migrations ORDER BY name").fetchall()
     applied = [row[0] for row in rows]

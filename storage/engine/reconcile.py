@@ -1,8 +1,8 @@
 """Reconciles the tables and the journal at start-up, whichever of them is behind.
 
-`Database._connect` calls `reconcile`.  What only the journal has is applied to the tables; what only
-the tables have is appended to the journal.  If the two contradict each other, the workspace stays
-closed and the error says how to repair it.
+`Database._connect` calls `reconcile`.  Records that only the journal has are applied to the tables;
+records that only the tables have are appended to the journal.  If the two contradict each other,
+the workspace stays closed and the error says how to repair it.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from storage.errors import JournalDamaged, StorageDamaged
 
 _CHUNK = 20_000
 REWRITE = (
-    "move the journal out of the workspace and start again: it is then written from the database, "
-    "and nothing in the database is lost"
+    "move the journal out of the workspace and start again: the journal is then rewritten from the "
+    "database, and no record in the database is lost"
 )
 GO_BACK = "restore a backup with `python launch.py restore`"
 
@@ -64,22 +64,22 @@ def reconcile(connection: duckdb.DuckDBPyConnection, journal: Journal, *, thorou
     """Add to the tables what only the journal has, and to the journal what only the tables have.
 
     Each transaction stores the length of the journal.  A longer journal has groups that were never
-    committed: they are applied.  A shorter one has lost its end: what only the database has is
-    appended to it.  `thorough` (after an unclean stop) also compares every record by its key,
-    because either file may have lost something in the middle.
+    committed: they are applied.  A shorter journal has lost its end: records that only the database
+    has are appended to it.  `thorough` (after an unclean stop) also compares every record by its
+    key, because either file may have lost records in the middle.
 
-    Damage beyond the committed length is set aside beside the journal.  Damage within it raises
-    StorageDamaged, which names the way that loses nothing first.
+    Damaged lines beyond the committed length are set aside in a file beside the journal.  Damaged
+    lines within it raise StorageDamaged; the message first names the repair that loses nothing.
     """
     tables = Tables(connection)
     applied = tables.journal_bytes()
-    # An empty database does not say what was committed: the journal may be all there is.
+    # An empty database cannot tell which lines were committed: it may have been lost.
     if 0 < applied < journal.size and journal.ends_a_line(applied):
         journal.set_aside_damage(applied)
     if applied == journal.size and not thorough:
         return
     try:
-        _agree(connection, tables, journal, applied)
+        _synchronize(connection, tables, journal, applied)
     except JournalDamaged as error:
         ways = (
             f"To lose nothing, {REWRITE}. Or {GO_BACK}"
@@ -89,7 +89,7 @@ def reconcile(connection: duckdb.DuckDBPyConnection, journal: Journal, *, thorou
         raise StorageDamaged(f"{error}. {ways}") from None
 
 
-def _agree(
+def _synchronize(
     connection: duckdb.DuckDBPyConnection, tables: Tables, journal: Journal, applied: int
 ) -> None:
     connection.execute("BEGIN")
@@ -99,7 +99,7 @@ def _agree(
             replay(tables, journal.lines(applied))
         if missing := _compare(tables, journal, trust_tables=lost_its_end):
             journal.append(missing)
-        tables.note_journal_bytes(journal.size)
+        tables.store_journal_bytes(journal.size)
     except BaseException:
         connection.execute("ROLLBACK")
         raise
@@ -109,7 +109,7 @@ def _agree(
 def _compare(tables: Tables, journal: Journal, *, trust_tables: bool) -> list[bytes]:
     """Apply what only the journal has; return lines for what only the tables have.
 
-    If a replaceable record differs, the journal is right, unless it has lost its end.
+    If a mutable record differs, the journal takes precedence, unless it has lost its end.
     """
     last = _last_lines(journal)
     numbers = tables.act_numbers()
@@ -118,18 +118,18 @@ def _compare(tables: Tables, journal: Journal, *, trust_tables: bool) -> list[by
     for name, kind in KINDS.items():
         stored = tables.stored(kind)
         journaled = last[name]
-        _check_constant(kind, stored, journaled)
+        _check_immutable(kind, stored, journaled)
         behind += [
             line
             for key, line in journaled.items()
             if key not in stored
-            or not (kind.once or trust_tables or kind.same(stored[key], line.entry))
+            or not (kind.immutable or trust_tables or kind.same(stored[key], line.entry))
         ]
         missing += [
             (numbers[key] if kind.ordered else 0, str(key), journals.encode(name, entry))
             for key, entry in stored.items()
             if key not in journaled
-            or (trust_tables and not kind.once and not kind.same(entry, journaled[key].entry))
+            or (trust_tables and not kind.immutable and not kind.same(entry, journaled[key].entry))
         ]
     behind.sort(key=lambda line: line.number)
     _apply(tables, behind)
@@ -145,28 +145,28 @@ def _compare(tables: Tables, journal: Journal, *, trust_tables: bool) -> list[by
 
 
 def _last_lines(journal: Journal) -> dict[str, dict[Any, Line]]:
-    """The line that counts for each key, by kind: the first of what never changes, else the
-    last."""
+    """The effective line of each key, by kind: the first for immutable kinds, else the last."""
     last: dict[str, dict[Any, Line]] = {name: {} for name in KINDS}
     for line in journal.lines():
         kind, known = KINDS[line.kind], last[line.kind]
         key = line.entry[kind.key]
-        if not kind.once or key not in known:
+        if not kind.immutable or key not in known:
             known[key] = line
     return last
 
 
-def _check_constant(kind: Kind, stored: dict[Any, Entry], journaled: dict[Any, Line]) -> None:
-    """Raise StorageDamaged if a record that never changes differs between the two."""
-    for key, line in journaled.items() if kind.once else ():
+def _check_immutable(kind: Kind, stored: dict[Any, Entry], journaled: dict[Any, Line]) -> None:
+    """Raise StorageDamaged if an immutable record differs between tables and journal."""
+    for key, line in journaled.items() if kind.immutable else ():
         if key in stored and not kind.same(stored[key], line.entry):
             raise StorageDamaged(
                 f"the {kind.name} {key!r} differs between the database and line {line.number} of "
-                "the journal, whose checksum holds; `python launch.py rebuild` trusts the journal"
+                "the journal, whose checksum is valid; `python launch.py rebuild` makes the "
+                "database from the journal"
             )
 
 
 def require_own_runs(tables: Tables) -> None:
     """Raise StorageDamaged if the directory of a stored run is outside the workspace: a manipulated
-    backup could otherwise have files read and written anywhere."""
+    backup could otherwise make the studio read and write files anywhere."""
     tables.stored(KINDS["run"])

@@ -6,9 +6,9 @@ the marker is removed::
 
     NAME (old), NAME.new  ──▶  backups/…/NAME (old), NAME.new  ──▶  backups/…/NAME (old), NAME (new)
 
-Each step is one rename, so the files that exist tell how many are done.  `finish` does the others,
-and `undo` reverts those.  While the marker exists, `refuse_pending_replacement` refuses the
-workspace.
+Each step is one rename, so the existing files show how many steps are done.  `finish` does the
+remaining steps, and `undo` reverts the completed ones.  While the marker exists,
+`refuse_pending_replacement` refuses the workspace.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class Replacement:
     """The content of the marker."""
 
     what: str
-    """What replaces the files, for messages: "restoring /backups/monday"."""
+    """The operation, for messages: "restoring /backups/monday"."""
     files: tuple[str, ...]
     """Names that get new content."""
     outdated: tuple[str, ...]
-    """Names that only lose their content: a write-ahead log belongs to one database file."""
+    """Names that get no new content: a write-ahead log belongs to one database file."""
     present: tuple[str, ...]
     """Those of `outdated` and `files`, in this order, that existed before."""
     aside: str
@@ -56,23 +56,23 @@ _MARKER_CONTENT = TypeAdapter(Replacement)
 
 
 def replacement_path(workspace: Path, name: str) -> Path:
-    """Where the new content of a file is written before it takes its place."""
+    """Where the new content of a file is written before the file is replaced."""
     return workspace / f"{name}.new"
 
 
 def replacement_pending(workspace: Path) -> bool:
     """Whether a replacement was interrupted and neither finished nor undone.
 
-    Ask this before you report a missing file: an interrupted replacement may have moved it.
+    Check this before you report a missing file: an interrupted replacement may have moved it.
     """
     return (workspace / MARKER).exists() or _moved_without_marker(workspace) is not None
 
 
 def refuse_pending_replacement(workspace: Path) -> None:
-    """Raise ReplacementUnfinished, naming both ways out, if a replacement was interrupted.
+    """Raise ReplacementUnfinished, naming both repair commands, if a replacement was interrupted.
 
-    Raises StorageDamaged, naming the files to move by hand, if the marker cannot be read, or if it
-    is gone while neither the database nor the journal has its name.
+    Raises StorageDamaged, naming the files to rename by hand, if the marker cannot be read, or if
+    marker, database and journal are all missing.
     """
     if replacement_pending(workspace):
         what = _read(workspace).what
@@ -153,9 +153,9 @@ def undo(workspace: Path) -> None:
 
 
 def _progress(workspace: Path, plan: Replacement) -> tuple[int, list[Path], list[Path]]:
-    """How many renames are done, and which old and which new files somebody has deleted since.
+    """How many renames are done, and which old and which new files have been deleted since.
 
-    It is the least number that explains the place of every file that exists.
+    The number is the smallest one that is consistent with the place of every existing file.
     """
     renames = plan.renames(workspace)
     existing = {path for rename in renames for path in rename if path.exists()}
@@ -165,7 +165,7 @@ def _progress(workspace: Path, plan: Replacement) -> tuple[int, list[Path], list
             old, new = places[: len(plan.present)], places[len(plan.present) :]
             return done, _gone(old), _gone(new)
     raise StorageDamaged(
-        f"{plan.what} was interrupted, and files were moved since. {_by_hand(workspace)}"
+        f"{plan.what} was interrupted, and files were moved since. {_manual_repair(workspace)}"
     )
 
 
@@ -176,7 +176,7 @@ def _gone(places: list[Path]) -> list[Path]:
 def _incomplete(
     workspace: Path, plan: Replacement, gone_old: list[Path], gone_new: list[Path]
 ) -> StorageDamaged:
-    """The error that names the other way, if its files are complete."""
+    """The error for deleted files; it names the other command if its files are complete."""
     if gone_old and gone_new:
         return StorageDamaged(
             f"{plan.what} was interrupted and can be neither completed nor undone: "
@@ -198,18 +198,18 @@ def _command(workspace: Path) -> str:
     return f"python launch.py restore --workspace {workspace}"
 
 
-def _by_hand(workspace: Path) -> str:
+def _manual_repair(workspace: Path) -> str:
     return (
         f"The old files are in the newest {workspace / BACKUPS}/replaced-*, the new ones end in "
-        f".new: give either their names, then remove {workspace / MARKER}"
+        f".new: rename either set to the original names, then remove {workspace / MARKER}"
     )
 
 
 def _moved_without_marker(workspace: Path) -> Path | None:
     """The folder of the old files if database and journal were moved and the marker was deleted.
 
-    The marker is on the disk before a file is moved, so no interruption leaves this.  But if the
-    workspace were opened then, it would begin empty.
+    No interruption causes this, because the marker is on the disk before a file is moved.  But to
+    open the workspace in this state would create an empty one.
     """
     if holds_data(workspace) or not any(
         replacement_path(workspace, n).exists() for n in (DATABASE, JOURNAL)
@@ -225,8 +225,8 @@ def _read(workspace: Path) -> Replacement:
         if aside := _moved_without_marker(workspace):
             raise StorageDamaged(
                 f"{workspace} has no {DATABASE} and no {JOURNAL}: a restore or rebuild was "
-                f"interrupted, and its record {path} is gone. The old files are in {aside}, the new "
-                "ones end in .new: give either their names"
+                f"interrupted, and its marker {path} is gone. The old files are in {aside}, the new "
+                "ones end in .new: rename either set to the original names"
             )
         raise NotFound(f"no replacement of the files of {workspace} was interrupted")
     try:
@@ -234,12 +234,12 @@ def _read(workspace: Path) -> Replacement:
     except ValidationError:
         plan = None
     if plan is None or not _is_safe(plan):
-        raise StorageDamaged(f"{path} cannot be read. {_by_hand(workspace)}")
+        raise StorageDamaged(f"{path} cannot be read. {_manual_repair(workspace)}")
     return plan
 
 
 def _is_safe(plan: Replacement) -> bool:
-    """Whether it names files of a workspace and nothing else: it decides what is moved where."""
+    """Whether the marker names only files of a workspace: it determines which files are moved."""
     names = {*plan.files, *plan.outdated, *plan.present}
     aside = Path(plan.aside)
     return names <= _REPLACEABLE and aside.parent == Path(BACKUPS) and aside.name != ".."

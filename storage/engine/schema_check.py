@@ -1,8 +1,8 @@
-"""Checks that a database has exactly the schema that the migrations make.
+"""Checks that a database has exactly the schema that the migrations create.
 
 A file of unknown origin may have a view in place of a table, a macro with the name of a function, a
-trigger or a computed column.  Each is SQL of its author that would run with ours and could read
-files of this machine.
+trigger or a computed column.  Their SQL would run as part of our queries and could read files of
+this machine.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LISTED = {
     "macro": "schema_name, function_name, macro_definition FROM system.main.duckdb_functions()",
     "type": "schema_name, type_name, logical_type FROM system.main.duckdb_types()",
 }
-_OURS_ALONE = " WHERE database_name <> 'system' AND database_name <> 'temp'"
+_OURS = " WHERE database_name <> 'system' AND database_name <> 'temp'"
 
 
 def require_known(connection: duckdb.DuckDBPyConnection) -> None:
@@ -47,7 +47,7 @@ def require_known(connection: duckdb.DuckDBPyConnection) -> None:
         return
     of_none = strange - _of_version(len(MIGRATIONS))
     named = sorted({f"the {kind} {name!r}" for kind, _, name, _ in of_none or strange or missing})
-    what = "has what no Kitestring makes" if strange else "lacks what Kitestring makes"
+    what = "has unknown objects" if strange else "lacks objects of its schema"
     raise StorageDamaged(f"the database {what}: {first_few(named, ', ')}")
 
 
@@ -63,5 +63,5 @@ def _catalog(connection: duckdb.DuckDBPyConnection) -> Catalog:
     return frozenset(
         (kind, str(schema), str(name), str(sql))
         for kind, listed in _LISTED.items()
-        for schema, name, sql in connection.execute(f"SELECT {listed}{_OURS_ALONE}").fetchall()
+        for schema, name, sql in connection.execute(f"SELECT {listed}{_OURS}").fetchall()
     )

@@ -43,12 +43,12 @@ class Tables:
         ).fetchall():
             self._types.setdefault(table, {})[column] = data_type
         self.last_act = 0
-        """The highest `seq`.  A rollback must restore it, so that no number is left out."""
+        """The highest `seq`.  A rollback must restore it, so that numbers have no gaps."""
         if "seq" in self._types.get("judgments", {}):
             self.last_act = int(self.rows(_LAST_ACT, {})[0]["seq"])
 
     def numbered(self, kind: Kind, entry: Entry) -> Entry:
-        """The entry as a row: with the next `seq` where the kind is ordered."""
+        """The entry as a row, with the next `seq` if the kind is ordered."""
         if not kind.ordered:
             return entry
         self.last_act += 1
@@ -71,11 +71,10 @@ class Tables:
 
     def journal_bytes(self) -> int:
         """The length of the journal at the last commit; StorageDamaged if it is not a number."""
-        return bytes_noted(self.rows(_BYTES, {})[0]["value"])
+        return parse_journal_bytes(self.rows(_BYTES, {})[0]["value"])
 
     def unreadable(self) -> list[str]:
-        """A sentence for each table that cannot be read.  DuckDB checks a block when it reads
-        it."""
+        """A sentence for each table that cannot be read; reading a block checks it."""
         found: list[str] = []
         for table in self._types:
             try:
@@ -87,19 +86,19 @@ class Tables:
                 )
         return found
 
-    def note_journal_bytes(self, size: int) -> None:
+    def store_journal_bytes(self, size: int) -> None:
         """Store the length that the journal has with the lines of this transaction."""
         self.rows(_SET_BYTES, {"bytes": str(size)})
 
     def apply(self, kind: Kind, entries: Sequence[Entry], *, skip_stored: bool = False) -> None:
-        """Write journal entries of one kind to the tables.  All records get there by this function.
+        """Write journal entries of one kind to the tables.  All writes of records end here.
 
         `skip_stored` skips ids that the table has; without it such an id raises
         `duckdb.ConstraintException`.  For replaceable kinds the last entry of a key wins.
         """
         if kind.expand is not None:
             entries = kind.expand(self, entries)
-        if not kind.once:
+        if not kind.immutable:
             entries = list({entry[kind.key]: entry for entry in entries}.values())
             self.insert(kind.table, entries, replace=kind.key)
         elif skip_stored:
@@ -120,7 +119,7 @@ class Tables:
     ) -> None:
         """Insert rows in one statement (one array per column: 20 times as fast as row by row).
 
-        `replace` names the columns of the key, separated by commas: a row with that key is updated.
+        `replace` names the key columns, separated by commas: a row with the same key is updated.
         """
         if not rows:
             return
@@ -142,14 +141,14 @@ class Tables:
         self.connection.execute(sql, columns)
 
     def stored_keys(self, kind: Kind, keys: Sequence[Any]) -> set[Any]:
-        """Those of the keys that the table of this kind has."""
+        """The members of `keys` that the table of this kind has."""
         sql = (
             f"SELECT {kind.key} AS key FROM {kind.table} WHERE {kind.key} IN (SELECT unnest($keys))"
         )
         return {row["key"] for row in self.rows(sql, {"keys": list(keys)})}
 
     def stored(self, kind: Kind, keys: Sequence[Any] | None = None) -> dict[Any, Entry]:
-        """The stored entries of this kind with these keys (None: all), by key, in its order."""
+        """The stored entries of this kind with these keys (None: all), by key, in key order."""
         if keys is not None and not keys:
             return {}
         where = "" if keys is None else f"WHERE {kind.key} IN (SELECT unnest($keys))"
@@ -163,7 +162,7 @@ class Tables:
             raise StorageDamaged(f"a stored {kind.name} is not valid: {error}") from None
 
 
-def bytes_noted(value: str | None) -> int:
+def parse_journal_bytes(value: str | None) -> int:
     """The length of the journal that a database stores; StorageDamaged if it is not a number."""
     # int() accepts signs, spaces and digits of all scripts; lengths of files have at most 19 digits.
     if value is None or not (value.isascii() and value.isdigit() and len(value) < 20):
@@ -208,7 +207,7 @@ Observed = TypeVar("Observed", bound=Observer)
 
 
 class Transaction:
-    """What an operation passed to `Database.write` works with; used in the writer thread.
+    """The argument of an operation that is passed to `Database.write`; used in the writer thread.
 
     `careful` is set when operations are run again one by one after a failure: `store` then looks
     up every id instead of relying on the unique index.
@@ -227,7 +226,7 @@ class Transaction:
         self.lines: list[bytes] = []
         self.wrote = False
         self.broken = False
-        self.people_changed = False
+        self.accounts_changed = False
         self._tables = tables
         self._observers = observers
         self._pending: dict[str, dict[Any, Entry]] = {}
@@ -242,11 +241,11 @@ class Transaction:
     def rows(self, sql: str, /, **parameters: Any) -> Rows:
         """Rows as dicts; they include what this transaction has written."""
         self.flush()
-        with self._noting_failure():
+        with self._record_failure():
             return self._tables.rows(sql, parameters)
 
     def execute(self, sql: str, /, **parameters: Any) -> None:
-        """Write something that is not journaled; a rebuild loses it."""
+        """Write data that is not journaled; a rebuild loses it."""
         self.wrote = True
         self.rows(sql, **parameters)
 
@@ -254,20 +253,20 @@ class Transaction:
         """Bulk insert of rows that are not journaled."""
         self.wrote = True
         self.flush()
-        with self._noting_failure():
+        with self._record_failure():
             self._tables.insert(table, rows)
 
     def store(self, *records: Any, fresh: bool = False) -> int:
         """Store records in the tables and the journal; returns how many were new.
 
-        Conflict if another content is stored under the id of a record that never changes; records
-        of other kinds are replaced.  `fresh` promises that the ids are new, which saves a query;
-        the unique index checks it.
+        Raises Conflict if different content is stored under the id of an immutable record; mutable
+        records are replaced.  `fresh` says that the ids are new, which saves a query; the unique
+        index checks it.
         """
         return self.store_encoded(encode(records), fresh=fresh)
 
     def store_encoded(self, encoded: Encoded, *, fresh: bool = False) -> int:
-        """The same for records that were encoded outside the writer thread."""
+        """Like `store`, for records that were encoded outside the writer thread."""
         return sum(
             self._store_kind(KINDS[name], group, fresh=fresh and not self.careful)
             for name, group in encoded.items()
@@ -278,7 +277,7 @@ class Transaction:
         keys = [entry[kind.key] for _, entry, _ in group]
         known: dict[Any, Entry] = {}
         if not fresh:
-            with self._noting_failure():
+            with self._record_failure():
                 known = self._tables.stored(kind, [key for key in keys if key not in pending])
         known.update((key, pending[key]) for key in keys if key in pending)
         accepted: list[tuple[Any, Entry, bytes]] = []
@@ -287,7 +286,7 @@ class Transaction:
             earlier = known.get(entry[kind.key])
             if earlier is not None and kind.same(earlier, entry):
                 continue
-            if earlier is not None and kind.once:
+            if earlier is not None and kind.immutable:
                 raise Conflict(
                     f"a different {kind.name} is already stored under the id {entry[kind.key]!r}"
                 )
@@ -296,7 +295,7 @@ class Transaction:
             accepted.append((record, entry, line))
         for record, entry, line in accepted:
             self.wrote = True
-            self.people_changed = self.people_changed or kind.people
+            self.accounts_changed = self.accounts_changed or kind.accounts
             row = self._tables.numbered(kind, entry)
             self._pending.setdefault(kind.name, {})[entry[kind.key]] = row
             self.lines.append(line)
@@ -305,11 +304,10 @@ class Transaction:
         return new
 
     def defer(self, table: str, key: Any, row: dict[str, Any], *, replace: str | None) -> None:
-        """Hold back a row that is not journaled until the next `flush`.
+        """Delay writing a row that is not journaled until the next `flush`.
 
-        A later row of the same `key` takes its place.  `replace` names the columns of the key if
-        the table may have the row already; a row that was first deferred without it stays an
-        insert.
+        A later row of the same `key` replaces it.  `replace` names the key columns if the table may
+        have the row already; a row that was first deferred without it stays an insert.
         """
         self.wrote = True
         fresh = self._deferred.setdefault((table, None), {})
@@ -317,19 +315,19 @@ class Transaction:
         rows[key] = row
 
     def flush(self) -> None:
-        """Write to the tables what `store` and `defer` have held back."""
+        """Write the pending rows of `store` and `defer` to the tables."""
         pending, self._pending = self._pending, {}
         deferred, self._deferred = self._deferred, {}
-        with self._noting_failure():
+        with self._record_failure():
             for name, entries in pending.items():
                 self._tables.apply(KINDS[name], list(entries.values()))
             for (table, replace), rows in deferred.items():
                 self._tables.insert(table, list(rows.values()), replace=replace)
 
     @contextmanager
-    def _noting_failure(self) -> Iterator[None]:
-        """After an error DuckDB has aborted the transaction: COMMIT would succeed and keep
-        nothing."""
+    def _record_failure(self) -> Iterator[None]:
+        """Record an error, after which DuckDB has aborted the transaction: COMMIT would succeed
+        and store nothing."""
         try:
             yield
         except duckdb.Error:
@@ -338,7 +336,7 @@ class Transaction:
 
 
 class Clock:
-    """Times that never repeat or run backwards within one process."""
+    """A clock whose times strictly increase within one process."""
 
     def __init__(self) -> None:
         self._last: datetime | None = None

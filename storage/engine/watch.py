@@ -1,7 +1,7 @@
-"""Monitors an open workspace while it is served: is the journal intact, does the disk take writes?
+"""Monitors a workspace while it is served: whether the journal is intact and writes succeed.
 
-One thread of low priority.  It never touches the database file, because closing any handle to that
-file would drop DuckDB's lock.
+It uses one low-priority thread and never opens the database file, because closing any handle to
+that file would drop DuckDB's lock.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _SAME = "UPDATE meta SET value = value WHERE key = 'journal_bytes'"
 
 
 class Watch:
-    """While the context is open, `db.health` says what is wrong with the workspace.
+    """A context that keeps `db.health` up to date.
 
     Every `every` seconds it checks that the journal is in place and, if writes are refused, whether
-    they are taken again.  Every 60 seconds it checks that the disk takes writes.  In between it
-    checks the journal's checksums, 256 KiB and then a pause of `pause` seconds (5 MB/s, about a
-    hundredth of a core).  The next pass begins `rest` seconds after the end of the last one.
+    they succeed again.  Every 60 seconds it checks that the disk accepts writes.  In between it
+    verifies the journal's checksums in steps of 256 KiB with pauses of `pause` seconds (5 MB/s,
+    about 1% of a core).  The next pass begins `rest` seconds after the end of the last one.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Watch:
         self._thread.join()
 
     def _run(self) -> None:
-        if sys.platform == "linux":  # where a thread has a priority of its own
+        if sys.platform == "linux":  # only there does a thread have its own priority
             with suppress(OSError):
                 os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
         checks = self._passes()
@@ -74,7 +74,7 @@ class Watch:
                 return
 
     def _passes(self) -> Iterator[float]:
-        """Check the journal over and over; yields how long to wait before the next step."""
+        """Check the journal repeatedly; yields how long to wait before the next step."""
         while True:
             yield from check_lines(self._db, self._pause)
             resume = time.monotonic() + self._rest
@@ -84,7 +84,7 @@ class Watch:
 
 
 def check_journal(db: Database) -> bool:
-    """Note whether the journal is where it belongs; returns whether writes are refused now."""
+    """Record in `db.health` whether the journal is in place; returns whether writes are refused."""
     try:
         db.journal.require_in_place()
     except StorageUnavailable as error:
@@ -93,7 +93,7 @@ def check_journal(db: Database) -> bool:
 
 
 def probe_disk(db: Database) -> None:
-    """Write a file of 64 KiB and, where writes were refused, the database; notes what happens."""
+    """Write 64 KiB and, if writes were refused, to the database; store an error in `db.health`."""
     try:
         probe(db.workspace / _PROBE)
         if db.health.refused is not None:
@@ -106,8 +106,8 @@ def probe_disk(db: Database) -> None:
 def check_lines(db: Database, pause: float) -> Iterator[float]:
     """Check every committed line of the journal in steps; yields the seconds to wait after each.
 
-    What is committed never changes, so this runs beside the writer thread.  At the end, or at
-    the first damaged line, it notes the state in `db.health`.
+    Committed lines never change, so this can run beside the writer thread.  At the end, or at the
+    first damaged line, it updates `db.health`.
     """
     path, stop = db.journal.path, db.committed
     end = waited = 0
@@ -121,9 +121,9 @@ def check_lines(db: Database, pause: float) -> Iterator[float]:
                 waited = end
                 yield pause
         if end < stop:
-            raise JournalDamaged(f"{path} ends at byte {end}, before what was committed")
+            raise JournalDamaged(f"{path} ends at byte {end}; {stop} were committed")
         db.health.damaged = None
     except StorageDamaged as error:
-        db.health.damaged = f"{error}. Labels are still taken. Stop the server; {REWRITE}"
+        db.health.damaged = f"{error}. Labels are still accepted. Stop the server; {REWRITE}"
     except OSError as error:
         db.health.damaged = explain(error)

@@ -1,4 +1,4 @@
-"""The files of a workspace: their names, the lock, and what is kept aside."""
+"""The files of a workspace: their names, permissions and lock, and copies of write-ahead logs."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def make_workspace(workspace: Path, *, create: bool) -> None:
 
 
 def require_data(workspace: Path) -> None:
-    """Raise NotFound where no workspace is."""
+    """Raise NotFound if there is no workspace."""
     if not holds_data(workspace):
         raise NotFound(f"{workspace} is not a workspace; make one with `python launch.py init`")
 
 
 def holds_data(workspace: Path) -> bool:
-    """Whether there is a database, or a journal to make one from."""
+    """Whether the directory has a database, or a journal to make one from."""
     return (workspace / DATABASE).exists() or (workspace / JOURNAL).exists()
 
 
@@ -48,8 +48,8 @@ def make_private(workspace: Path) -> None:
     """Make the directory if needed and restrict it to its owner, because the umask decides who can
     read the files that DuckDB and the workers write in it.
 
-    A directory of another user, or with the sticky bit (`/tmp`), keeps its mode, with a warning in
-    the log.  On return the names of the directory and of new parents survive a power cut.
+    A directory of another user, or with the sticky bit (`/tmp`), keeps its mode, and a warning is
+    logged.  On return, the directory and its new parents would survive a power cut.
     """
     missing = [folder for folder in (workspace, *workspace.parents) if not folder.exists()]
     with writing_to(workspace, "name another directory with --workspace"):
@@ -64,7 +64,7 @@ def make_private(workspace: Path) -> None:
         return
     if found.st_uid == os.geteuid() and not rights & stat.S_ISVTX:
         workspace.chmod(rights & 0o700)
-        _LOG.warning("other users could read %s; its mode now excludes them", workspace)
+        _LOG.warning("other users could read %s; only its owner can now", workspace)
     else:
         _LOG.warning(
             "other users can read %s; move the workspace into a directory of your own", workspace
@@ -72,7 +72,7 @@ def make_private(workspace: Path) -> None:
 
 
 def publish_server(workspace: Path, *, url: str, token: str) -> None:
-    """Write the address and the token of the live server into a file for the owner alone."""
+    """Write the address and the token of the live server to a file that only its owner can read."""
     write_file(workspace / SERVER, json.dumps({"url": url, "token": token}))
 
 
@@ -83,7 +83,7 @@ def read_server(workspace: Path) -> dict[str, str]:
         return {"url": found["url"], "token": found["token"]}
     except (ValueError, KeyError, TypeError):
         raise ValueError(
-            f"{workspace / SERVER} cannot be read; stop the server of this workspace and start it again"
+            f"{workspace / SERVER} cannot be read; restart the server of this workspace"
         ) from None
 
 
@@ -105,8 +105,8 @@ def lock_workspace(workspace: Path) -> IO[str]:
 
 
 def _require_regular_files(workspace: Path) -> None:
-    """Through links two workspaces could write one journal, and a restore's rename would replace
-    the link alone."""
+    """Refuse links: two workspaces could write one journal, and a restore would replace only the
+    link."""
     for name in (DATABASE, WAL, JOURNAL, LOCK):
         path = workspace / name
         if os.path.lexists(path) and not stat.S_ISREG(path.lstat().st_mode):
@@ -127,8 +127,8 @@ def _who_has(workspace: Path) -> str:
 def keep_wal_aside(workspace: Path) -> bool:
     """Copy the write-ahead log of an unclean stop before DuckDB replays it; True if there was one.
 
-    DuckDB silently drops all that follows a flipped bit.  So the newest five logs are kept as
-    evidence, and the caller compares the journal in full.
+    DuckDB silently drops everything after a flipped bit.  So the newest five logs are kept for
+    diagnosis, and the caller compares all records with the journal.
     """
     wal = workspace / WAL
     if not wal.exists() or wal.stat().st_size == 0:

@@ -1,1 +1,1 @@
-"""Judgments out: as a dataset in a file, a directory or on the hub, with its card."""
+"""Export of judgments as a dataset: a file, a directory or a hub repository, with its card."""

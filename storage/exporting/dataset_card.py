@@ -1,4 +1,4 @@
-"""The dataset card of an export, in the hub's form: YAML, then Markdown."""
+"""The dataset card of an export, in the hub's format: YAML, then Markdown."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TITLES = {
     "trl": "Preference pairs as text (TRL, standard format, explicit prompt)",
     "trl-conversational": "Preference pairs as chat messages (TRL, conversational format)",
     "trl-unpaired": "Completions labeled good or bad (TRL, unpaired preference, standard format)",
-    "raw": "Judgments as they were given, one row each",
+    "raw": "Judgments in their original form, one row each",
 }
 _COLUMNS = {
     "prompt": "the conversation so far; in text formats a transcript if it has several turns",
@@ -31,7 +31,7 @@ _COLUMNS = {
     "completion": "one response",
     "label": "true for the preferred response, false for the other; for ties and both bad see below",
     "id": "the judgment",
-    "comparison": "the pair that was judged",
+    "comparison": "the id of the judged pair",
     "item": "the item of an imported judgment",
     "iteration": "the iteration of the loop; 0 for pairs from a file",
     "arm": f"how the pair was chosen ({', '.join(get_args(Arm))})",
@@ -41,7 +41,7 @@ _COLUMNS = {
     "response_b": "the response on the right",
     "model_a": "the model that wrote response_a",
     "model_b": "the model that wrote response_b",
-    "annotator": "who judged",
+    "annotator": "the annotator",
     "annotator_kind": "person, simulated or model",
     "strength": "1 slightly, 2 clearly, 3 much; empty if not given",
     "criteria": "outcomes for single criteria: a, b or tie",
@@ -60,7 +60,7 @@ _OUTCOME = {
 
 _PAIRED_TIES = {
     "drop": "Ties and both-bad judgments were left out.",
-    "split": "A tie or both-bad judgment is two rows, one each way.",
+    "split": "A tie or both-bad judgment is two rows, one for each order of the responses.",
     "keep": "A tie or both-bad judgment is one row with that outcome in the column outcome; a "
     "fair coin decided which response is called chosen.",
 }
@@ -75,8 +75,8 @@ _UNPAIRED_TIES = {
 class Contents:
     """What an export contains, counted while its rows are written.
 
-    `outcomes` counts all judgments by outcome, `left_out` those without a row by reason, and
-    `annotators` the others by published name.
+    `outcomes` counts all judgments by outcome.  `left_out` counts the judgments without a row by
+    reason, `annotators` the judgments with rows by published name.
     """
 
     rows: int = 0
@@ -87,7 +87,7 @@ class Contents:
     prompts: set[tuple[Message, ...]] = field(default_factory=set)
     models: set[str] = field(default_factory=set)
     formulas: int = 0
-    """Cells that a spreadsheet would run."""
+    """The number of cells that a spreadsheet would run as formulas."""
 
     def add(
         self, judged: ExportedJudgment, rows: Sequence[DatasetRow], *, left_out: str | None
@@ -117,7 +117,7 @@ def render_card(
 ) -> str:
     """The card as text; the researcher fills in the license.
 
-    `data_files` is where the rows are, relative to the card, for the hub.
+    `data_files` is the path of the rows relative to the card, for the hub.
     """
     sections = [
         _front_matter(contents.rows, data_files),
@@ -127,8 +127,8 @@ def render_card(
         _ties(format, ties, contents.left_out),
         _annotators(contents.annotators, format, pseudonymized=pseudonymized),
         _agreement(agreement),
-        "## License\n\nTo be filled in by whoever publishes this dataset. It must suit the "
-        "prompts, the models that wrote the responses, and what the annotators agreed to.",
+        "## License\n\nTo be added by the publisher of this dataset. It must be compatible with the "
+        "prompts, the models that wrote the responses, and the consent of the annotators.",
     ]
     return "\n\n".join(sections) + "\n"
 
@@ -185,7 +185,7 @@ def _annotators(counts: Mapping[str, int], format: Format, *, pseudonymized: boo
     else:
         text = "Annotators appear under their names in the workspace."
     if format != "raw":
-        return f"## Annotators\n\n{text} This format does not say who judged what."
+        return f"## Annotators\n\n{text} This format does not name the annotator of a row."
     text += " Comments are free text and may name people: read them before you publish."
     ordered = sorted(counts.items(), key=lambda each: (-each[1], each[0]))
     rows = "\n".join(f"| {_cell(name)} | {n} |" for name, n in ordered)
@@ -228,7 +228,7 @@ _MARKS = str.maketrans({">": "›", "[": "(", "]": ")", "&": "+"})
 
 
 def _cell(name: str) -> str:
-    """A name without effect as Markdown: no link, image, emphasis, HTML or entity.
+    """A name with its Markdown neutralized: no link, image, emphasis, HTML or entity.
 
     Addresses are broken up, because the hub turns them into links.
     """

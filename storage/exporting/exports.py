@@ -1,9 +1,9 @@
 """Judgments as datasets: a file, a directory that `datasets.load_dataset` reads, or the hub.
 
-`export` is the entry; the command line and the download on the Data page both call it.  It takes
-current judgments (`history`: revised and withdrawn ones too).  storage/exporting/formats.py says
-what each format does with ties and both-bad; docs/data.md has examples.  writing.py writes the files, and dataset_card.py the dataset
-card of every export.
+`export` is the entry point; the command line and the download on the Data page both call it.  It
+takes current judgments (`history`: revised and withdrawn ones too).  formats.py defines how each
+format represents ties and both-bad; docs/data.md has examples.  writing.py writes the files,
+dataset_card.py the dataset card of every export.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ _HUB = "hf://"
 _BATCH = 5_000
 
 # External models are exported under their names, our own under their ids.  The id of an imported
-# judgment is a digest of its annotator's name, so with pseudonyms ids are hashed with the key, and
-# rows of one time are in the order of the hashed ids (the second column).
+# judgment is a digest of its annotator's name, so with pseudonyms ids are hashed with the key.
+# Rows of the same time are ordered by the hashed id (the second column).
 _JUDGED = """
     SELECT j.created_at,
            CASE WHEN $key IS NULL THEN j.id ELSE 'j-' || left(sha256($key || j.id), 16) END AS id,
@@ -73,7 +73,7 @@ _ANNOTATORS = "SELECT id, name FROM annotators"
 
 @dataclass(frozen=True)
 class ExportReport:
-    """What was written: `rows` from `judgments`, to `out`, with the path of the `card`.
+    """The result of an export: `rows` from `judgments`, written to `out` with a dataset `card`.
 
     `outcomes` counts the judgments by outcome, `left_out` those without a row by reason.
     """
@@ -91,8 +91,8 @@ class ExportReport:
 class Destination:
     """Where an export goes; `target` is a path or, on the hub, OWNER/NAME.
 
-    A file has its card beside it.  A directory and a hub repository hold data/train.parquet and
-    README.md, which `load_dataset` reads and the hub shows.
+    The card of a file is beside it.  A directory or hub repository holds data/train.parquet, which
+    `load_dataset` reads, and README.md, which the hub shows.
     """
 
     kind: Literal["file", "folder", "hub"]
@@ -100,7 +100,7 @@ class Destination:
 
     @classmethod
     def of(cls, out: str | Path) -> Destination:
-        """ValueError for a place that cannot take an export."""
+        """Parse `--out`; ValueError if an export cannot be written there."""
         text = str(out)
         if text.startswith(_HUB):
             name = text.removeprefix(_HUB).removeprefix("datasets/").strip("/")
@@ -108,7 +108,7 @@ class Destination:
                 raise ValueError(f"{text} must be {_HUB}datasets/OWNER/NAME")
             return cls("hub", name)
         if "://" in text:
-            raise ValueError(f"{text} cannot take an export; the only supported address is {_HUB}…")
+            raise ValueError(f"{text} is not supported; the only remote destination is {_HUB}…")
         path = Path(text)
         if path.is_dir() or text.endswith("/") or not path.suffix:
             return cls("folder", str(path))
@@ -120,7 +120,7 @@ class Destination:
 
     @property
     def data_files(self) -> str | None:
-        """Where the rows are, relative to README.md; None for a file."""
+        """The path of the rows relative to README.md; None for a file."""
         return None if self.kind == "file" else "data/train.parquet"
 
     def rows(self, root: Path) -> Path:
@@ -131,7 +131,7 @@ class Destination:
         return root / "README.md" if self.data_files else root.with_name(f"{root.name}.card.md")
 
     def require_free(self, workspace: Path) -> None:
-        """Raise ValueError if an export could replace a file that no export wrote."""
+        """Raise ValueError if an export would overwrite a file that is not an export."""
         path = Path(self.target)
         if self.kind == "hub":
             return
@@ -140,7 +140,9 @@ class Destination:
         if self.kind == "file" or not (card := self.card(path)).exists():
             return
         if MARK not in card.read_text(encoding="utf-8", errors="replace"):
-            raise ValueError(f"{path} has a README.md that no export wrote; name another place")
+            raise ValueError(
+                f"{path} has a README.md that is not of an export; choose another path"
+            )
 
 
 def export(
@@ -154,11 +156,11 @@ def export(
     history: bool = False,
     csv_safe: bool = False,
 ) -> ExportReport:
-    """Write the current judgments (with `history`, in raw, the revised and withdrawn too).
+    """Write the current judgments (with `history`, raw only, also revised and withdrawn ones).
 
     `out` is FILE.jsonl, .parquet or .csv, a directory, or hf://[datasets/]OWNER/NAME.  Annotators
     get pseudonyms unless `names`; a pushed dataset is private unless `private` is False.
-    Raises ``ValueError`` if there is nothing to write or the destination cannot take it.
+    Raises ``ValueError`` if there is nothing to write or the destination is not usable.
     """
     for name, value, choices in (("format", format, Format), ("ties", ties, Ties)):
         if value not in get_args(choices):
@@ -173,7 +175,7 @@ def export(
     place.require_free(db.workspace)
     key = None if names else key_of(db)  # before the snapshot: it may have to be stored
     with _folder_for(place) as root:
-        # One snapshot: judging continues meanwhile, and the card must describe these rows.
+        # One snapshot: labeling continues meanwhile, and the card must describe these rows.
         with db.snapshot():
             dataset = _Dataset(db, format=format, ties=ties, key=key, history=history)
             _write_rows(dataset, place, root, csv_safe=csv_safe)
@@ -204,17 +206,17 @@ def _folder_for(place: Destination) -> Iterator[Path]:
 
 
 def why_empty(db: Database, *, format: Format, ties: Ties) -> str | None:
-    """Why an export would have no rows, as `export` says it; None if it has some."""
+    """Why an export would have no rows, as `export` reports it; None if it has rows."""
     dataset = _Dataset(db, format=format, ties=ties)
     return None if any(dataset.batches()) else dataset.why_empty()
 
 
 class _Dataset:
-    """The rows of an export, and what they contain.
+    """The rows of an export, and counts of their contents.
 
-    Without a `key` for pseudonyms, annotators appear under their names.  Only the raw format says
-    who is a model and which prompts are held out, so the others contain only judgments that are
-    learned from.
+    Without a `key` for pseudonyms, annotators appear under their names.  Only the raw format marks
+    model judges and held-out prompts, so the others contain only judgments that reward models learn
+    from.
     """
 
     def __init__(
@@ -242,7 +244,7 @@ class _Dataset:
         }
 
     def batches(self) -> Iterator[list[DatasetRow]]:
-        """Rows by time, in batches: an export need not fit into memory."""
+        """Rows in order of time, in batches: an export need not fit into memory."""
         key = self._key.hex() if self._key else None
         found = self._db.cursor().execute(_JUDGED, {"history": self._history, "key": key})
         columns = [column[0] for column in found.description or ()]
@@ -282,7 +284,7 @@ class _Dataset:
         )
 
     def _left_out(self) -> list[str]:
-        """What was left out for another reason than its outcome, one sentence per reason."""
+        """The judgments left out for a reason other than their outcome, one sentence per reason."""
         reasons = {
             "by ": "a kind that reward.learn_from does not name",
             "on ": "which are not trained on",
@@ -299,7 +301,7 @@ class _Dataset:
         ]
 
     def notes(self, *, formulas: bool) -> list[str]:
-        """Remarks for the report; `formulas`: the rows are in a CSV as they are."""
+        """Remarks for the report; `formulas`: count the cells that a spreadsheet would run."""
         notes = self._left_out()
         longer = sum(len(messages) > 1 for messages in self.contents.prompts)
         if longer and self._format in ("trl", "trl-unpaired"):
@@ -318,7 +320,7 @@ class _Dataset:
 
 
 def _write_rows(dataset: _Dataset, place: Destination, root: Path, *, csv_safe: bool) -> None:
-    """Write the rows to a file that gets its name when it is complete."""
+    """Write the rows to a temporary file and rename it when it is complete."""
     path = place.rows(root)
     partial = path.with_name(f".partial-{path.name}")
     with writing_to(Path(place.target), "name another place with --out"):

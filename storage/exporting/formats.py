@@ -1,4 +1,4 @@
-"""Judgments as rows of a dataset: what each export format does with each outcome.
+"""Judgments as rows of a dataset: how each export format represents each outcome.
 
 ===================  =======================  =====================  =========================
 outcome              trl, trl-conversational  trl-unpaired           raw
@@ -42,7 +42,7 @@ _TIME = pa.timestamp("us", tz="UTC")
 class ExportedJudgment:
     """One judgment with its texts.
 
-    `status` is current, revised or withdrawn; `annotator` is the name to publish.
+    `status` is current, revised or withdrawn; `annotator` is the published name.
     """
 
     id: str
@@ -77,14 +77,14 @@ class ExportedJudgment:
         return (self.first, self.second) if self.outcome == "first" else (self.second, self.first)
 
     def on_screen(self, side: str) -> str:
-        """A canonical outcome as on the screen: a was on the left, b on the right."""
+        """A canonical outcome as the annotator saw it: a was on the left, b on the right."""
         if side not in ("first", "second"):
             return side
         return "a" if (side == "first") != self.shown_swapped else "b"
 
 
 def prompt_text(messages: tuple[Message, ...]) -> str:
-    """A single turn unchanged; a longer chat as a transcript that ends where the response begins.
+    """The prompt as text: a single turn unchanged, a longer chat as a transcript.
 
     Turns are separated by line breaks, across which tokenizers do not merge.
     """
@@ -95,7 +95,7 @@ def prompt_text(messages: tuple[Message, ...]) -> str:
 
 
 def schema(format: Format, ties: Ties) -> pa.Schema:
-    """The columns of a format; `ties` = keep adds `outcome` where pairs are written."""
+    """The columns of a format; `ties` = keep adds `outcome` to the formats of pairs."""
     if format == "raw":
         return _RAW
     if format == "trl-unpaired":
@@ -155,7 +155,7 @@ def _pairs(judged: ExportedJudgment, ties: Ties) -> Iterable[tuple[str, str, str
     elif ties == "split":
         yield from ((first, second, None), (second, first, None))
     elif ties == "keep":
-        # Trainers without ties read a preference here, so it must be neutral on average.
+        # A trainer that ignores `outcome` reads a preference, so it must be neutral on average.
         heads = int(digest("coin", judged.id), 16) % 2
         chosen, rejected = (first, second) if heads else (second, first)
         yield chosen, rejected, judged.outcome
@@ -221,7 +221,7 @@ def _chat(messages: Iterable[Message]) -> list[dict[str, str]]:
 
 
 def judged_from(row: Mapping[str, Any], *, annotator: str) -> ExportedJudgment:
-    """An `ExportedJudgment` from a row of the export query; `annotator` is the name to publish."""
+    """An `ExportedJudgment` from a row of the export query; `annotator` is the published name."""
     values = dict(row)
     values["messages"] = as_messages(json.loads(values["messages"]))
     values["criteria"] = json.loads(values["criteria"] or "{}")

@@ -6,14 +6,14 @@ from pathlib import Path
 
 from huggingface_hub import HfApi
 
-# httpx's or httpx2's, whichever this version of the hub's library speaks.
+# The HTTPError of httpx or httpx2, whichever this version of huggingface_hub uses.
 from huggingface_hub.errors import HTTPError
 
 
 def push(folder: Path, repository: str, *, private: bool) -> None:
-    """Upload a folder as a dataset repository, in one commit, with the token of HF_TOKEN.
+    """Upload a folder as a dataset repository, in one commit, with the token in HF_TOKEN.
 
-    Raises ValueError if the hub refuses, and for a public repository if `private`.
+    Raises ValueError if the hub refuses, or if `private` and the repository is public.
     """
     hub = HfApi()
     try:

@@ -1,4 +1,4 @@
-"""Rows into a file: JSON lines, CSV or parquet."""
+"""Writes rows to a file: JSON lines, CSV or parquet."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ import pyarrow.parquet as parquet
 
 WRITABLE = (".jsonl", ".parquet", ".csv")
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
-"""By OWASP's page on CSV injection; the last four are the full-width forms."""
+"""From OWASP's page on CSV injection; the last four are full-width forms."""
 
 Writer = Callable[[list[dict[str, Any]]], None]
 
 
 @contextmanager
 def open_writer(path: Path, schema: pa.Schema, *, csv_safe: bool = False) -> Iterator[Writer]:
-    """A function that appends rows to a new file in the format of its ending.
+    """A function that appends rows to a new file, in the format that the suffix names.
 
     JSON lines have times in ISO 8601.  CSV has lists and objects as JSON text, and empty cells for
-    null; `csv_safe` puts an apostrophe before cells that a spreadsheet would run.
+    null; `csv_safe` puts an apostrophe before cells that a spreadsheet would run as formulas.
     """
     if path.suffix.lower() == ".parquet":
         with parquet.ParquetWriter(path, schema) as table:

@@ -1,7 +1,7 @@
 """One row of a file, read column by column.
 
 Each method returns a checked value, or raises ``ValueError`` with the reason why the row is bad.
-Unusual but usable values (a number instead of text) are kept, and noted in `warnings`.
+Unusual but usable values (a number instead of text) are kept with a warning.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from storage.importing.row_notes import BadRow
 from storage.records import Message, as_messages, now
 
 LONG = 200_000
-"""Characters, about 50,000 tokens; a longer text is more likely a mistake in the file."""
+"""Characters, about 50,000 tokens; a longer text is probably a mistake in the file."""
 _CLOCKS_DIFFER = timedelta(minutes=5)
 _PROMPT_COLUMNS = ("messages", "prompt", "instruction")
 
@@ -24,7 +24,7 @@ _PROMPT_COLUMNS = ("messages", "prompt", "instruction")
 class Cells:
     """The cells of one row, and the warnings about them.
 
-    `strict`: unusual values make the row bad instead.
+    With `strict`, an unusual value makes the row bad.
     """
 
     def __init__(self, row: Row, *, strict: bool = False) -> None:
@@ -42,7 +42,7 @@ class Cells:
         self.warn(reason)
 
     def has(self, column: str) -> bool:
-        """Whether the row has a value in the column; an empty CSV cell is none."""
+        """Whether the row has a value in the column; an empty CSV cell counts as missing."""
         value = self._values.get(column)
         return not is_missing(value) and value != ""
 
@@ -190,7 +190,7 @@ class Cells:
             raise ValueError(f"{column} must be text, not {_spelled(value)}")
         if len(value) > LONG:
             self._unusual(
-                f"{column} has {len(value):,} characters, too many for a judgment (the limit is {LONG:,})"
+                f"{column} has {len(value):,} characters; the limit for a judgment is {LONG:,}"
             )
         return _valid_text(column, value)
 

@@ -23,7 +23,7 @@ _MIB = 2**20
 _CHAT_COLUMNS = ("prompt", "messages", "chosen", "rejected", "completion")
 _MARKS = (b",", b"[", b"{")
 MAX_MARKS = 1_000_000
-"""Of these bytes in an uploaded file; prose has one in sixty characters."""
+"""Limit for commas and brackets in an uploaded file; in prose, they are one in 60 characters."""
 READABLE = (".jsonl", ".ndjson", ".json", ".csv", ".parquet")
 
 
@@ -63,16 +63,16 @@ def _require_few(path: Path, rows: int, max_rows: int | None) -> None:
 
 
 def _require_few_marks(path: Path) -> None:
-    """Refuse a file of mostly commas and brackets: each empty cell or list takes a hundred
-    bytes."""
+    """Refuse a file of mostly commas and brackets, because each empty cell or list takes 100
+    bytes of memory."""
     marks = 0
     with path.open("rb") as file:
         while part := file.read(_MIB):
             marks += sum(map(part.count, _MARKS))
     if marks > MAX_MARKS:
         raise ValueError(
-            f"{path.name} has {marks:,} commas and brackets, and the limit for uploads is "
-            f"{MAX_MARKS:,}; split it, or import it from a terminal with `python launch.py import`"
+            f"{path.name} has {marks:,} commas and brackets; the limit for uploads is "
+            f"{MAX_MARKS:,}. Split it, or import it from a terminal with `python launch.py import`"
         )
 
 
@@ -91,8 +91,8 @@ def _all_rows(path: Path, max_rows: int | None) -> Iterator[Row | BadRow]:
         begin = file.read(8192)
     if b"\0" in begin:
         raise ValueError(
-            f"{path.name} is a binary file or UTF-16, not UTF-8 text: save it as UTF-8, or correct the "
-            "ending of its name"
+            f"{path.name} is a binary file or UTF-16, not UTF-8 text: save it as UTF-8, or correct "
+            "its extension"
         )
     if (line := _undecodable(path)) is not None:
         raise ValueError(f"{path.name} is not UTF-8 (see line {line}); save it as UTF-8")
@@ -114,7 +114,7 @@ def _begins_array(path: Path) -> bool:
 
 
 def _json_lines(path: Path) -> Iterator[Row | BadRow]:
-    # Lines of bytes: str.splitlines would also split at U+2028 inside a response.
+    # Reads bytes, because str.splitlines would also split at U+2028 inside a response.
     with path.open("rb") as file:
         for line, raw in enumerate(file, start=1):
             text = raw.removeprefix(codecs.BOM_UTF8) if line == 1 else raw
@@ -154,7 +154,7 @@ def _json_array_rows(content: bytes) -> Iterator[Row | BadRow]:
             yield BadRow(line, "not followed by a comma or the end of the array")
             return
     if text[position:].strip() != "]":
-        yield BadRow(line, "the array does not end, or something follows it")
+        yield BadRow(line, "the array has no end, or other text follows it")
 
 
 def _skip_blanks(text: str, position: int) -> int:
@@ -164,9 +164,9 @@ def _skip_blanks(text: str, position: int) -> int:
 
 
 class DuplicateKeys(dict[str, Any]):
-    """An object with the repeated name `twice`, of which JSON readers silently keep the last.
+    """A JSON object in which the name `twice` occurs more than once; parsers keep only the last.
 
-    It is not an error yet: the value may never be used, and the rest of an array can be read.
+    It is not an error by itself: the value may never be used, and the rest of an array is valid.
     """
 
     twice: str
@@ -187,7 +187,7 @@ def _columns(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 STRICT: dict[str, Any] = {"parse_constant": _no_constant, "object_pairs_hook": _columns}
-"""Options of `json.loads`: no NaN or Infinity, and repeated names are found."""
+"""Options of `json.loads`: refuse NaN and Infinity, and detect repeated names."""
 
 
 def _csv_rows(path: Path) -> Iterator[Row | BadRow]:
@@ -246,9 +246,9 @@ def _csv_row(line: int, header: list[str], row: list[str]) -> Row | BadRow:
 
 
 def _csv_cell(column: str, cell: str) -> Any:
-    """The text of a cell, or the chat messages in its JSON if the column may have some.
+    """The text of a cell; in columns that may have chat messages, its JSON.
 
-    In other columns, such as response_a, the same text is somebody's response.
+    In other columns, such as response_a, the same text may be a response.
     """
     if column in _CHAT_COLUMNS and cell.startswith("[{") and '"role"' in cell:
         try:
@@ -277,8 +277,8 @@ def _parquet_rows(files: list[Path], path: Path) -> Iterator[Row]:
                 yield Row(line, values)
     except TooLarge as problem:
         raise ValueError(
-            f"{path.name} takes more than {problem.allowed // _MIB} MiB when it is read, too much for "
-            "its size; split it into smaller files, or convert it to JSON lines"
+            f"{path.name} takes more than {problem.allowed // _MIB} MiB of memory, too much for its "
+            "size; split it into smaller files, or convert it to JSON lines"
         ) from None
 
 

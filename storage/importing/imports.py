@@ -2,8 +2,8 @@
 
 Files are JSON lines, a JSON array, CSV or parquet; docs/data.md lists the columns.  If a file has
 bad rows, `BadFile` reports all of them and nothing is stored; with `skip_bad` the good rows are
-stored.  Ids are digests of the content, so importing a file again adds nothing.  With a
-`LengthCheck`, rows that are too long for the model are bad too, or left out.
+stored.  Ids are digests of the content, so importing a file again adds nothing.  A `LengthCheck`
+treats rows that are too long for the model as bad rows, or leaves them out.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ _JUDGMENT_COLUMNS = (
 
 
 def default_role(prompt: str) -> PromptRole:
-    """The role of an imported prompt without one: 80% train, 15% held-out, 5% audit.
+    """The role of a prompt imported without one: 80% train, 15% held-out, 5% audit.
 
     It is a function of the prompt's id, a digest of its messages (`Prompt.make`), so an identical
     prompt always gets the same role.  Near-duplicates are not detected and may get different ones.
@@ -118,7 +118,7 @@ def import_sft(
 ) -> ImportReport:
     """Import demonstrations for SFT: a prompt and its answer in each row.
 
-    Either a prompt with `response`, `completion` or `output`, or `messages` alone, whose last turn
+    A row has a prompt and `response`, `completion` or `output`, or only `messages`, whose last turn
     is the answer.  Prompts get the role sft, and answers belong to the model "demonstrations".
     Raises `BadFile`.
     """

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from storage.records import Message
 
 TooLong = Callable[[Sequence[Message], Sequence[str]], str | None]
-"""The reason why a prompt with its answers is too long, or None."""
+"""Returns why a prompt with its answers is too long, or None."""
 
 
 class LongRow(ValueError):
@@ -17,7 +17,7 @@ class LongRow(ValueError):
 
 @dataclass(frozen=True)
 class LengthCheck:
-    """Finds rows that are too long; `skip`: they are left out instead of counting as bad."""
+    """Finds rows that are too long; with `skip`, they are left out instead of reported as bad."""
 
     too_long: TooLong | None = None
     skip: bool = False

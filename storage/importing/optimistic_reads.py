@@ -1,6 +1,6 @@
-"""Reads for plans that are made outside the writer thread, which must not wait for them.
+"""Reads for plans that are made outside the writer thread, so that it does not wait for them.
 
-The writer thread repeats the reads to check that their answers are unchanged.
+The writer thread repeats the reads to check that the results are unchanged.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from storage.engine.transaction import Transaction
 
 
 class OptimisticReads:
-    """A `Reader` that remembers its queries and their answers."""
+    """A `Reader` that records its queries and their results."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
@@ -25,7 +25,7 @@ class OptimisticReads:
         return found
 
     def still_valid(self, tx: Transaction) -> bool:
-        """Whether every query has the same rows now, in any order."""
+        """Whether every query still returns the same rows, in any order."""
         return all(_unordered(tx.rows(sql, **asked)) == found for sql, asked, found in self._seen)
 
 

@@ -1,4 +1,4 @@
-"""The plan of an import: the records in its rows that the database lacks."""
+"""The plan of an import: the records that it adds to the database."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
     from storage.engine.lookup import Reader
 
 DEMONSTRATIONS = "demonstrations"
-"""The id of the external model that stands for the authors of demonstrations."""
+"""The id of the external model that represents the authors of demonstrations."""
 
 
 @dataclass
 class Plan:
-    """New records by id, and what to report.
+    """New records by id, with bad rows and warnings.
 
-    `known` counts the rows whose content is stored already.
+    `known` counts the rows whose content is already stored.
     """
 
     prompts: dict[str, Prompt] = field(default_factory=dict)
@@ -62,7 +62,7 @@ class Plan:
     def add_pair(
         self, comparison: Comparison, answers: Sequence[Answer], known_models: set[str]
     ) -> None:
-        """A new comparison with its completions, and the models that are not in `known_models`."""
+        """Add a comparison, its completions, and their models that are not in `known_models`."""
         when = comparison.created_at
         for answer in answers:
             if answer.policy not in known_models:
@@ -72,7 +72,7 @@ class Plan:
         self.comparisons[comparison.id] = comparison
 
     def encoded(self) -> dict[str, Encoded]:
-        """The records by kind, in an order in which each refers to earlier ones only."""
+        """The records by kind, ordered so that each kind refers only to earlier ones."""
         groups: dict[str, Mapping[str, Any]] = {
             "prompts": self.prompts,
             "models": self.models,
@@ -106,14 +106,13 @@ def plan_prompts(reader: Reader, found: Sequence[tuple[int, Prompt]]) -> Plan:
 
 
 def _keeps_role(known: str) -> str:
-    return f"this prompt is already here with the role {known} and keeps it"
+    return f"this prompt is already stored with the role {known} and keeps it"
 
 
 def plan_demonstrations(
     reader: Reader, found: Sequence[tuple[int, Prompt, Completion]], *, when: datetime
 ) -> Plan:
-    """Prompts and answers of (line, prompt, answer), and the model that stands for their
-    authors."""
+    """Plan (line, prompt, answer) rows, and the model that represents the authors."""
     plan = plan_prompts(reader, [(line, prompt) for line, prompt, _ in found])
     plan.completions |= {answer.id: answer for _, _, answer in found}
     stored = {row["id"] for row in reader.rows(_ANSWERS, ids=list(plan.completions))}
@@ -158,8 +157,8 @@ _REPLACED = """
 def plan_votes(reader: Reader, votes: Iterable[Vote], *, when: datetime) -> Plan:
     """The new records of these votes; `when` is the time of votes without one.
 
-    A second vote of one annotator on one comparison revises the first, in order of time.  A vote on
-    a written pair of this workspace belongs to its comparison.
+    A later vote of an annotator on the same comparison revises the earlier one.  A vote on an
+    imported pair of this workspace belongs to that pair's comparison.
     """
     return _Planner(reader, _on_written_pairs(reader, list(votes)), when).plan()
 
@@ -168,7 +167,7 @@ _COMPARISONS = "SELECT id FROM comparisons WHERE id IN (SELECT unnest($ids))"
 
 
 def _on_written_pairs(reader: Reader, votes: list[Vote]) -> list[Vote]:
-    """The votes; those on written pairs of this workspace with the ids of their comparisons."""
+    """The votes; those on imported pairs of this workspace get the ids of their comparisons."""
     key = known_key(reader)
     if key is None:
         return votes
@@ -176,7 +175,7 @@ def _on_written_pairs(reader: Reader, votes: list[Vote]) -> list[Vote]:
     own = {content: written_id(key, content) for content in contents}
     found = {row["id"] for row in reader.rows(_COMPARISONS, ids=list(own.values()))}
     return [
-        # The judgment's id must not depend on the written pair: the same row is the same judgment.
+        # The judgment's id must not depend on the pair: the same row is the same judgment.
         replace(vote, comparison=id, id=vote.judgment_id())
         if vote.comparison is None and (id := own[vote.comparison_id()]) in found
         else vote
@@ -205,7 +204,7 @@ class _Planner:
         people = reader.rows("SELECT id, name, kind FROM annotators")
         self._annotators = {row["name"]: row["id"] for row in people}
         self._pseudonyms = pseudonyms_here(reader, self._annotators.values())
-        # Random: sides follow from the id, and with a digest of the name they would reveal it.
+        # Random ids: sides follow from the id, so a digest of the name would reveal the name.
         self._new_annotators: dict[str, str] = defaultdict(lambda: new_id("a"))
         self._kinds: dict[str, tuple[AnnotatorKind, str]] = {}
         for vote in sorted(votes, key=lambda v: v.line):
@@ -246,7 +245,7 @@ class _Planner:
         self._keep_judgment(vote, judgment)
 
     def _know(self, vote: Vote, judgment: Judgment) -> None:
-        """Check a judgment that is stored already, and take its withdrawal if that is new."""
+        """Check a judgment that is already stored, and add its withdrawal if that is new."""
         known = self._known[judgment.id]
         expected = (vote.annotator, judgment.comparison, judgment.outcome)
         if (known["annotator"], known["comparison"], known["outcome"]) != expected:
@@ -286,7 +285,7 @@ class _Planner:
             )
 
     def _check_annotator(self, vote: Vote) -> None:
-        """One name has one kind and stands for one annotator, so that nobody counts twice."""
+        """Require one kind per name, and no pseudonym of an annotator who would count twice."""
         if vote.annotator in self._pseudonyms:
             raise ValueError(
                 f"{vote.annotator} is the pseudonym of an annotator in this workspace, who would "
@@ -309,7 +308,7 @@ class _Planner:
         annotator = self._annotators.get(vote.annotator) or self._new_annotators[vote.annotator]
         swapped = not a_is_first
         if not vote.sides_known:
-            # Drawn: if the chosen response were always on the left, it would look like a side bias.
+            # Drawn: a chosen response that is always on the left would look like a side bias.
             swapped = shown_swapped(annotator, comparison)
         judgment = Judgment(
             id=vote.judgment_id(),
@@ -411,7 +410,7 @@ def _pair(row: Mapping[str, Any]) -> Pair:
 
 
 def _side(choice: str, a_is_first: bool) -> Outcome:
-    """A criterion's outcome on canonical sides; both_bad is not one."""
+    """A criterion's outcome on canonical sides; both_bad is not allowed."""
     if choice not in ("a", "b", "tie"):
         raise ValueError(f"a criterion says {choice!r} and must be one of a, b, tie")
     return canonical_outcome(choice, shown_swapped=not a_is_first)  # type: ignore[arg-type]

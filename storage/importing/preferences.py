@@ -1,7 +1,7 @@
 """Votes from TRL preference datasets: paired or unpaired, plain text or chat messages.
 
-Rows without an annotator are votes of unknown people: a second vote on a pair belongs to another
-annotator ("imported-2").  Sides are unknown, and drawn by a fair coin.
+Rows without an annotator are votes of unknown annotators: a second vote on a pair belongs to
+another annotator ("imported-2").  Sides are unknown, so they are drawn at random.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _OUTCOMES = ("preference", "tie", "both_bad")
 def paired_vote(cells: Cells, *, role: PromptRole, source: str) -> Vote:
     """The vote in a row of prompt / chosen / rejected; the prompt may be implicit.
 
-    An `outcome` column, as `--ties keep` writes it, has tie or both_bad for rows in which chosen
-    and rejected have no meaning.
+    An `outcome` column, which `--ties keep` writes, is tie or both_bad where chosen and rejected
+    have no meaning.
     """
     messages, chosen, rejected = _split(cells)
     outcome = cells.choice("outcome", _OUTCOMES, "preference")
@@ -80,7 +80,7 @@ def _split(cells: Cells) -> tuple[tuple[Message, ...], str, str]:
 
 
 def _implicit_text(chosen: str, rejected: str) -> tuple[tuple[Message, ...], str, str]:
-    """Two texts with a common beginning: up to a whole word, it is the prompt."""
+    """Split two texts whose common beginning, cut at a whole word, is the prompt."""
     if chosen == rejected:
         raise ValueError("chosen and rejected are the same text, so there is no preference")
     alike = takewhile(lambda pair: pair[0] == pair[1], zip(chosen, rejected, strict=False))
@@ -117,8 +117,8 @@ def labeled(cells: Cells, *, role: PromptRole, source: str) -> Labeled:
 def pair_up(rows: Iterable[Labeled]) -> tuple[list[Vote], RowNotes]:
     """Votes from labeled completions, and the rows without a partner.
 
-    For each prompt the n-th good completion is preferred to the n-th bad one.  The remaining ones
-    are paired with each other: two bad ones as both bad, two good ones as a tie.
+    For each prompt the n-th good completion is preferred to the n-th bad one.  The others are
+    paired with each other: two good ones as a tie, two bad ones as both bad.
     """
     by_prompt: dict[tuple[str, str], list[Labeled]] = defaultdict(list)
     for row in rows:
@@ -138,8 +138,8 @@ def pair_up(rows: Iterable[Labeled]) -> tuple[list[Vote], RowNotes]:
             bad.append(
                 BadRow(
                     rest[-1].line,
-                    "no other completion of this prompt is left to compare it with; Kitestring "
-                    "stores pairs",
+                    "this prompt has no other completion left to pair it with; Kitestring stores "
+                    "pairs",
                 )
             )
     return votes, bad
@@ -160,20 +160,20 @@ _ANONYMOUS = """
     WHERE regexp_full_match(a.name, $names) AND j.comparison IN (SELECT unnest($ids))
     ORDER BY j.created_at, j.id
 """
-_Said = tuple[str, ScreenOutcome, str]
+_Content = tuple[str, ScreenOutcome, str]
 """Comparison, outcome ("a" for a preference), and the preferred text."""
 
 
 def separate_voters(reader: Reader, votes: Iterable[Vote]) -> list[Vote]:
     """Assign each anonymous vote on a pair to an unknown annotator who has not judged it.
 
-    Otherwise a second vote would revise the first.  A vote equal to a stored anonymous one is taken
-    for it, each stored vote once, so that importing a file again adds nothing.
+    Otherwise a second vote would revise the first.  Each vote that equals a stored anonymous vote
+    is matched with it, so that importing a file again adds nothing.
     """
     votes = sorted(votes, key=lambda v: v.line)
     anonymous = [vote for vote in votes if vote.annotator == UNKNOWN_ANNOTATOR]
     taken = {(v.comparison_id(), v.annotator) for v in votes if v.annotator != UNKNOWN_ANNOTATOR}
-    stored: dict[_Said, deque[tuple[str, str]]] = defaultdict(deque)
+    stored: dict[_Content, deque[tuple[str, str]]] = defaultdict(deque)
     pairs = list({vote.comparison_id() for vote in anonymous})
     for row in reader.rows(_ANONYMOUS, names=f"{UNKNOWN_ANNOTATOR}(-[0-9]+)?", ids=pairs):
         taken.add((row["comparison"], row["annotator"]))

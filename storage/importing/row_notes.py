@@ -16,9 +16,9 @@ class BadRow:
 
 
 MAX_NOTES = 1_000
-"""Notes that are kept with their reasons; further ones are only counted."""
+"""Notes that are kept; further ones are only counted."""
 MAX_REASON_LENGTH = 1_000
-"""Characters of a reason, at most: it may quote a name as long as the file."""
+"""Characters; a reason may quote a name as long as the file."""
 
 
 class RowNotes:
@@ -37,7 +37,7 @@ class RowNotes:
 
     @classmethod
     def of(cls, *parts: RowNotes) -> RowNotes:
-        """All of them together, by line."""
+        """The notes of all parts, in order of lines."""
         together = cls(sorted((n for part in parts for n in part.first), key=lambda n: n.line))
         together.count = sum(part.count for part in parts)
         return together

@@ -1,5 +1,4 @@
-"""A file during its import: rows, notes on them, and the one transaction that stores the
-records."""
+"""A file during its import: its rows, notes on them, and the transaction that stores it."""
 
 from __future__ import annotations
 
@@ -25,9 +24,9 @@ from storage.records import now
 
 T = TypeVar("T")
 
-_COLUMNS_TOLD = 50
+_MAX_COLUMNS_LISTED = 50
 _MAX_NAME_LENGTH = 100
-"""Characters of a column's name that are compared: a hostile file may have one of megabytes."""
+"""Characters of a column's name that are compared: in a hostile file it may have megabytes."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +34,8 @@ class ImportReport:
     """The result of an import: `rows` in the file, records `added` by kind, and notes.
 
     `known` counts the prompts, demonstrations, pairs or judgments that were stored before.
-    `skipped` has the bad rows that were left out.  Both lists have the first `MAX_NOTES` rows, and
-    the fields `…_in_all` their number.
+    `skipped` has the bad rows that were left out.  `skipped` and `warnings` are limited to the
+    first `MAX_NOTES`; the fields `…_in_all` count all of them.
     """
 
     rows: int
@@ -59,12 +58,12 @@ class Sheet:
         self._rows = deque(rows)
         self._warnings = RowNotes()
         self._count = len(self._rows) + self.bad.count
-        self._columns: dict[str, int] = {}  # and the line where each comes first
+        self._columns: dict[str, int] = {}  # the line on which each column first occurs
         for row in rows:
             for name in row.values:
                 self._columns.setdefault(name, row.line)
         if not self._count:
-            raise BadFile(self._path, RowNotes([BadRow(1, "the file holds no rows")]))
+            raise BadFile(self._path, RowNotes([BadRow(1, "the file has no rows")]))
 
     def has(self, column: str) -> bool:
         return column in self._columns
@@ -74,8 +73,8 @@ class Sheet:
         missing = [
             BadRow(
                 self._rows[0].line,
-                f"no row has a column {' or '.join(group)}{self._hint(group, known)}; the columns are "
-                f"{', '.join(islice(self._columns, _COLUMNS_TOLD))}",
+                f"no row has a column {' or '.join(group)}{self._hint(group, known)}; the columns "
+                f"are {', '.join(islice(self._columns, _MAX_COLUMNS_LISTED))}",
             )
             for group in needed
             if self._rows and not any(map(self.has, group))
@@ -95,8 +94,9 @@ class Sheet:
         return f" (is it {near[0]}?)" if near else ""
 
     def _unknown(self, known: Sequence[str]) -> list[str]:
-        """The first unknown columns; in JSON every row may have other ones."""
-        return list(islice((name for name in self._columns if name not in known), _COLUMNS_TOLD))
+        """The first unknown columns; in JSON every row may have different ones."""
+        unknown = (name for name in self._columns if name not in known)
+        return list(islice(unknown, _MAX_COLUMNS_LISTED))
 
     def parse(
         self,
@@ -105,10 +105,10 @@ class Sheet:
         strict: bool = False,
         key: Callable[[T], str] | None = None,
     ) -> list[T]:
-        """The results of `function` for the good rows; its ValueErrors are noted as bad rows.
+        """The results of `function` for the good rows; a row for which it raises ValueError is bad.
 
-        Of results with the same `key` the first is kept, and each other gives a warning.  Rows are
-        freed as they are read, so this can be called once.
+        If results have the same `key`, the first is kept, and each of the others gives a warning.
+        Rows are freed as they are read, so this can be called only once.
         """
         made: list[T] = []
         bad = RowNotes()
@@ -126,7 +126,7 @@ class Sheet:
                 bad.append(BadRow(row.line, str(problem)))
                 continue
             if key is not None and (first := lines.setdefault(key(one), row.line)) != row.line:
-                cells.warn(f"repeats line {first} and was taken once")
+                cells.warn(f"repeats line {first} and was imported once")
             else:
                 made.append(one)
             for warning in cells.warnings:
@@ -139,8 +139,8 @@ class Sheet:
     ) -> ImportReport:
         """Store a plan in one transaction; raises `BadFile` before anything is stored.
 
-        The plan is made outside the writer thread, so that judgments need not wait for it.  If the
-        data it read have changed meanwhile, the writer thread makes it again.
+        The plan is made outside the writer thread, so that judgments do not wait for it.  If the
+        data that it read have changed meanwhile, the writer thread makes it again.
         """
         when = now()
         reads = OptimisticReads(db)

@@ -26,7 +26,7 @@ class Answer:
 
     @property
     def policy(self) -> str:
-        """The id of the external ModelVersion that stands for the name."""
+        """The id of the external ModelVersion for this name."""
         return f"external-{digest(self.model)}"
 
     def completion_id(self, prompt: str) -> str:
@@ -46,8 +46,8 @@ class Answer:
 class Vote:
     """One row: `a` was on the left and `b` on the right, unless the sides are unknown.
 
-    `kind` is the annotator's kind, None if the row does not say.  Only raw exports have `id`,
-    `comparison`, `swapped`, `replaces` and `withdrawn_at`, which are kept unchanged.
+    `kind` is the annotator's kind, None if the row does not have it.  Only raw exports have `id`,
+    `comparison`, `swapped`, `replaces` and `withdrawn_at`, which are stored unchanged.
     """
 
     line: int
@@ -71,7 +71,7 @@ class Vote:
     withdrawn_at: datetime | None = None
 
     def comparison_id(self) -> str:
-        """The same for both orders of two responses; an item is part of it."""
+        """The comparison's id, which depends on the item and not on the order of the responses."""
         if self.comparison is not None:
             return self.comparison
         texts = sorted([self.a.text, self.b.text])
@@ -83,7 +83,7 @@ class Vote:
         if self.id is not None:
             return self.id
         said = [self.outcome, self.strength, self.criteria, self.comment, self.milliseconds]
-        # Which text was on the left: a vote repeated with swapped sides is another vote.
+        # Includes which text was on the left: a vote with swapped sides is a different vote.
         shown = digest(self.a.text, self.b.text) if self.sides_known else ""
         when = self.created_at.isoformat() if self.created_at else ""
         content = json.dumps([*said, shown, when], sort_keys=True)
@@ -94,7 +94,7 @@ class Vote:
 
 @dataclass(frozen=True)
 class Pair:
-    """A comparison by its texts, in canonical order."""
+    """The texts of a comparison, in canonical order."""
 
     prompt: str
     first: Answer
@@ -108,7 +108,7 @@ class Pair:
         return cls(vote.prompt.id, first, second)
 
     def a_is_first(self, vote: Vote) -> bool:
-        """Whether the vote's `a` is the canonical `first`; ValueError for another pair."""
+        """Whether the vote's `a` is the canonical `first`; ValueError if the pair differs."""
         same = {self.first.text, self.second.text} == {vote.a.text, vote.b.text}
         if not same or self.prompt != vote.prompt.id:
             raise ValueError(
@@ -125,20 +125,20 @@ class Pair:
 
 
 def external_model(answer: Answer, when: datetime) -> ModelVersion:
-    """The ModelVersion that stands for a model known by name."""
+    """The ModelVersion of a model that is known only by name."""
     return ModelVersion(id=answer.policy, role="external", name=answer.model, created_at=when)
 
 
 def in_order(votes: Iterable[Vote], when: datetime) -> list[Vote]:
-    """By time (`when` for a vote without one), then by line.
+    """Votes ordered by time (`when` for a vote without one), then by line.
 
-    A vote comes after the one that it revises, also if both have the same time, as in an import
+    A vote comes after the one that it revises even if both have the same time, as in an import
     without times.
     """
     votes = list(votes)
     by_id: dict[str | None, Vote] = {vote.id: vote for vote in votes if vote.id}
     ordered: list[Vote] = []
-    placed: set[int] = set()  # of their objects: equal rows are several votes
+    placed: set[int] = set()  # object ids, because equal rows are separate votes
     for vote in sorted(votes, key=lambda v: (v.created_at or when, v.line)):
         chain = {id(vote): vote}
         earlier = by_id.get(vote.replaces)

@@ -1,4 +1,4 @@
-"""Pairs that were written elsewhere and are judged here: comparisons of the arm `written`.
+"""Import of pairs to be judged here: comparisons of the arm `written`.
 
 They belong to no iteration, are in the queue in every phase, and are excluded from all measurements
 on the loop's own samples.
@@ -40,9 +40,9 @@ class WrittenPair:
 
     @property
     def content(self) -> str:
-        """A digest as of a vote on the pair; an id in the file distinguishes equal texts.
+        """The comparison id that a vote on the pair would have; an id in the file is part of it.
 
-        Earlier versions gave written pairs this comparison id.
+        Earlier versions used it as the id of a written pair.
         """
         item = [] if self.id is None else ["item", self.id]
         return f"c-{digest(*item, self.prompt.id, self.first.text, self.second.text)}"
@@ -128,7 +128,7 @@ class _Planner:
             self._plan.known += 1
             self._warn_of_known(pair, known)
         elif id in self._lines:
-            self._plan.warn(pair.line, f"repeats line {self._lines[id]} and was taken once")
+            self._plan.warn(pair.line, f"repeats line {self._lines[id]} and was imported once")
         else:
             self._lines[id] = pair.line
             self._keep(pair, id)
@@ -137,7 +137,7 @@ class _Planner:
         if known["arm"] != WRITTEN:
             self._plan.warn(
                 pair.line,
-                "judgments of this pair were imported, so nobody is asked about it; give it an id to "
+                "this pair was imported with judgments, so it is not in the queue; give it an id to "
                 "have it judged here too",
             )
         elif (known["first"], known["second"]) != tuple(
@@ -151,8 +151,8 @@ class _Planner:
     def _order(self, pair: WrittenPair, id: str) -> tuple[Answer, Answer]:
         """The answers in the order of the comparison with this id.
 
-        It follows from the key: annotators can sort texts and compute sides, so the order of the
-        texts would reveal that a pair was written elsewhere.
+        It depends on the key: annotators can sort texts and compute sides, so an order by text
+        would reveal that a pair was written elsewhere.
         """
         swapped = id != pair.content and random_bits(self._key, f"first of {id}")
         return (pair.second, pair.first) if swapped else (pair.first, pair.second)
@@ -167,7 +167,7 @@ class _Planner:
             second=second.completion_id(pair.prompt.id),
             iteration=0,
             arm=WRITTEN,
-            # Random, as for the loop's own pairs, among which these are mixed.
+            # Random, so that these pairs are mixed with the loop's own pairs.
             position=random_bits(self._key, f"position of {id}", bits=62),
             item=pair.id,
             created_at=self._when,

@@ -1,1 +1,1 @@
-"""The annotators' side: which pair comes next, leases, judgments, and what is cached for speed."""
+"""Labeling: the queue of pairs, leases, judgments, and their caches."""

@@ -1,7 +1,7 @@
-"""Judgments by models (RLAIF): which comparisons a judge has not seen, and storing its judgments.
+"""Judgments by models (RLAIF): the comparisons that a judge has not judged, and its judgments.
 
 They belong to an annotator of kind "model".  They do not count towards the judgments wanted from
-people, and nothing learns from them unless ``reward.learn_from`` names the kind.
+people, and no model learns from them unless ``reward.learn_from`` names the kind.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _OPEN = f"""
 
 
 def judge_named(db: Database, name: str) -> Annotator:
-    """The judge's account, stored with its first judgment; ValueError if the name is taken.
+    """The judge's account, which its first judgment stores; ValueError if the name is taken.
 
-    A new id is a keyed digest of the name: sides follow from the id, and must not reveal the name.
+    A new id is a keyed digest of the name: sides depend on the id, and must not reveal the name.
     """
     known = annotators.by_name(db, name)
     if known is None:
@@ -39,10 +39,10 @@ def judge_named(db: Database, name: str) -> Annotator:
         return Annotator(id=f"a-{keyed(key_of(db), f'judge {name}')}", name=name, kind="model")
     if known.kind != "model":
         raise ValueError(
-            f"{name!r} is a {known.kind}, and a judge needs an account of its own; give it another --name"
+            f"{name!r} is a {known.kind}; a judge needs its own account, so choose another --name"
         )
     if known.disabled:
-        raise ValueError(f"the judge {name!r} is disabled; give another --name")
+        raise ValueError(f"the judge {name!r} is disabled; choose another --name")
     return known
 
 
@@ -65,8 +65,7 @@ def save(
     comment: str = "",
     milliseconds: int | None = None,
 ) -> bool:
-    """Store the judge's outcome (first, second or tie); False if it judged the comparison
-    before."""
+    """Store the judge's outcome (first, second or tie); False if it has already judged the pair."""
     judge = judge_named(db, name)
 
     def operation(tx: Transaction) -> bool:

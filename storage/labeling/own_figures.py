@@ -1,11 +1,11 @@
-"""An annotator's figures for their own eyes.
+"""The figures that an annotator sees about their own judgments.
 
-Agreement with others must not reveal single answers of others: with an up-to-date figure, an
-annotator could judge one more pair and see whether it rose.  So it counts only judgments before
-`midnight`, grows in blocks of `BLOCK` pairs, and stays between 1 − `MAX_SHOWN_AGREEMENT` and
+Agreement with others must not reveal single answers of others: if it were up to date, an annotator
+could judge one more pair and see whether it rose.  So it counts only judgments before `midnight`,
+grows in blocks of `BLOCK` pairs, and stays between 1 − `MAX_SHOWN_AGREEMENT` and
 `MAX_SHOWN_AGREEMENT`, since 100% would reveal every answer.  Judgments revised or undone on a later
-day count as first given: otherwise each undo would shift the blocks by one pair and reveal the
-answer to it.
+day count with their first outcome: otherwise each undo would shift the blocks by one pair and
+reveal the others' answer to it.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ BLOCK = 20
 MAX_SHOWN_AGREEMENT = 0.95
 """The highest agreement that is shown; 1 minus it is the lowest."""
 
-# The annotator's items that others judged too, in the order of the second judgment; outcomes are
-# turned for flipped twins (storage/engine/items.py).  Of each person, the first answer that was not
-# revised or withdrawn on its own day (UTC).
+# The annotator's items that others judged too, in the order of the second judgment.  Outcomes are
+# reversed for flipped twins (storage/engine/items.py).  Each annotator counts with the first answer
+# that was not revised or withdrawn on the same day (UTC).
 _SHARED = """
     WITH dated AS (
         SELECT *, (created_at AT TIME ZONE 'UTC')::DATE AS day FROM judgments
@@ -67,7 +67,7 @@ _SHARED = """
 
 @dataclass(frozen=True, kw_only=True)
 class OwnFigures:
-    """What ``/label/api/figures`` answers; None for a figure without data."""
+    """The response of ``/label/api/figures``; None for a figure without data."""
 
     judgments: int
     today: int
@@ -82,7 +82,7 @@ class OwnFigures:
     shared_pairs: int
     """Pairs that others judged too, a multiple of `BLOCK`."""
     agreement: float | None
-    """With others on them, rounded to whole percent."""
+    """Agreement with others on the shared pairs, rounded to whole percent."""
 
 
 def own_figures(
@@ -92,8 +92,8 @@ def own_figures(
     midnight: datetime,
     kinds: Sequence[AnnotatorKind] | None = None,
 ) -> OwnFigures:
-    """The figures of one annotator; agreement is with others of `kinds`, by default those learned
-    from."""
+    """The figures of one annotator.  Agreement is with others of `kinds`, by default the kinds that
+    reward models learn from."""
     work = judging_statistics(db, annotator)
     today = db.read(_TODAY, annotator=annotator, midnight=midnight)[0]["n"]
     shared = db.read(

@@ -1,9 +1,9 @@
-"""Which comparison comes next: leases keep two annotators off one pair, and survive a restart.
+"""The queue of comparisons.  A lease reserves a pair for one annotator and survives a restart.
 
-`lease_next` decides.  A lease lasts `LEASE_LIFETIME` (30 minutes, storage/records.py).  Nothing runs
-when it expires: the next call that looks for a pair sees an expired lease as none and may give the
-pair to somebody else.  A judgment that arrives later still counts.  `storage/labeling/queue_cache.py`
-has the order; `storage/sides.py` decides which response is A.
+`lease_next` chooses the pairs.  A lease lasts `LEASE_LIFETIME` (30 minutes, storage/records.py).
+After that, `lease_next` can give the pair to another annotator; no job runs when a lease expires.
+A judgment that arrives later still counts.  `storage/labeling/queue_cache.py` keeps the order;
+`storage/sides.py` decides which response is A.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from storage.tables import comparisons
 AT_ONCE = 16
 READ_AHEAD = 64
 MAX_LEASES = 64
-"""Live leases of one annotator, at most.  The page holds four pairs."""
+"""Limit of live leases per annotator.  The page holds four pairs."""
 
 
 @dataclass(frozen=True)
@@ -47,14 +47,15 @@ def lease_next(
     holding: Sequence[str] = (),
     lifetime: timedelta = LEASE_LIFETIME,
 ) -> list[LeasedPair]:
-    """Lease up to `n` pairs to this annotator: of the newest iteration that has any, mixed with
-    pairs that were written elsewhere.
+    """Lease up to `n` pairs to this annotator, from the newest iteration that has pairs and from
+    the written pairs.
 
-    First the pairs they hold already, except the ids in `holding` (a reloaded page gets the same
-    pairs, an undone one returns), then half-finished ones, then by position.  A pair is not leased
-    to more annotators at a time than it wants judgments.  Leases on `holding` are extended when
-    half over; beyond `MAX_LEASES` the oldest leases end.  Empty if nothing is left for the
-    annotator, or if `iteration` is not the one that is served.
+    Pairs that they already hold come first, except the ids in `holding`: a reloaded page gets the
+    same pairs again, and so does an undo.  Pairs that another annotator has judged come next, then
+    the others by position.  A pair is not leased to more annotators at a time than it wants
+    judgments.  Leases on `holding` are extended when half their time is over; beyond `MAX_LEASES`
+    the oldest leases end.  The result is empty if no pair is left for the annotator, or if
+    `iteration` is not the one that is being labeled.
     """
     n = max(0, min(n, AT_ONCE))
     named = set(holding)
@@ -95,10 +96,10 @@ def lease_items(
     *,
     keep: Sequence[QueueItem] = (),
 ) -> set[str]:
-    """Lease these items to an annotator; all new leases are made here.
+    """Lease these items to an annotator.  All new leases are made here.
 
     Beyond `MAX_LEASES` the oldest leases end, except those on `items` and `keep`.  Returns the ids
-    of comparisons whose leases ended: others can get them, and the annotator can still answer.
+    of comparisons whose leases ended: others can get them, and the annotator can still judge them.
     """
     kept = {item.comparison.id for item in (*items, *keep)}
     unanswered = tx.observer(QueueCache).unanswered_with_flagged(annotator, moment)
@@ -116,7 +117,7 @@ def pairs(
 ) -> list[LeasedPair]:
     """The comparisons as this annotator sees them, in the same order, with stable sides.
 
-    `ahead`: ids of comparisons whose texts are read in the same query, for later.
+    `ahead` has ids of comparisons whose texts the same query caches for later calls.
     """
     texts = db.cache(TextCache).fetch(db.read, [comparison.id for comparison in chosen], ahead)
     return [_pair(comparison, texts[comparison.id], annotator) for comparison in chosen]
@@ -129,7 +130,7 @@ def _pair(comparison: Comparison, texts: Texts, annotator: str) -> LeasedPair:
 
 
 def pair(db: Database, annotator: str, comparison: str) -> LeasedPair:
-    """One comparison as this annotator sees it; NotFound when there is none."""
+    """One comparison as this annotator sees it, or NotFound."""
     return pairs(db, annotator, [comparisons.get(db, comparison)])[0]
 
 
@@ -139,8 +140,8 @@ def midnight(moment: datetime, offset: int = 0) -> datetime:
     return there.replace(hour=0, minute=0, second=0, microsecond=0)
 
 
-# Not by the view current_judgments: of a million judgments only those of the queue are needed, and a
-# judgment is revised by its own annotator on the same comparison.
+# The view current_judgments would read a million judgments, and only those of the queue are needed:
+# a judgment is always revised on the same comparison.
 _UNFINISHED = f"""
     queued AS (SELECT c.id, c.wanted FROM comparisons AS c WHERE {QUEUED}),
     given AS (
@@ -181,7 +182,7 @@ class Progress:
     """An annotator's judgments in all and `today`, and the pairs `remaining` for them.
 
     Remaining pairs are unfinished ones in the queue that the annotator has neither judged nor
-    skipped, whoever holds them now.  `iteration` is the one that is labeled, or None.
+    skipped, including pairs leased to others.  `iteration` is the one being labeled, or None.
     """
 
     judged: int
@@ -191,17 +192,17 @@ class Progress:
 
 
 def progress(db: Database, annotator: str, *, since: datetime) -> Progress:
-    """The annotator's progress; today began at `since`.  Does not wait for the writer thread."""
+    """The annotator's progress; `today` counts from `since`.  Does not use the writer thread."""
     return Progress(**db.read(_PROGRESS, annotator=annotator, since=since)[0])
 
 
 def unfinished(db: Database) -> int:
-    """How many pairs still want a judgment by people; flagged ones do not count."""
+    """How many pairs, except flagged ones, still need a judgment by a person."""
     return db.read(_COUNT_UNFINISHED)[0]["n"]
 
 
 def leased_to_others(db: Database, annotator: str) -> int:
-    """How many pairs this annotator could judge, but others hold now."""
+    """How many pairs this annotator could judge if they were not leased to others."""
 
     def operation(tx: Transaction) -> int:
         cache = tx.observer(QueueCache)

@@ -1,6 +1,6 @@
-"""A cache of the texts of pairs, read ahead: many in one query take little longer than one.
+"""A read-ahead cache of the texts of pairs: a query for many takes little longer than for one.
 
-Prompts, completions and comparisons never change once stored, so cached texts stay valid.
+Prompts, completions and comparisons are immutable, so cached texts stay valid.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from storage.records import Prompt
 
 _KEPT = 1024
 MAX_BYTES = 64_000_000
-"""Size of the cached texts, at most: an imported text may have megabytes."""
+"""Limit of the cached texts: an imported text may have megabytes."""
 _PAIRS = """
     SELECT c.id AS comparison, f.text AS first_text, s.text AS second_text, p.*
     FROM comparisons AS c
@@ -38,7 +38,7 @@ class Texts:
 
 
 class TextCache:
-    """The last texts read, by comparison, at most `most` bytes.  Thread-safe."""
+    """The most recently read texts by comparison, up to `most` bytes.  Thread-safe."""
 
     def __init__(self, *, most: int = MAX_BYTES) -> None:
         self.bytes = 0
@@ -53,10 +53,10 @@ class TextCache:
     def fetch(
         self, read: Callable[..., list[dict[str, Any]]], ids: Sequence[str], ahead: Iterable[str]
     ) -> dict[str, Texts]:
-        """The texts of `ids`; if one has to be read, those of `ahead` are read with it."""
+        """The texts of `ids`; if one is not cached, the texts of `ahead` are read with it."""
         found = self._known(ids)
         if found is None:
-            # One at a time: the first thread reads ahead what the others need.
+            # One thread at a time: the first reads ahead the texts that the others need.
             with self._reading:
                 found = self._known(ids) or self._read(read, ids, ahead)
         return found

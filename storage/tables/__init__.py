@@ -1,1 +1,1 @@
-"""Reading and writing records, one module for each kind."""
+"""Reading and writing records, one module per record type."""

@@ -1,7 +1,7 @@
 """Accounts of annotators and researchers.
 
-Names are unique.  Disabling an account (`set_disabled`) revokes its sessions, invites and API tokens
-at once and keeps its judgments; the only researcher cannot be disabled.
+Names are unique.  Disabling an account (`set_disabled`) immediately revokes its sessions, invites
+and API tokens, and keeps its judgments; the only researcher cannot be disabled.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MAX_NAME_LENGTH = 100
 """Characters of an annotator's name."""
 _INVISIBLE = ("Cc", "Cf", "Cs", "Zl", "Zp")
 _JOINERS = "\u200c\u200d"
-"""Invisible too, but needed to write Persian, Hindi and emoji."""
+"""Invisible too, but Persian, Hindi and emoji need them."""
 
 _BY_NAME = "SELECT * FROM annotators WHERE name = $name"
 _LISTING = "SELECT * FROM annotators ORDER BY created_at, id"
@@ -48,7 +48,7 @@ def require_name(name: str) -> None:
 
 
 def add(db: Database, annotator: Annotator) -> Annotator:
-    """Store a new annotator; Conflict if the name or the id is taken, ValueError as for
+    """Store a new annotator; Conflict if the name or id is taken; ValueError as in
     `require_name`."""
     require_name(annotator.name)
 
@@ -70,8 +70,8 @@ def ensure(tx: Transaction, annotator: Annotator) -> None:
 def owner(db: Database) -> Annotator:
     """The researcher that the link printed by `serve` signs in.
 
-    The name is "owner", unless imported judgments gave that name to an annotator, or a researcher
-    disabled that account.
+    The name is "owner", unless an imported annotator has that name or a researcher disabled that
+    account.
     """
     people = listing(db)
     taken = {person.name for person in people}
@@ -106,7 +106,7 @@ def set_disabled(db: Database, annotator: str, *, disabled: bool) -> Annotator:
 
 
 def accept_invite(db: Database, invite: str, *, password_hash: str) -> Annotator | None:
-    """Set the password of the owner of an invite; None if the invite is not valid any more.
+    """Set the password of the owner of an invite; None if the invite is no longer valid.
 
     Revokes every token of the owner, including the invite.
     """

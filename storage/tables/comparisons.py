@@ -1,4 +1,4 @@
-"""Comparisons: pairs of completions that people judge."""
+"""Comparisons: pairs of completions to judge."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _ANSWERED = """
 
 
 def add(db: Database, comparisons: Sequence[Comparison]) -> int:
-    """Store comparisons; returns the number of new ones.  A stored one keeps its position.
+    """Store comparisons; returns the number of new ones.  Stored ones keep their position.
 
-    Raises ValueError for one whose completions are not stored or respond to another prompt.
+    Raises ValueError if a completion is not stored or responds to another prompt.
     """
 
     def operation(tx: Transaction) -> int:
@@ -28,7 +28,8 @@ def add(db: Database, comparisons: Sequence[Comparison]) -> int:
             for name in (comparison.first, comparison.second):
                 if prompt_of.get(name) != comparison.prompt:
                     raise ValueError(
-                        f"comparison {comparison.id!r}: {name!r} is not a stored completion of the prompt {comparison.prompt!r}"
+                        f"comparison {comparison.id!r}: {name!r} is not a stored completion of "
+                        f"the prompt {comparison.prompt!r}"
                     )
         return tx.store(*comparisons)
 

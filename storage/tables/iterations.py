@@ -11,7 +11,7 @@ _LISTING = "SELECT * FROM iterations ORDER BY number"
 
 
 def save(db: Database, iteration: Iteration) -> Iteration:
-    """Store an iteration in place of the one with the same number."""
+    """Store an iteration; it replaces the one with the same number."""
     db.write(lambda tx: tx.store(iteration))
     return iteration
 
@@ -38,8 +38,11 @@ def before(db: Database, current: Iteration) -> Iteration | None:
 
 
 def opponent_of(current: Iteration, before: Iteration | None) -> str | None:
-    """The policy that an iteration compares with the one that it samples: after a block, the policy
-    that the iteration before produced; otherwise the one that it sampled."""
+    """The policy that an iteration compares with the policy it samples.
+
+    After a block, it is the policy that the previous iteration produced; otherwise the policy that
+    the previous iteration sampled.
+    """
     if before is None:
         return None
     made = before.policy_produced
@@ -47,11 +50,11 @@ def opponent_of(current: Iteration, before: Iteration | None) -> str | None:
 
 
 def candidate_of(current: Iteration, before: Iteration | None) -> str | None:
-    """The policy that an iteration compares with SFT: the one that the iteration before produced,
-    even if the gate blocks it; in the first iteration, the reference."""
+    """The policy that an iteration compares with SFT: the one that the previous iteration produced,
+    even if the gate blocked it; in the first iteration, the reference."""
     return (before.policy_produced if before else None) or current.policy_sampled
 
 
 def candidate(db: Database, current: Iteration) -> str | None:
-    """`candidate_of` a stored iteration."""
+    """`candidate_of` for a stored iteration."""
     return candidate_of(current, before(db, current))

@@ -16,7 +16,7 @@ _REWARD_RUNS = "SELECT id, directory FROM runs WHERE stage = 'reward'"
 
 
 def add(db: Database, model: ModelVersion) -> ModelVersion:
-    """Store a model version; one with the same id is replaced."""
+    """Store a model version; it replaces one with the same id."""
     db.write(lambda tx: tx.store(model))
     return model
 
@@ -38,8 +38,7 @@ def newest(db: Database, role: ModelRole) -> ModelVersion | None:
 
 
 def missing(db: Database) -> list[ModelVersion]:
-    """Model versions whose directory under models/ is gone, as after a restore: backups have no
-    models."""
+    """Model versions whose directory under models/ is missing; backups do not include models."""
     return [
         model
         for model in listing(db)

@@ -1,8 +1,8 @@
 """Judgments between two policies, with the predictions and rulings on them.
 
-Only the random stream counts.  Comparisons that were chosen for what a reward model thinks of them
-(such as the arm `bald`) over-represent what it does not know, and imported ones are of other
-models.  Judgments by models do not count either: the question is what people see.
+Only the random stream counts.  Comparisons that a reward model chose (such as the arm `bald`)
+over-represent pairs on which it is uncertain, and imported ones are of other models.  Judgments by
+models do not count either, because the gate measures human preference.
 """
 
 from __future__ import annotations
@@ -61,16 +61,15 @@ _OVERRIDES = "SELECT * FROM gate_overrides ORDER BY created_at, id"
 def judged(db: Database) -> list[PolicyJudgment]:
     """Current judgments between two policies by people, oldest first.
 
-    A revised judgment keeps the place of its annotator's first judgment of the pair.  The
-    sequential test reads judgments in this order, and a correction must not move one behind later
-    ones.
+    A revised judgment keeps the place of its annotator's first judgment of the pair: the sequential
+    test reads judgments in this order, which a correction must not change.
     """
     rows = db.read(_JUDGED, arms=list(EVALUATION_ARMS), kinds=list(LEARNED_FROM))
     return [PolicyJudgment(**row) for row in rows]
 
 
 def evidence(db: Database) -> Evidence:
-    """The evidence in the database now."""
+    """The current evidence."""
     references = models.listing(db, role="sft")
     newest = iterations.latest(db)
     known = [*references[-1:], *models.listing(db, role="policy")]
@@ -113,24 +112,22 @@ def override(
 ) -> GateOverride:
     """Store a ruling (promote, block or evidence) on a policy.
 
-    ValueError for another ruling, a reason that is blank or longer than `MAX_REASON_LENGTH`, the
-    reference, or evidence without a ruling to withdraw; NotFound for an unknown policy.
+    ValueError for an invalid ruling, a reason that is blank or longer than `MAX_REASON_LENGTH`, the
+    reference, or `evidence` without a ruling to withdraw; NotFound for an unknown policy.
     """
     if len(reason) > MAX_REASON_LENGTH:
         raise ValueError(
             f"a reason has at most {MAX_REASON_LENGTH:,} characters; this one has {len(reason):,}"
         )
     if models.get(db, policy).role != "policy":
-        raise ValueError(
-            f"{policy} is the reference or no policy; the gate judges trained policies"
-        )
+        raise ValueError(f"{policy} is not a trained policy; the gate judges only trained policies")
     rulings = {each.policy: each.ruling for each in overrides(db)}  # the latest of each
     if ruling == "evidence" == rulings.get(policy, "evidence"):
-        raise ValueError(f"there is no ruling on {policy} to take back; the evidence decides")
+        raise ValueError(f"there is no ruling on {policy} to withdraw; the evidence decides")
     made = GateOverride(
         id=new_id("g"),
         policy=policy,
-        ruling=cast("Ruling", ruling),  # the record refuses others
+        ruling=cast("Ruling", ruling),  # the record checks it
         reason=reason.strip(),
         researcher=researcher,
     )
@@ -139,9 +136,9 @@ def override(
 
 
 def write_pairs_input(db: Database, inputs: Path, *, iteration: int, proxy: str | None) -> int:
-    """Write evaluation_pairs.parquet, the iteration's comparisons of two policies; how many.
+    """Write evaluation_pairs.parquet, the iteration's comparisons of two policies.
 
-    Nothing is written if there are none, or no reward model.
+    Returns their number; writes no file without comparisons or without a reward model.
     """
     if proxy is None:
         return 0

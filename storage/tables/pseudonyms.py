@@ -1,8 +1,8 @@
 """Pseudonyms of annotators in exports, and other values that depend on the workspace's secret key.
 
-A plain hash of a name can be found by trying names, so pseudonyms depend on the key too.  So do the
-ids and sides of written pairs: an annotator who knows the texts must not recognize a pair by its
-id.
+A plain hash of a name can be reversed by trying names, so pseudonyms depend on the key too.  So do
+the ids and the order of responses of written pairs: an annotator who knows the texts must not
+recognize a pair by its id.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _KEY = "SELECT value ->> '$' AS value FROM settings WHERE key = $key"
 
 
 def key_of(db: Database) -> bytes:
-    """The workspace's secret key, created at its first use and never exported."""
+    """The workspace's secret key, created on first use and never exported."""
 
     def operation(tx: Transaction) -> bytes:
         if known := known_key(tx):
@@ -42,7 +42,7 @@ def pseudonym(key: bytes, annotator: str) -> str:
 
 
 def pseudonyms_here(reader: Reader, annotators: Iterable[str]) -> set[str]:
-    """The pseudonyms of these annotators; none before the first export."""
+    """The pseudonyms of these annotators; empty before the key is created."""
     key = known_key(reader)
     return {pseudonym(key, id) for id in annotators} if key else set()
 
@@ -53,12 +53,12 @@ def keyed(key: bytes, text: str, *, size: int = 8) -> str:
 
 
 def written_id(key: bytes, content: str) -> str:
-    """The id of a written pair's comparison, by its content."""
+    """The id of a written pair's comparison, from its content."""
     return f"c-{keyed(key, f'written {content}')}"
 
 
 def random_bits(key: bytes, id: str, *, bits: int = 1) -> int:
-    """Random bits for a written pair, the same each time, which its id alone does not reveal."""
+    """Bits that are random without the key, but the same each time for a written pair."""
     return int(keyed(key, f"coin {id}"), 16) >> (64 - bits)
 
 

@@ -67,12 +67,12 @@ def name(run: Run) -> str:
 
 
 def method_of(config: Mapping[str, Any]) -> str:
-    """``optimize.method`` of a stored configuration; early versions had PPO alone."""
+    """``optimize.method`` of a stored configuration; early versions had only PPO."""
     return config.get("optimize", {}).get("method", "ppo")
 
 
 def method(db: Database, iteration: Iteration) -> str:
-    """The method that improves the policy of an iteration, or will as far as is known."""
+    """The method that trained the policy of an iteration, or the one that is expected to."""
     listed = listing(db, iteration=iteration.number)
     trained = [run for run in listed if run.stage == "policy"]
     if not trained and "optimize.method" in iteration.settings:
@@ -82,8 +82,8 @@ def method(db: Database, iteration: Iteration) -> str:
 
 
 def methods_used(listed: Iterable[Run]) -> dict[int, str]:
-    """The name of the method that trained each iteration's policy, by number, from runs that are
-    listed oldest first.  Iterations without a trained policy are left out."""
+    """The name of the method that trained the policy, by number of the iteration; `listed` has the
+    runs, oldest first.  Iterations without a policy run are left out."""
     return {run.iteration: name(run) for run in listed if run.stage == "policy"}
 
 
@@ -96,14 +96,13 @@ def method_made(model: ModelVersion) -> str | None:
 
 
 def save(db: Database, run: Run) -> Run:
-    """Store a run in place of the one with the same id."""
+    """Store a run; it replaces the one with the same id."""
     db.write(lambda tx: tx.store(run))
     return run
 
 
 def set_message(db: Database, run: Run, message: str) -> None:
-    """Show `message` with a run.  Not journaled, and `save` ignores a run that differs in no
-    more."""
+    """Set the message of a run.  Not journaled; `save` ignores a run that differs only in this."""
     db.write(lambda tx: tx.execute(_SAY, run=run.id, message=message))
 
 
@@ -130,10 +129,10 @@ def has_checkpoint(db: Database, run: Run) -> bool:
 
 
 def working_seconds(db: Database, run: Run) -> float | None:
-    """Seconds that the worker of a successful run took since its last start, by its own clock.
+    """Seconds that the worker of a successful run took since its last start, by the worker's clock.
 
-    `finished_at` would also count the time before a resume.  None for other runs, for adopted
-    outputs, and if the run's directory is gone.
+    `finished_at` would include the time before a resume.  None for other runs, for adopted outputs,
+    and if the run's directory is missing.
     """
     result = db.workspace / run.directory / "result.json"
     if run.status != "succeeded" or not result.exists():
@@ -142,7 +141,7 @@ def working_seconds(db: Database, run: Run) -> float | None:
 
 
 def cancelling(db: Database, run: Run) -> bool:
-    """Whether a running run was asked to stop, which a file in its directory says."""
+    """Whether a running run was asked to stop, by a file in its directory."""
     return run.status == "running" and (db.workspace / run.directory / "cancel").exists()
 
 
@@ -156,8 +155,8 @@ def ingest(
 ) -> None:
     """Store the events of a run up to `run.ingested_seq`, with its progress; not journaled.
 
-    Events that come again replace the stored ones.  `replace_from` first deletes that event and all
-    later ones, for a worker that resumed from an earlier checkpoint (0 deletes all).
+    Repeated events replace the stored ones.  `replace_from` first deletes that event and all later
+    ones, for a worker that resumed from an earlier checkpoint (0 deletes all).
     """
 
     def operation(tx: Transaction) -> None:
@@ -185,11 +184,11 @@ def ingest(
 def metrics(
     db: Database, run: str, names: Sequence[str] | None = None, points: int = 400
 ) -> pandas.DataFrame:
-    """Metrics in columns step, name, value; at most `points` rows of each name, evenly thinned."""
+    """Metrics as columns step, name, value; more than `points` rows per name are thinned evenly."""
     chosen = None if names is None else list(names)
     return db.cursor().execute(_METRICS, {"run": run, "names": chosen, "points": points}).df()
 
 
 def notes(db: Database, run: str, kind: str | None = None) -> list[RunNote]:
-    """Red flags, warnings and samples in the order of the reports."""
+    """Red flags, warnings and samples in the order in which they were reported."""
     return lookup.select(db, RunNote, _NOTES, run=run, kind=kind)

@@ -28,7 +28,7 @@ _LEARN_FROM = "learn_from"
 
 
 def learn_from(db: Database) -> tuple[AnnotatorKind, ...]:
-    """Kinds of annotators whose judgments are learned from and counted as labels."""
+    """The kinds of annotators whose judgments count as labels and train the models."""
     return tuple(get(db, _LEARN_FROM, LEARNED_FROM))
 
 

@@ -1,8 +1,8 @@
 """Snapshots: the judgments that a reward model was trained on.
 
 "Train" freezes the judgments (`Preparation._give_judgments` in pipeline/loop/stage_inputs.py).  A
-judgment that arrives later is `waiting` for the next snapshot.  A judgment that is undone later stays
-in its snapshots, and the model is not trained again; the next snapshot lacks it.
+judgment that arrives later is `waiting` for the next snapshot.  A judgment that is undone later
+stays in its snapshots, but not in the next one; the model is not trained again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tokens that sign somebody in.  Only their SHA-256 is stored."""
+"""Tokens for signing in.  Only their SHA-256 is stored."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ _BY_HASH = "SELECT * FROM tokens WHERE hash = $hash"
 def issue(db: Database, annotator: str, kind: TokenKind, *, lifetime: timedelta | None) -> str:
     """A new secret for this annotator; with `lifetime` None it never expires.
 
-    NotFound for an unknown annotator; Conflict for a disabled one, whom it would let in once they
-    are enabled.
+    NotFound for an unknown annotator; Conflict for a disabled one, because the token would become
+    valid when the account is enabled.
     """
     secret = secrets.token_urlsafe(32)
     created = now()
@@ -48,7 +48,7 @@ def issue(db: Database, annotator: str, kind: TokenKind, *, lifetime: timedelta 
         if not found:
             raise NotFound(f"there is no annotator {annotator!r}")
         if found[0]["disabled"]:
-            raise Conflict(f"{found[0]['name']!r} is disabled; enable them first")
+            raise Conflict(f"{found[0]['name']!r} is disabled; enable the account first")
         tx.store(token)
 
     db.write(operation)
@@ -56,7 +56,7 @@ def issue(db: Database, annotator: str, kind: TokenKind, *, lifetime: timedelta 
 
 
 def issue_invite(db: Database, annotator: str, *, address: str) -> str:
-    """A link with which this annotator sets a new password; valid once, for `INVITE_LIFETIME`.
+    """A link for this annotator to set a new password; valid once, for `INVITE_LIFETIME`.
 
     `address` is the studio's URL without a final slash; empty for a link that starts with "/".
     Errors as for `issue`.
@@ -66,13 +66,13 @@ def issue_invite(db: Database, annotator: str, *, address: str) -> str:
 
 
 def check(db: Database, secret: str, kinds: Collection[TokenKind]) -> Annotator | None:
-    """The owner of a secret; None if it is unknown, expired or revoked, or the owner disabled."""
+    """The owner of a secret; None if it is unknown, expired or revoked, or its owner disabled."""
     found = lookup.select(db, Annotator, _CHECK, **_token_parameters(secret, kinds))
     return found[0] if found else None
 
 
 def owner(tx: Transaction, secret: str, kinds: Collection[TokenKind]) -> Annotator | None:
-    """The same in a transaction."""
+    """Like `check`, in a transaction."""
     found = tx.rows(_CHECK, **_token_parameters(secret, kinds))
     return from_row(Annotator, found[0]) if found else None
 

@@ -168,7 +168,7 @@ def test_a_researchers_ruling_goes_before_the_evidence_until_it_is_taken_back(wo
     found = standing(world)
     assert found.verdict == "blocked"
     assert "ruled" not in found.words[-1]
-    with pytest.raises(ValueError, match="there is no ruling on policy-1 to take back"):
+    with pytest.raises(ValueError, match="there is no ruling on policy-1 to withdraw"):
         policy_judgments.override(world, "policy-1", "evidence", reason="again")
 
 
@@ -183,7 +183,7 @@ def test_rulings_need_a_reason_and_a_trained_policy(world: Database):
         policy_judgments.override(world, "policy-1", "promote", reason="x" * 2001)
     with pytest.raises(NotFound, match="policy-9"):
         policy_judgments.override(world, "policy-9", "promote", reason="x")
-    with pytest.raises(ValueError, match="no ruling on policy-1 to take back"):
+    with pytest.raises(ValueError, match="no ruling on policy-1 to withdraw"):
         policy_judgments.override(world, "policy-1", "evidence", reason="x")
     assert policy_judgments.overrides(world) == []
 

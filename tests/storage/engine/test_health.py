@@ -253,7 +253,7 @@ def test_a_disk_that_refuses_shows_until_it_takes_writes_again(tmp_path, monkeyp
     ("number", "advice"),
     [
         (errno.ENOSPC, "Free some space"),
-        (errno.EACCES, "owner or the rights"),
+        (errno.EACCES, "owner or the permissions"),
         (errno.EMFILE, "ulimit -n"),
         (errno.EROFS, "read-only"),
         (errno.EIO, "disk reports an error"),

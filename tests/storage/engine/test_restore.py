@@ -62,12 +62,23 @@ def place(templates: Path, tmp_path: Path) -> Path:
     return shutil.copytree(templates, tmp_path / "place")
 
 
+_known: dict[str, str] = {}
+"""What `says` found, by the digests of the files."""
+
+
 def says(workspace: Path) -> str:
-    """Who made it, when database, journal and configuration agree on that."""
-    with Database.open(workspace) as db:
-        assert verify(db).differences == []
-        assert (workspace / SETTINGS).read_text() == settings.get(db, "says")
-        return settings.get(db, "says")
+    """Who made it, when database, journal and configuration agree on that.
+
+    Opening and verifying the same bytes again would find the same.
+    """
+    read = {name: workspace / name for name in (*FILES, WAL)}
+    seen = str([path.exists() and digest_file(path) for path in read.values()])
+    if seen not in _known or replacing.replacement_pending(workspace):
+        with Database.open(workspace) as db:
+            assert verify(db).differences == []
+            assert (workspace / SETTINGS).read_text() == settings.get(db, "says")
+            _known[seen] = settings.get(db, "says")
+    return _known[seen]
 
 
 # -- a backup that is incomplete or damaged is refused before anything is moved --------------------------
@@ -166,7 +177,6 @@ def refuses(place: Path, sentence: str) -> None:
     with pytest.raises((StorageDamaged, ValueError), match=sentence):
         restore(place / "copy", place / "old")
     assert files(place / "old") == before
-    assert says(place / "old") == "old"
 
 
 def files(workspace: Path) -> dict[str, bytes]:
@@ -299,7 +309,7 @@ STRANGE: dict[str, tuple[str, str]] = {
         "CREATE SCHEMA system; CREATE MACRO new.system.duckdb_views() AS TABLE SELECT 1 AS x",
         "the schema 'system'",
     ),
-    "a table less": ("DROP TABLE leases", "lacks what Kitestring makes: the table 'leases'"),
+    "a table less": ("DROP TABLE leases", "lacks objects of its schema: the table 'leases'"),
 }
 
 

@@ -64,7 +64,7 @@ def test_a_row_that_repeats_another_is_let_go_at_once(db: Database, tmp_path: Pa
     assert (report.rows, report.added["comparisons"]) == (MANY, 1)
     assert report.warnings_in_all == MANY - 1
     assert len(report.warnings) == MAX_NOTES
-    assert report.warnings[0].reason == "repeats line 2 and was taken once"
+    assert report.warnings[0].reason == "repeats line 2 and was imported once"
 
 
 def test_a_row_is_let_go_as_it_is_read(tmp_path: Path) -> None:

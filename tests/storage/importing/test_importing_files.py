@@ -52,8 +52,8 @@ def test_line_numbers_are_those_of_the_file(db: Database, tmp_path: Path) -> Non
 def test_a_file_that_is_none_is_refused_in_a_sentence(db: Database, tmp_path: Path) -> None:
     files = [
         ("rows.txt", b"x", "must end in one of"),
-        ("rows.jsonl", b"\n\n", "holds no rows"),
-        ("rows.csv", b"prompt\n", "holds no rows"),
+        ("rows.jsonl", b"\n\n", "has no rows"),
+        ("rows.csv", b"prompt\n", "has no rows"),
         ("rows.parquet", b"PAR1", "not a parquet file"),
         ("rows.json", b'[{"prompt": "x"}', "line 1: not followed by a comma"),
         ("rows.jsonl", b'{"prompt": NaN}', "NaN is not a JSON value"),
@@ -152,7 +152,7 @@ def test_a_text_that_nobody_can_read_is_imported_with_a_warning(db: Database, fi
     report = import_prompts(db, file([{"prompt": text} for text in texts], "long.jsonl"))
     assert report.added["prompts"] == 2
     assert [(w.line, w.reason) for w in report.warnings] == [
-        (2, "prompt has 200,001 characters, too many for a judgment (the limit is 200,000)")
+        (2, "prompt has 200,001 characters; the limit for a judgment is 200,000")
     ]
 
 
@@ -212,7 +212,7 @@ def test_a_role_is_taken_from_the_row_else_from_the_argument(db: Database, file:
     ]
     report = import_prompts(db, file([{"prompt": "x"}]), role="train")
     assert report.added["prompts"] == 0
-    assert "already here with the role audit" in report.warnings[0].reason
+    assert "already stored with the role audit" in report.warnings[0].reason
 
 
 def test_demonstrations_in_every_form(db: Database, file: Any) -> None:

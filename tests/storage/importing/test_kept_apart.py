@@ -37,9 +37,9 @@ def test_demonstrations_of_prompts_kept_apart_are_not_trained_on(
     report = import_sft(db, file(DEMONSTRATIONS, "sft.jsonl"))
     later = "; its demonstration is stored, but not used for training"
     assert [(w.line, w.reason) for w in report.warnings] == [
-        (1, "this prompt is already here with the role train and keeps it"),
-        (2, f"this prompt is already here with the role held-out and keeps it{later}"),
-        (3, f"this prompt is already here with the role audit and keeps it{later}"),
+        (1, "this prompt is already stored with the role train and keeps it"),
+        (2, f"this prompt is already stored with the role held-out and keeps it{later}"),
+        (3, f"this prompt is already stored with the role audit and keeps it{later}"),
     ]
     assert worker_files.write_demonstrations_input(db, tmp_path) == 2
     learned = pd.read_parquet(tmp_path / "examples.parquet")["response"]
@@ -65,7 +65,7 @@ def test_an_import_of_judgments_on_prompts_kept_apart_says_so(db: Database, file
     import_prompts(db, file(PROMPTS))
     report = import_judgments(db, file(JUDGMENTS, "judgments.jsonl"))
     assert [(w.line, w.reason) for w in report.warnings] == [
-        (line, f"this prompt is already here with the role {role} and keeps it; {LEARNS[role]}")
+        (line, f"this prompt is already stored with the role {role} and keeps it; {LEARNS[role]}")
         for line, role in ((2, "held-out"), (3, "audit"))
     ]
     votes = [{"prompt": "held out", "chosen": "Pear", "rejected": "Plum"}]
@@ -74,7 +74,7 @@ def test_an_import_of_judgments_on_prompts_kept_apart_says_so(db: Database, file
     stated = [{**ROW, "prompt": "asked", "prompt_role": "held-out", "annotator": "bob"}]
     warnings = import_judgments(db, file(stated, "stated.jsonl")).warnings
     assert [w.reason for w in warnings] == [
-        "this prompt is already here with the role train and keeps it"
+        "this prompt is already stored with the role train and keeps it"
     ]
 
 
