@@ -1,1 +1,1 @@
-"""The command line: one module a subject.  Only this folder sees labeler, pipeline and storage at once."""
+"""The command line, one module per subject; the only folder that imports all other packages."""

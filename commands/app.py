@@ -1,4 +1,4 @@
-"""The `app` that every command is registered with, and the options that commands share."""
+"""The `app` with which every command is registered, and shared options."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Sets = Annotated[
 ]
 ConfigFiles = Annotated[list[Path], typer.Option("--config", help="A TOML settings file.")]
 Model = Annotated[
-    str | None, typer.Option(help="Hugging Face id or local directory; the demo when left out.")
+    str | None, typer.Option(help="Hugging Face id or local directory; by default the demo.")
 ]
 
 
@@ -38,7 +38,7 @@ def log_progress(line: str) -> None:
 
 
 def show(result: Any, as_json: bool) -> None:
-    """Print one JSON object, or indented lines and tables for people."""
+    """Print one JSON object, or indented lines and tables to read."""
     text = (
         json.dumps(result, indent=2, default=str, allow_nan=False)
         if as_json
@@ -75,7 +75,7 @@ def _is_interval(value: Any) -> bool:
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """A table: as wide as its cells, or ruled and within the width of a terminal."""
+    """A table: ruled and fitted to a terminal; otherwise plain and as wide as its cells."""
     console = Console()
     if sys.stdout.isatty():
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")

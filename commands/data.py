@@ -26,7 +26,7 @@ _WARNINGS_SHOWN = 10
 
 
 def _shorten(report: dict[str, Any]) -> dict[str, Any]:
-    """An import's report with the first warnings only; a file can have one per row."""
+    """An import's report with only the first warnings; a file can have one per row."""
     brief = {name: value for name, value in report.items() if not name.endswith("_in_all")}
     kept = {"skipped": report["skipped"], "warnings": report["warnings"][:_WARNINGS_SHOWN]}
     hidden = [
@@ -59,7 +59,7 @@ def import_command(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Import prompts, demonstrations, judgments or pairs; a file is imported whole or not at all."""
+    """Import prompts, demonstrations, judgments or pairs; each file in full or not at all."""
     given = {"prompts": prompts, "sft": sft, "judgments": judgments}
     given |= {"preferences": preferences, "pairs": pairs}
     chosen = {kind: file for kind, file in given.items() if file}
@@ -69,7 +69,7 @@ def import_command(
         )
     if role and sft:
         raise ValueError("demonstrations have the role sft; import them without --role")
-    _complete(workspace)
+    _create_database(workspace)
     with connect(workspace) as target:
         for kind, file in chosen.items():
             options: dict[str, Any] = {"kind": kind, "file": str(file.resolve())}
@@ -99,7 +99,7 @@ def export_command(
 ) -> None:
     """Export judgments as a preference dataset, with a dataset card beside it."""
     if public and "://" not in out:
-        raise ValueError(f"--public is for datasets on a hub; {out} is on this machine")
+        raise ValueError(f"--public is for hub datasets; {out} is on this machine")
     where = out if "://" in out else str(Path(out).resolve())
     options = {"format": format, "ties": ties, "names": names, "history": history}
     options |= {"private": not public, "csv_safe": csv_safe}
@@ -137,8 +137,7 @@ def backup_command(
 def rebuild_command(workspace: Workspace = DEFAULT, as_json: AsJson = False) -> None:
     """Rebuild the database from the journal; the old database is kept.
 
-    Beside a live server the rebuilt tables are compared with the server's and nothing is
-    replaced.
+    While a server has the workspace open, the rebuilt tables are only compared with the server's.
     """
     try:
         show(asdict(backup.rebuild(workspace)), as_json)
@@ -157,10 +156,10 @@ def restore_command(
         bool, typer.Option("--finish", help="Complete a restore that was interrupted.")
     ] = False,
     undo: Annotated[
-        bool, typer.Option("--undo", help="Put back what an interrupted restore replaced.")
+        bool, typer.Option("--undo", help="Put back the files from before an interrupted restore.")
     ] = False,
 ) -> None:
-    """Replace database, journal and settings by those of a backup; the old files are kept."""
+    """Replace database, journal and settings with those of a backup; the old files are kept."""
     if (source is not None) + finish + undo != 1:
         raise ValueError("name one of: the directory of a backup, --finish, --undo")
     if source is None:
@@ -173,12 +172,12 @@ def restore_command(
         gone = [model.path for model in models.missing(db)]
     if gone:
         typer.echo(
-            f"not in the backup: {', '.join(gone)}; copy {'them' if len(gone) > 1 else 'it'} from the workspace that "
-            "it was made of, or the loop cannot go on from them",
+            f"backups do not include models; to continue the loop, copy {', '.join(gone)} from the "
+            "workspace that was backed up",
             err=True,
         )
     if not (workspace / SETTINGS).exists():
-        typer.echo(f"its {SETTINGS} was not in the backup; `init --model` makes one", err=True)
+        typer.echo(f"{SETTINGS} was not in the backup; `init --model` makes one", err=True)
 
 
 users = typer.Typer(help="Manage accounts of annotators and researchers.", no_args_is_help=True)
@@ -193,11 +192,11 @@ def add(
     workspace: Workspace = DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Add somebody; prints an invite link for a browser, or an API token with --token.
+    """Add an account; prints an invite link for a browser, or an API token with --token.
 
-    Without a running server the link begins at the studio's address, which only you know.
+    Without a running server, the link is only a path; put the studio's address before it.
     """
-    _complete(workspace)
+    _create_database(workspace)
     with connect(workspace) as target:
         show(target.call("users.add", name=name, role=role, token=token), as_json)
 
@@ -211,22 +210,22 @@ def list_(workspace: Workspace = DEFAULT, as_json: AsJson = False) -> None:
 
 @users.command("disable")
 def disable(name: str, workspace: Workspace = DEFAULT, as_json: AsJson = False) -> None:
-    """Close an account at once; its judgments remain."""
+    """Disable an account immediately; its judgments are kept."""
     with connect(workspace) as target:
         show(target.call("users.disable", name=name), as_json)
 
 
 @users.command("enable")
 def enable(name: str, workspace: Workspace = DEFAULT, as_json: AsJson = False) -> None:
-    """Open a closed account again; invite the person with `users add`."""
+    """Enable a disabled account; `users add` makes a new invite link for it."""
     with connect(workspace) as target:
         show(target.call("users.enable", name=name), as_json)
 
 
-def _complete(workspace: Path) -> None:
-    """Make the database of a workspace that has its settings; NotFound where it has neither.
+def _create_database(workspace: Path) -> None:
+    """Create the database of a workspace that has only settings; NotFound if it has neither.
 
-    A mistyped --workspace must not become a new workspace.
+    A mistyped --workspace must not create a new workspace.
     """
     refuse_pending_replacement(workspace)
     if not (workspace / SETTINGS).exists():

@@ -19,8 +19,8 @@ __all__ = ["app", "main"]
 
 
 def main() -> None:
-    """Run the command line; what a user can fix is one sentence, not a traceback."""
-    # An exception instead of a sudden end, so that what was started is stopped as well.
+    """Run the command line; errors that a user can fix are printed without a traceback."""
+    # SIGTERM raises an exception, so that the command stops the processes it started.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         app()

@@ -20,7 +20,7 @@ app.add_typer(reward, name="reward")
 
 @reward.callback()
 def reward_command() -> None:
-    """Report on reward models."""  # makes `report` a command of its own and not the only one
+    """Report on reward models."""  # without a callback, Typer would drop the name `report`
 
 
 @reward.command("report")
@@ -34,8 +34,8 @@ def report_command(
         bool,
         typer.Option(
             "--curve",
-            help="Train it again on fewer labels first, for a learning curve: twelve models, "
-            "as long as training it six times takes.",
+            help="First compute a learning curve: train twelve models on fewer labels, which takes "
+            "about six times as long as training the model.",
         ),
     ] = False,
     as_json: AsJson = False,
@@ -43,7 +43,7 @@ def report_command(
     """Report whether a reward model is good enough for PPO or for best-of-N."""
     found = _report(workspace, model)
     if curve:
-        # Beside a live server, and without holding the workspace where there is none.
+        # Works beside a live server, and does not keep the workspace locked without one.
         make_curve(workspace.resolve(), found, log_progress)
         found = _report(workspace, found.model)
     typer.echo(json.dumps(to_json(found)) if as_json else format_report(found))

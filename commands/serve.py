@@ -1,4 +1,4 @@
-"""`init`, `serve` and `link`: a workspace is made and opened in the browser."""
+"""`init`, `serve` and `link`: create a workspace and open it in the browser."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def init(
 ) -> None:
     """Create a workspace: a settings file and an empty database."""
     if (workspace / SETTINGS).exists():
-        raise ValueError(f"{workspace} is a workspace already; edit {workspace / SETTINGS}")
+        raise ValueError(f"{workspace} is already a workspace; edit {workspace / SETTINGS}")
     settings = prepare(workspace, model, config, sets)
     Database.open(workspace).close()
     print(f"{workspace} is ready for {settings.model.name}; its settings: {workspace}/config.toml")
@@ -56,7 +56,7 @@ def serve(
     public_url: Annotated[
         str | None,
         typer.Option(
-            help="The address that people open, behind a proxy.", envvar="KITESTRING_PUBLIC_URL"
+            help="The studio's public address behind a proxy.", envvar="KITESTRING_PUBLIC_URL"
         ),
     ] = None,
     config: ConfigFiles = [],  # noqa: B006
@@ -67,10 +67,10 @@ def serve(
         if not file.exists():
             raise ValueError(f"there is no file {file}")
     public_url = public_address(public_url)
-    listener = listen(host, port)  # first: what cannot be served leaves no workspace behind
+    listener = listen(host, port)  # first, so that a failure does not leave a new workspace
     try:
         settings = prepare(workspace, model, config, sets)
-        Database.open(workspace).close()  # makes it; raises when another process has it
+        Database.open(workspace).close()  # creates it; raises if another process has it open
         studio = Studio(workspace, settings)
     except BaseException:
         listener.close()
@@ -87,7 +87,7 @@ def serve(
 
 
 def import_at_startup(studio: Studio, kind: str, file: Path) -> None:
-    """Import a file, telling the first warnings the first time; after a restart nothing is new."""
+    """Import a file and print its first warnings, unless an earlier start has imported it."""
     report = studio.call("import", kind=kind, file=str(file.resolve()))
     if any(report["added"].values()):
         warnings = report["warnings"]
@@ -102,7 +102,7 @@ def import_at_startup(studio: Studio, kind: str, file: Path) -> None:
 def run_server(
     studio: Studio, listener: socket.socket, *, host: str, public_url: str | None
 ) -> None:
-    """Serve until interrupted; a timer thread moves the loop meanwhile."""
+    """Serve until interrupted, while a timer thread advances the loop."""
     # uvicorn and Gradio take seconds to import; only this command needs them.
     from labeler.serving import private_cache  # noqa: PLC0415
 
@@ -122,7 +122,7 @@ def _run_server(
     local = address(listener, host)
     web = create_app(
         studio.db,
-        # The same fields under another name: neither package may import the other's class.
+        # Structurally the same: neither package may import the other's class.
         loop=cast("ports.Loop", studio.loop),
         admin=studio.commands.call,
         admin_token=token,
@@ -151,7 +151,8 @@ def _run_server(
         timer.join()
         for run in (run for run in runs.listing(studio.db) if run.status == "running"):
             log_progress(
-                f"the {runs.name(run)} stage goes on in the background; the next `serve` or `resume` follows it"
+                f"the {runs.name(run)} stage continues in the background; the next `serve` or "
+                "`resume` follows it"
             )
 
 
@@ -167,9 +168,9 @@ def link(workspace: Workspace = DEFAULT) -> None:
 
 
 def advance_periodically(studio: Studio, stop: threading.Event, *, every: float = 1.0) -> None:
-    """Advance the loop until `stop`: again at once while it gets on, else after `every` seconds.
+    """Advance the loop until `stop`: immediately after a change, otherwise every `every` seconds.
 
-    An unexpected error is told once and shown in the status.
+    An unexpected error is printed once and shown in the status.
     """
     before, pause = None, 0.0
     while not stop.wait(pause):
@@ -186,7 +187,7 @@ def advance_periodically(studio: Studio, stop: threading.Event, *, every: float 
 
 
 def _loop_position(db: Database) -> Any:
-    """Where the loop stands, without how far a running stage is."""
+    """The state of the loop, without the progress of a running stage."""
     current = iterations.latest(db)
     if current is None:
         return None

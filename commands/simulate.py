@@ -1,4 +1,4 @@
-"""`launch.py simulate`: one simulation, or arms of it over seeds."""
+"""`launch.py simulate`: one simulation, or several arms and seeds."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from pipeline.simulation.preference import load_gold, score
 from storage.reports import to_json
 
 TINY_LABELS, TINY_ANNOTATORS = 40, 4
-"""At most so many with ``--tiny``."""
+"""Limits with ``--tiny``."""
 
 
 @app.command("simulate")
@@ -61,9 +61,9 @@ def simulate_command(
     sets: Sets = [],  # noqa: B006
     as_json: AsJson = False,
 ) -> None:
-    """Run the whole loop with simulated annotators, who judge by a hidden gold preference."""
+    """Run the whole loop with simulated annotators, who judge by a hidden gold reward."""
     arms = chosen_arms(arm)
-    unasked = [each for each in ("labels", "seed") if _is_default(context, each)]
+    defaulted = [each for each in ("labels", "seed") if _is_default(context, each)]
     judged_by = load_gold(gold) if gold else score
     if tiny:
         labels, annotators = min(labels, TINY_LABELS), min(annotators, TINY_ANNOTATORS)
@@ -71,8 +71,8 @@ def simulate_command(
     def run(arm: trials.TrialArm, seed: int, place: Path) -> dict[str, Any]:
         return run_trial(
             arm, place, (iterations, labels), files=[CONFIGS / "tiny.toml"] if tiny else [],
-            sets=sets, unasked=unasked, annotators=annotators, bad=bad, seed=seed, gold=judged_by,
-            shuffle_labels=shuffle_labels, progress=log_progress,
+            sets=sets, defaulted=defaulted, annotators=annotators, bad=bad, seed=seed,
+            gold=judged_by, shuffle_labels=shuffle_labels, progress=log_progress,
         )  # fmt: skip
 
     if seeds is None and len(arms) == 1:
@@ -94,7 +94,7 @@ def run_arms(
     folder: Path,
     conditions: Mapping[str, Any],
 ) -> trials.TrialSummary:
-    """The summary of all arms over all seeds; each run has a workspace in `folder` while it lasts."""
+    """The summary of all arms over all seeds; each run has a temporary workspace in `folder`."""
     require_folder(folder)
 
     def run_apart(arm: trials.TrialArm, seed: int) -> dict[str, Any]:
@@ -102,14 +102,14 @@ def run_arms(
         shutil.rmtree(place, ignore_errors=True)  # left by an interrupted run
         try:
             return run(arm, seed, place)
-        finally:  # the loop has started the next iteration by itself
+        finally:  # the loop has already started the next iteration
             stop_workers(place)
             shutil.rmtree(place, ignore_errors=True)
 
     results = trials.run_all(
         run_apart, arms, seeds, folder, conditions=conditions, progress=log_progress
     )
-    # With one arm there is no comparison: the file may hold other arms already.
+    # Compare only several arms of this call: the file may have other arms from earlier calls.
     return trials.summary(results, [arm.name for arm in arms] if len(arms) > 1 else ())
 
 
@@ -121,20 +121,21 @@ def run_trial(
     files: Sequence[Path],
     sets: Sequence[str],
     seed: int,
-    unasked: Sequence[str] = (),
+    defaulted: Sequence[str] = (),
     **population: Any,
 ) -> dict[str, Any]:
     """The report of one simulation by an arm as JSON, in a workspace at `place`.
 
-    `planned` are the iterations and the labels of each that the full loop would make, `files` and
-    `sets` settings of all arms (`sets` win over the arm's own), `unasked` which of labels and seed
-    nobody asked for (a live server keeps its own), `population` further arguments of `simulate`.
+    `planned` has the iterations and the labels per iteration of the full loop.  `files` and `sets`
+    are settings of all arms; `sets` override those of the arm.  `defaulted` names which of labels
+    and seed have their default, for which a live server keeps its own.  `population` has further
+    arguments of `simulate`.
     """
     iterations, labels = arm.plan(*planned)
     own = [f"{name}={text(value)}" for name, value in arm.settings.items()]
     planned_for = {"labels": f"labeling.labels={labels}", "seed": f"seed={seed}"}
-    given = [setting for name, setting in planned_for.items() if name not in unasked]
-    implied = [setting for name, setting in planned_for.items() if name in unasked]
+    given = [setting for name, setting in planned_for.items() if name not in defaulted]
+    implied = [setting for name, setting in planned_for.items() if name in defaulted]
     with server_for(place, files, [*given, *own, *sets], implied) as server:
         report = simulate(
             server.url, server.admin, iterations=iterations, labels=labels, seed=seed, **population
@@ -143,7 +144,7 @@ def run_trial(
 
 
 def chosen_arms(names: Sequence[str]) -> list[trials.TrialArm]:
-    """The arms of these names, each once; the full one when none is named."""
+    """The arms with these names, without duplicates; by default the full arm."""
     unknown = [name for name in names if name not in trials.ARMS]
     if unknown:
         raise ValueError(f"there is no arm {unknown[0]!r}; there are {', '.join(trials.ARMS)}")
@@ -156,7 +157,7 @@ def _is_default(context: typer.Context, parameter: str) -> bool:
 
 
 def stop_workers(workspace: Path) -> None:
-    """End what still runs in a workspace whose server is gone."""
+    """Kill the workers that are still running in a workspace whose server has stopped."""
     for path in (workspace / "runs").glob("*"):
         directory = RunDirectory(path)
         if directory.is_running():
@@ -165,13 +166,14 @@ def stop_workers(workspace: Path) -> None:
 
 
 def require_folder(folder: Path) -> None:
-    """``ValueError`` where several runs were to be put into a workspace of its own."""
+    """``ValueError`` if the folder for several runs is itself a workspace."""
     if (folder / "config.toml").exists():
         raise ValueError(
-            f"{folder} is a workspace, and every run needs its own; name a folder for the runs with --workspace"
+            f"{folder} is a workspace, and every run needs its own; name a folder for the runs "
+            "with --workspace"
         )
 
 
 def text(value: Any) -> str:
-    """A setting's value as `--set` reads it."""
+    """A setting's value in the form that `--set` reads."""
     return str(value).lower() if isinstance(value, bool) else str(value)

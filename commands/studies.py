@@ -1,4 +1,4 @@
-"""The commands of studies (training runs outside the loop, compared) and of a judge."""
+"""The commands of studies (comparisons of runs outside the loop), and judge, gate and settings."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from storage.gate_report import GateReport, Standing
 from storage.reports import from_json
 
 MAX_BETA = 1e6
-"""Far above any use, far below where a loss overflows."""
+"""Far above any useful value, and far below the values at which a loss overflows."""
 
 
 @app.command("sweep")
@@ -111,8 +111,8 @@ def judge_command(
         bool,
         typer.Option(
             "--both-orders/--one-order",
-            help="Ask with each response on the left once, and call a contradiction a tie; "
-            "or once, on random sides.",
+            help="Ask twice with swapped sides, and count a contradiction as a tie; "
+            "or ask once with random sides.",
         ),
     ] = True,
     timeout: Annotated[float, typer.Option(help="Seconds to wait for one answer.")] = TIMEOUT,
@@ -139,7 +139,7 @@ def judge_command(
 def plan_command(
     win_rate: Annotated[float, typer.Option(help="The true win rate to detect; ties count half.")],
     ties: Annotated[float, typer.Option(help="Share of judgments that are ties.")] = 0.0,
-    power: Annotated[float, typer.Option(help="Share of cases in which it is detected.")] = 0.8,
+    power: Annotated[float, typer.Option(help="Probability of detecting it.")] = 0.8,
     per_prompt: Annotated[int, typer.Option(help="Judgments per prompt.")] = 1,
     correlation: Annotated[
         float, typer.Option(help="Correlation of two judgments of the same prompt.")
@@ -169,7 +169,7 @@ def gate_command(
     ] = None,
     reason: Annotated[str, typer.Option(help="The reason; it stays in the history.")] = "",
     by: Annotated[
-        str | None, typer.Option(help="Who rules; by default your account on this machine.")
+        str | None, typer.Option(help="Your name; by default your account on this machine.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -195,7 +195,7 @@ def gate_command(
 @app.command("settings")
 def settings_command(
     workspace: Annotated[
-        Path | None, typer.Option(help="The workspace; without it, the general defaults.")
+        Path | None, typer.Option(help="The workspace; without it, list the general defaults.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -209,15 +209,15 @@ def settings_command(
 
 
 def _account() -> str:
-    """The name of the account that runs the command; ValueError where it has none."""
+    """The name of the account that runs the command; ValueError if it has none."""
     try:
         return getpass.getuser()
-    except (KeyError, OSError):  # a container under a number of its own
-        raise ValueError("name who rules with --by: this account has no name") from None
+    except (KeyError, OSError):  # a container that runs under a user id without an account
+        raise ValueError("give your name with --by: this account has no name") from None
 
 
 def betas(text: str) -> list[float]:
-    """``0,0.02,0.2`` as numbers, each once; ValueError unless all of them can be a β."""
+    """``0,0.02,0.2`` as numbers without duplicates; ValueError if one is not a valid β."""
     try:
         found = list(dict.fromkeys(float(part) for part in text.split(",")))
     except ValueError:
@@ -226,13 +226,13 @@ def betas(text: str) -> list[float]:
         if not 0 <= weight <= MAX_BETA:
             raise ValueError(
                 f"--kl-weight {text}: {weight:g} is not between 0 and {MAX_BETA:g}; β is the "
-                "reward paid per nat, as in 0,0.02,0.05,0.2"
+                "penalty per nat of KL, as in 0,0.02,0.05,0.2"
             )
     return found
 
 
 def format_sweep(found: sweep.SweepReport, plot: Path) -> str:
-    """The table, samples and plot of a sweep for people."""
+    """The report of a sweep as text: table, samples and path of the plot."""
     budget = found.kl_budget
     lines = [f"{'β':>8}  {'reward':>8}  {'KL':>7}  {'gain, sd':>8}  reward within {budget:g} nats"]
     for row in found.runs:
@@ -240,8 +240,8 @@ def format_sweep(found: sweep.SweepReport, plot: Path) -> str:
         lines.append(
             f"{row.kl_weight:>8g}  {row.reward:>z8.3f}  {row.kl:>z7.2f}  {row.gain:>z8.2f}  "
             + ("above budget" if within is None else f"{within:.3f}")
-            + ("  ← spends the budget best" if row.kl_weight == found.best else "")
-            + ("  (the reference is unmoved)" if row.unmoved else "")
+            + ("  ← best within the budget" if row.kl_weight == found.best else "")
+            + ("  (did not move from the reference)" if row.unmoved else "")
         )
     lines.append(_verdict(found))
     for row in found.runs:
@@ -251,16 +251,16 @@ def format_sweep(found: sweep.SweepReport, plot: Path) -> str:
 
 
 def _verdict(found: sweep.SweepReport) -> str:
-    """What the sweep says of its βs, in a sentence."""
+    """The conclusion of the sweep in a sentence."""
     best, lead = found.best, found.lead
     if all(row.unmoved for row in found.runs):
         return (
-            "\nno winner: every β left the policy at the reference; train longer, raise ppo.lr or "
-            "lower β"
+            "\nno winner: with every β the policy stayed at the reference; train longer, raise "
+            "ppo.lr or lower β"
         )
     if best is None:
-        return f"\nno winner: no β that moved the policy was within {found.kl_budget:g} nats"
+        return f"\nno winner: no policy that moved stayed within {found.kl_budget:g} nats"
     if lead is None:
         return f"\nβ = {best:g} has no competitor"
     text = f"\nβ = {best:g} is {lead.by:.3f} ± {NORMAL * lead.error:.3f} above β = {lead.over:g}"
-    return text if lead.by > NORMAL * lead.error else f"{text}: noise can explain that"
+    return text if lead.by > NORMAL * lead.error else f"{text}: within noise"

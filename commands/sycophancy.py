@@ -1,4 +1,4 @@
-"""The lab's commands: `sycophancy` runs it, `sycophancy-classifier` trains the component's model."""
+"""`sycophancy` runs the sycophancy lab; `sycophancy-classifier` trains its classifier."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def sycophancy(
     from pipeline.studies.sycophancy.study import study  # noqa: PLC0415
     from pipeline.studies.sycophancy.testbed import LabConfig  # noqa: PLC0415
 
-    disable_progress_bar()  # there are enough lines of our own
+    disable_progress_bar()  # the lab prints its own progress
     config = Config.load([CONFIGS / "demo.toml", CONFIGS / "sycophancy.toml"], assignments(sets))
     found, plot = study(
         folder.resolve(),
@@ -68,7 +68,7 @@ def sycophancy_classifier(
     held_out: Annotated[
         float, typer.Option(help="Share of prompts that are held out to measure it.")
     ] = 0.15,
-    epochs: Annotated[float, typer.Option(help="Passes over the flags.")] = 3,
+    epochs: Annotated[float, typer.Option(help="Passes over the training data.")] = 3,
     lr: Annotated[float, typer.Option(help="Peak learning rate.")] = 3e-4,
     seed: Annotated[int, typer.Option(help="Seed of the split and of training.")] = 0,
 ) -> None:

@@ -1,4 +1,4 @@
-"""The web application: our routes, two Gradio mounts, and the access check before all of them."""
+"""The web application: routes, two Gradio mounts, and the access check in front of them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from storage.engine.database import Database
 from storage.errors import StorageDamaged, StorageUnavailable, explain
 
 THREADS = 64
-"""Requests answered in parallel; each waits for the database or for a group commit."""
+"""Requests handled in parallel; each waits for the database or for a group commit."""
 
 Admin = Callable[[str, dict[str, Any]], Any]
 
@@ -42,9 +42,9 @@ def create_app(
 ) -> FastAPI:
     """The whole application over an open workspace.
 
-    `admin(command, arguments)` answers the command line, which sends `admin_token`.
-    ``app.state.sign_in_url(annotator)`` is `Auth.sign_in_url`. Close `db` after the server has
-    stopped, not before.
+    `admin(command, arguments)` runs commands of the command line, which sends `admin_token`.
+    ``app.state.sign_in_url(annotator)`` is `Auth.sign_in_url`. Close `db` only after the server has
+    stopped.
     """
     auth = Auth(db, accounts_required=accounts_required, public_url=addresses.public_url)
     app = FastAPI(
@@ -58,9 +58,9 @@ def create_app(
     app.include_router(label_routes(db))
     app.include_router(download_routes(db))
     app.include_router(upload_routes(db))
-    app.include_router(_admin_routes(admin, done=auth.people_changed))
+    app.include_router(_admin_routes(admin, done=auth.accounts_changed))
 
-    pages = research.build(db, loop, people_changed=auth.people_changed)
+    pages = research.build(db, loop, accounts_changed=auth.accounts_changed)
     _mount(app, annotate.build(), "/label", css=annotate.SHELL_CSS, head=annotate.HEAD)
     _mount(app, pages, "/research", css=research.CSS, head=research.HEAD)
     app.add_middleware(
@@ -84,7 +84,7 @@ async def _lifespan(_app: FastAPI) -> AsyncIterator[None]:
 
 
 def _mount(app: FastAPI, blocks: gr.Blocks, path: str, *, css: str, head: str) -> None:
-    # Named fonts are local; Gradio's own themes load theirs from Google.
+    # Named fonts are local; Gradio's own themes load fonts from Google.
     theme = gr.themes.Base(
         font=["system-ui", "-apple-system", "Segoe UI", "Roboto", "Noto Sans", "sans-serif"],
         font_mono=["ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "monospace"],
@@ -106,8 +106,8 @@ def _mount(app: FastAPI, blocks: gr.Blocks, path: str, *, css: str, head: str) -
         show_error=True,
         app_kwargs={"openapi_url": None, "docs_url": None, "redoc_url": None},
     )
-    # Except on Windows, Gradio's two watchers wake up 1,000 and 100 times a second, which costs a
-    # tenth of a core per mount. These are its values for Windows.
+    # Except on Windows, Gradio's two watchers wake up 1,000 and 100 times a second, which costs 10%
+    # of a core per mount. These are its values for Windows.
     blocks._queue.sleep_when_free = 0.05
     blocks._queue.progress_update_sleep_when_free = 0.1
 
@@ -147,7 +147,7 @@ def _admin_routes(admin: Admin, *, done: Callable[[], None]) -> APIRouter:
 
     @routes.post("/admin/api/call")
     def call(body: AdminCall) -> Response:
-        # These are mistakes of the caller; any other error is a defect and gives 500.
+        # These are errors of the caller; any other error is a bug and gives 500.
         try:
             return JSONResponse({"result": admin(body.command, body.arguments)})
         except (ValueError, LookupError, OSError, StorageDamaged) as error:

@@ -1,7 +1,7 @@
 """Downloads for researchers. A separate route, because Gradio's mounts share a file cache.
 
-`rules` in labeler/security/access.py allows the route to researchers only, with the cookie or an API
-token. `exports.export` writes the file.
+`rules` in labeler/security/access.py allows the route only to researchers, with the cookie or an
+API token. `exports.export` writes the file.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The protocol by which the pages use the training pipeline, so that neither imports the other.
+"""The protocol through which the pages use the training pipeline: neither imports the other.
 
-`commands/serve.py` passes an object with this protocol to `app.create_app`. Errors meant for people
-are ``ValueError`` with one sentence as the message.
+`commands/serve.py` passes an implementation to `app.create_app`. A ``ValueError`` has a sentence
+that the page shows.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ class RewardReports(Protocol):
         ...
 
     def start_curve(self, model: str) -> None:
-        """Compute or continue a reward model's learning curve; ``ValueError`` if it cannot run now."""
+        """Start or continue a model's learning curve; ``ValueError`` if it cannot run now."""
         ...
 
     def cancel_curve(self, model: str) -> None:
-        """Stop computing it; finished models are kept."""
+        """Stop computing the learning curve; finished models are kept."""
         ...
 
 
@@ -38,7 +38,7 @@ class Loop(Protocol):
         ...
 
     def settings(self) -> list[SettingView]:
-        """Every setting with its current value, in the order to show them."""
+        """Every setting with its current value, in display order."""
         ...
 
     def can_train(self) -> str | None:
@@ -46,7 +46,8 @@ class Loop(Protocol):
         ...
 
     def train(self, overrides: dict[str, str]) -> None:
-        """Start training on the labels so far; ``ValueError`` for a bad override or if it cannot start."""
+        """Start training on the current labels; ``ValueError`` if it cannot start or for an invalid
+        override."""
         ...
 
     def cancel(self, run: str) -> None:
@@ -66,7 +67,7 @@ class Loop(Protocol):
         ...
 
     def stopped_stage(self) -> Stopped | None:
-        """The stage that keeps the loop from continuing, if any."""
+        """The stopped stage that blocks the loop, if any."""
         ...
 
     def log(self, run: str, tail: int = 200) -> str:

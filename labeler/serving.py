@@ -1,8 +1,8 @@
-"""The web server: timeouts, limits on connections, and log.
+"""The web server: timeouts, connection limits and logging.
 
-uvicorn closes a connection that is idle after a request. It waits forever for the first request, for
-the rest of a request, and for a client that does not read its answer. This module adds timeouts to
-uvicorn's h11 protocol, whose state says what is still to come.
+uvicorn closes a connection that is idle after a request. But it waits forever for the first
+request, for the rest of a request, and for a client that does not read its response. This module
+adds timeouts to uvicorn's h11 protocol, whose state says which part is awaited.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from labeler.security.addresses import network
 
 MAX_HEAD_BYTES = 16_384
-"""Bytes of a request's head, where it takes more than one read."""
+"""Bytes of a request's header section, if it takes more than one read."""
 HEAD_SECONDS = 10.0
-"""From the connection, or the last answer, until the head of a request is complete."""
+"""From the connection, or the last response, until the header section is complete."""
 BODY_SECONDS = 60.0
-"""From the head until the body is complete, and one more for every `BODY_RATE` bytes of it."""
+"""From the headers until the body is complete, plus one for every `BODY_RATE` bytes of it."""
 BODY_RATE = 20_000
 REST = 33_000_000
-"""Bytes of a body that are discarded after an early answer: more than the largest upload."""
+"""Bytes of a body that are discarded after an early response: more than the largest upload."""
 ANSWER_SECONDS = 60.0
-"""Seconds for which a client may leave an answer unread, plus one for every `ANSWER_RATE` bytes read."""
+"""Seconds for which a client may not read its response, plus one per `ANSWER_RATE` bytes read."""
 ANSWER_RATE = 20_000
 UNSENT = 131_072
-"""Bytes of an answer that the kernel buffers beyond those in flight."""
+"""Bytes of a response that the kernel buffers beyond those in flight."""
 MAX_CONNECTIONS_PER_ADDRESS = 512
 """Connections per client address; a browser opens six, and offices share an address."""
 MAX_OPEN_FILES = 16_384
@@ -52,14 +52,14 @@ MAX_OPEN_FILES = 16_384
 OWN_FILES = 256
 """Open files that the database, the journal and the workers' pipes need."""
 BACKLOG = 256
-"""Connections waiting to be accepted; asyncio also logs as many lines at once without files."""
+"""Connections waiting to be accepted; also the lines that asyncio logs at once if files run out."""
 GRACE = 3
-"""Seconds that open requests get when the server stops."""
+"""Seconds that open requests have when the server stops."""
 
 _CROWDED = "All connections are taken"
 _ONE_ADDRESS = "One address has all the connections it may have"
 _DEFECT = "Exception in ASGI application"
-_FLOODS = (
+_THROTTLED = (
     "socket.accept() out of system resource",
     "Invalid HTTP request received.",
     "Unsupported upgrade request.",
@@ -69,14 +69,14 @@ _FLOODS = (
     "A request was refused",
     "A call of the research page was refused",
 )
-"""Beginnings of log lines that clients can cause as often as they like."""
+"""Prefixes of log lines that clients can cause without limit."""
 
 
 def server(app: Any, *, behind_proxy: bool) -> uvicorn.Server:
     """A server for `app`, to be run on a listening socket; raises the limit of open files.
 
-    Only `behind_proxy` are X-Forwarded-For and -Proto read, from this machine or from the addresses
-    in the environment variable FORWARDED_ALLOW_IPS.
+    X-Forwarded-For and -Proto are read only if `behind_proxy`, and only from this machine or the
+    addresses in the environment variable FORWARDED_ALLOW_IPS.
     """
     files = raise_file_limit()
     most = max(files - OWN_FILES, files // 2)
@@ -98,7 +98,7 @@ def server(app: Any, *, behind_proxy: bool) -> uvicorn.Server:
 
 
 def raise_file_limit(most: int = MAX_OPEN_FILES) -> int:
-    """Raise the soft limit of open files towards the hard one; returns what holds now."""
+    """Raise the soft limit of open files, at most to the hard limit; returns the new limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = most if hard == resource.RLIM_INFINITY else min(most, hard)
     if soft == resource.RLIM_INFINITY or soft >= wanted:
@@ -115,7 +115,7 @@ def private_cache(workspace: Path) -> Iterator[Path]:
     server are deleted at the next start; ``ValueError`` if that is not possible.
     """
     folder = workspace / "gradio-cache"
-    if folder.is_symlink() or folder.is_file():  # of a link only the link goes
+    if folder.is_symlink() or folder.is_file():  # removes a link, not its target
         folder.unlink()
     shutil.rmtree(folder, ignore_errors=True)
     try:
@@ -130,7 +130,7 @@ def private_cache(workspace: Path) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-class _Counting:
+class _CountingTransport:
     """A transport that counts the bytes written to it."""
 
     def __init__(self, transport: asyncio.Transport) -> None:
@@ -150,10 +150,10 @@ class _Counting:
         return getattr(self._transport, name)
 
 
-class _OneRequest(FlowControl):
-    """Reads nothing more while a request that came too early waits for its turn.
+class _NoPipelining(FlowControl):
+    """Stops reading while a pipelined request waits for its turn.
 
-    By itself uvicorn reads on with every answer, 256 kB for a request that may have taken 50 bytes.
+    uvicorn alone would read more with every response: 256 kB for a request of perhaps 50 bytes.
     """
 
     def __init__(self, transport: asyncio.Transport, conn: h11.Connection) -> None:
@@ -162,7 +162,7 @@ class _OneRequest(FlowControl):
         self.another_waits = False
 
     def pause_reading(self) -> None:
-        # Else it is the body of the present request, for which the application can ask.
+        # Otherwise it is the body of the current request, which the application can request.
         self.another_waits = self._conn.their_state is not h11.SEND_BODY
         super().pause_reading()
 
@@ -171,14 +171,14 @@ class _OneRequest(FlowControl):
             super().resume_reading()
 
 
-class _Measured(h11.Connection):
-    """Takes a body with Content-Length alone: one event for each read.
+class _LengthRequired(h11.Connection):
+    """Accepts bodies only with Content-Length, so that each read is one event.
 
     A read of 256 kB can hold 43,690 chunks, and each would be an event.  No browser sends chunks.
     """
 
     refusal: tuple[HTTPStatus, str] | None = None
-    """How the request was refused; nothing is parsed after it."""
+    """Status and message of a refused request; nothing after it is parsed."""
 
     def next_event(self) -> Any:
         if self.refusal is None:
@@ -186,57 +186,57 @@ class _Measured(h11.Connection):
             names = {name for name, _ in event.headers} if isinstance(event, h11.Request) else ()
             if b"transfer-encoding" not in names:
                 return event
-            # A proxy may read the one and we the other, and take different ends of the body.
+            # A proxy may use one and the studio the other, and disagree on the end of the body.
             two = (
                 HTTPStatus.BAD_REQUEST,
                 "A request cannot have both Content-Length and Transfer-Encoding.",
             )
-            none = HTTPStatus.LENGTH_REQUIRED, "Send the body whole, with Content-Length."
+            none = HTTPStatus.LENGTH_REQUIRED, "Send the body with Content-Length, not in chunks."
             self.refusal = two if b"content-length" in names else none
         status, sentence = self.refusal
         raise h11.RemoteProtocolError(sentence, error_status_hint=status)
 
 
 class TimedProtocol(H11Protocol):
-    """HTTP/1.1 whose requests have to arrive, and whose answers have to be taken, in time.
+    """HTTP/1.1 with timeouts for receiving requests and for sending responses.
 
-    Beyond `most` connections the one that has kept the server waiting longest makes room; one client
-    address keeps at most `most_each`, if that is not None.
+    Beyond `most` connections, the one for which the server has waited longest is closed.  One
+    client address may have at most `most_each`, if that is not None.
     """
 
     most: ClassVar[int]
     most_each: ClassVar[int | None]
     waiting: ClassVar[dict[TimedProtocol, None]]
-    """Connections without a whole request, with an answer not taken, or with requests sent ahead;
-    the longest such first."""
+    """Connections with an incomplete request, an unread response or pipelined requests, longest
+    first."""
     addresses: ClassVar[Counter[str]]
-    """How many connections each client address has."""
+    """The number of connections of each client address."""
 
-    conn: _Measured  # type: ignore[assignment]
-    transport: _Counting  # type: ignore[assignment]
-    flow: _OneRequest
+    conn: _LengthRequired  # type: ignore[assignment]
+    transport: _CountingTransport  # type: ignore[assignment]
+    flow: _NoPipelining
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self.conn = _Measured(h11.SERVER, MAX_HEAD_BYTES)
-        self._rest: int | None = None  # bytes that may still come, once nothing more is answered
+        self.conn = _LengthRequired(h11.SERVER, MAX_HEAD_BYTES)
+        self._rest: int | None = None  # bytes to discard after the last response
         self._timed: Any = None
         self._timer: asyncio.TimerHandle | None = None
-        self._earned = 0.0  # seconds, by what has come of a body
+        self._earned = 0.0  # seconds added for received bytes of a body
         self._patience = ANSWER_SECONDS
-        self._taken = 0  # bytes, when the patience was last reckoned
-        self._since = 0.0  # when the peer, since then, has been waited for
+        self._taken = 0  # bytes sent at the last update of the patience
+        self._since = 0.0  # time of the last update of the patience
         self._answer_timer: asyncio.TimerHandle | None = None
         self._address: str | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        # Writing pauses, and the clock runs, as soon as the kernel does not take all.
+        # Writing pauses, and the timeout starts, as soon as the kernel does not accept all bytes.
         transport.set_write_buffer_limits(high=0)
-        _keep_little_unsent(transport.get_extra_info("socket"))
-        super().connection_made(_Counting(transport))  # type: ignore[arg-type]
-        self.flow = _OneRequest(self.transport, self.conn)  # type: ignore[arg-type]
-        self._time(h11.IDLE)
-        self._sort()
+        _limit_unsent_bytes(transport.get_extra_info("socket"))
+        super().connection_made(_CountingTransport(transport))  # type: ignore[arg-type]
+        self.flow = _NoPipelining(self.transport, self.conn)  # type: ignore[arg-type]
+        self._set_timeout(h11.IDLE)
+        self._update_waiting()
         if not self._count_address():
             self.logger.warning(f"{_ONE_ADDRESS} ({self.most_each}); its next ones are closed")
             self.give_up()
@@ -245,7 +245,7 @@ class TimedProtocol(H11Protocol):
             next(iter(self.waiting)).give_up()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._time(None)
+        self._set_timeout(None)
         self._stop_answer_timer()
         if self._address is not None:
             self.addresses[self._address] -= 1
@@ -270,17 +270,17 @@ class TimedProtocol(H11Protocol):
         state = self.conn.their_state
         if state is h11.IDLE:
             self.flow.resume_reading()
-            # After an answer uvicorn's own timer runs, until the first byte of the next request.
-            self._time(h11.IDLE if self.timeout_keep_alive_task is None else None)
+            # After a response, uvicorn's own timer runs until the first byte of the next request.
+            self._set_timeout(h11.IDLE if self.timeout_keep_alive_task is None else None)
         else:
-            self._time(h11.SEND_BODY if state is h11.SEND_BODY else None)
-        self._sort()
+            self._set_timeout(h11.SEND_BODY if state is h11.SEND_BODY else None)
+        self._update_waiting()
 
     def on_response_complete(self) -> None:
         early = self.conn.their_state is h11.SEND_BODY
         super().on_response_complete()
         if early and not self.transport.is_closing():
-            self._answer_no_more()
+            self._close_gracefully()
 
     def send_400_response(self, msg: str) -> None:
         if self.conn.refusal is None:
@@ -296,33 +296,35 @@ class TimedProtocol(H11Protocol):
         head = h11.Response(status_code=status, headers=headers, reason=status.phrase.encode())
         for event in (head, h11.Data(data=body), h11.EndOfMessage()):
             self.transport.write(self.conn.send(event) or b"")
-        self._answer_no_more()
+        self._close_gracefully()
 
-    def _answer_no_more(self) -> None:
-        """End the connection, but read on for a while.
+    def _close_gracefully(self) -> None:
+        """End the connection, but continue to read for a while.
 
-        Closed at once, it would be reset by what is still on its way, and the peer would lose the answer.
+        If it were closed immediately, bytes in flight would reset it, and the peer would lose the
+        response.
         """
         self._rest = REST
-        self._unset_keepalive_if_required()  # else it closes in five seconds
-        with suppress(OSError):  # the peer has gone
+        self._unset_keepalive_if_required()  # otherwise it closes in five seconds
+        with suppress(OSError):  # the peer has disconnected
             self.transport.write_eof()
         self.flow.resume_reading()
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._reckon(waited=False)
-        self._answer_timer = self.loop.call_later(self._patience, self._not_taken)
-        self._sort()
+        self._update_patience(waited=False)
+        self._answer_timer = self.loop.call_later(self._patience, self._check_patience)
+        self._update_waiting()
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self._reckon(waited=True)
+        self._update_patience(waited=True)
         self._stop_answer_timer()
-        self._sort()
+        self._update_waiting()
 
-    def _sort(self) -> None:
-        """Note whether the server waits for the peer, or the peer sends ahead, as no browser does."""
+    def _update_waiting(self) -> None:
+        """Update `waiting`: the server waits for the peer, or the peer pipelines requests (browsers
+        do not)."""
         waits = self.flow.write_paused or self.conn.their_state in (h11.IDLE, h11.SEND_BODY)
         if waits or self.flow.another_waits:
             self.waiting.setdefault(self, None)
@@ -330,26 +332,26 @@ class TimedProtocol(H11Protocol):
             self.waiting.pop(self, None)
 
     def _count_address(self) -> bool:
-        """Whether the client's address may have this connection too."""
-        # Whoever comes through a tunnel or a proxy of this machine has the machine's own address.
+        """Count the connection; returns whether the client's address is within its limit."""
+        # Clients of a tunnel or proxy on this machine all have the machine's own address.
         if self.most_each is None or not self.client or _is_this_machine(self.client[0]):
             return True
         self._address = network(self.client[0])
         self.addresses[self._address] += 1
         return self.addresses[self._address] <= self.most_each
 
-    def _reckon(self, *, waited: bool) -> None:
-        """Take the seconds waited for the peer from the patience, and add those it has earned."""
+    def _update_patience(self, *, waited: bool) -> None:
+        """Subtract the seconds waited from the patience, and add seconds for the bytes read."""
         now, taken = self.loop.time(), self.transport.taken
         spent = now - self._since if waited else 0.0
         earned = (taken - self._taken) / ANSWER_RATE
         self._patience = min(ANSWER_SECONDS, self._patience + earned - spent)
         self._taken, self._since = taken, now
 
-    def _not_taken(self) -> None:
-        self._reckon(waited=True)
+    def _check_patience(self) -> None:
+        self._update_patience(waited=True)
         if self._patience > 0:
-            self._answer_timer = self.loop.call_later(self._patience, self._not_taken)
+            self._answer_timer = self.loop.call_later(self._patience, self._check_patience)
         else:
             self.give_up()
 
@@ -358,8 +360,8 @@ class TimedProtocol(H11Protocol):
             self._answer_timer.cancel()
             self._answer_timer = None
 
-    def _time(self, part: Any) -> None:
-        """Start the clock for a part of a request, or stop it; no part gets more time by trickling."""
+    def _set_timeout(self, part: Any) -> None:
+        """Start or stop the timeout of a part of a request; slow bytes do not restart it."""
         if part is self._timed:
             return
         self._timed = part
@@ -369,23 +371,23 @@ class TimedProtocol(H11Protocol):
             self._timer = None
         if part is not None and not self.transport.is_closing():
             seconds = HEAD_SECONDS if part is h11.IDLE else BODY_SECONDS
-            self._timer = self.loop.call_later(seconds, self._late)
+            self._timer = self.loop.call_later(seconds, self._check_timeout)
 
-    def _late(self) -> None:
+    def _check_timeout(self) -> None:
         if self._earned:
             earned, self._earned = self._earned, 0.0
-            self._timer = self.loop.call_later(earned, self._late)
+            self._timer = self.loop.call_later(earned, self._check_timeout)
         else:
             self.give_up()
 
     def give_up(self) -> None:
-        """Close the connection at once: a regular close would wait for a client that does not read."""
+        """Abort the connection: a regular close would wait for a client that does not read."""
         self.waiting.pop(self, None)
         self.transport.abort()
 
 
 def protocol(*, most: int, most_each: int | None = None) -> type[TimedProtocol]:
-    """The protocol for one server that keeps at most `most` connections, `most_each` an address."""
+    """The protocol of a server with at most `most` connections, `most_each` per address."""
     own = {"most": most, "most_each": most_each, "waiting": {}, "addresses": Counter()}
     return type("Protocol", (TimedProtocol,), own)
 
@@ -393,27 +395,27 @@ def protocol(*, most: int, most_each: int | None = None) -> type[TimedProtocol]:
 def _is_this_machine(host: str) -> bool:
     try:
         address = ipaddress.ip_address(host)
-    except ValueError:  # no TCP
+    except ValueError:  # not TCP
         return True
     return (getattr(address, "ipv4_mapped", None) or address).is_loopback
 
 
-def _keep_little_unsent(connection: socket.socket) -> None:
-    """Let the kernel buffer little beyond what is on its way, so that a slow reader's steps are small.
+def _limit_unsent_bytes(connection: socket.socket) -> None:
+    """Limit the bytes that the kernel buffers beyond those in flight, so that progress is visible.
 
     It would buffer megabytes for each peer that does not read.
     """
     option = getattr(socket, "TCP_NOTSENT_LOWAT", None)
     if option is not None:
-        with suppress(OSError):  # no TCP
+        with suppress(OSError):  # not TCP
             connection.setsockopt(socket.IPPROTO_TCP, option, UNSENT)
 
 
 class Throttle(logging.Filter):
-    """Lets a log line that begins in one of these ways pass once in `every` seconds, and one that
-    has a `place`, or tells of a defect in answering a request, once for each place.
+    """Passes log lines with one of the prefixes `beginnings` once in `every` seconds, and lines
+    with a `place`, or about an error in a request, once for each place.
 
-    The next one that passes says how many were left out.  All other lines pass.
+    The next line that passes has the number of suppressed ones.  All other lines pass.
     """
 
     def __init__(
@@ -432,7 +434,7 @@ class Throttle(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         line = str(record.msg)
-        known = getattr(record, "place", None) or _place_of_defect(record)
+        known = getattr(record, "place", None) or _place_of_error(record)
         known = known or next((s for s in self._beginnings if line.startswith(s)), None)
         if known is None:
             return True
@@ -446,8 +448,8 @@ class Throttle(logging.Filter):
         return True
 
 
-def _place_of_defect(record: logging.LogRecord) -> str | None:
-    """Where the error was raised that a request ended with: who found one can send it again and again."""
+def _place_of_error(record: logging.LogRecord) -> str | None:
+    """Where the error that ended a request was raised: a client can repeat such a request."""
     error = record.exc_info[1] if record.exc_info else None
     if error is None or not str(record.msg).startswith(_DEFECT):
         return None
@@ -456,4 +458,4 @@ def _place_of_defect(record: logging.LogRecord) -> str | None:
     return f"{type(error).__name__} {where}"
 
 
-_QUIET = Throttle(_FLOODS)
+_QUIET = Throttle(_THROTTLED)

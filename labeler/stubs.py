@@ -16,7 +16,7 @@ _MODULE, _WRITER = "gradio.component_meta", "create_or_modify_pyi"
 
 
 class _WithoutStubs(MetaPathFinder):
-    """Finds the module as usual and replaces the function in it that writes stubs."""
+    """Finds the module as usual and replaces its function that writes stubs."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -39,6 +39,6 @@ class _WithoutStubs(MetaPathFinder):
 
 
 def leave_out_stubs() -> None:
-    """Make the next import of Gradio write no stubs; no effect if it is imported already."""
+    """Make the next import of Gradio write no stubs; no effect if it is already imported."""
     if _MODULE not in sys.modules:
         sys.meta_path.insert(0, _WithoutStubs())

@@ -1,4 +1,4 @@
-"""Uploads by researchers. A separate route, because Gradio's uploads work on every page for everybody.
+"""Uploads by researchers. A separate route, because Gradio's uploads accept files on all pages.
 
 `labeler/security/access.py` limits a file to `MAX_UPLOAD_BYTES` (32 MB) and refuses annotators; this
 module limits it to `MAX_ROWS`.
@@ -23,20 +23,20 @@ from storage.importing.imports import import_pairs
 from storage.importing.row_notes import BadFile
 
 MAX_ROWS = 100_000
-"""Rows of an uploaded file: the web process holds all of them while it checks them."""
+"""Rows of an uploaded file, because the web process holds all of them in memory."""
 MAX_REPORTED_ROWS = 20
-"""Bad rows, skipped rows and warnings in an answer, at most, of each."""
+"""Limit in a response for each of bad rows, skipped rows and warnings."""
 
 
 def upload_routes(db: Database) -> APIRouter:
     """``POST /research/upload/pairs?name=FILE`` with the file as the body.
 
-    The access check allows only researchers of this site and limits the body. The answer is the
-    import's report. If rows are bad, nothing is stored, and the answer is 422 with ``rows``: the
-    first bad ones, each with ``line`` and ``reason``.
+    The access check allows only researchers and limits the body. The response is the import's
+    report. If rows are bad, nothing is stored, and the response is 422 with ``rows``: the first bad
+    rows, each with ``line`` and ``reason``.
     """
     routes = APIRouter(prefix="/research/upload")
-    # Uploads wait for each other and do not take the threads that answer annotators.
+    # Uploads run one after another and leave the other threads to annotators.
     one_at_a_time = CapacityLimiter(1)
 
     @routes.post("/pairs")

@@ -1,8 +1,8 @@
-// The desk: what buttons and keys do; `wire` has both maps.
+// The page's controller; `wire` maps buttons and keys to methods.
 
 const HISTORY = 50; // latest acts of this page, which it can undo without asking the server
 const REFRESH = 60000; // milliseconds between requests for the counts and the guidelines
-const UNREAD = 250; // milliseconds in which nobody can read a pair: a judgment within them is a slip
+const UNREAD = 250; // milliseconds in which nobody can read a pair: a judgment is then a slip
 
 class Desk {
   constructor(person, progress) {
@@ -12,7 +12,7 @@ class Desk {
     this.shown = null;
     this.judging = false; // whether a pair was shown since the page last said that none is left
     this.known = new WeakSet(); // pairs that were on the screen before
-    this.fresh = false; // whether the pair on the screen is there for the first time
+    this.fresh = false; // whether the pair is on the screen for the first time
     this.keysOff = recall("keys") === "off"; // single-letter shortcuts: speech input can trigger them
     this.plain = false;
     this.everSaved = false;
@@ -48,9 +48,9 @@ class Desk {
   show() {
     const pair = this.buffer.current;
     if (!pair) {
-      // Acts that only this page keeps would be lost with it.
+      // Leaving the page would lose acts that are only in memory.
       if (this.buffer.reason === "signed-out" && !this.outbox.hasVolatileActs) return location.assign("/sign-in?next=/label/");
-      // The last answer is older than these judgments; the next one has been requested.
+      // The last answer is older than these judgments; a new one has been requested.
       const reason = this.buffer.reason === "labeling" && this.buffer.fetching ? "loading" : this.buffer.reason;
       const state = reason === "loading" ? "loading" : "idle";
       if (state === "idle" && this.judging) announce(IDLE[reason]?.[0] || IDLE.labeling[0]);
@@ -59,7 +59,7 @@ class Desk {
       showIdle(reason, this.progress.today, this.buffer.withOthers);
       this.shown = null;
     } else if (pair !== this.shown) {
-      if (!this.shown) this.refresh(); // new pairs have come, which the counts lack
+      if (!this.shown) this.refresh(); // the counts do not include the new pairs yet
       this.shown = pair;
       this.judging = true;
       this.fresh = !this.known.has(pair);
@@ -75,7 +75,7 @@ class Desk {
     this.showVerdict();
   }
 
-  // Somebody who has signed in since must not undo the acts of the person before.
+  // A person who has signed in since must not undo another person's acts.
   showVerdict() {
     const undoable = (this.history.length || this.latest) && this.buffer?.reason !== "somebody-else";
     showVerdict(Boolean(this.shown || undoable));
@@ -113,7 +113,7 @@ class Desk {
 
   // Acts
 
-  // A key pressed twice or a burst of them would judge or skip a pair that nobody has read.
+  // A repeated key would judge or skip a pair that nobody has read.
   get unread() {
     return this.fresh && this.stopwatch.read() < UNREAD;
   }
@@ -159,7 +159,7 @@ class Desk {
     dialog.showModal();
   }
 
-  // The page undoes its own last act at once; only the server knows an older one.
+  // The page undoes its own last act immediately; only the server knows older ones.
   undo() {
     const last = this.history.pop();
     if (last && this.outbox.refused.some((act) => act.id === last.id)) {
@@ -177,8 +177,8 @@ class Desk {
     }
   }
 
-  // The latest act from before this page was loaded: one that still waits to be sent, or the server's.
-  // The undo names it, so that a late undo takes back nothing that was done since.
+  // The latest act from before this page was loaded: an unsent one, or the server's latest.
+  // The undo names it, so that a late undo cannot withdraw a later act.
   get latest() {
     const undone = this.outbox.waiting.map((act) => act.body.replaces);
     const acts = this.outbox.waiting.filter((act) => !act.path.endsWith("/undo") && !undone.includes(act.id));
@@ -192,7 +192,7 @@ class Desk {
     announce("Undone. The pair is back.");
   }
 
-  // The server's answer may be late. If the annotator is writing by then, the pair on the screen stays.
+  // The server's answer may be late: if the annotator is writing by then, keep the pair on screen.
   cameBack(pair) {
     const writing = $("dialog[open]") || document.activeElement?.closest?.(".desk textarea");
     if (!writing) return this.comeBack(pair, EMPTY);
@@ -257,7 +257,7 @@ class Desk {
     $(".figures").showModal();
   }
 
-  // The page stays as it is if the guidelines are unchanged or the server does not answer.
+  // Nothing changes if the guidelines are unchanged or the server does not answer.
   async loadGuidelines() {
     let answer;
     try {
@@ -274,7 +274,7 @@ class Desk {
     if (!panel.hidden) return remember(this.readGuidelines, data.version);
     const read = recall(this.readGuidelines);
     $(".fresh").hidden = read === data.version;
-    // The first time, they open by themselves if the window is wide enough.
+    // The first time, they open automatically if the window is wide enough.
     if (read === null && window.innerWidth > 1300) this.toggleGuidelines();
   }
 
@@ -305,7 +305,7 @@ class Desk {
     for (const button of $$("[data-outcome]")) {
       button.onclick = (event) => {
         if (this.slipped(event)) return;
-        // A clicked button keeps the focus: at the next key it would get a ring, as if it were chosen.
+        // A clicked button keeps the focus: the next key would show its focus ring, as if chosen.
         if (event.detail) button.blur();
         this.judge(button.dataset.outcome);
       };
@@ -346,20 +346,20 @@ class Desk {
     window.addEventListener("online", () => this.wake());
     window.addEventListener("focus", () => this.wake());
     this.toggleDetails(recall("details") === "true");
-    // The guidelines end above the bar of buttons, whose height changes with Details.
+    // The guidelines end above the button bar, whose height changes with Details.
     new ResizeObserver(([{ target }]) => {
       $(".desk").style.setProperty("--verdict", `${target.offsetHeight}px`);
     }).observe($(".verdict"));
   }
 
-  // Double clicks come slower than double keys.
+  // Double clicks are slower than repeated keys.
   slipped(event) {
     return event.detail >= 2 || this.unread;
   }
 
   press(event, keys) {
     if (event.key === "Escape") return this.escape(event);
-    // Enter held down would press a button in focus again and again.
+    // Holding Enter would repeatedly press the focused button.
     if (event.repeat && event.key === "Enter" && event.target.closest("button")) event.preventDefault();
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) return this.send(event);
     if (this.keysOff || event.repeat || event.ctrlKey || event.metaKey || event.altKey || $("dialog[open]")) return;

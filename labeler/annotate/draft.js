@@ -1,15 +1,13 @@
-// What the annotator enters about the pair on the screen besides the outcome: strength, criteria and
-// comment.
+// The annotator's unsent input for a pair besides the outcome: strength, criteria and comment.
 
 const EMPTY = { strength: null, criteria: {}, comment: "" };
-const FORGET = 7 * 24 * 3600 * 1000; // milliseconds after which nobody comes back to a draft
+const FORGET = 7 * 24 * 3600 * 1000; // milliseconds after which a draft is deleted
 
-// Drafts that were not sent yet, one for each annotator and pair.  Like the outbox, they survive a
-// reload.
+// Unsent drafts, one for each annotator and pair.  Like the outbox, they survive a reload.
 class Drafts {
   constructor(annotator) {
     this.prefix = `kitestring.draft.${annotator}.`;
-    this.kept = new Map(); // for a browser that keeps nothing
+    this.kept = new Map(); // for a browser without localStorage
     this.tidy();
   }
 
@@ -34,7 +32,7 @@ class Drafts {
     try {
       return JSON.parse(localStorage.getItem(key)) || EMPTY;
     } catch {
-      return EMPTY; // no storage, or not written by us: a draft is not a label
+      return EMPTY; // no storage, or unreadable: losing a draft is acceptable
     }
   }
 
@@ -56,7 +54,7 @@ class Drafts {
 }
 
 class Draft {
-  // `changed()` after everything the annotator does to it.
+  // Calls `changed()` after every change by the annotator.
   constructor({ changed }) {
     this.changed = changed;
     this.clear();

@@ -1,8 +1,8 @@
-// Acts that are not saved yet.  Each act is in localStorage under a key of its own, so two tabs cannot
+// Acts that are not saved yet.  Each has its own key in localStorage, so that two tabs cannot
 // overwrite each other's, and belongs to one annotator, because people share browsers.
 // Acts are sent one after the other, in order: an undo must not overtake the label it undoes.
-// An act stays and is sent again without a connection, and after any 5xx (503: the server's disk
-// refused the write), 401, 403, 408 and 429.  After any other 4xx it is shown as not saved.
+// An act is sent again after a failed connection, any 5xx (503: the server's disk refused the
+// write), 401, 403, 408 and 429.  After any other 4xx it is shown as not saved.
 
 const RETRY = { first: 500, longest: 15000 }; // milliseconds
 const TIMEOUT = 20000;
@@ -38,10 +38,10 @@ async function request(method, path, body, annotator) {
   return { status: response.status, data };
 }
 
-// A path whose answer counts "today", with the minutes that this browser's clock is ahead of UTC.
+// Adds this browser's offset from UTC in minutes to a path whose answer counts "today".
 const byOwnDay = (path) => `${path}?offset=${-Math.round(new Date().getTimezoneOffset())}`;
 
-// crypto.randomUUID exists only behind TLS or on localhost; a lab's http://host:7860 is neither.
+// crypto.randomUUID exists only with TLS or on localhost, but a lab may use http://host:7860.
 function newId() {
   const bytes = crypto.getRandomValues(new Uint8Array(16));
   bytes[6] = (bytes[6] & 0x0f) | 0x40;
@@ -51,8 +51,8 @@ function newId() {
 }
 
 class Outbox {
-  // `changed()` after every change of state, `saved(act, data)` after each commit, `discarded(act)`
-  // when the annotator gives one up.
+  // Calls `changed()` after every change of state, `saved(act, data)` after each commit, and
+  // `discarded(act)` when the annotator discards one.
   constructor(annotator, { changed, saved, discarded }) {
     this.annotator = annotator;
     this.prefix = `kitestring.outbox.${annotator}.`;
@@ -60,7 +60,7 @@ class Outbox {
     this.saved = saved;
     this.discarded = discarded;
     this.acts = []; // {id, path, body, note, at, refused: sentence|null}
-    this.sendError = null; // why the first act is still here: {kind, sentence}
+    this.sendError = null; // why the first act was not sent: {kind, sentence}
     this.durable = true;
     this.sending = false;
     this.pause = RETRY.first;
@@ -106,7 +106,7 @@ class Outbox {
     return this.acts.filter((act) => act.refused !== null);
   }
 
-  // Comparisons that the server must not send again while their acts are here.
+  // Comparisons with unsent acts, which the server must not send again.
   get comparisons() {
     return this.acts.map((act) => act.body.comparison).filter(Boolean);
   }
@@ -151,7 +151,7 @@ class Outbox {
     this.send();
   }
 
-  // Send the waiting acts, in one loop at a time.  After a failure the act stays, and the pause doubles.
+  // Send the waiting acts, in one loop at a time.  After a failure, retry with twice the pause.
   async send() {
     if (this.sending) return;
     this.sending = true;
@@ -172,7 +172,7 @@ class Outbox {
     this.changed();
   }
 
-  // True when the act needs no further sending.
+  // Returns whether the act is done, so that it is not sent again.
   async sendOne(act) {
     let answer;
     try {

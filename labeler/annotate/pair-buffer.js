@@ -1,11 +1,11 @@
-// The buffer of pairs: the one on the screen and the next few, fetched ahead.
+// The buffer of pairs: the pair on the screen and the next few.
 
 const KEEP = 4;
 const POLL = { first: 500, longest: 15000 }; // milliseconds, while there is nothing to judge
 
 class PairBuffer {
-  // `held()` names further comparisons that must not come again; `changed()` when the first pair,
-  // or the reason why there is none, may have changed.
+  // `held()` returns further comparisons that the server must not send again; `changed()` is called
+  // when the first pair, or the reason why there is none, may have changed.
   // `shown` is the id of the pair that was on the screen before a reload; it comes first if the
   // annotator still has it.
   constructor(annotator, { held, changed, shown }) {
@@ -14,7 +14,7 @@ class PairBuffer {
     this.pairs = [];
     this.held = held;
     this.changed = changed;
-    this.withOthers = 0; // pairs that others hold; known while there is nothing to judge
+    this.withOthers = 0; // pairs leased to others; known while there is nothing to judge
     this.reason = "loading"; // loading, a phase of the loop, unreachable, signed-out, somebody-else
     this.fetching = false;
     this.pause = POLL.first;
@@ -25,8 +25,8 @@ class PairBuffer {
     return this.pairs[0] || null;
   }
 
-  // Remove the first pair.  Call `fill` only after its act is in `held`: until the act has arrived,
-  // the server sends a leased pair again.
+  // Remove the first pair.  Call `fill` only after its act is in `held`: until the server has the
+  // act, it sends a leased pair again.
   advance() {
     this.pairs.shift();
   }
@@ -36,7 +36,7 @@ class PairBuffer {
     this.changed();
   }
 
-  // The pair comes after the one on the screen.
+  // Put the pair after the one on the screen.
   putNext(pair) {
     const [current, ...rest] = this.pairs.filter((each) => each.id !== pair.id);
     this.pairs = current ? [current, pair, ...rest] : [pair];
@@ -58,7 +58,7 @@ class PairBuffer {
     if (found) {
       this.pause = POLL.first;
     } else if (this.pairs.length < KEEP) {
-      // No pair or no connection: ask again, less and less often.
+      // No pair or no connection: ask again with increasing pauses.
       this.timer = setTimeout(() => this.fill(), this.pause);
       this.pause = Math.min(this.pause * 1.5, POLL.longest);
     }
@@ -98,7 +98,7 @@ class PairBuffer {
   }
 }
 
-// Milliseconds that the page was visible since `start`.
+// Milliseconds for which the page was visible since `start`.
 class Stopwatch {
   constructor() {
     this.start();

@@ -1,6 +1,6 @@
 """The annotator's HTTP interface (docs/http.md).
 
-`session` decides what is shown, `storage.labeling.judgments` what is stored.
+`session` reads what the page shows; `storage.labeling.judgments` stores the annotator's acts.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ _MAX_FIELDS = 20
 
 
 def _with_few_names(value: Any) -> Any:
-    """Checked first: each unknown name would be a separate error, and ten thousand take seconds."""
+    """Limit the fields before other checks: each unknown one is an error; 10,000 take seconds."""
     if isinstance(value, dict) and len(value) > _MAX_FIELDS:
-        raise ValueError(f"has {len(value):,} fields, and {_MAX_FIELDS} are the most")
+        raise ValueError(f"has {len(value):,} fields; the limit is {_MAX_FIELDS}")
     return value
 
 
@@ -62,7 +62,7 @@ class ActBody(BaseModel):
     id: UUID
 
     def fields(self) -> dict[str, Any]:
-        """The checked body, under the names that `storage.labeling.judgments` takes."""
+        """The checked body as arguments of `storage.labeling.judgments`."""
         return self.model_dump(mode="json")
 
     @model_validator(mode="before")
@@ -104,14 +104,14 @@ class UndoBody(ActBody):
     replaces: UUID | None = None
 
 
-# async: FastAPI would send a plain function to a thread for this one line
+# async, because FastAPI would run a plain function in a thread
 async def _current_annotator(
     request: Request, x_kitestring_annotator: Annotated[str | None, Header()] = None
 ) -> Annotator:
     identity: Identity | None = request.state.identity
     if identity is None:
         raise HTTPException(401, "Sign in first.")
-    # In a shared browser, the cookie may belong to somebody else than the person who opened the page.
+    # In a shared browser, another person may have signed in since the page was opened.
     if x_kitestring_annotator not in (None, identity.annotator.id):
         raise HTTPException(403, "Someone else has signed in with this browser. Reload the page.")
     return identity.annotator
@@ -123,7 +123,7 @@ Offset = Annotated[int, Query(ge=-840, le=840)]
 
 
 def label_routes(db: Database) -> APIRouter:
-    """The routes under ``/label/api``.  Plain functions read the database, in threads."""
+    """The routes under ``/label/api``.  FastAPI runs the plain functions in threads."""
     routes, session = APIRouter(prefix="/label/api"), LabelSession(db)
 
     @routes.get("/next")
@@ -140,13 +140,13 @@ def label_routes(db: Database) -> APIRouter:
                 "waiting_for": session.waiting_for(),
                 "with_others": session.with_others(annotator),
             }
-        # Made here, in the thread: FastAPI would copy every text once more in the event loop.
+        # Encoded here, in the thread: FastAPI would copy every text again in the event loop.
         return JSONResponse({"pairs": [asdict(pair) for pair in pairs], **none})
 
     @routes.post("/judgments")
     async def judge(body: JudgmentBody, annotator: CurrentAnnotator) -> JSONResponse:
-        # Answers only after the commit, because "Saved" on the screen must be true.  It does not block
-        # a thread: a group of writes may be larger than the number of threads.
+        # Answers only after the commit, because "Saved" on the screen must be true.  It does not
+        # block a thread, because a group of writes may be larger than the number of threads.
         operation = judgments.judgment_operation(annotator=annotator.id, **body.fields())
         stored = await asyncio.wrap_future(db.submit(operation))
         return JSONResponse({"id": stored.id, "saved": True})
@@ -183,10 +183,10 @@ def label_routes(db: Database) -> APIRouter:
 
 
 def explain_errors(app: FastAPI) -> None:
-    """Every refusal is ``{"error": "a sentence"}``.
+    """Answer every refused request with ``{"error": "a sentence"}``.
 
-    Most 4xx: the same request will fail again; after 401, 408 and 429 it can succeed later. 5xx: send
-    the same request again later; with 503, nothing was stored.
+    After most 4xx, the same request will fail again; after 401, 408 and 429 it can succeed later.
+    After a 5xx, the client should retry later; after a 503, nothing was stored.
     """
 
     def answer(status: int) -> Any:
@@ -224,7 +224,7 @@ _UNREADABLE = "There was an error parsing the body"
 
 
 NOT_STORED = "The server cannot save right now. No saved label is lost. Tell the researcher"
-"""What annotators read if a write fails.  It names no files, which only researchers may know."""
+"""The message to annotators if a write fails.  Only researchers may see file names."""
 
 
 def _is_researcher(request: Request) -> bool:
@@ -241,6 +241,6 @@ def _sentence(error: Exception) -> str:
 
 
 def _about_field(problem: Mapping[str, Any]) -> str:
-    """The field and what is wrong with it, for one problem that pydantic found."""
+    """The field and the message of one pydantic error."""
     field = ".".join(str(part) for part in problem["loc"][1:] if part != "[key]") or "The body"
     return f"{field}: {problem['msg'].removeprefix('Value error, ')}."

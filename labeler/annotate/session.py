@@ -1,9 +1,9 @@
-"""What annotators are shown, without HTTP and pages.
+"""The content of the annotator's page, independent of HTTP.
 
 An annotator sees a pair *blind*: two texts called A and B, without model names, scores or anything
-else that identifies a policy. The side of each completion follows from annotator and comparison
-(`shown_swapped` in `storage/sides.py`), so a reload cannot swap them. What is returned as done is
-committed.
+else that identifies a policy. The side of each completion depends on annotator and comparison
+(`shown_swapped` in `storage/sides.py`), so a reload cannot swap them. Methods return after the
+commit.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from storage.records import (
 from storage.tables import iterations, settings
 
 MAX_AT_ONCE = queue.AT_ONCE
-"""Pairs handed out by one request."""
+"""Limit of pairs per request."""
 MAX_RESPONSE_LENGTH = 2_000_000
-"""Characters of the pairs of one request; one pair is handed out whatever its size."""
+"""Limit of characters per request; the first pair is always returned."""
 
 DEFAULT_GUIDELINES = """\
 Choose the response that you would prefer if you had asked the question.
@@ -50,7 +50,7 @@ you cannot judge. Flag a pair that should not be here (broken text, private data
 
 @dataclass(frozen=True, kw_only=True)
 class ShownText:
-    """A text as written and as safe HTML."""
+    """A text in its original form and as safe HTML."""
 
     text: str
     html: str
@@ -65,9 +65,9 @@ class ShownMessage(ShownText):
 
 @dataclass(frozen=True, kw_only=True)
 class ShownPair:
-    """A comparison as one annotator sees it: `a` is shown on the left or above, `b` on the right or below.
+    """A comparison as one annotator sees it, `a` on the left or above `b`.
 
-    `notice` says what holds for the looks of both responses where it is not the usual; mostly "".
+    `notice` says why both responses are not fully formatted; usually "".
     """
 
     id: str
@@ -78,13 +78,13 @@ class ShownPair:
 
     @property
     def size(self) -> int:
-        """Its characters, as written and as HTML."""
+        """Characters of all texts and their HTML."""
         return sum(len(each.text) + len(each.html) for each in (*self.prompt, self.a, self.b))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Undone:
-    """The act that was taken back, and its pair to judge again."""
+    """The act that was undone, and its pair to judge again."""
 
     id: str
     kind: str
@@ -92,10 +92,7 @@ class Undone:
 
 
 class LabelSession:
-    """What annotators are shown; one object serves all of them.  Thread-safe.
-
-    Their acts (judge, skip, flag) go to `storage.labeling.judgments` unchanged.
-    """
+    """The content of the annotator's page; one object serves all annotators.  Thread-safe."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
@@ -103,7 +100,7 @@ class LabelSession:
     def next(self, annotator: Annotator, n: int, holding: Sequence[str] = ()) -> list[ShownPair]:
         """Up to `n` pairs to judge, leased to `annotator`, without those they are `holding`.
 
-        Fewer if they are large: the others stay leased to the annotator and come with the next request.
+        If pairs are large, some stay leased to the annotator until the next request.
         """
         if not 1 <= n <= MAX_AT_ONCE:
             raise ValueError(f"n={n} must be between 1 and {MAX_AT_ONCE}.")
@@ -121,24 +118,24 @@ class LabelSession:
     def waiting_for(self) -> str:
         """The phase of the current iteration, or "nothing" before the first.
 
-        The page shows it if no pair is left for an annotator. In every phase, annotators receive the
-        pairs of the newest iteration that has any.
+        The page shows it if no pair is left for an annotator. In every phase, annotators receive
+        the pairs of the newest iteration that has any.
         """
         latest = iterations.latest(self._db)
         return latest.phase if latest else "nothing"
 
     def undo(self, annotator: Annotator, *, id: str, replaces: str | None = None) -> Undone:
-        """Take back the act `replaces`, or their latest one; its pair comes back, sides as before."""
+        """Undo the act `replaces`, or their latest one; returns its pair with the same sides."""
         undone = judgments.undo(self._db, id=id, annotator=annotator.id, replaces=replaces)
         pair = queue.pair(self._db, annotator.id, undone.comparison)
         return Undone(id=undone.id, kind=_kind(undone), pair=_render_pair(pair))
 
     def with_others(self, annotator: Annotator) -> int:
-        """How many pairs that they could judge are held by others now; they may receive them later."""
+        """How many pairs they could judge are leased to others; they may receive them later."""
         return queue.leased_to_others(self._db, annotator.id)
 
     def progress(self, annotator: Annotator, *, offset: int = 0) -> dict[str, Any]:
-        """The fields of `queue.Progress`, and the id of their ``latest`` act that is not undone or revised.
+        """The fields of `queue.Progress`, and ``latest``, the id of the act that undo withdraws.
 
         `offset`: minutes that their clock is ahead of UTC.
         """
@@ -146,9 +143,10 @@ class LabelSession:
         return asdict(found) | {"latest": judgments.latest(self._db, annotator.id)}
 
     def figures(self, annotator: Annotator, *, offset: int = 0) -> OwnFigures:
-        """Their own work in figures, see `own_figures`; nobody else's can be asked for.
+        """Figures about their own work, see `own_figures`.
 
-        Only ``today`` follows their clock: a midnight of their choice would reveal today's answers of others.
+        Only ``today`` uses their time zone: a midnight of their choice would reveal others' answers
+        of today.
         """
         moment = now()
         found = queue.progress(self._db, annotator.id, since=queue.midnight(moment, offset))
@@ -156,7 +154,7 @@ class LabelSession:
         return replace(figures, today=found.today)
 
     def guidelines(self) -> dict[str, str]:
-        """The guidelines as written and rendered; ``version`` changes with the text."""
+        """The guidelines as text and HTML; ``version`` changes with the text."""
         text = str(settings.get(self._db, "guidelines", DEFAULT_GUIDELINES))
         return {"version": digest(text), "text": text, "html": render(text, document=True)}
 

@@ -31,7 +31,7 @@ function setTheme(theme) {
   remember("theme", theme);
 }
 
-// Who is signed in comes first, because each annotator has their own outbox.
+// Asks first who is signed in, because each annotator has their own outbox.
 async function start() {
   let pause = 500;
   for (;;) {

@@ -1,4 +1,4 @@
-// From state to screen.  Only html made by the server's renderer is ever set as HTML.
+// Shows state on the screen.  Only HTML from the server's renderer is set as HTML.
 
 const $ = (selector) => element.querySelector(selector);
 const $$ = (selector) => [...element.querySelectorAll(selector)];
@@ -6,7 +6,7 @@ const $$ = (selector) => [...element.querySelectorAll(selector)];
 const ROLES = { system: "System", user: "User", assistant: "Assistant" };
 const OUTCOMES = { a: "A is better", b: "B is better", tie: "Tie", both_bad: "Both bad" };
 const CRITERIA = { helpful: "More helpful", truthful: "More truthful", harmless: "More harmless", clear: "Clearer" };
-// Title and sentence while no pair is left to judge: by phase of the loop, or what prevents one.
+// Title and sentence while there is no pair to judge, by phase of the loop or problem.
 const NEXT_ITERATION = ["All caught up", "You have no pairs left to judge. New pairs will appear here after the next sampling."];
 const IDLE = {
   loading: ["Loading", "The next pairs are being loaded."],
@@ -46,7 +46,7 @@ function showPair(pair, plain) {
   });
   $(".prompt").replaceChildren(...turns);
   $(".notice").textContent = pair.notice;
-  $(".notice").hidden = !pair.notice || plain; // it is about how they are formatted
+  $(".notice").hidden = !pair.notice || plain; // the notice is about formatting
   fillText($(".response.a .text"), pair.a, plain);
   fillText($(".response.b .text"), pair.b, plain);
 }

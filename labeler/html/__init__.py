@@ -1,1 +1,1 @@
-"""HTML from records and from text that strangers wrote."""
+"""HTML from records and from untrusted text."""

@@ -1,8 +1,8 @@
-"""A long Markdown text in pieces that can each be rendered in bounded time.
+"""Splits a long Markdown text into pieces, each of which can be rendered in bounded time.
 
-The parser's time grows with the square of what it is given in the worst case, so no more than
-`MAX_PIECE_LENGTH` characters go to it at once.  A longer text is cut where a top-level block ends, never
-inside fenced code: that is as cheap as it is long, and has no limit of its own.
+The parser takes quadratic time in the worst case, so it gets at most `MAX_PIECE_LENGTH` characters
+at a time.  A longer text is cut at the end of a top-level block, never inside fenced code, which
+takes linear time and has no separate limit.
 """
 
 from __future__ import annotations
@@ -12,33 +12,33 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 MAX_PIECE_LENGTH = 20_000
-"""Characters that are parsed at once, fenced code apart."""
+"""Characters that are parsed at once, without fenced code."""
 MAX_WORK = 4 * MAX_PIECE_LENGTH**2
-"""The sum of the squared lengths of a text's pieces: what bounds the time of the whole.  A ``[``
-counts as many characters as make `MAX_PIECE_LENGTH` of `MAX_BRACKETS`."""
+"""The sum of the squared lengths of a text's pieces, which bounds the total time.  A ``[`` counts
+as `MAX_PIECE_LENGTH` / `MAX_BRACKETS` characters."""
 MAX_TEXT_LENGTH = 100_000
-"""Characters of a text that is rendered at all."""
+"""Characters; a longer text is not rendered."""
 MAX_CELLS = 16_000
-"""Lines times the ``|`` of the widest, summed over blocks: a short row of a table is filled up to
-the width of its head."""
+"""Lines times the ``|`` of the widest line, summed over blocks: the parser pads short rows of a
+table to the width of its header."""
 MAX_BRACKETS = 1_000
 """``[`` that are parsed at once: the search for the ends of links is quadratic in them."""
 MAX_FORMULAS = 500
-"""Formulas of a text, by the marks that may begin one; each becomes thirty times as long as it was."""
+"""Possible formulas of a text, counted by their delimiters; MathML is thirty times as long."""
 
-_ENOUGH = 4_000
-"""Characters from which a piece may end at the next border that cuts no list or quote."""
-_PLENTY = 8_000
-"""Characters from which it ends at any border."""
+_SOFT_LENGTH = 4_000
+"""Characters after which a piece ends at the next border that does not cut a list or quote."""
+_HARD_LENGTH = 8_000
+"""Characters after which a piece ends at any border."""
 _FENCE = re.compile(r"((?:[ \t>]|[-+*] |\d+[.)] )*)(`{3,}(?=[^`]*$)|~{3,})")
 _LINES = re.compile(r"[^\n]*\n|[^\n]+")
 _BLANK = re.compile(r"\n[ \t]*\n")
-_GOES_ON = re.compile(r"[-+*>]|\d+[.)]")
+_CONTINUES = re.compile(r"[-+*>]|\d+[.)]")
 
 
 @dataclass(frozen=True)
 class _Block:
-    """Lines that stay together; `code` where they are one fenced block."""
+    """Lines that must not be separated; `code` if they are one fenced block."""
 
     text: str
     code: bool = False
@@ -49,7 +49,7 @@ class _Block:
 
     @property
     def weight(self) -> int:
-        """The characters that it counts as."""
+        """The number of characters as which it counts for `MAX_WORK`."""
         heavy = self.brackets * (MAX_PIECE_LENGTH // MAX_BRACKETS)
         return 0 if self.code else max(len(self.text), heavy)
 
@@ -68,15 +68,15 @@ class _Block:
 
 
 def chunks(text: str) -> list[str] | None:
-    """The pieces of a text, in order; None where one would take too long to render.
+    """The pieces of a text in order, or None if it would take too long to render.
 
-    Put together they are the text.  A text within the limits is one piece.
+    Their concatenation is the text.  A text within the limits is one piece.
     """
     if len(text) > MAX_TEXT_LENGTH:
         return None
     if _Block(text).fits and _cells(text) <= MAX_CELLS and _formulas(text) <= MAX_FORMULAS:
         return [text]
-    # Only from here on does code count less: it is parsed alone, where it cannot be anything else.
+    # From here on code counts less: a fenced block is parsed alone, so it can be nothing else.
     blocks = [piece for block in _blocks(text) for piece in _shortened(block)]
     if sum(b.cells for b in blocks) > MAX_CELLS or not all(b.fits for b in blocks):
         return None
@@ -88,7 +88,7 @@ def chunks(text: str) -> list[str] | None:
 
 
 def _cells(text: str) -> int:
-    """How many cells the tables in a text can have at most; a table ends at a blank line."""
+    """An upper bound of the cells in a text's tables; a table ends at a blank line."""
     if text.count("|") < 2:
         return 0
     tables = [table.split("\n") for table in _BLANK.split(text)]
@@ -96,14 +96,14 @@ def _cells(text: str) -> int:
 
 
 def _formulas(text: str) -> int:
-    """How many formulas a text can have at most: ``$…$``, ``\\(…\\)`` or ``\\[…\\]``."""
+    """An upper bound of the formulas in a text: ``$…$``, ``\\(…\\)`` or ``\\[…\\]``."""
     return text.count("$") // 2 + text.count("\\(") + text.count("\\[")
 
 
 def _blocks(text: str) -> Iterator[_Block]:
-    """Cut before each line at the margin that follows a blank line, and around code at the margin.
+    """Cut before each unindented line after a blank line, and around unindented code.
 
-    Code in a list or a quote is part of that; while it is open nothing is cut.
+    Code in a list or quote belongs to it, and open code is never cut.
     """
     pending: list[str] = []
     fence, margin, quoted, blank = "", False, False, False
@@ -127,7 +127,7 @@ def _blocks(text: str) -> Iterator[_Block]:
 
 
 def _closes(line: str, fence: str, margin: bool) -> bool:
-    """Whether the parser may take this line for the end of the code; at the margin, whether it does."""
+    """Whether the parser may read this line as the end of the code; exact for unindented code."""
     if margin and line.startswith(("    ", "\t")):
         return False
     mark = line.strip(" \t\r\n" if margin else " \t>\r\n")
@@ -135,7 +135,7 @@ def _closes(line: str, fence: str, margin: bool) -> bool:
 
 
 def _shortened(block: _Block) -> Iterator[_Block]:
-    """A block that is too long, cut at its own lines where they are neither rows nor quotes."""
+    """A block that is too long, cut between lines that are neither table rows nor quotes."""
     if block.fits:
         yield block
         return
@@ -153,13 +153,14 @@ def _shortened(block: _Block) -> Iterator[_Block]:
 
 
 def _packed(blocks: list[_Block]) -> Iterator[_Block]:
-    """Blocks put together into pieces that are neither many nor long."""
+    """Join blocks into pieces of moderate length."""
     pending: list[str] = []
     size = brackets = 0
     for block in blocks:
-        goes_on = _GOES_ON.match(block.text) is not None
+        continues = _CONTINUES.match(block.text) is not None
         full = size + len(block.text) > MAX_PIECE_LENGTH or brackets + block.brackets > MAX_BRACKETS
-        if pending and (block.code or full or size >= (_PLENTY if goes_on else _ENOUGH)):
+        enough = _HARD_LENGTH if continues else _SOFT_LENGTH
+        if pending and (block.code or full or size >= enough):
             yield _Block("".join(pending))
             pending, size, brackets = [], 0, 0
         if block.code:

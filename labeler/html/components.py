@@ -1,8 +1,8 @@
 """Numbers, dates and records as text and HTML, for all pages. Pure functions.
 
-Names, comments and samples are hostile. Every piece of HTML is a ``Markup`` built by
-``Markup.format`` and ``join``, which escape everything else. `render` makes the finished piece a
-plain string for a page.
+Names, comments and samples are untrusted. Every piece of HTML is a ``Markup`` built by
+``Markup.format`` and ``join``, which escape everything else. `render` turns the finished piece into
+a plain string for a page.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ DASH = "–"
 Tone = Literal["neutral", "info", "good", "warn", "bad"]
 Align = Literal["left", "right"]
 
-# Lone surrogates (they have no UTF-8), control characters other than tabs and line ends, and marks
-# that change the direction of all following text.
+# Lone surrogates (not valid in UTF-8), control characters except tabs and line ends, and marks that
+# change the direction of all following text.
 _UNSAFE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff\u202a-\u202e\u2066-\u2069]")
 
 
@@ -77,7 +77,7 @@ def number(value: float | int | None, digits: int = 3) -> str:
 
 
 def scientific(value: float, decimals: int) -> str:
-    """``3.00e-6``: without leading zeros in the exponent."""
+    """Scientific notation without leading zeros in the exponent: ``3.00e-6``."""
     mantissa, exponent = f"{value:.{decimals}e}".split("e")
     return _minus(f"{mantissa}e{int(exponent)}")
 
@@ -87,14 +87,14 @@ def _minus(text: str) -> str:
 
 
 def decimal(value: float | None, digits: int = 2) -> str:
-    """A fixed number of decimals, so that figures in a column line up."""
+    """A number with fixed decimals, so that figures in a column line up."""
     if value is None or not math.isfinite(value):
         return DASH
     return _minus(f"{value:z,.{digits}f}")
 
 
 def signed(value: float | None, digits: int = 2) -> str:
-    """As `decimal`, with the sign of positive values shown too."""
+    """Like `decimal`, with a sign before positive values too."""
     text = decimal(value, digits)
     return f"+{text}" if value is not None and 0 < value < math.inf else text
 
@@ -107,7 +107,7 @@ def percent(value: float | None, digits: int = 0) -> str:
 
 
 def interval(low: float | None, high: float | None) -> str:
-    """An interval of a share, ``66–81%``; empty if it is unknown."""
+    """An interval of a share, ``66–81%``; empty if unknown."""
     if low is None or high is None or not (math.isfinite(low) and math.isfinite(high)):
         return ""
     return f"{100 * low:.0f}–{100 * high:.0f}%"
@@ -140,7 +140,7 @@ def ago(then: datetime, now: datetime) -> str:
 
 
 def moment(value: datetime | None) -> Markup:
-    """A time in UTC, to the minute; to the second on hover."""
+    """A time in UTC to the minute; hovering shows the second."""
     if value is None:
         return Markup(DASH)
     return Markup('<time datetime="{}" title="{} UTC">{}</time>').format(
@@ -149,7 +149,7 @@ def moment(value: datetime | None) -> Markup:
 
 
 def sentence(text: str) -> str:
-    """Text with a capital letter and a period; a name such as ``ppo.lr`` at its start stays."""
+    """Text with an initial capital and a period; a name such as ``ppo.lr`` is not capitalized."""
     text = text.strip()
     first = text.split(" ", 1)[0]
     if first.isalpha():
@@ -172,7 +172,7 @@ def badge(text: str, tone: Tone = "neutral", *, dot: bool = False) -> Markup:
 
 
 def info(text: str) -> Markup:
-    """A mark that shows an explanation when it is hovered, focused or tapped."""
+    """An icon that shows an explanation when it is hovered, focused or tapped."""
     if not text:
         return Markup("")
     return Markup(
@@ -211,7 +211,7 @@ def note(tone: Tone, title: str, body: Any = "") -> Markup:
 
 
 def empty(title: str, body: Any = "") -> Markup:
-    """A placeholder that says what will be shown here and when."""
+    """A placeholder that says what will appear here and when."""
     return Markup('<div class="ks-empty"><b>{}</b><p>{}</p></div>').format(title, body)
 
 
@@ -240,7 +240,7 @@ class Column:
 
 
 def with_interval(value: float | None, low: float | None, high: float | None) -> Markup:
-    """A share with its 95% interval in a paler tone."""
+    """A share with its 95% interval in a muted tone."""
     return Markup('<span>{} <span class="ks-muted">{}</span></span>').format(
         percent(value), interval(low, high)
     )

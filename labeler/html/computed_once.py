@@ -1,4 +1,4 @@
-"""A cache that is limited in bytes, because users' texts and their HTML may be large."""
+"""A cache with a limit in bytes, because users' texts and their HTML may be large."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ComputedOnce(Generic[P, T]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
         if kwargs:
-            raise TypeError("a kept function takes its arguments by position")
+            raise TypeError("a cached function takes its arguments by position")
         with self._lock:
             if (known := self._results.get(args)) is not None:
                 self._results.move_to_end(args)

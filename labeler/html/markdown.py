@@ -1,11 +1,11 @@
-"""Hostile Markdown → HTML that is safe and fair.
+"""Untrusted Markdown → HTML that is safe and fair.
 
 Safe: model output has no raw HTML, no images, only web links that show their target, and nothing
 that leaves its box or takes unbounded time. Guidelines are rendered in the same way.
 
-Fair: both responses of a pair are rendered alike. What cannot be done for one of them (Markdown,
-formulas, colors of code) is done for neither. If Markdown or formulas are not rendered, the page
-says so.
+Fair: both responses of a pair are rendered alike. A feature (Markdown, formulas, syntax colors)
+that cannot be rendered for one of them is switched off for both. The page says so if it is Markdown
+or formulas.
 
 Each block has its own text direction.
 """
@@ -38,26 +38,26 @@ from labeler.html.mathml import mathml
 MAX_CODE_LENGTH = 8_000
 """Characters of one code block that are colored; a longer one is shown without colors."""
 MAX_BLANK_LENGTH = 500
-"""Characters of consecutive white space in such a block: Python's lexer is quadratic in them."""
+"""Consecutive white space characters in such a block: Python's lexer is quadratic in them."""
 MAX_TOTAL_CODE = 20_000
 """Characters of code that are colored in one text."""
 MAX_SLOW_CODE = 2_000
-"""The same in languages whose lexers take quadratic time on some input."""
+"""Like `MAX_TOTAL_CODE`, for languages whose lexers take quadratic time on some input."""
 _SLOW_LANGUAGES = frozenset(["c", "cpp", "c++", "csharp", "java", "ts", "typescript"])
 MAX_SQUARED_CODE = 5_000**2
-"""The squared lengths of the blocks of one text in languages whose lexers take a second for the
-worst 8,000 characters, and a quarter of that for half as many."""
+"""Sum of the squared lengths of one text's blocks, for languages whose lexers take one second for
+the worst 8,000 characters, and quadratic time."""
 _SQUARED_LANGUAGES = frozenset(
     ["css", "go", "html", "http", "ini", "javascript", "js", "r", "toml", "xml", "yaml"]
 )
 MAX_LATEX = 20_000
-"""Characters of the formulas of one text that are typeset; the worst take half a second."""
+"""Characters of formulas that are typeset in one text; the worst case takes half a second."""
 MAX_CACHED_BYTES = 64_000_000
-"""Bytes of texts and their HTML that are kept; a pair is rendered for each of its annotators."""
+"""Bytes of texts and their HTML in the cache; a pair is rendered for each of its annotators."""
 MAX_DEPTH = 30
 """Levels of nested quotes and lists; a text that nests deeper is shown as plain text."""
 
-# Only lexers whose regular expressions are linear in practice, or bounded; others are shown uncolored.
+# Only lexers that take linear or bounded time in practice; other languages are not colored.
 _LANGUAGES = """
     bash sh shell c cpp c++ csharp css diff go haskell html http ini java javascript js json kotlin
     lua php python py r ruby rust scala sql swift toml typescript ts xml yaml
@@ -71,7 +71,7 @@ _MAX_DEFINITIONS = 500
 
 
 class Style(NamedTuple):
-    """How a text is rendered; what one response cannot have is switched off for both."""
+    """How a text is rendered; a feature that fails for one response is switched off for both."""
 
     document: bool = False
     math: bool = True
@@ -80,7 +80,7 @@ class Style(NamedTuple):
 
 @dataclass(frozen=True)
 class Rendered:
-    """HTML, and which of ``math`` and ``colors`` some part of the text could not be given."""
+    """HTML, and which of ``math`` and ``colors`` failed for some part of the text."""
 
     html: str
     lacks: frozenset[str]
@@ -92,15 +92,15 @@ NOTICES = {
     "math": "The formulas of both responses are shown as LaTeX: one of them has a formula that "
     "cannot be typeset, or too many formulas.",
 }
-"""The page's notice for a pair that is not rendered in full; uncolored code needs none."""
+"""The page's notices for pairs that are not fully formatted; uncolored code needs none."""
 
 
 def render(text: str, *, document: bool = False) -> str:
     """`text` (Markdown) as an HTML fragment.
 
-    Single line breaks are kept, as chat interfaces do, unless it is a `document`; TeX in ``$…$``,
-    ``$$…$$``, ``\\(…\\)`` and ``\\[…\\]`` becomes MathML; fenced code is colored.  Of GitHub's Markdown
-    there are tables, ``~~struck~~`` text and lists of tasks.
+    Single line breaks are kept, as in chat interfaces, unless it is a `document`.  TeX in ``$…$``,
+    ``$$…$$``, ``\\(…\\)`` and ``\\[…\\]`` becomes MathML; fenced code is colored.  GitHub's tables,
+    ``~~strikethrough~~`` and task lists are supported.
     """
     found = rendered(text, Style(document=document))
     return plain(text) if found is None else found.html
@@ -120,30 +120,30 @@ def render_pair(one: str, other: str) -> tuple[str, str, str]:
 
 
 def plain(text: str) -> str:
-    """`text` exactly as written; each of its lines has a direction of its own."""
+    """`text` exactly as written; each line has its own direction."""
     return f'<pre class="plain">{html.escape(text)}</pre>'
 
 
 def _bytes(arguments: tuple[Hashable, ...], made: Rendered | None) -> int:
-    # The HTML of ASCII has a byte a character, of anything else two or four.
+    # getsizeof, because Python stores a character in one, two or four bytes.
     return 500 + sum(map(sys.getsizeof, arguments)) + (sys.getsizeof(made.html) if made else 0)
 
 
 @partial(ComputedOnce, most=MAX_CACHED_BYTES, size=_bytes)
 def rendered(text: str, style: Style) -> Rendered | None:
-    """`text` in this style; None where that would take too long or hide some of it."""
+    """`text` in this style; None if that would take too long or hide some of it."""
     pieces = chunks(text)
     if pieces is None:
         return None
     markdown = _DOCUMENT if style.document else _CHAT
     env: dict[str, Any] = {"style": style, "lacks": set(), "budgets": _budgets()}
-    if len(pieces) > 1:  # a link may be defined in another piece than where it is used
+    if len(pieces) > 1:  # a link may be used in one piece and defined in another
         definitions = _DEFINITION.findall(text)[:_MAX_DEFINITIONS]
         markdown.parse("\n".join(definitions), env)
     made: list[str] = []
     for piece in pieces:
         tokens = markdown.parse(piece, env)
-        # Beyond maxNesting the parser silently drops text; nothing may be hidden here.
+        # Beyond maxNesting the parser silently drops text, which must not happen.
         if any(token.level >= MAX_DEPTH - 1 for token in tokens):
             return None
         made.append(markdown.renderer.render(tokens, markdown.options, env))
@@ -153,7 +153,7 @@ def rendered(text: str, style: Style) -> Rendered | None:
 def _fence(
     _self: RendererHTML, tokens: Sequence[Token], index: int, _options: Any, env: dict[str, Any]
 ) -> str:
-    """A code block; its language never becomes a class, for classes belong to the page."""
+    """A code block; its language never becomes a class, because classes belong to the page."""
     text = tokens[index].content
     language = (tokens[index].info.split(maxsplit=1) or [""])[0]
     colored = _colored(text, language.lower(), env)
@@ -165,7 +165,7 @@ def _fence(
 
 
 def _blank(text: str) -> int:
-    """The length of the longest white space in a text."""
+    """The length of the longest run of white space."""
     return max(map(len, re.findall(r"\s+", text)), default=0)
 
 
@@ -189,7 +189,7 @@ def _colored(text: str, language: str, env: dict[str, Any]) -> str:
 
 
 def _budgets() -> dict[str, int]:
-    """What the blocks and formulas of one text may take together."""
+    """The limits for all blocks and formulas of one text."""
     return {
         "code": MAX_TOTAL_CODE,
         "slow code": MAX_SLOW_CODE,
@@ -199,7 +199,7 @@ def _budgets() -> dict[str, int]:
 
 
 def _spend(env: dict[str, Any], costs: Mapping[str, int]) -> bool:
-    """Take what something costs from the budgets; False, with nothing taken, if one has too little."""
+    """Subtract costs from the budgets; False, with nothing subtracted, if one is too small."""
     budgets: dict[str, int] = env["budgets"]
     if any(budgets[name] < cost for name, cost in costs.items()):
         return False
@@ -218,12 +218,12 @@ def _code_block(
 def _code_inline(
     _self: RendererHTML, tokens: Sequence[Token], index: int, _options: Any, _env: Any
 ) -> str:
-    # A dir of its own also keeps it from deciding the direction of the words around it.
+    # Its own dir also prevents it from changing the direction of the surrounding words.
     return f'<code dir="ltr">{html.escape(tokens[index].content)}</code>'
 
 
 def _sanitize(state: StateCore) -> None:
-    """Rewrite the tokens that could mislead, reach out or break the page's outline."""
+    """Rewrite tokens that could mislead, load remote content or break the page's outline."""
     _check_boxes(state.tokens)
     for token in state.tokens:
         if token.type in ("heading_open", "heading_close"):
@@ -232,9 +232,9 @@ def _sanitize(state: StateCore) -> None:
                 token.attrSet("class", f"heading {token.tag}")
             token.tag = "div"
         elif token.type == "table_open":
-            token.attrSet("tabindex", "0")  # a wide one scrolls sideways
+            token.attrSet("tabindex", "0")  # a wide table scrolls sideways
         elif token.type == "ordered_list_open" and int(token.attrGet("start") or 1) >= 1000:
-            token.attrSet("data-long", "")  # its numbers need more room than there is beside it
+            token.attrSet("data-long", "")  # its numbers need a wider margin
         if token.children:
             token.children = _sanitize_inline(token.children)
     _direct(state.tokens)
@@ -242,11 +242,11 @@ def _sanitize(state: StateCore) -> None:
 
 _BOX = re.compile(r"\[([ xX])\](?=\s)")
 _BOXES = {" ": "\u2610", "x": "\u2611\ufe0e"}
-"""Characters, because a response must not bring controls; U+FE0E keeps the second from being an emoji."""
+"""Characters instead of form controls; U+FE0E prevents the second from becoming an emoji."""
 
 
 def _check_boxes(tokens: Sequence[Token]) -> None:
-    """Turn ``[ ]`` and ``[x]`` at the start of a list's items into check boxes to look at."""
+    """Turn ``[ ]`` and ``[x]`` at the start of list items into check box characters."""
     for item, paragraph, inline in zip(tokens, tokens[1:], tokens[2:], strict=False):
         if (item.type, paragraph.type) != ("list_item_open", "paragraph_open"):
             continue
@@ -264,12 +264,12 @@ _CONTAINERS = frozenset(
 
 
 def _direct(tokens: Sequence[Token]) -> None:
-    """Give every block its direction.
+    """Set the direction of every block.
 
-    ``dir="auto"`` looks into no child that has a ``dir`` itself, so it would find nothing in a list,
-    a quote or a table: theirs is that of their first letter.
+    ``dir="auto"`` ignores children that have their own ``dir``, so lists, quotes and tables get the
+    direction of their first letter.
     """
-    waiting: list[Token] = []  # containers in which no letter has come yet
+    waiting: list[Token] = []  # containers without a letter so far
     for token in tokens:
         if token.type in _LEAVES:
             token.attrSet("dir", "auto")
@@ -284,7 +284,7 @@ def _direct(tokens: Sequence[Token]) -> None:
 
 
 def _direction(inline: Sequence[Token]) -> str | None:
-    """That of the first letter outside code and formulas."""
+    """The direction of the first letter outside code and formulas."""
     letters = (letter for token in inline if token.type == "text" for letter in token.content)
     for letter in letters:
         kind = unicodedata.bidirectional(letter)
@@ -298,7 +298,7 @@ def _sanitize_inline(tokens: list[Token]) -> list[Token]:
     link, shown = "", ""  # links do not nest, so one of each is enough
     for token in tokens:
         if token.type == "image":
-            # A remote image tells its owner who is labeling what, and may show anything.
+            # A remote image would reveal to its owner who is labeling what, and can change.
             sanitized.append(_text(f"[image: {token.content} ({token.attrGet('src') or ''})]"))
         elif token.type == "link_open":
             link, shown = str(token.attrGet("href") or ""), ""
@@ -361,14 +361,14 @@ def _math(
 def _displayed(
     _self: RendererHTML, tokens: Sequence[Token], index: int, _options: Any, env: dict[str, Any]
 ) -> str:
-    # The plugin's own rule writes a <div> into the paragraph, which a browser then splits; a span
-    # that is displayed does for both.  A wide one scrolls sideways.
+    # The plugin's own rule writes a <div> into the paragraph, which a browser then splits.  A wide
+    # formula scrolls sideways.
     formula = _formula(tokens[index].content, env, block=True)
     return f'<span class="math display" tabindex="0" dir="ltr">{formula}</span>'
 
 
 def _formula(latex: str, env: dict[str, Any], *, block: bool) -> str:
-    """MathML, or the LaTeX where that is not wanted or cannot be had."""
+    """MathML, or the LaTeX source if formulas are switched off or it cannot be typeset."""
     latex = latex.strip()
     wanted = env["style"].math and _spend(env, {"latex": len(latex)})
     shown = mathml(latex, block=block) if wanted else None

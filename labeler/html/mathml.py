@@ -1,9 +1,9 @@
-"""Hostile LaTeX → MathML that is safe in a page.
+"""Untrusted LaTeX → MathML that is safe in a page.
 
-The converter is not safe by itself: ``\\text{<img onerror=…>}`` comes out as live markup,
-``\\href`` and ``\\style`` as attributes, ``\\hspace{-99em}`` moves text over its neighbors and
-``\\def`` recurses.  So its element tree is rewritten here with an allow-list, and whatever is
-too long, too deep or unknown is shown as source.
+The converter's output is not safe: ``\\text{<img onerror=…>}`` becomes live markup, ``\\href`` and
+``\\style`` become attributes, ``\\hspace{-99em}`` moves text over its neighbors, and ``\\def``
+recurses.  So this module rewrites its element tree with an allow-list, and formulas that are too
+long, too deep or unknown are shown as source.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _ELEMENTS = """
     math mrow mi mn mo ms mtext mspace mfrac msqrt mroot msub msup msubsup munder mover munderover
     mmultiscripts mprescripts mtable mtr mtd mstyle mpadded mphantom menclose merror
 """
-# No href, style, class or id; no heights or offsets, of widths only small spaces; no colors.
+# No href, style, class or id; no colors, heights or offsets; widths only for small spaces.
 _ATTRIBUTES = """
     display displaystyle scriptlevel mathvariant stretchy fence separator form accent accentunder
     linethickness columnalign rowalign movablelimits largeop symmetric
@@ -32,7 +32,7 @@ _MACROS = ("\\def", "\\newcommand", "\\renewcommand", "\\let", "\\providecommand
 
 
 def mathml(latex: str, *, block: bool) -> str | None:
-    """`latex` as a ``<math>`` element that reads from the left; None where it cannot be shown."""
+    """`latex` as a left-to-right ``<math>`` element; None if it cannot be typeset."""
     if (
         len(latex) > MAX_FORMULA_LENGTH
         or latex.count("{") > 200
@@ -42,8 +42,7 @@ def mathml(latex: str, *, block: bool) -> str | None:
     try:
         tree = convert_to_element(latex, display="block" if block else "inline")
         return _serialize(tree, depth=0)
-    # The converter raises whatever its parsing runs into (IndexError, KeyError, its own bare
-    # Exceptions): any of them only means that this is not LaTeX it can show.
+    # The converter raises IndexError, KeyError and bare Exceptions for LaTeX that it cannot parse.
     except Exception:
         return None
 
@@ -68,10 +67,10 @@ def _serialize(element: Element, *, depth: int) -> str:
 
 
 def _is_space(element: str, key: str, value: str) -> bool:
-    """``\\quad`` and its like: a width of 0 to 2 em on ``mspace``."""
+    """Whether it is a space like ``\\quad``: a width from 0 to 2 em on ``mspace``."""
     return element == "mspace" and key == "width" and bool(re.fullmatch(r"[012]?(\.\d+)?em", value))
 
 
 def _escape(text: str | None) -> str:
-    """The converter writes entities into its tree (``&#x02192;``): decode first, then escape."""
+    """Escape a text of the tree, in which the converter leaves entities (``&#x02192;``)."""
     return html.escape(html.unescape(text or ""))

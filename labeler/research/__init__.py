@@ -1,1 +1,1 @@
-"""The researcher's pages: one folder a tab, each with a `tab` (Gradio) and a `view` (HTML)."""
+"""The researcher's pages: one folder per tab, each with a `tab` (Gradio) and a `view` (HTML)."""

@@ -13,17 +13,17 @@ _LOG = logging.getLogger(__name__)
 
 
 class Page(gr.Blocks):
-    """Blocks that log a failed call: a value of a wrong type in one line, a defect with traceback.
+    """Blocks that log a failed call: a value of a wrong type in one line, a bug with its traceback.
 
-    People who are signed in can send anything, as often as they like. `labeler.serving.Throttle`
-    therefore logs refused values once a minute, and each place of a defect once a minute.
+    Users can send anything, as often as they like. `labeler.serving.Throttle` therefore logs
+    refused values once a minute, and each location of a bug once a minute.
     """
 
     async def preprocess_data(
         self, block_fn: Any, inputs: list[Any], *rest: Any, **kwargs: Any
     ) -> list[Any]:
         for part, value in zip(block_fn.inputs, inputs, strict=False):
-            # Gradio checks only the members of a list, so an empty one would pass.
+            # Gradio checks only the members of a list, so an empty list would pass.
             if isinstance(part, gr.Dropdown) and not part.multiselect and isinstance(value, list):
                 raise gr.Error(f"{part.label or 'A list'} takes one choice.")
         return await super().preprocess_data(block_fn, inputs, *rest, **kwargs)
@@ -42,7 +42,7 @@ class Page(gr.Blocks):
 
 def _report(error: Exception) -> None:
     frames = traceback.extract_tb(error.__traceback__)
-    # preprocess_data is Gradio's, and runs before our function.
+    # preprocess_data belongs to Gradio and runs before our function.
     if any(frame.name == "preprocess_data" for frame in frames):
         # As repr, because the value may contain line breaks and terminal colors.
         _LOG.warning("A call of the research page was refused: %s", repr(error)[:_MAX_LOGGED])

@@ -1,4 +1,4 @@
-// Draws the charts of a component with uPlot: a common cursor, zoom, smoothing and a log scale.
+// Draws the charts of a component with uPlot, with a shared cursor, zoom, smoothing and log scale.
 const sync = uPlot.sync(`charts-${Math.random()}`);
 const plots = new Map(); // box → its plot
 let zoom = null; // {min, max} of the x-axis
@@ -29,7 +29,7 @@ const number = (value, digits) => {
   return text.replace(/^-/, "−");
 };
 
-// An exponential moving average, corrected for its start at zero; gaps stay gaps.
+// An exponential moving average with bias correction; gaps stay gaps.
 const smooth = (values, weight) => {
   let sum = 0, total = 0;
   return values.map((value) => {
@@ -43,7 +43,7 @@ const smooth = (values, weight) => {
 // Whether two values differ by more than the rounding of a smoothed constant.
 const differ = (low, high) => high - low > 1e-9 * Math.abs(high);
 
-// All values with some space, and the limits that the values come near.
+// A range with all values, the limits near them, and some space.
 const yRange = (limits) => (_plot, min, max) => {
   if (min === null) return [0, 1];
   let low = min, high = max;
@@ -59,7 +59,7 @@ const yRange = (limits) => (_plot, min, max) => {
   return [low >= 0 && low < space && differ(low, high) ? 0 : low - space, high + space];
 };
 
-// A log scale with the same space at both ends; uPlot would extend it to whole decades.
+// The range of a log scale with equal space at both ends; uPlot would extend it to whole decades.
 const logRange = (limits) => (_plot, min, max) => {
   if (min === null) return [1, 10];
   let low = min, high = max;
@@ -70,7 +70,7 @@ const logRange = (limits) => (_plot, min, max) => {
   return differ(low, high) ? [low / space, high * space] : [low / 2, high * 2];
 };
 
-// Ticks of a log scale: even steps within a decade, 1, 2 and 5 over a few, else powers of ten.
+// Ticks of a log scale: even steps within a decade; 1, 2, 5 over a few; otherwise powers of ten.
 const logTicks = (_plot, _axis, min, max) => {
   if (!(min > 0 && max > min)) return [];
   const decades = Math.log10(max / min), found = [];
@@ -89,7 +89,7 @@ const logTicks = (_plot, _axis, min, max) => {
   return found;
 };
 
-// Ticks of an axis with as many decimals as the step between them needs.
+// Tick labels with as many decimals as the step needs.
 const tickTexts = (_plot, splits, _axis, _space, step) => {
   const decimals = step >= 1e-3 ? (`${Number(step.toPrecision(6))}`.split(".")[1] || "").length : null;
   return splits.map((value) => {
@@ -125,7 +125,7 @@ const drawLimits = (limits) => (plot) => {
   ctx.restore();
 };
 
-// The values under the cursor; without a cursor the last ones.
+// Shows the values at the cursor, or the last ones without a cursor.
 const readOut = (figure, unit, shown) => (plot) => {
   const { idx, left } = plot.cursor;
   const at = idx !== null && idx !== undefined && left >= 0 ? idx : null;
@@ -147,7 +147,7 @@ const axis = (more) => ({
 const draw = (box) => {
   const figure = box.closest("figure"), { low, high, unit } = box.closest(".ks-charts").dataset;
   const { series, limits, yTitle } = JSON.parse(figure.dataset.chart);
-  // The ends give all charts the same x-axis.
+  // Both ends are added, so that all charts have the same x-axis.
   const [xs, ...raw] = uPlot.join([[[+low, +high]], ...series.map((s) => [s.x, s.y])]);
   const positive = series.every((s) => s.y.every((value) => value === null || value > 0));
   const weight = +slider.value, isLog = log.checked && positive;
@@ -188,7 +188,7 @@ const draw = (box) => {
   plots.set(box, plot);
 };
 
-// The last zoom and cursor, on a plot that has just been drawn.
+// Restores the last zoom and cursor on a new plot.
 const restore = (plot, before, x) => {
   if (before) plot.setScale("x", before);
   if (x !== null) plot.setCursor({ left: plot.valToPos(x, "x"), top: 1 }, true, false);
@@ -208,7 +208,7 @@ const redraw = () => {
   for (const plot of plots.values()) restore(plot, before, null);
 };
 
-// A box is drawn when it first has a size: those of closed tabs have none.
+// A box is drawn when it first has a size; boxes in closed tabs have none.
 const sizes = new ResizeObserver((entries) => {
   for (const { target: box } of entries) {
     if (!box.isConnected || !box.clientWidth) continue;
@@ -221,7 +221,7 @@ const sizes = new ResizeObserver((entries) => {
   }
 });
 
-// Gradio replaces boxes, or keeps them and removes what is in them.
+// Gradio replaces boxes, or keeps them and removes their content.
 const isCurrent = ([box, plot]) =>
   box.isConnected && plot.root.parentNode === box && plot.source === box.closest("figure").dataset.chart;
 

@@ -19,12 +19,12 @@ UPLOT = (
     '<link rel="stylesheet" href="/static/uPlot.min.css">'
     '<script src="/static/uPlot.iife.min.js"></script>'
 )
-"""What the page's head needs for `CHARTS_JS`."""
+"""HTML for the page's head that `CHARTS_JS` needs."""
 
 
 @dataclass(frozen=True)
 class Series:
-    """A line: `values[i]` at `steps[i]`, steps rising. A value that is not finite is a gap."""
+    """A line: `values[i]` at increasing `steps[i]`. A non-finite value is a gap."""
 
     name: str
     steps: Sequence[float]
@@ -46,7 +46,7 @@ class Limit:
 
 @dataclass(frozen=True)
 class Chart:
-    """A title with its definition, up to four series and the limits that they should keep."""
+    """A title with its definition, up to four series and their limits."""
 
     title: str
     series: Sequence[Series]
@@ -60,7 +60,7 @@ class Chart:
 def group(
     charts: Sequence[Chart], *, x_title: str = "update", columns: bool = False, tools: bool = False
 ) -> Markup:
-    """Charts that share their x-axis and cursor; nothing without a finite value.
+    """Charts that share their x-axis and cursor; empty without a finite value.
 
     `tools` offers smoothing and a log scale, for the metrics of a run.
     """

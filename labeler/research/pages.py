@@ -30,13 +30,13 @@ from storage.engine.database import Database
 CSS = (Path(__file__).parent / "research.css").read_text(encoding="utf-8")
 
 CACHE_SECONDS = (3600, 3600)
-"""How often Gradio looks for old files in its cache, and the age from which it deletes them."""
+"""Seconds between Gradio's cleanups of its file cache, and the age at which it deletes a file."""
 
 HEAD = f'<meta name="color-scheme" content="light dark">{UPLOT}'
 
 
-def build(db: Database, loop: Loop, *, people_changed: Callable[[], None]) -> gr.Blocks:
-    """The page over an open workspace; `people_changed` is called when somebody was signed out."""
+def build(db: Database, loop: Loop, *, accounts_changed: Callable[[], None]) -> gr.Blocks:
+    """The page of an open workspace; `accounts_changed` is called after an account is changed."""
     with Page(
         title="Kitestring", analytics_enabled=False, fill_width=True, delete_cache=CACHE_SECONDS
     ) as blocks:
@@ -49,7 +49,7 @@ def build(db: Database, loop: Loop, *, people_changed: Callable[[], None]) -> gr
                 "Reward model": lambda: RewardTab(loop),
                 "Policies": lambda: PoliciesTab(loop),
                 "Samples": lambda: SamplesTab(db),
-                "Annotators": lambda: AnnotatorsTab(db, people_changed),
+                "Annotators": lambda: AnnotatorsTab(db, accounts_changed),
                 "Data": lambda: DataTab(db),
                 "History": lambda: HistoryTab(db),
             }.items():
@@ -77,7 +77,7 @@ def build(db: Database, loop: Loop, *, people_changed: Callable[[], None]) -> gr
 
 
 def _refresh(tabs: Mapping[gr.Tab, Tab]) -> None:
-    """Refresh each tab when it is opened and, if it has a period, while it is open."""
+    """Refresh each tab when it is opened and, if it has a timer, while it is open."""
     timers = {
         block: gr.Timer(tab.every, active=i == 0)
         for i, (block, tab) in enumerate(tabs.items())

@@ -60,12 +60,12 @@ STATUS_TONES: Mapping[str, components.Tone] = {
 
 
 def has_stopped(run: Run | None) -> bool:
-    """Whether a run failed or was cancelled, so that somebody must resume or retry it."""
+    """Whether a run failed or was cancelled, so that a researcher must resume or retry it."""
     return run is not None and run.status in ("failed", "cancelled")
 
 
 def stopping(run: Run) -> str:
-    """What a run that is being cancelled does, and how long the studio waits for it."""
+    """The state of a run that is being cancelled; its message says how long the studio waits."""
     return f"Cancelling: {run.message}"
 
 

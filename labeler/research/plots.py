@@ -1,6 +1,6 @@
 """Static plots of a few points with intervals, as HTML with an SVG inside. Pure functions.
 
-The SVG holds only lines and stretches with the page. Dots and texts are HTML, which does not.
+The SVG has only lines, because it stretches with the page. Dots and texts are HTML.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Place = tuple[float, float]
 
 @dataclass(frozen=True)
 class Axis:
-    """From `low` to `high`, with labels (where, text) and a title."""
+    """An axis from `low` to `high`, with labels (position, text) and a title."""
 
     low: float
     high: float
@@ -26,13 +26,13 @@ class Axis:
     title: str
 
     def share(self, value: float) -> float:
-        """The place on the axis, 0 to 1; values beyond an end are placed at that end."""
+        """The position on the axis, 0 to 1; values beyond an end are clipped to it."""
         return min(max((value - self.low) / (self.high - self.low), 0.0), 1.0)
 
 
 @dataclass(frozen=True)
 class PlotPoint:
-    """A dot with the ends of its interval; `says` is its tooltip, `size` is in pixels."""
+    """A dot with its interval; `says` is its tooltip, `size` is in pixels."""
 
     x: float
     y: float
@@ -57,7 +57,7 @@ class Plot:
     lines: Sequence[tuple[Sequence[Place], str]] = ()
     band: Sequence[tuple[float, float, float]] = ()
     notes: Sequence[tuple[float, str]] = ()
-    """Texts at a height of the y-axis, beside a guide."""
+    """(y, text) beside a guide line."""
 
 
 def draw(plot: Plot) -> Markup:

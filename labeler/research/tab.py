@@ -1,4 +1,4 @@
-"""What all tabs of the research page have in common."""
+"""The base class and helpers of all tabs of the research page."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ class Tab:
     """The components that `load` updates."""
 
     def refresh(self, *args: Any, **kwargs: Any) -> Updates:
-        """What `outputs` show now."""
+        """The current values of `outputs`."""
         raise NotImplementedError
 
     def load(self) -> Updates:
-        """What `loaded` show when the page is loaded, such as fields that people then edit."""
+        """The values of `loaded` when the page is loaded, such as fields to edit."""
         return {}
 
 
@@ -60,7 +60,7 @@ def on(
 
 
 def html_slot(**options: Any) -> gr.HTML:
-    """A place for HTML. Without a script of its own it reports no clicks."""
+    """A component for HTML; without `js_on_load`, it reports no clicks."""
     return gr.HTML(js_on_load=options.pop("js_on_load", None), apply_default_css=False, **options)
 
 
@@ -76,18 +76,18 @@ def alert(tone: Tone, title: str, body: str = "") -> str:
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer to a button as HTML; `refusal` says why nothing was done, and is empty otherwise."""
+    """The answer to a button as HTML; `refusal` is the reason if the action was refused."""
 
     html: str
     refusal: str = ""
 
 
 def attempt(action: Callable[[], str | Markup], refused: str = "This was refused.") -> Answer:
-    """Run what a button asks for.
+    """Run the action of a button.
 
-    `action` returns the sentence or the piece of HTML to show, or "" if the rest of the page shows
-    the success. ``ValueError`` and ``LookupError`` become refusals under the title `refused`; all
-    other errors propagate.
+    `action` returns the sentence or HTML to show, or "" if the rest of the page shows the result.
+    ``ValueError`` and ``LookupError`` become refusals with the title `refused`; all other errors
+    propagate.
     """
     try:
         done = action()
@@ -99,10 +99,11 @@ def attempt(action: Callable[[], str | Markup], refused: str = "This was refused
 
 
 class Cached(Generic[T]):
-    """The last result of something slow, computed again when its key or occasion changes.
+    """The cached result of a slow function, computed again when its key or occasion changes.
 
-    A new key, such as the number of judgments, counts at most once in `at_most_every` seconds. A
-    new occasion is rare and counts at once. Thread-safe. `clock` gives seconds.
+    A new key, such as the number of judgments, causes at most one computation in `at_most_every`
+    seconds. A new occasion, which is rare, causes one immediately. Thread-safe. `clock` returns
+    seconds.
     """
 
     def __init__(

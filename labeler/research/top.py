@@ -1,8 +1,6 @@
-"""The line above the tabs."""
+"""The header above the tabs."""
 
 from __future__ import annotations
-
-from datetime import datetime
 
 from labeler.html import components
 from labeler.html.components import Markup, render
@@ -10,22 +8,18 @@ from labeler.research import reading
 from labeler.research.phases import STATUS_TONES, has_stopped, phase_title
 from labeler.research.reading import State
 from storage.engine.database import Database
+from storage.labeling.queue import midnight
 from storage.records import now
 
 
-def midnight(moment: datetime) -> datetime:
-    """The start of the day, in UTC."""
-    return moment.replace(hour=0, minute=0, second=0, microsecond=0)
-
-
 def headline(db: Database, state: reading.State | None = None) -> str:
-    """The state of the loop in one line, and below it what is wrong with the workspace."""
+    """The header as HTML, with a problem of the workspace below it."""
     state = state or reading.state(db, midnight=midnight(now()))
     return render(top(state, db.workspace.name, trouble=db.health.trouble))
 
 
 def top(state: State, workspace: str, *, trouble: str | None = None) -> Markup:
-    """The page's head: workspace, state of the loop, links. `trouble` is shown on all tabs."""
+    """The header: workspace, state of the loop, links, and the problem `trouble`."""
     where = Markup("")
     if state.iteration:
         doing = phase_title(state.iteration.phase)

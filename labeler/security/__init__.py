@@ -1,1 +1,1 @@
-"""Who is asking and what they may do: sessions, passwords, addresses, one middleware before every route."""
+"""Authentication and authorization: sessions, passwords, addresses, and the access check."""

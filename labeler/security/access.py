@@ -1,14 +1,14 @@
-"""The access check before every route: `rules` lists who may call what.
+"""The access check before every route: `rules` lists who may call which route.
 
 `AccessMiddleware` refuses a request in this order: an unknown Host (400), a body longer than
-`_largest_body` allows (413), no sign-in (401), a missing right (403), and a POST from another
-site (403, CSRF: `_origin_allowed`). `Auth.identify` (labeler/security/auth.py) finds the person; a
-route needs no check of its own.
+`_largest_body` allows (413), no sign-in (401), a missing permission (403), and a POST from another
+site (403, CSRF: `_origin_allowed`). `Auth.identify` (labeler/security/auth.py) identifies the user;
+routes need no checks of their own.
 
 It is in front of both Gradio mounts, because Gradio does not separate roles: hidden functions can be
 called by their index, the mounts share a file cache, pages without an upload component accept
-uploads, and some routes need no sign-in. So the check lists what is allowed and refuses everything
-else, including new routes of a later Gradio.
+uploads, and some routes need no sign-in. So the check is an allow-list: it refuses everything else,
+including new routes of a later Gradio.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ Kind = Literal["plain", "page", "call", "stream"]
 MAX_BODY_BYTES = 1_000_000
 """Bytes of the body of a request by a researcher or the command line, except for files."""
 MAX_ACT_BYTES = 100_000
-"""The same for annotators and strangers: a comment takes at most 60 kB, and reading costs time."""
+"""The same for annotators and anonymous clients: a comment takes at most 60 kB, and long bodies
+take time to read."""
 MAX_UPLOAD_BYTES = 32_000_000
 """Bytes of a file that a researcher uploads; larger files are imported in a terminal."""
 MAX_PATH_LENGTH = 255
@@ -47,7 +48,7 @@ MAX_PATH_LENGTH = 255
 _MOUNTS = ("/label", "/research")
 _ADDRESS_HEADERS = (b"x-forwarded-host", b"x-gradio-server")
 
-# What a browser needs to show a Gradio page: no functions and no files.
+# The paths that a browser needs to show a Gradio page: no functions and no files.
 _PAGE = r"config|theme\.css|robots\.txt|favicon\.ico|manifest\.json|(assets|static|svelte)/.+"
 _PAGE_API = r"gradio_api/(startup-events|app_id|info)/?"
 _HEARTBEAT = r"gradio_api/heartbeat/\w+/?"
@@ -61,7 +62,7 @@ _FUNCTIONS_POST = r"gradio_api/(queue/join|cancel|reset)/?"
 
 @dataclass(frozen=True)
 class Rule:
-    """People with `access` may use these methods on paths that match `path` in full."""
+    """Users with `access` may use these methods on paths that fully match `path`."""
 
     access: Access
     methods: frozenset[str]
@@ -74,7 +75,7 @@ def _rule(access: Access, methods: str, path: str, kind: Kind = "plain") -> Rule
 
 
 def rules(research_pages: Iterable[str] = ()) -> list[Rule]:
-    """Everything that is allowed. `research_pages` are further pages of the research Blocks."""
+    """The allow-list. `research_pages` are further pages of the research Blocks."""
     pages = "".join(f"|{re.escape(page)}/?" for page in research_pages)
     reading = "GET HEAD"
     return [
@@ -98,10 +99,10 @@ def rules(research_pages: Iterable[str] = ()) -> list[Rule]:
 
 
 class AccessMiddleware:
-    """ASGI middleware. It puts the person into ``scope["state"]["identity"]``.
+    """ASGI middleware that stores the user in ``scope["state"]["identity"]``.
 
-    `sign_in_page` returns the page for a browser that is not signed in, given the path it asked for;
-    `refusal_page` the page for people without access, given the reason; `missing_page` the page for
+    `sign_in_page` returns the page for a browser that is not signed in, given the requested path;
+    `refusal_page` the page for users without access, given the reason; `missing_page` the page for
     an unknown address. `functions` are the indices of the functions that Gradio pages may call.
     """
 
@@ -152,7 +153,7 @@ class AccessMiddleware:
         await self._pass(passed, scope, receive, send)
 
     async def _pass(self, rule: Rule, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let the application answer; a defect goes to the log only."""
+        """Let the application answer; the details of a bug go only to the log."""
         send = self.hardening.wrap(send, GRADIO_POLICY if rule.kind == "page" else STRICT_POLICY)
         identity: Identity | None = scope["state"]["identity"]
         if scope["path"].startswith(_MOUNTS):
@@ -170,13 +171,13 @@ class AccessMiddleware:
             return
         started = False
 
-        async def noting(message: Message) -> None:
+        async def tracked_send(message: Message) -> None:
             nonlocal started
             started = True
             await send(message)
 
         try:
-            await self.app(scope, receive, noting)
+            await self.app(scope, receive, tracked_send)
         except Exception:
             # Starlette's own answer would bypass this middleware and its headers.
             if not started:
@@ -184,13 +185,13 @@ class AccessMiddleware:
             raise
 
     def _malformed(self, headers: Headers, path: str) -> Response | None:
-        """The refusal of requests that no browser sends."""
+        """A refusal of a request that no browser would send, or None."""
         if not self.addresses.knows(headers.get("host", "")):
             return _json_error(400, _unknown_host(headers.get("host", ""), self.addresses))
         length = headers.get("content-length")
         if length is not None:
             if "transfer-encoding" in headers:
-                # A proxy may use one and we the other, and see different ends of the body.
+                # A proxy may use one and the studio the other, and disagree on the end of the body.
                 sentence = "A request cannot have both Content-Length and Transfer-Encoding."
                 return _json_error(400, sentence, {"Connection": "close"})
             if int(length) > _largest_body(path):
@@ -198,7 +199,8 @@ class AccessMiddleware:
         return None
 
     def _forget_other_addresses(self, scope: Scope) -> None:
-        """Remove the headers from which Gradio takes its page's address: anybody can send them."""
+        """Remove headers from which Gradio takes its page's address, because any client can send
+        them."""
         address_headers = [each for each in scope["headers"] if each[0] in _ADDRESS_HEADERS]
         for name, value in address_headers:
             if not self.addresses.is_public(value.decode("latin-1")):
@@ -208,8 +210,8 @@ class AccessMiddleware:
         self, scope: Scope, headers: Headers, identity: Identity | None
     ) -> Rule | Response:
         method, path = scope["method"], scope["path"]
-        # No route's path contains "..", "//" or "\\". File servers interpret them, and fail at names
-        # that are longer than any file's.
+        # No route's path contains "..", "//" or "\\", which file servers interpret. They also fail
+        # on names that are longer than any file name.
         is_traversal = any(part in path for part in ("..", "//", "\\"))
         is_traversal |= len(path.encode()) > MAX_PATH_LENGTH
         matching = [] if is_traversal else [r for r in self.rules if r.path.fullmatch(path)]
@@ -226,7 +228,7 @@ class AccessMiddleware:
         return allowed[0]
 
     def _origin_allowed(self, headers: Headers, *, by_script: bool) -> bool:
-        """The protection against CSRF: a browser's POST must come from a page of this site."""
+        """Protect against CSRF: a browser's POST must come from a page of this site."""
         # Browsers send Origin with every POST, so a missing one is refused too.
         origin = headers.get("origin")
         if origin is None:
@@ -234,7 +236,7 @@ class AccessMiddleware:
         return self.addresses.same_origin(origin, headers["host"])
 
     def _is_admin(self, headers: Headers) -> bool:
-        """Whether a program sends the workspace's admin token, which belongs to no person."""
+        """Whether a program sends the workspace's admin token, which belongs to no account."""
         return hmac.compare_digest(headers.get("authorization", "").encode(), self.admin)
 
     @staticmethod
@@ -248,7 +250,7 @@ class AccessMiddleware:
     def _refuse(
         self, scope: Scope, headers: Headers, identity: Identity | None, matching: list[Rule]
     ) -> Response:
-        """The refusal; strangers learn only that they must sign in."""
+        """The refusal; anonymous clients learn only that they must sign in."""
         path = scope["path"]
         page = scope["method"] == "GET" and "text/html" in headers.get("accept", "")
         guarded = path.startswith(_MOUNTS)
@@ -281,14 +283,14 @@ def _json_error(status: int, sentence: str, headers: dict[str, str] | None = Non
 
 
 def _largest_body(path: str) -> int:
-    """Bytes that a request's body may have; a longer one is answered with 413."""
+    """The limit of a request's body in bytes; a longer one gets 413."""
     if path.startswith("/research/upload/"):
         return MAX_UPLOAD_BYTES
     return MAX_BODY_BYTES if path.startswith(("/research/", "/admin/")) else MAX_ACT_BYTES
 
 
 def _limited(receive: Receive, largest: int) -> Receive:
-    """Refuse a body that is longer than `largest`, whatever its headers say."""
+    """Refuse a body that is longer than `largest`, regardless of its headers."""
     received = 0
 
     async def limited() -> Message:
@@ -310,5 +312,5 @@ def _unknown_host(host: str, addresses: Addresses) -> str:
     known = addresses.public_url or "the address that `serve` printed"
     return (
         f"This studio does not accept the host name {host[:100]!r}. Open it at {known}, or start it "
-        "with --public-url and the address that people use."
+        "with --public-url and its public address."
     )

@@ -1,4 +1,4 @@
-"""The pages for signing in and out, and for invites. Plain HTML forms without scripts."""
+"""The pages for sign-in, sign-out and invites: plain HTML forms without scripts."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ _ACCOUNTS_HINT = (
 
 
 def page(title: str, body: Markup) -> str:
-    """A whole HTML page."""
+    """A complete HTML page."""
     return str(_PAGE.format(title=title, body=body))
 
 
@@ -90,7 +90,7 @@ def sign_in_page(
 ) -> str:
     """The form for name and password; `landing` is the page to open afterwards.
 
-    `hint` tells people without a password how to sign in.
+    `hint` says how to sign in without a password.
     """
     body = _PASSWORD.format(
         problem=_PROBLEM.format(problem) if problem else "",
@@ -137,7 +137,7 @@ def _sign_in_routes(routes: APIRouter, auth: Auth) -> None:
             return HTMLResponse(sign_in_page(auth, landing=next))
         owner = auth.link_owner(token)
         if owner is None and request.state.identity is not None:
-            # The same link was opened again in the same browser.
+            # The link was opened again in a browser that is signed in.
             return RedirectResponse(_own_page(next), 303)
         if owner is None:
             ended = sign_in_page(auth, landing=next, problem=_LINK_ENDED, hint=_LOCAL_HINT)
@@ -182,7 +182,7 @@ def _sign_in_routes(routes: APIRouter, auth: Auth) -> None:
 def _invite_routes(routes: APIRouter, auth: Auth) -> None:
     @routes.get("/invite")
     def show_invite(request: Request, token: str = "") -> Response:
-        # Somebody who has used the invite opens it again, in the same browser.
+        # The invite was opened again in a browser that is signed in.
         if request.state.identity is not None and auth.invited(token) is None:
             return RedirectResponse("/label/", 303)
         return _invite_page(auth, token)
@@ -226,12 +226,12 @@ def _invite_page(auth: Auth, token: str, problem: str | None = None) -> HTMLResp
 
 
 def _address(request: Request) -> str:
-    """The client's address; behind a proxy the server takes it from the proxy's header."""
+    """The client's address; behind a proxy, the server reads it from the proxy's header."""
     return request.client.host if request.client else ""
 
 
 def _own_page(landing: str) -> str:
-    """`landing` if it is a page of this site; "next" comes from the URL and could name any site."""
+    """`landing` if it is a page of this site: it comes from the URL and could name any site."""
     return landing if landing in ("/label/", "/research/") else "/"
 
 
@@ -244,7 +244,7 @@ def _signed_in(auth: Auth, request: Request, who: Annotator, *, landing: str) ->
         max_age=int(SESSION_LIFETIME.total_seconds()),
         path="/",
         httponly=True,
-        # With "strict" the cookie would be missing when a page is opened from a link in a mail.
+        # With "strict", the browser would omit the cookie when a link in a mail opens the page.
         samesite="lax",
         secure=secure,
     )

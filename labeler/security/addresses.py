@@ -1,7 +1,7 @@
 """The addresses under which browsers reach the studio: allowed values of Host and Origin.
 
 Another site can make its own name resolve to this machine (DNS rebinding). The browser then treats
-the studio as a part of that site, and only the Host header shows the difference.
+the studio as part of that site, and only the Host header shows the difference.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _USUAL_PORTS = {"http": ":80", "https": ":443"}
 class Addresses:
     """The studio's names (lower case, no ports) and its public URL behind a proxy.
 
-    `numeric`: all IP addresses are allowed too, because nobody can redirect one.
+    With `numeric`, all IP addresses are allowed too, because DNS cannot redirect them.
     """
 
     names: frozenset[str] = frozenset(LOOPBACK)
@@ -33,7 +33,7 @@ class Addresses:
     def of(
         cls, *, host: str = "127.0.0.1", public_url: str | None = None, more: Iterable[str] = ()
     ) -> Addresses:
-        """The addresses of a server on `host`; beyond loopback, the machine's name is one of them."""
+        """The addresses of a server on `host`, with the machine's name if beyond loopback."""
         names = {*LOOPBACK, *more}
         beyond = host not in LOOPBACK
         if beyond:
@@ -50,7 +50,7 @@ class Addresses:
         return self.public_url is not None and self.public_url.startswith("https:")
 
     def knows(self, host: str) -> bool:
-        """Whether a Host header names the studio. Any port is allowed, because tunnels have their own."""
+        """Whether a Host header names the studio. Tunnels change the port, so any is allowed."""
         found = _HOST.fullmatch(host.lower())
         if found is None:
             return False
@@ -64,8 +64,8 @@ class Addresses:
     def same_origin(self, origin: str, host: str) -> bool:
         """Whether a page of this site sent the request, by its Origin; `host` is a known Host.
 
-        Behind a proxy that ends TLS, the server does not know its own scheme. So https is accepted
-        for all names, and http for those that the public URL does not reach by TLS.
+        Behind a proxy that terminates TLS, the server does not know its own scheme. So https is
+        accepted for all names, and http for all but those of an https public URL.
         """
         try:
             parts = urlsplit(origin.lower())
@@ -95,7 +95,7 @@ def _is_numeric(name: str) -> bool:
 
 
 def network(address: str) -> str:
-    """The address; of an IPv6 address its /64 network, within which a client can choose any."""
+    """The address, or the /64 network of an IPv6 address, because a client can use all of it."""
     try:
         found = ipaddress.ip_address(address)
     except ValueError:

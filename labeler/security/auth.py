@@ -1,11 +1,11 @@
 """Authentication: session cookies, bearer tokens, sign-in links, invites and passwords.
 
-`Auth.identify` decides whose request it is; `AccessMiddleware` (access.py) calls it before every route
-and decides what the person may do. `sign_in_with_password` applies the limits on wrong passwords:
-`Lockout` by name (5, then a minute and longer) and `Allowance` by address (20), in passwords.py.
+`Auth.identify` finds the user of a request; `AccessMiddleware` (access.py) calls it before every
+route and checks the user's permissions. `sign_in_with_password` limits wrong passwords: `Lockout`
+by name (5, then pauses of a minute and longer) and `Allowance` by address (20), in passwords.py.
 
 `storage.tables.tokens` stores the hashes of secrets. Sign-in links are kept in memory, because they
-end with the process.
+expire with the process.
 """
 
 from __future__ import annotations
@@ -34,29 +34,29 @@ from storage.tables.tokens import TokenKind, hash_secret
 
 SESSION_LIFETIME = timedelta(days=30)
 REMEMBERED = 60.0
-"""Seconds for which a valid secret is not looked up again; a lookup takes 2 ms of a core.
+"""Seconds for which a valid secret is cached; a lookup takes 2 ms of a core.
 
-Every change of a person or a session increases `Database.people_version`, after which all secrets are
-looked up again. Only a token's expiry can be noticed this late.
+Every change of an account or session increases `Database.accounts_version`, which invalidates the
+cache. Only a token's expiry can be noticed this late.
 """
 MAX_REMEMBERED = 10_000
 _INVITE_ENDED = "This invite link was already used or has expired. Ask for a new one."
 
 
 class SignInRefused(PermissionError):
-    """A failed sign-in; the message is a sentence for the person."""
+    """A failed sign-in; the user sees the message."""
 
 
 @dataclass(frozen=True)
 class Identity:
-    """The person behind a request; `bearer` is True for a script's token, False for the cookie."""
+    """The user of a request; `bearer` is True for a script's token, False for the cookie."""
 
     annotator: Annotator
     bearer: bool
 
 
 class Auth:
-    """Finds the person to whom a secret belongs. Thread-safe."""
+    """Finds the user to whom a secret belongs. Thread-safe."""
 
     def __init__(
         self, db: Database, *, accounts_required: bool, public_url: str | None = None
@@ -67,7 +67,7 @@ class Auth:
         self.secure = (public_url or "").startswith("https:")
         self.lockout = Lockout()
         self.allowance = Allowance()
-        # Browsers share cookies between the ports of a host: two workspaces need two names.
+        # Browsers share cookies between the ports of a host, so each workspace needs its own name.
         own = f"kitestring-{digest(str(db.workspace.resolve()))[:8]}"
         # With the prefix `__Host-`, other hosts of the domain and pages without TLS cannot set it.
         self.cookie = f"__Host-{own}" if self.secure else own
@@ -79,17 +79,17 @@ class Auth:
     # Requests
 
     def identify(self, headers: Mapping[str, str]) -> Identity | None:
-        """The person behind a request with these headers (names in lower case), or None.
+        """The user of a request with these headers (names in lower case), or None.
 
-        With a bearer token the cookie is ignored, even if the token is wrong. Other authorization
-        schemes are ignored.
+        With a bearer token, even a wrong one, the cookie is ignored. Other authorization schemes
+        are ignored.
         """
         kind, secret = self._secret(headers)
         found = self._check(secret, kind)
         return Identity(found, bearer=kind == "api") if found else None
 
     def recall(self, headers: Mapping[str, str]) -> Identity | None:
-        """As `identify`, from memory only: None can also mean that a lookup is needed."""
+        """Like `identify`, only from the cache: None can also mean that a lookup is needed."""
         kind, secret = self._secret(headers)
         found = self._remembered(secret, kind)
         return Identity(found, bearer=kind == "api") if found else None
@@ -98,7 +98,7 @@ class Auth:
         scheme, _, secret = headers.get("authorization", "").strip().partition(" ")
         if scheme.lower() == "bearer":
             return "api", secret.strip()
-        # Another scheme is not for us but, for example, for a proxy that asks for a password.
+        # Another scheme is, for example, for a proxy that asks for a password.
         return "session", self.session_secret(headers)
 
     def session_secret(self, headers: Mapping[str, str]) -> str:
@@ -113,7 +113,7 @@ class Auth:
 
     def _remembered(self, secret: str, kind: TokenKind) -> Annotator | None:
         found, since, version = self._known.get((kind, hash_secret(secret)), (None, 0.0, -1))
-        good = version == self.db.people_version and time.monotonic() - since < REMEMBERED
+        good = version == self.db.accounts_version and time.monotonic() - since < REMEMBERED
         return found if good else None
 
     def _check(self, secret: str, kind: TokenKind) -> Annotator | None:
@@ -121,7 +121,7 @@ class Auth:
             return None
         found = self._remembered(secret, kind)
         if found is None:
-            version = self.db.people_version  # before the look: what it misses is then newer
+            version = self.db.accounts_version  # before the lookup, so that a later change is newer
             found = tokens.check(self.db, secret, (kind,))
             if found is not None:
                 if len(self._known) >= MAX_REMEMBERED:
@@ -129,16 +129,16 @@ class Auth:
                 self._known[kind, hash_secret(secret)] = (found, time.monotonic(), version)
         return found
 
-    def people_changed(self) -> None:
-        """Run the callbacks of `when_people_change`: somebody may have been disabled or signed out.
+    def accounts_changed(self) -> None:
+        """Run the callbacks of `when_accounts_change` after an account or session has changed.
 
         Do not call it in the event loop, because the callbacks query the database.
         """
         for callback in self._listeners:
             callback()
 
-    def when_people_change(self, callback: Callable[[], None]) -> None:
-        """Register a callback that `people_changed` runs."""
+    def when_accounts_change(self, callback: Callable[[], None]) -> None:
+        """Register a callback that `accounts_changed` runs."""
         self._listeners.append(callback)
 
     # Links
@@ -158,23 +158,23 @@ class Auth:
         return f"{self.public_url or ''}/sign-in?token={secret}&next={quote(landing)}"
 
     def invite_url(self, annotator: Annotator) -> str:
-        """A link with which `annotator` sets a new password; valid once, for a week."""
+        """A link for `annotator` to set a new password; valid once, for a week."""
         return tokens.issue_invite(self.db, annotator.id, address=self.public_url or "")
 
     def link_owner(self, secret: str) -> Annotator | None:
-        """The person whom a sign-in link is for; None if it is wrong or was used."""
+        """The account that a sign-in link signs in; None if the link is invalid or was used."""
         owner = self._links.get(hash_secret(secret))
         found = annotators.get(self.db, owner) if owner else None
         return found if found and not found.disabled else None
 
     def use_link(self, secret: str) -> Annotator | None:
-        """As `link_owner`, and invalidate the link: it stays in histories and in proxies' logs."""
+        """Like `link_owner`, and invalidate the link, which stays in browser histories and logs."""
         found = self.link_owner(secret)
-        # Of two simultaneous requests only one gets it.
+        # Only one of two simultaneous requests succeeds.
         return found if self._links.pop(hash_secret(secret), None) else None
 
     def invited(self, secret: str) -> Annotator | None:
-        """The person whom an invite is for; None if it is wrong, used or expired."""
+        """The account of an invite; None if the invite is invalid, used or expired."""
         return tokens.check(self.db, secret, ("invite",)) if secret else None
 
     # Sessions
@@ -184,10 +184,10 @@ class Auth:
         return tokens.issue(self.db, annotator.id, "session", lifetime=SESSION_LIFETIME)
 
     def end_session(self, secret: str) -> None:
-        """Sign out: the cookie is invalid from now on, copies of it too."""
+        """Sign out: invalidate the cookie and all copies of it."""
         if secret:
             tokens.revoke(self.db, secret)
-            self.people_changed()
+            self.accounts_changed()
 
     def sign_in_with_password(
         self, name: str, password: str, *, address: str, headers: Mapping[str, str]
@@ -250,14 +250,14 @@ class Auth:
         return self.browsers.recognize(found, value)
 
     def set_password(self, invite: str, password: str) -> Annotator:
-        """Use an invite to set a password. All older sessions and tokens of the person end."""
-        # The invite is checked before hashing, so that strangers cannot keep the machine busy, and
-        # again when it is used: the person may have been disabled in the meantime.
+        """Use an invite to set a password. All older sessions and tokens of the account end."""
+        # The invite is checked before hashing, so that anonymous clients cannot keep the machine
+        # busy, and again when it is used, because the account may have been disabled meanwhile.
         if self.invited(invite) is None:
             raise SignInRefused(_INVITE_ENDED)
         changed = annotators.accept_invite(self.db, invite, password_hash=hash_password(password))
         if changed is None:
             raise SignInRefused(_INVITE_ENDED)
-        self.people_changed()
+        self.accounts_changed()
         self.lockout.succeeded(changed.name)
         return changed

@@ -1,6 +1,6 @@
-"""Cookies of browsers in which somebody has signed in before; the lockout of a name spares them.
+"""Cookies for browsers in which a user has signed in before; a lockout does not apply to them.
 
-Without them, a stranger's five wrong passwords would lock the owner of the name out. See OWASP's
+Without them, an attacker's five wrong passwords would lock out the owner of the name. See OWASP's
 "Slow Down Online Guessing Attacks with Device Cookies".
 """
 
@@ -33,7 +33,7 @@ class KnownBrowsers:
         self._key: bytes | None = None
 
     def cookie(self, annotator: Annotator) -> str:
-        """The name of this annotator's cookie; people may share a browser."""
+        """The name of this annotator's cookie; annotators may share a browser."""
         return f"{self._prefix}-known-{digest(annotator.id)[:8]}"
 
     def mark(self, annotator: Annotator) -> str:
@@ -42,7 +42,7 @@ class KnownBrowsers:
         return f"{browser}.{self._signature(annotator, browser)}"
 
     def recognize(self, annotator: Annotator, value: str) -> str | None:
-        """The id of the browser that sent this value; None if the value is not ours."""
+        """The id of the browser that sent this value; None if its signature is invalid."""
         browser, _, signature = value.partition(".")
         right = self._signature(annotator, browser)
         return browser if hmac.compare_digest(signature.encode(), right.encode()) else None

@@ -1,8 +1,8 @@
-"""Refusal of Gradio calls that name a file, and of calls at which Gradio fails.
+"""Refusal of Gradio calls that name a file, and of calls that make Gradio fail.
 
-Gradio copies a file that a call names into its cache before the function runs, whatever its
-components are, and downloads one with a URL. Kitestring's pages send no files: downloads are links,
-and imports are commands. A session name that is not UTF-8 would stop Gradio's queue for everybody.
+Before the function runs, Gradio copies a file that a call names into its cache, or downloads it
+from a URL, regardless of the function's components. Kitestring's pages send no files. A session
+name that is not UTF-8 would stop Gradio's queue for all users.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class BadCall(ValueError):
 async def checked_call(receive: Receive, functions: Container[object]) -> Receive:
     """Read the body and return a `receive` that repeats it.
 
-    `BadCall` unless it is JSON that names no file. A function must be one of `functions`, a session
-    name must have the form that pages use.
+    Raises `BadCall` unless it is JSON that names no file, only functions in `functions`, and only
+    session names of the form that pages use.
     """
     body, more = bytearray(), True
     while more:
@@ -47,13 +47,13 @@ async def checked_call(receive: Receive, functions: Container[object]) -> Receiv
 def _check(body: bytearray, functions: Container[object]) -> None:
     try:
         found = json.loads(body)
-        json.dumps(found, ensure_ascii=False).encode()  # no halves of characters
+        json.dumps(found, ensure_ascii=False).encode()  # fails for lone surrogates
     except (ValueError, RecursionError):
         raise BadCall("The request body is not JSON.") from None
     if names_a_file(found):
         raise BadCall("A call cannot name a file; import files from the command line.")
     if not isinstance(found, dict):
-        return  # Gradio says so
+        return  # Gradio refuses it
     function, session = found.get("fn_index"), found.get("session_hash")
     if isinstance(function, str | int | float) and function not in functions:
         raise BadCall("The page has no such function. Reload the page.")

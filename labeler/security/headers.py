@@ -1,7 +1,8 @@
 """The security headers of every response.
 
-`AccessMiddleware` (access.py) wraps each answer, refusals and errors included: `GRADIO_POLICY` for the
-two Gradio pages, `STRICT_POLICY` for the rest. HSTS is sent only if `--public-url` is https.
+`AccessMiddleware` (access.py) adds them to every response, including refusals and errors:
+`GRADIO_POLICY` for the two Gradio pages, `STRICT_POLICY` for the rest. HSTS is sent only if
+`--public-url` is https.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ STRICT_POLICY = "; ".join(
 GRADIO_POLICY = "; ".join(
     [
         "default-src 'self'",
-        # Gradio writes its settings into the page, and gr.HTML compiles its template and script with
-        # Function(). Text of models is never markup (labeler/html/markdown.py).
+        # Gradio writes its settings into the page, and gr.HTML compiles its template and script
+        # with Function(). Model output is never markup (labeler/html/markdown.py).
         "script-src 'self' 'unsafe-inline' 'unsafe-eval'",
         "style-src 'self' 'unsafe-inline'",
         "img-src 'self' data: blob:",
@@ -35,7 +36,7 @@ _ALWAYS = {
     "x-frame-options": "DENY",
     "cross-origin-resource-policy": "same-origin",
     "cross-origin-opener-policy": "same-origin",
-    # not "no-referrer": with it a browser sends "Origin: null" with our own forms
+    # with "no-referrer", a browser would send "Origin: null" with our own forms
     "referrer-policy": "same-origin",
     "permissions-policy": (
         "accelerometer=(), camera=(), display-capture=(), geolocation=(), gyroscope=(), "
@@ -47,7 +48,7 @@ _NO_STORE = (b"cache-control", b"no-store")
 
 
 class Hardening:
-    """Adds the headers to responses; `secure` if browsers use TLS only."""
+    """Adds the headers to responses; `secure` if browsers use only TLS."""
 
     def __init__(self, *, secure: bool) -> None:
         always = _ALWAYS | (_BY_TLS if secure else {})

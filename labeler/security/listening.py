@@ -7,9 +7,9 @@ from urllib.parse import urlsplit
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A listening socket; ``ValueError`` with one sentence if that is not possible."""
+    """A listening socket; ``ValueError`` if that is not possible."""
     if not 0 <= port <= 65535:
-        raise ValueError(f"a port is a number from 0, for a free one, to 65535; {port} is none")
+        raise ValueError(f"port {port} must be from 0 (any free port) to 65535")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -27,8 +27,8 @@ def listen(host: str, port: int) -> socket.socket:
 def is_exposed(host: str, public_url: str | None) -> bool:
     """Whether other machines can reach a studio that listens on `host`.
 
-    If so, people sign in with accounts (`Auth.accounts_required`); otherwise a link is enough.  With
-    a `public_url` they can, through a proxy, even if the studio listens on loopback only.
+    If so, users need accounts (`Auth.accounts_required`); otherwise a link is enough.  With a
+    `public_url`, a proxy reaches the studio even if it listens only on loopback.
     """
     return public_url is not None or host not in ("127.0.0.1", "localhost", "::1")
 
@@ -51,5 +51,5 @@ def public_address(url: str | None) -> str | None:
 
 def address(listener: socket.socket, host: str) -> str:
     """The URL of a listener on `host`, for browsers on this machine."""
-    named = f"[{host}]" if ":" in host else host  # IPv6 goes into brackets before its port
+    named = f"[{host}]" if ":" in host else host  # an IPv6 address needs brackets before the port
     return f"http://{named}:{listener.getsockname()[1]}"

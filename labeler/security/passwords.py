@@ -17,16 +17,17 @@ from labeler.security.addresses import network
 MIN_PASSWORD_LENGTH, MAX_PASSWORD_LENGTH = 12, 128
 """Characters of a password. NIST SP 800-63B asks for length, not for symbols."""
 
-# RFC 9106's second recommended option (64 MiB, 3 passes), on one core: annotators need the others.
+# RFC 9106's second recommended option (64 MiB, 3 passes), on one core, because annotators need the
+# others.
 _ARGON2 = argon2.PasswordHasher(parallelism=1)
-# The hash that unknown names are compared with: it must take as long as a real one.
+# The hash for unknown names; checking it must take as long as checking a real one.
 _NOBODY = (
     f"$argon2id$v=19$m={_ARGON2.memory_cost},t={_ARGON2.time_cost},p={_ARGON2.parallelism}"
     f"${'A' * 22}${'A' * 43}"
 )
-# One hash at a time: a burst of sign-ins must not take all memory and all cores. Few may wait for
-# it, because each holds a thread that labeling needs too. Strangers have places of their own, so
-# they cannot take those of people who have an invite or have signed in before.
+# One hash at a time: a burst of sign-ins must not take all memory and cores. Few requests may wait,
+# because each holds a thread that labeling needs too. Anonymous clients have separate places, so
+# that they do not block users who have an invite or have signed in before.
 _ONE_AT_A_TIME = threading.Lock()
 _STRANGERS = threading.BoundedSemaphore(4)
 _KNOWN = threading.BoundedSemaphore(8)
@@ -43,7 +44,7 @@ class Busy(RuntimeError):
 def hash_password(password: str) -> str:
     """The Argon2id hash of a new password; ``ValueError`` if its length is not allowed.
 
-    Only for people who have proved who they are, by an invite.
+    Only for users who have proved their identity with an invite.
     """
     if not MIN_PASSWORD_LENGTH <= len(password) <= MAX_PASSWORD_LENGTH:
         raise ValueError(
@@ -59,9 +60,9 @@ def rehash_password(password: str) -> str:
 
 
 def check_password(password: str, stored: str | None, *, known: bool = False) -> bool:
-    """Whether `password` matches the hash `stored`; takes as long if there is none.
+    """Whether `password` matches the hash `stored`; takes equally long without a hash.
 
-    `known`: the request comes from a browser in which the person has signed in before.
+    `known`: the request comes from a browser in which the user has signed in before.
     """
     with _turn(_KNOWN if known else _STRANGERS):
         if stored is not None and _is_scrypt(stored):
@@ -73,7 +74,7 @@ def check_password(password: str, stored: str | None, *, known: bool = False) ->
 
 
 def needs_rehash(stored: str) -> bool:
-    """Whether a hash was made by scrypt or with other parameters than today's."""
+    """Whether a hash was made with scrypt or with outdated parameters."""
     return _is_scrypt(stored) or _ARGON2.check_needs_rehash(stored)
 
 
@@ -97,7 +98,7 @@ def _check_scrypt(password: str, stored: str) -> bool:
 
 @contextmanager
 def _turn(places: threading.BoundedSemaphore) -> Iterator[None]:
-    """Wait for the turn to hash; `Busy` if all places are taken."""
+    """Wait until no other hash is being computed; `Busy` if all places are taken."""
     if not places.acquire(blocking=False):
         raise Busy("Many people are signing in right now. Try again in a few seconds.")
     try:
@@ -112,37 +113,37 @@ def _as_bytes(password: str) -> bytes:
 
 
 class Lockout:
-    """Counts failed sign-ins per name; after five, each pause is longer than the one before.
+    """Counts failed sign-ins per name; after five, each pause is longer than the previous one.
 
-    A browser in which somebody has signed in before is counted separately, under its own name.
+    A browser in which a user has signed in before is counted separately, under its own name.
     Kept in memory: five guesses per restart do not find a password of twelve characters.
-    `clock` gives seconds.
+    `clock` returns seconds.
     """
 
     FREE = 5
     FIRST_WAIT, MAX_WAIT = 60.0, 3600.0
-    NAMES = 10_000  # remembered at most: strangers may try any name
-    TIMES = 12  # attempts remembered per name; by then the pause is the longest
+    NAMES = 10_000  # limit of stored names, because attackers may try any name
+    TIMES = 12  # stored attempts per name; by then the pause has its maximum
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        # Times of each name's attempts, oldest first. Names are in the order of their last attempt.
+        # The times of each name's attempts, oldest first; names in the order of the last attempt.
         self._failures: dict[bytes, tuple[float, ...]] = {}
         self._lock = threading.Lock()
 
     def attempt(self, name: str) -> float:
         """Count an attempt as failed, or return the seconds until `name` may try again.
 
-        Call it before the password is checked, so that guesses sent at the same time count too.
-        `succeeded` forgets it.
+        Call it before the password is checked, so that simultaneous guesses count too. `succeeded`
+        forgets it.
         """
         key = _digest(name)
         with self._lock:
             times, moment = self._failures.pop(key, ()), self._clock()
             wait = self._wait(times, moment)
             if len(self._failures) >= self.NAMES:
-                # A flood of names must not free one that waits. Of the others, forget the one that
-                # was tried longest ago: a name under attack is tried again soon.
+                # A flood of names must not end the pause of another name. Among names without a
+                # pause, forget the least recent: a name under attack is tried again soon.
                 free = (
                     name for name, each in self._failures.items() if not self._wait(each, moment)
                 )
@@ -158,7 +159,7 @@ class Lockout:
         return max(0.0, times[-1] + pause - moment)
 
     def forgive(self, name: str) -> None:
-        """Take back an attempt that was not answered."""
+        """Remove an attempt that was not answered."""
         key = _digest(name)
         with self._lock:
             *earlier, _ = self._failures.pop(key, (0.0,))
@@ -172,15 +173,15 @@ class Lockout:
 
 
 def _digest(name: str) -> bytes:
-    """A key of fixed length: strangers choose the names."""
+    """A key of fixed length, because attackers choose the names."""
     return hashlib.sha256(name.encode("utf-8", "surrogatepass")).digest()
 
 
 class Allowance:
-    """How many wrong passwords an address may send: `AT_ONCE`, then one `EVERY` few seconds.
+    """Limits wrong passwords per address: `AT_ONCE` attempts, then one per `EVERY` seconds.
 
-    A right password costs nothing, so people who share an address do not block each other.
-    Kept in memory. `clock` gives seconds.
+    A correct password does not count, so users who share an address do not block each other.
+    Kept in memory. `clock` returns seconds.
     """
 
     AT_ONCE = 20
@@ -189,12 +190,12 @@ class Allowance:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        # When each address has all its attempts again, in the order of their last attempts.
+        # When each address has all its attempts again, in the order of the last attempt.
         self._full_at: dict[str, float] = {}
         self._lock = threading.Lock()
 
     def take(self, address: str) -> float:
-        """Use one attempt, or return the seconds until there is one."""
+        """Use one attempt, or return the seconds until one is available."""
         key = network(address)
         with self._lock:
             moment = self._clock()
@@ -206,7 +207,7 @@ class Allowance:
             return max(0.0, wait)
 
     def give_back(self, address: str) -> None:
-        """Return the attempt: the password was right."""
+        """Return an attempt whose password was correct."""
         with self._lock:
             if (key := network(address)) in self._full_at:
                 self._full_at[key] -= self.EVERY

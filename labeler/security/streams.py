@@ -1,4 +1,4 @@
-"""Open event streams: each belongs to a person, and ends when the person is signed out."""
+"""Open event streams: each belongs to a user and ends when the user is signed out."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from labeler.security.auth import Auth
 
 MAX_STREAMS = 32
-"""Open streams per person; a page has two."""
+"""Open streams per user; a page has two."""
 
 
 @dataclass(eq=False)
 class _Stream:
-    """An open stream: its listener, the request's headers, and the task that answers."""
+    """An open stream: its user, the request's headers, and the task that answers."""
 
     annotator: str
     headers: Headers
@@ -36,15 +36,15 @@ class Streams:
     def __init__(self, auth: Auth) -> None:
         self._auth = auth
         self._open: dict[_Stream, None] = {}
-        auth.when_people_change(self._recheck)
+        auth.when_accounts_change(self._recheck)
 
     async def serve(
         self, app: ASGIApp, scope: Scope, receive: Receive, send: Send, *, annotator: str
     ) -> None:
-        """Run `app` until it has answered or its listener is signed out."""
+        """Run `app` until it has answered or the user is signed out."""
         started = finished = False
 
-        async def noting(message: Message) -> None:
+        async def tracked_send(message: Message) -> None:
             nonlocal started, finished
             started = True
             await send(message)
@@ -54,7 +54,7 @@ class Streams:
             if not finished:  # the cancelled response may have ended itself
                 await send({"type": "http.response.body", "body": b""})
 
-        task = asyncio.ensure_future(app(scope, receive, noting))
+        task = asyncio.ensure_future(app(scope, receive, tracked_send))
         stream = _Stream(annotator, Headers(scope=scope), task)  # type: ignore[arg-type]
         self._make_room(annotator)
         self._open[stream] = None
@@ -65,7 +65,7 @@ class Streams:
                 raise
             await finish()
         except asyncio.CancelledError:
-            if not stream.ended:  # the server stops
+            if not stream.ended:  # the server is stopping
                 raise
             if not started:
                 await send({"type": "http.response.start", "status": 401, "headers": []})
@@ -79,7 +79,8 @@ class Streams:
             own[0].end()
 
     def _recheck(self) -> None:
-        """End the streams of people who were signed out; queries the database, so call it in a thread."""
+        """End the streams of users who were signed out.  Call it in a thread: it queries the
+        database."""
         for stream in list(self._open):
             found = self._auth.identify(stream.headers)
             if found is None or found.annotator.id != stream.annotator:
@@ -87,10 +88,10 @@ class Streams:
 
 
 def _is_refusal(error: BaseException | None) -> bool:
-    """Whether the error only repeats what the stream has said, such as an unknown Gradio session.
+    """Whether the error only repeats the stream's own message, such as an unknown Gradio session.
 
-    Gradio raises HTTPException within a stream. Starlette cannot answer it any more and reports a
-    defect.
+    Gradio raises HTTPException within a stream, which Starlette can no longer answer and reports as
+    an error.
     """
     return isinstance(error, HTTPException) or (
         isinstance(error, RuntimeError) and isinstance(error.__cause__, HTTPException)

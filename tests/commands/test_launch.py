@@ -259,7 +259,7 @@ def test_a_backup_is_restored_and_the_journal_rebuilds(workspace: Path, tmp_path
     trained = ("restore", str(tmp_path / "of a trained one"), "--workspace", str(other))
     result = CliRunner().invoke(app, trained)
     assert result.exit_code == 0
-    assert "not in the backup: models/policy-9; copy it from" in result.stderr
+    assert "to continue the loop, copy models/policy-9 from" in result.stderr
     run("rebuild", *here)
     assert run("status", *here, "--json") == status
 

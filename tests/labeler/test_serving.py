@@ -371,7 +371,7 @@ class Kernel:
 
 @pytest.fixture
 def kernel(monkeypatch) -> Kernel:
-    monkeypatch.setattr(serving, "_keep_little_unsent", lambda _: None)
+    monkeypatch.setattr(serving, "_limit_unsent_bytes", lambda _: None)
     return Kernel()
 
 

@@ -105,7 +105,7 @@ def test_bad_rows_are_told_by_number_and_nothing_is_stored(world, researcher):
         ("pairs.exe", b"x", "must end in one of"),
         ("..", b"x", "must end in one of"),
         ("pairs.parquet", b"x", "is not a parquet file"),
-        ("pairs.jsonl", b"", "holds no rows"),
+        ("pairs.jsonl", b"", "has no rows"),
         ("pairs.csv", b"\0\0", "binary file"),
         ("pairs.csv", b"prompt,response_a\nx,y\n", "no row has a column response_b"),
     ],
@@ -147,7 +147,7 @@ def test_the_size_is_bounded_with_and_without_a_length(researcher, monkeypatch):
     assert len(row) > access.MAX_BODY_BYTES
     told = researcher.post(URL, params={"name": "x.jsonl"}, content=row)
     assert (
-        "too many for a judgment" in told.json()["rows"][0]["reason"]
+        "the limit for a judgment" in told.json()["rows"][0]["reason"]
     )  # it came through to the import
 
     assert access.MAX_UPLOAD_BYTES > access.MAX_BODY_BYTES

@@ -1,4 +1,4 @@
-// Buttons inside tables report what they are for; "Copy" needs no server.
+// Buttons in tables send their action to the server; "Copy" works without it.
 element.addEventListener("click", async (event) => {
   const button = event.target.closest("button");
   if (!button) return;

@@ -61,13 +61,13 @@ _FITTED = (
 )
 
 UNLIKELY = 3.0
-"""A figure gets a remark beyond this many standard errors: by chance, for one annotator in 370.
-`_speed` and `_slope` have limits of their own."""
+"""Standard errors beyond which a figure gets a remark: by chance, for one annotator in 370.
+`_speed` and `_slope` have their own limits."""
 _MIN_JUDGMENTS = 20  # judgments below which speed is not remarked on
 
 
 def table(figures: Iterable[AnnotatorFigures], fit: AnnotatorFit | None) -> Markup:
-    """A row for each annotator who has judged, the busiest first."""
+    """A row for each annotator with judgments, by number of judgments."""
     judged = sorted(
         (f for f in figures if f.judgments), key=lambda f: (-f.judgments, f.annotator.name)
     )
@@ -155,9 +155,9 @@ def side_bias(left_rate: float | None, decided: int) -> float | None:
 def remarks(
     f: AnnotatorFigures, everybody: Sequence[AnnotatorFigures], fit: AnnotatorFit | None
 ) -> list[str]:
-    """What is unlikely by chance if the annotator judges as the others of `everybody` do.
+    """Remarks on differences from the others in `everybody` that chance is unlikely to explain.
 
-    Without others, only a side bias is remarked on.
+    Side bias and slope are measured without others.
     """
     others = [other for other in everybody if other.annotator.id != f.annotator.id]
     found = [
@@ -185,7 +185,7 @@ def _share(
     others: Sequence[AnnotatorFigures],
     rate: Callable[[AnnotatorFigures], float | None],
 ) -> str:
-    """Two shares differ by more than chance, in a z-test with the pooled share."""
+    """A remark if two shares differ by more than chance, by a z-test with the pooled share."""
     n, m = f.judgments, sum(other.judgments for other in others)
     mine = rate(f)
     if mine is None or m == 0:
@@ -238,7 +238,7 @@ def agreement(found: Agreement, fit: AnnotatorFit | None) -> Markup:
     if not found.items:
         return components.empty(
             "No agreement to show yet",
-            "It needs pairs that two people have judged. labeling.overlap sets their share.",
+            "Agreement needs pairs that two people judged. labeling.overlap sets their share.",
         )
     tiles = [
         components.tile(
@@ -280,7 +280,7 @@ def _value(figure: str, interval: str) -> Markup:
 
 
 def _expected(fit: AnnotatorFit | None) -> Markup:
-    """The agreement that the fitted model expects: careful people disagree too."""
+    """The agreement that the fitted model expects, because careful people disagree too."""
     expected = fit.expected_agreement if fit else None
     if fit is None:
         detail = "known after the first reward model"
@@ -315,7 +315,7 @@ def _expected_alpha(fit: AnnotatorFit | None) -> str:
 
 
 def _kappas(kappas: Sequence[Kappa]) -> Markup:
-    """κ of every two annotators who judged the same pairs, the highest first."""
+    """κ of every two annotators who judged the same pairs, highest first."""
     ordered = sorted(kappas, key=lambda each: (each.kappa is None, -(each.kappa or 0.0)))
     rows = [
         (

@@ -12,11 +12,11 @@ from labeler.research import reading
 from labeler.research.annotators import reliability_view
 from labeler.research.annotators import view as annotators_view
 from labeler.research.tab import Cached, Tab, Updates, attempt, heading_slot, html_slot, on
-from labeler.research.top import midnight
 from storage.analysis import reliability
 from storage.analysis.agreement import agreement
 from storage.engine.database import Database
 from storage.labeling import judgments
+from storage.labeling.queue import midnight
 from storage.records import Annotator, AnnotatorRole, new_id, now
 from storage.tables import annotators, tokens
 
@@ -26,9 +26,9 @@ ACTIONS_JS = (Path(__file__).parent / "actions.js").read_text(encoding="utf-8")
 class AnnotatorsTab(Tab):
     every = 5
 
-    def __init__(self, db: Database, people_changed: Callable[[], None]) -> None:
+    def __init__(self, db: Database, accounts_changed: Callable[[], None]) -> None:
         self._db = db
-        self._people_changed = people_changed
+        self._accounts_changed = accounts_changed
         self._agreement = Cached(lambda: agreement(db), at_most_every=30)
         self._figures = Cached(lambda: reliability.annotator_figures(db), at_most_every=30)
         self._lay_out()
@@ -76,7 +76,7 @@ class AnnotatorsTab(Tab):
 
     def _add(self, name: str | None, role: AnnotatorRole | None, request: gr.Request) -> Updates:
         def add() -> Markup:
-            if role is None:  # the page's own button always sends one
+            if role is None:  # the page's button always sends a role
                 raise ValueError("Choose a role.")
             person = Annotator(id=new_id("annotator"), name=(name or "").strip(), role=role)
             return self._invite(annotators.add(self._db, person), request)
@@ -86,7 +86,7 @@ class AnnotatorsTab(Tab):
         return {self.answer: answer.html} | cleared | self.refresh()
 
     def _act(self, event: gr.EventData, request: gr.Request) -> Updates:
-        """Do what a button in a table asks for."""
+        """Handle a click on a button in a table."""
         action, target = _pressed(event)
 
         def act() -> str | Markup:
@@ -100,30 +100,32 @@ class AnnotatorsTab(Tab):
                     person = self._set_disabled(target, disabled=False)
                     return f"{person.name} can sign in again. Without a password, they need an invite link."
                 case "clear":
-                    # The access check before every route puts the person into the request.
+                    # The access check stores the signed-in person in the request.
                     assert request.request is not None
                     who = request.request.state.identity.annotator.id
                     judgments.clear_flag(self._db, id=new_id(), flag=target, researcher=who)
-                    return "The flag is cleared. If the pair is still to be judged, it is back in the queue."
+                    return (
+                        "The flag is cleared. The pair returns to the queue if it needs judgments."
+                    )
                 case _:
                     raise ValueError("The page has no such button. Reload the page.")
 
         return {self.answer: attempt(act).html} | self.refresh()
 
     def _invite(self, person: Annotator, request: gr.Request) -> Markup:
-        # The page's own address is the one that people can reach, also behind a proxy.
+        # The page's own address is the one that people can reach, even behind a proxy.
         origin = request.headers.get("origin", "")
         link = tokens.issue_invite(self._db, person.id, address=origin)
         return annotators_view.invite(person.name, link)
 
     def _set_disabled(self, target: str, *, disabled: bool) -> Annotator:
         person = annotators.set_disabled(self._db, target, disabled=disabled)
-        self._people_changed()
+        self._accounts_changed()
         return person
 
 
 def _pressed(event: gr.EventData) -> tuple[str, str]:
-    """The action and the target of a button in a table; ("", "") for what no button sends."""
+    """The action and the target of a button in a table; ("", "") for any other data."""
     match event._data:
         case {"action": str(action), "id": str(target)}:
             return action, target

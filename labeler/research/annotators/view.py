@@ -1,4 +1,4 @@
-"""Accounts and flagged pairs as HTML. Names and comments are hostile. Pure functions."""
+"""Accounts and flagged pairs as HTML. Names and comments are untrusted. Pure functions."""
 
 from __future__ import annotations
 
@@ -100,6 +100,7 @@ def invite(name: str, link: str) -> Markup:
     body = Markup(
         '<div class="ks-copy"><code class="ks-mono">{0}</code>'
         '<button type="button" class="ks-button" data-copy="{0}">Copy</button></div>'
-        "The link works once and expires after a week. The person who opens it chooses a password and is signed in."
+        "The link works once and expires after a week. Whoever opens it sets the password and is "
+        "signed in."
     ).format(link)
     return components.note("good", f"Send this link to {name}.", body)

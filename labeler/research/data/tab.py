@@ -54,7 +54,7 @@ _UPLOAD = Markup(
     "<code>model_a</code>, <code>model_b</code>, <code>category</code> and <code>id</code> are "
     "optional. The pairs are added to the loop's queue. Annotators do not see the models' names.</p>"
     '<label>File <input type="file" name="file" accept="{}"></label>'
-    '<label><input type="checkbox" name="skip"> Skip invalid rows</label>'
+    '<label><input type="checkbox" name="skip"> Skip bad rows</label>'
     '<button class="ks-button ks-info">Add to queue</button>'
     '<div role="status"></div></form>'
 ).format(MAX_UPLOAD_BYTES, ",".join(READABLE))
@@ -72,9 +72,9 @@ class DataTab(Tab):
         self._export()
         heading_slot("Prompts", "by role")
         self.prompts = html_slot(elem_id="prompts")
-        heading_slot("Queue pairs", "pairs from elsewhere, for your annotators")
+        heading_slot("Queue pairs", "pairs from a file, for your annotators")
         html_slot(value=render(_UPLOAD), js_on_load=_UPLOAD_SCRIPT, elem_id="upload-pairs")
-        heading_slot("Import", "in a terminal; also while the server runs")
+        heading_slot("Import", "in a terminal, even while the server runs")
         html_slot(value=render(_commands(db.workspace)))
         self._guidelines()
         self.inputs = [self.format, self.ties, self.file, self.names]
@@ -141,7 +141,7 @@ class DataTab(Tab):
 
     def _save(self, text: str | None) -> str:
         def save() -> str:
-            if text is None:  # the page's own field always sends a text
+            if text is None:  # the page's field always sends a text
                 raise ValueError("There was no text. Reload the page.")
             settings.put(self._db, GUIDELINES, text)
             return (
@@ -153,12 +153,12 @@ class DataTab(Tab):
 
 
 def _capitalized(sentence: str) -> str:
-    """With a capital first letter; unlike `str.capitalize`, the rest is unchanged."""
+    """Capitalize the first letter; unlike `str.capitalize`, keep the rest unchanged."""
     return sentence[:1].upper() + sentence[1:]
 
 
 def _preview(text: str | None) -> str:
-    """What annotators see."""
+    """The guidelines as annotators see them."""
     if text is None or not text.strip():
         return render(
             components.empty(

@@ -1,4 +1,4 @@
-// The form that queues a file of pairs.  Whatever the file says is shown as text.
+// The form that queues a file of pairs.  Content of the file is only shown as text.
 const form = element.querySelector("form");
 const answer = element.querySelector("[role=status]");
 
@@ -26,7 +26,7 @@ function report(found) {
   const known = found.known ? `; ${found.known} of the file's pairs were imported before` : "";
   say("good", `${added} ${added === 1 ? "pair" : "pairs"} queued${known}.`, [], 0);
   if (found.skipped_in_all) {
-    say("warn", `${found.skipped_in_all} invalid rows skipped:`, found.skipped, found.skipped_in_all);
+    say("warn", `${found.skipped_in_all} bad rows skipped:`, found.skipped, found.skipped_in_all);
   }
   if (found.warnings_in_all) say("info", "Warnings:", found.warnings, found.warnings_in_all);
 }

@@ -22,9 +22,9 @@ class HistoryTab(Tab):
         self.table = html_slot(elem_id="iterations")
         self.charts = html_slot(js_on_load=CHARTS_JS)
         self.rulings = html_slot(elem_id="rulings")
-        heading_slot("Models", "each model is below the one that it started from")
+        heading_slot("Models", "each model is below its parent")
         self.tree = html_slot(elem_id="tree")
-        heading_slot("Lineage", "from a model back to the judgments that it learned from")
+        heading_slot("Lineage", "from a model back to the judgments that trained it")
         self.model = gr.Dropdown(
             [], label="Model", show_label=False, container=False, elem_id="lineage-model"
         )

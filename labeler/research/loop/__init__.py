@@ -1,1 +1,1 @@
-"""The Loop tab: where the iteration stands, and what to do next."""
+"""The Loop tab: the state of the iteration and the next step."""

@@ -16,9 +16,10 @@ from labeler.research.loop import view as loop_view
 from labeler.research.loop.train_form import TrainForm, as_text
 from labeler.research.policies import view as policies_view
 from labeler.research.tab import Cached, Tab, Updates, attempt, html_slot, on
-from labeler.research.top import headline, midnight
+from labeler.research.top import headline
 from storage.analysis.agreement import agreement
 from storage.engine.database import Database
+from storage.labeling.queue import midnight
 from storage.records import now
 from storage.reports import SettingView, Stopped
 
@@ -45,11 +46,11 @@ class LoopTab(Tab):
         self.glance = html_slot(elem_id="loop-glance")
         self.next = html_slot(elem_id="loop-next")
         self.gate = html_slot(elem_id="loop-gate")
-        # Which attempt of which stopped run the form is for; empty for training.
+        # The run and attempt that the form retries; empty for training.
         self.stopped = gr.State("")
         with gr.Column(elem_classes="ks-panel"):
             self.title = html_slot(elem_id="train-title")
-            # Above the fields, because below them the buttons would be off every screen.
+            # Above the fields, because below them the buttons would be off screen.
             with gr.Row(elem_classes="ks-buttons"):
                 self.train = gr.Button("Train", variant="primary", elem_id="train")
                 self.retry = gr.Button("Retry", variant="primary", visible=False, elem_id="retry")
@@ -75,12 +76,11 @@ class LoopTab(Tab):
             on(button.click, partial(self._press, act, done), [self.stopped], answered)
         for button, defaults in ((self.back, False), (self.general, True)):
             on(button.click, partial(self._fill_with, defaults), outputs=filled)
-        # Only when another stage has stopped, or none is stopped any more: otherwise what was
-        # typed is kept.
+        # Reset the form only when the stopped stage changes, to keep what the user typed.
         on(self.stopped.change, self._switch, outputs=self.form.outputs)
 
     def load(self) -> Updates:
-        # With the suggestions for a stopped stage: `_switch` may have shown them already.
+        # Includes the suggestions for a stopped stage, which `stopped.change` may have shown.
         return self._switch()
 
     def refresh(self) -> Updates:
@@ -144,7 +144,7 @@ class LoopTab(Tab):
         return {self.answer: attempt(press).html} | self.refresh()
 
     def _run(self, shown_attempt: str) -> str:
-        """The run that the page shows as stopped; ValueError if it is not stopped any more."""
+        """The run that the page shows as stopped; ValueError if it is no longer stopped."""
         stopped = self._loop.stopped_stage()
         if stopped is None or _attempt(stopped) != shown_attempt:
             raise ValueError(
@@ -157,7 +157,7 @@ class LoopTab(Tab):
         updates: Updates = self.form.mark("")
         for field, value in self.form.show(settings, defaults=defaults).items():
             updates[field] |= {"value": value}
-        updates[self.answer] = render(_warned(settings)) if defaults else ""
+        updates[self.answer] = render(_defaults_note(settings)) if defaults else ""
         return updates
 
 
@@ -165,8 +165,8 @@ def _attempt(stopped: Stopped | None) -> str:
     return f"{stopped.run} {stopped.attempt}" if stopped else ""
 
 
-def _warned(settings: Sequence[SettingView]) -> Markup:
-    """Which settings of this workspace differ from the general defaults."""
+def _defaults_note(settings: Sequence[SettingView]) -> Markup:
+    """A note on the settings of this workspace that differ from the general defaults."""
     other = [
         f"{s.name}={as_text(s.value)}" for s in settings if s.value != s.default and not s.why_fixed
     ]

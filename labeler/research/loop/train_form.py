@@ -1,7 +1,7 @@
-"""The "Train" form: all settings of the pipeline, the important ones unfolded.
+"""The "Train" form: all settings of the pipeline, with the important ones always visible.
 
-Settings that are read before training, such as those of sampling, are shown but cannot be changed.
-If a stage has stopped, the form holds the settings that the stage reads, to retry it with others.
+Settings that are read before training, such as those of sampling, are read-only.  If a stage has
+stopped, the form has the settings that this stage reads, to retry it with other values.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SECTIONS = {
     "sft": "Supervised fine-tuning",
     "sampling": "Sampling",
     "reward": "Reward model",
-    "optimize": "Other methods than PPO",
+    "optimize": "Methods other than PPO",
     "ppo": "PPO",
     "shaping": "Reward shaping",
     "gate": "Promotion gate",
@@ -36,7 +36,7 @@ SECTIONS = {
 
 
 class TrainForm:
-    """A component for each setting. Numbers are in text fields, so that 1e-6 stays as typed."""
+    """A component for each setting. Numbers use text fields, so that 1e-6 stays as typed."""
 
     def __init__(self, settings: Sequence[SettingView]) -> None:
         self._fields: dict[str, Component] = {}
@@ -94,8 +94,8 @@ class TrainForm:
     def switch(self, settings: Sequence[SettingView], stopped: Stopped | None) -> dict[Any, Any]:
         """The form for training, or for another attempt at a stopped stage.
 
-        For a stopped stage it shows the settings that the stage reads, fills in those that its red
-        flag suggests, and marks those that the reason of its failure names.
+        For a stopped stage it shows the settings that the stage reads, fills in the values that its
+        red flag suggests, and marks the settings that the error message names.
         """
         suggestion = stopped.suggestion if stopped else {}
         wrong = self._named(stopped.reason) if stopped else set[str]()
@@ -123,7 +123,7 @@ class TrainForm:
         return changes
 
     def overrides(self, settings: Sequence[SettingView], values: Sequence[Any]) -> dict[str, str]:
-        """The settings that were changed, as text for the pipeline.
+        """The changed settings, as text for the pipeline.
 
         ``ValueError`` for an empty field whose setting is not text.
         """
@@ -141,7 +141,7 @@ class TrainForm:
 
 
 def as_text(value: Any) -> str:
-    """A value as it is written on a command line."""
+    """A value as on the command line."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return "" if value is None else str(value)

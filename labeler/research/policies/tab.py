@@ -58,7 +58,7 @@ class PoliciesTab(Tab):
             self.answer = html_slot(elem_id="ruling-answer")
 
     def refresh(self, chosen: str | None) -> Updates:
-        """The gate's report, on the policy `chosen` if there is such a one."""
+        """The gate's report on the policy `chosen`, or on the default one if it is unknown."""
         report = self._loop.gate()
         found = policies_view.shown_policy(report, chosen)
         return {
@@ -74,7 +74,7 @@ class PoliciesTab(Tab):
         }
 
     def _rule(self, policy: str | None, ruling: str, reason: str, request: gr.Request) -> Updates:
-        # The access check before every route puts the person into the request.
+        # The access check stores the signed-in person in the request.
         assert request.request is not None
         who = request.request.state.identity.annotator.name
 

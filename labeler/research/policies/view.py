@@ -1,4 +1,4 @@
-"""Whether each policy is better than SFT: verdict, evidence and leaderboard as HTML. Pure functions."""
+"""The gate's verdict on each policy, its evidence and the leaderboard as HTML. Pure functions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _COLUMNS = (
     Column("Wins against SFT", help="Probability that people prefer the policy to SFT, by a "
            "Bradley-Terry model of all judgments between policies (ties count half), with its 95% "
            "interval, clustered by prompt. The line in the middle is 50%."),
-    Column("Judgments", "right", "Judgments of this policy against any other that the gate counts."),
+    Column("Judgments", "right", "Judgments of this policy against any other policy."),
 )  # fmt: skip
 
 
@@ -33,7 +33,7 @@ def badge(verdict: str | None) -> Markup:
 
 
 def shown_policy(report: GateReport, chosen: str | None) -> Standing | None:
-    """The standing of the policy `chosen`, else of the one being judged, else of the newest."""
+    """The standing of `chosen`, otherwise of the policy being judged, otherwise of the newest."""
     standings = {each.policy: each for each in report.policies}
     judged = report.iteration.policy if report.iteration else None
     for name in (chosen, judged, *standings):
@@ -68,7 +68,7 @@ def standing(report: GateReport, chosen: str | None) -> Markup:
 
 
 def _progress(iteration: GateProgress | None, policy: str) -> Markup:
-    """How many of this iteration's judgments against SFT are in, if it judges this policy."""
+    """The progress of this iteration's judgments against SFT, if they are of this policy."""
     if iteration is None or iteration.policy != policy or not iteration.wanted:
         return Markup("")
     share = iteration.judged / iteration.wanted
@@ -80,7 +80,7 @@ def _progress(iteration: GateProgress | None, policy: str) -> Markup:
 
 
 def gate_notice(report: GateReport) -> Markup:
-    """The "Loop" tab's notice that a policy is blocked, or that it need not be compared with SFT any more."""
+    """The "Loop" tab's notice that a policy is blocked or needs no more judgments against SFT."""
     found = shown_policy(report, None)
     if report.iteration is None or found is None:
         return Markup("")
@@ -112,7 +112,7 @@ def curve(report: GateReport, chosen: str | None) -> Markup:
         [Series("log E", steps, values)],
         "Logarithm of the e-value against the hypothesis that neither is better, after each judged "
         "prompt. Above the limit, the test has decided. You can check it at any time: if neither is "
-        "better, log E passes the limit in at most 5% of cases.",
+        "better, log E exceeds the limit in at most 5% of cases.",
         limits=[Limit(test.limit, "decided above")],
         y_title="log E",
         tall=True,

@@ -1,4 +1,4 @@
-"""Whether a reward model is good enough: verdict, figures, plots as HTML. Pure functions."""
+"""The quality of a reward model: verdict, figures and plots as HTML. Pure functions."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def _ceiling(quality: Quality) -> Markup:
         few = f"{components.plural(quality.overlap, 'pair')} with preferences of two people so far"
         return components.tile("Noise ceiling", components.DASH, few, help=_CEILING)
     if share is None:
-        detail = "the accuracy is not known"
+        detail = "accuracy unknown"
     else:
         detail = (
             f"the accuracy is {components.percent(share.value)} of that "
@@ -194,7 +194,7 @@ def reliability(report: RewardReport) -> Markup:
             points,
             help="How often the response that the reward model favors won, by the probability that the "
             "model predicted for it. The dots of a calibrated model lie on the dashed line, those of "
-            "an overconfident model below it. Larger dots stand for more judgments.",
+            "an overconfident model below it. Larger dots have more judgments.",
             lines=[([(0.5, 0.5), (1, 1)], "ks-guide")],
         )
     )
@@ -288,8 +288,8 @@ def curve(report: RewardReport) -> Markup:
             _from(min(0.5, *(p.low for p in points))),
             points,
             help="Dots: accuracy of reward models that learned from fewer labels, on the same held-out "
-            "judgments, with 95% intervals. Line: the trend over all judgments that a model did not "
-            "learn from. Shaded: the 95% interval of the forecast.",
+            "judgments, with 95% intervals. Line: the trend over all judgments on which a model was "
+            "not trained. Shaded: the 95% interval of the forecast.",
             lines=[
                 *(([(0, at), (end, at)], "ks-guide") for at, _ in notes),
                 *([([(n, a) for n, a in lines.trend], "ks-line")] if lines.trend else []),

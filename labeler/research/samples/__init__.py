@@ -1,1 +1,1 @@
-"""The Samples tab: what each model answers."""
+"""The Samples tab: the responses of each model."""

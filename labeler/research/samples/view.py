@@ -1,4 +1,4 @@
-"""Samples before and after training, side by side. All texts are hostile. Pure functions."""
+"""Samples before and after training, side by side. All texts are untrusted. Pure functions."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Sample:
 
 
 def collect(rows: Iterable[EvaluatedCompletion]) -> list[Sample]:
-    """Group rows of `worker_files.evaluated` by prompt; of several responses the first is kept."""
+    """Group rows of `worker_files.evaluated` by prompt; keeps each policy's first response."""
     messages: dict[str, tuple[Message, ...]] = {}
     answers: dict[str, dict[str, Answer]] = {}
     for row in rows:
@@ -71,7 +71,7 @@ def collect(rows: Iterable[EvaluatedCompletion]) -> list[Sample]:
 
 
 def select(samples: Iterable[Sample], *, needle: str, order: Order) -> list[Sample]:
-    """The samples that contain `needle`, in order; those without a figure last."""
+    """The samples that contain `needle`, in order; samples without rewards last."""
     found = [s for s in samples if s.says(needle.strip())]
     if order == "prompt":
         return sorted(found, key=lambda s: s.messages[-1].content.casefold())
@@ -84,7 +84,7 @@ def select(samples: Iterable[Sample], *, needle: str, order: Order) -> list[Samp
 
 
 def summary(samples: Sequence[Sample], reward_model: ModelVersion | None = None) -> Markup:
-    """The mean reward of each policy and the new one's win rate, with a warning about a weak reward model."""
+    """Mean rewards and the new policy's win rate, with a warning about a weak reward model."""
     tiles = []
     for side, title in SIDES.items():
         rewards = [r for s in samples if (r := s.reward(side)) is not None]

@@ -1,4 +1,4 @@
-"""The time that a run still needs, estimated from its observed speed."""
+"""The estimated remaining time of a run, from its observed speed."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from datetime import datetime
 from storage.records import Run
 
 ENOUGH = 4.0
-"""Seconds of observed progress before an estimate; the page looks every other second."""
+"""Seconds of observed progress before the first estimate; the page polls every two seconds."""
 
 
 @dataclass
 class _Watch:
-    """The progress of one attempt, and its increases since the first one."""
+    """The progress of one attempt since its first observed increase."""
 
     progress: float
     first: tuple[datetime, float] | None = None
@@ -23,9 +23,9 @@ class _Watch:
 
 
 class Eta:
-    """Remembers each attempt's progress from its first increase on. Thread-safe.
+    """Records each attempt's progress since its first increase. Thread-safe.
 
-    The time before that increase says nothing about speed: the worker loads models, or the step had
+    The time before that increase is no measure of speed: the worker loads models, or the step had
     started before the page was opened.
     """
 
@@ -58,6 +58,6 @@ def _left(watch: _Watch, now: datetime) -> float | None:
     if spent < ENOUGH:
         return None
     left = (1 - watch.progress) * spent / (watch.progress - progress)
-    # Count down between increases, by no more than one of them usually takes.
+    # Count down between increases, but at most by the mean time of one.
     waited = min((now - watch.last).total_seconds(), spent / watch.rises)
     return max(0.0, left - waited)

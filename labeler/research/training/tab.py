@@ -33,7 +33,7 @@ NO_RUN = components.empty(
 
 
 class TrainingTab(Tab):
-    """`retry` leads to the "Loop" tab, where a stopped stage is retried with other settings."""
+    """`retry` opens the "Loop" tab, where a stopped stage is retried with other settings."""
 
     every = 2
 
@@ -83,7 +83,7 @@ class TrainingTab(Tab):
         self.samples = html_slot(elem_id="run-samples")
 
     def refresh(self, choice: str, seen: dict[str, Hashable]) -> Updates:
-        """The run `choice`, without what the browser has already according to `seen`."""
+        """The run `choice`, without the parts that the browser already has according to `seen`."""
         listed = runs.listing(self._db)
         run = _chosen(listed, choice)
         if run is None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Plan:
-    """A chart: its title, (metric, name in the legend), what its y-axis shows, and its limits."""
+    """A chart: its title, lines (metric, name in the legend), title of the y-axis, and limits."""
 
     title: str
     lines: Sequence[tuple[str, str]]
@@ -107,7 +107,7 @@ _PLANS: Mapping[str, tuple[Sequence[Plan], Sequence[Plan]]] = {
 }
 """The main charts and the smaller ones, by method."""
 _BY_UPDATES = ("ppo", "rloo")
-"""Methods whose metrics are time series even if there was one update only."""
+"""Methods whose metrics are time series even after a single update."""
 
 
 def unit(kind: str) -> str:
@@ -116,7 +116,7 @@ def unit(kind: str) -> str:
 
 
 def definition(name: str, known: Mapping[str, str]) -> str:
-    """The definition of a metric; ``reward/<component>`` in `known` stands for any component."""
+    """The definition of a metric; ``reward/<component>`` in `known` matches any component."""
     if name in known:
         return known[name]
     for template, meaning in known.items():
@@ -155,7 +155,7 @@ def charts(
 
 
 def _reported(plans: Sequence[Plan], found: Mapping[str, Series]) -> list[Plan]:
-    """The charts with a line, or all before the first update: RLOO, for example, has no value loss."""
+    """The charts with data (RLOO, for example, has no value loss); all before the first update."""
     return [plan for plan in plans if not found or any(name in found for name, _ in plan.lines)]
 
 
@@ -195,7 +195,7 @@ def results(kind: str, found: Mapping[str, Series], known: Mapping[str, str]) ->
 def card(
     run: Run, *, now: datetime, seconds_left: float | None, cancelling: bool = False
 ) -> Markup:
-    """A run, its progress, and why it ended if it did not succeed."""
+    """A run, its progress, and the reason if it failed or was cancelled."""
     status, status_tone = run.status, STATUS_TONES[run.status]
     if cancelling:
         status, status_tone = "cancelling", "warn"
@@ -249,13 +249,13 @@ def _where(run: Run, seconds_left: float | None, cancelling: bool) -> str:
 
 
 def _rounded(seconds: float) -> float:
-    """Seconds as precise as an estimate is: to a minute, ten seconds or five seconds."""
+    """Seconds rounded to the precision of an estimate: a minute, ten or five seconds."""
     step = 60 if seconds >= 300 else 10 if seconds >= 60 else 5
     return step * round(seconds / step)
 
 
 def flags(notes: Sequence[RunNote], *, unit: str) -> Markup:
-    """Red flags and warnings, each once with its steps; the worst first."""
+    """Red flags and warnings, one entry per name with its steps, worst first."""
     latest: dict[str, RunNote] = {}
     seen_at: dict[str, list[int]] = {}
     for item in notes:
@@ -291,7 +291,7 @@ def _flag(item: RunNote, steps: Sequence[int], unit: str) -> Markup:
 
 
 def _when(steps: Sequence[int], unit: str) -> str:
-    """``update 83``; of many steps the first and the last two."""
+    """``update 83``; for many steps, the first and the last two."""
     if len(steps) == 1:
         return f"{unit} {steps[0]}"
     named = [str(s) for s in steps] if len(steps) <= 3 else [str(steps[0]), "…"]
@@ -303,7 +303,7 @@ def _when(steps: Sequence[int], unit: str) -> str:
 def samples(
     notes: Sequence[RunNote], prompts: Mapping[str, Prompt], *, unit: str, limit: int = 6
 ) -> Markup:
-    """Samples from training under a heading, the newest first; nothing without any. `prompts` by id."""
+    """Samples from training with a heading, newest first, or empty HTML. `prompts` by id."""
     newest = list(reversed(notes))[:limit]
     if not newest:
         return Markup("")

@@ -308,7 +308,7 @@ def test_pairs_are_queued_from_the_data_page_and_bad_rows_are_told(browser, worl
             "Line 3: response_a and response_b are the same"
         )
         assert written() == 0
-        form.get_by_label("Skip invalid rows").check()
+        form.get_by_label("Skip bad rows").check()
         queue_them.click()
         expect(form.get_by_role("status")).to_contain_text("1 pair queued.")
         assert written() == 1

@@ -70,7 +70,7 @@ def live(db) -> Tabs:
 
 @pytest.fixture(scope="module")
 def page(seeded) -> gr.Blocks:
-    return in_a_loop(lambda: pages.build(seeded, RecordingLoop(), people_changed=lambda: None))
+    return in_a_loop(lambda: pages.build(seeded, RecordingLoop(), accounts_changed=lambda: None))
 
 
 # Reading
