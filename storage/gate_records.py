@@ -15,7 +15,7 @@ Ruling = Literal["promote", "block", "evidence"]
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """What a policy's own reward model expects of one comparison.
+    """The prediction of a policy's own reward model for one comparison.
 
     `first` is the expected outcome for the comparison's first completion: the probability that it
     is preferred, plus half the probability of a tie.
@@ -31,13 +31,13 @@ class Prediction:
     def __post_init__(self) -> None:
         if not (0 <= self.first <= 1 and math.isfinite(self.first_score - self.second_score)):
             raise ValueError(
-                f"the prediction for {self.comparison} must be a share with two finite scores"
+                f"the prediction for {self.comparison} must be a probability with two finite scores"
             )
 
 
 @dataclass(frozen=True, kw_only=True)
 class GateOverride:
-    """A researcher's ruling on a policy, which takes precedence; `evidence` withdraws it."""
+    """A researcher's ruling on a policy, which overrides the evidence; `evidence` withdraws it."""
 
     id: str
     policy: str
@@ -82,7 +82,7 @@ class StandingRuling:
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """The policy that iteration `number` compares with SFT, and all judgments that it wants."""
+    """The policy that iteration `number` compares with SFT, and the judgments it needs."""
 
     number: int
     policy: str | None
@@ -91,7 +91,7 @@ class Candidate:
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """Everything that the gate decides by.
+    """All inputs of the gate's decision.
 
     `judged` is in the order of the sequential test.  `policies` has the ids of all versions, the
     oldest first and the SFT `reference` before them; both are empty before there is a reference.

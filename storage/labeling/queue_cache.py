@@ -1,8 +1,8 @@
 """The writer thread's cache of the queue, which makes leasing fast.
 
-The tables are the truth.  The cache is filled from them, applies each stored record, and is dropped
-when a transaction is rolled back.  It has the comparisons of the newest iteration that has any,
-pairs written elsewhere, and any other comparison for which an act arrives.
+The cache is filled from the tables, applies each stored record, and is dropped when a transaction
+is rolled back.  It has the comparisons of the newest iteration that has any, the written pairs, and
+any other comparison for which an act arrives.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SERVED = "SELECT max(number) AS number FROM iterations WHERE phase <> 'sampling'
 """The iteration whose pairs are leased, until those of the next one are sampled; NULL before the
 first."""
 QUEUED = f"((c.iteration = ({SERVED}) AND c.arm <> 'imported') OR c.arm = 'written')"
-"""Whether the comparison `c` is in the queue: of that iteration, or written elsewhere."""
+"""Whether the comparison `c` is in the queue: it is of that iteration, or a written pair."""
 _QUEUED = f"SELECT c.id FROM comparisons AS c WHERE {QUEUED}"
 _MODELS = "SELECT id FROM annotators WHERE kind = 'model'"
 _COMPARISONS = "SELECT * FROM comparisons WHERE id IN (SELECT unnest($ids))"
@@ -53,7 +53,7 @@ _LEASES = "SELECT * FROM leases WHERE comparison IN (SELECT unnest($ids))"
 
 @dataclass(slots=True)
 class Lease:
-    """When a comparison was leased to an annotator, and until when."""
+    """A lease of a comparison to an annotator."""
 
     granted: datetime
     expires: datetime
@@ -80,7 +80,6 @@ class QueueItem:
     past: set[str] = field(default_factory=set)
 
     def add(self, act: Act) -> None:
-        """Count an act."""
         self.acts[act.id] = act
         if isinstance(act, Judgment) and act.replaces is not None:
             self.closed.add(act.replaces)
@@ -106,13 +105,13 @@ class QueueItem:
     def may_go_to(self, annotator: str, moment: datetime) -> bool:
         """Whether the comparison can be leased to this annotator now.
 
-        Never twice to one annotator, not while flagged, and not to more annotators at a time than
-        judgments are wanted.
+        It cannot after they judged or skipped it, while it is flagged, or while as many annotators
+        hold it as judgments are missing.
         """
         if self.flags or annotator in self.past:
             return False
         leased = 0
-        # A hot loop: it is called for every leased item, and set operations take twice as long.
+        # This loop runs for every leased item; set operations would take twice as long.
         for holder, lease in self.leases.items():
             leased += (
                 lease.expires > moment
@@ -127,8 +126,8 @@ class QueueCache:
     """The items, and the order in which unfinished ones are leased."""
 
     def __init__(self) -> None:
-        # Hashes of the ids of all acts and undos, of every iteration; None until first needed.  It
-        # survives `forget`: a surplus id costs one query.
+        # Hashes of the ids of all acts and undos of every iteration; None until first needed.
+        # `forget` keeps them: an id that was rolled back costs one query.
         self._maybe_used: set[int] | None = None
         self.forget()
 
@@ -145,7 +144,7 @@ class QueueCache:
         self._started: list[tuple[int, str]] = []
 
     def load(self, reader: Reader) -> None:
-        """Read the queue unless it is in memory."""
+        """Read the queue unless it is already cached."""
         if self._loaded:
             return
         self.forget()
@@ -157,7 +156,7 @@ class QueueCache:
         self._loaded = True
 
     def item(self, reader: Reader, comparison: str) -> QueueItem:
-        """The item of a comparison of any iteration; NotFound when there is none."""
+        """The item of a comparison of any iteration, or NotFound."""
         self.load(reader)
         if comparison not in self._items:
             self._read(reader, [comparison])
@@ -168,13 +167,13 @@ class QueueCache:
     def unanswered(self, annotator: str, moment: datetime) -> list[QueueItem]:
         """Items with a live lease of this annotator and no answer yet, the latest lease first.
 
-        Items that others hold too are included: the annotator skipped one, another got it, and the
-        skip was undone.
+        An item that another annotator holds too is included: that one got it after a skip, and then
+        the skip was undone.
         """
         return [item for item in self.unanswered_with_flagged(annotator, moment) if not item.flags]
 
     def unanswered_with_flagged(self, annotator: str, moment: datetime) -> list[QueueItem]:
-        """The same with flagged items: their leases count again once the flag is cleared."""
+        """Like `unanswered`, with flagged items: their leases count once the flag is cleared."""
         leased = [self._items[name] for name in self._leased_to.get(annotator, ())]
         open_items = [
             item
@@ -189,13 +188,13 @@ class QueueCache:
         )
 
     def available(self, annotator: str, moment: datetime) -> Iterator[QueueItem]:
-        """Items that can be leased to the annotator: half-finished ones first, then by position."""
+        """Items that can be leased to the annotator, those with a judgment first, by position."""
         for _, name in chain(self._started, self._untouched):
             if self._items[name].may_go_to(annotator, moment):
                 yield self._items[name]
 
     def leased_to_others(self, annotator: str, moment: datetime) -> int:
-        """How many pairs the annotator could judge, but others hold now."""
+        """How many pairs the annotator could judge if they were not leased to others."""
         leased = set[str]().union(*self._leased_to.values())
         items = [item for name in leased if self._is_queued(item := self._items[name])]
         return sum(
@@ -215,10 +214,10 @@ class QueueCache:
         # A query per act would take as long as storing it.
         return hash(act) in self._maybe_used and bool(reader.rows(_IS_USED, id=act))
 
-    # -- following what is stored ------------------------------------------------------------
+    # -- applying stored records -------------------------------------------------------------
 
     def apply(self, record: object) -> None:
-        """Follow a record that has just been stored."""
+        """Apply a record that has just been stored."""
         if self._maybe_used is not None and isinstance(record, Act | Withdrawal):
             self._maybe_used.add(hash(record.id))
         if isinstance(record, Iteration):
@@ -239,7 +238,7 @@ class QueueCache:
             self._change(withdrawn, lambda: withdrawn.close(record.replaces))
 
     def lease(self, comparison: str, annotator: str, granted: datetime, expires: datetime) -> bool:
-        """Record a lease on a loaded item; whether the annotator had one on it before."""
+        """Record a lease on a cached item; returns whether the annotator already had one on it."""
         leases = self._items[comparison].leases
         known = annotator in leases
         leases[annotator] = Lease(granted, expires)
@@ -258,7 +257,7 @@ class QueueCache:
         self._put_in_order(item)
 
     def _put_in_order(self, item: QueueItem) -> None:
-        self._note_leases(item)
+        self._index_leases(item)
         if self._is_queued(item):
             insort(self._order_of(item), _queue_position(item))
 
@@ -271,7 +270,7 @@ class QueueCache:
         is_started = item.judged.keys() - self._models
         return self._started if is_started else self._untouched
 
-    def _note_leases(self, item: QueueItem) -> None:
+    def _index_leases(self, item: QueueItem) -> None:
         for annotator in item.leases:
             names = self._leased_to.setdefault(annotator, set())
             if annotator in item.judged:
@@ -280,7 +279,7 @@ class QueueCache:
                 names.add(item.comparison.id)
 
     def _serves(self, comparison: Comparison) -> bool:
-        """The same test as `QUEUED`, in Python."""
+        """`QUEUED` in Python."""
         if comparison.arm == WRITTEN:
             return True
         return comparison.iteration == self.iteration and comparison.arm != "imported"
@@ -316,7 +315,7 @@ class QueueCache:
         """Add many items: sorting once is faster than inserting each in order."""
         for item in items:
             self._items[item.comparison.id] = item
-            self._note_leases(item)
+            self._index_leases(item)
             if self._is_queued(item):
                 self._order_of(item).append(_queue_position(item))
         self._untouched.sort()
