@@ -1,4 +1,4 @@
-"""The workspace that a command works on: opened here, or reached through the server that has it open."""
+"""Access to a workspace: opened in this process, or through the server that has it open."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -26,8 +26,8 @@ from storage.engine.database import Database
 from storage.engine.workspace import SERVER, read_server
 from storage.errors import WorkspaceLocked
 from storage.records import Prompt
-from storage.reports import to_json
-from storage.status import status
+from storage.reports import LoopState, RewardReport
+from storage.status import Status, status
 from storage.tables import prompts
 
 LAUNCH = Path(__file__).parents[1] / "launch.py"
@@ -49,7 +49,7 @@ class Studio:
         self.loop = Loop(self.db, config)
         self.commands = Commands(self.db)
         self.commands.too_long = lambda: ContextCheck.of(config)
-        # The token of these commands is the operator's, who may write config.toml as well.
+        # Only the operator has the token for these commands, and the operator may edit config.toml.
         self.commands.register("train", self._train)
         self.commands.register("advance", self.advance)
         self.commands.register("resume", self._resume)
@@ -73,27 +73,27 @@ class Studio:
     def _retry(self, overrides: dict[str, str] | None = None) -> None:
         self.loop.retry(self.loop.stopped().id, overrides, by_operator=True)
 
-    def _reward_report(self, model: str | None = None) -> dict[str, Any]:
-        return to_json(self.loop.reports.report(model))
+    def _reward_report(self, model: str | None = None) -> RewardReport:
+        return self.loop.reports.report(model)
 
-    def _status(self) -> dict[str, Any]:
-        """The workspace's status, with what keeps the loop from going on as a sentence."""
+    def _status(self) -> Status:
+        """The workspace's status; `trouble` says why the loop cannot continue."""
         try:
             self.loop.refresh()
-        except Exception as error:  # the rest of the status is wanted all the more
+        except Exception as error:  # the user needs the rest of the status even more then
             self.db.health.loop_error = str(error)
         blocked = self.loop.state().blocked
         stopped = what_stopped(blocked) if blocked else None
         trouble = self.db.health.trouble or stopped
-        return to_json(status(self.db)) | {"trouble": trouble}
+        return replace(status(self.db), trouble=trouble)
 
-    def advance(self) -> dict[str, Any]:
-        """One step of the loop and where it stands now."""
+    def advance(self) -> LoopState:
+        """Advance the loop by one step; returns its state."""
         self.loop.advance()
-        return asdict(self.loop.state()) | {"trouble": self.db.health.loop_error}
+        return self.loop.state()
 
     def fill_demo(self, config: Config) -> None:
-        """Give a workspace on the embedded model the demo's prompts, once."""
+        """Add the demo's prompts to a workspace with the embedded model, once."""
         if config.model.name == "demo" and not prompts.counts(self.db):
             shipped = corpus.prompts()
             prompts.add(
@@ -126,7 +126,7 @@ class Remote:
 
 @contextmanager
 def connect(workspace: Path, sets: list[str] | None = None) -> Iterator[Target]:
-    """The workspace itself, or the server that has it open."""
+    """The open workspace, or the server that has it open."""
     try:
         studio = Studio(workspace, load_settings(workspace, [], sets or []))
     except WorkspaceLocked:
@@ -143,26 +143,26 @@ def connect(workspace: Path, sets: list[str] | None = None) -> Iterator[Target]:
 
 @contextmanager
 def server_for(
-    workspace: Path, files: Sequence[Path], sets: Sequence[str], unasked: Sequence[str] = ()
+    workspace: Path, files: Sequence[Path], sets: Sequence[str], defaults: Sequence[str] = ()
 ) -> Iterator[Remote]:
-    """The live server of a workspace, or one of our own for as long as it is needed.
+    """The live server of a workspace, or a new server that stops when the context ends.
 
-    A live one keeps its settings: ``ValueError`` where `files` or `sets` ask for others.  What is
-    `unasked` goes to a server of our own only.
+    A live server keeps its settings: ``ValueError`` if `files` or `sets` differ from them.  The
+    settings `defaults` apply only to a new server.
     """
-    sets = [*unasked, *sets]
+    sets = [*defaults, *sets]
     config = prepare(workspace, None, files, sets)
     try:
         Database.open(workspace).close()
     except WorkspaceLocked:
         with Remote(workspace) as server:
-            named = assignments(sets[len(unasked) :]).keys() | {
+            named = assignments(sets[len(defaults) :]).keys() | {
                 s.name for s in Config.load(files).settings() if s.value != s.default
             }
             if other := disagreeing(config, named, server.call("settings")):
                 raise ValueError(
                     f"the server that has {workspace} open runs with {', '.join(other)}; stop it, "
-                    "or leave out what it would not use"
+                    "or leave out the settings that differ"
                 ) from None
             yield server
         return
@@ -184,13 +184,13 @@ def server_for(
         with Remote(workspace) as server:
             yield server
     finally:
-        process.terminate()  # SIGINT is ignored by what a shell script started with &
+        process.terminate()  # a process that a shell script started with & ignores SIGINT
         process.wait(timeout=30)
 
 
 def is_up(workspace: Path) -> bool:
     with suppress(FileNotFoundError, ValueError, httpx.TransportError):
-        # Any answer: a server whose disk is full is up, and says what is wrong.
+        # Any status counts: a server whose disk is full is up and reports the problem.
         httpx.get(f"{read_server(workspace)['url']}/healthz", timeout=2)
         return True
     return False

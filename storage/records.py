@@ -6,9 +6,9 @@ One iteration of the loop::
       ▲                      ▲                                          │ snapshot
       └── Iteration ◀── policy (ModelVersion) ◀── PPO ◀── reward (ModelVersion)
 
-Constructors raise ``ValueError`` with a sentence that says what to do, so a record that exists is
-valid.  `first` and `second` are the stored order of a pair; `a` and `b`, `left` and `right` are
-what the screen shows.  Times are aware datetimes in UTC.  Only the standard library is imported.
+Constructors raise ``ValueError`` with a sentence that says what to do, so every record is valid.
+`first` and `second` are the stored order of a pair; `a` and `b`, or `left` and `right`, are the
+sides of the screen.  Times are aware datetimes in UTC.  Imports only the standard library.
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ WRITTEN: Arm = "written"
 is 0), are in the queue in every phase, and are not used to measure policies or reward models."""
 
 RANDOM_STREAM: tuple[Arm, ...] = ("random", "previous", "reference", "repeated", "imported")
-"""Arms of the pairs that the loop sampled without a reward model's choice, and of imported pairs.
-Accuracy, calibration and win rates are measured on their judgments alone, because pairs on which a
-model is uncertain do not represent the others."""
+"""Arms of imported pairs and of pairs that the loop sampled without a reward model's choice.
+Accuracy, calibration and win rates are measured only on judgments of these pairs, because pairs on
+which a model is uncertain do not represent the others."""
 
 LEARNED_FROM: tuple[AnnotatorKind, ...] = ("person", "simulated")
-"""The kinds of annotators whose judgments are learned from by default."""
+"""The kinds of annotators whose judgments the models learn from by default."""
 
 KEPT_APART: tuple[PromptRole, ...] = ("held-out", "audit")
 """Roles of prompts whose judgments the reward model and the policy never learn from.  Judgments on
-`audit` prompts train the audit model; those on `held-out` prompts train nothing."""
+`audit` prompts train the audit model; those on `held-out` prompts train no model."""
 
 Criterion = Literal["helpful", "truthful", "harmless", "clear"]
 CRITERIA: tuple[Criterion, ...] = get_args(Criterion)
@@ -68,13 +68,12 @@ def now() -> datetime:
 
 
 def new_id(prefix: str = "") -> str:
-    """A random identifier, e.g. ``run-3f…``; a uuid without a prefix."""
+    """A random identifier, e.g. ``run-3f…``; without a prefix, a UUID."""
     return f"{prefix}-{uuid.uuid4().hex[:16]}" if prefix else str(uuid.uuid4())
 
 
 def digest(*parts: str) -> str:
-    """A hash of a sequence of texts: 16 hex digits.  Lengths are hashed too, so it is
-    unambiguous."""
+    """A hash of a sequence of texts, 16 hex digits; the lengths are hashed too."""
     h = hashlib.blake2b(digest_size=8)
     for part in parts:
         raw = part.encode("utf-8", "surrogatepass")
@@ -83,7 +82,7 @@ def digest(*parts: str) -> str:
 
 
 def derive_seed(*parts: str) -> int:
-    """A seed from 0 to 2³¹ - 1 that depends on these texts alone."""
+    """A seed from 0 to 2³¹ - 1 that depends only on these texts."""
     return int(digest(*parts), 16) % 2**31
 
 
@@ -178,7 +177,7 @@ class Completion:
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluatedCompletion:
-    """A policy's completion of a held-out prompt, with its rewards; None if it has none."""
+    """A policy's completion of a held-out prompt, with its rewards (None if not scored)."""
 
     prompt: str
     """The id of the prompt."""
@@ -192,11 +191,6 @@ class EvaluatedCompletion:
     own_reward: float | None = None
     """By the reward model of the iteration itself."""
 
-    @classmethod
-    def from_json(cls, row: Mapping[str, Any]) -> EvaluatedCompletion:
-        """From the JSON of `dataclasses.asdict`."""
-        return cls(**{**row, "messages": as_messages(row["messages"])})
-
 
 @dataclass(frozen=True, kw_only=True)
 class OpenPair:
@@ -204,20 +198,20 @@ class OpenPair:
 
     id: str
     messages: str
-    """JSON, as `messages_json` writes it."""
+    """In the form of `messages_json`."""
     first: str
     second: str
     swapped: bool
-    """Whether `second` is on the left, which follows from judge and comparison."""
+    """Whether `second` is on the left; depends on judge and comparison."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
     """Two completions of one prompt for annotators to compare.
 
-    `first` and `second` do not say which side of the screen shows them.  `wanted` is the number of
-    annotators who should judge it.  `position` is random; among pairs that nobody has judged, the
-    queue is in its order.
+    `first` and `second` are independent of the sides of the screen.  `wanted` is the number of
+    annotators who should judge it.  `position` is random and orders the pairs that nobody has
+    judged in the queue.
     """
 
     id: str
@@ -325,7 +319,7 @@ class Annotator:
 
 @dataclass(frozen=True, kw_only=True)
 class Token:
-    """A secret that signs in its owner; `hash` is its SHA-256."""
+    """A stored secret that signs in its owner; `hash` is the secret's SHA-256."""
 
     hash: str
     annotator: str
@@ -358,8 +352,7 @@ class ModelVersion:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainedRewardModel:
-    """A reward model, what its stage reported, and the directory of its run, if the run is
-    known."""
+    """A reward model, the summary of its stage, and the directory of its run if that is known."""
 
     model: str
     summary: Mapping[str, Any]

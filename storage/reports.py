@@ -49,6 +49,66 @@ class Interval:
     high: float | None
 
 
+# ------------------------------------------------------------------ figures of trained models
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldOutFigures:
+    """Figures of a reward model on judgments that it did not learn from; None for unknown ones."""
+
+    accuracy: float | None = None
+    """Share of preferences whose winner has the higher reward."""
+    accuracy_low: float | None = None
+    """With `accuracy_high`, the 95% interval, clustered by prompt."""
+    accuracy_high: float | None = None
+    log_loss: float | None = None
+    """Nats per judgment."""
+    ece: float | None = None
+    """Expected calibration error on preferences."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewardFigures(HeldOutFigures):
+    """What the summary of a reward stage says about its model."""
+
+    held_out_preferences: int | None = None
+    """The preferences that `accuracy` is on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluatedPolicy:
+    """Means over one policy's responses to the held-out prompts; None for unknown ones."""
+
+    kl: float | None = None
+    """To the reference, nats per response."""
+    reward: float | None = None
+    length: float | None = None
+    """Tokens per response."""
+    distinct: float | None = None
+    """Distinct bigrams over all bigrams of all responses."""
+    unique: float | None = None
+    """Distinct responses over all responses."""
+    audit_reward: float | None = None
+    """By the audit model; None without one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """The summary of an evaluation stage; rewards and wins are by the iteration's reward model.
+
+    An iteration that is not evaluated yet has none of it.
+    """
+
+    policy: EvaluatedPolicy = EvaluatedPolicy()
+    reference: EvaluatedPolicy = EvaluatedPolicy()
+    previous: EvaluatedPolicy | None = None
+    """None if it is the reference."""
+    win_rate_against_reference: WinRate | None = None
+    win_rate_against_previous: WinRate | None = None
+    win_rate_reward_model: float | None = None
+    """The win rate against the reference alone."""
+
+
 # ------------------------------------------------------------------ a reward model's quality
 
 
@@ -288,6 +348,8 @@ class LoopState:
     message: str = ""
     """What the running stage is doing; empty if none runs."""
     blocked: Blocked | None = None
+    trouble: str | None = None
+    """The unexpected error that stops the loop."""
 
 
 SettingValue = int | float | str | bool

@@ -1,7 +1,6 @@
-"""The status of a workspace, which `launch.py status` prints; `--json` prints every field of `Status`.
+"""The status of a workspace, which `launch.py status` prints; `--json` prints all fields.
 
-The command is `Studio._status` in commands/studio.py: it polls the workers first, and adds `trouble`,
-the sentence on what keeps the loop from going on.
+The command is `Studio._status` in commands/studio.py: it polls the workers first and sets `trouble`.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from storage import worker_files
 from storage.analysis.agreement import Agreement, agreement
 from storage.engine.database import Database
 from storage.records import Iteration, ModelRole, Phase, Run, RunStatus, Stage
+from storage.reports import from_json
 from storage.tables import iterations, models, prompts, runs
 
 _COUNTS = """
@@ -56,16 +56,16 @@ class RewardModelStatus:
 
     id: str
     iteration: int | None
-    accuracy: float | None
+    accuracy: float | None = None
     """Of preferences, without ties."""
-    log_loss: float | None
-    ece: float | None
-    held_out_preferences: int | None
+    log_loss: float | None = None
+    ece: float | None = None
+    held_out_preferences: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunState:
-    """A run of the newest iteration; `name` is that of its stage, or of the policy's method."""
+    """A run of the newest iteration; `name` is its stage, or for a policy run the method."""
 
     id: str
     stage: Stage
@@ -80,13 +80,13 @@ class RunState:
 
 @dataclass(frozen=True, kw_only=True)
 class Status:
-    """What a workspace holds and where its loop stands."""
+    """Counts of a workspace's records, and the state of its loop."""
 
     judgments: int
     """Current judgments."""
     comparisons: int
     annotators: int
-    """Annotators of any kind who gave the judgments."""
+    """Annotators of any kind with current judgments."""
     judgments_by_kind: Mapping[str, int]
     """By kind of annotator."""
     agreement: Agreement
@@ -96,10 +96,12 @@ class Status:
     policy: PolicyStatus | None
     reward_model: RewardModelStatus | None
     runs: tuple[RunState, ...]
+    trouble: str | None = None
+    """Why the loop cannot continue, as a sentence."""
 
 
 def status(db: Database) -> Status:
-    """The status now."""
+    """The current status."""
     current = iterations.latest(db)
     listed = runs.listing(db, iteration=current.number) if current else []
     return Status(
@@ -140,14 +142,8 @@ def _reward_model(db: Database) -> RewardModelStatus | None:
     newest = models.newest(db, "reward")
     if newest is None:
         return None
-    return RewardModelStatus(
-        id=newest.id,
-        iteration=newest.iteration,
-        accuracy=newest.summary.get("accuracy"),
-        log_loss=newest.summary.get("log_loss"),
-        ece=newest.summary.get("ece"),
-        held_out_preferences=newest.summary.get("held_out_preferences"),
-    )
+    named = {"id": newest.id, "iteration": newest.iteration}
+    return from_json(RewardModelStatus, {**newest.summary, **named})
 
 
 def _run(run: Run) -> RunState:

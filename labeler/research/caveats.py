@@ -7,22 +7,21 @@ from collections.abc import Mapping
 from labeler.html import components
 from labeler.html.components import Markup
 from storage.records import Iteration, ModelVersion
+from storage.reports import RewardFigures, from_json
 
 FEW = 30
-"""Below so many held-out preferences, the 95% interval of an accuracy is 30 points wide or more."""
+"""With fewer held-out preferences, the 95% interval of an accuracy is at least 30 points wide."""
 
 
 def accuracy_caveat(model: ModelVersion | None) -> str:
-    """What is weak about a reward model, as the end of a sentence; empty if nothing is known."""
-    summary = model.summary if model else {}
-    preferred, low = summary.get("held_out_preferences"), summary.get("accuracy_low")
-    count = (
-        components.plural(int(preferred), "held-out preference") if preferred is not None else ""
-    )
+    """The weakness of a reward model, as the end of a sentence; empty if none is known."""
+    figures = from_json(RewardFigures, model.summary if model else {})
+    preferred, low = figures.held_out_preferences, figures.accuracy_low
+    count = components.plural(preferred, "held-out preference") if preferred is not None else ""
     if low is not None and low <= 0.5:
-        interval = components.interval(low, summary.get("accuracy_high"))
+        interval = components.interval(low, figures.accuracy_high)
         found = [
-            components.percent(summary.get("accuracy"), 1),
+            components.percent(figures.accuracy, 1),
             interval and f"({interval})",
             count and f"on {count}",
         ]
@@ -33,7 +32,7 @@ def accuracy_caveat(model: ModelVersion | None) -> str:
 
 
 def warnings(model: ModelVersion | None) -> Markup:
-    """A warning beside win rates by a weak reward model; empty beside those by a good one."""
+    """A warning for win rates by a weak reward model; empty for a good one."""
     weak = accuracy_caveat(model)
     if model is None or not weak:
         return Markup("")
@@ -41,7 +40,7 @@ def warnings(model: ModelVersion | None) -> Markup:
 
 
 def cautions(iterations: list[Iteration], versions: Mapping[str, ModelVersion]) -> Markup:
-    """As `warnings`, for the win rates of several iterations."""
+    """Like `warnings`, for the win rates of several iterations."""
     found = [
         f"in iteration {i.number}, {weak}"
         for i in iterations

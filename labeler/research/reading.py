@@ -51,7 +51,6 @@ _FLAGS = """
 """
 
 _JUDGMENTS = "SELECT count(*) AS n FROM current_judgments"
-_OPEN_FLAGS = "SELECT count(*) AS n FROM open_flags"
 _RULINGS = "SELECT count(*) AS n FROM gate_overrides"
 _VERSION = "SELECT (SELECT count(*) FROM judgments) + (SELECT count(*) FROM withdrawals) AS n"
 
@@ -65,15 +64,14 @@ class State:
     labels_today: int
     latest_label: datetime | None
     judgments: int
-    open_flags: int
     rulings: int
     prompts: Mapping[str, int]
     policy: ModelVersion | None
     reward_model: ModelVersion | None
     run: Run | None
-    """The running run of the current iteration, else its last one."""
+    """The running run of the current iteration, otherwise its last run."""
     evaluated: Iteration | None
-    """The iteration that produced and evaluated `policy`; None for SFT and before the evaluation."""
+    """The iteration that produced and evaluated `policy`; None for SFT or before the evaluation."""
     judge: ModelVersion | None = None
     """The reward model of that evaluation."""
     new_labels: int | None = None
@@ -81,13 +79,13 @@ class State:
     waiting: int = 0
     """Judgments that no training has used yet."""
     open_pairs: int = 0
-    """Pairs that still want a judgment."""
+    """Pairs that still need a judgment."""
     cancelling: bool = False
     """Whether `run` is being cancelled."""
 
     @property
     def turn(self) -> tuple[int, str, int] | None:
-        """Changes whenever the loop moves on or a researcher rules on a policy."""
+        """Changes whenever the loop advances or a researcher rules on a policy."""
         return (
             (self.iteration.number, self.iteration.phase, self.rulings) if self.iteration else None
         )
@@ -98,7 +96,7 @@ class State:
 
 
 def state(db: Database, *, midnight: datetime) -> State:
-    """The loop now; `midnight` is when today began."""
+    """The current state of the loop; `midnight` is the start of today."""
     listed = iterations.listing(db)
     current = max(listed, key=lambda i: i.number, default=None)
     versions = {m.id: m for m in models.listing(db)}
@@ -114,7 +112,6 @@ def state(db: Database, *, midnight: datetime) -> State:
         labels_today=labels.today,
         latest_label=labels.latest,
         judgments=_count(db, _JUDGMENTS),
-        open_flags=_count(db, _OPEN_FLAGS),
         rulings=_count(db, _RULINGS),
         prompts=prompts.counts(db),
         policy=policy,
@@ -130,7 +127,7 @@ def state(db: Database, *, midnight: datetime) -> State:
 
 
 def latest_run(listed: Sequence[Run]) -> Run | None:
-    """The running run, else the newest."""
+    """The running run, otherwise the newest."""
     return max(listed, key=lambda r: (r.status == "running", r.created_at), default=None)
 
 
@@ -153,7 +150,7 @@ def _count(db: Database, query: str) -> int:
 
 
 def _policy(current: Iteration | None, versions: Mapping[str, ModelVersion]) -> ModelVersion | None:
-    """The newest policy: the one produced, else the one sampled, else the SFT reference."""
+    """The newest policy: the one produced, otherwise the one sampled, otherwise the reference."""
     if current:
         for name in (current.policy_produced, current.policy_sampled):
             if name and name in versions:
@@ -173,13 +170,13 @@ def _reward_model(
 
 
 def judging_version(db: Database) -> int:
-    """A number that changes with every judgment, every undo and every flag that is cleared."""
+    """A number that changes with every judgment, undo and cleared flag."""
     return _count(db, _VERSION)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """What one annotator has done in all iterations."""
+    """One annotator's counts over all iterations."""
 
     annotator: Annotator
     judged: int = 0
@@ -189,7 +186,7 @@ class Work:
 
 
 def work(db: Database, *, midnight: datetime) -> list[Work]:
-    """Everybody's work, the busiest first; disabled accounts last."""
+    """The work of all annotators by number of judgments, disabled accounts last."""
     people = {person.id: person for person in annotators.listing(db)}
     rows = db.read(_WORK, midnight=midnight)
     return [Work(annotator=people[row.pop("id")], **row) for row in rows]
@@ -204,11 +201,11 @@ class OpenFlag:
     created_at: datetime
     annotator: str | None
     messages: str
-    """JSON, as `messages_json` writes it."""
+    """In the form of `messages_json`."""
     first: str
     second: str
 
 
 def flags(db: Database, *, limit: int = 100) -> list[OpenFlag]:
-    """Open flags, the newest first."""
+    """Open flags, newest first."""
     return [OpenFlag(**row) for row in db.read(_FLAGS, limit=limit)]

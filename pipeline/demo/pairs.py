@@ -1,8 +1,8 @@
 """The demo's first pairs, sampled in advance: ``python -m pipeline.demo.pairs``.
 
-They save a new user the wait for the first worker.  This module makes them with the sampling stage,
-and the loop uses them for the first iteration if the settings are the same.  Loads no torch until
-it samples.
+A new user need not wait for the first worker.  This module makes the pairs with the sampling stage,
+and the loop uses them for the first iteration if the settings are the same.  Imports torch only to
+sample.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def make(out: Path = PAIRS_DIR, *, pairs: int = PAIRS) -> dict[str, Any]:
         shutil.copytree(directory.outputs, out)
     manifest = {
         "model": weights_hash(),
-        "pairs": summary["comparisons"],
+        "pairs": summary.comparisons,
         "sampling": config.to_dict()["sampling"],
         "seed": config.seed,
     }
@@ -77,7 +77,7 @@ def make(out: Path = PAIRS_DIR, *, pairs: int = PAIRS) -> dict[str, Any]:
 
 
 def _plan(pairs: int) -> pd.DataFrame:
-    """One pair each on the first train prompts of a fixed random order."""
+    """One pair for each of the first train prompts in a fixed random order."""
     made = [Prompt.make(m, role=role) for role, m, _ in prompts() if role == "train"]
     made.sort(key=lambda p: digest("order", "demo", p.id))
     rows = [{"id": p.id, "messages": messages_json(p.messages)} for p in made[:pairs]]

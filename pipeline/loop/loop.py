@@ -1,11 +1,10 @@
 """The loop as a state machine: sampling → labeling → reward → policy → evaluating → done → next.
 
-Each phase but labeling and done runs a stage.  The stage `sft` has no phase: the phase sampling runs
-it first while there is no SFT model, if there are demonstrations and `sft.enabled` is set.
-`advance` reads the phase of the current iteration, does one step and stores the new phase.  It can
-be called again after a crash at any point: each step is idempotent, and a stage's outputs are
-stored only after the stage has succeeded.  In the app a timer calls it, in a terminal
-`launch.py iterate`.
+Each phase except labeling and done runs a stage.  The stage `sft` has no phase of its own: the
+sampling phase runs it first if there is no SFT model, there are demonstrations and `sft.enabled` is
+set.  `advance` reads the phase of the current iteration, does one step and stores the new phase.  It
+can be called again after a crash at any point: each step is idempotent, and a stage's outputs are
+stored only after the stage has succeeded.  A timer in the app calls it, or `launch.py iterate`.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ STAGE_OF: dict[Phase, Stage] = {
     "policy": "policy",
     "evaluating": "evaluate",
 }
-"""The stage that must succeed before the phase ends; people do the labeling."""
+"""The stage that must succeed before a phase ends; labeling has none."""
 
 
 class Loop:
@@ -55,7 +54,7 @@ class Loop:
         # Storage counts the labels of these kinds of annotators.
         settings.set_learn_from(db, self._current_config().reward.learn_from)
 
-    # --- what the researcher's page asks -----------------------------------------------------
+    # --- for the researcher's page -----------------------------------------------------------
 
     def settings(self) -> list[SettingView]:
         """Every setting with its value in the current iteration.
@@ -66,7 +65,7 @@ class Loop:
         return form(self._current_config(), again=stopped.stage if stopped else None)
 
     def stopped_stage(self) -> Stopped | None:
-        """The stopped stage that the loop waits for, and what may help; None if there is none."""
+        """The stopped stage that the loop waits for, with suggested remedies; None if there is none."""
         if (run := self.blocked_by()) is None:
             return None
         flags = runs.notes(self._db, run.id, kind="flag")
@@ -91,7 +90,7 @@ class Loop:
         if not prompts.counts(self._db).get("held-out"):
             return "There are no held-out prompts for the evaluation. Import some first."
         try:
-            # The reward stage would check the same and fail later, when nobody labels.
+            # Otherwise the reward stage fails on this check later, when nobody is labeling.
             Preparation(self._db, current, config).require_judgments()
         except ValueError as error:
             return str(error)
@@ -119,7 +118,7 @@ class Loop:
             settings.set_learn_from(self._db, config.reward.learn_from)
             changed = iterations.save(self._db, replace(changed, phase="reward"))
             if runs.newest(self._db, changed.number, "reward"):
-                # A stage was left for labeling; this is another run, on another snapshot.
+                # The loop left a stopped reward stage for labeling; this run has a new snapshot.
                 self._start(changed, "reward")
 
     def label_more(self, run: str) -> None:
@@ -178,7 +177,7 @@ class Loop:
     def override_gate(
         self, ruling: str, reason: str, *, policy: str | None = None, researcher: str = ""
     ) -> Standing:
-        """Rule on a policy (the one on trial): promote, block, or evidence; its standing."""
+        """Rule on a policy, by default the candidate: promote, block or evidence.  Returns its standing."""
         chosen = policy or iterations.candidate(self._db, self._current()) or ""
         policy_judgments.override(self._db, chosen, ruling, reason=reason, researcher=researcher)
         return gate.standing(policy_judgments.evidence(self._db), chosen)
@@ -194,7 +193,7 @@ class Loop:
             self._jobs.poll()
             current = iterations.latest(self._db)
             if current is None and not prompts.counts(self._db).get("train"):
-                return None  # nothing to sample on yet
+                return None  # no prompts yet
             if current is None or current.phase == "done":
                 current = self._begin_iteration(current)
             stage = self._stage_due(current)
@@ -218,10 +217,11 @@ class Loop:
         return STAGE_OF.get(current.phase)
 
     def state(self) -> LoopState:
-        """Where the loop stands."""
+        """The current state of the loop."""
         current, stopped = iterations.latest(self._db), self.blocked_by()
+        trouble = self._db.health.loop_error
         if current is None:
-            return LoopState()
+            return LoopState(trouble=trouble)
         running = [run for run in runs.listing(self._db) if run.status == "running"]
         message = ""
         if running:
@@ -233,6 +233,7 @@ class Loop:
             phase_name=self._phase_name(current),
             message=message,
             blocked=stopped and self._blocked(stopped),
+            trouble=trouble,
         )
 
     def _blocked(self, run: Run) -> Blocked:
@@ -256,7 +257,7 @@ class Loop:
         return run if run and run.status in ("failed", "cancelled") else None
 
     def refresh(self) -> None:
-        """Store what running workers reported; starts nothing."""
+        """Store the events of running workers; starts nothing."""
         with self._lock:
             self._jobs.poll()
 
@@ -291,7 +292,7 @@ class Loop:
     def _train_if_enough(self, current: Iteration) -> Phase:
         config = self._config_of(current)
         if not config.labeling.auto_train or runs.newest(self._db, current.number, "reward"):
-            return "labeling"  # a person must restart a reward stage that was left
+            return "labeling"  # only a person restarts a reward stage that was left for labeling
         enough = worker_files.labels_in(self._db, current) >= current.labels_wanted
         if not enough or self._training_blocked_by(current, config):
             return "labeling"
@@ -347,7 +348,7 @@ class Loop:
             policy = current.policy_sampled or require_reference(self._db).id
             return replace(current, phase="labeling", policy_sampled=policy)
         if run.stage == "reward":
-            # First, because it can fail, and then no model must be registered.
+            # First, because it can fail, and no model may be registered then.
             proxy = directory.job().names.get("proxy")
             policy_judgments.import_predictions_output(self._db, directory.outputs, proxy=proxy)
             made = self._jobs.register(run, role="reward", id=f"reward-{number}", summary=summary)
@@ -358,7 +359,7 @@ class Loop:
         worker_files.import_completions_output(self._db, directory.outputs)
         return replace(current, phase="done", evaluation=summary, finished_at=now())
 
-    # --- pieces ------------------------------------------------------------------------------
+    # --- helpers -----------------------------------------------------------------------------
 
     def _current(self) -> Iteration:
         current = iterations.latest(self._db)

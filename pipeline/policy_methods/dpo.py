@@ -6,10 +6,10 @@ judgments as the reward model, except ties; those on held-out prompts measure it
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import trl
@@ -51,7 +51,31 @@ class Preference:
     rejected: Encoded
 
 
-def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
+@dataclass(frozen=True, kw_only=True)
+class DPOSummary:
+    """The summary of a policy stage with DPO; margins are those of `margins`, nats."""
+
+    method: Literal["dpo"] = "dpo"
+    pairs: int
+    """Preferences that the policy learned from."""
+    ties_left_out: int
+    judged_by: Mapping[str, Mapping[str, int]]
+    """Numbers of judgments by kind of annotator, ``used`` and ``left_out``."""
+    loss: float
+    """Mean over the run, nats per preference."""
+    margin: float
+    """Mean over the preferences learned from."""
+    held_out_pairs: int
+    """Held-out preferences of the random stream."""
+    apart_preferences: int
+    """Preferences on the prompts set aside."""
+    held_out_margin: float | None
+    """Mean over the held-out preferences; None without any."""
+    accuracy: float | None
+    """Share of the held-out preferences with a margin above 0."""
+
+
+def run(job: Job, report: Report, directory: RunDirectory) -> DPOSummary:
     """Train the policy on inputs/judgments.parquet; saves model/.
 
     inputs/prompts.parquet is for the samples that are reported at the end.
@@ -62,7 +86,7 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
     learned, audit_set, held_out_pairs = split_judgments(
         pairs, job.config.reward, seed=job.config.seed
     )
-    # Measured on pairs that no reward model chose, as the reward model is.
+    # Like the reward model, measured only on pairs that no reward model chose.
     measured = [pair for pair in held_out_pairs if pair.random_stream]
     training, held_out = preferences(learned), preferences(measured)
     ties = sum(not pair.decisive for pair in pairs)
@@ -84,24 +108,24 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
         notes=notes,
     )
     save_policy(model, chat.tokenizer, directory.model)
-    summary: dict[str, Any] = {
-        "method": "dpo",
-        "pairs": len(training),
-        "ties_left_out": ties,
-        "judged_by": kinds,
-        "loss": loss,
-        "margin": fmean(margins(model, reference, training, pad_id=chat.pad_id)),
-        "held_out_pairs": len(held_out),
-        "apart_preferences": len(preferences(audit_set)),
-    }
-    if held_out:
-        found = margins(model, reference, held_out, pad_id=chat.pad_id)
-        summary["held_out_margin"] = fmean(found)
-        summary["accuracy"] = fmean(outcome(margin, 0.0) for margin in found)
-        report.metrics(steps, {"held_out/accuracy": summary["accuracy"]})
+    margin = fmean(margins(model, reference, training, pad_id=chat.pad_id))
+    found = margins(model, reference, held_out, pad_id=chat.pad_id) if held_out else []
+    accuracy = fmean(outcome(each, 0.0) for each in found) if found else None
+    if accuracy is not None:
+        report.metrics(steps, {"held_out/accuracy": accuracy})
     _show_samples(job, report, directory, Sampler(model, chat), reference, step=steps)
     write_samples(directory)
-    return summary
+    return DPOSummary(
+        pairs=len(training),
+        ties_left_out=ties,
+        judged_by=kinds,
+        loss=loss,
+        margin=margin,
+        held_out_pairs=len(held_out),
+        apart_preferences=len(preferences(audit_set)),
+        held_out_margin=fmean(found) if found else None,
+        accuracy=accuracy,
+    )
 
 
 def preferences(pairs: Sequence[JudgedPair]) -> list[Preference]:
@@ -177,7 +201,7 @@ class _Trainer(trl.DPOTrainer):
 
 
 def margins(model: Any, reference: Any, pairs: Sequence[Preference], *, pad_id: int) -> list[float]:
-    """log π/π_ref of each chosen response less that of the rejected one, nats."""
+    """log π/π_ref of each chosen response minus that of the rejected one, nats."""
     texts = [pair.chosen for pair in pairs] + [pair.rejected for pair in pairs]
     ours, theirs = (
         [sum(logprobs) for logprobs in response_logprobs(each, texts, pad_id=pad_id)]

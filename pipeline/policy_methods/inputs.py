@@ -1,4 +1,4 @@
-"""What PPO and RLOO share: prompts, the shaped reward, reported samples.
+"""Code shared by PPO and RLOO: prompts, the shaped reward, reported samples.
 
 `read_prompts` leaves out prompts that are too long, with a warning in the run.  `job_reward` is the
 reward: the reward models' score, combined (`shaping.ensemble`) and limited below (`shaping.floor`),
@@ -8,12 +8,13 @@ plus the weighted components of pipeline/shaping.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 import torch
+from pydantic import model_serializer
 
 from pipeline.config.shaping import ShapingConfig
 from pipeline.models.text import ChatTokenizer, name_rows, read_messages
@@ -28,14 +29,34 @@ ShapedReward = Callable[[Sequence[int], Sequence[str]], dict[str, list[float]]]
 """(numbers of prompts, texts) → each component's scores of the texts, by name."""
 
 SAMPLES = 4
-"""Responses reported of an update whose samples are shown."""
+"""Responses reported in an update whose samples are shown."""
 _SAMPLED_UPDATES = 20
 
 _SAMPLE_COLUMNS = ("step", "prompt", "text", "reward", "kl", "length", "finish_reason")
 
 
+@dataclass(frozen=True, kw_only=True)
+class PolicySummary:
+    """The summary of a policy stage with PPO or RLOO."""
+
+    method: Literal["ppo", "rloo"]
+    metrics: Mapping[str, float]
+    """Metrics of the last update, by name; docs/algorithm.md defines them."""
+    updates: int
+    stopped: str | None = None
+    """Why PPO ended early: ``kl_budget`` or ``reward_collapse``."""
+    kl_weight: float | None = None
+    """`ppo.kl_weight`; None for RLOO."""
+
+    @model_serializer(mode="wrap")
+    def _flat(self, fields: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
+        """Put the metrics at the top level of result.json."""
+        found = fields(self)
+        return found | found.pop("metrics")
+
+
 def shows_samples(step: int, total: int) -> bool:
-    """Whether samples of update `step` of `total` are reported: about 20 updates, first and last."""
+    """Whether samples of update `step` of `total` are reported: about 20, with the first and last."""
     return step % max(1, total // _SAMPLED_UPDATES) == 0 or step in (1, total)
 
 
@@ -59,7 +80,7 @@ def read_prompts(
     frame = pd.read_parquet(directory.inputs / "prompts.parquet")
     limit = config.max_prompt_tokens
     if context is not None:
-        # One more, because the reward model reads an end-of-text after an answer that was cut off.
+        # One more, because the reward model appends an end-of-text to a truncated answer.
         limit = min(limit, context - config.max_new_tokens - 1)
     if "category" not in frame:
         frame["category"] = ""
@@ -74,7 +95,7 @@ def read_prompts(
             long.append((id, len(ids)))
     sentence = (
         f"{len(long)} of {len(frame)} prompts are longer than {limit} tokens "
-        "(ppo.max_prompt_tokens, or the context less ppo.max_new_tokens and one for the end): "
+        "(ppo.max_prompt_tokens, or the context minus ppo.max_new_tokens and an end-of-text): "
         f"{name_rows(long)}"
     )
     if not prompts:
@@ -131,7 +152,7 @@ def job_reward(
 
 
 def write_samples(directory: RunDirectory) -> None:
-    """Write outputs/samples.parquet: the samples that the event log holds, of all attempts."""
+    """Write outputs/samples.parquet: the samples in the event log, of all attempts."""
     rows: list[dict[str, Any]] = []
     with directory.events.open(encoding="utf-8") as events:
         for line in events:

@@ -28,6 +28,7 @@ from pipeline.models.text import ChatTokenizer
 from pipeline.policy_methods.inputs import (
     SAMPLES,
     PolicyPrompt,
+    PolicySummary,
     job_reward,
     read_prompts,
     shows_samples,
@@ -41,7 +42,7 @@ from pipeline.runs.rundir import Job, Note, Report, RunDirectory
 from storage.records import derive_seed
 
 
-def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
+def run(job: Job, report: Report, directory: RunDirectory) -> PolicySummary:
     """Train the policy on inputs/prompts.parquet (id, messages); saves model/."""
     device = pick_device(job.config.worker.device)
     chat = ChatTokenizer.load(job.model("policy"))
@@ -64,7 +65,9 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
     train(trainer, directory.checkpoint, report, resume=job.resume)
     save_policy(model, chat.tokenizer, directory.model)
     write_samples(directory)
-    return {"method": "rloo"} | trainer.update_metrics | {"updates": trainer.state.global_step}
+    return PolicySummary(
+        method="rloo", metrics=trainer.update_metrics, updates=trainer.state.global_step
+    )
 
 
 def make_trainer(
@@ -77,9 +80,9 @@ def make_trainer(
     *,
     callbacks: Sequence[Any] = (),
 ) -> RLOOTrainer:
-    """A trainer of `model` on as many prompts as the updates need."""
+    """A trainer for `model`, with exactly as many prompts as the updates need."""
     settings, sampling = job.config.optimize, job.config.ppo
-    # TRL loads the reference from where the policy says it came from.
+    # TRL loads the reference from the policy's `name_or_path`.
     model.config.name_or_path = job.model("reference")
     device = rewarder.device
     arguments = trainer_arguments(
@@ -121,17 +124,17 @@ def make_trainer(
 
 
 class RLOOTrainer(trl.RLOOTrainer):
-    """TRL's trainer with PPO's sampling loop and reward in place of its own.
+    """TRL's trainer with PPO's sampling loop and reward instead of TRL's own.
 
     Each update has its own random generator, so a resumed run samples the same responses.  A
     response cut off at the length limit costs `ppo.missing_eos_penalty`, as in PPO.  Rows of the
-    data set name a prompt by its number.
+    data set contain prompt numbers.
     """
 
     update_metrics: dict[str, float]
-    """Of the last update."""
-    update_samples: list[dict[str, Any]]
-    """The last update's first responses, as arguments of `Report.note`."""
+    """Metrics of the last update."""
+    update_samples: list[Note]
+    """The last update's first responses."""
 
     def __init__(
         self,
@@ -176,7 +179,7 @@ class RLOOTrainer(trl.RLOOTrainer):
             )
 
     def _get_per_token_logps_and_entropies(self, model: Any, *args: Any, **inputs: Any) -> Any:
-        """TRL's own, with explicit positions: TRL pads on the left, and GPT-2 would count padding."""
+        """TRL's method with explicit positions: TRL pads on the left, and GPT-2 would count padding."""
         reader = self.accelerator.unwrap_model(model)
         hook = reader.register_forward_pre_hook(_with_positions, with_kwargs=True)
         try:
@@ -185,7 +188,7 @@ class RLOOTrainer(trl.RLOOTrainer):
             hook.remove()
 
     def _reward(self, prompts: list[str], completions: list[str], **_: Any) -> list[float | None]:
-        """The score of each response, less the penalty for one that was cut off."""
+        """The score of each response, minus the penalty if it was cut off."""
         numbers = [int(number) for number in prompts]
         scores = self._rewarder.score(numbers, completions)
         total, reasons = scores.total.tolist(), self._rollout.finish_reasons
@@ -203,13 +206,17 @@ class RLOOTrainer(trl.RLOOTrainer):
             "completion/repeated_ngrams": fmean(map(repeated_ngrams, responses)),
         } | {f"reward/{name}": fmean(values) for name, values in scores.components.items()}
         self.update_samples = [
-            {
-                "message": completions[i],
-                "prompt": self._prompts[numbers[i]].id,
-                "reward": total[i],
-                "length": len(responses[i]),
-                "finish_reason": reasons[i],
-            }
+            Note(
+                kind="sample",
+                name="response",
+                message=completions[i],
+                payload={
+                    "prompt": self._prompts[numbers[i]].id,
+                    "reward": total[i],
+                    "length": len(responses[i]),
+                    "finish_reason": reasons[i],
+                },
+            )
             # One response per prompt; responses to the same prompt are adjacent.
             for i in range(0, len(total), self.num_generations or 1)
         ][:SAMPLES]
@@ -223,7 +230,7 @@ class RLOOTrainer(trl.RLOOTrainer):
 def _with_positions(
     _: Any, args: tuple[Any, ...], inputs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """A forward's arguments with the positions of real tokens, as in `rollout.forward_with_cache`."""
+    """Add the positions of real tokens to a forward's arguments, as `rollout.forward_with_cache` does."""
     return args, inputs | {"position_ids": (inputs["attention_mask"].cumsum(1) - 1).clamp_min(0)}
 
 
@@ -248,7 +255,7 @@ class _Reporter(ReportCallback):
         self._report.metrics(step, metrics)
         if shows_samples(step, total):
             for sample in self._trainer.update_samples:
-                self._report.note("sample", "response", step=step, **sample)
+                self._report.add(sample, step=step)
         message = f"update {step} of {total}: reward {metrics['reward/mean']:z.2f}"
         self._report.progress(step, total, f"{message}, KL {metrics['kl/reference']:z.2f}")
 
@@ -256,8 +263,7 @@ class _Reporter(ReportCallback):
 def _draws(prompts: int, job: Job) -> Dataset:
     """A row for each prompt that the updates need, in shuffled rounds.
 
-    Exactly as many as needed: TRL drops an incomplete batch, and never ends with fewer prompts than
-    one batch holds.
+    TRL drops an incomplete batch, and loops forever with fewer prompts than one batch.
     """
     settings = job.config.optimize
     count = settings.rloo_updates * settings.rloo_batch // settings.rloo_generations

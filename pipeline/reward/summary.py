@@ -1,17 +1,19 @@
-"""What the reward stage reports, and stores with the reward model."""
+"""The summary of the reward stage, which is stored with the reward model."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
+
+from pydantic import model_serializer
 
 from pipeline.reward.audit import AuditFigures
 from pipeline.reward.likelihood import BothBad, TieModel
 from pipeline.reward.quality.calibration import CalibratedFigures
 from pipeline.reward.stopping import EarlyStop
 from storage.analysis.annotator_fit import AnnotatorFit
-from storage.reports import Quality, to_json
+from storage.reports import Quality
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,7 +21,7 @@ class JudgmentCounts:
     """The likelihood, and the numbers of judgments by use."""
 
     theta: float | None
-    """The threshold of ties; None if the tie model has none."""
+    """The tie threshold; None if the tie model has none."""
     tie_model: TieModel
     both_bad: BothBad
     members: int
@@ -28,11 +30,11 @@ class JudgmentCounts:
     held_out_pairs: int
     """Held-out judgments of the random stream."""
     held_out_preferences: int
-    """Those of them with a preference."""
+    """Held-out judgments of the random stream with a preference."""
     apart_pairs: int
     """Judgments that decided when to stop."""
     ties: int
-    """Judgments without a preference, of all."""
+    """Judgments without a preference, out of all judgments."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +45,7 @@ class Centering:
     """After centering."""
     std: float
     shift: float
-    """What was added to all rewards."""
+    """The constant that was added to all rewards."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +53,7 @@ class RewardSpread:
     """The rewards of all judged responses."""
 
     length_correlation: float | None
-    """Of rewards with lengths; None if either is constant."""
+    """Correlation of rewards with lengths; None if either is constant."""
     judged_mean: float
     judged_std: float
 
@@ -71,28 +73,19 @@ class RewardSummary:
     annotators: AnnotatorFit | None
     """None if annotators were not distinguished."""
     length_correlation_in_pairs: float | None
-    """Of differences of rewards with differences of lengths; None if either is always 0."""
+    """Correlation of reward differences with length differences; None if either is always 0."""
     centering: Centering | None
     """None without `reward.center`."""
     spread: RewardSpread
     quality: Quality
     predicted_pairs: int
-    """Pairs of two policies that an older reward model scored."""
+    """Pairs of two policies that the policy's own reward model scored (predictions.py)."""
 
-    def to_json(self) -> dict[str, Any]:
-        """The content of result.json: the parts' fields side by side."""
-        parts = (self.held_out, self.counts, self.centering, self.spread)
-        flat = {name: value for part in parts if part for name, value in asdict(part).items()}
-        annotators = to_json(self.annotators) if self.annotators else {"annotators": []}
-        return (
-            flat
-            | annotators
-            | {
-                "kept": asdict(self.kept) if self.kept else None,
-                "judged_by": {kind: dict(counts) for kind, counts in self.judged_by.items()},
-                "audit": asdict(self.audit) if self.audit else None,
-                "length_correlation_in_pairs": self.length_correlation_in_pairs,
-                "quality": to_json(self.quality),
-                "predicted_pairs": self.predicted_pairs,
-            }
-        )
+    @model_serializer(mode="wrap")
+    def _flat(self, fields: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
+        """Put the fields of these parts at the top level of result.json."""
+        found = fields(self)
+        found |= found.pop("annotators") or {"annotators": []}
+        for part in ("held_out", "counts", "centering", "spread"):
+            found |= found.pop(part) or {}
+        return found

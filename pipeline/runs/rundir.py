@@ -7,7 +7,7 @@
             lock             locked (flock) by the worker as long as it lives
             pid              the worker's process group, for signals to all of its processes
             events.jsonl     progress, metrics and notes; one line each, numbered by `seq`
-            log.txt          everything the worker prints
+            log.txt          standard output and error of the worker
             trackers/        files of TensorBoard, trackio and wandb (worker.report_to)
             checkpoint/      what a resume starts from; of PPO: checkpoint/checkpoints/step-000042/state.pt
             snapshots/       policies kept during training (optimize.snapshots)
@@ -49,8 +49,7 @@ _TAIL = 4096
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What a worker is to do.
-
+    """The task of a worker.
     `models` maps policy, reference, previous and reward to absolute paths or hub ids, and reward_2,
     reward_3, … if several reward models score.  `names` maps the same keys to model ids for
     lineage.  `notes` are warnings to report at the start, by name.  `repeats` is the run that a
@@ -177,12 +176,12 @@ class RunDirectory:
         write_atomically(self.path / "error.json", text)
 
     def failure(self, exit_status: int | None = None) -> str:
-        """Why a run with neither a lock nor a result ended.
+        """The reason why a run with neither a lock nor a result ended.
 
-        `exit_status` is the worker's, as in `Popen.returncode`; None if another process started it.
+        `exit_status` is the worker's `Popen.returncode`; None if another process started it.
         """
         if not self.path.exists():
-            return "its run directory is gone: it was running when the backup was made"
+            return "its run directory is missing: the run was active when the backup was made"
         if error := self.error():
             return error
         if exit_status == -signal.SIGKILL:
@@ -225,7 +224,7 @@ class RunDirectory:
         return ""
 
     def append_log(self, text: str) -> None:
-        """A line for log.txt, with the time in UTC."""
+        """Append a line with the time in UTC to log.txt."""
         stamp = datetime.now(UTC).strftime("%H:%M:%S")
         with self.log.open("a", encoding="utf-8") as handle:
             handle.write(f"{stamp} {text}\n")
@@ -240,10 +239,10 @@ class RunDirectory:
     def follow_events(
         self, attempt: int, seq: int, place: EventPosition | None
     ) -> tuple[list[dict[str, Any]], EventPosition | None]:
-        """`events_after`, read from `place` on, and the place where reading ended.
+        """`events_after`, read from `place`, and the position where reading ended.
 
-        The file of a long run has megabytes.  If a resumed worker removed lines, it is read from
-        the beginning.
+        The file of a long run has megabytes.  If a resumed worker removed lines, the file is read
+        from the beginning.
         """
         with suppress(FileNotFoundError), self.events.open("rb") as handle:
             start = place.end if place and _tail(handle, place.end) == place.tail else 0
@@ -257,7 +256,7 @@ class RunDirectory:
         return [], None
 
     def progress_events(self, attempt: int = 1) -> list[dict[str, Any]]:
-        """The progress events from an attempt on, oldest first."""
+        """The progress events of `attempt` and later ones, oldest first."""
         return [event for event in self.events_after(attempt, 0) if event["kind"] == "progress"]
 
 
@@ -289,9 +288,9 @@ class Report:
         """`kind` is flag (a red flag), warning, info or sample."""
         self._emit(kind="note", note=kind, name=name, message=message, step=step, payload=payload)
 
-    def add(self, note: Note) -> None:
+    def add(self, note: Note, *, step: int = 0) -> None:
         """Report a note that was made earlier."""
-        self.note(note.kind, note.name, note.message, **note.payload)
+        self.note(note.kind, note.name, note.message, step=step, **note.payload)
 
     def log(self, text: str) -> None:
         """Add a line to log.txt, where the worker's standard output goes too."""
@@ -319,7 +318,7 @@ class Report:
         rest = (json.dumps(line, default=_python_number) + "\n").encode()
         start = self._handle.seek(0, os.SEEK_END)
         try:
-            while rest:  # if the disk is almost full, a part is written
+            while rest:  # if the disk is almost full, only a part is written
                 rest = rest[self._handle.write(rest) :]
         except OSError:
             self._handle.truncate(start)
@@ -329,14 +328,14 @@ class Report:
         """Remove an incomplete last line; return the last sequence number."""
         seq = kept = 0
         with suppress(FileNotFoundError), self._directory.events.open("rb+") as handle:
-            for kept, event in _complete(handle):  # noqa: B007 (the last of both is wanted)
+            for kept, event in _complete(handle):  # noqa: B007 (both are used after the loop)
                 seq = event["seq"]
             handle.truncate(kept)
         return seq
 
 
 def _tail(handle: IO[bytes], end: int) -> bytes:
-    """The last bytes before `end`, which identify the line there."""
+    """The last bytes before `end`, which identify the line that ends there."""
     handle.seek(max(0, end - _TAIL))
     return handle.read(min(end, _TAIL))
 
@@ -359,7 +358,7 @@ def _complete(
             seq, attempt = event["seq"], event["attempt"]
         except (ValueError, KeyError, TypeError):
             seq += 1
-            message = "a line of events.jsonl cannot be read; what it reported is missing"
+            message = "a line of events.jsonl cannot be read; its event is missing"
             event = {
                 "seq": seq, "attempt": attempt, "kind": "note", "note": "warning",
                 "name": "events", "message": message, "step": 0, "payload": {},

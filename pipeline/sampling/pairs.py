@@ -1,4 +1,4 @@
-"""Pairs to be: completions before they are comparisons, and whether two of them are nearly alike."""
+"""Drafts of comparisons during sampling, and the detection of near-duplicates."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Draft:
 
 @dataclass
 class Pool:
-    """A prompt's completions, of which a reward model may choose two; `pairs` is 0 for a spare."""
+    """A prompt's completions, of which a reward model may choose two; `pairs` is 0 for a spare prompt."""
 
     prompt: str
     messages: tuple[Message, ...]
@@ -55,23 +55,15 @@ class Pool:
     pairs: int
 
 
-def similarity(a: str, b: str, tokens: Tokens) -> float:
-    """Similarity of two texts from 0 to 1, ignoring case and spacing.
-
-    Twice the matching tokens over all tokens (Ratcliff and Obershelp); 1 for two empty texts.
-    """
-    return _matcher(a, b, tokens).ratio()
-
-
 def are_near_duplicates(a: str, b: str, tokens: Tokens, threshold: float) -> bool:
-    """Whether two texts have at least this `similarity`; fast for very different texts."""
-    matcher = _matcher(a, b, tokens)
-    # The first two are upper bounds of the ratio.
-    quick = (matcher.real_quick_ratio, matcher.quick_ratio, matcher.ratio)
-    return all(ratio() >= threshold for ratio in quick)
+    """Whether the similarity of two texts, ignoring case and spacing, is at least `threshold`.
 
-
-def _matcher(a: str, b: str, tokens: Tokens) -> SequenceMatcher[int]:
+    It is twice the matching tokens over all tokens (Ratcliff and Obershelp), from 0 to 1; 1 for two
+    empty texts.
+    """
     one, two = (tokens(" ".join(text.casefold().split())) for text in (a, b))
     # autojunk would ignore tokens that are frequent in a long text.
-    return SequenceMatcher(None, one, two, autojunk=False)
+    matcher = SequenceMatcher(None, one, two, autojunk=False)
+    # The first two are fast upper bounds on the ratio.
+    quick = (matcher.real_quick_ratio, matcher.quick_ratio, matcher.ratio)
+    return all(ratio() >= threshold for ratio in quick)

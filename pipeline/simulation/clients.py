@@ -1,7 +1,7 @@
 """HTTP clients of the labeling page and of the admin interface (docs/http.md).
 
-A label client gets what a person sees, a conversation with two responses, and sends each judgment
-again under the same id until the server says that it is saved.
+A label client gets a conversation with two responses, as a person does, and sends each judgment again
+with the same id until the server confirms that it is saved.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Self
 import httpx
 
 from pipeline.simulation.annotators import Choice
-from storage.reports import Blocked
+from storage.reports import Blocked, LoopState, from_json
 
 _FIRST_PAUSE, _MAX_PAUSE = 0.1, 2.0  # seconds; doubles from attempt to attempt
 _PAUSE = 0.5  # seconds between two requests for the loop's state
@@ -107,11 +107,11 @@ class LabelClient:
 
 
 NO_TIMEOUT = ("import", "export", "backup", "verify")
-"""Commands whose time grows with the data; after a timeout they would still be running."""
+"""Commands whose duration grows with the data; after a timeout they would still be running."""
 
 
 class AdminClient:
-    """Sends commands to a running server; a context manager.  server.json has address and token.
+    """Sends commands to a running server; a context manager.  server.json has the address and token.
 
     `timeout` seconds is the longest wait for a connection, and for the reply to a command that is
     not in `NO_TIMEOUT`.
@@ -153,7 +153,7 @@ class AdminClient:
 
 
 class Tally:
-    """Counts the judgments of an iteration that are claimed and saved; shared by its clients."""
+    """Counts the claimed and saved judgments of an iteration; shared by all clients."""
 
     def __init__(self, wanted: int, names: Sequence[str]) -> None:
         self._lock = threading.Lock()
@@ -170,7 +170,7 @@ class Tally:
             return True
 
     def count(self) -> None:
-        """A claimed judgment has been saved."""
+        """Record that a claimed judgment has been saved."""
         with self._lock:
             self.saved += 1
 
@@ -220,34 +220,35 @@ def what_stopped(blocked: Blocked) -> str:
     label = " or `label-more` (back to labeling)" if blocked.stage == "reward" else ""
     reason = str(blocked.reason).rstrip(".")
     return (
-        f"the {blocked.stage} stage stopped: {reason}. Go on with "
+        f"the {blocked.stage} stage stopped: {reason}. Continue with "
         f"`python launch.py` {resume}`retry` (from scratch; --set changes a setting){label}"
     )
 
 
 def follow(
     call: Callable[[str], Any], *, until: str, progress: Callable[[str], None], after: int = 0
-) -> dict[str, Any]:
+) -> LoopState:
     """Advance the loop, reporting each step, until a phase of an iteration later than `after`.
 
     Raises RuntimeError if a stage stops, ValueError if there are no prompts.
     """
     reported = ""
     while True:
-        state = call("advance")
-        if stopped := state["blocked"]:
-            raise RuntimeError(what_stopped(Blocked(**stopped)))
-        if state["iteration"] is None:
+        state = from_json(LoopState, call("advance"))
+        if state.blocked:
+            raise RuntimeError(what_stopped(state.blocked))
+        if state.iteration is None:
             raise ValueError("there are no prompts yet; import some with `launch.py import`")
-        line = f"iteration {state['iteration']}: {_doing(state['phase_name'], state['message'])}"
+        line = f"iteration {state.iteration}: {_doing(state)}"
         if line != reported:
             progress(line)
             reported = line
-        if state["phase"] == until and state["iteration"] > after:
+        if state.phase == until and state.iteration > after:
             return state
         time.sleep(_PAUSE)
 
 
-def _doing(phase: str, message: str) -> str:
+def _doing(state: LoopState) -> str:
     """The phase with its message, which may already begin with the phase."""
+    phase, message = state.phase_name, state.message
     return message if message.startswith(f"{phase} ") else f"{phase} {message}".strip()

@@ -1,6 +1,6 @@
-"""Drives whole iterations over HTTP with simulated annotators, and measures them by the gold preference.
+"""Runs whole iterations over HTTP with simulated annotators, and measures them by the gold preference.
 
-The annotators judge by a hidden gold preference, which the pipeline never sees.  They use the same
+The annotators judge by a hidden gold preference, which the pipeline does not read.  They use the same
 interfaces as people: accounts and "Train" through the admin interface, pairs and judgments through
 ``/label/api``, several clients at once.
 """
@@ -20,6 +20,7 @@ from pipeline.simulation.preference import GoldReward
 from pipeline.simulation.report import IterationReport, PairJudge
 from pipeline.simulation.report import report as gold_report
 from storage.records import EvaluatedCompletion
+from storage.reports import LoopState, from_json
 
 Admin = Callable[[str, dict[str, Any]], Any]
 """(command, arguments) → result; ``ValueError`` with a sentence if it is refused."""
@@ -59,16 +60,15 @@ def simulate(
 
     Every iteration gets exactly `labels` judgments by `annotators`, of whom the share `bad` is bad.
     With `shuffle_labels` every judgment is that of another pair: a control without information.
-
-    A phase without progress for `timeout` seconds has
-    failed; `poll` is the pause in seconds between two requests for its state.
+    A phase fails after `timeout` seconds without progress; `poll` is the pause in seconds between
+    two requests for its state.
 
     Raises ``ValueError`` in a workspace with judgments by people, `SimulationFailed` if a stage
     fails or the pairs run out.
     """
     if iterations < 1 or labels < 1:
         raise ValueError(f"iterations={iterations} and labels={labels} must be at least 1")
-    refuse_people(admin("status", {}))
+    refuse_people(admin("status", {})["judgments_by_kind"])
     driver = _Driver(
         base_url=base_url,
         admin=admin,
@@ -86,9 +86,9 @@ def simulate(
     return SimulationReport(seed=seed, iterations=reports)
 
 
-def refuse_people(status: Mapping[str, Any]) -> None:
+def refuse_people(judgments_by_kind: Mapping[str, int]) -> None:
     """``ValueError`` if the workspace holds judgments that are not simulated."""
-    others = {k: n for k, n in status["judgments_by_kind"].items() if n and k != "simulated"}
+    others = {k: n for k, n in judgments_by_kind.items() if n and k != "simulated"}
     if others:
         counts = ", ".join(f"{kind}: {n}" for kind, n in sorted(others.items()))
         raise ValueError(
@@ -121,21 +121,21 @@ class _Driver:
         ]
 
     def iterate(self, tokens: Sequence[str]) -> IterationReport:
-        """One whole iteration: label, train, wait, measure."""
+        """Run one iteration: label, train, wait, measure."""
         number = self._wait_for("labeling")
         started = time.monotonic()
         self._label(tokens)
         seconds = round(time.monotonic() - started, 1)
         self.progress(f"iteration {number}: {self.labels} judgments in {seconds} s; training")
         # With labeling.auto_train, this or an earlier call has started training.
-        state = self.admin("advance", {})
-        if (state["iteration"], state["phase"]) == (number, "labeling"):
+        state = self._advance()
+        if (state.iteration, state.phase) == (number, "labeling"):
             self.admin("train", {"overrides": {}})
         self._wait_for("done", number)
         record = self.admin("iteration", {"number": number})
         rows = self.admin("evaluation.completions", {"iteration": number})
         judges = [self._judge(annotator) for annotator in self.annotators]
-        completions = [EvaluatedCompletion.from_json(row) for row in rows]
+        completions = [from_json(EvaluatedCompletion, row) for row in rows]
         report = gold_report(
             record, completions, self.gold, judges, seed=self.seed, labeling_seconds=seconds
         )
@@ -145,6 +145,9 @@ class _Driver:
             f"[{gold.low:.3f}, {gold.high:.3f}]"
         )
         return report
+
+    def _advance(self) -> LoopState:
+        return from_json(LoopState, self.admin("advance", {}))
 
     def _label(self, tokens: Sequence[str]) -> None:
         tally = Tally(self.labels, [annotator.name for annotator in self.annotators])
@@ -157,9 +160,9 @@ class _Driver:
             session.result()
         if tally.saved < self.labels:
             raise SimulationFailed(
-                f"the pairs ran out after {tally.saved} of {self.labels} judgments; ask for no more "
-                "with --labels, or begin in a fresh workspace that makes more pairs per judgment, "
-                "with a larger --set sampling.surplus (1.3 by default)"
+                f"the pairs ran out after {tally.saved} of {self.labels} judgments; ask for fewer "
+                "with --labels, or start in a fresh workspace with more pairs per judgment: a larger "
+                "--set sampling.surplus (default 1.3)"
             )
 
     def _label_as(self, annotator: SimulatedAnnotator, token: str, tally: Tally) -> None:
@@ -188,27 +191,26 @@ class _Driver:
     def _wait_for(self, phase: str, number: int | None = None) -> int:
         """Wait until the current iteration is in `phase`; return its number.
 
-        With a `number`, a later iteration ends the wait too, because the loop goes on by itself.
+        With a `number`, a later iteration also ends the wait, because the loop continues on its own.
         """
         deadline, seen = time.monotonic() + self.timeout, None
         while time.monotonic() < deadline:
-            state = self.admin("advance", {})
-            here = (state["iteration"] or 0, state["phase"] or "not started")
+            state = self._advance()
+            here = (state.iteration or 0, state.phase or "not started")
             if here != seen:
                 deadline, seen = time.monotonic() + self.timeout, here
-                self.progress(f"iteration {here[0]}: {state['phase_name'] or here[1]}")
+                self.progress(f"iteration {here[0]}: {state.phase_name or here[1]}")
             if number is not None and here[0] > number:
                 return number
             if here[1] == phase:
                 return here[0]
-            if trouble := state["trouble"]:
-                raise SimulationFailed(f"the loop cannot go on: {trouble}")
-            if stopped := state["blocked"]:
+            if state.trouble:
+                raise SimulationFailed(f"the loop cannot continue: {state.trouble}")
+            if stopped := state.blocked:
                 raise SimulationFailed(
-                    f"the {stopped['stage']} stage of iteration {here[0]} stopped: "
-                    f"{stopped['reason']}"
+                    f"the {stopped.stage} stage of iteration {here[0]} stopped: {stopped.reason}"
                 )
             time.sleep(self.poll)
         raise SimulationFailed(
-            f"the loop made no progress for {self.timeout:.0f} s before it came to {phase}: {seen}"
+            f"the loop made no progress for {self.timeout:.0f} s before it reached {phase}: {seen}"
         )

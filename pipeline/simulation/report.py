@@ -6,7 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,6 +19,10 @@ from pipeline.statistics.sequential_test import Decision, sequential_test
 from pipeline.statistics.winrate import outcome, win_rate
 from storage.gate_report import OverOptimization
 from storage.records import EvaluatedCompletion, digest
+from storage.reports import Evaluation, HeldOutFigures, from_json
+
+if TYPE_CHECKING:
+    from pipeline.reward.likelihood import TieModel
 
 GATE_LABELS = 60
 """Fresh judgments of a policy against SFT, as many as `gate.labels` asks for."""
@@ -29,8 +33,8 @@ _OUTCOMES = {"a": 1.0, "b": 0.0, "tie": 0.5, "both_bad": 0.5}
 class PairJudge:
     """One annotator's judgments of pairs.
 
-    The noise depends on seed, annotator and pair only.  With `shuffle` each pair gets the judgment
-    of the pair before it.
+    The noise depends only on the seed, the annotator and the pair.  With `shuffle` each pair gets
+    the judgment of the previous pair.
     """
 
     def __init__(
@@ -53,7 +57,7 @@ class PairJudge:
 
 
 def scored(gold: GoldReward, prompt: str, responses: Sequence[str]) -> tuple[float, ...]:
-    """Gold's scores of responses to a prompt; ``ValueError`` unless all are finite numbers."""
+    """The gold scores of responses to a prompt; ``ValueError`` unless all are finite numbers."""
     scores = tuple(float(gold(prompt, response)) for response in responses)
     if not all(math.isfinite(score) for score in scores):
         raise ValueError(f"the gold preference gave {scores} on the prompt {prompt[:80]!r}")
@@ -67,7 +71,7 @@ class GoldComparison:
     sft: float
     """Mean score of SFT's completions."""
     policy: float
-    """Mean score of the policy's."""
+    """Mean score of the policy's completions."""
     win_rate: float
     low: float
     """With `high`, the 95% interval, clustered by prompt."""
@@ -86,34 +90,25 @@ class GateFigures(OverOptimization):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RewardModelFigures:
-    """Held-out figures of the iteration's reward model."""
-
-    accuracy: float | None
-    log_loss: float | None
-    ece: float | None
-
-
-@dataclass(frozen=True, kw_only=True)
 class IterationReport:
     """One iteration of a simulation."""
 
     iteration: int
     gold: GoldComparison
     yardsticks: Mapping[str, GoldComparison]
-    """The same under the built-in gold and under length, by name."""
-    reward_model: RewardModelFigures
+    """The comparison under the built-in gold preference and under length, by name."""
+    reward_model: HeldOutFigures
     gate: GateFigures | None
     """None if all texts are equal."""
     verdict: str | None
     """The gate's verdict on the policy that the iteration sampled."""
-    kl: float
-    """To SFT, nats per response."""
-    reward: float
-    length: float
+    kl: float | None
+    """KL to SFT, nats per response."""
+    reward: float | None
+    length: float | None
     """Tokens per response."""
     seconds: Mapping[str, float]
-    """By stage, and of labeling."""
+    """Duration of each stage and of labeling."""
 
 
 def compare(completions: Iterable[EvaluatedCompletion], gold: GoldReward) -> GoldComparison:
@@ -147,15 +142,15 @@ def gate_figures(
     completions: Iterable[EvaluatedCompletion],
     judges: Sequence[PairJudge],
     *,
-    reward_model: Mapping[str, Any],
+    theta: float | None,
+    tie_model: TieModel,
     seed: int,
     labels: int = GATE_LABELS,
 ) -> GateFigures | None:
     """The gate's figures from `labels` fresh judgments of the policy against SFT, one per prompt.
 
-    `reward_model` is the summary (`theta`, `tie_model`) of the iteration's own reward model.
-    Annotators take turns, sides are random, and pairs of equal texts are left out.  None if all
-    texts are equal.
+    `theta` and `tie_model` are those of the iteration's own reward model.  Annotators take turns,
+    sides are random, and pairs of equal texts are left out.  None if all texts are equal.
     """
     # Imported here, because torch is slow to import and only the end of a simulation needs it.
     import torch  # noqa: PLC0415
@@ -175,8 +170,8 @@ def gate_figures(
     d = [_own_reward(sides[p]["policy"]) - _own_reward(sides[p]["reference"]) for p in asked]
     predicted = expected_outcome(
         torch.tensor(d, dtype=torch.float64),
-        theta=reward_model["theta"] or 0.0,
-        tie_model=reward_model["tie_model"],
+        theta=theta or 0.0,
+        tie_model=tie_model,
     ).tolist()
     rate, test = win_rate(outcomes, asked), sequential_test(outcomes, asked)
     return GateFigures(
@@ -218,7 +213,7 @@ def report(
     labeling_seconds: float,
 ) -> IterationReport:
     """The report of one iteration, from the JSON of its record and its held-out completions."""
-    evaluated = record["evaluation"]["policy"]
+    evaluated = from_json(Evaluation, record["evaluation"]).policy
     fitted = record["reward_model_summary"]
     return IterationReport(
         iteration=record["number"],
@@ -227,13 +222,13 @@ def report(
             "built-in gold": compare(completions, builtin.score),
             "longest": compare(completions, builtin.longest),
         },
-        reward_model=RewardModelFigures(
-            accuracy=fitted["accuracy"], log_loss=fitted["log_loss"], ece=fitted["ece"]
+        reward_model=from_json(HeldOutFigures, fitted),
+        gate=gate_figures(
+            completions, judges, theta=fitted["theta"], tie_model=fitted["tie_model"], seed=seed
         ),
-        gate=gate_figures(completions, judges, reward_model=fitted, seed=seed),
         verdict=record["verdict"],
-        kl=evaluated["kl"],
-        reward=evaluated["reward"],
-        length=evaluated["length"],
+        kl=evaluated.kl,
+        reward=evaluated.reward,
+        length=evaluated.length,
         seconds={"labeling": labeling_seconds, **record["seconds"]},
     )

@@ -1,14 +1,13 @@
 """The evaluation stage: the new policy, the SFT reference and the previous policy.
 
-All three answer the same prompts with the role `held-out` (`evaluation_prompts`: 200 by default), sampled at `evaluate.temperature` (by default PPO's) or
-found by beam search (`evaluate.beams`).  PPO has exploited the reward model, so these rewards are
-optimistic; people judge the policy in the next iteration.
+All three answer the same held-out prompts (`evaluate.prompts` of them), sampled at
+`evaluate.temperature` or found by beam search (`evaluate.beams`).  PPO has exploited the reward
+model, so these rewards are optimistic; people judge the policy in the next iteration.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 from typing import Any, TypeVar
 
@@ -28,13 +27,14 @@ from pipeline.runs.rundir import Job, Report, RunDirectory
 from pipeline.stages.sample import COMPLETION_COLUMNS, completion_row
 from pipeline.statistics.winrate import outcome, win_rate
 from storage.records import Message, derive_seed, digest
+from storage.reports import EvaluatedPolicy, Evaluation
 
 _T = TypeVar("_T")
 _SAMPLED, _SCORED = 0.8, 0.95
 """The stage's progress when all responses are sampled, and when they are scored."""
 
 
-def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
+def run(job: Job, report: Report, directory: RunDirectory) -> Evaluation:
     """Sample, score and compare; writes completions.parquet and scores.parquet."""
     config = job.config.evaluate
     prompts = [
@@ -49,19 +49,26 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
     for role in roles:
         evaluation.sample(role, steps=len(roles))
     rewards = evaluation.score()
-    summary: dict[str, Any] = {role: evaluation.figures(role, rewards[role]) for role in roles}
-    for role, scores in evaluation.audit().items():
-        summary[role]["audit_reward"] = fmean(scores)
-    for opponent in roles[1:]:
-        outcomes = [
-            outcome(a, b) for a, b in zip(rewards["policy"], rewards[opponent], strict=True)
-        ]
-        rate = win_rate(outcomes, [prompt for prompt, _ in prompts])
-        summary[f"win_rate_against_{opponent}"] = asdict(rate)
-    summary["win_rate_reward_model"] = summary["win_rate_against_reference"]["win_rate"]
+    audit = evaluation.audit()
+    figures = {role: evaluation.figures(role, rewards[role], audit.get(role)) for role in roles}
+    rates = {
+        opponent: win_rate(
+            [outcome(a, b) for a, b in zip(rewards["policy"], rewards[opponent], strict=True)],
+            [prompt for prompt, _ in prompts],
+        )
+        for opponent in roles[1:]
+    }
+    won = rates["reference"].win_rate
     evaluation.write(directory, rewards)
-    report.metrics(0, _metrics(summary, roles))
-    return summary
+    report.metrics(0, _metrics(figures) | {"evaluate/win_rate": won})
+    return Evaluation(
+        policy=figures["policy"],
+        reference=figures["reference"],
+        previous=figures.get("previous"),
+        win_rate_against_reference=rates["reference"],
+        win_rate_against_previous=rates.get("previous"),
+        win_rate_reward_model=won,
+    )
 
 
 def evaluation_prompts(
@@ -92,14 +99,17 @@ def require_room(
         )
 
 
-def _metrics(summary: dict[str, Any], roles: Sequence[str]) -> dict[str, float]:
+def _metrics(figures: Mapping[str, EvaluatedPolicy]) -> dict[str, float]:
     found = {
-        f"evaluate/{role}/{name}": value for role in roles for name, value in summary[role].items()
+        f"evaluate/{role}/{name}": value
+        for role, policy in figures.items()
+        for name, value in vars(policy).items()
+        if value is not None
     }
-    known = {name.replace("<policy>", role) for name in METRICS for role in roles}
+    known = {name.replace("<policy>", role) for name in METRICS for role in figures}
     unknown = found.keys() - known
     assert not unknown, f"undefined metrics {unknown}"
-    return found | {"evaluate/win_rate": summary["win_rate_reward_model"]}
+    return found
 
 
 class _Evaluation:
@@ -167,7 +177,7 @@ class _Evaluation:
                 batch=config.batch,
                 on_batch=progress,
             )
-        # All policies use the same random numbers, so only their weights make the difference.
+        # All policies use the same random numbers, so differences come from their weights.
         return sampler.sample(
             conversations,
             temperature=self._temperature,
@@ -194,10 +204,10 @@ class _Evaluation:
         return {role: verdict.scores for role, verdict in verdicts.items()}
 
     def audit(self) -> dict[str, list[float]]:
-        """The rewards of the audit model, by role; empty without one.
+        """The audit model's rewards, by role; empty without an audit model.
 
-        It learned from other judgments and PPO never saw it.  If only the reward rises, the reward
-        model is wrong.
+        The audit model learned from other judgments, and PPO does not use it.  If only the reward
+        rises, PPO over-optimizes the reward model.
         """
         model = audit_model(self._job.model("reward"), device=self._device)
         return {} if model is None else self._scored("audit", (_SCORED, 1.0), model)
@@ -218,16 +228,19 @@ class _Evaluation:
             self._report.progress(done, 1, f"{role}: answers scored by the {name} model")
         return scores
 
-    def figures(self, role: str, rewards: Sequence[float]) -> dict[str, float]:
-        """Means over one policy's responses."""
+    def figures(
+        self, role: str, rewards: Sequence[float], audit: Sequence[float] | None
+    ) -> EvaluatedPolicy:
+        """Means over one policy's responses, with their rewards by the two models."""
         responses = self._responses[role]
-        return {
-            "kl": fmean(self._kl[role]),
-            "reward": fmean(rewards),
-            "length": fmean(len(response.ids) for response in responses),
-            "distinct": distinct_share([response.ids for response in responses]),
-            "unique": len({response.text for response in responses}) / len(responses),
-        }
+        return EvaluatedPolicy(
+            kl=fmean(self._kl[role]),
+            reward=fmean(rewards),
+            length=fmean(len(response.ids) for response in responses),
+            distinct=distinct_share([response.ids for response in responses]),
+            unique=len({response.text for response in responses}) / len(responses),
+            audit_reward=fmean(audit) if audit else None,
+        )
 
     def write(self, directory: RunDirectory, rewards: dict[str, list[float]]) -> None:
         """Write all responses and their rewards, for the Samples tab."""

@@ -1,4 +1,4 @@
-"""The policy stage with PPO: joins the engine to a job's models, prompts, events and checkpoints.
+"""The policy stage with PPO: connects the engine to a job's models, prompts, events and checkpoints.
 
 `optimize.method` can select DPO or RLOO instead: `JOB_MODULES` in `pipeline/worker/worker.py` maps the
 method to `pipeline/policy_methods/dpo.py` or `rloo.py`.
@@ -21,6 +21,7 @@ from pipeline.models.snapshots import Snapshots
 from pipeline.models.text import ChatTokenizer
 from pipeline.policy_methods.inputs import (
     SAMPLES,
+    PolicySummary,
     job_reward,
     read_prompts,
     shows_samples,
@@ -39,7 +40,7 @@ _STOPPED = {
 }
 
 
-def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
+def run(job: Job, report: Report, directory: RunDirectory) -> PolicySummary:
     """Train the policy on inputs/prompts.parquet (id, messages, category); saves model/."""
     device = pick_device(job.config.worker.device)
     config = replace(job.config.ppo, seed=(job.config.ppo.seed + job.seed) % 2**32)
@@ -72,14 +73,12 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
     trainer.save(directory.model)
     if trainer.processes.rank == 0:
         write_samples(directory)
-    return (
-        {"method": "ppo"}
-        | trainer.history[-1]
-        | {
-            "updates": trainer.step,
-            "stopped": trainer.stopped,
-            "kl_weight": config.kl_weight,
-        }
+    return PolicySummary(
+        method="ppo",
+        metrics=trainer.history[-1],
+        updates=trainer.step,
+        stopped=trainer.stopped,
+        kl_weight=config.kl_weight,
     )
 
 
@@ -94,9 +93,9 @@ def _critic(
 ) -> tuple[Any, str | None]:
     """(the model that a separate critic starts from, a warning or None).
 
-    The model is the reward model's first network, with its head.  It is None, for a copy of the
-    policy, when the critic is shared, or when the reward model cannot read the policy's tokens:
-    the warning then says so.
+    The model is the reward model's first network, with its head.  It is None when the critic is
+    shared.  It is also None, with a warning, when the reward model does not fit the policy: the
+    critic then starts as a copy of the policy.
     """
     config, path = job.config.ppo, job.model("reward")
     if config.critic != "separate":
@@ -131,7 +130,7 @@ class PolicyRun:
         self._flagged: set[str] = set()
 
     def train(self, *, resume: bool) -> None:
-        """Make all updates.  A resume first removes the events after its checkpoint."""
+        """Run all updates.  A resume first removes the events after its checkpoint."""
         trainer, started = self._trainer, False
         with deferred(), self._report_divergence():
             for update in trainer.run(resume=resume):
@@ -154,7 +153,7 @@ class PolicyRun:
 
     @contextmanager
     def _report_divergence(self) -> Iterator[None]:
-        """Report divergence as a flag: its remedy matters more than those of earlier flags."""
+        """Report divergence as a flag, because its remedy takes precedence over earlier ones."""
         try:
             yield
         except TrainingDiverged as error:
@@ -165,7 +164,7 @@ class PolicyRun:
                 step=self._trainer.step + 1,
                 level="stop",
                 seen=f"{error}.",
-                why="No step was taken on it.",
+                why="The optimizer took no step on this update.",
                 remedy="",  # the error says it
             )
             raise

@@ -50,7 +50,7 @@ from storage.analysis.annotator_fit import AnnotatorFit
 from storage.records import derive_seed
 
 
-def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
+def run(job: Job, report: Report, directory: RunDirectory) -> RewardSummary:
     """Train on inputs/judgments.parquet from the SFT weights; saves model/ and model/audit/."""
     config = job.config.reward
     chat, pairs, split, kinds = prepare(job, report, directory)
@@ -97,7 +97,7 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
         spread=spread,
         quality=quality,
         predicted_pairs=predict(job, report, directory, device=training.device),
-    ).to_json()
+    )
 
 
 def _progress(job: Job, report: Report, done: float, doing: str) -> None:
@@ -117,7 +117,7 @@ def prepare(
     split = split_judgments(pairs, job.config.reward, seed=job.config.seed)
     report.log(
         f"{len(split.learned)} judgments to train on, {len(split.held_out)} held out, "
-        f"{len(split.audit_set)} set apart"
+        f"{len(split.audit_set)} set aside"
     )
     _progress(job, report, 0, "loading the model")
     return chat, pairs, split, judged_by(directory.inputs)
@@ -168,8 +168,8 @@ def _notes_on_stopping(config: RewardConfig, audit_set: Sequence[JudgedPair]) ->
     if not config.early_stopping or stopping_pairs(config, audit_set):
         return []
     message = (
-        "early stopping is off and all epochs are trained: it needs "
-        f"{config.stopping_judgments} judgments on the prompts set apart (reward.audit_share)"
+        "early stopping is off, so all epochs run: it needs "
+        f"{config.stopping_judgments} judgments on the prompts set aside (reward.audit_share)"
     )
     return [Note(kind="info", name="early_stopping", message=message)]
 
@@ -191,7 +191,7 @@ def measure_annotators(
     split: Split,
     report: Report,
 ) -> AnnotatorFit:
-    """What one judgment of each annotator counts for; warns of those who count for little."""
+    """The weight of each annotator's judgments; warns of annotators with a low weight."""
     folds = [(split.unseen, model), *([(split.learned, audit)] if audit else [])]
     found = reliability(
         folds,
@@ -238,7 +238,7 @@ def center(
 ) -> Centering:
     """Shift each member's rewards so that the SFT model's responses average 0.
 
-    The likelihood depends almost only on differences, so the level is arbitrary, but PPO reads it:
+    The likelihood depends almost only on differences, so the level is arbitrary, but PPO uses it:
     a mean reward far from 0 is a large initial error of the value head.  The saved bias contains
     the shift.
     """

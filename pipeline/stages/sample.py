@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import sys
 import time
-from collections import defaultdict
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +33,11 @@ from pipeline.sampling.reward_selection import CHOOSING_ARMS, choose_pairs, reso
 from storage.records import derive_seed, digest
 
 MAX_RESAMPLES = 2
-"""How often the second side of a near-duplicate pair is sampled again."""
+"""Maximum number of times that the second side of a near-duplicate pair is sampled again."""
 
 OPPONENT = {"random": "policy", "previous": "previous", "reference": "reference"}
-"""The model that the policy is compared with, by arm of the random stream.  In the arm `reference`,
-the candidate policy is compared; after a block it is not the policy that is sampled."""
+"""The model that the policy is compared with, by arm of the random stream.  The arm `reference`
+compares the candidate policy, which is not the sampled policy after a block."""
 
 COMPLETION_COLUMNS = (
     "id", "prompt", "policy", "text", "tokens", "finish_reason", "temperature", "top_p", "seed",
@@ -44,7 +45,22 @@ COMPLETION_COLUMNS = (
 COMPARISON_COLUMNS = ("id", "prompt", "first", "second", "arm")
 
 
-def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
+@dataclass(frozen=True, kw_only=True)
+class SamplingSummary:
+    """The summary of a sampling stage, in pairs."""
+
+    comparisons: int
+    """New pairs."""
+    near_duplicates: int
+    """Pairs left out, because their texts were nearly the same."""
+    too_long: int
+    """Pairs left out, because their prompts leave no room for a response."""
+    tokens_per_second: float
+    arms: Mapping[str, int]
+    """New pairs by arm."""
+
+
+def run(job: Job, report: Report, directory: RunDirectory) -> SamplingSummary:
     """Sample the plan in inputs/prompts.parquet."""
     config = job.config.sampling
     chat = ChatTokenizer.load(job.model("policy"))
@@ -64,17 +80,17 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
         again = mark_duplicates(drafts, chat, config.near_duplicate)
         if not again:
             break
-        report.log(f"{len(again)} pairs are nearly the same text; sampling their second side again")
+        report.log(f"{len(again)} pairs are near-duplicates; sampling their second side again")
         session.sample(again, [draft.sides[1] for draft in again])
     replaced = against_reference(mark_duplicates(drafts, chat, config.near_duplicate), job)
     if replaced:
         report.log(
-            f"{len(replaced)} pairs stayed nearly the same text; the reference answers instead"
+            f"{len(replaced)} pairs are still near-duplicates; comparing with the reference instead"
         )
         session.sample(replaced, [draft.sides[1] for draft in replaced])
     dropped = len(mark_duplicates(drafts, chat, config.near_duplicate))
     if dropped:
-        message = f"{dropped} of {len(drafts)} pairs stayed nearly the same text and were left out"
+        message = f"{dropped} of {len(drafts)} pairs are still near-duplicates and were left out"
         report.note("warning", "near_duplicates", message, count=dropped)
     kept = [draft for draft in drafts if not draft.duplicate]
     if not kept:
@@ -82,13 +98,13 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
     write_outputs(kept, job, config, directory.outputs)
     speed = session.tokens / max(session.seconds, 1e-9)
     report.metrics(0, {"sampling/near_duplicates": dropped, "sampling/tokens_per_second": speed})
-    return {
-        "comparisons": len(kept),
-        "near_duplicates": dropped,
-        "too_long": session.too_long,
-        "tokens_per_second": speed,
-        "arms": pd.Series([draft.arm for draft in kept], dtype=object).value_counts().to_dict(),
-    }
+    return SamplingSummary(
+        comparisons=len(kept),
+        near_duplicates=dropped,
+        too_long=session.too_long,
+        tokens_per_second=speed,
+        arms=Counter(draft.arm for draft in kept),
+    )
 
 
 def _all_alike(dropped: int, too_long: int) -> str:
@@ -183,7 +199,7 @@ class _Session:
         return fitting
 
     def sample(self, asked: Sequence[Draft | Pool], sides: Sequence[Side]) -> None:
-        """Sample the responses of these sides, which belong to these drafts and pools."""
+        """Sample the responses of `sides`, which belong to the drafts and pools in `asked`."""
         self._rounds += 1
         self._before, self._total = self._done, self._done + len(sides)
         messages = {side.id: each.messages for each in asked for side in each.sides}
@@ -220,7 +236,7 @@ class _Session:
     def _count(self, batch: list[Response]) -> None:
         self._done += len(batch)
         self.tokens += sum(len(response.ids) for response in batch)
-        # Each round counts anew: how many are sampled again is not known before.
+        # Each round counts from 0: the number of responses to resample is not known in advance.
         message = f"sampled {self._done - self._before} of {self._total - self._before} completions"
         if self._rounds > 1:
             message = f"{message} again, for near-duplicates"
@@ -239,7 +255,7 @@ def mark_duplicates(drafts: Sequence[Draft], chat: ChatTokenizer, threshold: flo
 
 
 def against_reference(drafts: Sequence[Draft], job: Job) -> list[Draft]:
-    """Turn drafts into comparisons with the reference; return those, none if the policy is it.
+    """Turn drafts into comparisons with the reference; return none if the policy is the reference.
 
     A policy with low entropy repeats itself, and without these pairs there would be too few to
     label.  Their arm is ``repeated``, because a win rate over such prompts would be biased.

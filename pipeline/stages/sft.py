@@ -1,4 +1,4 @@
-"""Supervised fine-tuning on demonstrations, which makes the frozen reference.
+"""Supervised fine-tuning on demonstrations, which produces the frozen reference.
 
 The loop decides whether it runs (`Loop._stage_due`, `Loop._fine_tunes` in pipeline/loop/loop.py): once,
 before the first sampling, if `sft.enabled` is set (the default) and demonstrations were imported.
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from statistics import fmean
@@ -48,7 +48,7 @@ _HELD_OUT_SHARE = 0.05
 _HELD_OUT_MOST = 200
 
 
-def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
+def run(job: Job, report: Report, directory: RunDirectory) -> SFTSummary:
     """Fine-tune the base model on inputs/examples.parquet (prompt, messages, response); saves model/."""
     path = job.model("policy")
     device = pick_device(job.config.worker.device)
@@ -73,7 +73,7 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
         skip_long=job.config.model.long_rows == "skip",
     )
     save_policy(model, chat.tokenizer, directory.model)
-    return asdict(summary)
+    return summary
 
 
 @dataclass(frozen=True, kw_only=True)

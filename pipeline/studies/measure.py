@@ -1,4 +1,4 @@
-"""A study's stage: policies answer the held-out prompts, and the answers are measured.
+"""The stage of a study: policies answer the held-out prompts, and the stage measures the answers.
 
 inputs/plan.json lists the policies: ``{"policies": [{"name", "path"}, …], "samples": 1}``.  Answers
 go to outputs/NAME.parquet; a continued study measures only the policies that are missing.
@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from pipeline.models.devices import pick_device
 from pipeline.models.generate import Response, Sampler
@@ -23,8 +23,16 @@ from storage.records import derive_seed, messages_json
 COLUMNS = ("prompt", "messages", "sample", "text", "reward", "kl", "length")
 
 
-def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
-    """Sample and measure every policy of the plan; return the seconds that sampling took."""
+@dataclass(frozen=True)
+class MeasureSummary:
+    """The summary of a study's stage."""
+
+    sampling_seconds: Mapping[str, float]
+    """Seconds of sampling, by the policy's name in the plan."""
+
+
+def run(job: Job, report: Report, directory: RunDirectory) -> MeasureSummary:
+    """Sample and measure every policy of the plan."""
     plan = json.loads((directory.inputs / "plan.json").read_text())
     bench = _Bench(job, directory, samples=plan["samples"])
     seconds, count = {}, len(plan["policies"])
@@ -34,11 +42,11 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
             report.progress(before * of + done, count * of, f"{name}: {done} of {of} answers")
 
         seconds[policy["name"]] = bench.measure(policy["name"], policy["path"], progress)
-    return {"sampling_seconds": seconds}
+    return MeasureSummary(seconds)
 
 
 class _Bench:
-    """The prompts, reference and reward model that measure all policies."""
+    """Measures all policies with the same prompts, reference and reward model."""
 
     def __init__(self, job: Job, directory: RunDirectory, *, samples: int) -> None:
         self._job = job

@@ -28,6 +28,7 @@ from pipeline.config.sections import WorkerConfig
 from pipeline.runs.cancellation import WAS_CANCELLED, Cancelled, request_cancel
 from pipeline.runs.rundir import Job, Report, RunDirectory
 from pipeline.worker import distributed
+from storage.reports import to_json
 
 JOB_MODULES = {
     "sft": "pipeline.stages.sft",
@@ -40,7 +41,7 @@ JOB_MODULES = {
     "measure": "pipeline.studies.measure",
     "curve": "pipeline.reward.report.curve_stage",
 }
-"""By `Job.kind`; each module has ``run(job, report, directory) -> summary``."""
+"""By `Job.kind`; ``run(job, report, directory)`` of each module returns a dataclass, the summary."""
 
 FAILED = 1
 CANCELLED = 128 + signal.SIGTERM
@@ -69,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _work(directory: RunDirectory, lock: int) -> dict[str, Any]:
-    """Run the stage; return its summary with its duration in seconds."""
+    """Run the stage; return its summary as JSON, with its duration in seconds."""
     start = time.monotonic()
     job = directory.job()
     _configure_process(job.config.worker)
@@ -88,7 +89,7 @@ def _work(directory: RunDirectory, lock: int) -> dict[str, Any]:
         report.close()
     seconds = time.monotonic() - start
     report.log(f"done in {seconds:.1f} s")
-    return _null_for_nan(summary | {"seconds": seconds})
+    return _null_for_nan(to_json(summary) | {"seconds": seconds})
 
 
 def _run_rank(directory: RunDirectory, rank: distributed.Rank) -> int:
@@ -144,7 +145,7 @@ def _configure_process(config: WorkerConfig) -> None:
     if config.threads:
         for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
             os.environ[name] = str(config.threads)
-    # Spinning at a barrier while the web process has the core would cost more than the work.
+    # Otherwise threads spin at barriers while the web process uses the core.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"

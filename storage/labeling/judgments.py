@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from storage.engine import lookup
 from storage.engine.codec import from_row
 from storage.engine.database import Database
 from storage.engine.transaction import Transaction
@@ -29,11 +28,6 @@ MAX_FLAGS = 20
 """Uncleared flags of one annotator.  Each removes a pair from everybody's queue, and an iteration
 may have only a hundred."""
 
-_COUNT = """
-    SELECT count(*) AS judgments
-    FROM current_judgments AS j JOIN comparisons AS c ON c.id = j.comparison
-    WHERE $iteration IS NULL OR c.iteration = $iteration
-"""
 _ACTS = """
     SELECT 'judgment' AS kind, id, comparison, annotator, seq FROM judgments
     UNION ALL SELECT 'skip', id, comparison, annotator, seq FROM skips
@@ -51,37 +45,12 @@ _WHOSE = f"SELECT kind, comparison, annotator FROM ({_ACTS}) WHERE id = $id"
 _WITHDRAWAL = "SELECT * FROM withdrawals WHERE id = $id"
 _WITHDRAWN = "SELECT 1 FROM withdrawals WHERE replaces = $id"
 _FLAG = "SELECT * FROM flags WHERE id = $id"
-_OPEN_FLAGS = "SELECT * FROM open_flags ORDER BY created_at, id"
 _FLAGS_OF = "SELECT count(*) AS flags FROM open_flags WHERE annotator = $annotator"
 
 
-def judge(
-    db: Database,
-    *,
-    id: str,
-    comparison: str,
-    annotator: str,
-    outcome: ScreenOutcome,
-    strength: int | None = None,
-    criteria: Mapping[str, str] | None = None,
-    comment: str = "",
-    milliseconds: int | None = None,
-    replaces: str | None = None,
-) -> Judgment:
-    """Store a judgment and wait for it; the arguments and errors are those of
-    `judgment_operation`."""
-    operation = judgment_operation(
-        id=id,
-        comparison=comparison,
-        annotator=annotator,
-        outcome=outcome,
-        strength=strength,
-        criteria=criteria,
-        comment=comment,
-        milliseconds=milliseconds,
-        replaces=replaces,
-    )
-    return db.write(operation)
+def judge(db: Database, **fields: Any) -> Judgment:
+    """Store a judgment and wait for it; the fields and errors are those of `judgment_operation`."""
+    return db.write(judgment_operation(**fields))
 
 
 def judgment_operation(
@@ -248,21 +217,6 @@ def clear_flag(db: Database, *, id: str, flag: str, researcher: str) -> Flag:
         return from_row(Flag, rows[0])
 
     return db.write(operation)
-
-
-def open_flags(db: Database) -> list[Flag]:
-    """Uncleared flags, the oldest first."""
-    return lookup.select(db, Flag, _OPEN_FLAGS)
-
-
-def get(db: Database, judgment: str) -> Judgment:
-    """The judgment with this id (current or not), or NotFound."""
-    return lookup.by_key(db, Judgment, judgment)
-
-
-def current_count(db: Database, iteration: int | None = None) -> int:
-    """How many judgments are current, in all or on one iteration's comparisons."""
-    return db.read(_COUNT, iteration=iteration)[0]["judgments"]
 
 
 def check_id(id: str) -> None:

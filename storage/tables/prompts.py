@@ -19,11 +19,6 @@ def add(db: Database, prompts: Sequence[Prompt]) -> int:
     return db.write(lambda tx: tx.store(*prompts))
 
 
-def get(db: Database, prompt: str) -> Prompt:
-    """The prompt with this id, or NotFound."""
-    return lookup.by_key(db, Prompt, prompt)
-
-
 def get_many(db: Database, prompts: Sequence[str]) -> dict[str, Prompt]:
     """The stored prompts among these ids, by id."""
     return lookup.by_keys(db, Prompt, prompts)

@@ -355,7 +355,10 @@ class Seeding:
                 "policy": {"reward": 0.4 + 0.3 * number, "kl": 3.1 * number, "length": 44 + number},
                 "reference": {"reward": 0.0, "kl": 0.0, "length": 41},
                 "win_rate_reward_model": 0.62 + 0.06 * number,
-                "win_rate_against_reference": {"low": 0.55, "high": 0.81},
+                "win_rate_against_reference": {
+                    "win_rate": 0.62 + 0.06 * number, "low": 0.55, "high": 0.81,
+                    "comparisons": 200, "prompts": 200,
+                },
             },
         )  # fmt: skip
 

@@ -81,6 +81,7 @@ def test_an_empty_workspace_has_a_status(db: Database) -> None:
         "policy": None,
         "reward_model": None,
         "runs": [],
+        "trouble": None,
     }
 
 

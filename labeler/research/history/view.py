@@ -13,6 +13,7 @@ from labeler.research.phases import STATUS_TONES, has_stopped, phase_title
 from labeler.research.policies import view as policies_view
 from labeler.research.reading import latest_run
 from storage.records import Iteration, ModelVersion, Run
+from storage.reports import Evaluation, RewardFigures, from_json
 from storage.tables.iterations import candidate_of
 from storage.tables.runs import method_made, methods_used
 
@@ -37,13 +38,6 @@ _COLUMNS = (
     Column("Time", "right", "From the first sample to the end of the evaluation, including labeling "
            "and waiting. Below: successful training of reward model and policy."),
 )  # fmt: skip
-
-
-def figures(iteration: Iteration) -> dict[str, float | None]:
-    """The figures of an evaluation; None for those it lacks."""
-    policy: Mapping[str, Any] = iteration.evaluation.get("policy") or {}
-    found = {name: policy.get(name) for name in ("reward", "kl", "length")}
-    return found | {"win_rate": iteration.evaluation.get("win_rate_reward_model")}
 
 
 def table(
@@ -92,19 +86,20 @@ def _row(
     runs: Sequence[Run],
     worked: Mapping[str, float],
 ) -> Sequence[Any]:
-    found = figures(iteration)
+    found = from_json(Evaluation, iteration.evaluation)
+    accuracy = from_json(RewardFigures, reward.summary).accuracy if reward else None
     seconds = sum(worked.get(run.id, 0.0) for run in runs)
     trained = f"training {components.duration(seconds)}" if seconds else ""
     ended = iteration.finished_at
     return (
         _phase(iteration, latest_run(runs)),
         _labels(labels, iteration.labels_wanted),
-        components.percent(reward.summary.get("accuracy") if reward else None, 1),
-        components.signed(found["reward"]),
-        components.number(found["kl"]),
-        _wins(iteration),
+        components.percent(accuracy, 1),
+        components.signed(found.policy.reward),
+        components.number(found.policy.kl),
+        _wins(found),
         policies_view.verdict_of(iteration, candidate),
-        components.number(found["length"]),
+        components.number(found.policy.length),
         components.figure(
             components.duration((ended - iteration.created_at).total_seconds() if ended else None),
             trained,
@@ -118,10 +113,10 @@ def _labels(by_arm: Mapping[str, int], wanted: int) -> Markup:
     return components.figure(f"{sum(by_arm.values()):,} of {wanted:,}", shares)
 
 
-def _wins(iteration: Iteration) -> Markup:
-    against = iteration.evaluation.get("win_rate_against_reference") or {}
-    sure = components.interval(against.get("low"), against.get("high"))
-    return components.figure(components.percent(figures(iteration)["win_rate"], 1), sure)
+def _wins(found: Evaluation) -> Markup:
+    rate = found.win_rate_against_reference
+    sure = components.interval(rate.low, rate.high) if rate else ""
+    return components.figure(components.percent(found.win_rate_reward_model, 1), sure)
 
 
 def _phase(iteration: Iteration, run: Run | None) -> Markup:
@@ -134,20 +129,23 @@ def _phase(iteration: Iteration, run: Run | None) -> Markup:
 
 
 def charts(iterations: Sequence[Iteration], runs: Sequence[Run]) -> Markup:
-    """Win rate, KL and length by iteration, a line for each method, from two iterations on."""
+    """Win rate, KL and length by iteration, one line per method; empty for a single iteration."""
     finished = sorted((i for i in iterations if i.evaluation), key=lambda i: i.number)
     if len(finished) < 2:
         return Markup("")
-    titles = (
-        ("win_rate", "Wins, by the reward model", "% of prompts", 100,
-         "Share of held-out prompts on which it prefers the policy to SFT."),
-        ("kl", "KL from SFT", "nats per response", 1, "Mean over held-out prompts."),
-        ("length", "Response length", "tokens", 1, "Mean over held-out prompts."),
+    found = [(i.number, from_json(Evaluation, i.evaluation)) for i in finished]
+    plans = (
+        ([(n, e.win_rate_reward_model) for n, e in found], "Wins, by the reward model",
+         "% of prompts", 100, "Share of held-out prompts on which it prefers the policy to SFT."),
+        ([(n, e.policy.kl) for n, e in found], "KL from SFT",
+         "nats per response", 1, "Mean over held-out prompts."),
+        ([(n, e.policy.length) for n, e in found], "Response length",
+         "tokens", 1, "Mean over held-out prompts."),
     )  # fmt: skip
     methods = methods_used(runs)
     drawn = []
-    for key, title, y_title, factor, help in titles:
-        points = [(i.number, factor * v) for i in finished if (v := figures(i)[key]) is not None]
+    for values, title, y_title, factor, help in plans:
+        points = [(number, factor * value) for number, value in values if value is not None]
         if len(points) >= 2:
             drawn.append(Chart(title, _by_method(points, methods), help, y_title=y_title))
     return group(drawn, x_title="iteration", columns=True) if drawn else Markup("")
@@ -163,7 +161,7 @@ def _by_method(points: Sequence[tuple[int, float]], methods: Mapping[int, str]) 
 
 
 def tree(versions: Sequence[ModelVersion]) -> Markup:
-    """Policies and reward models, each below the model that it started from."""
+    """Policies and reward models, each below its parent."""
     ours = {m.id: m for m in versions if m.role != "external"}
     if not ours:
         return components.empty("No models yet", "The first one is the SFT reference.")
@@ -208,7 +206,7 @@ def _node(model: ModelVersion) -> Markup:
     if model.reward_model:
         verb = "measured" if model.summary.get("method") == "dpo" else "rewarded"
         facts.append(f"{verb} by {model.reward_model}")
-    accuracy = model.summary.get("accuracy")
+    accuracy = from_json(RewardFigures, model.summary).accuracy
     if model.role == "reward" and accuracy is not None:
         facts.append(f"accuracy {components.percent(accuracy, 1)}")
     if model.snapshot:

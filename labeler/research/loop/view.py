@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
 
 from labeler.html import components
 from labeler.html.components import Markup, Tone
@@ -23,11 +21,11 @@ from labeler.research.phases import (
 from labeler.research.reading import State
 from storage.analysis.agreement import Agreement
 from storage.records import Iteration, ModelVersion, Run
-from storage.reports import Stopped
+from storage.reports import Evaluation, RewardFigures, Stopped, from_json
 
 
 def stepper(iteration: Iteration | None, run: Run | None) -> Markup:
-    """The phases of the iteration in a row: done, current or stopped, and to come."""
+    """The phases of the iteration in a row: done, current or stopped, and next."""
     current = iteration.phase if iteration else None
     index = next((i for i, (phase, _) in enumerate(PHASES) if phase == current), -1)
     items = []
@@ -102,7 +100,8 @@ def _policy_tile(state: State) -> Markup:
     if state.policy is None:
         detail = "created when the loop starts"
     elif state.policy.role == "policy":
-        detail = _evaluated(state.evaluated.evaluation) if state.evaluated else "not evaluated yet"
+        done = state.evaluated
+        detail = _evaluated(from_json(Evaluation, done.evaluation)) if done else "not evaluated yet"
     return components.tile(
         "Current policy",
         state.policy.name if state.policy else components.DASH,
@@ -113,13 +112,12 @@ def _policy_tile(state: State) -> Markup:
     )
 
 
-def _evaluated(evaluation: Mapping[str, Any]) -> str:
-    against = evaluation.get("win_rate_against_reference") or {}
-    interval = components.interval(against.get("low"), against.get("high"))
-    wins = components.percent(evaluation.get("win_rate_reward_model"))
-    kl = (evaluation.get("policy") or {}).get("kl")
+def _evaluated(found: Evaluation) -> str:
+    rate = found.win_rate_against_reference
+    interval = components.interval(rate.low, rate.high) if rate else ""
+    wins = components.percent(found.win_rate_reward_model)
     return (
-        f"KL {components.number(kl)} nats · wins {wins}{interval and f' ({interval})'} against SFT, "
+        f"KL {components.number(found.policy.kl)} nats · wins {wins}{interval and f' ({interval})'} against SFT, "
         "by the reward model"
     )
 
@@ -129,17 +127,17 @@ def _reward_tile(model: ModelVersion | None) -> Markup:
         return components.tile(
             "Reward model", components.DASH, "will be trained on your first labels"
         )
-    summary = model.summary
+    figures = from_json(RewardFigures, model.summary)
     parts = [
         model.name,
-        components.interval(summary.get("accuracy_low"), summary.get("accuracy_high")),
-        f"ECE {components.number(summary.get('ece'), 2)}",
+        components.interval(figures.accuracy_low, figures.accuracy_high),
+        f"ECE {components.number(figures.ece, 2)}",
     ]
-    if summary.get("held_out_preferences"):
-        parts.append(components.plural(int(summary["held_out_preferences"]), "held-out preference"))
+    if figures.held_out_preferences:
+        parts.append(components.plural(figures.held_out_preferences, "held-out preference"))
     return components.tile(
         "Reward model accuracy",
-        components.percent(summary.get("accuracy"), 1),
+        components.percent(figures.accuracy, 1),
         " · ".join(part for part in parts if part),
         help="Share of held-out preferences that the reward model ranks as the annotator did, with "
         "its 95% interval. No prompt is in both training and held-out data. Chance is 50%. ECE: expected calibration error.",
@@ -176,7 +174,7 @@ def form_title(stopped: Stopped | None) -> Markup:
 
 
 def next_step(state: State, reason: str | None, stopped: Stopped | None = None) -> Markup:
-    """What to do now; `reason` says why training cannot start, if it cannot."""
+    """The next step; `reason` says why training cannot start, or is None."""
     tone, title, body = _what_stopped(stopped) if stopped else _next_step(state, reason)
     training = state.iteration is not None and state.iteration.phase not in ("labeling", "done")
     return components.stack(
@@ -232,7 +230,7 @@ def _what_stopped(stopped: Stopped) -> tuple[Tone, str, str]:
 
 
 def _meanwhile(state: State) -> str:
-    """What annotators do while the loop trains, and which training learns from it."""
+    """The pairs left to label while the loop trains, and the labels for the next training."""
     labeling = (
         f"Annotators continue: {components.plural(state.open_pairs, 'pair')} left to judge."
         if state.open_pairs

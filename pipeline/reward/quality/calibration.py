@@ -1,11 +1,11 @@
-"""Calibration: scale rewards so that they fit judgments that the model did not learn from.
+"""Calibration: scales rewards to fit judgments that the model did not learn from.
 
 A network trained on a few hundred judgments is overconfident.  One factor on all rewards corrects
 that and keeps their order (temperature scaling, Guo et al. 2017, *On Calibration of Modern Neural
-Networks*, section 4.2).  It matters wherever differences of rewards are read as probabilities (the
-over-optimization alarm, BALD, ECE) and where rewards are traded against KL.  The thresholds of ties
-and strengths have a factor of their own: they were learned with differences that were too large,
-and the factor of the rewards alone would make ties far too likely.
+Networks*, section 4.2).  The scale matters wherever reward differences become probabilities (the
+over-optimization alarm, BALD, ECE) and where rewards are traded off against KL.  The thresholds of
+ties and strengths have their own factor: they were learned together with differences that were too
+large, so the factor of the rewards alone would make ties far too likely.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from torch import Tensor
 
 from pipeline.reward.data import JudgedPair
 from pipeline.reward.likelihood import LEARNS_THETA, Likelihood, TieValues
-from pipeline.reward.quality.metrics import HeldOutFigures, held_out_metrics
+from pipeline.reward.quality.metrics import held_out_metrics
 from pipeline.reward.quality.reliability import SCALES, judged_by_rewards
 from pipeline.reward.scoring import RewardModel
 from storage.records import digest
+from storage.reports import HeldOutFigures
 
 PRIOR_SD = 0.25
-"""Of each factor's logarithm, around 0.  The factor that fits a few dozen judgments is mostly noise:
+"""SD of the prior on each factor's logarithm.  Unregularized, a few dozen judgments give mostly noise:
 on the demo, 1.0 costs .03 nats per judgment, .25 costs .015, and .15 costs .01 but corrects an
 overconfident model more slowly (`benchmarks/calibration.py`)."""
 
@@ -39,7 +40,7 @@ class Factors:
     thresholds: float = 1.0
 
     def over(self, other: Factors) -> Factors:
-        """The factors that lead from `other` to these."""
+        """These factors relative to `other`."""
         return Factors(self.rewards / other.rewards, self.thresholds / other.thresholds)
 
 
@@ -52,11 +53,11 @@ def fitted_factors(
     ties: TieValues,
     prior_sd: float = PRIOR_SD,
 ) -> Factors:
-    """The most probable factors on the rewards of `pairs`, which the model did not learn from.
+    """The MAP factors on the rewards of `pairs`, which the model did not learn from.
 
-    Annotators are not distinguished: rewards get the scale of a typical judgment of these people,
-    careless ones included, because predictions are compared with such judgments.  The logarithms
-    have the prior N(0, prior_sd²), so a few judgments change little.
+    Annotators are not distinguished: rewards get the scale of a typical judgment, including careless
+    ones, because predictions are compared with such judgments.  The logarithms have the prior
+    N(0, prior_sd²), so a few judgments change little.
     """
     likelihood = replace(likelihood, both_bad="tie", label_smoothing=0.0, margin=0.0)
     annotators = sorted({pair.annotator for pair in pairs})
@@ -67,7 +68,7 @@ def fitted_factors(
         return Factors()
 
     def likeliest(rewards: Tensor | float, thresholds: Tensor | float) -> float:
-        """The best of `SCALES` for the argument that is the grid, given the other argument."""
+        """The best of `SCALES`; one argument is that grid, the other a fixed factor."""
         d = (torch.as_tensor(rewards) * judged.d).expand(len(SCALES), -1)
         fits = likelihood.log_likelihood(
             d, judged.outcomes, ties=ties.spread(thresholds), strength=judged.strength
@@ -90,7 +91,7 @@ def fitted_factors(
 
 @dataclass(frozen=True)
 class Scale:
-    """The factors that a model was rescaled by, and those to measure it with.
+    """The factors that rescaled a model, and the cross-fitted factors that measure it.
 
     Each prompt is in one of two halves; `by_half[h]` was fitted without the measured judgments of
     half h.
@@ -100,7 +101,7 @@ class Scale:
     by_half: tuple[Factors, Factors]
 
     def unseen(self, pair: JudgedPair) -> Factors:
-        """The factors from the rescaled model to the scale that was fitted without this pair's half."""
+        """The factors fitted without this pair's half, relative to the rescaled model."""
         return self.by_half[_half(pair)].over(self.factors)
 
 
@@ -109,9 +110,9 @@ class CalibratedFigures(HeldOutFigures):
     """Held-out figures of a rescaled model, with its factors."""
 
     scale: float
-    """On the rewards."""
+    """Factor on the rewards."""
     threshold_scale: float
-    """On the thresholds of ties and strengths."""
+    """Factor on the thresholds of ties and strengths."""
 
 
 def _half(pair: JudgedPair) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -20,23 +19,9 @@ from pipeline.reward.likelihood import (
     preference_logit,
 )
 from pipeline.statistics.winrate import win_rate
+from storage.reports import HeldOutFigures
 
 _BINS = 10
-
-
-@dataclass(frozen=True, kw_only=True)
-class HeldOutFigures:
-    """Figures of a reward model on judgments that it did not learn from; None without any."""
-
-    accuracy: float | None
-    """Share of preferences whose winner has the higher reward."""
-    accuracy_low: float | None
-    """With `accuracy_high`, the 95% interval, clustered by prompt."""
-    accuracy_high: float | None
-    log_loss: float | None
-    """Nats per judgment."""
-    ece: float | None
-    """Expected calibration error on preferences."""
 
 
 def held_out_metrics(
@@ -49,9 +34,9 @@ def held_out_metrics(
 ) -> HeldOutFigures:
     """Accuracy with its prompt-clustered 95% interval, log-loss and ECE.
 
-    `first` and `second` are the rewards of each pair's two texts, `theta` one for all or one each.
-    Accuracy and ECE are on decisive judgments; equal rewards count half.  The log-loss is on all
-    judgments, under ``drop`` on the decisive ones.  A figure without any judgment is None.
+    `first` and `second` are the rewards of each pair's two texts; `theta` is one value or one per
+    pair.  Accuracy and ECE are on decisive judgments; equal rewards count half.  The log-loss is on
+    all judgments, or on decisive ones under ``drop``.  A figure without any judgment is None.
     """
     d = torch.tensor(first, dtype=torch.float64) - torch.tensor(second, dtype=torch.float64)
     outcomes = torch.tensor([pair.outcome for pair in pairs])
@@ -104,10 +89,10 @@ def expected_calibration_error(probabilities: Sequence[float], outcomes: Sequenc
 def length_correlation_in_pairs(
     first: Sequence[float], second: Sequence[float], pairs: Sequence[JudgedPair]
 ) -> float | None:
-    """Correlation of differences of rewards with differences of lengths: Σ d·Δ / √(Σ d² · Σ Δ²).
+    """Correlation of reward differences with length differences: Σ d·Δ / √(Σ d² · Σ Δ²).
 
-    It is about 0 and not about the means, which depend on the order of responses.  None if either
-    is always 0.
+    Differences are not centered, because their means depend on the order of responses.  None if
+    either is always 0.
     """
     d = np.asarray(first, dtype=float) - np.asarray(second, dtype=float)
     longer = np.asarray([pair.first_length - pair.second_length for pair in pairs], dtype=float)

@@ -1,18 +1,18 @@
-"""The stage of a learning curve: the reward model trained again on fewer labels.
+"""The learning-curve stage: trains the reward model again on fewer labels.
 
-inputs/ holds the judgments that a reward model was trained on and its predictions on the held-out
-ones.  The prompts that it learned from are divided into four blocks.  In order r, the models at 25,
-50 and 75% learn from one, two and three blocks, starting with block r and wrapping around: within
-an order they are nested, and over all orders each judgment is unseen at each share.  The results of
-each model on unseen judgments go to outputs/ORDER-BLOCKS.parquet, so an interrupted study continues
-with the next model.
+inputs/ has the judgments that a reward model was trained on and its predictions on the held-out
+ones.  The training prompts are divided into four blocks.  In order r, the models at 25, 50 and 75%
+learn from one, two and three blocks, starting with block r and wrapping around.  Within an order the
+training sets are nested; over all orders each judgment is unseen at each share.  The results of each
+model on unseen judgments go to outputs/ORDER-BLOCKS.parquet, so an interrupted study continues with
+the next model.
 """
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +37,19 @@ from pipeline.runs.rundir import Job, Report, RunDirectory
 from storage.records import digest
 
 MIN_JUDGMENTS = 40
-"""Judgments to learn from; with fewer, a quarter of them is too few to train on."""
+"""Minimum training judgments; a quarter of fewer would be too few to train on."""
 
 
-def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
-    """Train the missing models; return how many models there are."""
+@dataclass(frozen=True)
+class CurveSummary:
+    """The summary of a learning curve's stage."""
+
+    models: int
+    """Total number of models of the curve."""
+
+
+def run(job: Job, report: Report, directory: RunDirectory) -> CurveSummary:
+    """Train the missing models."""
     config = job.config.reward
     chat = ChatTokenizer.load(job.model("reference"))
     pairs = job_pairs(job, report, directory, chat, job.model("reference"))
@@ -68,7 +76,7 @@ def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
         judged = table.judged_rows(model, [*held_out, *unseen])
         labels = len(pairs) * len(learned) / len(rest)
         _write(directory.outputs, judged, order=order, blocks=blocks, labels=labels)
-    return {"models": len(plan)}
+    return CurveSummary(len(plan))
 
 
 def require_enough(rest: Sequence[JudgedPair]) -> None:

@@ -47,6 +47,7 @@ from pipeline.studies.sycophancy.annotators import approval, flags
 from pipeline.studies.sycophancy.demonstrations import demonstrations
 from pipeline.studies.sycophancy.prompts import LabPrompt, lab_prompts
 from storage.records import messages_json
+from storage.reports import to_json
 
 Progress = Callable[[str], None]
 
@@ -64,7 +65,7 @@ class LabConfig:
     """Share of flags that are inverted."""
     steering_layer: int = 2
     steering_pairs: int = 0
-    """Pairs of answers whose mean difference is the steering vector; 0 takes all."""
+    """Pairs of answers whose mean difference is the steering vector; 0 uses all."""
     penalty: float = 4.0
     """Weight of each component, in standard deviations of the reward on the policy's responses."""
     kl: float = 1.5
@@ -72,14 +73,14 @@ class LabConfig:
     every: int = 5
     """Updates between two measurements of an arm, until it is near the KL."""
     samples: int = 2
-    """Completions of each held-out prompt in a final measurement; the others take one."""
+    """Completions per held-out prompt in a final measurement; other measurements use one."""
     prompts: int = 0
-    """Held-out prompts used; 0 takes all."""
+    """Held-out prompts used; 0 uses all."""
     seed: int = 0
 
     @classmethod
     def sized(cls, tiny: bool, **chosen: Any) -> Self:
-        """The usual size, or a `tiny` one that runs in a minute and measures nothing."""
+        """The default size, or a `tiny` one for tests that runs in a minute."""
         small = {"demonstrations": 32, "judgments": 24, "annotators": 2, "flags": 24}
         small |= {"steering_pairs": 12, "every": 1, "samples": 1, "prompts": 6}
         return cls(**(small if tiny else {}), **chosen)
@@ -337,12 +338,12 @@ def _run_stage(
         pd.DataFrame(rows).to_parquet(directory.inputs / f"{file}.parquet", index=False)
     run = {"sft": sft.run, "reward": reward_stage.run}[stage]
     with Report(directory) as report, _logged(directory):
-        directory.write_result(run(job, report, directory))
+        directory.write_result(to_json(run(job, report, directory)))
 
 
 @contextmanager
 def _logged(directory: RunDirectory) -> Iterator[None]:
-    """Inside, standard output and error go to the log, as in a worker."""
+    """Redirect standard output and error to the log, as in a worker."""
     directory.path.mkdir(parents=True, exist_ok=True)
     with directory.log.open("a") as log, redirect_stdout(log), redirect_stderr(log):
         yield

@@ -14,7 +14,9 @@ from gradio.queueing import Queue
 from starlette.testclient import TestClient
 
 from labeler.annotate.routes import NOT_STORED
+from storage.engine import lookup
 from storage.labeling import judgments
+from storage.records import Judgment
 from tests.helpers.desk_world import (
     ADMIN_TOKEN,
     add_person,
@@ -68,7 +70,7 @@ def test_a_pair_goes_out_and_its_judgment_comes_in(client, db):
 
     assert answer.status_code == 200
     assert answer.json() == {"id": sent["id"], "saved": True}
-    kept = judgments.get(db, sent["id"])
+    kept = lookup.by_key(db, Judgment, sent["id"])
     assert (kept.strength, kept.comment, kept.milliseconds) == (3, "Ünïcode ✓", 9)
 
 

@@ -53,7 +53,7 @@ def run(**changes) -> Run:
 def state(**changes) -> State:
     given = {
         "iteration": Iteration(number=2, phase="labeling", labels_wanted=100), "labels": 60,
-        "labels_today": 5, "latest_label": None, "judgments": 160, "open_flags": 0, "rulings": 0,
+        "labels_today": 5, "latest_label": None, "judgments": 160, "rulings": 0,
         "prompts": {"train": 10}, "policy": None, "reward_model": None, "run": None,
         "evaluated": None,
     }  # fmt: skip
@@ -584,7 +584,9 @@ def test_history_shows_figures_and_times():
         finished_at=NOON + timedelta(hours=2),
         evaluation={"policy": {"kl": 3.1, "reward": 0.7, "length": 44.6},
                     "win_rate_reward_model": 0.68,
-                    "win_rate_against_reference": {"low": 0.594, "high": 0.762}},
+                    "win_rate_against_reference": {
+                        "win_rate": 0.68, "low": 0.594, "high": 0.762,
+                        "comparisons": 120, "prompts": 120}},
     )  # fmt: skip
     reward = ModelVersion(id="r", role="reward", name="r", summary={"accuracy": 0.71})
     # They were resumed the next morning; what they took is what their workers say.

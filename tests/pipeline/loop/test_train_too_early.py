@@ -141,8 +141,8 @@ def test_the_stage_trains_on_whatever_train_accepts(tmp_path: Path, world: Datab
     give(run, "prompts.parquet", make_prompts(4))
     with Report(run) as report:
         summary = reward.run(job, report, run)
-    assert summary["pairs"] >= 1
-    assert summary["held_out_pairs"] >= 1
+    assert summary.counts.pairs >= 1
+    assert summary.counts.held_out_pairs >= 1
 
 
 # --- the way back -----------------------------------------------------------------------------

@@ -59,7 +59,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return made | {"policy": made["reference"]}
 
 
-def run(job: Job, report: Report, directory: RunDirectory) -> dict[str, Any]:
+def run(job: Job, report: Report, directory: RunDirectory) -> Any:
     return stage_module(job).run(job, report, directory)
 
 
@@ -118,15 +118,15 @@ def test_dpo_raises_the_margin_and_says_what_it_left_out(models, tmp_path):
     reported = events(directory, "metrics")
     assert reported[0]["values"]["dpo/margin"] == pytest.approx(0, abs=0.05)
     # The first figure is of a policy that equals the reference; β is .1, the margin in nats.
-    assert summary["margin"] > 3
-    assert summary["held_out_margin"] > 1
-    assert summary["accuracy"] > 0.8
-    assert summary["ties_left_out"] + summary["pairs"] + summary["held_out_pairs"] == 40
-    assert summary["ties_left_out"] > 0
-    assert summary["method"] == "dpo"
-    assert summary["judged_by"] == {"used": {"person": 40}, "left_out": {"model": 3}}
+    assert summary.margin > 3
+    assert summary.held_out_margin > 1
+    assert summary.accuracy > 0.8
+    assert summary.ties_left_out + summary.pairs + summary.held_out_pairs == 40
+    assert summary.ties_left_out > 0
+    assert summary.method == "dpo"
+    assert summary.judged_by == {"used": {"person": 40}, "left_out": {"model": 3}}
     warned = {e["name"]: e["message"] for e in events(directory, "note") if e["note"] == "warning"}
-    assert warned["ties"].startswith(f"{summary['ties_left_out']} of 40 judgments are ties")
+    assert warned["ties"].startswith(f"{summary.ties_left_out} of 40 judgments are ties")
     assert warned["judged_by"] == (
         "learned from judgments by person 40; left out: model 3 (reward.learn_from)"
     )
@@ -145,13 +145,13 @@ def test_dpo_does_not_learn_from_what_the_audit_model_has_for_itself(models, tmp
         with Report(directory) as report:
             found.append(run(job, report, directory))
     parts = ("pairs", "held_out_pairs", "apart_preferences", "ties_left_out")
-    assert [sum(summary[part] for part in parts) for summary in found] == [40, 40]
+    assert [sum(getattr(summary, part) for part in parts) for summary in found] == [40, 40]
     none, some = found
-    assert none["apart_preferences"] == 0
+    assert none.apart_preferences == 0
     # Of the ten on audited prompts those on held-out ones measure, as they did.
-    assert some["held_out_pairs"] == none["held_out_pairs"]
-    assert some["pairs"] == none["pairs"] - some["apart_preferences"]
-    assert some["apart_preferences"] > 0
+    assert some.held_out_pairs == none.held_out_pairs
+    assert some.pairs == none.pairs - some.apart_preferences
+    assert some.apart_preferences > 0
 
 
 def test_dpo_is_measured_on_pairs_that_no_reward_model_chose(models, tmp_path):
@@ -162,8 +162,8 @@ def test_dpo_is_measured_on_pairs_that_no_reward_model_chose(models, tmp_path):
     with Report(directory) as report:
         summary = run(job, report, directory)
     # A fifth of 24 prompts is 5: of ten judgments half measure, and none of the ten is learned.
-    assert summary["held_out_pairs"] == 5
-    assert summary["pairs"] + summary["apart_preferences"] == 38
+    assert summary.held_out_pairs == 5
+    assert summary.pairs + summary.apart_preferences == 38
 
 
 def test_the_margin_of_the_reference_is_zero(models):

@@ -411,16 +411,16 @@ def test_the_stage_learns_annotators_and_saves_rewards_alone(
     give(directory, "prompts.parquet", make_prompts(6))
     with Report(directory) as events:
         summary = run(job, events, directory)
-    rows = {row["annotator"]: row for row in summary["annotators"]}
+    rows = summary.annotators.by_annotator
     assert sorted(rows) == ["a-0", "a-1", "a-2", "a-3", "a-4", "a-5"]
-    assert sum(row["judgments"] for row in rows.values()) == 320
+    assert sum(row.judgments for row in rows.values()) == 320
     # Each judgment is measured by the model that did not learn from it.
-    assert [row["measured"] for row in rows.values()] == [r["judgments"] for r in rows.values()]
-    assert min(rows[f"a-{n}"]["slope"] for n in range(4)) > 0.5
-    assert rows["a-4"]["slope"] + 2 * rows["a-4"]["slope_sd"] < 0
-    assert rows["a-5"]["side_bias"] - 2 * rows["a-5"]["side_bias_sd"] > 0.3
-    assert rows["a-5"]["weight"] < 0.3 < rows["a-4"]["weight"]
-    assert summary["expected_agreement"] is None  # nobody judged what another one did
+    assert [row.measured for row in rows.values()] == [r.judgments for r in rows.values()]
+    assert min(rows[f"a-{n}"].slope for n in range(4)) > 0.5
+    assert rows["a-4"].slope + 2 * rows["a-4"].slope_sd < 0
+    assert rows["a-5"].side_bias - 2 * rows["a-5"].side_bias_sd > 0.3
+    assert rows["a-5"].weight < 0.3 < rows["a-4"].weight
+    assert summary.annotators.expected_agreement is None  # nobody judged what another one did
     told = [json.loads(line) for line in directory.events.read_text().splitlines()]
     warned = {e["payload"]["annotator"] for e in told if e.get("name") == "annotator"}
     assert {"a-4", "a-5"} <= warned
@@ -440,4 +440,4 @@ def test_annotators_are_learned_where_there_are_several_and_it_is_asked(
     give(directory, "judgments.parquet", several(48) if how == "off" else make_judgments(48))
     with Report(directory) as events:
         summary = run(job, events, directory)
-    assert summary["annotators"] == []
+    assert summary.annotators is None

@@ -160,7 +160,7 @@ def test_evaluation_scores_as_ppo_was_paid(models, tmp_path):
         directory = RunDirectory.create(tmp_path / how, job)
         give(directory, "prompts.parquet", make_prompts(4))
         with Report(directory) as report:
-            rewards[how] = evaluate.run(job, report, directory)["policy"]["reward"]
+            rewards[how] = evaluate.run(job, report, directory).policy.reward
         scores[how] = pd.read_parquet(directory.outputs / "scores.parquet")
     assert rewards["min"] < rewards["mean"] - 0.01
     # The gate is told what the iteration's own model says, whatever was paid.

@@ -79,17 +79,17 @@ def test_a_planted_preference_is_learned_and_survives_saving(
     judgments = make_judgments(240)
     directory, summary = stage(job, tmp_path, judgments)
     # The head starts at zero, so before training every pair is a coin toss: accuracy .5.
-    assert summary["accuracy"] > 0.95
-    assert summary["log_loss"] < 0.75  # the best constant guess at 40/40/20 costs 1.05 nats
-    assert summary["ece"] < 0.15
-    assert (summary["pairs"], summary["held_out_pairs"]) == (180, 60)
+    assert summary.held_out.accuracy > 0.95
+    assert summary.held_out.log_loss < 0.75  # the best constant guess at 40/40/20 costs 1.05 nats
+    assert summary.held_out.ece < 0.15
+    assert (summary.counts.pairs, summary.counts.held_out_pairs) == (180, 60)
     # Every judgment prefers a response or does not; the accuracy is of those that do.
     preferred = pd.read_parquet(directory.outputs / "held_out.parquet")["outcome"]
-    assert summary["held_out_preferences"] == preferred.isin(["first", "second"]).sum() < 60
-    assert summary["ties"] == sum(row["outcome"] in ("tie", "both_bad") for row in judgments)
+    assert summary.counts.held_out_preferences == preferred.isin(["first", "second"]).sum() < 60
+    assert summary.counts.ties == sum(row["outcome"] in ("tie", "both_bad") for row in judgments)
 
     model = RewardModel.load(directory.model)
-    assert model.network.ties().item() == pytest.approx(summary["theta"], abs=1e-6)
+    assert model.network.ties().item() == pytest.approx(summary.counts.theta, abs=1e-6)
     good, bad = model(["Say 1"] * 2, ["zzbzzzcz", "abcdefgh"])
     assert good > bad + 1
     events = [json.loads(line) for line in directory.events.read_text().splitlines()]
@@ -99,7 +99,7 @@ def test_a_planted_preference_is_learned_and_survives_saving(
         if "held_out/accuracy" in e.get("values", {})
     ]
     assert len(accuracies) == 3
-    assert accuracies[-1] == summary["accuracy"]
+    assert accuracies[-1] == summary.held_out.accuracy
 
 
 def test_the_saved_model_is_centered_on_the_references_own_responses(
@@ -114,7 +114,7 @@ def test_the_saved_model_is_centered_on_the_references_own_responses(
 
     monkeypatch.setattr(RewardModel, "member_scores", spy)
     directory, summary = stage(make_job("reward", models), tmp_path, make_judgments(48))
-    assert summary["shift"] != 0
+    assert summary.centering.shift != 0
     asked = seen[0]
     heads = RewardModel.load(directory.model).member_scores(*asked)
     assert [len(rewards) for rewards in heads] == [6] * 4
@@ -132,7 +132,7 @@ def test_transformers_own_class_loads_it_and_differs_by_the_shift_only(
     stock = AutoModelForSequenceClassification.from_pretrained(directory.model)
     texts = [model.chat.chat("Say 1", text).ids for text in ("zz", "abcabc")]
     level = model.network.score.bias.item()
-    assert summary["shift"] != 0
+    assert summary.centering.shift != 0
     for ids, reward in zip(texts, model.score(texts), strict=True):
         plain = stock(torch.tensor([ids])).logits
         assert plain.shape == (1, 1)
@@ -160,7 +160,7 @@ def test_a_stage_says_which_tie_model_auto_was(models: dict[str, str], tmp_path:
     for row in judgments:
         row["strength"] = 2 if row["outcome"] in ("first", "second") else None
     directory, summary = stage(job, tmp_path, judgments)
-    assert summary["tie_model"] == "ordinal"
+    assert summary.counts.tie_model == "ordinal"
     assert load_network(directory.model).likelihood.tie_model == "ordinal"
 
 
@@ -171,9 +171,9 @@ def test_other_tie_models_train_too(models: dict[str, str], tmp_path: Path, tie_
     for row in judgments:
         row["strength"] = 2 if row["outcome"] in ("first", "second") else None
     directory, summary = stage(job, tmp_path, judgments)
-    assert (summary["theta"] is None) == (tie_model in ("drop", "half"))
-    assert summary["accuracy"] > 0.8
-    assert "shift" not in summary
+    assert (summary.counts.theta is None) == (tie_model in ("drop", "half"))
+    assert summary.held_out.accuracy > 0.8
+    assert summary.centering is None
     network = load_network(directory.model)
     assert network.likelihood.tie_model == tie_model
     # Everybody said "clearly": the thresholds of strength learned that, from wherever they began.
@@ -425,7 +425,7 @@ def test_the_stage_says_whose_judgments_it_learned_from(models: dict[str, str], 
     (directory.inputs / "judged_by.json").write_text(json.dumps(kinds))
     with Report(directory) as report:
         summary = run(job, report, directory)
-    assert summary["judged_by"] == kinds
+    assert summary.judged_by == kinds
     (note,) = (
         event
         for event in map(json.loads, directory.events.read_text().splitlines())

@@ -236,10 +236,11 @@ def test_bootstrap_counts_are_poisson_and_follow_from_the_judgment():
 def test_the_stage_reports_what_it_kept_and_how_good_the_audit_is(audited: Any):
     directory, summary = audited
     # A quarter of 24 prompts is held out, 15% of the other 18 set apart: ten judgments per prompt.
-    assert (summary["held_out_pairs"], summary["apart_pairs"], summary["pairs"]) == (60, 30, 150)
-    assert summary["audit"]["pairs"] == 90
-    assert summary["audit"]["measured_pairs"] == 150
-    assert summary["audit"]["accuracy"] > 0.9
+    counts = summary.counts
+    assert (counts.held_out_pairs, counts.apart_pairs, counts.pairs) == (60, 30, 150)
+    assert summary.audit.pairs == 90
+    assert summary.audit.measured_pairs == 150
+    assert summary.audit.accuracy > 0.9
     events = [json.loads(line) for line in directory.events.read_text().splitlines()]
     told = [
         (e["step"], e["values"]["out_of_bag/log_loss"])
@@ -247,9 +248,9 @@ def test_the_stage_reports_what_it_kept_and_how_good_the_audit_is(audited: Any):
         if "out_of_bag/log_loss" in e.get("values", {})
     ]
     assert len(told) == 8  # by the first network, four times an epoch
-    assert summary["kept"]["step"] == told[-1][0] == 38
+    assert summary.kept.step == told[-1][0] == 38
     # The mean of four networks, of which the first was told of.
-    assert summary["kept"]["log_loss"] == pytest.approx(told[-1][1], abs=0.02)
+    assert summary.kept.log_loss == pytest.approx(told[-1][1], abs=0.02)
 
 
 def test_the_audit_model_is_another_and_centered_alike(audited: Any):
@@ -269,7 +270,7 @@ def test_few_judgments_make_no_audit_model_and_say_so(models: dict[str, str], tm
     give(directory, "prompts.parquet", make_prompts(4))
     with Report(directory) as report:
         summary = run(directory.job(), report, directory)
-    assert (summary["audit"], summary["kept"], summary["apart_pairs"]) == (None, None, 0)
+    assert (summary.audit, summary.kept, summary.counts.apart_pairs) == (None, None, 0)
     assert not (directory.model / "audit").exists()
     notes = {
         e["name"]
@@ -291,8 +292,8 @@ def test_evaluation_reports_the_audits_reward_beside_the_reward(
     scores = [
         audit([messages], [response])[0] for messages, response in answers(directory, role="policy")
     ]
-    assert found["policy"]["audit_reward"] == pytest.approx(sum(scores) / len(scores), abs=1e-4)
-    assert found["policy"]["audit_reward"] != found["policy"]["reward"]
+    assert found.policy.audit_reward == pytest.approx(sum(scores) / len(scores), abs=1e-4)
+    assert found.policy.audit_reward != found.policy.reward
 
 
 def answers(directory: RunDirectory, *, role: str) -> list[tuple[Any, str]]:
@@ -414,6 +415,6 @@ def test_the_penalty_takes_the_correlation_with_length_out(models: dict[str, str
         directory = RunDirectory.create(tmp_path / str(weight), job)
         give(directory, "judgments.parquet", rows)
         with Report(directory) as report:
-            found[weight] = run(job, report, directory)["length_correlation_in_pairs"]
+            found[weight] = run(job, report, directory).length_correlation_in_pairs
     assert found[0.0] > 0.8
     assert abs(found[20.0]) < 0.5 * found[0.0]

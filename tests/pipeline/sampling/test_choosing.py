@@ -90,7 +90,7 @@ def test_bald_pairs_are_two_of_the_policys_four_answers_to_a_prompt(
     models: dict[str, str], tmp_path: Path, seen: Any, asked: list[int]
 ):
     directory, summary = sample(make_job("sampling", models), tmp_path / "run", plan())
-    assert summary["arms"] == {"bald": 4, "random": 3}
+    assert summary.arms == {"bald": 4, "random": 3}
     # Two temperatures: 2 of 4 answers to each of 8 prompts, and one side of 3 random pairs.
     assert asked == [19, 19]
     [(candidates, chosen)] = seen
@@ -148,7 +148,7 @@ def test_arms_that_need_no_disagreement_work_with_one_member(
 ):
     job = make_job("sampling", without(models, "reward_2"))
     _, summary = sample(job, tmp_path / "run", plan(arm))
-    assert summary["arms"] == {arm: 4, "random": 3}
+    assert summary.arms == {arm: 4, "random": 3}
     [(candidates, _)] = seen
     assert candidates.members == 1
     if arm == "d_optimal":
@@ -187,7 +187,7 @@ def test_where_nobody_can_choose_pairs_are_random_and_it_is_said(
 ):
     job = make_job("sampling", without(models, *missing))
     directory, summary = sample(job, tmp_path / "run", plan())
-    assert summary["arms"] == {"random": 7}
+    assert summary.arms == {"random": 7}
     assert asked == [7, 7]  # nothing is sampled on the spare prompts, and two answers per pair
     [note] = notes(directory)
     assert note["note"] == kind
@@ -202,7 +202,7 @@ def test_a_plan_without_choosing_arms_loads_no_reward_model(
     directory, summary = sample(
         make_job("sampling", models), tmp_path / "run", plan(chosen=0, spare=0)
     )
-    assert (summary["arms"], notes(directory)) == ({"random": 3}, [])
+    assert (summary.arms, notes(directory)) == ({"random": 3}, [])
 
 
 def test_near_duplicates_are_not_chosen_and_others_stand_in(
@@ -212,7 +212,7 @@ def test_near_duplicates_are_not_chosen_and_others_stand_in(
     cold = make_job("sampling", models, sampling__temperatures=[1e-6, 1e-6])
     directory, summary = sample(cold, tmp_path / "cold", plan())
     assert [chosen for _, chosen in seen] == [[]]
-    assert summary["arms"] == {"repeated": 7}
+    assert summary.arms == {"repeated": 7}
     policies = Counter(row["policy"] for row in rows_of(directory.outputs / "completions.parquet"))
     assert policies == {"policy-1": 7, "sft-1": 7}
     assert notes(directory)[0]["message"].endswith(
@@ -248,7 +248,7 @@ def test_a_pair_of_texts_nearly_the_same_is_never_chosen(
         )
         for row in rows_of(directory.outputs / "comparisons.parquet")
     ]
-    assert ratios == [False] * summary["comparisons"]
+    assert ratios == [False] * summary.comparisons
     [(candidates, chosen)] = seen
     best = choose("bald", candidates, 12, seed=0)
     assert {*best} - {*chosen}  # some of the best by score were passed over

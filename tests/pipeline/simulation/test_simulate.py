@@ -35,7 +35,7 @@ from storage.records import (
     Prompt,
     new_id,
 )
-from storage.reports import to_json
+from storage.reports import Blocked, LoopState, to_json
 from storage.status import status
 from storage.tables import annotators, comparisons, completions, iterations, models, tokens
 from storage.tables import prompts as prompt_store
@@ -58,7 +58,7 @@ class ScriptedStudio:
     ) -> None:
         self.db, self.pairs, self.fails, self.trains_at = db, pairs, fails, trains_at
         self.commands = Commands(db)
-        self.commands.register("status", lambda: to_json(status(db)))
+        self.commands.register("status", lambda: status(db))
         self.commands.register("train", self.train)
         self.commands.register("advance", self.advance)
         self.commands.register("evaluation.completions", self.evaluated)
@@ -118,19 +118,23 @@ class ScriptedStudio:
         if (
             self.trains_at is not None
             and current.phase == "labeling"
-            and judgments.current_count(self.db, current.number) >= self.trains_at
+            and self.judged(current.number) >= self.trains_at
         ):
             self.train({})
             current = iterations.latest(self.db)
         if self.fails and current.phase == "reward":
-            stopped = {"stage": "reward", "reason": "the disk is full"}
-        return {
-            "iteration": current.number,
-            "phase": current.phase,
-            "phase_name": current.phase,
-            "blocked": stopped,
-            "trouble": None,
-        }
+            stopped = Blocked(run="r", stage="reward", reason="the disk is full", resumable=False)
+        return LoopState(
+            iteration=current.number,
+            phase=current.phase,
+            phase_name=current.phase,
+            blocked=stopped,
+        )
+
+    def judged(self, iteration: int) -> int:
+        ours = "SELECT id FROM comparisons WHERE iteration = $iteration"
+        found = f"FROM current_judgments WHERE comparison IN ({ours})"
+        return len(self.db.read(found, iteration=iteration))
 
     def train(self, overrides) -> None:
         assert overrides == {}
@@ -263,7 +267,8 @@ def test_whole_iterations_label_exactly_as_asked_and_report_the_gold(db):
     assert first["gold"]["win_rate"] == 0.875
     assert (first["gold"]["sft"], first["gold"]["policy"]) == (87.5, 200.0)
     assert first["gold"]["low"] < 0.875 < first["gold"]["high"]
-    assert first["reward_model"] == {"accuracy": 0.7, "log_loss": 0.9, "ece": 0.04}
+    figures = {"accuracy": 0.7, "log_loss": 0.9, "ece": 0.04}
+    assert first["reward_model"] == figures | {"accuracy_low": None, "accuracy_high": None}
     assert (first["kl"], first["length"], first["reward"]) == (3.5, 2.0, 1.25)
     # On three prompts the texts differ, and the reward model is as sure as can be.
     assert (first["gate"]["comparisons"], first["gate"]["predicted"]) == (3, 1.0)
@@ -306,7 +311,7 @@ def test_shuffled_verdicts_are_independent_of_the_pair():
 def test_a_judgment_whose_answer_was_lost_is_stored_once(db):
     drive(db, labels=12, lose_replies=5)
     assert len(stored(db)) == 12
-    assert judgments.current_count(db) == 12
+    assert len(db.read("FROM current_judgments")) == 12
 
 
 def test_a_workspace_with_peoples_judgments_is_refused(db):
@@ -459,7 +464,7 @@ MODEL = {"theta": 0.5, "tie_model": "rao_kupper"}
 
 def test_the_gate_asks_about_differing_answers_on_both_sides_in_turns():
     judges = [Obliging("new"), Obliging("old")]
-    said = gate_figures(held_out(50, same=(3, 4)), judges, reward_model=MODEL, seed=1, labels=40)
+    said = gate_figures(held_out(50, same=(3, 4)), judges, **MODEL, seed=1, labels=40)
     assert said is not None
     assert [len(judge.seen) for judge in judges] == [20, 20]
     shown = [pair for judge in judges for pair in judge.seen]
@@ -478,11 +483,11 @@ def test_the_gate_asks_about_differing_answers_on_both_sides_in_turns():
 
 
 def test_the_gate_asks_no_more_than_there_is():
-    said = gate_figures(held_out(30), [Obliging("new")], reward_model=MODEL, seed=1)
+    said = gate_figures(held_out(30), [Obliging("new")], **MODEL, seed=1)
     assert said is not None
     assert (said.human, said.comparisons, said.decision) == (1.0, 30, "better")
-    single = gate_figures(held_out(1), [Obliging("new")], reward_model=MODEL, seed=1)
+    single = gate_figures(held_out(1), [Obliging("new")], **MODEL, seed=1)
     assert single is not None
     assert single.error is None  # infinite, for which JSON has no word
     nothing = held_out(2, same=(0, 1))
-    assert gate_figures(nothing, [Obliging("new")], reward_model=MODEL, seed=1) is None
+    assert gate_figures(nothing, [Obliging("new")], **MODEL, seed=1) is None

@@ -57,9 +57,9 @@ def test_three_policies_answer_the_same_prompts(models: dict[str, str], tmp_path
         mine = [row for row in completions if row["policy"] == NAMES[role]]
         assert sorted(r["prompt"] for r in mine) == sorted(2 * [p["id"] for p in make_prompts(9)])
         mean = sum(rewards[row["id"]] for row in mine) / len(mine)
-        assert summary[role]["reward"] == pytest.approx(mean, abs=1e-9)
-        assert summary[role]["length"] == sum(row["tokens"] for row in mine) / len(mine)
-        assert (summary[role]["kl"] > 0) == (role != "reference")
+        assert getattr(summary, role).reward == pytest.approx(mean, abs=1e-9)
+        assert getattr(summary, role).length == sum(row["tokens"] for row in mine) / len(mine)
+        assert (getattr(summary, role).kl > 0) == (role != "reference")
     against = {row["prompt"]: [] for row in completions}
     for row in completions:
         if row["policy"] != NAMES["previous"]:
@@ -67,8 +67,8 @@ def test_three_policies_answer_the_same_prompts(models: dict[str, str], tmp_path
     # Rows come policy by policy: two answers of the policy, then the reference's two.
     met = [pair for r in against.values() for pair in zip(r[:2], r[2:], strict=True)]
     wins = sum((a > b) + (a == b) / 2 for a, b in met)
-    assert summary["win_rate_reward_model"] == pytest.approx(wins / 18)
-    assert summary["win_rate_against_reference"]["prompts"] == 9
+    assert summary.win_rate_reward_model == pytest.approx(wins / 18)
+    assert summary.win_rate_against_reference.prompts == 9
 
 
 def test_the_reference_is_loaded_once_and_gone_before_the_reward_model(
@@ -115,15 +115,15 @@ def test_without_a_previous_policy_of_its_own_there_are_two(models: dict[str, st
     job = make_job("evaluate", models | {"previous": models["reference"]})
     job.names["previous"] = job.names["reference"]  # type: ignore[index]
     _, summary = evaluate(job, tmp_path, prompts=2)
-    assert "previous" not in summary
-    assert "win_rate_against_previous" not in summary
+    assert summary.previous is None
+    assert summary.win_rate_against_previous is None
 
 
 def test_a_policy_against_itself_ties_everywhere(models: dict[str, str], tmp_path: Path):
     job = make_job("evaluate", models | {"policy": models["reference"]})
     _, summary = evaluate(job, tmp_path, prompts=4)
-    assert summary["win_rate_reward_model"] == 0.5
-    assert summary["policy"]["kl"] == pytest.approx(0, abs=1e-6)
+    assert summary.win_rate_reward_model == 0.5
+    assert summary.policy.kl == pytest.approx(0, abs=1e-6)
 
 
 def test_beams_take_the_likeliest_answers(models: dict[str, str], tmp_path: Path):
@@ -132,7 +132,7 @@ def test_beams_take_the_likeliest_answers(models: dict[str, str], tmp_path: Path
     rows = rows_of(directory.outputs / "completions.parquet")
     assert len(rows) == 15
     assert {row["temperature"] for row in rows} == {0.0}
-    assert summary["policy"]["kl"] > 0
+    assert summary.policy.kl > 0
     for role in ("policy", "previous"):
         sampler = Sampler.load(models[role], device=torch.device("cpu"), dtype=torch.float32)
         found = {row["prompt"]: row["text"] for row in rows if row["policy"] == NAMES[role]}

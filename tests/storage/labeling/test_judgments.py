@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from storage.engine import lookup
 from storage.engine.backup import verify
 from storage.engine.database import Database
 from storage.errors import Conflict, NotFound, NotLeased
 from storage.labeling import judgments, queue
 from storage.labeling.queue_cache import QueueCache
-from storage.records import Iteration, Snapshot
+from storage.records import Iteration, Judgment, Snapshot
 from storage.sides import shown_swapped
 from storage.tables import iterations, snapshots
 from tests.helpers.storage_world import fill
@@ -66,7 +67,7 @@ def test_pressing_a_prefers_what_stood_on_the_left(db, who):
         "helpful": "second" if stored.outcome == "first" else "first",
         "clear": "tie",
     }
-    assert judgments.get(db, "j") == stored
+    assert lookup.by_key(db, Judgment, "j") == stored
 
 
 def test_both_sides_occur():
@@ -280,8 +281,7 @@ def test_a_late_answer_counts_also_after_another_one_and_a_new_iteration(db):
     fill(db, iteration=2)
     judge(db, "ja", c, "ann")
     assert standing(db) == {"ja", "jb"}
-    assert judgments.current_count(db) == judgments.current_count(db, 1) == 2
-    assert judgments.current_count(db, 2) == 0
+    assert count(db, "current_judgments") == 2
 
 
 def test_invalid_judgments_are_refused_before_anything_is_stored(db):
@@ -303,11 +303,11 @@ def test_invalid_judgments_are_refused_before_anything_is_stored(db):
 def test_a_flag_hides_the_comparison_until_it_is_cleared(db):
     (c,) = lease(db, "ann")
     judgments.flag(db, id="f", comparison=c, annotator="ann", comment="NSFW")
-    assert [flag.comment for flag in judgments.open_flags(db)] == ["NSFW"]
+    assert [row["comment"] for row in db.read("FROM open_flags")] == ["NSFW"]
     assert c not in lease(db, "bob", 3)
     judgments.clear_flag(db, id="w", flag="f", researcher="cat")
     judgments.clear_flag(db, id="w2", flag="f", researcher="cat")  # twice is once
-    assert judgments.open_flags(db) == []
+    assert count(db, "open_flags") == 0
     assert count(db, "withdrawals") == 1
     assert lease(db, "cat") == [c]
 
@@ -330,7 +330,8 @@ def test_flags_of_one_annotator_are_bounded_until_a_researcher_clears_them(db, m
     judgments.flag(db, id="f3", comparison=pairs[3], annotator="ann")
     (c,) = lease(db, "bob")
     judgments.flag(db, id="fb", comparison=c, annotator="bob")
-    assert [flag.id for flag in judgments.open_flags(db)] == ["f2", "f3", "fb"]
+    open_flags = db.read("SELECT id FROM open_flags ORDER BY id")
+    assert [row["id"] for row in open_flags] == ["f2", "f3", "fb"]
 
 
 @pytest.mark.parametrize("after", ["", "a restart", "a new iteration"])

@@ -194,7 +194,7 @@ def test_every_field_comes_back(db):
     models.add(db, model)
     iterations.save(db, iteration)
     runs.save(db, run)
-    assert prompts.get(db, "p") == prompt
+    assert prompts.listing(db) == [prompt]
     assert lookup.by_key(db, Completion, "k") == answer
     assert comparisons.get(db, "c") == comparison
     assert models.get(db, "m") == model
