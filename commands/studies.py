@@ -246,7 +246,7 @@ def format_sweep(found: sweep.SweepReport, plot: Path) -> str:
     lines.append(_verdict(found))
     for row in found.runs:
         lines.append(f"\nβ = {row.kl_weight:g} at its end:")
-        lines += [f"  [{s['reward']:+z.2f}, KL {s['kl']:z.1f}] {s['text']}" for s in row.samples]
+        lines += [f"  [{s.reward:+z.2f}, KL {s.kl:z.1f}] {s.text}" for s in row.samples]
     return "\n".join([*lines, f"\n{plot}"])
 
 

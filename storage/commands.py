@@ -79,7 +79,7 @@ class Commands:
 
     def _lineage(self, policy: str) -> dict[str, Any]:
         found = lineage.lineage(self._db, policy)
-        return {"lineage": found, "text": lineage.render(found)}
+        return {"lineage": to_json(found), "text": lineage.render(found)}
 
     def _backup(self, target: str) -> dict[str, str]:
         return {"backup": str(backup.backup(self._db, Path(target)))}

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from storage.engine.database import Database
 from storage.errors import NotFound
-from storage.records import ModelVersion
+from storage.records import ModelRole, ModelVersion
 from storage.tables import models
 
 _ANSWERS = "SELECT count(*) AS completions FROM completions WHERE policy = $policy"
@@ -42,19 +43,60 @@ _JUDGED_POLICIES = """
 """
 
 
-def lineage(db: Database, model: str) -> dict[str, Any]:
-    """The lineage of a model as a tree of JSON values; `model` is an id or a unique name.
+@dataclass(frozen=True, kw_only=True)
+class LineageNode:
+    """A model in a lineage; a repeated or missing one has only its name."""
 
-    A node has the model's ``id, role, name, iteration, run``, the numbers of its ``completions``
-    and of the ``comparisons`` and current ``judgments`` on them, and
+    id: str
+    role: ModelRole | None = None
+    name: str = ""
+    missing: bool = False
+    """Whether it is not in this workspace."""
+    above: bool = False
+    """Whether it is repeated."""
+    iteration: int | None = None
+    run: str | None = None
+    method: str | None = None
+    """Of a policy: ppo, rloo or dpo."""
+    completions: int = 0
+    """Its completions; 0 for a reward model."""
+    comparisons: int = 0
+    """Comparisons that show them."""
+    judgments: int = 0
+    """Current judgments of those."""
+    parent: LineageNode | None = None
+    """The model that its training started from."""
+    reward_model: LineageNode | None = None
+    """The model that rewarded a policy (dpo: measured it)."""
+    snapshot: LineageSnapshot | None = None
+    """What a reward model learned from."""
 
-    * ``parent``: the node of the model that its training started from, or None;
-    * ``method``: for a policy, ppo, rloo or dpo;
-    * ``reward_model``: for a policy, the node of the model that rewarded it (dpo: measured it);
-    * ``snapshot``: for a reward model, ``hash, judgments, annotators`` and ``judged``: each policy
-      whose responses were judged, with its node and the number of judgments.
 
-    A repeated model has only its name and ``"above": true``.  Raises `NotFound` with similar names.
+@dataclass(frozen=True, kw_only=True)
+class LineageSnapshot:
+    """A snapshot of `judgments` by so many `annotators`."""
+
+    hash: str
+    missing: bool = False
+    """Whether it is not in this workspace."""
+    iteration: int | None = None
+    judgments: int = 0
+    annotators: int = 0
+    judged: tuple[JudgedPolicy, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgedPolicy:
+    """A policy, and the number of a snapshot's judgments on its responses."""
+
+    judgments: int
+    policy: LineageNode
+
+
+def lineage(db: Database, model: str) -> LineageNode:
+    """The lineage of a model as a tree; `model` is an id or a unique name.
+
+    Raises `NotFound` with similar names.
     """
     versions = {version.id: version for version in models.listing(db)}
     return _Tree(db, versions).node(_find(versions, model))
@@ -83,80 +125,83 @@ class _Tree:
         self._versions = versions
         self._seen: set[str] = set()
 
-    def node(self, id: str) -> dict[str, Any]:
+    def node(self, id: str) -> LineageNode:
         version = self._versions.get(id)
         if version is None:
-            return {"id": id, "missing": True}
-        named = {"id": id, "role": version.role, "name": version.name}
+            return LineageNode(id=id, missing=True)
         if id in self._seen:
-            return named | {"above": True}
+            return LineageNode(id=id, role=version.role, name=version.name, above=True)
         self._seen.add(id)
-        node: dict[str, Any] = named | {"iteration": version.iteration, "run": version.run}
-        if version.role == "policy":
-            node["method"] = version.summary.get("method", "ppo")
+        counts: dict[str, Any] = {}
         if version.role != "reward":
-            node |= self._db.read(_ANSWERS, policy=id)[0] | self._db.read(_JUDGED, policy=id)[0]
-        node["parent"] = self.node(version.parent) if version.parent else None
-        if version.reward_model:
-            node["reward_model"] = self.node(version.reward_model)
-        if version.snapshot:
-            node["snapshot"] = self._snapshot(version.snapshot)
-        return node
+            counts = self._db.read(_ANSWERS, policy=id)[0] | self._db.read(_JUDGED, policy=id)[0]
+        return LineageNode(
+            id=id,
+            role=version.role,
+            name=version.name,
+            iteration=version.iteration,
+            run=version.run,
+            method=version.summary.get("method", "ppo") if version.role == "policy" else None,
+            **counts,
+            parent=self.node(version.parent) if version.parent else None,
+            reward_model=self.node(version.reward_model) if version.reward_model else None,
+            snapshot=self._snapshot(version.snapshot) if version.snapshot else None,
+        )
 
-    def _snapshot(self, hash: str) -> dict[str, Any]:
+    def _snapshot(self, hash: str) -> LineageSnapshot:
         found = self._db.read(_SNAPSHOT, hash=hash)
         if not found:
-            return {"hash": hash, "missing": True}
-        judged = [
-            {"judgments": row["judgments"], "policy": self.node(row["policy"])}
+            return LineageSnapshot(hash=hash, missing=True)
+        judged = tuple(
+            JudgedPolicy(judgments=row["judgments"], policy=self.node(row["policy"]))
             for row in self._db.read(_JUDGED_POLICIES, hash=hash)
-        ]
-        return found[0] | {"judged": judged}
+        )
+        return LineageSnapshot(**found[0], judged=judged)
 
 
-def render(tree: Mapping[str, Any]) -> str:
+def render(tree: LineageNode) -> str:
     """The tree of `lineage` as indented text, one fact per line."""
     return "\n".join(_lines(tree, indent="", label=""))
 
 
-def _lines(node: Mapping[str, Any], *, indent: str, label: str) -> Iterator[str]:
+def _lines(node: LineageNode, *, indent: str, label: str) -> Iterator[str]:
     yield f"{indent}{label}{_title(node)}"
     deeper = indent + "  "
-    if node.get("completions"):
+    if node.completions:
         yield (
-            f"{deeper}sampled {_many(node['completions'], 'completion')} for "
-            f"{_many(node['comparisons'], 'comparison')} with {_many(node['judgments'], 'judgment')}"
+            f"{deeper}sampled {_many(node.completions, 'completion')} for "
+            f"{_many(node.comparisons, 'comparison')} with {_many(node.judgments, 'judgment')}"
         )
-    if node.get("parent"):
-        yield from _lines(node["parent"], indent=deeper, label="started from ")
-    if node.get("reward_model"):
-        learned = node.get("method") != "dpo"  # DPO learns directly from the judgments
+    if node.parent:
+        yield from _lines(node.parent, indent=deeper, label="started from ")
+    if node.reward_model:
+        learned = node.method != "dpo"  # which learns from the judgments themselves
         label = "rewarded by " if learned else "measured by "
-        yield from _lines(node["reward_model"], indent=deeper, label=label)
-    snapshot = node.get("snapshot")
+        yield from _lines(node.reward_model, indent=deeper, label=label)
+    snapshot = node.snapshot
     if not snapshot:
         return
-    if snapshot.get("missing"):
-        yield f"{deeper}trained on snapshot {snapshot['hash']}, which is not in this workspace"
+    if snapshot.missing:
+        yield f"{deeper}trained on snapshot {snapshot.hash}, which is not in this workspace"
         return
     yield (
-        f"{deeper}trained on snapshot {snapshot['hash']}: "
-        f"{_many(snapshot['judgments'], 'judgment')} by {_many(snapshot['annotators'], 'annotator')}"
+        f"{deeper}trained on snapshot {snapshot.hash}: "
+        f"{_many(snapshot.judgments, 'judgment')} by {_many(snapshot.annotators, 'annotator')}"
     )
-    for judged in snapshot["judged"]:
-        label = f"{_many(judged['judgments'], 'judgment')} on responses of "
-        yield from _lines(judged["policy"], indent=deeper + "  ", label=label)
+    for judged in snapshot.judged:
+        label = f"{_many(judged.judgments, 'judgment')} on responses of "
+        yield from _lines(judged.policy, indent=deeper + "  ", label=label)
 
 
-def _title(node: Mapping[str, Any]) -> str:
-    if node.get("missing"):
-        return f"{node['id']} (not in this workspace)"
-    name = "" if node["name"] == node["id"] else f" {node['name']!r}"
-    if node.get("above"):
-        return f"{node['id']}{name} (see above)"
-    turn = "" if node["iteration"] is None else f", iteration {node['iteration']}"
-    method = f" by {node['method'].upper()}" if node.get("method") else ""
-    return f"{node['id']}{name} ({node['role']}{method}{turn})"
+def _title(node: LineageNode) -> str:
+    if node.missing:
+        return f"{node.id} (not in this workspace)"
+    name = "" if node.name == node.id else f" {node.name!r}"
+    if node.above:
+        return f"{node.id}{name} (see above)"
+    turn = "" if node.iteration is None else f", iteration {node.iteration}"
+    method = f" by {node.method.upper()}" if node.method else ""
+    return f"{node.id}{name} ({node.role}{method}{turn})"
 
 
 def _many(number: int, noun: str) -> str:

@@ -12,6 +12,18 @@ from storage.records import Message
 Tokens = Callable[[str], list[int]]
 
 
+@dataclass(frozen=True, kw_only=True)
+class PlanRow:
+    """A prompt of the sampling plan."""
+
+    prompt: str
+    """Its id."""
+    messages: tuple[Message, ...]
+    arm: str
+    pairs: int
+    """Pairs wanted; 0 for a spare prompt."""
+
+
 @dataclass
 class Side:
     """One of a pair's completions, before and after it is sampled."""

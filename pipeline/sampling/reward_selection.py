@@ -1,4 +1,4 @@
-"""The pairs of a sampling plan that a reward model chooses, among several completions a prompt.
+"""Pairs that a reward model chooses from several completions per prompt.
 
 ::
 
@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -29,7 +30,7 @@ from pipeline.sampling.acquisition import (
     outcome_probabilities,
     pairs_within,
 )
-from pipeline.sampling.pairs import Draft, Pool, are_near_duplicates
+from pipeline.sampling.pairs import Draft, PlanRow, Pool, are_near_duplicates
 from storage.records import RANDOM_STREAM, derive_seed
 
 _TEXTS_AT_ONCE = 256
@@ -37,48 +38,46 @@ _TEXTS_AT_ONCE = 256
 CHOOSING_ARMS = tuple(name for name in ACQUISITIONS if name not in RANDOM_STREAM)
 
 
-def resolve_fallbacks(
-    plan: Sequence[dict[str, Any]], job: Job, report: Report
-) -> list[dict[str, Any]]:
+def resolve_fallbacks(plan: Sequence[PlanRow], job: Job, report: Report) -> list[PlanRow]:
     """The plan, with random pairs for arms that the reward models cannot choose.
 
-    There may be no reward model yet, and BALD needs several members.  A note reports it.  Spare
-    prompts of these arms are dropped.
+    There may be no reward model yet, and BALD needs several members.  A note reports the change.
+    Spare prompts of these arms are dropped.
     """
-    asked = {row["arm"] for row in plan} & set(CHOOSING_ARMS)
+    asked = {row.arm for row in plan} & set(CHOOSING_ARMS)
     members = _members(job) if asked else 0
     refused = {arm for arm in asked if members < ACQUISITIONS[arm].members}
     if not refused:
         return list(plan)
-    pairs = sum(row["pairs"] for row in plan if row["arm"] in refused)
+    pairs = sum(row.pairs for row in plan if row.arm in refused)
     if members:
         arm = min(refused)
         kind, why = (
             "warning",
             f"{arm} compares the members of a reward model, and {job.names.get('reward')} has "
-            "one: train one of several, or set sampling.selection to random or uncertainty",
+            "one: train one with several, or set sampling.selection to random or uncertainty",
         )
     else:
         kind, why = "info", "there is no reward model yet"
     message = f"{pairs} pairs were taken at random instead of being chosen: {why}"
     report.note(kind, "selection", message, pairs=pairs, members=members)
-    rows = (row | {"arm": "random"} if row["arm"] in refused else row for row in plan)
-    return [row for row in rows if row["pairs"]]
+    rows = (replace(row, arm="random") if row.arm in refused else row for row in plan)
+    return [row for row in rows if row.pairs]
 
 
 def choose_pairs(
     pools: Sequence[Pool], job: Job, report: Report, chat: ChatTokenizer
 ) -> list[Draft]:
-    """The pairs that the pools owe, at most one per prompt, without near-duplicates.
+    """The planned number of pairs from the pools, at most one per prompt, without near-duplicates.
 
     If too few prompts have two different responses, random pairs of other prompts replace them.
     """
     arms = sorted({pool.arm for pool in pools})
     parts = [[pool for pool in pools if pool.arm == arm] for arm in arms]
-    return [draft for part in parts for draft in _of_one_arm(part, job, report, chat)]
+    return [draft for part in parts for draft in _choose_for_arm(part, job, report, chat)]
 
 
-def _of_one_arm(
+def _choose_for_arm(
     pools: Sequence[Pool], job: Job, report: Report, chat: ChatTokenizer
 ) -> list[Draft]:
     arm, owed = pools[0].arm, sum(pool.pairs for pool in pools)
@@ -127,7 +126,7 @@ def _report_choice(
         }
         report.metrics(0, figures)
     if short := owed - len(chosen):
-        message += f"; {short} others are random, because their prompts had no different responses"
+        message += f"; {short} others are random, because too few prompts had different responses"
     report.note("info", "selection", message, chosen=len(chosen), candidates=pairs)
 
 
@@ -137,7 +136,7 @@ def _reward_models(job: Job) -> list[str]:
 
 
 def _members(job: Job) -> int:
-    """The number of members of all; the models are freed again."""
+    """The total number of members; frees the models again."""
     device = pick_device(job.config.worker.device)
     return sum(RewardModel.load(path, device=device).members for path in _reward_models(job))
 

@@ -28,7 +28,7 @@ from pipeline.models.loading import context_length
 from pipeline.models.text import ChatTokenizer, name_rows, read_messages
 from pipeline.runs.parquet import write_rows
 from pipeline.runs.rundir import Job, Report, RunDirectory
-from pipeline.sampling.pairs import Draft, Pool, Side, are_near_duplicates
+from pipeline.sampling.pairs import Draft, PlanRow, Pool, Side, are_near_duplicates
 from pipeline.sampling.reward_selection import CHOOSING_ARMS, choose_pairs, resolve_fallbacks
 from storage.records import derive_seed, digest
 
@@ -43,6 +43,7 @@ COMPLETION_COLUMNS = (
     "id", "prompt", "policy", "text", "tokens", "finish_reason", "temperature", "top_p", "seed",
 )  # fmt: skip
 COMPARISON_COLUMNS = ("id", "prompt", "first", "second", "arm")
+_PLAN_COLUMNS = ("id", "messages", "arm", "pairs")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +68,7 @@ def run(job: Job, report: Report, directory: RunDirectory) -> SamplingSummary:
     rows = resolve_fallbacks(read_rows(directory.inputs / "prompts.parquet"), job, report)
     session = _Session(job, report)
     fitting = session.only_fitting(rows)
-    if not any(row["pairs"] for row in fitting):
+    if not any(row.pairs for row in fitting):
         raise ValueError(
             "the prompts leave no room for an answer in the model's context; lower "
             f"sampling.max_new_tokens={config.max_new_tokens} and retry, or import shorter prompts"
@@ -118,17 +119,19 @@ def _all_alike(dropped: int, too_long: int) -> str:
     )
 
 
-def read_rows(path: Path) -> list[dict[str, Any]]:
+def read_rows(path: Path) -> list[PlanRow]:
     """The plan's rows (id, messages, arm, pairs); ValueError for an unknown arm."""
-    rows = pd.read_parquet(path).to_dict("records")
     known = [*OPPONENT, *CHOOSING_ARMS]
-    for row in rows:
-        if row["arm"] not in known:
-            raise ValueError(f"arm={row['arm']!r} must be one of {', '.join(known)}")
+    rows = []
+    for prompt, text, arm, pairs in pd.read_parquet(path)[[*_PLAN_COLUMNS]].itertuples(index=False):
+        if arm not in known:
+            raise ValueError(f"arm={arm!r} must be one of {', '.join(known)}")
+        messages = read_messages(text)
+        rows.append(PlanRow(prompt=prompt, messages=messages, arm=arm, pairs=pairs))
     return rows
 
 
-def read_plan(rows: Sequence[dict[str, Any]], job: Job) -> tuple[list[Draft], list[Pool]]:
+def read_plan(rows: Sequence[PlanRow], job: Job) -> tuple[list[Draft], list[Pool]]:
     """Drafts for the plan's rows, and pools for rows from which a reward model chooses.
 
     A completion's id depends on run, prompt and number only, so that a retry makes the same ids.
@@ -151,15 +154,15 @@ def read_plan(rows: Sequence[dict[str, Any]], job: Job) -> tuple[list[Draft], li
         return Side(model=model, temperature=temperature, id=id)
 
     for row in rows:
-        prompt, messages, arm = row["id"], read_messages(row["messages"]), row["arm"]
+        prompt, messages, arm = row.prompt, row.messages, row.arm
         if arm in CHOOSING_ARMS:
             both = (first_temperature, second_temperature)
             temperatures = [both[n % 2] for n in range(job.config.sampling.candidates)]
             sides = tuple(side(prompt, "policy", each) for each in temperatures)
-            pools.append(Pool(prompt, messages, arm, sides, row["pairs"]))
+            pools.append(Pool(prompt, messages, arm, sides, row.pairs))
             continue
         opponent = OPPONENT[arm]
-        for _ in range(row["pairs"]):
+        for _ in range(row.pairs):
             ours = side(prompt, judged if arm == "reference" else "policy", first_temperature)
             # Sides of two models differ in the model only.
             opposite = second_temperature if opponent == "policy" else first_temperature
@@ -179,16 +182,16 @@ class _Session:
         self.tokens = self.too_long = 0
         self.seconds = 0.0
 
-    def only_fitting(self, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    def only_fitting(self, rows: Sequence[PlanRow]) -> list[PlanRow]:
         """The rows whose prompt leaves room for a response; a warning counts the others."""
         sampler = self._load("policy")
         limit = self._job.config.sampling.max_new_tokens
-        needs = [sampler.needs(read_messages(row["messages"]), limit) for row in rows]
+        needs = [sampler.needs(row.messages, limit) for row in rows]
         context = context_length(sampler.model) or sys.maxsize
         fitting = [row for row, tokens in zip(rows, needs, strict=True) if tokens <= context]
-        long = [(row["id"], n) for row, n in zip(rows, needs, strict=True) if n > context]
-        pairs = sum(row["pairs"] for row in rows)
-        self.too_long = pairs - sum(row["pairs"] for row in fitting)
+        long = [(row.prompt, n) for row, n in zip(rows, needs, strict=True) if n > context]
+        pairs = sum(row.pairs for row in rows)
+        self.too_long = pairs - sum(row.pairs for row in fitting)
         if self.too_long:
             message = (
                 f"{self.too_long} of {pairs} pairs were left out: with "

@@ -1,7 +1,7 @@
 """A sweep over β: the same PPO run at several KL weights, on one plot of reward against KL.
 
 It repeats the newest PPO run of a workspace (its prompts, models and settings) outside the loop.  It
-does not change the database, so a server may run.  Each run is a separate worker in
+does not change the database, so the server may be running.  Each run is a separate worker in
 ``sweeps/NAME/kl_weight=…``; a stopped sweep can be continued.
 """
 
@@ -44,6 +44,15 @@ POINTS = 15
 
 
 @dataclass(frozen=True, kw_only=True)
+class SweepSample:
+    """A response of a run's last update, with its reward and its KL in nats."""
+
+    text: str
+    reward: float
+    kl: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class WeightCurve:
     """One run of the sweep: reward and KL by update, and samples of the last update."""
 
@@ -54,7 +63,7 @@ class WeightCurve:
     """Standard deviation of an update's rewards."""
     responses: int
     """Responses in an update."""
-    samples: list[dict[str, Any]]
+    samples: list[SweepSample]
 
     def smoothed(self) -> list[tuple[float, float]]:
         """(KL, reward) means over each window of `SMOOTHED` updates."""
@@ -95,7 +104,7 @@ class WeightCurve:
 
     @property
     def unmoved(self) -> bool:
-        """Whether β held the policy at its start: KL below 0.1 nats and gain below 0.1."""
+        """Whether the policy hardly moved from its start: KL and gain below 0.1."""
         return self.smoothed()[-1][0] < 0.1 and self.gain < 0.1
 
 
@@ -139,7 +148,7 @@ def curve_of(directory: RunDirectory, kl_weight: float) -> WeightCurve:
         std=[u["reward/std"] for u in updates],
         responses=directory.job().config.ppo.rollouts,
         samples=[
-            {"text": e["message"], "reward": e["payload"]["reward"], "kl": e["payload"]["kl"]}
+            SweepSample(text=e["message"], reward=e["payload"]["reward"], kl=e["payload"]["kl"])
             for e in notes
             if e["step"] == last
         ],
@@ -156,24 +165,23 @@ class WeightResult:
     reward_error: float
     """Its standard error."""
     kl: float
-    """Of the same window."""
+    """Mean over the same window."""
     gain: float
     """Rise of the reward, in SFT standard deviations."""
     reward_within_budget: float | None
     """The highest reward of a window at a KL within the budget; None without one."""
     error_within_budget: float | None
     unmoved: bool
-    """Whether β held the policy at its start."""
-    samples: list[dict[str, Any]]
-    """Of the last update: ``text``, ``reward`` and ``kl``."""
+    """Whether the policy hardly moved from its start."""
+    samples: list[SweepSample]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Lead:
-    """How far the best β is above the next."""
+    """The margin of the best β over the second best."""
 
     over: float
-    """The next β."""
+    """The second-best β."""
     by: float
     """Difference of their rewards within the budget."""
     error: float
@@ -230,14 +238,14 @@ def write_report(folder: Path, curves: Sequence[WeightCurve], found: SweepReport
     """Write sweep.json and sweep.svg to the sweep's folder; return the plot's path."""
     write_atomically(folder / "sweep.json", json.dumps(asdict(found), indent=1))
     shortest = min(len(curve.reward) for curve in curves)
-    # About POINTS points, each of at least as many updates as are compared.
+    # About POINTS points, each averaged over at least SMOOTHED updates.
     updates = min(shortest, max(SMOOTHED, shortest // POINTS))
     figure = svg_figure(
         width=8,
         height=5,
-        title="What each KL weight β buys",
-        subtitle=f"PPO from one start, {_means(updates)}; shaded: 95% interval of the mean reward; "
-        "dot: the end",
+        title="Reward against KL for each KL weight β",
+        subtitle=f"PPO from the same start, {_means(updates)}; shaded: 95% interval of the mean "
+        "reward; dot: last update",
     )
     rows = -(-(len(curves) + 2) // 4)
     (axes,) = columns(figure, 1, legend=rows)
@@ -252,7 +260,7 @@ def write_report(folder: Path, curves: Sequence[WeightCurve], found: SweepReport
         color = handles[curves.index(best)].get_color()
         style = {"marker": "*", "mec": "white", "mew": 0.8, "color": color, "ls": "none"}
         axes.plot(*place, **style, ms=16, zorder=5)
-        most = f"β = {best.kl_weight:g}: most within the budget ({_means(SMOOTHED)})"
+        most = f"β = {best.kl_weight:g}: highest reward within the budget ({_means(SMOOTHED)})"
         handles.append(mark(most, **style, ms=11))
     shown = fit_kl(axes, kls, budget, to="the reference")
     handles.append(budget_mark(f"KL budget, {budget:g} nats", shown=shown))

@@ -11,7 +11,7 @@ import pytest
 
 from storage.engine.database import Database
 from storage.errors import NotFound
-from storage.lineage import lineage, render
+from storage.lineage import LineageNode, lineage, render
 from storage.records import (
     Annotator,
     Comparison,
@@ -22,6 +22,7 @@ from storage.records import (
     Withdrawal,
     now,
 )
+from storage.reports import from_json, to_json
 
 
 @pytest.fixture(scope="module")
@@ -86,22 +87,22 @@ def judgment(n: int, annotator: str) -> Judgment:
 
 def test_a_policy_leads_back_to_votes_policies_and_the_reference(db: Database) -> None:
     tree = lineage(db, "policy-2")
-    assert json.loads(json.dumps(tree)) == tree
-    assert (tree["completions"], tree["comparisons"], tree["judgments"]) == (0, 0, 0)
-    assert tree["parent"]["id"] == "sft-0"
+    assert from_json(LineageNode, json.loads(json.dumps(to_json(tree)))) == tree
+    assert (tree.completions, tree.comparisons, tree.judgments) == (0, 0, 0)
+    assert tree.parent.id == "sft-0"
     # 3 × 2 answers to its own prompts and one against policy-1, in four pairs with four votes
     counted = ("completions", "comparisons", "judgments")
-    assert [tree["parent"][name] for name in counted] == [7, 4, 4]
-    snapshot = tree["reward_model"]["snapshot"]
-    assert (snapshot["hash"], snapshot["judgments"], snapshot["annotators"]) == ("s-2", 5, 2)
+    assert [getattr(tree.parent, name) for name in counted] == [7, 4, 4]
+    snapshot = tree.reward_model.snapshot
+    assert (snapshot.hash, snapshot.judgments, snapshot.annotators) == ("s-2", 5, 2)
     # The vote on c4 was between the two, so it counts for both.
-    judged = {each["policy"]["id"]: each["judgments"] for each in snapshot["judged"]}
+    judged = {each.policy.id: each.judgments for each in snapshot.judged}
     assert judged == {"sft-0": 4, "policy-1": 2}
-    earlier = next(e["policy"] for e in snapshot["judged"] if e["policy"]["id"] == "policy-1")
+    earlier = next(e.policy for e in snapshot.judged if e.policy.id == "policy-1")
     # The snapshot keeps the vote that was withdrawn since; what stands now does not.
-    assert [earlier[name] for name in counted] == [3, 2, 1]
-    assert earlier["run"] == "run-7"
-    assert earlier["reward_model"]["snapshot"]["judgments"] == 3
+    assert [getattr(earlier, name) for name in counted] == [3, 2, 1]
+    assert earlier.run == "run-7"
+    assert earlier.reward_model.snapshot.judgments == 3
 
 
 def test_the_tree_reads_as_text(db: Database) -> None:
@@ -124,7 +125,7 @@ def test_the_tree_reads_as_text(db: Database) -> None:
 
 
 def test_a_name_finds_its_model_and_an_unknown_one_the_nearest(db: Database) -> None:
-    assert lineage(db, "kite")["id"] == "policy-2"
+    assert lineage(db, "kite").id == "policy-2"
     with pytest.raises(NotFound, match=r"there is no model 'policy-3'; did you mean policy-"):
         lineage(db, "policy-3")
     with pytest.raises(NotFound, match=r"no model 'zzz'; there are .*sft-0"):

@@ -1,8 +1,8 @@
 """The arms: PPO on the lab's prompts with one penalty each, and steering without training.
 
 Every arm starts from the reference.  It is measured on the held-out prompts every few updates, and
-after each update near the end.  It ends when its KL reaches the lab's; the measurement closest to
-that KL counts, so arms are compared at equal KL.
+after each update near the end.  It ends when its KL reaches the lab's KL; the measurement closest
+to that KL is reported, so arms are compared at equal KL.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import copy
 from dataclasses import dataclass, replace
 from typing import Any
 
+from pipeline.config.shaping import ShapingConfig
 from pipeline.models.generate import Sampler
 from pipeline.models.loading import load_causal_lm
 from pipeline.models.text import ChatTokenizer
@@ -37,31 +38,32 @@ class PolicyMeasurement:
 
 @dataclass(frozen=True, kw_only=True)
 class LabArm:
-    """An arm's measurements, and the one at the lab's KL with more completions."""
+    """An arm's measurements, and a final one with more completions near the lab's KL."""
 
     name: str
     looks: list[PolicyMeasurement]
     final: PolicyMeasurement
 
 
-def penalties(testbed: Testbed) -> dict[str, dict[str, Any]]:
+def penalties(testbed: Testbed) -> dict[str, ShapingConfig]:
     """The settings of `[shaping]` of each trained arm.
 
-    Weights are multiples of the reward's standard deviation, to outweigh what agreeing earns.
+    Weights are multiples of the reward's standard deviation, to outweigh the reward for agreeing.
     """
     weight = testbed.lab.penalty * testbed.reward_spread
+    plain = testbed.config.shaping
     return {
-        NO_PENALTY: {},
-        "rules": {"weights": {"sycophancy": -weight}},
-        "rules + echo": {"weights": {"sycophancy": -weight, "echo": -weight}},
-        "classifier": {
-            "weights": {"sycophancy_classifier": -weight},
-            "classifier": str(testbed.classifier.resolve()),
-        },
-        "contrast": {
-            "weights": {"contrast": weight},
-            "references": str(testbed.references.resolve()),
-        },
+        NO_PENALTY: plain,
+        "rules": replace(plain, weights={"sycophancy": -weight}),
+        "rules + echo": replace(plain, weights={"sycophancy": -weight, "echo": -weight}),
+        "classifier": replace(
+            plain,
+            weights={"sycophancy_classifier": -weight},
+            classifier=str(testbed.classifier.resolve()),
+        ),
+        "contrast": replace(
+            plain, weights={"contrast": weight}, references=str(testbed.references.resolve())
+        ),
     }
 
 
@@ -71,7 +73,7 @@ def names(testbed: Testbed) -> list[str]:
 
 
 class Arms:
-    """Runs arms on a testbed; the models are loaded once."""
+    """Runs arms on a testbed; loads the models once."""
 
     def __init__(self, testbed: Testbed, progress: Progress) -> None:
         self._testbed = testbed
@@ -94,7 +96,7 @@ class Arms:
         return self._steer() if name == STEERING else self._train(name)
 
     def reference(self) -> PolicyMeasurement:
-        """The reference, measured as the arms are."""
+        """Measure the reference in the same way as the arms."""
         return PolicyMeasurement(
             at=0, measured=self._look(self._reference, samples=self._testbed.lab.samples)
         )
@@ -113,8 +115,8 @@ class Arms:
                 continue
             policy = trainer.model.policy
             look = PolicyMeasurement(at=update.step, measured=self._look(policy))
-            self._say(name, f"update {update.step}", look)
-            if nearest is None or self._miss(look) < self._miss(nearest[0]):
+            self._report(name, f"update {update.step}", look)
+            if nearest is None or self._kl_gap(look) < self._kl_gap(nearest[0]):
                 nearest = look, copy.deepcopy(policy.state_dict())
             looks.append(look)
             if look.measured.kl >= lab.kl:
@@ -130,7 +132,7 @@ class Arms:
     def _trainer(self, name: str) -> PPOTrainer:
         config, seed = self._testbed.config, self._testbed.lab.seed
         prompts = lab_prompts("train")
-        shaping = replace(config.shaping, **penalties(self._testbed)[name])
+        shaping = penalties(self._testbed)[name]
         reward, weights = shaped_reward(
             Ensemble([self._reward_model], shaping),
             shaping,
@@ -166,7 +168,7 @@ class Arms:
         for _ in range(_MAX_COEFFICIENTS):
             look = at(last_below - step)
             looks.append(look)
-            self._say(STEERING, f"coefficient {look.at:g}", look)
+            self._report(STEERING, f"coefficient {look.at:g}", look)
             if look.measured.kl < lab.kl:
                 last_below = look.at
             else:
@@ -174,13 +176,13 @@ class Arms:
             if step < _COEFFICIENT_STEP / 8:
                 break
         looks.sort(key=lambda look: -look.at)
-        nearest = min(looks[1:], key=self._miss)
+        nearest = min(looks[1:], key=self._kl_gap)
         return LabArm(name=STEERING, looks=looks, final=at(nearest.at, lab.samples))
 
-    def _miss(self, look: PolicyMeasurement) -> float:
+    def _kl_gap(self, look: PolicyMeasurement) -> float:
         return abs(look.measured.kl - self._testbed.lab.kl)
 
-    def _say(self, name: str, where: str, look: PolicyMeasurement) -> None:
+    def _report(self, name: str, where: str, look: PolicyMeasurement) -> None:
         found = look.measured
         self._progress(
             f"{name}: {where}: KL {found.kl:.2f} of {self._testbed.lab.kl:g}, "
@@ -189,6 +191,6 @@ class Arms:
 
 
 _NEAR = 0.6
-"""Share of the lab's KL from which every update is measured, because KL grows faster and faster."""
+"""Share of the lab's KL from which every update is measured, because KL grows ever faster."""
 _COEFFICIENT_STEP = 0.25
 _MAX_COEFFICIENTS = 20
