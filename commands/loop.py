@@ -17,7 +17,7 @@ from storage.status import Status
 
 @app.command()
 def iterate(workspace: Workspace = DEFAULT, sets: Sets = []) -> None:  # noqa: B006
-    """Run one iteration without a browser: train on the current labels and sample the next pairs."""
+    """Run one iteration without a browser: train on the current labels, sample the next pairs."""
     load_settings(workspace, [], sets)  # refuses invalid settings before anything runs
     check_unlocked(assignments(sets), None)
     with connect(workspace) as target:

@@ -1,4 +1,4 @@
-"""What the pipeline reports and the pages and commands show: frozen dataclasses, JSON at the edge.
+"""The reports of the pipeline that pages and commands show: dataclasses, converted to JSON.
 
 `to_json` writes a report and `from_json` reads it back.  Shares and probabilities are from 0 to 1,
 intervals are 95% intervals, clustered by prompt.
@@ -69,10 +69,10 @@ class HeldOutFigures:
 
 @dataclass(frozen=True, kw_only=True)
 class RewardFigures(HeldOutFigures):
-    """What the summary of a reward stage says about its model."""
+    """A reward model's figures in the summary of its stage."""
 
     held_out_preferences: int | None = None
-    """The preferences that `accuracy` is on."""
+    """The number of preferences on which `accuracy` is measured."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +96,7 @@ class EvaluatedPolicy:
 class Evaluation:
     """The summary of an evaluation stage; rewards and wins are by the iteration's reward model.
 
-    An iteration that is not evaluated yet has none of it.
+    It is empty for an iteration that is not evaluated yet.
     """
 
     policy: EvaluatedPolicy = EvaluatedPolicy()
@@ -172,10 +172,10 @@ class Ceiling:
 
 @dataclass(frozen=True, kw_only=True)
 class LengthBias:
-    """How far rewards follow the length of responses, and how far people do."""
+    """The influence of length on rewards and on people's preferences."""
 
     correlation: Interval
-    """Of differences of reward with differences of length, about 0."""
+    """Correlation, about 0, of differences in reward and differences in length."""
     rule: WinRate
     """How often people prefer the longer response."""
     reward: WinRate
@@ -196,7 +196,7 @@ class Quality:
     log_loss: float | None
     """Nats per judgment."""
     coin_log_loss: float | None
-    """The same for chance that knows how often people tie."""
+    """Log loss of a constant prediction: 50%, with the share of ties on other prompts."""
     calibration: Calibration | None
     by_margin: tuple[AccuracyBin, ...]
     """By the difference of rewards, in groups of equal size."""
@@ -216,7 +216,7 @@ class Quality:
 
 @dataclass(frozen=True, kw_only=True)
 class CurvePoint:
-    """Accuracy of the models that learned from a `share` of the labels."""
+    """Accuracy of the models that were trained on a `share` of the labels."""
 
     share: float
     labels: float
@@ -250,7 +250,7 @@ class Forecast:
     high: float | None = None
     trend: Trend | None = None
     says: str
-    """The forecast, or why there is none, in a sentence without a full stop."""
+    """The forecast, or why there is none, as a sentence without a period."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -260,7 +260,7 @@ class CurveLines:
     trend: tuple[tuple[float, float], ...]
     """(labels, accuracy)."""
     band: tuple[tuple[float, float, float], ...]
-    """(labels, low, high), from now on."""
+    """(labels, low, high), from the current number of labels."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -305,14 +305,14 @@ class RewardVerdict:
 
 @dataclass(frozen=True, kw_only=True)
 class RewardReport:
-    """Is a reward model good enough?  All fields but `models` are None if there is no model."""
+    """Whether a reward model is good enough.  Without a model, all fields but `models` are None."""
 
     models: tuple[str, ...]
     """All reward models, newest first."""
     model: str | None = None
-    """The model that the report is on."""
+    """The model of this report."""
     directory: str | None = None
-    """Of the run that trained it, relative to the workspace."""
+    """The directory of the run that trained it, relative to the workspace."""
     quality: Quality | None = None
     verdict: RewardVerdict | None = None
     curve: Curve | None = None
@@ -327,7 +327,7 @@ class RewardReport:
 
 @dataclass(frozen=True, kw_only=True)
 class Blocked:
-    """The stopped stage that the loop waits for."""
+    """The stopped stage that blocks the loop."""
 
     run: str
     stage: str
@@ -339,7 +339,7 @@ class Blocked:
 
 @dataclass(frozen=True, kw_only=True)
 class LoopState:
-    """Where the loop stands; `iteration` and `phase` are None before it has started."""
+    """The state of the loop; `iteration` and `phase` are None before it has started."""
 
     iteration: int | None = None
     phase: str | None = None
@@ -373,7 +373,7 @@ class SettingView:
     why_fixed: str | None = None
     """Why the setting cannot be changed now; None if it can."""
     offered: bool = True
-    """False if a stopped stage would not read it when it is tried again."""
+    """False if a stopped stage would not read it when it is retried."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -394,6 +394,6 @@ class Stopped:
     flag: str = ""
     """The worst red flag that the stage raised; empty without one."""
     remedy: str = ""
-    """What that flag says to try first."""
+    """What the flag says to try first."""
     suggestion: Mapping[str, str] = field(default_factory=dict)
-    """The same as settings."""
+    """The remedy as settings."""

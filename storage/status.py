@@ -1,6 +1,6 @@
 """The status of a workspace, which `launch.py status` prints; `--json` prints all fields.
 
-The command is `Studio._status` in commands/studio.py: it polls the workers first and sets `trouble`.
+The command is `Studio._status` in commands/studio.py; it polls the workers and sets `trouble`.
 """
 
 from __future__ import annotations

@@ -11,21 +11,19 @@ import hmac
 import secrets
 from datetime import timedelta
 
-from storage.engine.codec import StoredSetting
 from storage.engine.database import Database
-from storage.engine.transaction import Transaction
 from storage.records import Annotator, digest
+from storage.tables import settings
 
 LIFETIME = timedelta(days=365)
 PATH = "/sign-in"
 """The path to which browsers send the cookie."""
 
 _SECRET = "browser_secret"
-_KEY = "SELECT value ->> '$' AS value FROM settings WHERE key = $key"
 
 
 class KnownBrowsers:
-    """Creates and checks these cookies. A cookie is valid until its owner's password hash changes."""
+    """Creates and checks the cookies; each is valid until its owner's password hash changes."""
 
     def __init__(self, db: Database, prefix: str) -> None:
         self._db = db
@@ -54,13 +52,5 @@ class KnownBrowsers:
 
     def _secret(self) -> bytes:
         if self._key is None:
-            self._key = bytes.fromhex(self._db.write(_known_or_made))
+            self._key = settings.secret(self._db, _SECRET)
         return self._key
-
-
-def _known_or_made(tx: Transaction) -> str:
-    if rows := tx.rows(_KEY, key=_SECRET):
-        return str(rows[0]["value"])
-    made = secrets.token_hex(32)
-    tx.store(StoredSetting(key=_SECRET, value=made))
-    return made

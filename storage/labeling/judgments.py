@@ -1,11 +1,11 @@
-"""The acts of annotators: judge, skip, flag, undo.  Nothing stored is ever changed.
+"""The acts of annotators: judge, skip, flag, undo.  Stored records never change.
 
-The client makes the id of an act.  The same act sent again gets the same answer and stores nothing;
-other content with a used id is a Conflict.
+The client creates the id of an act.  Sending the same act again returns the same answer and stores
+nothing; different content with the same id is a Conflict.
 
 Revising appends a judgment that replaces the current one.  Undoing appends a withdrawal: the act no
-longer counts, and its comparison returns to the annotator with the same sides.  Undoing a revision
-does not restore the revised judgment: the annotator is asked again.
+longer counts, and its comparison is leased to the annotator again, with the same sides.  Undoing a
+revision does not restore the revised judgment: the annotator judges the pair again.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from storage.sides import canonical_outcome, shown_swapped
 ActT = TypeVar("ActT", Judgment, Skip, Flag)
 
 MAX_FLAGS = 20
-"""Uncleared flags of one annotator.  Each removes a pair from everybody's queue, and an iteration
-may have only a hundred."""
+"""Limit of uncleared flags per annotator: each removes a pair from the queue, and an iteration may
+have only a hundred pairs."""
 
 _ACTS = """
     SELECT 'judgment' AS kind, id, comparison, annotator, seq FROM judgments
@@ -65,11 +65,11 @@ def judgment_operation(
     milliseconds: int | None = None,
     replaces: str | None = None,
 ) -> Callable[[Transaction], Judgment]:
-    """The write that stores a judgment as made on the screen, for `Database.submit`.
+    """The operation that stores a judgment with the sides of the screen, for `Database.submit`.
 
-    `outcome` and `criteria` say a and b.  A second judgment of the same comparison revises the
-    annotator's current one; `replaces` names the one they mean to revise, and a different current
-    one is a Conflict.  Anybody who ever had a lease may answer, however late.
+    `outcome` and `criteria` are a or b.  A second judgment of the same comparison revises the
+    annotator's current one; if `replaces` names another judgment, it is a Conflict.  An annotator
+    who has ever had a lease may judge, however late.
 
     Raises ValueError for an invalid judgment; the write raises NotFound, NotLeased or Conflict.
     """
@@ -105,7 +105,10 @@ def judgment_operation(
 
 
 def skip(db: Database, *, id: str, comparison: str, annotator: str) -> Skip:
-    """Skip a comparison: this annotator is not asked again.  Errors as for `judgment_operation`."""
+    """Skip a comparison, which this annotator does not get again.
+
+    Errors as for `judgment_operation`.
+    """
     check_id(id)
 
     def operation(tx: Transaction) -> Skip:
@@ -117,7 +120,7 @@ def skip(db: Database, *, id: str, comparison: str, annotator: str) -> Skip:
 
 
 def flag(db: Database, *, id: str, comparison: str, annotator: str, comment: str = "") -> Flag:
-    """Report a problem: nobody is asked about the pair until a researcher clears the flag.
+    """Report a problem: the pair leaves the queue until a researcher clears the flag.
 
     Errors as for `judgment_operation`, and Conflict for an annotator with `MAX_FLAGS` uncleared
     flags.
@@ -133,7 +136,7 @@ def flag(db: Database, *, id: str, comparison: str, annotator: str, comment: str
             id=id, comparison=comparison, annotator=annotator, comment=comment, created_at=moment
         )
         stored = _store_once(tx, item, act)
-        if stored is act:  # the lease ends, so anybody can get the pair once the flag is cleared
+        if stored is act:  # end the lease, so that others can get the cleared pair
             grant(tx, comparison, annotator, item.leases[annotator].granted, moment)
         return stored
 
@@ -143,8 +146,8 @@ def flag(db: Database, *, id: str, comparison: str, annotator: str, comment: str
 def _require_few_flags(tx: Transaction, annotator: str) -> None:
     if tx.rows(_FLAGS_OF, annotator=annotator)[0]["flags"] >= MAX_FLAGS:
         raise Conflict(
-            f"{MAX_FLAGS} of your flags are not cleared yet: skip this pair, or tell a researcher and "
-            "try again later"
+            f"{MAX_FLAGS} of your flags are not cleared yet: skip this pair, or ask a researcher "
+            "to clear them and try again later"
         )
 
 
@@ -152,8 +155,8 @@ def undo(db: Database, *, id: str, annotator: str, replaces: str | None = None) 
     """Withdraw an act of this annotator, the latest if `replaces` is None, and return it.
 
     `id` is the id of the undo itself.  The comparison is leased to the annotator again.  Raises
-    NotFound if there is nothing to undo, and Conflict if the act was undone or revised before (in a
-    second tab) or `id` is already used.
+    NotFound if there is nothing to undo, and Conflict if the act was already undone or revised (in
+    a second tab) or `id` is already used.
     """
     check_id(id)
 
@@ -169,7 +172,7 @@ def undo(db: Database, *, id: str, annotator: str, replaces: str | None = None) 
             raise NotFound(f"you have stored nothing under the id {target!r}")
         item = tx.observer(QueueCache).item(tx, whose[0]["comparison"])
         if target in item.closed:
-            raise Conflict("this was undone or revised already, perhaps in another tab")
+            raise Conflict("this was already undone or revised, perhaps in another tab")
         moment = tx.now()
         tx.store(Withdrawal(id=id, replaces=target, annotator=annotator, created_at=moment))
         queue.lease_items(tx, [item], annotator, moment)
@@ -181,10 +184,10 @@ def undo(db: Database, *, id: str, annotator: str, replaces: str | None = None) 
 def _undone_before(
     tx: Transaction, row: Mapping[str, Any], *, annotator: str, replaces: str | None
 ) -> Act:
-    """The answer to an undo that was sent again."""
+    """The answer to a repeated undo."""
     withdrawal = from_row(Withdrawal, row)
     if withdrawal.annotator != annotator or replaces not in (None, withdrawal.replaces):
-        raise Conflict(f"the id {withdrawal.id!r} undid something else; make a new one")
+        raise Conflict(f"the id {withdrawal.id!r} belongs to another undo; use a new one")
     comparison = tx.rows(_WHOSE, id=withdrawal.replaces)[0]["comparison"]
     return tx.observer(QueueCache).item(tx, comparison).acts[withdrawal.replaces]
 
@@ -198,7 +201,7 @@ def latest(db: Database, annotator: str) -> str | None:
 def _latest(tx: Transaction, annotator: str) -> str:
     found = tx.rows(_LATEST, annotator=annotator)
     if not found:
-        raise NotFound("there is nothing of yours to undo")
+        raise NotFound("you have nothing to undo")
     return found[0]["id"]
 
 
@@ -211,7 +214,7 @@ def clear_flag(db: Database, *, id: str, flag: str, researcher: str) -> Flag:
         if not rows:
             raise NotFound(f"there is no flag {flag!r}")
         if not tx.rows(_WITHDRAWN, id=flag):
-            # The cache must know the item before the withdrawal, to apply it.
+            # The cache must have the item before it can apply the withdrawal.
             tx.observer(QueueCache).item(tx, rows[0]["comparison"])
             tx.store(Withdrawal(id=id, replaces=flag, annotator=researcher, created_at=tx.now()))
         return from_row(Flag, rows[0])
@@ -234,22 +237,22 @@ def _canonical_criteria(criteria: Mapping[str, str], *, swapped: bool) -> dict[s
 
 
 def _store_once(tx: Transaction, item: QueueItem, act: ActT) -> ActT:
-    """Store an act of an annotator with a lease, or return the same act stored before."""
+    """Store an act of an annotator with a lease, or return the same act if it is already stored."""
     if act.id in item.acts:
         return _same(item.acts[act.id], act)
     if act.annotator not in item.leases:
         raise NotLeased(
-            f"the comparison {item.comparison.id!r} was never given to you; ask for the next one"
+            f"the comparison {item.comparison.id!r} was never leased to you; request the next one"
         )
-    # The unique index covers one kind of act only, and a violation makes the whole group run again.
+    # The unique index covers only one kind of act, and a violation makes the whole group run again.
     if tx.observer(QueueCache).is_used(tx, act.id):
         raise Conflict(_USED.format(id=act.id))
     tx.store(act, fresh=True)
     return act
 
 
-_USED = "the id {id!r} already stands for something else; make a new one"
-# Fields that a repeated act must have in common with the first; times and `replaces` may differ.
+_USED = "the id {id!r} is already used for other content; use a new one"
+# Fields that must be equal in a repeated act; times and `replaces` may differ.
 _CONTENT = ("comparison", "annotator", "outcome", "strength", "criteria", "comment")
 
 

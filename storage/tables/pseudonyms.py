@@ -8,32 +8,21 @@ recognize a pair by its id.
 from __future__ import annotations
 
 import hashlib
-import secrets
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from storage.engine.codec import StoredSetting
-from storage.engine.transaction import Transaction
+from storage.tables import settings
 
 if TYPE_CHECKING:
     from storage.engine.database import Database
     from storage.engine.lookup import Reader
 
 SECRET = "pseudonym_secret"
-_KEY = "SELECT value ->> '$' AS value FROM settings WHERE key = $key"
 
 
 def key_of(db: Database) -> bytes:
-    """The workspace's secret key, created on first use and never exported."""
-
-    def operation(tx: Transaction) -> bytes:
-        if known := known_key(tx):
-            return known
-        made = secrets.token_hex(32)
-        tx.store(StoredSetting(key=SECRET, value=made))
-        return bytes.fromhex(made)
-
-    return db.write(operation)
+    """The workspace's secret key, created on first use."""
+    return settings.secret(db, SECRET)
 
 
 def pseudonym(key: bytes, annotator: str) -> str:
@@ -64,5 +53,4 @@ def random_bits(key: bytes, id: str, *, bits: int = 1) -> int:
 
 def known_key(reader: Reader) -> bytes | None:
     """The key, or None before its first use."""
-    rows = reader.rows(_KEY, key=SECRET)
-    return bytes.fromhex(rows[0]["value"]) if rows else None
+    return settings.known_secret(reader, SECRET)

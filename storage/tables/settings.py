@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Sequence
 from typing import Any
 
 from storage.engine.codec import StoredSetting
 from storage.engine.database import Database
+from storage.engine.lookup import Reader
+from storage.engine.transaction import Transaction
 from storage.records import LEARNED_FROM, AnnotatorKind
 
 _GET = "SELECT value FROM settings WHERE key = $key"
+_SECRET = "SELECT value ->> '$' AS value FROM settings WHERE key = $key"
 
 
 def get(db: Database, key: str, default: Any = None) -> Any:
@@ -22,6 +26,25 @@ def get(db: Database, key: str, default: Any = None) -> Any:
 def put(db: Database, key: str, value: Any) -> None:
     """Store a JSON value."""
     db.write(lambda tx: tx.store(StoredSetting(key=key, value=value)))
+
+
+def secret(db: Database, key: str) -> bytes:
+    """A random secret of 32 bytes, created on first use and never exported."""
+
+    def operation(tx: Transaction) -> bytes:
+        if known := known_secret(tx, key):
+            return known
+        made = secrets.token_hex(32)
+        tx.store(StoredSetting(key=key, value=made))
+        return bytes.fromhex(made)
+
+    return db.write(operation)
+
+
+def known_secret(reader: Reader, key: str) -> bytes | None:
+    """The secret, or None before its first use."""
+    rows = reader.rows(_SECRET, key=key)
+    return bytes.fromhex(rows[0]["value"]) if rows else None
 
 
 _LEARN_FROM = "learn_from"

@@ -48,8 +48,8 @@ def test_resume_takes_over_a_stage_that_ended_while_nobody_looked(
         assert opened.loop.state().phase == "sampling"
     continue_stage(place, "resume")
     told = capsys.readouterr()
-    assert "no stage is stopped; the loop goes on" in told.err
-    assert told.out == "iteration 1 waits for labels\n"
+    assert "no stage is stopped; the loop continues" in told.err
+    assert told.out == "iteration 1 is waiting for labels\n"
     with pytest.raises(ValueError, match="no stage is stopped"):
         continue_stage(place, "resume")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -21,10 +22,17 @@ from storage.tables import iterations, snapshots
 from tests.helpers.storage_world import fill
 
 
-@pytest.fixture
-def db(tmp_path: Path) -> Iterator[Database]:
-    with Database.open(tmp_path) as opened:
+@pytest.fixture(scope="module")
+def filled(empty_workspace: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    workspace = shutil.copytree(empty_workspace, tmp_path_factory.mktemp("filled") / "workspace")
+    with Database.open(workspace) as opened:
         fill(opened)
+    return workspace
+
+
+@pytest.fixture
+def db(filled: Path, tmp_path: Path) -> Iterator[Database]:
+    with Database.open(shutil.copytree(filled, tmp_path / "workspace")) as opened:
         yield opened
 
 
@@ -134,7 +142,7 @@ def test_undo_without_a_name_takes_the_latest_act_of_any_kind(db):
     undone = [judgments.undo(db, id=f"w{i}", annotator="ann").id for i in range(3)]
     assert undone == ["f", "s", "j"]
     assert [count(db, t) for t in ("current_judgments", "open_skips", "open_flags")] == [0, 0, 0]
-    with pytest.raises(NotFound, match="nothing of yours"):
+    with pytest.raises(NotFound, match="you have nothing to undo"):
         judgments.undo(db, id="w9", annotator="ann")
     # All three came back: the last one undone first.
     assert lease(db, "ann", 3) == [c0, c1, c2]
@@ -238,7 +246,7 @@ def refuses_old(db: Database, again: str, c1: str) -> None:
     before = [count(db, f"{name}s") for name in ACTS]
     (d0,) = lease(db, "ann")
     for c in (d0, c1):
-        with pytest.raises(Conflict, match="the id 'old' already stands for something else"):
+        with pytest.raises(Conflict, match="the id 'old' is already used for other content"):
             ACTS[again](db, "old", c)
     assert [count(db, f"{name}s") for name in ACTS] == before
 
@@ -346,14 +354,14 @@ def test_an_undo_has_an_id_of_its_own(tmp_path, after):
             fill(db, iteration=2)
     with Database.open(tmp_path) as db:
         for id in ("j0", "j1"):
-            with pytest.raises(Conflict, match="already stands for something else"):
+            with pytest.raises(Conflict, match="is already used for other content"):
                 judgments.undo(db, id=id, annotator="ann", replaces="j0")
         assert standing(db) == {"j0"}
         for act in (
             judge,
             lambda db, id, c: judgments.skip(db, id=id, comparison=c, annotator="ann"),
         ):
-            with pytest.raises(Conflict, match="already stands for something else"):
+            with pytest.raises(Conflict, match="is already used for other content"):
                 act(db, "w", c1)
 
 
