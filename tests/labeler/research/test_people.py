@@ -81,7 +81,7 @@ def test_clearing_a_flag_brings_the_pair_back_to_the_queue(db, live):
     tab = live.annotators
     assert "broken" in tab.refresh()[tab.flags]
     updates = tab._act(pressed("clear", "flag"), asked_by(db))
-    assert "back in the queue" in updates[tab.answer]
+    assert "returns to the queue" in updates[tab.answer]
     assert "broken" not in updates[tab.flags]
     (again,) = queue.lease_next(db, "annotator-1", 1)
     assert again.comparison.id == pair.comparison.id

@@ -58,7 +58,7 @@ def test_a_policy_that_did_not_move_wins_nothing(tmp_path):
     assert summary([HELD, lucky], 6).best == 0.1
     found = summary([lucky, STUCK], 6)
     assert (found.best, found.lead) == (None, None)
-    assert "no winner: every β left the policy at the reference" in format_sweep(found, tmp_path)
+    assert "no winner: with every β the policy stayed at the reference" in format_sweep(found, tmp_path)
     assert "no winner: no β that moved the policy was within 3" in format_sweep(
         summary([FREE], 3), tmp_path
     )
@@ -68,7 +68,7 @@ def test_a_lead_that_noise_can_explain_is_called_so(tmp_path):
     near = curve(0.2, [*HELD.reward[:-1], 4.9], HELD.kl)
     said = format_sweep(summary([HELD, near], 6), tmp_path)
     # 5 and 4.98: .02 with an error of √.02, times 1.96.
-    assert "β = 0.1 is 0.020 ± 0.277 above β = 0.2: noise can explain that" in said
+    assert "β = 0.1 is 0.020 ± 0.277 above β = 0.2: within noise" in said
     assert "noise can" not in format_sweep(summary([HELD, FREE], 6), tmp_path)
 
 
